@@ -98,12 +98,13 @@ def plan(
     ],
     world: World = None,
     kernel: KernelOption = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show each step that builds the network.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Dry run: print when each fault would strike, who runs what, and what would be built. Builds nothing."""
+    """Dry run: check the file, and print when each fault would strike, the load and the network. Builds nothing."""
     from testbed.run.dry import describe
 
-    described = describe(experiment, kernel, world)
+    described = describe(experiment, kernel, world, in_full=verbose)
     if as_json:
         _print_json(described)
         return

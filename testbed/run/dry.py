@@ -4,36 +4,38 @@ from __future__ import annotations
 
 import shlex
 
+from analysis.report.formatting import listed
 from netem.errors import FabricError
 from netem.kernel import probe as kernels
 from netem.wiring import plan
 from netem.wiring.steps import Kernel
-from testbed.run.manifest import programs_said
+from node.host.workload import WorkloadKind
+from testbed.run.manifest import counted, programs_said
 from testbed.run.perform import Overrides, check_world, is_topology, load_experiment, untolerated
 from testbed.spec.experiment import Experiment, World
+from testbed.spec.values import Workload
 from topologies import load as topology_files
 from topologies.dump import changed_fields, spelled
 from topologies.formats.errors import InputError
-from topologies.formats.units import format_duration, format_frames, format_rate
+from topologies.formats.units import format_duration, format_event_rate, format_frames, format_rate, format_size
 from topologies.model import Direction, Impairment, Topology
 
 
-def describe(name: str, kernel: str | None, world: str | None = None) -> dict[str, list[str]]:
+def describe(name: str, kernel: str | None, world: str | None = None, *, in_full: bool = False) -> dict[str, list[str]]:
     """Headings and lines for the experiment or topology called `name`. Raises InputError.
 
-    What happens comes first, the wiring last. With kernel auto the kernel is the one that a run here would take:
-    it is tried out in namespaces that are thrown away at once. In the simulated world nothing is built: the lines say
-    what is simulated.
+    What happens comes first, the network last: what is asked of its ports, links and buses; `in_full` instead each
+    step that would build it. With kernel auto the kernel is the one that a run here would take: it is tried out in
+    namespaces that are thrown away at once.
     """
     if is_topology(name):
         topology = topology_files.load(topology_files.find(name))
         check_world(world)
-        return _simulated(topology) if world == World.SIM.value else _network(topology, kernel or "auto")
+        return _network(topology, kernel or "auto", world == World.SIM.value, in_full=in_full)
     experiment = load_experiment(name, Overrides(kernel=kernel, world=world))
-    if experiment.world is World.SIM:
-        return {**_schedule(experiment), **_programs(experiment), **_simulated(experiment.topology)}
-    wiring = _network(experiment.topology, experiment.kernel.value)
-    return {**_schedule(experiment), **_programs(experiment), **wiring}
+    is_simulated = experiment.world is World.SIM
+    network = _network(experiment.topology, experiment.kernel.value, is_simulated, in_full=in_full)
+    return {**_schedule(experiment), **_load(experiment), **_programs(experiment), **network}
 
 
 def _kernel(name: str) -> tuple[Kernel, str]:
@@ -49,10 +51,36 @@ def _kernel(name: str) -> tuple[Kernel, str]:
     return choice.picked, f"kernel {choice.picked.value} ({choice.why})"
 
 
-def _network(topology: Topology, override: str) -> dict[str, list[str]]:
-    kernel, said = _kernel(override)
-    steps = [plan.describe(step) for step in plan.plan(topology, kernel)]
-    return {f"network {topology.name}: {len(topology)} nodes, {said}": steps}
+def _network(topology: Topology, override: str, is_simulated: bool, *, in_full: bool) -> dict[str, list[str]]:
+    if is_simulated:
+        said, lines = "simulated", _asked_of(topology)
+    else:
+        kernel, said = _kernel(override)
+        steps = [plan.describe(step) for step in plan.plan(topology, kernel)]
+        lines = steps if in_full else [*_asked_of(topology), f"built in {len(steps)} steps: --verbose shows them"]
+    return {f"network {topology.name}: {counted(len(topology), 'node')}, {said}": lines}
+
+
+def _load(experiment: Experiment) -> dict[str, list[str]]:
+    """What is sent, one line for all nodes with the same workload; the heading has the rate of all together."""
+    if not experiment.has_protocol:
+        return {}
+    senders: dict[str, list[str]] = {}
+    for node, workload in experiment.workloads.items():
+        senders.setdefault(_workload(workload), []).append(str(node))
+    rate_per_s = round(sum(workload.rate_per_s for workload in experiment.workloads.values()), 6)
+    heading = f"load of {experiment.protocol.name}: {format_event_rate(rate_per_s)} in all"
+    return {heading: [f"{listed(names)}: {text}" for text, names in senders.items()]}
+
+
+def _workload(workload: Workload) -> str:
+    if workload.kind is WorkloadKind.SILENT:
+        return "silent"
+    changes = counted(len(workload.events), "rate change") if workload.events else ""
+    instants = counted(len(workload.instants_ns), "message") if workload.instants_ns else ""
+    rate = format_event_rate(workload.rate_per_s) if workload.rate_per_s else ""
+    parts = (workload.kind.value, rate, instants, format_size(workload.size_bytes), changes)
+    return ", ".join(part for part in parts if part)
 
 
 def _programs(experiment: Experiment) -> dict[str, list[str]]:
@@ -64,19 +92,20 @@ def _programs(experiment: Experiment) -> dict[str, list[str]]:
     return {"programs": [f"{', '.join(names)}: {command}" for command, names in nodes.items()]} if nodes else {}
 
 
-def _simulated(topology: Topology) -> dict[str, list[str]]:
-    lines = [
-        f"port {node.name} ({node.ip}) {direction.value}: {_asked(node.impairment(direction))}"
-        for node in topology.nodes()
-        for direction in Direction
-    ]
+def _asked_of(topology: Topology) -> list[str]:
+    """One line for all ports of which the same is asked, then links and buses."""
+    ports: dict[str, list[str]] = {}
+    for direction in Direction:
+        for node in topology.nodes():
+            ports.setdefault(f"{direction.value}: {_asked(node.impairment(direction))}", []).append(str(node.name))
+    lines = [f"{listed(names)} {text}" for text, names in ports.items()]
     for link in topology.links:
         lines += [f"link {link.name} there: {_asked(link.a_to_b)}", f"link {link.name} back: {_asked(link.b_to_a)}"]
     for partition in topology.partitions:
         if partition.bus is not None:
             bus = partition.bus
             lines.append(f"bus {partition.name}: {format_rate(bus.rate_bps)}, {format_frames(bus.queue_frames)}")
-    return {f"network {topology.name}: {len(topology)} nodes, simulated": lines}
+    return lines
 
 
 def _asked(impairment: Impairment) -> str:
@@ -85,7 +114,7 @@ def _asked(impairment: Impairment) -> str:
 
 def _begins(experiment: Experiment) -> str:
     """What begins with the load; programs of others have been started before."""
-    parts = [f"{len(experiment.workloads)} workloads start"] if experiment.has_protocol else []
+    parts = [f"{counted(len(experiment.workloads), 'workload')} start"] if experiment.has_protocol else []
     return "; ".join([*parts, *([programs_said(experiment)] if experiment.programs else [])])
 
 

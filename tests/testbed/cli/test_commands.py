@@ -121,8 +121,13 @@ def test_a_bug_of_ours_is_no_verdict(monkeypatch: pytest.MonkeyPatch, capsys: py
 def test_a_plan_touches_nothing_and_names_every_fault() -> None:
     done = orderbed("plan", "partition", "--kernel", "uml", "--json")
     assert done.code == 0, done.err
-    schedule, network = done.json().values()
-    assert len(network) > 50
+    schedule, load, network = done.json().values()
+    assert load == ["p1/n1, p1/n2, p1/n3 and 3 more: periodic, 20 /s, 256 B"]
+    assert network[0] == "p1/n1, p1/n2, p1/n3 and 3 more to-node: delay 2 ms"
+    assert len(network) == 3
+    steps = list(orderbed("plan", "partition", "--kernel", "uml", "--json", "--verbose").json().values())[-1]
+    assert len(steps) > 50
+    assert network[-1] == f"built in {len(steps)} steps: --verbose shows them"
     assert any("cut p1/n1, p1/n2 | p1/n3, p1/n4 | p1/n5, p1/n6" in line for line in schedule)
     assert orderbed("plan", "three-partitions").code == 0
     assert orderbed("plan", "one-partition", "--kernel", "moon").code == 2
