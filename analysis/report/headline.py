@@ -88,7 +88,7 @@ def key_numbers(summary: Mapping[str, Any]) -> list[KeyNumber]:
             value=words.milliseconds(latency.get("p99_ms")),
             note=f"slowest {words.milliseconds(latency.get('max_ms'))}",
         ),
-        _deliveries(words.mapping(summary.get("messages"))),
+        _deliveries(words.mapping(summary.get("messages")), agreed=_all_pass(summary, "validity", "agreement")),
         *ours,
         _loss(summary),
         _drops(words.mapping(summary.get("capture"))),
@@ -199,7 +199,13 @@ def _broken(summary: Mapping[str, Any]) -> list[str]:
     return [reason for reason, verdict in wanted if verdict is worst and worst is not Verdict.PASS]
 
 
-def _deliveries(messages: Mapping[str, Any]) -> KeyNumber:
+def _all_pass(summary: Mapping[str, Any], *names: str) -> bool:
+    properties = words.mapping(summary.get("properties"))
+    return all(verdict_of(words.mapping(properties.get(name)).get("verdict")) is Verdict.PASS for name in names)
+
+
+def _deliveries(messages: Mapping[str, Any], *, agreed: bool) -> KeyNumber:
+    """`agreed`: validity and agreement hold."""
     made, expected = words.number(messages.get("deliveries")), words.number(messages.get("deliveries_expected"))
     full = words.number(messages.get("deliveries_full"))
     counted = made if full is None else full
@@ -212,6 +218,9 @@ def _deliveries(messages: Mapping[str, Any]) -> KeyNumber:
         # Who crashed or was started again owes nothing, and what it delivers is not what others lack.
         note = f"{words.count(counted)} of {words.count(expected)} at members that ran throughout; {submitted}"
     alarming = counted is not None and expected is not None and counted < expected
+    if alarming and agreed:
+        # Members that ran throughout delivered the same messages; the others are those of senders that crashed.
+        note, alarming = f"{note}; the rest was lost with its crashed senders", False
     return _noted(label="Deliveries", value=words.count(made), note=note, alarming=alarming)
 
 

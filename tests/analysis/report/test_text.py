@@ -130,6 +130,16 @@ def test_missing_deliveries_and_lost_frames_alarm() -> None:
     assert alarming == ["Deliveries", "Capture drops"]
 
 
+def test_what_was_lost_with_its_sender_does_not_alarm() -> None:
+    summary = {
+        "messages": {"submitted": 10, "deliveries": 29, "deliveries_expected": 30},
+        "properties": {"validity": prop("pass"), "agreement": prop("pass")},
+    }
+    (entry,) = (one for one in headline.key_numbers(summary) if one.label == "Deliveries")
+    assert not entry.alarming
+    assert entry.note == "of 30 expected; 10 messages; the rest was lost with its crashed senders"
+
+
 def test_the_certificate_keeps_the_worst(passing: tuple[dict[str, Any], dict[str, Any]]) -> None:
     summary, manifest = passing
     certificate = report_rows.accuracy(summary, phases_of(manifest))
