@@ -253,6 +253,8 @@ class AtopCore(ViewCore):
                 effects.append(Deliver.of(message))
             else:
                 effects.append(Report(code=AtopReport.DROPPED, member=message.origin, value=message.seq))
+        for member, number in self._order.lost():
+            effects.append(Report(code=AtopReport.DROPPED, member=member, value=number))
         return Closing(effects=tuple(effects), memory=memory_of(self._order.published, survivors))
 
     # The seam: what a subclass does otherwise. It adds its kinds to `_readers`, its timers to `_due`.

@@ -10,16 +10,16 @@ s is its next number.
       of q                                  brokered one is delivered; if all of those have gone, the draw is used up
     s went in a forced draw (CBMG)          the draw takes p's next number instead
     p has passed and gave out less than s   p leaves the draws of this distribution, and the draw is repeated
-    p gave s away, and nobody filled it     when all have passed, the draw takes the next number that is filled, or p
-                                            leaves; until then the order waits for all
+    p gave s away, and nobody filled it     when all have passed, the draw is used up, or p leaves if it has no later
+                                            number; until then the order waits for all
     none of these                           the order waits for p
 
 *Passed*: the member's stream shows a later distribution. It says then how many numbers it gave out, unless others have
 seen the last of them (`Item.final`). When nobody is left in the draws, the messages of members of weight 0 follow,
 members ascending. When all have passed, the next distribution is in force.
 
-`close` takes the streams as ended: all have passed all distributions, so draws skip what is missing. A distribution
-whose weights are not in the cut has equal ones.
+`close` takes the streams as ended: all have passed all distributions, so draws skip what is missing. Messages under a
+distribution whose weights are not in the cut are lost: their senders are excluded.
 
 Invariants: each message is delivered once, those of a member in the order of its stream; `advance` leaves nothing that
 can be delivered; no decision is ever revised by what comes later. A member that fills numbers which it was not given
@@ -186,6 +186,13 @@ class Order:
         self._unpassed.clear()
         return self.advance()
 
+    def lost(self) -> list[tuple[int, int]]:
+        """After `close`: sender and number of the messages under distributions whose weights are not in the cut. Only
+        excluded members had adopted these, and only they know the order of what was sent under them.
+        """
+        later = (backlog for distribution, backlog in sorted(self._backlogs.items()) if distribution != self.current)
+        return [place for backlog in later for place in backlog.places()]
+
     def _settle(self, lane: _Lane) -> bool:
         """A draw whose number is not known to be filled. Whether it is settled; else the order waits."""
         if lane.member in self._unpassed:
@@ -193,9 +200,12 @@ class Order:
         if lane.next <= max(lane.shown, lane.final):
             if self._unpassed:
                 return False
-            # Given away, and nobody can fill it any more.
-            if lane.following is not None:
-                lane.next = lane.following
+            # Given away, and nobody can fill it any more. The draw is used up, as by a dummy: an excluded member may
+            # have received one. Only an enemy gives away more numbers than MAX_COUNT: no draw is used for these.
+            following = lane.following
+            if following is not None:
+                lane.next = max(lane.next, following - MAX_COUNT)
+                self._now.use(lane)
                 return True
         self._now.draws.leave()
         return True
@@ -205,12 +215,12 @@ class Order:
         while self._weightless and self._weightless[0] not in self._unpassed:
             out.extend(message for _, message in self._now.lane(self._weightless.popleft()).messages)
         later = [distribution for distribution in self._backlogs if distribution > self.current]
-        if self._unpassed or (self._is_closed and not later):
-            return False
-        following = min(later) if self._is_closed else self.current + 1
-        del self._backlogs[self.current]
+        following = min(later, default=None) if self._is_closed else self.current + 1
         # The bookkeeper publishes each number and has passed: these weights are known. At a close they may be lost.
-        self._begin(following, self._weights.pop(following, dict.fromkeys(self._sending, 1)))
+        if self._unpassed or following is None or following not in self._weights:
+            return False
+        del self._backlogs[self.current]
+        self._begin(following, self._weights.pop(following))
         return True
 
     # What it waits for, as of the last `advance`.
@@ -306,6 +316,10 @@ class _Backlog:
             lane = self._lanes[member] = _Lane(member)
         return lane
 
+    def places(self) -> list[tuple[int, int]]:
+        """Sender and number of the messages that no draw has taken."""
+        return [(member, number) for member, lane in sorted(self._lanes.items()) for number, _ in lane.messages]
+
     @property
     def drawn(self) -> _Lane | None:
         """Of the source that is drawn; None: nobody is left."""
@@ -374,26 +388,24 @@ class Draws(enum.StrEnum):
 
 class RandomDraws:
     """As in the paper: the generator's number in [0, 1) is mapped through the distribution to a source. A draw of a
-    member that has left is repeated; the map is made anew when half of the weight in it has left.
+    member that has left is repeated. The map stays: members that know of different ends of a stream draw the others in
+    the same order. Weights below 1/4096 of the sum count as that much, so that a repeated draw ends soon.
 
     The generator is SplitMix64 (Steele, Lea, Flood 2014), seeded with the distribution's number.
     """
 
-    __slots__ = ("_bounds", "_members", "_state", "_sum", "_weights", "first")
+    __slots__ = ("_bounds", "_members", "_state", "_weights", "first")
 
     first: int | None
 
     def __init__(self, distribution: int, weights: Weights) -> None:
         self._state = distribution
-        self._weights = {member: weight for member, weight in weights.items() if weight}
+        least = sum(weights.values()) >> 12
+        self._weights = {member: max(weight, least) for member, weight in weights.items() if weight}
         """Of those that are left."""
-        self._sum = sum(self._weights.values())
-        self._map()
-        self.use()
-
-    def _map(self) -> None:
         self._members = list(self._weights)
         self._bounds = list(accumulate(self._weights.values()))
+        self.use()
 
     def use(self) -> None:
         self.first = None
@@ -406,9 +418,7 @@ class RandomDraws:
 
     def leave(self) -> None:
         assert self.first is not None, "nobody is left"
-        self._sum -= self._weights.pop(self.first)
-        if 2 * self._sum < self._bounds[-1]:
-            self._map()
+        del self._weights[self.first]
         self.use()
 
     def copy(self) -> RandomDraws:

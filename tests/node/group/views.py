@@ -5,6 +5,8 @@ which has been handed a random prefix of each stream. So everything that reliabl
 a core happens here, without either. `run` plays one seed and checks it:
 
 - before a view ends, what any two members have delivered in it are prefixes of one sequence (total orders);
+- an excluded member has delivered the beginning of what the survivors deliver in it, up to what none of them delivers
+  (total);
 - at its end all survivors have delivered the same in the same order (total), or the same set (causal, fifo);
 - a submission of a survivor is delivered at all survivors, or handed back and delivered later: never both, never twice;
 - no message is delivered before one that its sender had delivered when it submitted it (total, causal), and the
@@ -18,6 +20,7 @@ import enum
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from itertools import takewhile
 from random import Random
 from typing import TypeAlias
 
@@ -62,7 +65,8 @@ class Group:
     """`seed` draws everything. `lags`: a member gets its own multicasts late, as when flow control holds them.
     `skewed`: the survivors of a view are drawn when it begins (`lucky`), and they receive little of what some of the
     others send. So an excluded member often has delivered a message that no survivor has received. `slow`: only
-    messages of these kinds, and what follows them, come late; empty: all.
+    messages of these kinds, and what follows them, come late; empty: all. `holds_excluded`: excluded members deliver in
+    the order of the survivors, too.
     """
 
     def __init__(
@@ -75,6 +79,7 @@ class Group:
         lags: bool = True,
         skewed: bool = False,
         slow: Collection[Kind] = (),
+        holds_excluded: bool = True,
     ) -> None:
         self.rng = Random(f"views/{seed}")
         self.make = make
@@ -82,6 +87,7 @@ class Group:
         self.lags = lags
         self.skewed = skewed
         self.slow_kinds = slow or tuple(Kind)
+        self.holds_excluded = holds_excluded
         self.now_ns = 1_000_000_000
         self.places = {member: Place(member) for member in range(members)}
         self.causes: dict[bytes, frozenset[bytes]] = {}
@@ -270,6 +276,7 @@ class Group:
             if member not in survivors:
                 self.places[member].core = None
         self.check_survivors(survivors)
+        self.check_excluded(survivors)
         kept = tuple(one for one in self.view.incarnations if one.member in survivors)
         back = [member for member in self.places if member not in survivors and self.rng.random() < 0.5]
         joiners = tuple(Incarnation(member, self.view.number + 1) for member in back[: len(kept) - 1])
@@ -305,6 +312,18 @@ class Group:
             assert not lost, f"member {place.member} has neither delivered nor handed back {sorted(lost)}"
             assert not handed_back & set(place.delivered), "what is handed back was not delivered"
 
+    def check_excluded(self, survivors: frozenset[int]) -> None:
+        """What an excluded member delivered, up to what no survivor delivers, the survivors deliver first."""
+        if self.order is not Order.TOTAL or not self.holds_excluded:
+            return
+        whole = self.places[min(survivors)].delivered
+        told = whole[self.begun[min(survivors)] :]
+        for member in self.view.members:
+            if member not in survivors:
+                own = self.places[member].delivered[self.begun[member] :]
+                known = list(takewhile(set(told).__contains__, own))
+                assert known == told[: len(known)], f"excluded member {member} delivered in another order"
+
     def check_own(self, place: Place) -> None:
         assert len(set(place.delivered)) == len(place.delivered), "nothing is delivered twice"
         assert set(place.delivered) <= set(self.origin), "nothing is invented"
@@ -334,12 +353,13 @@ def run(
     lags: bool = True,
     skewed: bool = False,
     slow: Collection[Kind] = (),
+    holds_excluded: bool = True,
 ) -> Group:
     """One seed: some views with load, each ended at a random moment; then a last one that comes to rest. Returns the
     group after all checks, for further ones."""
     rng = Random(f"run/{seed}")
     count = members or rng.randint(2, 5)
-    group = Group(make, count, seed, order=order, lags=lags, skewed=skewed, slow=slow)
+    group = Group(make, count, seed, order=order, lags=lags, skewed=skewed, slow=slow, holds_excluded=holds_excluded)
     for _ in range(views):
         group.play(rng.randrange(steps), load=rng.choice((0.05, 0.2, 0.4)))
         group.change(group.lucky if skewed else group.draw_survivors(rng))
