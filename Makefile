@@ -10,7 +10,7 @@ HOST_ONLY := not root and not cgroups and not uml and not docker and not spark a
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 
-.PHONY: help testbed test test-fast lint format lock docker docker-stop notebook bench doctor down clean
+.PHONY: help testbed test test-fast lint format lock docker docker-stop notebook bench campaign doctor down clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -58,6 +58,10 @@ bench: ## measure speed beside other tools (root; minutes)
 	@scripts/setup --bench
 	@scripts/docker up
 	@$(BIN)/python -m benchmarks --page docs/benchmarks.md $(BENCH_ARGS)
+
+campaign: ## judge random worlds that nobody has seen, for MINUTES=60, and keep docs/campaigns.md
+	@scripts/setup
+	@$(BIN)/python -m testbed.fuzz.campaign --minutes $(or $(MINUTES),60) $(CAMPAIGN_ARGS)
 
 doctor: ## what this machine can do, and how to get the rest
 	@scripts/setup

@@ -1,0 +1,188 @@
+"""A campaign on record: seeds that nobody has judged before, protocol by protocol, for as long as it is told.
+
+    python -m testbed.fuzz.campaign --minutes 60
+    python -m testbed.fuzz.campaign --minutes 60 --protocols co,lo --spark
+
+The record (`docs/campaigns.json`, and `docs/campaigns.md` made from it) has one row for each protocol and commit. The
+protocol with the fewest worlds on record comes next, so that all have about as many. Seeds go on where the record
+ends, from `FIRST_SEED` on; each failing one is replayed by `orderbed fuzz PROTOCOL --seed SEED`.
+Exit codes: 0 no failing seed, 1 a failing seed, 2 wrong use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from testbed.cli.console import Console
+from testbed.fuzz.command import run_fuzz
+from testbed.fuzz.draw import FUZZED
+from testbed.fuzz.hunt import Tally
+from testbed.fuzz.judge import WITHOUT_A_QUORUM
+
+FIRST_SEED = 10_000_000
+"""Above all seeds that were looked at by hand while the protocols were written."""
+
+CHUNK = 200
+"""Worlds between two writes of the record; no more than these are lost when a campaign is killed."""
+
+ROOT = Path(__file__).parents[2]
+RECORD = ROOT / "docs" / "campaigns.json"
+
+KEPT = ROOT / "runs" / "fuzz"
+"""For the experiments of failing seeds, and what Spark leaves."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Entry:
+    """What all worlds of one protocol at one commit came to. Seeds are `first` to `first + worlds - 1`."""
+
+    protocol: str
+    commit: str
+    date: str
+    first: int
+    worlds: int = 0
+    faults: int = 0
+    faults_met: int = 0
+    later_views: int = 0
+    """Worlds in which a view took the place of the first one."""
+    unjudged: dict[str, int] = field(default_factory=dict)
+    """By property, or WITHOUT_A_QUORUM: worlds in which it could not be told."""
+    failing: list[tuple[int, str]] = field(default_factory=list)
+    """Seed, and its first failure in a sentence."""
+
+    @property
+    def end(self) -> int:
+        return self.first + self.worlds
+
+    def add(self, tally: Tally) -> None:
+        self.worlds += tally.seeds
+        self.faults += tally.faults
+        self.faults_met += tally.faults_met
+        self.later_views += tally.changed_seeds
+        self.unjudged = dict(sorted((Counter(self.unjudged) + tally.unjudged).items()))
+        self.failing += [(bad.seed, f"{bad.kind}: {bad.sentence}") for bad in tally.bad]
+
+
+class Record:
+    """The entries of a file, in the order in which they were begun."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.entries = [Entry(**row) for row in json.loads(path.read_text())] if path.exists() else []
+
+    def worlds_of(self, protocol: str) -> int:
+        return sum(entry.worlds for entry in self.entries if entry.protocol == protocol)
+
+    def entry(self, protocol: str, commit: str) -> Entry:
+        """That of the protocol and commit if it is the protocol's latest, else a new one behind the latest."""
+        own = [entry for entry in self.entries if entry.protocol == protocol]
+        if own and own[-1].commit == commit:
+            return own[-1]
+        first = max((entry.end for entry in own), default=FIRST_SEED)
+        entry = Entry(protocol=protocol, commit=commit, date=f"{datetime.now(UTC):%Y-%m-%d}", first=first)
+        self.entries.append(entry)
+        return entry
+
+    def write(self) -> None:
+        """The record and its page, each in one step."""
+        rows = ",\n".join(json.dumps(asdict(entry), ensure_ascii=False) for entry in self.entries)
+        for path, text in ((self._path, f"[\n{rows}\n]\n"), (self._path.with_suffix(".md"), page(self.entries))):
+            new = path.with_suffix(f"{path.suffix}.new")
+            new.write_text(text, encoding="utf-8")
+            new.replace(path)
+
+
+HEAD = """\
+# Campaigns on record
+
+`make campaign` judges random worlds (fuzzing.md) with seeds that nobody has seen before, and keeps this page.
+
+- *quorum lost*: in so many worlds the group lost its quorum. Progress was not judged there; safety was.
+- *unjudged*: in so many worlds there was too little evidence for some other promised property.
+
+| protocol | commit | date | seeds | worlds | later views | faults that met traffic | quorum lost | unjudged | failing |
+|---|---|---|---|---|---|---|---|---|---|
+"""
+
+
+def page(entries: Iterable[Entry]) -> str:
+    lines = []
+    for entry in sorted(entries, key=lambda one: (one.protocol, one.first)):
+        others = max((count for what, count in entry.unjudged.items() if what != WITHOUT_A_QUORUM), default=0)
+        failing = "<br>".join(f"{seed}: {sentence.replace('|', '/')}" for seed, sentence in entry.failing) or "none"
+        lines.append(
+            f"| `{entry.protocol}` | {entry.commit} | {entry.date} | {entry.first} to {entry.end - 1} "
+            f"| {entry.worlds:,} | {entry.later_views:,} | {entry.faults_met:,} of {entry.faults:,} "
+            f"| {entry.unjudged.get(WITHOUT_A_QUORUM, 0)} | {others} | {failing} |"
+        )
+    return HEAD + "".join(f"{line}\n" for line in lines)
+
+
+def commit_of(folder: Path) -> str:
+    """The commit that is checked out there; with a + behind it when files of it have been changed."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=True).stdout
+
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs")
+    return git("rev-parse", "--short", "HEAD").strip() + "+" * bool(changed.strip())
+
+
+def campaign(protocols: Sequence[str], *, minutes: float, jobs: int, is_spark: bool, record: Record) -> int:
+    """How many seeds failed."""
+    until_s = time.monotonic() + 60 * minutes
+    commit = commit_of(ROOT)
+    console = Console()
+    failing = 0
+    while time.monotonic() < until_s:
+        entry = record.entry(min(protocols, key=record.worlds_of), commit)
+        first = entry.end
+        tally = run_fuzz(
+            entry.protocol,
+            first=first,
+            count=CHUNK,
+            jobs=jobs,
+            goes_on=True,
+            keep=KEPT,
+            is_spark=is_spark,
+            console=console,
+        ).tally
+        if tally.is_interrupted:
+            break
+        entry.add(tally)
+        record.write()
+        failing += len(tally.bad)
+        told = "".join(f"\n  seed {bad.seed} fails: {bad.kind}: {bad.sentence}" for bad in tally.bad)
+        console.done("record", f"{entry.protocol}: seeds {first} to {entry.end - 1}, {entry.worlds} worlds{told}")
+    return failing
+
+
+def main(words: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m testbed.fuzz.campaign", description="Random worlds on record.")
+    parser.add_argument("--minutes", type=float, required=True, help="for how long")
+    parser.add_argument("--protocols", default=",".join(FUZZED), help="names with commas between; all by default")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes here")
+    parser.add_argument("--spark", action="store_true", help="as Spark jobs (SPARK_MASTER)")
+    parser.add_argument("--record", type=Path, default=RECORD, help="the file that is kept")
+    asked = parser.parse_args(words)
+    protocols = asked.protocols.split(",")
+    if unknown := [name for name in protocols if name not in FUZZED]:
+        parser.error(f"{unknown[0]} is none of {', '.join(FUZZED)}")
+    if asked.minutes <= 0 or asked.jobs < 1:
+        parser.error("--minutes and --jobs must be above 0")
+    record = Record(asked.record)
+    return int(campaign(protocols, minutes=asked.minutes, jobs=asked.jobs, is_spark=asked.spark, record=record) > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

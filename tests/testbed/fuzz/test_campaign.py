@@ -1,0 +1,60 @@
+"""The record of campaigns: seeds that go on where it ends, one row for each protocol and commit, and its page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from testbed.fuzz import campaign
+from testbed.fuzz.campaign import FIRST_SEED, Record, main
+from testbed.fuzz.hunt import Bad, Tally
+
+
+def test_a_campaign_goes_on_where_the_record_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(campaign, "CHUNK", 3)
+    monkeypatch.setattr(campaign, "KEPT", tmp_path / "kept")
+    record = tmp_path / "campaigns.json"
+    words = ["--minutes", "0.0001", "--jobs", "1", "--record", str(record)]
+    for commit in ("aaa", "aaa", "bbb"):
+        monkeypatch.setattr(campaign, "commit_of", lambda _, commit=commit: commit)
+        assert main([*words, "--protocols", "lo"]) == 0
+    assert main([*words, "--protocols", "lo,reliable"]) == 0, "the protocol with the fewest worlds is next"
+    kept = [(entry.protocol, entry.commit, entry.first, entry.worlds) for entry in Record(record).entries]
+    assert kept == [
+        ("lo", "aaa", FIRST_SEED, 6),
+        ("lo", "bbb", FIRST_SEED + 6, 3),
+        ("reliable", "bbb", FIRST_SEED, 3),
+    ]
+    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| .* \| none \|$", record.with_suffix(".md").read_text(), re.MULTILINE)
+    assert rows == [("lo", "aaa"), ("lo", "bbb"), ("reliable", "bbb")]
+    assert f"lo: seeds {FIRST_SEED + 6} to {FIRST_SEED + 8}, 3 worlds" in capsys.readouterr().err
+
+
+def test_a_failing_seed_stays_on_record(tmp_path: Path) -> None:
+    record = Record(tmp_path / "campaigns.json")
+    entry = record.entry("co", "aaa")
+    entry.add(Tally(protocol="co", seeds=2, bad=[Bad(seed=FIRST_SEED + 1, kind="rest", sentence="a | b")]))
+    record.write()
+    again = Record(tmp_path / "campaigns.json")
+    assert again.worlds_of("co") == 2
+    assert [tuple(one) for one in again.entries[0].failing] == [(FIRST_SEED + 1, "rest: a | b")]
+    assert f"| {FIRST_SEED + 1}: rest: a / b |" in (tmp_path / "campaigns.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--minutes", "1", "--protocols", "lo,no"], "no is none of"),
+        (["--minutes", "0"], "must be above 0"),
+        (["--minutes", "1", "--jobs", "0"], "must be above 0"),
+    ],
+)
+def test_what_is_asked_for_is_checked(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
