@@ -59,7 +59,7 @@ bench: ## measure speed beside other tools (root; minutes)
 	@scripts/docker up
 	@$(BIN)/python -m benchmarks --page docs/benchmarks.md $(BENCH_ARGS)
 
-campaign: ## judge random worlds that nobody has seen, for MINUTES=60, and keep docs/campaigns.md
+campaign: ## judge random worlds that are new, for MINUTES=60
 	@scripts/setup
 	@$(BIN)/python -m testbed.fuzz.campaign --minutes $(or $(MINUTES),60) $(CAMPAIGN_ARGS)
 
