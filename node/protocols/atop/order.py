@@ -214,10 +214,9 @@ class Order:
         """Nobody is left in the draws. Whether another distribution is in force now; else the order waits."""
         while self._weightless and self._weightless[0] not in self._unpassed:
             out.extend(message for _, message in self._now.lane(self._weightless.popleft()).messages)
-        later = [distribution for distribution in self._backlogs if distribution > self.current]
-        following = min(later, default=None) if self._is_closed else self.current + 1
+        following = self.current + 1
         # The bookkeeper publishes each number and has passed: these weights are known. At a close they may be lost.
-        if self._unpassed or following is None or following not in self._weights:
+        if self._unpassed or following not in self._weights:
             return False
         del self._backlogs[self.current]
         self._begin(following, self._weights.pop(following))

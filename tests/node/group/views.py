@@ -313,7 +313,7 @@ class Group:
             assert not handed_back & set(place.delivered), "what is handed back was not delivered"
 
     def check_excluded(self, survivors: frozenset[int]) -> None:
-        """What an excluded member delivered, up to what no survivor delivers, the survivors deliver first."""
+        """The deliveries of an excluded member, up to one that no survivor makes, begin those of the survivors."""
         if self.order is not Order.TOTAL or not self.holds_excluded:
             return
         whole = self.places[min(survivors)].delivered
