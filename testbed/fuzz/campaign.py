@@ -1,4 +1,4 @@
-"""A campaign on record: seeds that nobody has judged before, protocol by protocol, for as long as it is told.
+"""A campaign on record: seeds that nobody has judged before, protocol by protocol, for a given time.
 
     python -m testbed.fuzz.campaign --minutes 60
     python -m testbed.fuzz.campaign --minutes 60 --protocols co,lo --spark
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -28,6 +27,8 @@ from testbed.fuzz.command import run_fuzz
 from testbed.fuzz.draw import FUZZED
 from testbed.fuzz.hunt import Tally
 from testbed.fuzz.judge import WITHOUT_A_QUORUM
+from testbed.run.manifest import git_revision
+from testbed.run.store import write_json
 
 FIRST_SEED = 10_000_000
 """Above all seeds that were looked at by hand while the protocols were written."""
@@ -44,7 +45,7 @@ KEPT = ROOT / "runs" / "fuzz"
 
 @dataclass(slots=True, kw_only=True)
 class Entry:
-    """What all worlds of one protocol at one commit came to. Seeds are `first` to `first + worlds - 1`."""
+    """The sums over all worlds of one protocol at one commit. Seeds are `first` to `first + worlds - 1`."""
 
     protocol: str
     commit: str
@@ -94,12 +95,9 @@ class Record:
         return entry
 
     def write(self) -> None:
-        """The record and its page, each in one step."""
-        rows = ",\n".join(json.dumps(asdict(entry), ensure_ascii=False) for entry in self.entries)
-        for path, text in ((self._path, f"[\n{rows}\n]\n"), (self._path.with_suffix(".md"), page(self.entries))):
-            new = path.with_suffix(f"{path.suffix}.new")
-            new.write_text(text, encoding="utf-8")
-            new.replace(path)
+        """The record, and the page beside it."""
+        write_json(self._path, [asdict(entry) for entry in self.entries])
+        self._path.with_suffix(".md").write_text(page(self.entries), encoding="utf-8")
 
 
 HEAD = """\
@@ -128,20 +126,10 @@ def page(entries: Iterable[Entry]) -> str:
     return HEAD + "".join(f"{line}\n" for line in lines)
 
 
-def commit_of(folder: Path) -> str:
-    """The commit that is checked out there; with a + behind it when files of it have been changed."""
-
-    def git(*words: str) -> str:
-        return subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=True).stdout
-
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs")
-    return git("rev-parse", "--short", "HEAD").strip() + "+" * bool(changed.strip())
-
-
 def campaign(protocols: Sequence[str], *, minutes: float, jobs: int, is_spark: bool, record: Record) -> int:
     """How many seeds failed."""
     until_s = time.monotonic() + 60 * minutes
-    commit = commit_of(ROOT)
+    commit = git_revision() or "unknown"
     console = Console()
     failing = 0
     while time.monotonic() < until_s:

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from netem.errors import FabricError
+from node.host.workload import WorkloadKind
 from node.registry import PROTOCOLS
 from testbed.paths import EXPERIMENTS, ROOT
 from testbed.run import health
 from testbed.run.program import described
 from testbed.run.store import RunDirectory
-from testbed.spec.experiment import Experiment, WorkloadKind, World
+from testbed.spec.experiment import Experiment, World
 from topologies.dump import as_json, changed_fields
 from topologies.formats.errors import InputError
 from topologies.model import Direction
@@ -191,13 +192,13 @@ def collect(*, guest_linux: str | None) -> dict[str, str]:
         versions["guest_linux"] = guest_linux
     for library in LIBRARIES:
         versions[library] = metadata.version(library)
-    revision = _git_revision()
+    revision = git_revision()
     if revision:
         versions["git"] = revision
     return versions
 
 
-def _git_revision() -> str | None:
+def git_revision() -> str | None:
     """The checkout's commit, with a mark when files differ from it; None outside a checkout or without git."""
     try:
         done = subprocess.run(

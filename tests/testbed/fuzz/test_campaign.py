@@ -20,7 +20,7 @@ def test_a_campaign_goes_on_where_the_record_ends(
     record = tmp_path / "campaigns.json"
     words = ["--minutes", "0.0001", "--jobs", "1", "--record", str(record)]
     for commit in ("aaa", "aaa", "bbb"):
-        monkeypatch.setattr(campaign, "commit_of", lambda _, commit=commit: commit)
+        monkeypatch.setattr(campaign, "git_revision", lambda commit=commit: commit)
         assert main([*words, "--protocols", "lo"]) == 0
     assert main([*words, "--protocols", "lo,reliable"]) == 0, "the protocol with the fewest worlds is next"
     kept = [(entry.protocol, entry.commit, entry.first, entry.worlds) for entry in Record(record).entries]
