@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from node.host.workload import WorkloadKind
 from testbed.fuzz.scenario import (
     DRAIN_NS,
     ClockShift,
@@ -30,7 +31,7 @@ from testbed.spec.faults import Crash as CrashEvent
 from testbed.spec.faults import Leave as LeaveEvent
 from testbed.spec.faults import Pause
 from testbed.spec.plans import ConditionPlan, CutPlan, Layer, NodePlan, Plan, Strike
-from testbed.spec.raw import KernelOption, Parameter, WorkloadKind, World
+from testbed.spec.raw import KernelOption, Parameter, World
 from testbed.spec.timeline import play
 from testbed.spec.values import Experiment, ProtocolChoice, Workload, WrongClock
 from topologies import dump

@@ -8,7 +8,6 @@ from typing import Any
 
 from node.host.workload import RateChange
 from node.host.workload import Workload as Load
-from node.host.workload import WorkloadKind as LoadKind
 from testbed.spec.values import Experiment, Workload
 from topologies.model import MULTICAST_GROUP, PROTOCOL_PORT, TRACE_PORT, Node
 
@@ -69,7 +68,7 @@ def _workload(workload: Workload | None, duration_ns: int, elapsed_ns: int) -> d
     if workload is None:
         return {"kind": "silent", "rate_per_s": 0.0, "size_bytes": 8, "stop_after_ns": 0, "events": []}
     rest = Load(
-        kind=LoadKind(workload.kind.value),
+        kind=workload.kind,
         rate_per_s=workload.rate_per_s,
         size_bytes=workload.size_bytes,
         stop_after_ns=duration_ns,

@@ -11,10 +11,11 @@ from typing import Any, Protocol, get_type_hints
 from analysis.expression import Expression, ExpressionError, misnamed, parse, summary_names
 from node.errors import LocalError
 from node.host.node_clock import MAX_DRIFT_PPM
+from node.host.workload import WorkloadKind
 from testbed.spec import rate_churn as rate_churn
 from testbed.spec.faults import ClockShift, Crash, Fault, Recover
 from testbed.spec.program import ProgramChoice
-from testbed.spec.raw import Parameter, RawClaim, RawExperiment, RawUnrest, RawWorkload, WorkloadKind
+from testbed.spec.raw import Parameter, RawClaim, RawExperiment, RawUnrest, RawWorkload
 from testbed.spec.values import Claim, ProtocolChoice, RateChange, RateChurn, Workload, WrongClock
 from topologies.formats import units
 from topologies.formats.errors import did_you_mean

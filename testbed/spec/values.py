@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from analysis.expression import Expression, Unknown, condition, evaluate, parse
+from node.host.workload import WorkloadKind
 from testbed.spec.faults import Fault
 from testbed.spec.program import ProgramChoice
-from testbed.spec.raw import Dissemination, KernelOption, Parameter, WorkloadKind, World
+from testbed.spec.raw import Dissemination, KernelOption, Parameter, World
 from topologies.formats.yaml_source import Document, Value
 from topologies.model import Node, NodeName, Topology
 

@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 from analysis.checks.properties import EXPECTABLE
 from analysis.expression import Unknown, parse
 from node.errors import LocalError
+from node.host.workload import WorkloadKind
 from node.registry import PROTOCOLS as REAL_PROTOCOLS
 from testbed.paths import EXPERIMENTS
 from testbed.spec import experiment as spec
 from testbed.spec.experiment import Claim, Experiment, RateChange, SweepAxis, Workload, WrongClock
 from testbed.spec.faults import Crash, Impair
-from testbed.spec.raw import Dissemination, KernelOption, WorkloadKind, World
+from testbed.spec.raw import Dissemination, KernelOption, World
 from topologies import load as topology_files
 from topologies.formats.errors import InputError
 from topologies.formats.yaml_source import read
