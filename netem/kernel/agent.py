@@ -85,6 +85,7 @@ class NetlinkAgent:
             "netlink": self._exchange,
             "sysctl": self._set_sysctls,
             "offloads": self._switch_offloads_off,
+            "threads": self._poll_by_thread,
             "taps": self._make_taps,
             "multicast": self._route_multicast,
             "modules": self._load_modules,
@@ -175,13 +176,8 @@ class NetlinkAgent:
         with self._inside(request["namespace"]):
             for name, value in request["settings"]:
                 path = "/proc/sys/" + name
-                if request.get("optional") and not os.access(path, os.F_OK):
-                    continue
-                descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-                try:
-                    os.write(descriptor, str(value).encode("ascii"))
-                finally:
-                    os.close(descriptor)
+                if not request.get("optional") or os.access(path, os.F_OK):
+                    _write(path, str(value))
         return {}
 
     def _switch_offloads_off(self, request: Request, _descriptors: Sequence[int]) -> Reply:
@@ -189,6 +185,12 @@ class NetlinkAgent:
             for device in request["devices"]:
                 for switch in _OFFLOAD_SWITCHES.values():
                     _ethtool(control, device, switch, 0)
+        return {}
+
+    def _poll_by_thread(self, request: Request, _descriptors: Sequence[int]) -> Reply:
+        """In the namespace of `/sys` alone, which is the fabric's."""
+        for device in request["devices"]:
+            _write(f"/sys/class/net/{device}/threaded", "1")
         return {}
 
     def _make_taps(self, request: Request, _descriptors: Sequence[int]) -> Reply:
@@ -351,6 +353,15 @@ def _ethtool(control: socket.socket, device: str, command: int, value: int) -> N
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
             raise OSError(error.errno, f"switching offload {command:#x} of {device}: {error.strerror}") from error
+
+
+def _write(path: str, text: str) -> None:
+    """At once, as settings of the kernel want it."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, text.encode("ascii"))
+    finally:
+        os.close(descriptor)
 
 
 def _make_tap(name: str) -> None:

@@ -269,6 +269,8 @@ class Executor:
                 return here | {"do": "taps", "names": list(step.names)}
             case step_kinds.SwitchOffloadsOff():
                 return here | {"do": "offloads", "devices": list(step.devices)}
+            case step_kinds.PollByThread():
+                return here | {"do": "threads", "devices": list(step.devices)}
             case step_kinds.RouteMulticast():
                 return here | {"do": "multicast"} | self._multicast_words(step)
             case _:

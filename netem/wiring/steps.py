@@ -90,6 +90,13 @@ class SwitchOffloadsOff(Step):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PollByThread(Step):
+    """A thread of its own takes frames from each device, not the interrupt. The devices must be up."""
+
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LengthenQueue(Step):
     device: str
 
@@ -192,7 +199,7 @@ class RouteMulticast(Step):
 
 AnyStep: TypeAlias = (
     MakeNamespaces | SetSysctls | MakeTaps | AddCable | AddBridge | AddShaper | FindDevices | SwitchOffloadsOff
-    | LengthenQueue | Plug | Forward | BuildTree | BuildBus | OpenHooks | Redirect | PrepareCut | BringUp | AddAddress
+    | PollByThread | LengthenQueue | Plug | Forward | BuildTree | BuildBus | OpenHooks | Redirect | PrepareCut | BringUp | AddAddress
     | AddRoute | AddNeighbours | RouteMulticast | AwaitReady
 )  # fmt: skip
 
@@ -213,6 +220,7 @@ _VERBS: dict[type[Step], str] = {
     AddShaper: "add a shaper (ifb)",
     FindDevices: "look up the devices",
     SwitchOffloadsOff: "switch offloads off",
+    PollByThread: "give a thread to each of",
     LengthenQueue: "lengthen the queue of",
     Plug: "plug into the bridge",
     Forward: "forward by address",
