@@ -104,8 +104,9 @@ def test_a_network_that_dies_is_told_and_taken_down(places: Path, tmp_path: Path
         with pytest.raises(FabricError, match="what it had recorded is kept"):
             testbed.stop_capture()
         testbed.start_capture()
-        guests = [pid for pid in descendants(testbed.description.server_pid) if "linux.uml" in command_line(pid)]
-        os.kill(min(guests), signal.SIGKILL)
+        # The first of them is the kernel, the others are its processes: parents come before their children.
+        kernel, *_ = (pid for pid in descendants(testbed.description.server_pid) if "linux.uml" in command_line(pid))
+        os.kill(kernel, signal.SIGKILL)
         testbeds.wait_until(lambda: testbed.failure(), "the end of the guest kernel is noticed")
         with pytest.raises(FabricError, match="`orderbed down dying` clears away what is left"):
             testbed.impair("p1/*", loss="1 %")
