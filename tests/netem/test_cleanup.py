@@ -65,8 +65,8 @@ class Conductor:
         return found
 
     def pid(self, part: str) -> int:
-        """The descendant whose command line contains `part` (the lowest number, if there are several)."""
-        return min(pid for pid in self.family if part in _command(pid))
+        """The first descendant whose command line contains `part`: parents come before their children."""
+        return next(pid for pid in self.family if part in _command(pid))
 
     def alive(self) -> set[int]:
         """Those of the family that still run (a zombie that waits for its parent does not)."""
