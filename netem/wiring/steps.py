@@ -199,8 +199,8 @@ class RouteMulticast(Step):
 
 AnyStep: TypeAlias = (
     MakeNamespaces | SetSysctls | MakeTaps | AddCable | AddBridge | AddShaper | FindDevices | SwitchOffloadsOff
-    | PollByThread | LengthenQueue | Plug | Forward | BuildTree | BuildBus | OpenHooks | Redirect | PrepareCut | BringUp | AddAddress
-    | AddRoute | AddNeighbours | RouteMulticast | AwaitReady
+    | PollByThread | LengthenQueue | Plug | Forward | BuildTree | BuildBus | OpenHooks | Redirect | PrepareCut | BringUp
+    | AddAddress | AddRoute | AddNeighbours | RouteMulticast | AwaitReady
 )  # fmt: skip
 
 

@@ -44,6 +44,11 @@ class Detector:
         """Watched members that have not been heard for half of the limit, ascending."""
         return [one for one in sorted(self._since_ns) if not self.is_fresh(one, now_ns)]
 
+    def quiet_ns(self) -> int | None:
+        """When the next watched member that is no suspect will be quiet, or has become so, if it stays silent."""
+        half_ns = self._limit_ns // 2
+        return min((self._heard_ns[one] + half_ns for one in self._since_ns if one not in self.suspects), default=None)
+
     def watch(self, members: Collection[int], now_ns: int) -> None:
         """From now on these are watched, and no others."""
         self._since_ns = {one: self._since_ns.get(one, now_ns) for one in members if one in self._heard_ns}
@@ -87,21 +92,23 @@ class Detector:
 class Accusations:
     """Pairs (accuser, accused) of members of which the first says that it does not hear the second."""
 
-    __slots__ = ("_since_ns",)
+    __slots__ = ("_said_ns", "_since_ns")
 
     def __init__(self) -> None:
         self._since_ns: dict[tuple[int, int], int] = {}  # (accuser, accused): since when
+        self._said_ns: dict[int, int] = {}  # accusers: when they said last whom they accuse
 
     def tell(self, accuser: int, accused: Collection[int], now_ns: int) -> None:
-        """`accuser` accuses these, and no others."""
-        for pair in [pair for pair in self._since_ns if pair[0] == accuser and pair[1] not in accused]:
-            del self._since_ns[pair]
+        """`accuser` accuses these, and no others. Where it hears a member again that it accused before, one of the two
+        is back, and the others may hear that a little later: all pairs of the two have as long as at first."""
+        over = {pair for pair in self._since_ns if pair[0] == accuser and pair[1] not in accused}
+        back = {member for pair in over for member in pair}
+        self._since_ns = {
+            pair: now_ns if back & set(pair) else at_ns for pair, at_ns in self._since_ns.items() if pair not in over
+        }
         for member in accused:
             self._since_ns.setdefault((accuser, member), now_ns)
-
-    def renew(self, member: int, now_ns: int) -> None:
-        """`member` is back: it and the others have as long as at first to hear each other."""
-        self._since_ns = {pair: now_ns if member in pair else at_ns for pair, at_ns in self._since_ns.items()}
+        self._said_ns[accuser] = now_ns
 
     @property
     def accused(self) -> frozenset[int]:
@@ -110,12 +117,13 @@ class Accusations:
     def accuses(self, accuser: int, accused: int) -> bool:
         return (accuser, accused) in self._since_ns
 
-    def victims(self, ranks: Mapping[int, int], alive: Collection[int], before_ns: int) -> frozenset[int]:
+    def victims(self, ranks: Mapping[int, int], alive: Collection[int], before_ns: int, said_ns: int) -> frozenset[int]:
         """R8: members to leave out so that no pair of living members remains of which one has not heard the other since
         `before_ns`: of those in such a pair repeatedly the one in most pairs, also in younger ones, of equals the later
-        in rank."""
-        old = {frozenset(pair) for pair, since_ns in self._since_ns.items() if since_ns <= before_ns}
-        pairs = {frozenset(pair) for pair in self._since_ns if set(pair) <= set(alive)}
+        in rank. Pairs whose accuser has said nothing since `said_ns` do not count: it may have taken them back."""
+        said = {pair: at_ns for pair, at_ns in self._since_ns.items() if self._said_ns[pair[0]] >= said_ns}
+        old = {frozenset(pair) for pair, since_ns in said.items() if since_ns <= before_ns}
+        pairs = {frozenset(pair) for pair in said if set(pair) <= set(alive)}
         victims: set[int] = set()
         while doomed := frozenset().union(*(pairs & old)):
             counts = Counter(member for pair in pairs for member in pair)

@@ -7,7 +7,7 @@ looks afterwards whether a decision has been made (`change.decided`).
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,7 +28,7 @@ BEAT = Timer("group_beat")
 WATCH = Timer("group_watch")
 RETRY = Timer("group_retry")
 BEATS = 4  # in the time after which a silent member is suspected
-ASKS = 32  # questions to a suspect in that time
+ASKS = 64  # questions to a silent member in that time: of few words a burst of loss takes many
 
 
 class GroupReport(enum.IntEnum):
@@ -106,7 +106,8 @@ class ViewMember:
         self._accusations = Accusations()
         self._watch_ns = 0  # when WATCH is due
         self._is_probing = False
-        self._answered: set[int] = set()  # members that have answered the probe under way
+        self._asked_ns = now_ns  # when the questions under way were begun
+        self._answered_ns: dict[int, int] = {}  # when each member answered a question last
         self._contradicted_ns: dict[int, int] = {}  # suspects: when another member last said that it hears them
         self._leavers = {us.member} if is_leaving else set()
         self._installed: set[int] = set()  # other members that have installed this view
@@ -162,7 +163,6 @@ class ViewMember:
             self._settle(now_ns, out)
         if self._detector.heard(member, now_ns):
             self._accusations.tell(self._me, self._detector.suspects, now_ns)
-            self._accusations.renew(member, now_ns)
             out.append(Multicast(message=self.status()))
             self.consider(now_ns, out)
 
@@ -188,13 +188,15 @@ class ViewMember:
 
     def _ask_quiet(self, now_ns: int, out: list[Effect]) -> None:
         """Ask members that have been silent for half of the limit, several times: words may be lost."""
-        is_quiet = self.is_minority or (self.is_frozen and not self._is_next_in_line(now_ns))
-        quiet = [] if is_quiet else self._detector.quiet(now_ns)
+        if self.is_minority or self.is_frozen:  # in a ballot, its messages ask
+            return
+        quiet, quiet_ns = self._detector.quiet(now_ns), self._detector.quiet_ns()
+        asking = self.status(StatusFlag.ASK)
+        out.extend(Send(target=member, message=asking) for member in quiet)
         if quiet:
-            asking = self.status(StatusFlag.ASK)
-            out.extend(Send(target=member, message=asking) for member in quiet)
-            if not self.is_frozen:  # then RETRY is the ballot's
-                self._timers.arm(RETRY, now_ns + self._limit_ns // ASKS, out)
+            self._timers.arm(RETRY, now_ns + self._limit_ns // ASKS, out)
+        elif quiet_ns is not None and quiet_ns < now_ns + self._beat_ns and RETRY not in self._timers:
+            self._timers.arm(RETRY, quiet_ns, out)
 
     def _watch(self, now_ns: int, out: list[Effect]) -> None:
         """Which members' silence counts from now on: all, if anything is wrong."""
@@ -225,8 +227,12 @@ class ViewMember:
         if new:
             self._accusations.tell(self._me, self._detector.suspects, now_ns)
             self._watch(now_ns, out)
-            if not self._leads_next:
+            if self._is_in_charge:
+                self._ask_witnesses(self._peers, now_ns, out)
+            elif not self._leads_next:
                 out.append(Multicast(message=self.status()))
+            self._press(self._peers, now_ns)
+            self._ask_quiet(now_ns, out)
             self.consider(now_ns, out)
         self._arm_watch(out)
 
@@ -317,7 +323,7 @@ class ViewMember:
             self._leavers.add(source)
         self._accusations.tell(source, status.suspects, now_ns)
         if status.flags & StatusFlag.ANSWER:  # other words of a member do not show that it hears us
-            self._answered.add(source)
+            self._answered_ns[source] = now_ns
         self._contradicted_ns.update(dict.fromkeys(status.fresh, now_ns))
         if status.suspects:
             self._watch(now_ns, out)
@@ -338,7 +344,7 @@ class ViewMember:
         if change.decided is not None or self.is_lost:
             return
         self._judge_minority(now_ns, out)
-        if change.led and change.led == change.promised and change.seen <= change.led:
+        if self._is_in_charge and change.seen <= change.led:
             if change.has_chosen and self._gone & change.promises.keys():
                 # It may have been the only holder of something in the cut: others choose a cut without it.
                 self._lead(now_ns, out)
@@ -360,13 +366,6 @@ class ViewMember:
         leader = self.view.members[rank_of(self.change.seen)]
         return leader in self._gone or waited_ns > self.retry_ns
 
-    def _is_next_in_line(self, now_ns: int) -> bool:
-        """Whether this member takes over if the coordinator ends; it may have ended before it reached all members, and
-        those have nothing to say."""
-        leader = self.view.members[rank_of(self.change.seen)]
-        earlier = self.view.members[: self.view.rank(self._me)]
-        return self._me != leader and not any(one != leader and self._detector.is_fresh(one, now_ns) for one in earlier)
-
     def _has_reason(self, now_ns: int, out: list[Effect]) -> bool:
         if self._replaced or (self._leavers and self._peers):
             return True
@@ -382,15 +381,13 @@ class ViewMember:
         suspects = self._detector.suspects
         if not self._is_probing:
             self._is_probing = True
-            self._answered.clear()
-            for member in sorted(self._accusations.accused - suspects - {self._me}):
-                if not self._detector.is_fresh(member, now_ns):
-                    self._detector.deadlines_ns.setdefault(member, now_ns + self._limit_ns // 2)
+            self._press(self._accusations.accused, now_ns)
             self._arm_watch(out)
+            self._asked_ns = now_ns
             self._ask_all(now_ns, out)
             return False
         # A member that does not hear us will not answer: its accusation is its answer.
-        silent = set(self._peers) - self._answered - suspects
+        silent = set(self._lacking()) - suspects
         if any(not self._accusations.accuses(one, self._me) for one in silent):
             return False
         if self._victims(now_ns):
@@ -400,16 +397,26 @@ class ViewMember:
     def _ask_all(self, now_ns: int, out: list[Effect]) -> None:
         """All; or those alone that have not answered yet: a short queue may lose the last copies of a multicast each
         time anew."""
-        lacking = [one for one in self._peers if one not in self._answered]
+        lacking = self._lacking()
         living = [one for one in lacking if one not in self._detector.suspects]
         asking = self.status(StatusFlag.ASK)
         if living and len(lacking) < len(self._peers):
             out.extend(Send(target=one, message=asking) for one in (*living, *sorted(self._detector.suspects)))
         else:
-            self._answered.clear()
+            self._asked_ns = now_ns
             out.append(Multicast(message=asking))
         self._timers.disarm(RETRY, out)
         self._timers.arm(RETRY, now_ns + self._limit_ns // ASKS, out)
+
+    def _lacking(self) -> list[int]:
+        """Other members that have not answered the questions under way."""
+        return [one for one in self._peers if self._answered_ns.get(one, -1) < self._asked_ns]
+
+    def _press(self, members: Collection[int], now_ns: int) -> None:
+        """Those of `members` that have been silent for half of the limit have another half to be heard."""
+        for member in sorted(members):
+            if member in self._peers and not self._detector.is_fresh(member, now_ns):
+                self._detector.deadlines_ns.setdefault(member, now_ns + self._limit_ns // 2)
 
     def _is_contradicted(self, member: int, now_ns: int) -> bool:
         """Whether another member has heard this one lately."""
@@ -417,12 +424,15 @@ class ViewMember:
         return at_ns is not None and now_ns - at_ns < self._limit_ns // 2
 
     def _victims(self, now_ns: int) -> frozenset[int]:
-        """Members to be left out because they and another one have not heard each other for half of the limit."""
+        """Members to be left out because they and another one have not heard each other for 3/4 of the limit: a member
+        that hears nobody shows that within half of it."""
         suspects = self._detector.suspects
+        self._accusations.tell(self._me, suspects, now_ns)
         silent = {one for one in suspects if not self._is_contradicted(one, now_ns)}
         alive = [one for one in self.view.members if one not in silent and one not in self._replaced]
         ranks = {member: rank for rank, member in enumerate(self.view.members)}
-        return self._accusations.victims(ranks, alive, now_ns - self._limit_ns // 2)
+        limit_ns = self._limit_ns
+        return self._accusations.victims(ranks, alive, now_ns - limit_ns * 3 // 4, now_ns - limit_ns // 2)
 
     def _admissible(self, now_ns: int) -> tuple[Incarnation, ...]:
         """Incarnations that may join (R10); one on probation only when it hears all (and all promisers hear it)."""
@@ -451,6 +461,28 @@ class ViewMember:
         self._arm_retry(now_ns, out)
         self._drive(now_ns, out)
 
+    @property
+    def _is_in_charge(self) -> bool:
+        """Whether this member leads the ballot that it promised last."""
+        return self.change.led != 0 and self.change.led == self.change.promised
+
+    def _unheard_witnesses(self, now_ns: int) -> list[int]:
+        """R8: promisers that have not answered lately whether they hear our suspects. Without their words a leader that
+        hears little would leave out members that it alone does not hear."""
+        since_ns = now_ns - self._limit_ns // 2
+        return [
+            one
+            for one in self._peers
+            if one in self.change.promises
+            and self._answered_ns.get(one, -1) < since_ns
+            and not self._accusations.accuses(one, self._me)
+        ]
+
+    def _ask_witnesses(self, among: Collection[int], now_ns: int, out: list[Effect]) -> None:
+        if self._detector.suspects and not self.change.has_chosen:
+            asking = self.status(StatusFlag.ASK)
+            out.extend(Send(target=one, message=asking) for one in self._unheard_witnesses(now_ns) if one in among)
+
     def _drive(self, now_ns: int, out: list[Effect]) -> None:
         """Choose and propose as soon as all members have promised that need to."""
         change = self.change
@@ -459,8 +491,9 @@ class ViewMember:
         victims = self._victims(now_ns)
         heard_by_others = {one for one in self._detector.suspects if self._is_contradicted(one, now_ns)}
         deaf = {one for one in victims if self._accusations.accuses(one, self._me)}
+        doubtful = self._detector.suspects if self._unheard_witnesses(now_ns) else heard_by_others
         constraints = Constraints(
-            excused=(self._gone | deaf) - (heard_by_others - victims - self._replaced),
+            excused=(self._gone | deaf) - (doubtful - victims - self._replaced),
             leaving=frozenset(self._leavers) | self._replaced,
             victims=victims,
             joiners=self._admissible(now_ns) if self.is_settled or self._replaced else (),
@@ -478,13 +511,14 @@ class ViewMember:
         change = self.change
         if change.decided is not None or self.is_lost:
             return
-        if change.led and change.led == change.promised:
+        if self._is_in_charge:
             proposal = change.proposals.get(change.led)
             done = change.voters(change.led) if proposal is not None else frozenset(change.promises)
             message = self._message(Kind.GROUP_PREPARE, (change.led,))
             if proposal is not None:
                 message = self._message(Kind.GROUP_ACCEPT, proposal.to_words())
             self._tell([one for one in self._peers if one not in done], message, out)
+            self._ask_witnesses(self._peers, now_ns, out)
             self._arm_retry(now_ns, out)
         elif self._is_probing and not self.is_frozen and (self._detector.suspects or self._accusations.accused):
             self._ask_all(now_ns, out)
@@ -565,10 +599,12 @@ class ViewMember:
         self.change.check_ballot(ballot, message.origin)
         if not self._hear_and_relay(message, source, now_ns, out):
             return
+        is_repeated = ballot == self.change.promised
         if not self.change.promise(ballot):
             out.append(Send(target=message.origin, message=self.status()))
             return
-        self._progress_ns = now_ns
+        if not is_repeated:  # else one that hears no promise could hold everybody up for ever
+            self._progress_ns = now_ns
         self.freeze(now_ns, out)
         self._tell([message.origin], self._message(Kind.GROUP_PROMISE, self._promise(ballot).to_words()), out)
         self._watch(now_ns, out)
@@ -584,6 +620,7 @@ class ViewMember:
             change.promises[message.origin] = promise
             self._progress_ns = now_ns
             self.consider(now_ns, out)
+            self._ask_witnesses((message.origin,), now_ns, out)
 
     def _on_accept(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
         proposal = Proposal.from_words(message.words, message.seq)

@@ -136,6 +136,18 @@ def test_suspects_that_are_forgiven_have_half_of_the_limit() -> None:
     assert look(one, 2100) == [1]
 
 
+def test_the_next_quiet_member_is_known_before_it_is_quiet() -> None:
+    one = detector(1, 2)
+    one.watch((1, 2), 0)
+    one.heard(1, 100)
+    assert one.quiet_ns() == 500
+    one.heard(2, 300)
+    assert one.quiet_ns() == 600
+    assert (one.quiet(599), one.quiet(600)) == ([], [1])
+    one.suspects.add(1)
+    assert one.quiet_ns() == 800
+
+
 # Who accuses whom.
 
 
@@ -148,10 +160,11 @@ def test_accusations_of_and_by_a_member_that_is_back_count_from_then_on() -> Non
     told.tell(1, {2}, 0)
     told.tell(2, {3}, 0)
     told.tell(3, {1}, 0)
-    told.renew(2, 500)
+    told.tell(4, {2}, 0)
+    told.tell(4, (), 500)
     everyone = ranks(1, 2, 3)
-    assert told.victims(everyone, everyone, 499) == {3}, "the pair of 1 and 3"
-    assert told.victims(everyone, everyone, 500) == {3, 2}
+    assert told.victims(everyone, everyone, 499, 0) == {3}, "the pair of 1 and 3"
+    assert told.victims(everyone, everyone, 500, 0) == {3, 2}
 
 
 def test_young_pairs_count_for_who_goes_but_are_no_reason() -> None:
@@ -160,38 +173,49 @@ def test_young_pairs_count_for_who_goes_but_are_no_reason() -> None:
     told.tell(1, {2}, 0)
     told.tell(1, {2, 3, 4}, 400)
     everyone = ranks(1, 2, 3, 4)
-    assert told.victims(everyone, everyone, -1) == frozenset()
-    assert told.victims(everyone, everyone, 100) == {1}
+    assert told.victims(everyone, everyone, -1, 0) == frozenset()
+    assert told.victims(everyone, everyone, 100, 0) == {1}
 
 
 def test_an_accuser_replaces_all_that_it_said_and_keeps_the_time_of_what_it_says_again() -> None:
     told = Accusations()
     told.tell(1, {2, 3}, 100)
-    told.tell(1, {3}, 500)
-    assert told.accused == {3}
+    told.tell(1, {2, 3, 4}, 500)
+    assert told.accused == {2, 3, 4}
     everyone = ranks(1, 2, 3, 4)
-    assert told.victims(everyone, everyone, 499) == {3}, "since 100, not since 500"
+    assert told.victims(everyone, everyone, 99, 0) == frozenset()
+    assert told.victims(everyone, everyone, 499, 0) == {1}, "since 100, not since 500"
     told.tell(1, (), 600)
     assert not told.accused
+
+
+def test_what_an_accuser_has_not_repeated_does_not_count() -> None:
+    told = Accusations()
+    told.tell(1, {2}, 100)
+    everyone = ranks(1, 2, 3)
+    assert told.victims(everyone, everyone, 200, 101) == frozenset()
+    told.tell(1, {2}, 101)
+    assert told.victims(everyone, everyone, 200, 101) == {2}
+    assert told.accuses(1, 2)
 
 
 def test_of_a_pair_the_member_of_more_pairs_is_the_victim_of_equals_the_later_in_rank() -> None:
     told = Accusations()
     told.tell(1, {2}, 0)
-    assert told.victims(ranks(1, 2, 3), (1, 2, 3), 10) == {2}
-    assert told.victims(ranks(2, 1, 3), (1, 2, 3), 10) == {1}, "no matter which of the two accuses"
+    assert told.victims(ranks(1, 2, 3), (1, 2, 3), 10, 0) == {2}
+    assert told.victims(ranks(2, 1, 3), (1, 2, 3), 10, 0) == {1}, "no matter which of the two accuses"
     told.tell(2, {1}, 0)
-    assert told.victims(ranks(1, 2, 3), (1, 2, 3), 10) == {2}
-    assert told.victims(ranks(2, 1, 3), (1, 2, 3), 10) == {1}
+    assert told.victims(ranks(1, 2, 3), (1, 2, 3), 10, 0) == {2}
+    assert told.victims(ranks(2, 1, 3), (1, 2, 3), 10, 0) == {1}
     told.tell(3, {1}, 0)
-    assert told.victims(ranks(1, 2, 3), (1, 2, 3), 10) == {1}, "two do not hear it"
+    assert told.victims(ranks(1, 2, 3), (1, 2, 3), 10, 0) == {1}, "two do not hear it"
 
 
 def test_a_pair_that_is_young_or_of_which_one_is_gone_has_no_victim() -> None:
     told = Accusations()
     told.tell(1, {2}, 100)
-    assert told.victims(ranks(1, 2, 3), (1, 2, 3), 99) == frozenset()
-    assert told.victims(ranks(1, 2, 3), (1, 3), 200) == frozenset()
+    assert told.victims(ranks(1, 2, 3), (1, 2, 3), 99, 0) == frozenset()
+    assert told.victims(ranks(1, 2, 3), (1, 3), 200, 0) == frozenset()
 
 
 def test_who_is_in_two_bad_pairs_is_the_only_victim() -> None:
@@ -199,7 +223,7 @@ def test_who_is_in_two_bad_pairs_is_the_only_victim() -> None:
     told.tell(1, {3}, 0)
     told.tell(2, {3}, 0)
     told.tell(3, {1, 2}, 0)
-    assert told.victims(ranks(3, 1, 2, 4), (1, 2, 3, 4), 0) == {3}
+    assert told.victims(ranks(3, 1, 2, 4), (1, 2, 3, 4), 0, 0) == {3}
 
 
 @given(
@@ -214,7 +238,7 @@ def test_after_the_victims_no_pair_that_lives_accuses_each_other(
     for accuser, accused in accusations.items():
         told.tell(accuser, accused - {accuser}, 0)
         pairs |= {frozenset((accuser, one)) for one in accused - {accuser}}
-    victims = told.victims(ranks(*range(7)), alive, 0)
+    victims = told.victims(ranks(*range(7)), alive, 0, 0)
     assert victims <= alive
     remaining = alive - victims
     assert not [pair for pair in map(frozenset, combinations(remaining, 2)) if pair in pairs]

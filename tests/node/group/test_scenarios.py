@@ -816,6 +816,9 @@ def a_deaf_member_goes_and_no_other_does() -> None:
 
 
 def the_accused_of_a_pair_goes(patch: pytest.MonkeyPatch) -> None:
+    """And a member that is back counts as before: each of the two rules alone saves the group here."""
+    old_accusations_count_against_the_returned(patch)
+
     def victims(
         accusations: Accusations, ranks: Mapping[int, int], alive: Collection[int], before_ns: int, *_: object
     ) -> frozenset[int]:
@@ -855,14 +858,17 @@ def a_deaf_member_takes_no_other_with_it() -> None:
 
 
 def young_pairs_do_not_count(patch: pytest.MonkeyPatch) -> None:
+    """And a member that is back counts as before: each of the two rules alone saves the group here."""
+    old_accusations_count_against_the_returned(patch)
     victims = Accusations.victims
 
     def of_old_pairs(
-        accusations: Accusations, ranks: Mapping[int, int], alive: Collection[int], before_ns: int
+        accusations: Accusations, ranks: Mapping[int, int], alive: Collection[int], before_ns: int, said_ns: int
     ) -> frozenset[int]:
         old = Accusations()
         old._since_ns = {pair: since_ns for pair, since_ns in accusations._since_ns.items() if since_ns <= before_ns}
-        return victims(old, ranks, alive, before_ns)
+        old._said_ns = accusations._said_ns
+        return victims(old, ranks, alive, before_ns, said_ns)
 
     patch.setattr(Accusations, "victims", of_old_pairs)
 
@@ -879,9 +885,8 @@ def a_member_that_the_coordinator_did_not_reach_is_asked() -> None:
     assert group.incarnations_of(1) == ((1, 1), (2, 1), (4, 1))
 
 
-def frozen_members_ask_nobody(patch: pytest.MonkeyPatch) -> None:
-    ask = ViewMember._ask_quiet
-    patch.setattr(ViewMember, "_ask_quiet", lambda member, now_ns, out: member.is_frozen or ask(member, now_ns, out))
+def nobody_is_asked_whether_it_hears_the_suspects(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ViewMember, "_unheard_witnesses", lambda *_: [])
 
 
 def a_member_that_is_back_makes_no_bad_pair_at_once() -> None:
@@ -899,7 +904,15 @@ def a_member_that_is_back_makes_no_bad_pair_at_once() -> None:
 
 
 def old_accusations_count_against_the_returned(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Accusations, "renew", lambda *_: None)
+    def tell(accusations: Accusations, accuser: int, accused: Collection[int], now_ns: int) -> None:
+        since_ns = accusations._since_ns
+        for pair in [pair for pair in since_ns if pair[0] == accuser and pair[1] not in accused]:
+            del since_ns[pair]
+        for member in accused:
+            since_ns.setdefault((accuser, member), now_ns)
+        accusations._said_ns[accuser] = now_ns
+
+    patch.setattr(Accusations, "tell", tell)
 
 
 # All of them.
@@ -962,7 +975,7 @@ MUTANTS: tuple[tuple[Scenario, Mutate], ...] = (
     (a_deaf_member_goes_and_no_other_does, the_accused_of_a_pair_goes),
     (a_deaf_member_holds_up_no_change, deaf_members_are_asked_for_ever),
     (a_deaf_member_takes_no_other_with_it, young_pairs_do_not_count),
-    (a_member_that_the_coordinator_did_not_reach_is_asked, frozen_members_ask_nobody),
+    (a_member_that_the_coordinator_did_not_reach_is_asked, nobody_is_asked_whether_it_hears_the_suspects),
     (a_member_that_is_back_makes_no_bad_pair_at_once, old_accusations_count_against_the_returned),
 )
 
