@@ -9,8 +9,8 @@ import pytest
 from node.core import Closing, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report
 from node.errors import DropReason
-from node.group.prefix import Prefix
 from node.protocols.allack import MAX_ROUND, AllAckCore, AllAckParameters, AllAckReport, Phase
+from node.protocols.prefix import Prefix
 from node.wire import Kind, Message
 from tests.node.group.views import Group, Make, run
 

@@ -11,10 +11,10 @@ import pytest
 from node.core import Closing, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report
 from node.errors import RemoteError
-from node.group.prefix import Prefix
 from node.protocols.atop import AtopCore, AtopMbsCore, AtopMbsParameters, AtopParameters, AtopReport
 from node.protocols.atop.core import WINDOW
 from node.protocols.atop.policy import first_weights, pack_weights
+from node.protocols.prefix import Prefix
 from node.wire import Kind, Message
 from tests.node.group.views import Group, Make, run
 

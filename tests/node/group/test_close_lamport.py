@@ -13,8 +13,8 @@ from node.clocks import MAX_TIMESTAMP, EventClock
 from node.core import Closing, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report
 from node.errors import DropReason, RemoteError
-from node.group.prefix import Prefix
 from node.protocols.lamport import LamportCore, LamportParameters, LamportReport, Phase
+from node.protocols.prefix import Prefix
 from node.trace import Notice
 from node.wire import Kind, Message
 from tests.node.group.views import Group, run

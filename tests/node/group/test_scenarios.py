@@ -19,10 +19,10 @@ from node.group.codec import Proposal, StatusFlag, ballot_of
 from node.group.core import GroupCore
 from node.group.detector import Accusations
 from node.group.member import ViewMember
-from node.group.prefix import Walk
 from node.group.stack import ViewStack
 from node.group.transfer import Collector
 from node.group.view import View
+from node.protocols.prefix import Walk
 from node.reliable import ReliableCore
 from node.wire import Flag, Kind, Message
 from tests.node.cluster import MILLISECOND
