@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from analysis.capture.parse import batches, decode_frames, map_capture, read_interfaces
+from analysis.capture.decode import decode_frames
 from benchmarks.networks import directory
 from benchmarks.rows import Row, Watch, at_most, shown
+from collector.parse import batches, map_capture, read_interfaces
 from collector.records import PortDirection
 from netem.errors import FabricError
 from netem.kernel.probe import pick, probe, processors_awake

@@ -18,12 +18,13 @@ import numpy as np
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
 
-from analysis.capture.parse import batches, decode_frames, map_capture, read_interfaces, split
+from analysis.capture.decode import decode_frames
 from analysis.capture.source import FORMAT
 from analysis.engine import session
 from analysis.report.page import write_report
 from analysis.summary import analyze
 from benchmarks.rows import Compared, Row, Watch, at_least, at_most, seconds_of, shown, take_turns
+from collector.parse import batches, map_capture, read_interfaces, split
 from collector.pcapng import PcapngWriter, Port
 from collector.records import Event, Frames, Kind, Level, PortDirection
 from node.trace import MAX_RECORDS, Record, encode_trace

@@ -19,13 +19,13 @@ import numpy as np
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from analysis.capture.parse import batches, map_capture, read_interfaces, split
 from analysis.capture.source import FORMAT, inspect
 from analysis.engine import session
 from analysis.live.counts import Live, ports_of_capture
 from analysis.live.query import Batch, follow
 from benchmarks.bench_analysis import make_run
 from benchmarks.rows import Row, Watch, at_most
+from collector.parse import batches, map_capture, read_interfaces, split
 
 BAR_S = 0.5
 WARM_BATCHES = 5

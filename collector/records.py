@@ -5,7 +5,7 @@ frame's flags give its direction *seen from the switch port*: INBOUND (1) is wha
 impairment; OUTBOUND (2) is what reaches the node, after it. The section header's comment is one JSON object: run id,
 group, clock.
 
-`analysis.capture.parse` turns a capture into columns. Their names, types and meaning stand in FRAME_ROW (what a
+`collector.parse` turns a capture into columns. Their names, types and meaning stand in FRAME_ROW (what a
 capture says
 of a frame), DECODED_ROW (what the frame's bytes say) and TRACE_ROW (one row per trace record); a test holds the
 parser to them. Whoever analyses needs nothing of `node`: its enums and numbers are exported again from here.

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from analysis import schema
-from analysis.capture.parse import decode_frames, decode_trace
+from analysis.capture.decode import decode_frames, decode_trace
 from analysis.capture.source import CaptureReader, Pieces, checked_batches, table_schema
 from analysis.checks import incarnations
 from analysis.checks.properties import Incarnation

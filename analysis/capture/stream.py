@@ -14,7 +14,6 @@ no second section.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,7 +26,6 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
 from analysis.capture import source
-from analysis.capture.parse import map_capture
 from analysis.capture.source import (
     FORMAT,
     LEAST_PART_BYTES,
@@ -43,7 +41,8 @@ from analysis.capture.source import (
 )
 from analysis.engine.tasks import keep_imports
 from analysis.errors import AnalysisError
-from collector.blocks import INTERFACE_DESCRIPTION, SECTION_HEADER, CutOffError, Interfaces, Layout, Reader
+from collector.blocks import INTERFACE_DESCRIPTION, SECTION_HEADER, CutOffError, Interfaces, Layout
+from collector.parse import add_interfaces, map_capture, read_head
 from collector.records import CaptureError
 from collector.walk import Offsets, overlapping, walk
 
@@ -111,13 +110,13 @@ class Follower:
         if size < source.MAGIC_BYTES:
             return False
         try:
-            with Reader(self.path) as reader:
-                self.first = self._known = reader.read_head()
-                self.interfaces = reader.interfaces
+            head = read_head(self.path, map_capture(self.path))
         except CutOffError:
             return False
         except CaptureError as error:
             raise AnalysisError(str(error)) from error
+        self.first = self._known = head.first_offset
+        self.interfaces = head.interfaces
         require_ethernet(self.path, self.interfaces)
         return True
 
@@ -154,15 +153,11 @@ class Follower:
         new = offsets[offsets >= self._known]
         if self.interfaces.layout is not Layout.PCAPNG or not len(new):
             return
-        kinds = overlapping(map_capture(self.path), self.interfaces.byte_order + "u4")[new]
+        buffer = map_capture(self.path)
+        kinds = overlapping(buffer, self.interfaces.byte_order + "u4")[new]
         late = new[kinds == INTERFACE_DESCRIPTION].tolist()
         if late:
-            with Reader(self.path) as reader:
-                reader.read_head()
-                for offset in late:
-                    reader.add_interface(reader.read_block(offset))
-                ports = reader.interfaces.ports[-len(late) :]
-            self.interfaces = dataclasses.replace(self.interfaces, ports=(*self.interfaces.ports, *ports))
+            self.interfaces = add_interfaces(self.path, buffer, self.interfaces, late)
             require_ethernet(self.path, self.interfaces)
 
 

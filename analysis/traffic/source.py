@@ -20,7 +20,7 @@ from pyspark.sql import types as T  # noqa: N812  (the name that everybody knows
 from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from analysis.capture.parse import decode_frames
+from analysis.capture.decode import decode_frames
 from analysis.capture.source import CaptureReader, Pieces, checked_batches
 from analysis.engine.tasks import keep_imports
 from analysis.errors import AnalysisError

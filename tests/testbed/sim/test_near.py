@@ -13,11 +13,11 @@ from scapy.layers.inet import IP
 from scapy.layers.l2 import Ether
 
 from analysis.capture.decode import decode_frames
-from analysis.capture.parse import map_capture, parse_blocks, read_interfaces
 from analysis.metrics.offered import FROM_NODE, lan_loads
 from analysis.network.conservation import ip_number
 from analysis.spacetime.compose import compose
 from analysis.spacetime.model import Window
+from collector.parse import map_capture, parse_blocks, read_interfaces
 from node.trace import Event
 from testbed.sim.capture import SimulatedCapture
 from testbed.sim.member import IncarnationRun

@@ -4,8 +4,7 @@
     buffer = map_capture(path)
     for start, end in split(path, parts=4):           # exact: every part begins and ends at a block boundary
         for frames in batches(buffer, start=start, end=end, interfaces=head.interfaces):
-            columns = decode_frames(buffer, frames)   # records.DECODED_ROW
-            trace = decode_trace(buffer, frames.select(columns["is_trace"]))   # records.TRACE_ROW
+            ...                                       # records.FRAME_ROW; analysis.capture.decode goes on
 
 Reads pcapng (ours, dumpcap's, tcpdump's; any resolution, both byte orders, several sections) and pcap (micro- and
 nanosecond, both byte orders). A file that was cut off at any byte gives the whole frames before the cut, and says so
@@ -17,17 +16,18 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from analysis.capture.decode import decode_frames, decode_inner, decode_stamp, decode_trace, udp_checksum_is_good
 from collector import index
 from collector.blocks import (
     BINARY_RESOLUTION,
+    BYTE_ORDER_MAGIC,
     ENHANCED_PACKET,
     INTERFACE_DESCRIPTION,
     INTERFACE_STATISTICS,
@@ -35,37 +35,24 @@ from collector.blocks import (
     MAX_INTERFACES,
     OBSOLETE_PACKET,
     PACKET_FLAGS,
+    PCAP_HEADER_BYTES,
+    PCAP_MAGICS,
     PCAP_RECORD_BYTES,
     SECTION_HEADER,
     SIMPLE_PACKET,
     CutOffError,
+    Interface,
     Interfaces,
     Layout,
-    Reader,
     Section,
     Statistics,
+    interface_of,
+    section_of,
     statistics_of,
+    what_else,
 )
 from collector.records import CaptureError, Frames, PortDirection
-from collector.walk import Buffer, Mask, Offsets, Walk, gather, overlapping, walk, walk_even
-
-__all__ = [
-    "FRAMES_PER_BATCH",
-    "CaptureHead",
-    "batches",
-    "decode_frames",
-    "decode_inner",
-    "decode_stamp",
-    "decode_trace",
-    "map_capture",
-    "parse_blocks",
-    "read_interfaces",
-    "read_sections",
-    "read_statistics",
-    "split",
-    "split_section",
-    "udp_checksum_is_good",
-]
+from collector.walk import MIN_BLOCK_BYTES, Buffer, Mask, Offsets, Walk, gather, overlapping, walk, walk_even
 
 FRAMES_PER_BATCH = 1 << 14
 """Columns of this length stay in the cache of one core."""
@@ -109,27 +96,88 @@ def read_sections(path: Path | str) -> tuple[CaptureHead, ...]:
     is no capture.
     """
     path = Path(path)
-    with Reader(path) as reader:
-        first, size = reader.read_head(), path.stat().st_size
-        marks = _marks(path, first, reader.interfaces)
-        if marks or first >= size:
-            return (CaptureHead(reader.interfaces, reader.section, first, size, tuple(marks)),)
-        heads = [_surveyed(path, reader, 0, first)]
-        while heads[-1].end < size and _is_section(path, heads[-1].end):
-            begin = heads[-1].end
-            if len(heads) == MAX_SECTIONS:
-                raise CaptureError(
-                    f"{path}: has more than {MAX_SECTIONS} sections; "
-                    f"merge them into one with: mergecap -w new.pcapng {path.name}"
-                )
-            try:
-                first = reader.enter_section(begin)
-            except CutOffError:
-                break
-            heads.append(_surveyed(path, reader, _behind(heads[-1].interfaces), first))
-            if _behind(heads[-1].interfaces) > MAX_INTERFACES:
-                raise CaptureError(f"{path}: has more than {MAX_INTERFACES} interfaces")
-    return (*heads[:-1], heads[-1]._replace(end=size))
+    buffer = map_capture(path)
+    head = read_head(path, buffer)
+    marks = _marks(path, head)
+    if marks or head.end >= len(buffer):
+        return (head._replace(end=len(buffer), marks=tuple(marks)),)
+    heads = [_surveyed(path, buffer, head)]
+    while (begin := heads[-1].end) < len(buffer) and _is_section(buffer, begin):
+        if len(heads) == MAX_SECTIONS:
+            raise CaptureError(
+                f"{path}: has more than {MAX_SECTIONS} sections; "
+                f"merge them into one with: mergecap -w new.pcapng {path.name}"
+            )
+        try:
+            heads.append(_surveyed(path, buffer, read_head(path, buffer, begin, _behind(heads[-1].interfaces))))
+        except CutOffError:
+            break
+        if _behind(heads[-1].interfaces) > MAX_INTERFACES:
+            raise CaptureError(f"{path}: has more than {MAX_INTERFACES} interfaces")
+    return (*heads[:-1], heads[-1]._replace(end=len(buffer)))
+
+
+def read_head(path: Path, buffer: Buffer, begin: int = 0, number: int = 0) -> CaptureHead:
+    """The section header at a byte and the interfaces that follow it at once, without looking further; `number` is
+    that of its first interface. CutOffError when not even the section header is whole.
+    """
+    start = buffer[begin : begin + PCAP_HEADER_BYTES].tobytes()
+    if start[:4] in PCAP_MAGICS:
+        return _pcap_head(path, start)
+    if start[:4] != SECTION_HEADER.to_bytes(4, "big"):
+        raise CaptureError(f"{path}: {what_else(start, path.name)}")
+    if len(start) < MIN_BLOCK_BYTES:
+        raise CutOffError(path, begin)
+    order = next((order for order in "<>" if struct.unpack(order + "I", start[8:12])[0] == BYTE_ORDER_MAGIC), "")
+    if not order:
+        raise CaptureError(f"{path}: section header at byte {begin} has no byte-order magic")
+    blocks: list[int] = []
+    at = begin
+    while at + MIN_BLOCK_BYTES <= len(buffer) and len(blocks) <= MAX_INTERFACES + 1:
+        kind, length = struct.unpack_from(order + "II", buffer.data, at)
+        if kind != (INTERFACE_DESCRIPTION if blocks else SECTION_HEADER):
+            break
+        found = walk(buffer, start=at, end=at + 1, layout=Layout.PCAPNG, byte_order=order)
+        if found.truncated:
+            break
+        if found.problem:
+            raise CaptureError(f"{path}: {found.problem}")
+        blocks.append(at)
+        at += length
+    if not blocks:
+        raise CutOffError(path, begin)
+    interfaces = Interfaces(layout=Layout.PCAPNG, byte_order=order, ports=(), first=number)
+    section = section_of(_body(buffer, begin, order), order)
+    return CaptureHead(add_interfaces(path, buffer, interfaces, blocks[1:]), section, at, at)
+
+
+def _pcap_head(path: Path, start: bytes) -> CaptureHead:
+    order, digits = PCAP_MAGICS[start[:4]]
+    if len(start) < PCAP_HEADER_BYTES:
+        raise CutOffError(path, 0)
+    *_, snap_length, link_type = struct.unpack(order + "4xHHiIII", start)
+    port = Interface(name=path.stem, link_type=link_type & 0xFFFF, snap_length=snap_length, resolution=digits)
+    interfaces = Interfaces(layout=Layout.PCAP, byte_order=order, ports=(port,))
+    return CaptureHead(interfaces, Section(), PCAP_HEADER_BYTES, PCAP_HEADER_BYTES)
+
+
+def add_interfaces(path: Path, buffer: Buffer, known: Interfaces, blocks: Iterable[int]) -> Interfaces:
+    """The interfaces of a section together with those that the blocks at these bytes describe."""
+    ports = list(known.ports)
+    for at in blocks:
+        if len(ports) >= MAX_INTERFACES:
+            raise CaptureError(f"{path}: has more than {MAX_INTERFACES} interfaces")
+        try:
+            ports.append(interface_of(_body(buffer, at, known.byte_order), known.byte_order, len(ports)))
+        except struct.error:
+            raise CaptureError(f"{path}: block at byte {at} is too short for its kind") from None
+    return dataclasses.replace(known, ports=tuple(ports))
+
+
+def _body(buffer: Buffer, at: int, order: str) -> bytes:
+    """Of the whole block at this byte."""
+    (length,) = struct.unpack_from(order + "I", buffer.data, at + 4)
+    return buffer[at + 8 : at + length - 4].tobytes()
 
 
 def _behind(interfaces: Interfaces) -> int:
@@ -158,7 +206,7 @@ def read_statistics(path: Path | str, head: CaptureHead) -> dict[int, Statistics
     kinds = overlapping(buffer, interfaces.byte_order + "u4")
     for walked in _walks(buffer, head.first_offset, interfaces):
         for offset in walked.offsets[kinds[walked.offsets] == INTERFACE_STATISTICS].tolist():
-            body = buffer[offset + 8 : offset + int(kinds[offset + 4]) - 4].tobytes()
+            body = _body(buffer, offset, interfaces.byte_order)
             if len(body) < LEAST_STATISTICS_BYTES:
                 continue
             said = statistics_of(body, interfaces.byte_order)
@@ -238,6 +286,66 @@ def parse_blocks(buffer: memoryview | Buffer, *, start: int, end: int, interface
     return _frames_of(view, found, slice(None), interfaces)
 
 
+def frames_in(path: Path | str, head: CaptureHead) -> Iterator[tuple[Buffer, Frames]]:
+    """All frames of a section in pieces, each with the buffer that its offsets mean."""
+    if head.first_offset < head.end:
+        buffer = map_capture(path)
+        for frames in batches(buffer, start=head.first_offset, end=head.end, interfaces=head.interfaces):
+            yield buffer, frames
+
+
+class Counts:
+    """What the frames of a capture add up to. `problem` is empty when every block is whole."""
+
+    def __init__(self, heads: Sequence[CaptureHead]) -> None:
+        interfaces = sum(len(head.interfaces.ports) for head in heads)
+        self.by_direction = np.zeros((interfaces, len(PortDirection)), np.int64)
+        """Frames of each interface, over all sections."""
+        self.wire_bytes = np.zeros(interfaces, np.int64)
+        self.captured_bytes = self.cut = self.damaged = 0
+        self.is_truncated = False
+        self.problem = ""
+        self.first_ns: int | None = None
+        self.last_ns: int | None = None
+        self.is_in_order = True
+        """No frame has an earlier time stamp than the one before it."""
+        self._before_ns: int | None = None
+
+    @property
+    def frames(self) -> int:
+        return int(self.by_direction.sum())
+
+    def add(self, frames: Frames) -> None:
+        self.damaged += frames.damaged
+        self.is_truncated |= frames.truncated
+        self.problem = self.problem or frames.problem
+        if not len(frames):
+            return
+        interfaces, directions = self.by_direction.shape
+        codes = frames.interface.astype(np.int64) * directions + frames.direction
+        self.by_direction += np.bincount(codes, minlength=interfaces * directions).reshape(interfaces, directions)
+        wire_bytes = np.bincount(frames.interface, weights=frames.length, minlength=interfaces)
+        self.wire_bytes += wire_bytes.astype(np.int64)
+        self.captured_bytes += int(frames.captured.sum(dtype=np.int64))
+        self.cut += int((frames.captured < frames.length).sum())
+        time_ns = frames.time_ns
+        first_ns, last_ns = int(time_ns.min()), int(time_ns.max())
+        self.first_ns = first_ns if self.first_ns is None else min(self.first_ns, first_ns)
+        self.last_ns = last_ns if self.last_ns is None else max(self.last_ns, last_ns)
+        follows = self._before_ns is None or int(time_ns[0]) >= self._before_ns
+        self.is_in_order &= follows and bool((time_ns[1:] >= time_ns[:-1]).all())
+        self._before_ns = int(time_ns[-1])
+
+
+def count(path: Path | str, heads: Sequence[CaptureHead]) -> Counts:
+    """Look through a capture once (10 million frames a second)."""
+    counts = Counts(heads)
+    for head in heads:
+        for _, frames in frames_in(path, head):
+            counts.add(frames)
+    return counts
+
+
 def _frames_of(view: Buffer, found: Walk, part: slice, interfaces: Interfaces) -> Frames:
     """Frames of some of the blocks that a walk found. What was wrong behind them belongs to the last part."""
     parse = _packet_blocks if interfaces.layout is Layout.PCAPNG else _records
@@ -249,17 +357,17 @@ def _frames_of(view: Buffer, found: Walk, part: slice, interfaces: Interfaces) -
     return dataclasses.replace(frames, stop=found.stop, problem=found.problem, truncated=found.truncated)
 
 
-def _marks(path: Path, first: int, interfaces: Interfaces) -> list[int]:
+def _marks(path: Path, head: CaptureHead) -> list[int]:
     """Boundaries that the index names, if it fits this file: one that was left over from another capture does not.
 
     Looks at the file only at the outermost marks; whoever cuts at a mark looks there, too.
     """
     known = index.read(path)
-    if known.first_offset != first or interfaces.layout is not Layout.PCAPNG:
+    if known.first_offset != head.first_offset or head.interfaces.layout is not Layout.PCAPNG:
         return []
     size = path.stat().st_size
-    marks = [mark.offset for mark in known.marks if first < mark.offset < size]
-    return marks if _are_boundaries(path, [*marks[:1], *marks[-1:]], interfaces) else []
+    marks = [mark.offset for mark in known.marks if head.first_offset < mark.offset < size]
+    return marks if _are_boundaries(path, [*marks[:1], *marks[-1:]], head.interfaces) else []
 
 
 def _are_boundaries(path: Path, offsets: list[int], interfaces: Interfaces) -> bool:
@@ -273,9 +381,9 @@ def _are_boundaries(path: Path, offsets: list[int], interfaces: Interfaces) -> b
     return all(len(walked.offsets) == 1 for walked in found)
 
 
-def _surveyed(path: Path, reader: Reader, number: int, first: int) -> CaptureHead:
-    """One section, looked through from its first packet block on: its later interfaces, marks and end."""
-    buffer, interfaces = map_capture(path), reader.interfaces
+def _surveyed(path: Path, buffer: Buffer, head: CaptureHead) -> CaptureHead:
+    """The same section, looked through from its first packet block on: its later interfaces, marks and end."""
+    first, interfaces = head.first_offset, head.interfaces
     kinds = overlapping(buffer, interfaces.byte_order + "u4")
     step = max(1, min(MARK_BYTES, (len(buffer) - first) // LEAST_MARKS))
     late: list[int] = []
@@ -292,17 +400,12 @@ def _surveyed(path: Path, reader: Reader, number: int, first: int) -> CaptureHea
         marks += offsets[np.flatnonzero(np.diff(offsets // step, prepend=-1))].tolist()
         if end < found.stop:
             break
-    for offset in late:
-        reader.add_interface(reader.read_block(offset))
-    ports = dataclasses.replace(reader.interfaces, first=number)
-    return CaptureHead(ports, reader.section, first, end, tuple(marks))
+    return CaptureHead(add_interfaces(path, buffer, interfaces, late), head.section, first, end, tuple(marks))
 
 
-def _is_section(path: Path, offset: int) -> bool:
+def _is_section(buffer: Buffer, offset: int) -> bool:
     """Whether a section header stands there. Its letters are the same in both byte orders."""
-    with path.open("rb") as file:
-        file.seek(offset)
-        return file.read(4) == SECTION_HEADER.to_bytes(4, "big")
+    return buffer[offset : offset + 4].tobytes() == SECTION_HEADER.to_bytes(4, "big")
 
 
 def _cuts_from(bounds: Sequence[int], wanted: Offsets) -> list[int]:
