@@ -16,8 +16,7 @@ from analysis.checks.properties import Verdict
 from analysis.report import formatting
 from analysis.report.headline import headline, verdict_of
 from analysis.report.terminal import mark
-from node.host.entry import ProtocolEntry
-from node.registry import PROTOCOLS, VIEW_PROMISES
+from node.registry import PROTOCOLS, VIEW_PROMISES, ProtocolEntry
 from testbed.cli import completion
 from testbed.cli.console import DEFAULT_RUNS, Json, Panel, Runs, output, print_json
 from testbed.paths import EXPERIMENTS, TOPOLOGIES, is_file
