@@ -25,7 +25,7 @@ from testbed.fuzz.draw import draw
 from testbed.fuzz.judge import Judged, judge
 from testbed.run.interrupt import held_back
 
-CHUNK_SEEDS = 25
+CHUNK_SEEDS = 10
 CHUNKS_AHEAD = 3
 """Per process, so that none waits and little is thrown away when a seed fails."""
 

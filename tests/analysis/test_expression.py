@@ -254,7 +254,7 @@ def test_names_of_a_summary_are_known(text: str) -> None:
     ("text", "sentence"),
     [
         ("3 < 4 or latncy.p99_ms", "a run has no 'latncy'; did you mean latency?"),
-        ("latency['p9_ms'] > 3", "latency has no 'p9_ms'; did you mean p90_ms?"),
+        ("latency['p9_ms'] > 3", "latency has no 'p9_ms'; did you mean p99_ms?"),
         ("latency.p99_ms.value > 3", "latency.p99_ms has no 'value'"),
         ("-abs(faults[0].latency.durng.p99_ms) < 3", "faults[0].latency has no 'durng'; did you mean during?"),
         ("faults[links[0].nothing].id == 3", "links[0] has no 'nothing'; it has node, direction, "),
