@@ -374,7 +374,7 @@ def _mutex() -> ProtocolEntry:
 @cache
 def _objects() -> ProtocolEntry:
     from node.objects.application import application_of, require_program
-    from node.objects.machine import MachineCore
+    from node.objects.manager.machine import MachineCore
     from node.objects.parameters import ObjectsParameters
     from node.objects.processes import spaces_of
 

@@ -14,11 +14,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from node.objects.addresses import Addressing, GroupId, Operation, Reference
-from node.objects.calls import Body, CallBody, NameBody, Origin, Receiver, ReplyBody, StateBody
-from node.objects.news import News, NewsKind
-from node.objects.space import Space
-from node.objects.values import copy_value
+from node.objects.addresses import Addressing, GroupId, News, NewsKind, Operation, Reference
+from node.objects.api.calls import Body, CallBody, NameBody, Origin, Receiver, ReplyBody, StateBody
+from node.objects.api.space import Space
+from node.objects.api.values import copy_value
 
 T = TypeVar("T")
 

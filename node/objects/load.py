@@ -27,8 +27,17 @@ from node.effects import Deliver
 from node.host.application import WorkloadApplication
 from node.host.config import NodeConfig
 from node.host.workload import Workload
-from node.objects.addresses import MAX_ADDRESSED, OBJECTS_IN_SPACE, Addressing, GroupId, Operation, Reference
-from node.objects.news import News, NewsKind, decode_news
+from node.objects.addresses import (
+    MAX_ADDRESSED,
+    OBJECTS_IN_SPACE,
+    Addressing,
+    GroupId,
+    News,
+    NewsKind,
+    Operation,
+    Reference,
+    decode_news,
+)
 from node.objects.parameters import LoadParameters, ObjectsParameters
 from node.trace import Stamp, encode_stamp
 from node.wire import Kind

@@ -40,9 +40,8 @@ from node.host.config import NodeConfig
 from node.host.driver import Parts
 from node.host.host import Host, TraceRow
 from node.objects.addresses import MAX_SPACES
-from node.objects.answers import ANY_MACHINE
-from node.objects.local import SPACE_BASE
-from node.objects.machine import MachineCore
+from node.objects.manager.local import ANY_MACHINE, SPACE_BASE
+from node.objects.manager.machine import MachineCore
 from node.objects.parameters import ObjectsParameters
 from node.objects.pipe import Pipe, Tag, pair
 from node.trace import APPLICATION_STAMP, RECORD, STAMP_SIZE, CallReport, Event, Notice, Stamp

@@ -17,8 +17,8 @@ from random import Random
 
 from node.core import Membership
 from node.objects.addresses import OBJECTS_IN_SPACE, Addressing, GroupId, Operation, Reference
-from node.objects.book import Book
-from node.objects.entries import (
+from node.objects.log.book import Book
+from node.objects.log.entries import (
     Answer,
     Call,
     Called,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from node.core import Membership
 from node.effects import CancelTimer, Effect, Report, Send, SetTimer, Timer
 from node.errors import DropReason, RemoteError
-from node.objects.direct import (
+from node.objects.manager.direct import (
     TIMERS,
     Acknowledged,
     Arrival,

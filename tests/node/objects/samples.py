@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import assert_type
 
-from node.objects.export import BoundMethod, Method, Remote, export
-from node.objects.replies import Answer, Call, ReplyHandler
+from node.objects.api.export import BoundMethod, Method, Remote, export
+from node.objects.api.replies import Answer, Call, ReplyHandler
 
 
 class Counter(Remote):

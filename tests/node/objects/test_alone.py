@@ -9,11 +9,10 @@ import pytest
 
 from node.errors import LocalError
 from node.objects.alone import alone
-from node.objects.errors import Aborted, DeadObject, EmptyGroup, NoSuchGroup, Refused
-from node.objects.groups import RGroup, UGroup
-from node.objects.lists import ObjectList
-from node.objects.loop import VirtualLoop
-from node.objects.space import Space, UnknownName
+from node.objects.api.errors import Aborted, DeadObject, EmptyGroup, NoSuchGroup, Refused
+from node.objects.api.groups import ObjectList, RGroup, UGroup
+from node.objects.api.loop import VirtualLoop
+from node.objects.api.space import Space, UnknownName
 from tests.node.objects.samples import Counter
 
 

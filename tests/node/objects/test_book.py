@@ -6,8 +6,8 @@ import pytest
 
 from node.errors import RemoteError
 from node.objects.addresses import Addressing, GroupId, Operation, Reference
-from node.objects.book import Book, epoch_of
-from node.objects.entries import (
+from node.objects.log.book import Book, epoch_of
+from node.objects.log.entries import (
     Answer,
     Asked,
     Call,

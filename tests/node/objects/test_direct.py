@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from node.core import Membership
 from node.effects import Effect, Send, Timer
 from node.errors import DropReason, LocalError
-from node.objects.direct import (
+from node.objects.manager.direct import (
     ACKNOWLEDGE,
     MOST_INCARNATIONS,
     MOST_WAITING,

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from node.errors import LocalError, RemoteError
-from node.objects.errors import CallError, DeadObject, EmptyGroup, NoSuchGroup, Refused, RemoteException
-from node.objects.export import Remote, export, kind_name
-from node.objects.groups import SHAPE_UGROUP, Group, RGroup, UGroup
-from node.objects.programs.program import Setting
-from node.objects.space import SHAPE_GROUP, Space, UnknownName
-from node.objects.values import Pointer, decode_value, encode_value
+from node.objects.api.errors import CallError, DeadObject, EmptyGroup, NoSuchGroup, Refused, RemoteException
+from node.objects.api.export import Remote, export, kind_name
+from node.objects.api.groups import SHAPE_UGROUP, Group, RGroup, UGroup
+from node.objects.api.space import SHAPE_GROUP, Space, UnknownName
+from node.objects.api.values import Pointer, decode_value, encode_value
+from node.objects.programs import Setting
 from tests.node.objects.stage import play
 
 

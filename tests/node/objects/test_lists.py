@@ -10,12 +10,12 @@ import pytest
 
 from node.errors import LocalError, RemoteError
 from node.objects.alone import alone
-from node.objects.errors import DeadObject, RemoteException
-from node.objects.export import Remote, export, kind_name
-from node.objects.lists import SHAPE_LIST, ListRef, ObjectList
-from node.objects.loop import VirtualLoop
-from node.objects.space import Space
-from node.objects.values import Pointer, decode_value, encode_value
+from node.objects.api.errors import DeadObject, RemoteException
+from node.objects.api.export import Remote, export, kind_name
+from node.objects.api.groups import SHAPE_LIST, ListRef, ObjectList
+from node.objects.api.loop import VirtualLoop
+from node.objects.api.space import Space
+from node.objects.api.values import Pointer, decode_value, encode_value
 
 T = TypeVar("T")
 

@@ -11,9 +11,18 @@ from hypothesis import strategies as st
 from node.core import Membership, Submission
 from node.effects import Deliver, Effect, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
-from node.objects.addresses import OBJECTS_IN_SPACE, Addressing, GroupId, Operation, Reference
-from node.objects.entries import Called, CallId, entry_of
-from node.objects.local import (
+from node.objects.addresses import (
+    OBJECTS_IN_SPACE,
+    Addressing,
+    GroupId,
+    News,
+    NewsKind,
+    Operation,
+    Reference,
+    decode_news,
+)
+from node.objects.log.entries import Called, CallId, entry_of
+from node.objects.manager.local import (
     MACHINE,
     MOST_PLANS,
     SPACE_BASE,
@@ -25,7 +34,6 @@ from node.objects.local import (
     news_message,
     prepare_message,
 )
-from node.objects.news import News, NewsKind, decode_news
 from node.trace import Notice, Stamp, encode_stamp
 from node.wire import Kind, Message
 

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from node.core import Membership
 from node.errors import LocalError, RemoteError
-from node.objects.addresses import Addressing, Reference
-from node.objects.entries import Call, Called, CallId, entry_of, message_of
-from node.objects.local import drop_message, hand_message, news_message, prepare_message
-from node.objects.news import News, NewsKind
+from node.objects.addresses import Addressing, News, NewsKind, Reference
+from node.objects.log.entries import Call, Called, CallId, entry_of, message_of
+from node.objects.manager.local import drop_message, hand_message, news_message, prepare_message
 from node.objects.processes import OTHER, Numbers
 from node.trace import CallReport, Event, Notice, Stamp, decode_stamp, encode_stamp
 from node.wire import Message

@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import pytest
 
 from node.errors import DropReason, LocalError, RemoteError
-from node.objects.addresses import OBJECTS_IN_SPACE, Addressing, GroupId, Operation, Reference
+from node.objects.addresses import OBJECTS_IN_SPACE, Addressing, GroupId, News, NewsKind, Operation, Reference
 from node.objects.alone import alone
-from node.objects.calls import Body, CallBody, CallId, NameBody, Origin, Outcome, Receiver, ReplyBody, StateBody
-from node.objects.errors import (
+from node.objects.api.calls import Body, CallBody, CallId, NameBody, Origin, Outcome, Receiver, ReplyBody, StateBody
+from node.objects.api.errors import (
     Aborted,
     BadArguments,
     CallTimeout,
@@ -25,12 +25,11 @@ from node.objects.errors import (
     RemoteException,
     Unreachable,
 )
-from node.objects.export import DEFAULT, Asked, Remote, export
-from node.objects.loop import VirtualLoop
-from node.objects.news import News, NewsKind
-from node.objects.replies import ReplyHandler
-from node.objects.space import MAX_UNDER_WAY, Space
-from node.objects.values import Pointer
+from node.objects.api.export import DEFAULT, Asked, Remote, export
+from node.objects.api.loop import VirtualLoop
+from node.objects.api.replies import ReplyHandler
+from node.objects.api.space import MAX_UNDER_WAY, Space
+from node.objects.api.values import Pointer
 from tests.node.objects.samples import Counter
 
 T = TypeVar("T")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from node.effects import Report
-from node.objects.addresses import Operation
-from node.objects.machine import Phase
-from node.objects.news import NewsKind
+from node.objects.addresses import NewsKind, Operation
+from node.objects.manager.machine import Phase
 from node.trace import CallReport
 from node.wire import Kind
 from tests.node.cluster import MILLISECOND, SECOND
