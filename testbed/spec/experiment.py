@@ -87,6 +87,11 @@ def loads(
     return _resolved(reads(text, source), folder, protocols)
 
 
+def from_block(block: dict[str, Value], source: str, *, protocols: Mapping[str, ProtocolEntry]) -> Experiment:
+    """The experiment of the value of a file that there is not. Raises InputError."""
+    return _resolved(Document(source=source, text="", value=block, lines={(): 1}), None, protocols)
+
+
 def find(name_or_path: str | Path) -> Path:
     """The file of a shipped name (`quickstart`) or of a path. Raises InputError when there is no such file."""
     given = str(name_or_path)

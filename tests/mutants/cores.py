@@ -24,7 +24,7 @@ from node.reliable import ReliableCore, ReliableParameters, view_of
 from node.reliable.rtt import RoundTrip
 from node.reliable.stream import IncomingStream, OutgoingStream
 from node.wire import Kind, Message
-from testbed.fuzz.stack import Stack
+from testbed.fuzz.explore import OverIdealChannels
 from tests.node.cluster import MILLISECOND, SECOND, Build
 
 RELIABLE = ReliableParameters(window=64, suspect_after_ns=2 * SECOND)
@@ -68,7 +68,7 @@ def cbcast(kind: type[CbcastCore] = CbcastCore) -> Build:
 
 def bare_cbcast(kind: type[CbcastCore] = CbcastCore) -> Build:
     """Over nothing: for networks that only duplicate."""
-    return lambda us, seed: Stack(lower=Bare(us), upper=kind(membership=us, parameters=CbcastParameters()))
+    return lambda us, seed: OverIdealChannels(us, kind(membership=us, parameters=CbcastParameters()))
 
 
 def lamport(clock: type[LamportClock] = LamportClock, kind: type[LamportCore] = LamportCore) -> Build:
@@ -120,13 +120,6 @@ class Plain(Core):
         kind = Kind.RELIABLE_DATA
         message = self._us.message(kind, seq=self._last, inner=submission.inner, payload=submission.payload)
         return [Multicast(message=message), Deliver.of(message)]
-
-
-class Bare(Plain):
-    """Hands up what comes as it comes."""
-
-    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
-        return [Deliver.of(message)]
 
 
 class Flood(Plain):
