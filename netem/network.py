@@ -3,7 +3,7 @@
     with EmulatedNetwork.open(topology, log_dir=run / "network") as network:
         network.attach(node, netns_fd)
         network.impair(node.name, Direction.TO_NODE, Impairment(delay_ns=5_000_000))
-        network.block(faults.split([left, right]))
+        network.block({(left, right)})  # what left sends does not arrive at right
 
 Everything lives in private namespaces whose init is the supervisor, and ends with it: at close(), when this
 process ends in any way, or when anything is killed. Nothing is left behind, and nothing of the host's own network is

@@ -15,9 +15,10 @@ from typing import Any, ClassVar, TypeAlias
 
 import yaml
 
+from node.host.workload import WorkloadKind
 from node.registry import PROTOCOLS
 from testbed.spec import experiment
-from testbed.spec.raw import Dissemination, Parameter, WorkloadKind, World
+from testbed.spec.raw import Dissemination, Parameter, World
 from testbed.spec.values import Experiment
 from topologies import dump
 from topologies.formats import units

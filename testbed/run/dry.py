@@ -9,10 +9,10 @@ from netem.errors import FabricError
 from netem.kernel import probe as kernels
 from netem.wiring import plan
 from netem.wiring.steps import Kernel
+from node.host.workload import Workload, WorkloadKind
 from testbed.run.manifest import counted, programs_said
 from testbed.run.perform import Overrides, check_world, is_topology, load_experiment, untolerated
-from testbed.spec.experiment import Experiment, WorkloadKind, World
-from testbed.spec.values import Workload
+from testbed.spec.experiment import Experiment, World
 from topologies import load as topology_files
 from topologies.dump import changed_fields, spelled
 from topologies.formats.errors import InputError

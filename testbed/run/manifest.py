@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from netem.errors import FabricError
+from node.host.workload import WorkloadKind
 from node.registry import PROTOCOLS
 from testbed.paths import EXPERIMENTS, ROOT
 from testbed.run import health
 from testbed.run.program import described
 from testbed.run.store import RunDirectory
-from testbed.spec.experiment import Experiment, WorkloadKind, World
+from testbed.spec.experiment import Experiment, World
 from topologies.dump import as_json, changed_fields
 from topologies.formats.errors import InputError
 from topologies.model import Direction

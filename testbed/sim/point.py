@@ -25,13 +25,13 @@ from analysis.checks import judgement
 from analysis.checks.linear import View, check_view, view_of
 from analysis.checks.properties import Incarnation, Property, Verdict
 from analysis.metrics import call_cost, measures, membership, offered, ordering_cost, ordering_records, sweep_rows
+from node.host.workload import WorkloadKind
 from node.registry import PROTOCOLS
 from testbed.run import health
 from testbed.sim.meter import LoadMeter
 from testbed.sim.simulation import START_NS, IncarnationRun, Simulation, simulate
 from testbed.spec.faults import Cut, Heal
 from testbed.spec.given import given
-from testbed.spec.raw import WorkloadKind
 from testbed.spec.values import Experiment
 
 GROUP = 1

@@ -23,15 +23,13 @@ from testbed.spec import programs as spec_program
 from testbed.spec import rate_churn as rate_churn
 from testbed.spec import sweeps as spec_sweep
 from testbed.spec.parts import ProtocolEntry
-from testbed.spec.raw import Dissemination, KernelOption, RawExperiment, WorkloadKind, World
+from testbed.spec.raw import Dissemination, KernelOption, RawExperiment, World
 from testbed.spec.timeline import timeline
 from testbed.spec.values import (
     Claim,
     Experiment,
     ProtocolChoice,
-    RateChange,
     SweepAxis,
-    Workload,
     WrongClock,
 )
 from topologies import dump
@@ -49,10 +47,7 @@ __all__ = [
     "KernelOption",
     "ProtocolChoice",
     "ProtocolEntry",
-    "RateChange",
     "SweepAxis",
-    "Workload",
-    "WorkloadKind",
     "World",
     "WrongClock",
     "expand_sweep",

@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import Discriminator, Field, PlainValidator, Tag, WithJsonSchema
 
+from node.host.workload import WorkloadKind
 from testbed.spec.raw_faults import RawFault, Selectors
 from testbed.spec.raw_program import RawPrograms
 from topologies.formats.schema import (
@@ -37,16 +38,6 @@ class Dissemination(enum.Enum):
 
     MULTICAST = "multicast"
     UNICAST = "unicast"
-
-
-class WorkloadKind(enum.Enum):
-    """When a node's application sends."""
-
-    PERIODIC = "periodic"
-    POISSON = "poisson"
-    SCHEDULED = "scheduled"
-    SATURATING = "saturating"
-    SILENT = "silent"
 
 
 class World(enum.Enum):

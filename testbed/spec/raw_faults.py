@@ -26,7 +26,7 @@ class FaultDirection(enum.Enum):
 
 
 class CutShape(enum.Enum):
-    """Well-known cuts (netem.faults)."""
+    """Well-known cuts (testbed.spec.faults)."""
 
     HALVES = "halves"
     RING = "ring"
