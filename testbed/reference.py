@@ -5,7 +5,7 @@ from __future__ import annotations
 from testbed.paths import ROOT
 from testbed.spec.raw import RawExperiment
 from topologies.formats.reference import markdown
-from topologies.raw import RawTopology
+from topologies.load import RawTopology
 
 _UNITS = (
     "A *quantity* carries its unit: `20 ms`, `10 Mbit/s`, `1 %`, `64 kB`, `20 frames`, `50 /s`, `50 ppm`; only 0 needs "

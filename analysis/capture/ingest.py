@@ -24,8 +24,7 @@ from analysis.capture.decode import decode_frames, decode_trace
 from analysis.capture.source import CaptureReader, Pieces, checked_batches, table_schema
 from analysis.checks import incarnations
 from analysis.checks.properties import Incarnation
-from analysis.engine.staging import PartWriter, Staging, as_written
-from analysis.engine.tasks import OfSpark
+from analysis.engine.tasks import OfSpark, PartWriter, Staging, as_written
 from analysis.metrics.cost import BIN_NS, CLASSES
 from analysis.metrics.tables import conformed, detached, minus
 from analysis.traffic import source as traffic_source

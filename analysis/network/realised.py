@@ -4,7 +4,7 @@ A *sample* is one datagram on its way to one receiver: when it was put on the wi
 What is measured at one element (a port in one direction) comes from the samples that pass through it, wherever there
 are enough from those whose path is clear otherwise. Where there are not, what the rest of the path is asked to add is
 taken off: its delays from each delay, its losses from the losses. What was sent while anything on its path was being
-changed is left out. `analysis.network.certificate` compares the result with what was asked.
+changed is left out. `analysis.network.accuracy` compares the result with what was asked.
 """
 
 from __future__ import annotations

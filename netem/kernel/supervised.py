@@ -45,6 +45,21 @@ class Sandbox:
     """Files `cgroup.procs` of the control groups that it is in from its first instruction."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecRequest:
+    """A command that an operator sends into a node, beside its program."""
+
+    argv: Sequence[str]
+    environment: Mapping[str, str]
+    """Comes on top of a plain one."""
+    descriptors: Sequence[int]
+    """Become its 0, 1 and 2, and stay the caller's."""
+    is_terminal: bool
+    """Whether descriptor 0 is a terminal that becomes its own."""
+    directory: Path
+    """Where it starts, if the node has that directory."""
+
+
 class SupervisorLink:
     """A running supervisor. Everything that it started ends with it, and it ends with this process or at close()."""
 

@@ -60,8 +60,9 @@ from topologies.model import (
     Partition,
     PartitionName,
     Topology,
+    multicast_children,
+    next_hop,
 )
-from topologies.routing import multicast_children, next_hop
 
 INNER_BASE, OUTER_BASE, WIRE_BASE = 200_000, 300_000, 400_000
 BRIDGE_BASE, LEG_BASE, BUS_BASE, LINK_BASE = 500_000, 600_000, 700_000, 800_000

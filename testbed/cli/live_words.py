@@ -1,7 +1,7 @@
 """What people type to name nodes and links of a testbed, and what tables say in return. Pure, but for one look at
 files.
 
-Selectors are those of files (`topologies.select`), with two liberties that a command line needs: the name of a
+Selectors are those of files (`topologies.model`), with two liberties that a command line needs: the name of a
 partition alone stands for its nodes, and commas join several words into one.
 """
 
@@ -13,8 +13,7 @@ from itertools import groupby
 from pathlib import Path
 
 from topologies.formats.errors import InputError
-from topologies.model import Node, NodeName, Partition, Topology
-from topologies.select import SelectError, select, select_link
+from topologies.model import Node, NodeName, Partition, SelectError, Topology, select, select_link
 
 EVERYBODY = "*"
 LINK_MARK = "--"

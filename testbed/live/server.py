@@ -30,7 +30,8 @@ from typing import Any
 
 from netem.errors import FabricError
 from netem.kernel.framing import ChannelClosedError
-from netem.runtimes.base import Command, ExecRequest, NodeHandle
+from netem.kernel.supervised import ExecRequest
+from netem.runtimes.base import Command, NodeHandle
 from testbed.live import requests as asks
 from testbed.live.controller import Controller
 from testbed.live.directory import RuntimeDirectory

@@ -33,8 +33,7 @@ from testbed.spec.faults import (
     blocked_links_after,
 )
 from topologies.formats.errors import InputError
-from topologies.model import Direction, Impairment, NodeName, Topology
-from topologies.select import SelectError, select, select_link
+from topologies.model import Direction, Impairment, NodeName, SelectError, Topology, select, select_link
 
 AnyDirection: TypeAlias = Direction | LinkDirection
 Port: TypeAlias = tuple[str, AnyDirection]

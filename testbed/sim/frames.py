@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 from node.host.endpoint import NEAR_TTL
 from testbed.run.nodes import MULTICAST_TTL
-from topologies.model import MULTICAST_GROUP, PROTOCOL_PORT, TRACE_MAC, TRACE_PORT, Node, Partition, Topology
-from topologies.routing import next_hop
+from topologies.model import MULTICAST_GROUP, PROTOCOL_PORT, TRACE_MAC, TRACE_PORT, Node, Partition, Topology, next_hop
 
 UNICAST_TTL = 64
 """Linux's default."""

@@ -3,7 +3,7 @@
     node -> port's line (from node) -> [bus] -> bridge -> cut -> port's line (to node) -> node
                                                   └-> router -> cut -> link's line -> router -> [bus] -> bridge -> …
 
-Multicast floods a segment and follows the tree of routers (topologies.routing), a near multicast only floods its own
+Multicast floods a segment and follows the tree of routers (topologies.model), a near multicast only floods its own
 segment, unicast is switched and routed. One datagram is one frame, however large: nothing is fragmented. A frame whose
 bits were flipped on the way is seen at the port, and its node's kernel throws it away: UDP's, IP's or Ethernet's check
 fails whichever bit it was, but for those of the source's MAC address, which nobody checks. No frame reaches a node
@@ -22,8 +22,18 @@ from testbed.run.nodes import MULTICAST_TTL
 from testbed.sim.engine import Engine
 from testbed.sim.frames import UNICAST_TTL
 from testbed.sim.line import Line, Server
-from topologies.model import Direction, Impairment, Link, Node, NodeName, Partition, PartitionName, Topology
-from topologies.routing import multicast_children, next_hop
+from topologies.model import (
+    Direction,
+    Impairment,
+    Link,
+    Node,
+    NodeName,
+    Partition,
+    PartitionName,
+    Topology,
+    multicast_children,
+    next_hop,
+)
 
 LEAST_TRAVEL_NS = 20_000
 """What a frame takes on unimpaired real wires, from one node's socket to another's. Without it, members that answer

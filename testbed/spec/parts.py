@@ -21,8 +21,7 @@ from topologies.formats import units
 from topologies.formats.errors import did_you_mean
 from topologies.formats.units import format_duration, format_size, shown
 from topologies.formats.yaml_source import Document, KeyPath
-from topologies.model import NodeName, Topology
-from topologies.select import SelectError, select, specificity
+from topologies.model import NodeName, SelectError, Topology, select, specificity
 
 MIN_SIZE_BYTES = 8
 """The stamp that every payload begins with (node.trace.APPLICATION_STAMP)."""

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, TypeAlias
 from pydantic import Field
 
 from topologies.formats.schema import Drift, Duration, Offset, OneOrMany, Ratio, RawBlock, Size, Text, choice, whole
-from topologies.raw import RawImpairment
+from topologies.load import RawImpairment
 
 MAX_GROUPS = 1000
 

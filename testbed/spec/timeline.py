@@ -43,8 +43,7 @@ from testbed.spec.values import Experiment
 from topologies.formats.schema import validated
 from topologies.formats.units import format_drift, format_duration
 from topologies.formats.yaml_source import Document, KeyPath
-from topologies.model import Direction, NodeName, Topology
-from topologies.select import SelectError, select, select_link
+from topologies.model import Direction, NodeName, SelectError, Topology, select, select_link
 
 CPU_MIN_RATIO = 0.001
 """The kernel gives no less of a core (netem.runtimes.cgroups)."""

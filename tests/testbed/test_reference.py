@@ -9,7 +9,7 @@ import pytest
 from testbed.paths import ROOT
 from testbed.reference import pages
 from testbed.spec.raw import RawExperiment
-from topologies.raw import RawTopology
+from topologies.load import RawTopology
 
 
 @pytest.mark.parametrize("name", sorted(pages()))

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from analysis.capture import ingest as intake
-from analysis.engine.staging import Staging
+from analysis.engine.tasks import Staging
 from analysis.network import accuracy
 from analysis.network.asked import Network, Strike, build
 from collector.parse import read_interfaces

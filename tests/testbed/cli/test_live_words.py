@@ -12,8 +12,7 @@ from testbed.cli.live_words import groups_named, named, nodes_named, one_node, r
 from topologies import shapes
 from topologies.formats.errors import InputError
 from topologies.load import loads
-from topologies.model import NodeName, Topology
-from topologies.select import select
+from topologies.model import NodeName, Topology, select
 
 TEXT = """
 name: small
