@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -171,17 +172,17 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_disk_that_fills_up_keeps_what_was_recorded(small_disk: Path, tmp_path: Path) -> None:
     experiment = write_experiment(tmp_path, duration="20 s", faults="[]")
-    filler = small_disk / "filler"
-    process = start("run", str(experiment), "--runs", str(small_disk))
-    wait_for(lambda: recorded_bytes(small_disk) > 20_000, what="a capture that grows")
-    with filler.open("wb") as file:
+    # Opened first: on a busy machine the run itself fills the disk before it is seen to record.
+    with (small_disk / "filler").open("wb", buffering=0) as filler:
+        process = start("run", str(experiment), "--runs", str(small_disk))
         try:
-            while True:
-                file.write(b"\0" * 65536)
-                file.flush()
-        except OSError:
-            pass
-    _, err = process.communicate(timeout=60)
+            wait_for(lambda: recorded_bytes(small_disk) > 20_000, what="a capture that grows")
+            with suppress(OSError):
+                while filler.write(b"\0" * 65536):
+                    pass
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 3, err
     assert re.search(r"No space left|no space is left|disk is full", err), err
     assert "Traceback" not in err
