@@ -27,7 +27,6 @@ from node.group.member import (
     CONTROL,
     RETRY,
     WATCH,
-    GroupParameters,
     GroupReport,
     Joiner,
     ViewMember,
@@ -37,6 +36,7 @@ from node.group.transfer import Chunk, Collector, chunks, digest_of
 from node.group.view import MAX_VIEW, Incarnation, View, first_view
 from node.reliable import ReliableCore, ReliableParameters, view_of
 from node.reliable.codec import KINDS as STREAM_KINDS
+from node.reliable.parameters import TransportParameters
 from node.reliable.rtt import Timers
 from node.trace import ViewReason
 from node.wire import Kind, Message
@@ -84,7 +84,7 @@ class GroupCore(Core):
         *,
         membership: Membership,
         founders: Sequence[int],
-        parameters: GroupParameters,
+        parameters: TransportParameters,
         rng: Random,
         make: Make | None,
         transport: Transport | None = None,
@@ -525,7 +525,8 @@ class GroupCore(Core):
         }
         streams = self._new_streams(view)
         out += streams.on_start(now_ns)
-        stack = ViewStack(streams=streams, has_core=self._make is not None, is_uniform=self._parameters.uniform)
+        is_uniform = isinstance(self._parameters, ReliableParameters) and self._parameters.uniform
+        stack = ViewStack(streams=streams, has_core=self._make is not None, is_uniform=is_uniform)
         here = self._here = ViewMember(
             us=self._us,
             view=view,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from node.core import MAX_INCARNATION, Membership
 from node.effects import Effect, Minority, Multicast, Report, Send, Timer
@@ -20,6 +19,7 @@ from node.group.detector import Accusations, Detector
 from node.group.stack import ViewStack
 from node.group.view import Incarnation, View
 from node.reliable import MAX_CUT_AHEAD
+from node.reliable.parameters import TransportParameters
 from node.reliable.rtt import Timers
 from node.wire import Flag, Kind, Message
 
@@ -36,25 +36,6 @@ class GroupReport(enum.IntEnum):
 
     SUSPECTED = 0x12  # `member` was silent for too long; `value`: its incarnation
     EXCLUDED = 0x14  # a decision leaves us out; `member`: the member that told; `value`: the number of the next view
-
-
-class GroupParameters(Protocol):
-    """The transport's parameters that the group layer reads; `node.reliable.ReliableParameters` explains them."""
-
-    @property
-    def window(self) -> int: ...
-
-    @property
-    def retry_first_ns(self) -> int: ...
-
-    @property
-    def suspect_after_ns(self) -> int: ...
-
-    @property
-    def heartbeat_at_rest(self) -> bool: ...
-
-    @property
-    def uniform(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +56,7 @@ class ViewMember:
         us: Membership,
         view: View,
         stack: ViewStack,
-        parameters: GroupParameters,
+        parameters: TransportParameters,
         timers: Timers,
         joiners: Mapping[int, Joiner],
         stateful: frozenset[int],

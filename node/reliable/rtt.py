@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
 
 from node.effects import CancelTimer, Effect, SetTimer, Timer
+from node.reliable.parameters import TransportParameters
 
 MOST_DOUBLINGS = 2  # of a time-out: most losses here are chance, not congestion
 GRANULARITY_NS = 1_000_000  # RFC 6298 (2.3): a time-out lies at least this much above the smoothed round trip
@@ -15,19 +15,6 @@ AMBIGUOUS_IN_A_ROW = 8
 first question counts, which is never less than the truth (docs/protocols/reliable.md, Time-outs)."""
 
 
-class RetryTimes(Protocol):
-    """The parameters that a round trip needs, in ns."""
-
-    @property
-    def retry_first_ns(self) -> int: ...
-
-    @property
-    def retry_least_ns(self) -> int: ...
-
-    @property
-    def retry_most_ns(self) -> int: ...
-
-
 class RoundTrip:
     """To one member. All times in ns. Karn's rule: the caller samples only what was asked once; the answer to a
     repeated question is `ambiguous`.
@@ -35,7 +22,7 @@ class RoundTrip:
 
     __slots__ = ("_ambiguous", "_least_ns", "_most_ns", "_smoothed_ns", "_timeout_ns", "_variation_ns")
 
-    def __init__(self, parameters: RetryTimes) -> None:
+    def __init__(self, parameters: TransportParameters) -> None:
         self._least_ns = parameters.retry_least_ns
         self._most_ns = parameters.retry_most_ns
         self._timeout_ns = parameters.retry_first_ns

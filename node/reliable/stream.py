@@ -181,7 +181,7 @@ class Receiver:
 class IncomingStream(Receiver):
     """The received multicasts of one member; they stay buffered until they are stable."""
 
-    __slots__ = ("_requests", "acknowledged", "cut", "floor", "stable")
+    __slots__ = ("acknowledged", "cut", "floor", "requests", "stable")
 
     def __init__(self, *, window: int) -> None:
         super().__init__(window=window)
@@ -189,7 +189,7 @@ class IncomingStream(Receiver):
         self.floor = 0  # ... and up to here we have let the messages go.
         self.acknowledged = 0  # the position that we last told the origin
         self.cut: int | None = None  # the last number to fetch; None: nothing is fetched
-        self._requests = Requests()
+        self.requests = Requests()
 
     @property
     def wanted(self) -> int:
@@ -221,19 +221,9 @@ class IncomingStream(Receiver):
     def fetch(self, cut: int) -> None:
         """From now on only the messages up to `cut` are asked for, at other members."""
         self.cut = cut
-        self._requests = Requests()
+        self.requests = Requests()
 
     def missing(self) -> Iterator[int]:
         """The wanted numbers that have not come, ascending; only those within a window of the position."""
         last = min(self.wanted, self.position + self._window)
         return (number for number in range(self.position + 1, last + 1) if number not in self.buffered)
-
-    def ask(
-        self, now_ns: int, round_trip: RoundTrip, *, burst: int, pause_ns: int, holders: int = 1
-    ) -> tuple[list[int], int, bool]:
-        """As `Requests.ask`, for the missing numbers."""
-        return self._requests.ask(self.missing(), now_ns, round_trip, burst=burst, pause_ns=pause_ns, holders=holders)
-
-    def answered(self, message: Message, now_ns: int, round_trip: RoundTrip) -> None:
-        """As `Requests.answered`."""
-        self._requests.answered(message, now_ns, round_trip)

@@ -6,7 +6,7 @@ A mutant overrides as little as the bug is. Its docstring says what is wrong; th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from node.clocks import LamportClock
@@ -21,7 +21,6 @@ from node.protocols.mutex import MutexCore, MutexParameters, Request
 from node.protocols.sequencer import SequencerCore, SequencerParameters
 from node.registry import PROTOCOLS
 from node.reliable import ReliableCore, ReliableParameters, view_of
-from node.reliable.rtt import RoundTrip
 from node.reliable.stream import IncomingStream, OutgoingStream
 from node.wire import Kind, Message
 from testbed.fuzz.explore import OverIdealChannels
@@ -225,13 +224,11 @@ class Hoarder(ReliableCore):
 class GivesUpStream(IncomingStream):
     """Passes over what has not come when it is asked for."""
 
-    def ask(
-        self, now_ns: int, round_trip: RoundTrip, *, burst: int, pause_ns: int, holders: int = 1
-    ) -> tuple[list[int], int, bool]:
-        for number in self.missing():
+    def missing(self) -> Iterator[int]:
+        for number in super().missing():
             self.buffered[number] = Message(kind=Kind.RELIABLE_DATA, origin=0, incarnation=1, seq=number, words=(0,))
         self.position = self.known
-        return [], now_ns + SECOND, False
+        return iter(())
 
 
 class GivesUp(ReliableCore):
