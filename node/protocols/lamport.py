@@ -48,8 +48,8 @@ from node.errors import DropReason, LocalError, RemoteError
 from node.parameters import require
 from node.protocols.prefix import Prefix, Walk
 from node.reliable.parameters import ReliableParameters
-from node.reliable.rtt import Timers
 from node.trace import Notice
+from node.transport import Timers
 from node.wire import Flag, Kind, Message
 
 MILLISECOND = 1_000_000

@@ -15,8 +15,8 @@ from node.effects import Effect, Report, Send, Timer
 from node.errors import DropReason
 from node.reliable.codec import CONTROL, MAX_FENCES, VIEW_SHIFT, entry
 from node.reliable.parameters import ReliableParameters
-from node.reliable.rtt import RoundTrip, Timers
-from node.reliable.stream import Receiver, retransmission
+from node.reliable.stream import Receiver
+from node.transport import RoundTrip, Timers, retransmission
 from node.wire import Kind, Message
 
 RETRY = "retry"

@@ -24,8 +24,8 @@ from node.reliable import codec
 from node.reliable.channel import ACKNOWLEDGE, RETRY, Channels
 from node.reliable.codec import CONTROL, VIEW_SHIFT, entry
 from node.reliable.parameters import ReliableParameters
-from node.reliable.rtt import Questions, RoundTrip, Timers
-from node.reliable.stream import IncomingStream, OutgoingStream, retransmission
+from node.reliable.stream import IncomingStream, OutgoingStream
+from node.transport import RoundTrip, Timers, retransmission
 from node.wire import WORD_SIZE, Kind, Message
 
 ANNOUNCEMENTS = 3
@@ -581,3 +581,32 @@ class ReliableCore(ViewStreams):
             and all(stream.is_settled for stream in self._streams.values())
             and self._channels.is_settled
         )
+
+
+class Questions:
+    """Which silent members to ask: first after `first_ns` without progress, then with pauses that double."""
+
+    __slots__ = ("_first_ns", "_most_ns", "_silence")
+
+    def __init__(self, *, first_ns: int, most_ns: int) -> None:
+        self._first_ns = first_ns
+        self._most_ns = most_ns
+        self._silence: dict[int, tuple[int, int, int]] = {}
+        """Per member: its progress, the time since then or since the last question, the pause until the next one."""
+
+    def due(self, awaited: Mapping[int, int], elapsed_ns: int) -> list[int]:
+        """Another `elapsed_ns` have passed. `awaited`: per member whose answer is missing, a number that changes with
+        its progress."""
+        due: list[int] = []
+        silence: dict[int, tuple[int, int, int]] = {}
+        for member, progress in sorted(awaited.items()):
+            before, waited_ns, pause_ns = self._silence.get(member, (progress, 0, self._first_ns))
+            waited_ns += elapsed_ns
+            if before != progress:
+                waited_ns, pause_ns = 0, self._first_ns
+            elif waited_ns >= pause_ns:
+                waited_ns, pause_ns = 0, min(2 * pause_ns, self._most_ns)
+                due.append(member)
+            silence[member] = (progress, waited_ns, pause_ns)
+        self._silence = silence
+        return due

@@ -1,48 +1,11 @@
-"""The parameters of a view's transport, and of the failure detector that the group layer builds on it. Times in ns."""
+"""The parameters of the reliable streams. Times in ns."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from node.parameters import require
-
-MILLISECOND = 1_000_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransportParameters:
-    """Parameters that the group layer and the time-outs read of any transport."""
-
-    window: int
-    """Unstable messages of one sender."""
-    burst: int = 64
-    """Messages asked for, and retransmitted, at a time."""
-    retry_first_ns: int = 100 * MILLISECOND
-    """Time-out of a question or unicast before the round trip is known ..."""
-    retry_least_ns: int = 20 * MILLISECOND
-    """... afterwards at least this ..."""
-    retry_most_ns: int = 1000 * MILLISECOND
-    """... and at most this. Also the longest pause between questions to a silent member."""
-    suspect_after_ns: int = 10_000 * MILLISECOND
-    """Longest crash, pause or cut that counts as a mere silence: the group layer suspects a member that is silent for
-    longer."""
-    heartbeat_at_rest: bool = True
-    """Whether members watch each other while nobody sends; without it a crash at rest is found by the next sender. The
-    group layer reads it."""
-
-    def __post_init__(self) -> None:
-        require(1 <= self.burst <= 1024, f"burst must lie between 1 and 1024 messages, not {self.burst}")
-        self.require_times("retry_least_ns")
-        require(
-            self.retry_least_ns <= self.retry_first_ns <= self.retry_most_ns,
-            "retry_least_ns, retry_first_ns and retry_most_ns must ascend",
-        )
-
-    def require_times(self, *names: str, least_ns: int = 100_000) -> None:
-        """LocalError unless each of these fields is `least_ns` or more."""
-        for name in names:
-            said = f"must be at least {least_ns} ns, not {getattr(self, name)}" if least_ns else "must not be negative"
-            require(getattr(self, name) >= least_ns, f"{name} {said}")
+from node.transport import MILLISECOND, TransportParameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

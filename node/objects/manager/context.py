@@ -29,7 +29,7 @@ from node.objects.manager.local import (
     reports_of,
 )
 from node.objects.parameters import ObjectsParameters
-from node.reliable.rtt import Timers
+from node.transport import Timers
 from node.wire import Kind, Message, encode_message
 
 T = TypeVar("T")

@@ -49,8 +49,7 @@ from node.effects import Effect, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.objects.addresses import MAX_TIMESTAMP
 from node.reliable.parameters import ReliableParameters
-from node.reliable.rtt import RoundTrip, Timers
-from node.reliable.stream import RETRANSMISSION
+from node.transport import RETRANSMISSION, RoundTrip, Timers
 from node.wire import Flag, Kind, Message
 
 RETRY = "direct-retry"

@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from node.core import Membership
 from node.effects import Effect, Send, Timer
 from node.objects.log.entries import Call, Duty, message_of
-from node.reliable.rtt import Timers
-from node.reliable.stream import RETRANSMISSION
+from node.transport import RETRANSMISSION, Timers
 from node.wire import Kind, Message
 
 DUTIES = Timer("duties")

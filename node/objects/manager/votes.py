@@ -24,8 +24,8 @@ from node.objects.manager.context import Context
 from node.objects.manager.direct import Incarnation
 from node.objects.manager.duties import Alarm, Repeated
 from node.objects.manager.local import Vote, prepare_message
-from node.reliable.rtt import Timers
 from node.trace import CallReport
+from node.transport import Timers
 from node.wire import Flag, Kind, Message
 
 VOTES = Timer("votes")

@@ -56,7 +56,7 @@ from node.protocols.atop.policy import (
 )
 from node.protocols.prefix import Prefix, Walk
 from node.reliable.parameters import ReliableParameters
-from node.reliable.rtt import Timers
+from node.transport import Timers
 from node.wire import MAX_DATAGRAM, WORD_SIZE, Flag, Kind, Message
 
 MILLISECOND = 1_000_000

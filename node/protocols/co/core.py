@@ -37,11 +37,9 @@ from node.parameters import require
 from node.protocols.co.codec import MAX_NUMBER, VIEW_SHIFT, Layout, StateWords
 from node.protocols.co.repair import Holding, is_behind
 from node.protocols.co.state import Acceptance, CoState, Pdu, Service
-from node.reliable.parameters import TransportParameters
-from node.reliable.rtt import RoundTrip, Timers
-from node.reliable.stream import Requests, Retransmissions
-from node.reliable.stream import retransmission as again
 from node.trace import Notice
+from node.transport import Requests, Retransmissions, RoundTrip, Timers, TransportParameters
+from node.transport import retransmission as again
 from node.wire import Flag, Kind, Message
 
 MILLISECOND = 1_000_000

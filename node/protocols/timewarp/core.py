@@ -56,8 +56,8 @@ from node.parameters import require
 from node.protocols.timewarp.execution import Command, Execution, Key, Outcome, ServiceParameters, Undone
 from node.protocols.timewarp.virtual_time import ENDLESS, RoundReport, Rounds
 from node.reliable.parameters import ReliableParameters
-from node.reliable.rtt import Timers
 from node.trace import Notice
+from node.transport import Timers
 from node.wire import Flag, Kind, Message
 
 MILLISECOND = 1_000_000

@@ -689,7 +689,7 @@ def check_joiner(group: Scripted, member: int, known: int) -> None:
 
 
 def the_first_donor_is_asked_for_ever(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Collector, "next_donor", lambda collector: None)
+    patch.setattr(Collector, "donor", property(lambda collector: collector._donors[0]))
 
 
 def flood_of_the_next_view() -> None:

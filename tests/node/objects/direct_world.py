@@ -24,7 +24,7 @@ from node.objects.manager.direct import (
     Incarnation,
 )
 from node.reliable.parameters import ReliableParameters
-from node.reliable.rtt import Timers
+from node.transport import Timers
 from node.wire import Message, decode_message, encode_message
 
 MILLISECOND = 1_000_000

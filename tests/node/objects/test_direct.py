@@ -19,7 +19,7 @@ from node.objects.manager.direct import (
     Incarnation,
 )
 from node.reliable.parameters import ReliableParameters
-from node.reliable.rtt import Timers
+from node.transport import Timers
 from node.wire import Flag, Kind, Message, decode_message
 from tests.node.objects.direct_world import MILLISECOND, PARAMETERS, PATIENCE_NS, SECOND, World
 

@@ -7,7 +7,7 @@ from node.effects import CancelTimer, Effect, Send, SetTimer
 from node.objects.addresses import Addressing, GroupId, Operation, Reference
 from node.objects.log.entries import Call, CallId, Duty, GivenUp, Outcome, Road
 from node.objects.manager.duties import DUTIES, QUESTIONS, Duties, Questions
-from node.reliable.rtt import Timers
+from node.transport import Timers
 from node.wire import Flag
 
 MILLISECOND = 1_000_000

@@ -13,8 +13,8 @@ from node.effects import Effect, Send, SetTimer
 from node.errors import DropReason
 from node.reliable import ReliableParameters
 from node.reliable.channel import Channels
-from node.reliable.rtt import AMBIGUOUS_IN_A_ROW, GRANULARITY_NS, RoundTrip, Timers
-from node.reliable.stream import IncomingStream, OutgoingStream, Receiver, retransmission
+from node.reliable.stream import IncomingStream, OutgoingStream, Receiver
+from node.transport import AMBIGUOUS_IN_A_ROW, GRANULARITY_NS, RoundTrip, Timers, retransmission
 from node.wire import Kind, Message
 
 MILLISECOND = 1_000_000
