@@ -59,7 +59,7 @@ LEGAL: Mapping[Phase, frozenset[Kind]] = {
 
 
 class ReliableCore(ViewStreams):
-    """See the module's text. `membership` has the members of the view only; `incarnations` are theirs."""
+    """`membership` has the members of the view only; `incarnations` are theirs."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class ReliableCore(ViewStreams):
         return awaited
 
     def received(self) -> dict[int, int]:
-        """Per member, ascending: what has been received of its stream without a gap; of our own: its last number."""
+        """The positions, of a frozen member, too: those that grow while it fetches."""
         streams = self._streams
         return {one: streams[one].position if one in streams else self._own.last for one in self._us.members}
 
@@ -557,7 +557,6 @@ class ReliableCore(ViewStreams):
                 self._tell(member, member in questions, out)
 
     def _tell(self, member: int, is_question: bool, out: list[Effect]) -> None:
-        """A heartbeat for one member: its position, and ours."""
         self._unacknowledged.discard(member)
         positions = (self._own_position(), self._position(member))
         out.append(Send(target=member, message=self._heartbeat(positions, (member,) if is_question else ())))
