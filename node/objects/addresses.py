@@ -1,10 +1,10 @@
-"""Who is who among objects, and whom a message is for: the words that travel with every call.
+"""Names of objects and groups, the addressing of a message, and the news of managers: the words that travel with calls.
 
 A machine is a member of the run; its address spaces are numbered from 0; objects are numbered machine-wide, so that one
 number says both: `number = space * OBJECTS_IN_SPACE + index`, index from 1. A reference names the incarnation of the
 machine in which its object was made: an object dies with it.
 
-Whoever decodes assumes that an enemy wrote the words: RemoteError MALFORMED, before anything else.
+Decoders assume that an enemy wrote the words: RemoteError MALFORMED, before anything else.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Operation(enum.IntEnum):
 
     CALL = 0
     CREATE = 1
-    """`group` exists from now on, of nobody: in the sub-network of whoever asks, who has not used its name before."""
+    """`group` exists from now on, without members: in the caller's sub-network; its name was never used."""
     JOIN = 2
     """`objects[0]` joins; the first other member that lives hands its state over at this point of the order."""
     LEAVE = 3

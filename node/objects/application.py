@@ -166,7 +166,7 @@ class ProgramApplication(Application):
             self._look_after_programs()
 
     def _hand_in(self, effect: Deliver) -> None:
-        """RemoteError is the fault of whoever sent it: it is reported as a drop, and nothing has happened."""
+        """RemoteError is the fault of the sender: it is reported as a drop, and nothing has happened."""
         space = effect.place // OBJECTS_IN_SPACE
         try:
             self._carriers[space].hand_in(effect, self._spaces[space].bind)

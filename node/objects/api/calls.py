@@ -3,7 +3,7 @@
 A body is one byte that says what it is, and one value (node.objects.api.values) that holds its fields in a tuple. The
 text of an operation about names is the name itself in UTF-8, as managers read it, too.
 
-Whoever decodes assumes that an enemy wrote the bytes: RemoteError MALFORMED or TRUNCATED, before anything else.
+Decoders assume that an enemy wrote the bytes: RemoteError MALFORMED or TRUNCATED, before anything else.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_TEXT = 1000
 
 
 class CallId(NamedTuple):
-    """One call: who called, and the number that his space gave it, from 1."""
+    """One call: its caller, and the number that the caller's space gave it, from 1."""
 
     caller: Reference
     number: int

@@ -4,7 +4,7 @@ All of them are CallError. A callee's own exception comes as RemoteException: it
 object of the callee's choice.
 """
 
-# ruff: noqa: N818 (these are the outcomes of calls, named as whoever handles them would say it)
+# ruff: noqa: N818 (these are the outcomes of calls, named as their handlers say it)
 
 from __future__ import annotations
 

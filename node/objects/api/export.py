@@ -33,6 +33,7 @@ from node.objects.api.replies import (
     Answer,
     Awaited,
     Call,
+    Judge,
     Replies,
     ReplyHandler,
     every_answer,
@@ -45,6 +46,7 @@ from node.objects.api.values import Pointed, Pointer
 P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,30 +112,22 @@ class BoundMethod(Generic[P, R]):
 
     def send(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """The asynchronous call: go on, and await the (first) reply later, or never."""
-        replies: Awaited[R, R] = Awaited(first, asyncio.get_running_loop())
-        self._callee.begin(Asked(self._name, args, kwargs, self._options), replies)
-        return replies.call
+        return self._awaited(first, args, kwargs)
 
     def all(self, *args: P.args, **kwargs: P.kwargs) -> Call[list[R]]:
         """The replies of all members, in their order; raises the error of the first of them that has one."""
-        replies: Awaited[R, list[R]] = Awaited(every_value, asyncio.get_running_loop())
-        self._callee.begin(Asked(self._name, args, kwargs, self._options), replies)
-        return replies.call
+        return self._awaited(every_value, args, kwargs)
 
     def answers(self, *args: P.args, **kwargs: P.kwargs) -> Call[list[Answer[R]]]:
         """What all members answer, in their order: values and errors alike."""
-        replies: Awaited[R, list[Answer[R]]] = Awaited(every_answer, asyncio.get_running_loop())
-        self._callee.begin(Asked(self._name, args, kwargs, self._options), replies)
-        return replies.call
+        return self._awaited(every_answer, args, kwargs)
 
     def first(self, count: int, /, *args: P.args, **kwargs: P.kwargs) -> Call[list[R]]:
         """The first `count` replies in order of arrival; the others are ignored. The call raises TooFewMembers when
         there are not so many members: it is sent all the same."""
         if count < 1:
             raise LocalError(f"the first {count} replies are none: ask for 1 or more")
-        replies: Awaited[R, list[R]] = Awaited(first_of(count), asyncio.get_running_loop())
-        self._callee.begin(Asked(self._name, args, kwargs, self._options), replies)
-        return replies.call
+        return self._awaited(first_of(count), args, kwargs)
 
     def handler(self, *args: P.args, **kwargs: P.kwargs) -> ReplyHandler[R]:
         """A reply handler, for groups whose size is not known."""
@@ -156,7 +150,12 @@ class BoundMethod(Generic[P, R]):
             is_ordered=now.is_ordered if ordered is None else ordered,
             timeout=now.timeout if timeout is None else timeout,
         )
-        return type(self)(self._callee, self._name, options)
+        return BoundMethod(self._callee, self._name, options)
+
+    def _awaited(self, judge: Judge[R, V], args: tuple[object, ...], kwargs: dict[str, object]) -> Call[V]:
+        replies: Awaited[R, V] = Awaited(judge, asyncio.get_running_loop())
+        self._callee.begin(Asked(self._name, args, kwargs, self._options), replies)
+        return replies.call
 
 
 class Method(Generic[P, R]):
@@ -252,7 +251,8 @@ class _OwnMethod(BoundMethod[P, R]):
     def __init__(self, own: Remote, method: Method[P, R]) -> None:
         self._object = own
         self._method = method
-        super().__init__(_home_of(own), method.name)
+        # An object may use its own methods before it lives anywhere: LocalError only when something is sent.
+        super().__init__(_Homeless(own) if own.home is None else own.home, method.name)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
         return self._run(args, kwargs)
@@ -260,17 +260,6 @@ class _OwnMethod(BoundMethod[P, R]):
     async def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
         result = self._method.function(self._object, *args, **kwargs)
         return cast("R", await result if self._method.is_async else result)
-
-    def options(
-        self, *, atomic: bool | None = None, ordered: bool | None = None, timeout: float | None = None
-    ) -> BoundMethod[P, R]:
-        message: BoundMethod[P, R] = BoundMethod(self._callee, self._name)
-        return message.options(atomic=atomic, ordered=ordered, timeout=timeout)
-
-
-def _home_of(own: Remote) -> Callee:
-    """LocalError only when something is sent: an object may use its own methods before it lives anywhere."""
-    return _Homeless(own) if own.home is None else own.home
 
 
 def _at_home(own: Remote) -> Callee:

@@ -4,7 +4,7 @@
     await group.join(here)
     await group.proxy.add(1)                     # typed as a Counter: the group behaves like one of its members
 
-`proxy` is what callers get: a value that travels, and that a name can mean. Whoever has it can make the group of it
+`proxy` is what callers get: a value that travels, and that a name can mean. Its holder can make the group of it
 (`RGroup.of`, `UGroup.of`) to ask for its members or to change them. Atomic delivery is an attribute of the group, off
 at first; a single call may ask for it, too.
 
@@ -17,7 +17,7 @@ set_state is refused at once, also as the first member (LocalError): with it in 
 UGroup is kept by one object, in the space that made it, and is gone with it. A call first asks it who the members are;
 so calls of one group keep their order, but a later call of its caller to others may come before. No state is handed
 over. A member that has been destroyed is one until a call waits for its answer and hears of it. Atomic calls hear of
-nobody, they are aborted: who destroys a member of an atomic group makes it leave before.
+nobody, they are aborted: make a member of an atomic group leave before it is destroyed.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ class UGroupRef(Proxy):
 
     def begin(self, asked: Asked, replies: Replies[Any]) -> None:
         members = self.keeper.members.options(timeout=asked.options.timeout).send()
-        # It goes on as whoever calls: the object at work, or the program.
+        # It goes on as the caller: the object at work, or the program.
         members.add_done_callback(partial(self._go_on, asked, replies), context=copy_context())
 
     def _go_on(self, asked: Asked, replies: Replies[Any], found: Call[tuple[list[Remote], bool]]) -> None:
@@ -377,7 +377,7 @@ SHAPE_LIST = 1
 _ATOMIC, _UNORDERED = 1, 2
 
 
-def ObjectList(  # noqa: N802 (to whoever calls it, it is a class)
+def ObjectList(  # noqa: N802 (to its callers it is a class)
     members: Iterable[K], *, atomic: bool = False, ordered: bool = True, timeout: float | None = None
 ) -> K:
     """A callee that stands for all of `members`: objects, by their proxies or, where they live here, themselves.

@@ -72,56 +72,23 @@ class NumberedTask(asyncio.Task[T]):
         return self is other
 
 
-def _outside(what: str) -> NoReturn:
-    raise LocalError(f"a program of objects has no {what}: it runs in virtual time, and reaches others by calls only")
-
-
-def _refusal(name: str) -> Any:
-    def refuse(*_: object, **__: object) -> NoReturn:
-        _outside(f"{name} (asyncio)")
-
-    return refuse
+def _refuse(*_: object, **__: object) -> NoReturn:
+    raise LocalError(
+        "a program of objects has no sockets, threads, processes, signals or debug mode: it runs in virtual time, and "
+        "reaches others by calls only"
+    )
 
 
 class _NoOutside(asyncio.AbstractEventLoop):
     """What of an event loop needs the outside world, or would change the order of what runs: refused."""
 
-    add_reader = _refusal("add_reader")
-    add_signal_handler = _refusal("add_signal_handler")
-    add_writer = _refusal("add_writer")
-    call_soon_threadsafe = _refusal("call_soon_threadsafe")
-    connect_accepted_socket = _refusal("connect_accepted_socket")
-    connect_read_pipe = _refusal("connect_read_pipe")
-    connect_write_pipe = _refusal("connect_write_pipe")
-    create_connection = _refusal("create_connection")
-    create_datagram_endpoint = _refusal("create_datagram_endpoint")
-    create_server = _refusal("create_server")
-    create_unix_connection = _refusal("create_unix_connection")
-    create_unix_server = _refusal("create_unix_server")
-    getaddrinfo = _refusal("getaddrinfo")
-    getnameinfo = _refusal("getnameinfo")
-    get_task_factory = _refusal("get_task_factory")
-    remove_reader = _refusal("remove_reader")
-    remove_signal_handler = _refusal("remove_signal_handler")
-    remove_writer = _refusal("remove_writer")
-    run_forever = _refusal("run_forever")
-    run_in_executor = _refusal("run_in_executor")
-    sendfile = _refusal("sendfile")
-    set_default_executor = _refusal("set_default_executor")
-    set_task_factory = _refusal("set_task_factory")
-    sock_accept = _refusal("sock_accept")
-    sock_connect = _refusal("sock_connect")
-    sock_recv = _refusal("sock_recv")
-    sock_recv_into = _refusal("sock_recv_into")
-    sock_recvfrom = _refusal("sock_recvfrom")
-    sock_recvfrom_into = _refusal("sock_recvfrom_into")
-    sock_sendall = _refusal("sock_sendall")
-    sock_sendfile = _refusal("sock_sendfile")
-    sock_sendto = _refusal("sock_sendto")
-    start_tls = _refusal("start_tls")
-    stop = _refusal("stop")
-    subprocess_exec = _refusal("subprocess_exec")
-    subprocess_shell = _refusal("subprocess_shell")
+    add_reader = add_writer = remove_reader = remove_writer = add_signal_handler = remove_signal_handler = _refuse
+    call_soon_threadsafe = run_forever = run_in_executor = set_default_executor = stop = _refuse
+    connect_accepted_socket = connect_read_pipe = connect_write_pipe = create_connection = start_tls = _refuse
+    create_datagram_endpoint = create_server = create_unix_connection = create_unix_server = _refuse
+    get_task_factory = set_task_factory = getaddrinfo = getnameinfo = subprocess_exec = subprocess_shell = _refuse
+    sendfile = sock_sendfile = sock_accept = sock_connect = sock_sendall = sock_sendto = _refuse
+    sock_recv = sock_recv_into = sock_recvfrom = sock_recvfrom_into = _refuse
 
 
 class _Timer(asyncio.TimerHandle):
@@ -171,11 +138,6 @@ class VirtualLoop(_NoOutside):
             return self.now_ns
         self._drop_cancelled()
         return self._timers[0][0] if self._timers else None
-
-    @property
-    def has_ready(self) -> bool:
-        """Whether something could run at this instant."""
-        return bool(self._ready)
 
     def next_number(self) -> int:
         """A number that nothing else of this loop has."""
@@ -296,7 +258,7 @@ class VirtualLoop(_NoOutside):
 
     def set_debug(self, enabled: bool) -> None:
         if enabled:
-            _outside("debug mode, which looks at the clock")
+            _refuse()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if self._handler is not None:

@@ -3,10 +3,10 @@ arrival, the first n, or through a reply handler.
 
 Every member of a call gives exactly one answer: a value, the exception of its method, or a NoReply that says why there
 will be none (dead, unreachable, too late). A call as a whole fails when it was aborted or its group has no member.
-Exceptions of methods are replies like others (the first reply may be one); a NoReply is not: whoever wants the first
-reply gets a NoReply only when all members gave one.
+Exceptions of methods are replies like others (the first reply may be one); a NoReply is not: a caller that wants
+the first reply gets a NoReply only when all members gave one.
 
-Who the members of a group are is known when the call has its place in the order, which may be after the first replies
+The members of a group are known when the call has its place in the order, which may be after the first replies
 have come: `resolve` says it. Until then answers of anybody are kept, and nothing is concluded from their number.
 """
 
@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
 
 from node.errors import LocalError
 from node.objects.addresses import MAX_ADDRESSED, Reference
@@ -27,7 +27,7 @@ V = TypeVar("V")
 
 
 class Owner(Protocol):
-    """Behind a Call, and behind Replies: who wants to know what becomes of them."""
+    """Behind a Call, and behind Replies: it is told what becomes of them."""
 
     def end(self) -> None:
         """Nobody wants the result any more, or it is there."""
@@ -182,10 +182,13 @@ class _Pending:
 _PENDING = _Pending()
 
 
+Judge: TypeAlias = Callable[[Replies[R]], V | _Pending]
+
+
 class Awaited(Replies[R], Generic[R, V]):
     """Replies from which `judge` makes one result, when it does not say _PENDING; what it raises, `call` raises."""
 
-    def __init__(self, judge: Callable[[Replies[R]], V | _Pending], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, judge: Judge[R, V], loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
         self._judge = judge
         self.call: Call[V] = Call(self, loop=loop)
@@ -224,7 +227,7 @@ def every_answer(replies: Replies[R]) -> list[Answer[R]] | _Pending:
     return replies.in_order() if replies.is_complete else _PENDING
 
 
-def first_of(count: int) -> Callable[[Replies[R]], list[R] | _Pending]:
+def first_of(count: int) -> Judge[R, list[R]]:
     """The first `count` replies, in order of arrival; a NoReply when so many do not come, TooFewMembers when they could
     not: nobody waits for that."""
 
@@ -249,7 +252,7 @@ def _nobody(replies: Replies[Any]) -> Any:
 
 
 class ReplyHandler(Replies[R]):
-    """Takes the replies of a group of any size, for whoever fetches them in order of arrival (paper 004, 2.4):
+    """Takes the replies of a group of any size, to be fetched in order of arrival (paper 004, 2.4):
 
         while await handler.remain():
             value = await handler.receive()

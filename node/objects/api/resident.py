@@ -62,7 +62,7 @@ class Activity:
 
 
 ACTIVITY: ContextVar[Activity | None] = ContextVar("activity", default=None)
-"""Who is at work. Tasks that a method starts inherit it, so their calls are its object's calls."""
+"""What is at work. Tasks that a method starts inherit it, so their calls are its object's calls."""
 
 
 class Office(Protocol):
@@ -72,7 +72,7 @@ class Office(Protocol):
     context: Context
 
     def reply(self, resident: Resident, call: CallBody, reply: ReplyBody) -> None:
-        """Send `reply` to whoever made `call`."""
+        """Send `reply` to the caller of `call`."""
 
     def hand_over(self, resident: Resident, joiner: Reference, state: StateBody) -> None:
         """Send `state` to a joiner."""
@@ -159,7 +159,7 @@ class Resident:
             expelled.set_result(None)
 
     def left(self, group: GroupId) -> None:
-        """It is no member (any more): who joins again waits again."""
+        """It is no member (any more): a new join waits again."""
         self._joins.pop(group, None)
 
     def vanish(self) -> None:
@@ -271,7 +271,7 @@ class Resident:
         try:
             return StateBody(group=wanted.group, timestamp=wanted.timestamp, state=self.own.get_state())
         except Exception as error:
-            problem = _told(error)
+            problem = _sayable(str(error))
             return StateBody(group=wanted.group, timestamp=wanted.timestamp, state=None, problem=problem)
 
     def _join(self, comes: StateComes) -> None:
@@ -292,7 +292,7 @@ class Resident:
             try:
                 self.own.set_state(state.state)
             except Exception as error:
-                self._settle(joined, RemoteException(type(error).__name__, _told(error)))
+                self._settle(joined, RemoteException(type(error).__name__, _sayable(str(error))))
             else:
                 self._settle(joined, None)
 
@@ -314,11 +314,6 @@ def _exception(number: int, member: Reference, error: BaseException) -> ReplyBod
         name, text = type(error).__name__, str(error)
     outcome = Outcome.EXCEPTION
     return ReplyBody(number=number, member=member, outcome=outcome, type_name=_sayable(name), text=_sayable(text))
-
-
-def _told(error: BaseException) -> str:
-    """What an exception says, as text that can travel."""
-    return _sayable(str(error))
 
 
 def _sayable(text: str) -> str:

@@ -185,7 +185,7 @@ class Space:
         return proxy
 
     def destroy(self, callee: Remote) -> None:
-        """End an object of this space, named by its proxy or itself: whoever calls it gets DeadObject. LocalError when
+        """End an object of this space, named by its proxy or itself: its callers get DeadObject. LocalError when
         no such object lives here."""
         reference = self.reference_of(callee)
         resident = self._residents.pop(reference.number, None) if self.is_home_of(reference) else None
@@ -227,7 +227,7 @@ class Space:
         return self._resident(self.reference_of(callee)).expelled(group)
 
     def forget_join(self, reference: Reference, group: GroupId) -> None:
-        """The object is no member of `group` (any more): who asks to join again waits again."""
+        """The object is no member of `group` (any more): a new join waits again."""
         self._resident(reference).left(group)
 
     def is_home_of(self, reference: Reference) -> bool:

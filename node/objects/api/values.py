@@ -14,7 +14,7 @@ the class of a proxy is looked for among the Remote classes that exist here.
                                8 bytes                                Reference, GroupId (their words)
                                shape (1), count (1), words, length (1), name of the class      pointer: a proxy
 
-All integers are big-endian. Whoever decodes assumes that an enemy wrote the bytes: RemoteError TRUNCATED, BAD_LENGTH or
+All integers are big-endian. Decoders assume that an enemy wrote the bytes: RemoteError TRUNCATED, BAD_LENGTH or
 MALFORMED, in time that grows with the bytes alone. There is one encoding of each value, and no other is taken.
 """
 
@@ -40,7 +40,7 @@ MAX_NAME_BYTES = 255
 
 
 class Pointer(NamedTuple):
-    """A proxy as data: what shape its callee has (whoever defines a kind of proxy takes a number), whom its words name,
+    """A proxy as data: what shape its callee has (each kind of proxy takes a number), whom its words name,
     and the name of the class whose methods it has."""
 
     shape: int
@@ -117,16 +117,12 @@ def _encode(value: object, out: bytearray, depth: int) -> None:
     elif isinstance(value, Pointed):
         _encode_pointer(value.pointer, out)
     else:
-        raise _no_value(value)
+        kind = type(value).__name__
+        raise NotAValue(
+            f"a {kind} is no value: messages carry None, bool, int, float, str, bytes, list, tuple, dict, proxies"
+        )
     if len(out) > 2 * MAX_SIZE_BYTES:  # a list that holds itself twice, say, must not fill the memory before it fails
         raise NotAValue(f"more than the {MAX_SIZE_BYTES} bytes of values that a message carries")
-
-
-def _no_value(value: object) -> NotAValue:
-    kind = type(value).__name__
-    return NotAValue(
-        f"a {kind} is no value: messages carry None, bool, int, float, str, bytes, list, tuple, dict, proxies"
-    )
 
 
 def _encode_none(_: Any, out: bytearray, __: int) -> None:
@@ -167,17 +163,9 @@ def _encode_bytes(value: bytes, out: bytearray, _: int) -> None:
     out += _COUNTED.pack(_BYTES, len(value)) + value
 
 
-def _encode_list(value: list[object], out: bytearray, depth: int) -> None:
-    _encode_elements(_LIST, value, out, depth)
-
-
-def _encode_tuple(value: tuple[object, ...], out: bytearray, depth: int) -> None:
-    _encode_elements(_TUPLE, value, out, depth)
-
-
-def _encode_elements(tag: int, values: list[object] | tuple[object, ...], out: bytearray, depth: int) -> None:
+def _encode_elements(values: list[object] | tuple[object, ...], out: bytearray, depth: int) -> None:
     _check_depth(depth)
-    out += _COUNTED.pack(tag, len(values))
+    out += _COUNTED.pack(_LIST if type(values) is list else _TUPLE, len(values))
     for value in values:
         _encode(value, out, depth + 1)
 
@@ -372,8 +360,8 @@ _ENCODERS: dict[type, Callable[[Any, bytearray, int], None]] = {
     float: _encode_float,
     str: _encode_str,
     bytes: _encode_bytes,
-    list: _encode_list,
-    tuple: _encode_tuple,
+    list: _encode_elements,
+    tuple: _encode_elements,
     dict: _encode_dict,
     Reference: _encode_word,
     GroupId: _encode_word,

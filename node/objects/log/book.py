@@ -1,78 +1,34 @@
 """What the log of one sub-network means: the order of calls among objects, their atomicity, groups and names.
 
 Paper 004 (DOOCE), section 4: the master managers (MMM) of the sub-networks order what concerns several of them among
-themselves, and carry atomic calls out by two-phase commit. Here the MMM has no memory of its own: each sub-network is
-a replicated state machine (Schneider 1990) whose log is totally ordered by Amoeba's protocol, and every machine keeps
-this Book of it. Among sub-networks the order is Skeen's (Birman and Joseph 1987), the commit is 2PC with presumed abort
-(Mohan, Lindsay and Obermarck 1986), and the log of the sub-network is the log of both. Machines that apply the same log
-have equal Books; the MMM is whoever sends what the Book owes; a crashed one is replaced without a word.
+themselves, and carry atomic calls out by two-phase commit. Here the MMM has no memory of its own: each sub-network is a
+replicated state machine whose log is totally ordered, and every machine keeps this Book of it. Machines that apply the
+same log have equal Books; the MMM is the machine that sends what the Book owes. The course of a call and the proofs
+(one order, causality, all or none): docs/protocols/objects.md.
 
-    caller's sub-network A (coordinator)                           covered sub-network B
-    log: CALL      clock + 1 is A's proposal
-         duty ASK (number n on the road A to B)  -------------->   log: ASKED   clock + 1 is B's proposal
-                                                                        (atomic: its machines vote; log: VOTED)
-    log: PROPOSED  <--------------------------------------------   duty PROPOSAL
-         when all have: final = the highest
-         duty OUTCOME (or told once: nothing)  ---------------->   log: OUTCOME
-    log: SETTLED   <--------------------------------------------   told once, and when asked again
-
-Rules.
 - Key of a call: (final timestamp, id). An object gets a call when the call is final and no call to it that it has not
-  got has a lower key, where the key of one that is not final is its proposal (node/objects/log/records.py).
+  got has a lower key, where the key of one that is not final is its proposal (Order, records.py).
 - Every timestamp that is heard of pushes the clock; a proposal is above the clock and above what the caller has heard.
 - B takes the questions of A in the order of their numbers. A question says which number must have been taken before it
   (`after`): those that A gave up meanwhile are no gap.
-- A gives B up (GIVEN_UP by A's MMM, or B's own no): atomic: abort. Else final without B. A has no record of B from then
-  on, and whoever has no record answers: nothing comes of it. So neither an abort nor a give-up leaves a duty behind;
-  B, which asks until it is told, learns it when it can. Only a commit is kept until it is settled.
+- A gives B up (GIVEN_UP by A's MMM, or B's own no): atomic: abort. Else final without B. A has no record of B from
+  then on, and a sub-network without a record answers: nothing comes of it. So neither an abort nor a give-up leaves a
+  duty behind; B, which asks until it is told, learns it when it can. Only a commit is kept until it is settled.
 - B, asked and not atomic, may do without after a while, too (GIVEN_UP of itself). It goes on telling A so (vote no),
-  without holding anybody up, until A has no record of it. Having voted yes on an atomic call it waits.
-- A call that somebody was left out of is decided after all earlier ones of its space that A coordinates, and no final
+  until A has no record of it. Having voted yes on an atomic call it waits.
+- A call with a sub-network left out is decided after all earlier ones of its space that A coordinates, and no final
   timestamp is below that of an earlier one of its space that was decided while it was open.
-- Groups: node/objects/log/book.py. Who was left out of a call to a group, or has ended, is no member any more. Ours who
-  missed one get no more calls to that group until they join again (`stale`): the minority refuses. A JOIN is an atomic
-  call to donor and joiner; the joiner is a member when it is final. An aborted one may be asked again.
+- A member that was left out of a call to a group, or has ended, is none any more. Ours that missed one get no more
+  calls to that group until they join again (`stale`). A JOIN is an atomic call to donor and joiner; the joiner is a
+  member when it is final. An aborted one may be asked again.
 - Duplicates: a space's calls come into one log in the order of their numbers, so the last number is all that is kept.
   The last answer to a space elsewhere is kept, too, and given again when it asks again.
 - Epochs: a sub-network of whose machines none has the Book any more begins anew and remembers nothing. What it says
   names its epoch and the other's as it knows it; what does not agree is not taken; a higher one (REBORN) ends all that
-  was between the two. An epoch follows from the lowest of the incarnations that begin it, who do so once: no two
-  beginnings have the same (`epoch_of`). A later one can have the lower epoch, when other machines begin it. Others then
-  know a higher one, and say so; it is left at once for the next that nobody begins with (REBORN of our own place).
-
-Why the order is one. Take an object x of B and calls c, d to it, c handed over first. If d was in x's queue then, its
-key was higher, and a final key is never below its proposal. If it came later, its proposal was above B's clock, which
-was at least c's final timestamp. So every object gets its calls by rising keys. A final timestamp is decided once, in
-one log; so the keys are a total order of all calls everywhere, and the union of all objects' sequences is acyclic
-(indivisibility). Giving up and ending take calls out of sequences, never change their order. Lower managers put
-narrower calls between two of these at one place each.
-
-Why it is causal. If an object of m was handed c before m asked for d, then d carries `heard` >= c's timestamp, each
-proposal for d is above that, so d has a higher key. If one space asks for c and then d without waiting, then only while
-both have the same coordinator A and the places P(c) are within P(d) (the SMM sees to that; for groups the registry).
-Then at each place of P(c) c is logged first (CALL in A; ASKED by number, or never), so c's proposal there is below d's.
-If d was left out of nothing, its final timestamp is above all of c's proposals, and c's own cannot rise above it by
-another earlier one, for that holds of all of them. If d was left out somewhere, it is decided after c and not below it,
-and equal timestamps are ordered by the number. Without the last rule it is wrong: c has 100 from C, d gives C up and
-gets 50, and overtakes c at B.
-
-Why atomic calls are all or none. Commit is decided in A's log when all have voted yes in theirs. Who has voted yes does
-nothing until it hears, and hears commit or nothing according to A's record, which stays until B's log has the commit;
-A's answers are read from a prefix of A's log, and "no record" is given only for numbers that this prefix has used, so
-it is never given before a commit is settled. It blocks the covered objects of B while A cannot be reached, that is 2PC.
+  was between the two. A sub-network of which others know a higher epoch takes the next (REBORN of our own place).
 
 Invariants: clock >= every timestamp in the Book; an object's queue is sorted; a record is in the queues of its objects
-until it is handed over or dropped; at rest there are no records: what is left is one number per road, space and
-incarnation.
-
-What this leans on, and does not do. What another sub-network has seen of an entry must not be lost with the one machine
-that applied it, or a number on a road would be given twice, and a vote or an outcome forgotten: such entries need
-resilience 1 in the log (LogQueue). `heard` of a caller counts what was handed over at its machine and
-the timestamps of its own calls' answers, for its next call may have another coordinator. If every machine of A ends,
-its log is lost, and those in doubt abort when they hear of the new epoch: others may have committed, so atomicity holds
-while of each coordinator's sub-network one machine lives. Who begins anew twice, by other machines each time,
-and hears of the epoch that it had left only from somebody who does not know the last one, could take that a second
-time. Nobody tells a member that it was left out of its group before it was asked anything: it finds out from MEMBERS.
+until it is handed over or dropped; at rest there are no records.
 """
 
 from __future__ import annotations
@@ -126,7 +82,7 @@ def epoch_of(members: tuple[int, ...], incarnations: Iterable[tuple[int, int]]) 
 class Book:
     """See the module's text. `place`: of our sub-network in `partitions`, its members by place. `epoch`: how often this
     sub-network has begun anew, from 1, and `incarnations`: whose machines begin its log (None: all of ours, in their
-    first incarnations): the same for all who begin it together."""
+    first incarnations): the same for all machines that begin it together."""
 
     def __init__(
         self,
@@ -225,7 +181,7 @@ class Book:
         return self._commit.duties()
 
     def reply(self, entry: Crossing) -> Crossing | None:
-        """What to say to whoever sent this, without asking the log: it is true whatever comes after."""
+        """The reply to its sender, without asking the log: it is true whatever comes after."""
         return self._commit.reply(entry)
 
     def news(self, entry: Crossing) -> tuple[Entry, ...]:
@@ -248,7 +204,7 @@ class Book:
         return self._commit.has_everything(member, timestamp)
 
     def open_votes(self) -> list[Prepare]:
-        """What our machines have been asked and have not all answered, for whoever comes to count now."""
+        """What our machines have been asked and have not all answered, for a machine that becomes the counter."""
         return self._commit.open_votes()
 
     def lookup(self, name: bytes) -> GroupId | Reference | None:
@@ -397,7 +353,7 @@ class Book:
                 _answer_with(Verdict.DONE, call, out)
 
     def _join(self, group: Group, call: Call, out: list[Step]) -> None:
-        """All or none: who joins gets the donor's state, or does not join."""
+        """All or none: the joiner gets the donor's state, or does not join."""
         joiner = call.addressing.objects[:1]
         is_member = bool(set(joiner) & set(group.members))
         if not joiner or not (is_member or len(group.members) < MAX_ADDRESSED):

@@ -1,4 +1,4 @@
-"""The calls of one sub-network among others: proposals, votes, outcomes, and who goes out when.
+"""The calls of one sub-network among others: proposals, votes, outcomes, and which goes out when.
 
 The rules are in node/objects/log/book.py, whose part this is. What it tells the Book besides the steps lies in `closed`
 and `left` until the Book takes it.
@@ -17,10 +17,10 @@ from node.objects.log.entries import (
     Call,
     CallId,
     Crossing,
+    Dispatch,
     Drop,
     Duty,
     GivenUp,
-    Hand,
     Missed,
     Outcome,
     Prepare,
@@ -82,7 +82,7 @@ class Commit:
         return self.clock >= timestamp and not any(
             record.key.timestamp <= timestamp and any(one.member == member for one in record.objects)
             for record in self._records.values()
-            if not record.is_handed and record.stage is not Stage.DROPPED
+            if not record.is_dispatched and record.stage is not Stage.DROPPED
         )
 
     def open_votes(self) -> list[Prepare]:
@@ -204,7 +204,7 @@ class Commit:
             self._try_to_decide(record.space, out)
 
     def _try_to_decide(self, space: SpaceOf, out: list[Step]) -> None:
-        """Whatever is ready among the calls of one space, oldest first: who was left without a proposal waits for the
+        """Whatever is ready among the calls of one space, oldest first: one without some proposal waits for the
         earlier ones."""
         while (record := self._ready(space)) is not None:
             self._decide(record, out)
@@ -235,7 +235,7 @@ class Commit:
         if record.objects:
             out.append(Drop(call=record.call, objects=record.objects))
         self._answer(record, Verdict.ABORTED, out)
-        self._hand(ready, out)
+        self._dispatch(ready, out)
         self._try_to_decide(record.space, out)
 
     def _close(self, record: Record) -> None:
@@ -344,7 +344,7 @@ class Commit:
         group = call.addressing.group
         if group is not None and not call.is_atomic:
             self._stale.update(dict.fromkeys((group, one) for one in record.objects))
-        self._hand(ready, out)
+        self._dispatch(ready, out)
 
     def _is_stale(self, call: Call, one: Reference) -> bool:
         group = call.addressing.group
@@ -369,27 +369,27 @@ class Commit:
         addressing = record.call.addressing
         if addressing.operation is Operation.JOIN and addressing.group is not None:
             self._stale.pop((addressing.group, addressing.objects[0]), None)
-        self._hand(self._order.finish(proposal, record.key, record.objects), out)
+        self._dispatch(self._order.finish(proposal, record.key, record.objects), out)
 
-    def _hand(self, names: Iterable[CallId], out: list[Step]) -> None:
+    def _dispatch(self, names: Iterable[CallId], out: list[Step]) -> None:
         for name in names:
             record = self._records[name]
             call = record.call
             objects = tuple(one for one in record.objects if not self._is_stale(call, one))
             stale = tuple(one for one in record.objects if one not in objects)
             if objects:
-                out.append(Hand(call=call, timestamp=record.final, objects=objects))
+                out.append(Dispatch(call=call, timestamp=record.final, objects=objects))
             if stale:
                 out.append(Missed(id=name, caller=call.caller, objects=stale))
-            record.is_handed = True
+            record.is_dispatched = True
             record.call = call.without_payload()
             self._forget_if_ended(record)
 
     def _forget_if_ended(self, record: Record) -> None:
-        if record.is_handed and not record.parties:
+        if record.is_dispatched and not record.parties:
             del self._records[record.call.id]
 
-    # Who ends, and who begins anew.
+    # Machines end, sub-networks begin anew.
 
     def ended(self, member: int, incarnation: int, out: list[Step]) -> None:
         """A machine of ours."""
@@ -400,7 +400,7 @@ class Commit:
         dead: set[Reference] = set()
         for record in list(self._records.values()):
             gone = tuple(one for one in record.objects if one[:2] == (member, incarnation))
-            if not gone or record.is_handed:
+            if not gone or record.is_dispatched:
                 continue
             dead.update(gone)
             record.objects = tuple(one for one in record.objects if one not in gone)
@@ -409,7 +409,7 @@ class Commit:
             elif record.stage is not Stage.DROPPED:
                 out.append(Missed(id=record.call.id, caller=record.call.caller, objects=gone))
         self._stale = {key: None for key in self._stale if key[1][:2] != (member, incarnation)}
-        self._hand(self._order.forget(dead), out)
+        self._dispatch(self._order.forget(dead), out)
 
     def reborn(self, entry: Reborn, out: list[Step]) -> None:
         """All that was between us and it is over: it remembers nothing, and its objects are dead."""
@@ -576,7 +576,7 @@ class Commit:
         for record in reader.many(lambda: Record.read(reader)):
             self._restore(record)
         for record in self._records.values():
-            if record.stage is Stage.FINAL and not record.is_handed:
+            if record.stage is Stage.FINAL and not record.is_dispatched:
                 check(not self._order.finish(record.key, record.key, record.objects), "a call that should be out")
         self._duties = None
 
@@ -587,7 +587,7 @@ class Commit:
         self._records[name] = record
         for place, party in record.parties.items():
             self._asked[place, party.number] = name
-        if record.stage is not Stage.DROPPED and not record.is_handed:
+        if record.stage is not Stage.DROPPED and not record.is_dispatched:
             self._order.add(record.key, objects)
         if record.coordinator == self._place and record.stage is Stage.OPEN:
             self._open.setdefault(record.space, {})[name] = None

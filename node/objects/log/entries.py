@@ -2,10 +2,10 @@
 
 An Entry is one message: of kind OBJECTS_CALL (a call as a machine here asks for it), OBJECTS_ENTRY (what the
 sub-network decided about itself), or one of the four kinds that cross from one sub-network to another and are logged by
-whoever got them. So a datagram from elsewhere and its entry in the log are the same words:
+the receiver. So a datagram from elsewhere and its entry in the log are the same words:
 
-    OBJECTS_CALL      seq: number of the call    incarnation, heard, head, [members,] addressing    payload: stamp and
-    body OBJECTS_ASK       seq: number on the road    road, after, id, heard, head, [members,] addressing        payload
+    OBJECTS_CALL      seq: number of the call    incarnation, heard, head, [members,] addressing    payload: stamp, body
+    OBJECTS_ASK       seq: number on the road    road, after, id, heard, head, [members,] addressing        payload
     OBJECTS_PROPOSAL  seq: number on the road    road, id, timestamp, vote, missing objects
     OBJECTS_OUTCOME   seq: number on the road    road, id, timestamp (0: nothing will come of it)
     OBJECTS_SETTLED   seq: 0                     road, numbers
@@ -16,7 +16,7 @@ whoever got them. So a datagram from elsewhere and its entry in the log are the 
 place that sends, its epoch, and the receiver's epoch as the sender knows it. What a road is, and an epoch:
 node/objects/log/book.py.
 
-Whoever decodes assumes that an enemy wrote the words: RemoteError MALFORMED, before anything else.
+Decoders assume that an enemy wrote the words: RemoteError MALFORMED, before anything else.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ MAX_EPOCH = (1 << 26) - 1
 MAX_NUMBER = 2**62
 """Of calls and on roads."""
 MOST_AHEAD = 2**40
-"""So many events can have happened elsewhere of which nothing here has heard. Whoever tells of more lies: a clock that
-believed him would have no numbers left."""
+"""So many events can have happened elsewhere of which nothing here has heard. A message that tells of more is a lie: a
+clock that believed it would have no numbers left."""
 
 _CONTROL = Flag.CONTROL.value
 
@@ -73,7 +73,7 @@ class Key(NamedTuple):
 class Call:
     """One call, or one operation on a group or on the names.
 
-    `heard`: the highest timestamp that whoever asks has seen. `members`: the group's members at the call's place in the
+    `heard`: the highest timestamp that the caller has seen. `members`: the group's members at the call's place in the
     log of the group's sub-network (of a JOIN: the donor, if any, and then the joiner); none before, and for a list.
     `is_atomic`: by the addressing or by the group. `payload`: stamp and body.
     """
@@ -87,7 +87,7 @@ class Call:
 
     @property
     def covered(self) -> tuple[Reference, ...]:
-        """Who gets it."""
+        """The objects that get it."""
         return self.addressing.objects if self.addressing.group is None else self.members
 
     @property
@@ -173,7 +173,7 @@ class Heard:
 
 
 class Road(NamedTuple):
-    """Who speaks: the sub-network at `place`, in its `epoch`, to us, `toward` whose epoch as they know it."""
+    """The speaker: the sub-network at `place`, in its `epoch`, to us, `toward` whose epoch as they know it."""
 
     place: int
     epoch: int
@@ -251,11 +251,11 @@ class Verdict(enum.IntEnum):
     NO_GROUP = 4
     """The group does not exist here."""
     REFUSED = 5
-    """No: a limit is reached, the name is not bound, who leaves is no member."""
+    """No: a limit is reached, the name is not bound, the one that leaves is no member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hand:
+class Dispatch:
     """Give `call` to `objects`, ours that live, now."""
 
     call: Call
@@ -309,7 +309,7 @@ class Tell:
     entry: Crossing
 
 
-Step = Hand | Prepare | Drop | Answer | Missed | Tell
+Step = Dispatch | Prepare | Drop | Answer | Missed | Tell
 """What a machine does because of an entry, in list order."""
 
 
@@ -395,11 +395,6 @@ def entry_of(message: Message) -> Entry:
     raise RemoteError(DropReason.UNEXPECTED, f"kind {message.kind:#04x} is no entry of a log")
 
 
-def call_words(message: Message) -> tuple[int, ...]:
-    """The words of the call in an OBJECTS_CALL or OBJECTS_ASK, for those who count what is on the wire."""
-    return message.words if message.kind is Kind.OBJECTS_CALL else message.words[2:]
-
-
 def timestamp_of(entry: Entry) -> int:
     """The highest of which it tells; 0: of none."""
     match entry:
@@ -431,14 +426,9 @@ def _proposed(message: Message) -> Proposed:
     words = message.words
     _check(5 <= len(words) <= 5 + MAX_ADDRESSED, "words of no proposal")
     _check(1 <= words[3] <= MAX_TIMESTAMP and words[4] <= 1, "a proposal without a timestamp or a vote")
-    return Proposed(
-        road=Road.of_word(words[0]),
-        number=_number(message.seq),
-        id=CallId.of_words(*words[1:3]),
-        timestamp=words[3],
-        is_yes=bool(words[4]),
-        missing=tuple(map(Reference.of_word, words[5:])),
-    )
+    road, name, missing = Road.of_word(words[0]), CallId.of_words(*words[1:3]), tuple(map(Reference.of_word, words[5:]))
+    number, is_yes = _number(message.seq), bool(words[4])
+    return Proposed(road=road, number=number, id=name, timestamp=words[3], is_yes=is_yes, missing=missing)
 
 
 def _own(message: Message) -> Entry:

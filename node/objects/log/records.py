@@ -69,7 +69,7 @@ class Record:
     least: int = 0
     is_short: bool = False
     final: int = 0
-    is_handed: bool = False
+    is_dispatched: bool = False
     parties: dict[int, Party] = field(default_factory=dict)
 
     @property
@@ -103,7 +103,7 @@ class Record:
         writer.list(self.call.words)
         writer.text(self.call.payload)
         writer.words(self.coordinator, self.number, self.proposal, self.stage, self.vote, self.least)
-        writer.words(self.is_short, self.final, self.is_handed)
+        writer.words(self.is_short, self.final, self.is_dispatched)
         writer.list(one.word for one in self.objects)
         writer.list(one.word for one in self.missing)
         writer.words(len(self.parties))
@@ -114,11 +114,11 @@ class Record:
     def read(cls, reader: Reader) -> Record:
         """RemoteError MALFORMED for what `write` never gives."""
         call = Call.of_words(reader.list(), reader.text())
-        coordinator, number, proposal, stage, vote, least, is_short, final, is_handed = (
+        coordinator, number, proposal, stage, vote, least, is_short, final, is_dispatched = (
             reader.word() for _ in range(9)
         )
         limits = (MAX_PLACE, MAX_NUMBER, MAX_TIMESTAMP, max(Stage), max(Vote), MAX_TIMESTAMP, 1, MAX_TIMESTAMP, 1)
-        found = (coordinator, number, proposal, stage, vote, least, is_short, final, is_handed)
+        found = (coordinator, number, proposal, stage, vote, least, is_short, final, is_dispatched)
         if any(value > limit for value, limit in zip(found, limits, strict=True)):
             raise RemoteError(DropReason.MALFORMED, "a record of a call that cannot be")
         return cls(
@@ -133,7 +133,7 @@ class Record:
             least=least,
             is_short=bool(is_short),
             final=final,
-            is_handed=bool(is_handed),
+            is_dispatched=bool(is_dispatched),
             parties=dict(reader.many(lambda: (reader.word(), Party(reader.word(), reader.word())))),
         )
 
@@ -227,7 +227,7 @@ class Order:
             insort(self._queues.setdefault(one, []), key)
 
     def finish(self, key: Key, final: Key, objects: tuple[Reference, ...]) -> list[CallId]:
-        """It is final now, at a key that is not less. Returns who may go out because of it, in the order of keys."""
+        """It is final now, at a key that is not less. Returns the calls that may go out now, in the order of keys."""
         assert key <= final, "a final timestamp is at least every proposal"
         self._finals[final.id] = (final, objects)
         touched = {final.id: final}
@@ -238,14 +238,14 @@ class Order:
         return self._take(touched)
 
     def drop(self, key: Key, objects: Iterable[Reference]) -> list[CallId]:
-        """Nothing comes of this call, which is not final. Returns who may go out because of it."""
+        """Nothing comes of this call, which is not final. Returns the calls that may go out because of it."""
         touched: dict[CallId, Key] = {}
         for one in objects:
             self._remove(one, key, touched)
         return self._take(touched)
 
     def forget(self, objects: Iterable[Reference]) -> list[CallId]:
-        """These objects exist no more; nothing waits because of them. Returns who may go out because of it."""
+        """These objects exist no more; nothing waits because of them. Returns the calls that may go out now."""
         gone = frozenset(objects)
         touched: dict[CallId, Key] = {}
         for one in sorted(gone):
@@ -257,7 +257,7 @@ class Order:
         return self._take(touched)
 
     def _take(self, touched: dict[CallId, Key]) -> list[CallId]:
-        """Whoever may go out among the `touched`, and whoever may go out because of them; least key first."""
+        """Calls among the `touched` that may go out, and those that may go out because of them; least key first."""
         gone: list[CallId] = []
         while touched:
             name = min(touched, key=touched.__getitem__)

@@ -1,22 +1,12 @@
-"""What a machine hands to its objects next: ordered calls as the log gives them, direct messages as they come.
+"""What a machine gives its objects next: ordered calls as the log gives them, direct messages as they come.
 
-A direct message carries the highest timestamp that its sender's machine knew of (`after`): of calls that it had made or
-got, or of which another direct message told. It waits until nothing up to that timestamp can still be handed out here:
-an ordered call of its past could be among that, and what its object asks of others here next would pass it. Then a
-later call for its object must wait in turn, or the direct message would be overtaken by what its sender said after it:
+A direct message carries the highest timestamp that its sender's machine knew of (`after`). The argument:
+docs/protocols/objects.md.
 
     direct message   waits until the log is complete up to `after`, for earlier ones of its source, and for calls up to
-                     `after` that wait here
+                     `after` that wait here; at most `patience_ns`
     ordered call     waits until the log is complete up to its timestamp, for direct messages for one of its objects
                      that came before it and have an earlier `after`, and for earlier calls that wait here
-
-So a machine gets all of its ordered calls in the order of their timestamps, not only those of each object. It has to:
-a call for this machine or space alone is put between two of them, at several objects at once. If another object had
-got calls in another order, no one order would agree with both.
-
-Everything waits only for what is earlier by timestamp, so nothing waits for ever as long as the log goes on; where
-other sub-networks are ahead, its clock is pushed (`awaited`). Where it does not go on (a minority, an atomic call in
-doubt) a direct message goes out after `patience_ns`: more than it takes to give up a call that is not atomic.
 """
 
 from __future__ import annotations
@@ -35,7 +25,7 @@ IsComplete = Callable[[int], bool]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
     """`call` is for `objects` of ours. `timestamp`: of an ordered call; of a direct message what it comes after.
-    `source`: who sent a direct message; None: the log."""
+    `source`: the sender of a direct message; None: the log."""
 
     call: Call
     objects: tuple[Reference, ...]

@@ -23,8 +23,8 @@ from node.objects.manager.local import (
     MACHINE,
     SPACE_BASE,
     LocalCore,
+    call_message,
     drop_message,
-    hand_message,
     news_message,
     reports_of,
 )
@@ -207,7 +207,7 @@ class LocalManagers:
     def dispatch(self, call: Call, objects: Iterable[Reference]) -> None:
         """These objects of ours get the call now."""
         for places in self.by_space(objects):
-            self.tell(places[0], hand_message(call.id, places, call.payload))
+            self.tell(places[0], call_message(call.id, places, call.payload))
 
     def drop(self, call: Call, objects: Iterable[Reference]) -> None:
         """They will not get what they were asked to vote on."""
@@ -242,7 +242,7 @@ def _space_of(place: int) -> int:
 
 
 class DistantCore(Core):
-    """Of one address space. It is idle: whoever holds the processes knows whether they are."""
+    """Of one address space. It is idle: the holder of the processes knows whether they are."""
 
     can_submit = True
     is_idle = True

@@ -11,8 +11,8 @@ cumulatively, retransmitted when the time-out of the round trip passes. A sender
 upwards: their *session*. The newest stream of the newest incarnation is the only one that a receiver knows of each
 machine.
 
-- The target's incarnation may be unknown at first (0: whoever lives); its first word binds the stream to it. Nothing
-  that one incarnation has acknowledged is ever sent to a later one.
+- The target's incarnation may be unknown at first (0: the one that lives); its first word binds the stream to it.
+  Nothing that one incarnation has acknowledged is ever sent to a later one.
 - A later incarnation of the target ends the stream: what is unacknowledged has failed (ENDED).
 - No new acknowledgement for `patience_ns`: what is unacknowledged and what waits has failed (SILENT), and the next
   message opens the next session. The receiver takes that up at 1: what failed leaves no gap behind. A sender that was
@@ -25,9 +25,9 @@ without a word of that stream it forgets them (its sender has ended, or sends th
 sender keeps at most MOST_WAITING messages for each incarnation, for at most MOST_INCARNATIONS incarnations of a
 machine; what exceeds that fails at once (FULL).
 
-Liars. A message whose words cannot be is refused before anything has changed. Nothing here is signed: who writes
-datagrams in the name of a peer can acknowledge, end or block its streams, as he can in every protocol of this house;
-he cannot make us keep more than the bounds above, and cannot stop us.
+A message whose words cannot be is refused before anything has changed. Nothing here is signed: an enemy that writes
+datagrams in the name of a peer can acknowledge, end or block its streams, but cannot make us keep more than the bounds
+above.
 
 Wire. OBJECTS_DIRECT: `seq` number in the stream; words: to (incarnation addressed 16 bits, session 32), back
 (incarnation and session of the stream that is acknowledged on the way, 0: none), position acknowledged, after, heard.
@@ -41,7 +41,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from node.core import MAX_INCARNATION, Membership
@@ -121,34 +121,30 @@ class Failed:
 Event: TypeAlias = Arrival | Acknowledged | Failed
 
 
+@dataclass(slots=True)
 class _Sent:
     """One message of a stream, waiting or under way."""
 
-    __slots__ = ("direct", "first_ns", "number", "sent_ns", "tries")
-
-    def __init__(self, number: int, direct: Direct) -> None:
-        self.number = number
-        self.direct = direct
-        self.first_ns = 0
-        self.sent_ns = 0
-        self.tries = 0
+    number: int
+    direct: Direct
+    first_ns: int = 0
+    sent_ns: int = 0
+    tries: int = 0
 
 
+@dataclass(slots=True)
 class _Outgoing:
     """A stream of ours. `progress_ns`: when it last had nothing to wait for, or was acknowledged."""
 
-    __slots__ = ("acked", "incarnation", "last", "progress_ns", "queue", "round_trip", "session", "unacked")
-
-    def __init__(self, incarnation: Incarnation, session: int, round_trip: RoundTrip) -> None:
-        self.incarnation = incarnation
-        self.session = session
-        self.round_trip = round_trip
-        self.last = 0
-        """Of those transmitted; `acked` of those acknowledged. The numbers between are the keys of `unacked`."""
-        self.acked = 0
-        self.unacked: dict[int, _Sent] = {}
-        self.queue: deque[_Sent] = deque()
-        self.progress_ns = 0
+    incarnation: Incarnation
+    session: int
+    round_trip: RoundTrip
+    last: int = 0
+    """Of those transmitted; `acked` of those acknowledged. The numbers between are the keys of `unacked`."""
+    acked: int = 0
+    unacked: dict[int, _Sent] = field(default_factory=dict)
+    queue: deque[_Sent] = field(default_factory=deque)
+    progress_ns: int = 0
 
     @property
     def buffered(self) -> int:
@@ -171,18 +167,16 @@ class _Outgoing:
         return tuple((sent.number, sent.direct) for sent in (*self.unacked.values(), *self.queue))
 
 
+@dataclass(slots=True)
 class _Incoming:
     """The stream of a peer: everything up to `position` has gone to the owner, `buffered` waits for what is missing."""
 
-    __slots__ = ("buffered", "heard_ns", "is_ack_due", "position", "stream")
-
-    def __init__(self, stream: tuple[int, int]) -> None:
-        self.stream = stream
-        """Incarnation of its sender, session: a later one is greater."""
-        self.position = 0
-        self.buffered: dict[int, Message] = {}
-        self.is_ack_due = False
-        self.heard_ns = 0
+    stream: tuple[int, int]
+    """Incarnation of its sender, session: a later one is greater."""
+    position: int = 0
+    buffered: dict[int, Message] = field(default_factory=dict)
+    is_ack_due: bool = False
+    heard_ns: int = 0
 
 
 class _Words(NamedTuple):
@@ -237,7 +231,7 @@ class DirectChannels:
 
     def first_open(self, member: int) -> int | None:
         """The lowest number of ours that `member` has not acknowledged and that has not failed; None: there is none.
-        Whoever waits until something has arrived waits for this to be later, or None."""
+        Something has arrived when this is later, or None."""
         firsts = (stream.first for stream in self._outgoing.get(member, ()))
         return min((first.number for first in firsts if first is not None), default=None)
 
@@ -315,7 +309,7 @@ class DirectChannels:
             if stream.incarnation.incarnation == incarnation or incarnation == 0:
                 return stream if stream.buffered < MOST_WAITING else Failure.FULL
             if stream.incarnation.incarnation == 0:
-                # Nobody has answered yet: this incarnation is who the earlier messages are for, too.
+                # Nobody has answered yet: the earlier messages are for this incarnation, too.
                 stream.incarnation = Incarnation(target.member, incarnation)
                 return stream if stream.buffered < MOST_WAITING else Failure.FULL
         session = self._sessions.get(target.member, 0) + 1
@@ -488,7 +482,7 @@ class DirectChannels:
     ) -> _Outgoing | None:
         """Ours that this acknowledges, None if it is over. RemoteError: nobody can have received what we never sent."""
         incarnation, session = stream
-        if incarnation not in (0, self._us.incarnation) and incarnation > self._us.incarnation:
+        if incarnation > self._us.incarnation:
             raise RemoteError(
                 DropReason.MALFORMED, f"an acknowledgement of our incarnation {incarnation}, which is to come"
             )
@@ -504,7 +498,7 @@ class DirectChannels:
 
     def _has_spoken(self, message: Message, out: list[Effect]) -> bool:
         """An incarnation speaks to us; False: a later one has done so before. The first word of an incarnation ends its
-        forerunners, and binds the stream that was for whoever lives."""
+        forerunners, and binds the stream that was for the one that lives."""
         member, incarnation = message.origin, message.incarnation
         known = self._incarnations.get(member, 0)
         if incarnation < known:

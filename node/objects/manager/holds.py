@@ -1,38 +1,11 @@
 """Which requests of a machine may start while earlier ones of it are under way: none overtakes an earlier one.
 
 Paper 004, end of section 4: a message that a lower manager could deliver by itself waits for an earlier one that had to
-go higher. The paper says it of single senders; here it holds for all requests of a machine, because its objects can
-tell each other of what they have sent.
-
-A request takes one of four routes. To say that R passes Q means that R may start while Q, earlier, is not done:
-
-    Q, R            MACHINE (all objects here)   DIRECT (one target)            LOG (a sub-network orders it)
-    MACHINE         no                           no                             no
-    DIRECT waits    unless Q is for us           unless the target is the same  unless R covers Q's target
-    DIRECT started  yes                          yes (one channel, FIFO)        unless R covers Q's target
-    LOG not final   unless Q covers us           only if R is for us, and Q     see below
-                                                 does not cover us
-    LOG final       unless Q covers us           unless R's target is us, and   yes
-                                                 Q covers us
-
-What leaves the machine past the order waits until all that was asked for before has its timestamp, and tells its target
-the highest one (`Direct.after`): its target may cause a call that reaches an object of Q before Q does, and the objects
-here that told each other of Q have no timestamp for that. This is what keeps causality beyond single senders; it
-delays replies by one round of the log where a machine calls and answers at the same time.
+go higher. The table of which request waits for which, and why: docs/protocols/objects.md.
 
 A direct message that is acknowledged, a LOG request that is final and delivered here (or not for us), a MACHINE request
-that is delivered are done.
-LOG after LOG, Q started: both are numbered by our own log, and Q covers no sub-network that R does not cover. For all
-of these then see Q before R, propose later timestamps for R, and the greatest of R's proposals exceeds that of Q's. In
-all other cases R waits until Q's timestamp is known, and asks for a later one.
-
-Nobody knows whom a call to a group covers before its place in the order: as Q it covers everybody, as R its home alone.
-
-MEMBERS is a call to a group that wants no order: its members are looked up, then it goes to each of them directly. It
-may be for anybody, here too, and what it looks up must be what earlier operations have left. So as R it passes a DIRECT
-that has started, and nothing else; nothing passes it.
-
-Pure bookkeeping; what becomes of a request that may start is its owner's.
+that is delivered are done. Which machines a call to a group covers is not known before its place in the order: as the
+earlier request it covers all of them, as the later one its home alone.
 """
 
 from __future__ import annotations
@@ -148,7 +121,7 @@ class Holds:
         self._waiting -= 1
 
     def _passes(self, earlier: _Open, later: Hold) -> bool:
-        """The table in the module's text."""
+        """The table of docs/protocols/objects.md."""
         route = earlier.hold.route
         if route in (Route.MACHINE, Route.MEMBERS):
             return False

@@ -6,20 +6,18 @@ objects in the order in which it comes (rule 2). It works off one thing after an
 order here, and it agrees with every order decided higher up, which reaches all spaces through one queue each.
 
 No overtaking (the end of section 4). A call that we could deliver ourselves waits while an earlier one, passed on, may
-still come down to this space; all later ones wait behind it, so that they overtake nobody either. The paper names the
-calls of one manager, not of one object: so what an object caused others here to ask stays behind its cause, too. An
-earlier call is over for us when
+still come down to this space; all later ones wait behind it. The paper names the calls of one manager, not of one
+object: so what an object caused others here to ask stays behind its cause, too. An earlier call is over for us when
 
 - it has come down, to all of our objects that it is for;
 - or news say that it will not: ABORTED, NO_GROUP, REFUSED; UNREACHABLE, for those of our objects that they name, or
   without names for all; RESOLVED without an object of ours; or the manager above drops it.
 
 Atomicity. A call in this space that shall reach all or none is delivered only if all its objects exist. For wider ones
-we are the leaves of the two-phase commit: asked to prepare, we vote yes if all that are named exist. We need no log: a
-incarnation that ends takes its objects along, and there is nothing that a later one could carry out.
-
-Who exists is told by APPEAR and VANISH. It matters to votes alone: a call that is not atomic, or was voted for before,
-is delivered to a place where nobody is any more, and the application there answers that the object is dead.
+we are the leaves of the two-phase commit: asked to prepare, we vote yes if all that are named exist. We need no log: an
+incarnation that ends takes its objects along. APPEAR and VANISH say which objects exist. It matters to votes alone: a
+call that is not atomic, or was voted for before, is delivered to a place without an object, and the application there
+answers that the object is dead.
 
 Between the managers nothing is lost or reordered (one process, or a pipe). Words:
 
@@ -74,7 +72,7 @@ _DROP, _PREPARE = 0, 1
 _CONTROL = Flag.CONTROL.value
 
 
-def hand_message(call: CallId, places: tuple[int, ...], payload: bytes) -> Message:
+def call_message(call: CallId, places: tuple[int, ...], payload: bytes) -> Message:
     """Down: deliver this call to these objects of the space."""
     return _down(Kind.OBJECTS_CALL, call, words=places, payload=payload)
 
@@ -85,7 +83,7 @@ def prepare_message(call: CallId, places: tuple[int, ...]) -> Message:
 
 
 def drop_message(call: CallId) -> Message:
-    """Down: this call will not be delivered to the space any more, whoever asked for it and whatever was voted."""
+    """Down: this call will not be delivered to the space any more, whatever was asked and voted."""
     return _down(Kind.OBJECTS_ENTRY, call, words=(_DROP,), flags=_CONTROL)
 
 
@@ -156,21 +154,15 @@ class _Passed:
 
 
 class LocalCore(Core):
-    """See the module's text. `objects`: places 1 to this number of the space exist from the start."""
+    """See the module's text."""
 
-    def __init__(
-        self, *, membership: Membership, space: int, objects: int = 0, most_waiting: int = MOST_WAITING
-    ) -> None:
+    def __init__(self, *, membership: Membership, space: int) -> None:
         if not 0 <= space < MAX_SPACES:
             raise LocalError(f"address spaces are numbered from 0 to {MAX_SPACES - 1}, not {space}")
-        if not 0 <= objects < OBJECTS_IN_SPACE:
-            raise LocalError(f"a space has at most {OBJECTS_IN_SPACE - 1} objects, not {objects}")
         self._us = membership
         self._incarnation = (membership.member, membership.incarnation)
         self._space = space
-        self._most_waiting = most_waiting
-        first = space * OBJECTS_IN_SPACE + 1
-        self._exist = set(range(first, first + objects))
+        self._exist: set[int] = set()
         self._plans: dict[tuple[int, ...], _Plan] = {}
         self._waiting: deque[_Asked] = deque()
         """Calls that may not go out yet, in order; the first is one that we deliver ourselves."""
@@ -184,7 +176,7 @@ class LocalCore(Core):
 
     @property
     def can_submit(self) -> bool:
-        return len(self._waiting) < self._most_waiting
+        return len(self._waiting) < MOST_WAITING
 
     @property
     def is_idle(self) -> bool:
@@ -194,10 +186,6 @@ class LocalCore(Core):
     def buffered(self) -> int:
         """Calls that wait here for earlier ones."""
         return len(self._waiting)
-
-    def exists(self, place: int) -> bool:
-        """Whether the application has said that there is an object with this number."""
-        return place in self._exist
 
     def on_start(self, now_ns: int) -> list[Effect]:
         return []
@@ -229,7 +217,7 @@ class LocalCore(Core):
         out: list[Effect] = []
         match message.kind:
             case Kind.OBJECTS_CALL:
-                self._on_hand(message, out)
+                self._on_call(message, out)
             case Kind.OBJECTS_ENTRY:
                 self._on_entry(message, out)
             case Kind.OBJECTS_NEWS:
@@ -320,7 +308,7 @@ class LocalCore(Core):
 
     # What comes down.
 
-    def _on_hand(self, message: Message, out: list[Effect]) -> None:
+    def _on_call(self, message: Message, out: list[Effect]) -> None:
         call = _id_of(message)
         places = self._places_of(message.words)
         self._prepared.discard(call)
@@ -335,7 +323,7 @@ class LocalCore(Core):
             raise RemoteError(DropReason.MALFORMED, "neither a question nor a decision")
         if message.words[0] == _PREPARE:
             places = self._places_of(message.words[1:])
-            # Asked again, we say the same: a yes binds, whoever has vanished meanwhile.
+            # Asked again, we say the same: a yes binds, though objects may have vanished.
             is_yes = call in self._prepared or all(place in self._exist for place in places)
             if is_yes:
                 self._prepared.add(call)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from node.effects import Report, Send, Timer
 from node.objects.addresses import News, NewsKind, Operation, Reference
-from node.objects.log.entries import Answer, Call, CallId, Drop, Hand, Missed, Prepare, Step, Tell, message_of
+from node.objects.log.entries import Answer, Call, CallId, Dispatch, Drop, Missed, Prepare, Step, Tell, message_of
 from node.objects.manager.agenda import Agenda, IsComplete, Item
 from node.objects.manager.context import Context
 from node.objects.manager.direct import Incarnation
@@ -89,7 +89,7 @@ class Steps:
     def _carry_out(self, step: Step) -> None:
         context = self._context
         match step:
-            case Hand(call=call, timestamp=timestamp):
+            case Dispatch(call=call, timestamp=timestamp):
                 self._decided(call)
                 objects = context.mine(step.objects)
                 if objects:

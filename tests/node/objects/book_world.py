@@ -24,9 +24,9 @@ from node.objects.log.entries import (
     Called,
     CallId,
     Crossing,
+    Dispatch,
     Drop,
     Entry,
-    Hand,
     Key,
     Missed,
     Prepare,
@@ -268,7 +268,7 @@ class World:
 
     def _do(self, machine: Machine, step: Step, *, is_first: bool) -> None:
         match step:
-            case Hand():
+            case Dispatch():
                 for one in step.objects:
                     if one[:2] == (machine.member, machine.incarnation):
                         self._hand(machine, step, one)
@@ -287,7 +287,7 @@ class World:
             case _:
                 pass
 
-    def _hand(self, machine: Machine, step: Hand, one: Reference) -> None:
+    def _hand(self, machine: Machine, step: Dispatch, one: Reference) -> None:
         call, group = step.call, step.call.addressing.group
         self.sequences[one].append(Key(step.timestamp, call.id))
         machine.heard = max(machine.heard, step.timestamp)

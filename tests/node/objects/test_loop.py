@@ -138,7 +138,7 @@ def test_the_outside_world_is_refused(outside: Callable[[], Any]) -> None:
         with pytest.raises(LocalError, match="a program of objects has no"):
             await outside()
         asyncio.get_running_loop().set_debug(False)
-        with pytest.raises(LocalError, match="debug"):
+        with pytest.raises(LocalError, match="debug mode"):
             asyncio.get_running_loop().set_debug(True)
 
     run(main)
