@@ -241,11 +241,6 @@ class Space:
         return self.loop.create_task(main, context=self.context.copy())
 
     @property
-    def asking(self) -> Reference:
-        """Whose code is running: an object of this space, or its program."""
-        return self._activity().reference
-
-    @property
     def under_way(self) -> int:
         """Calls and operations that wait for an answer."""
         return len(self._under_way) + len(self._operations)

@@ -107,10 +107,6 @@ class Book:
         """Of each space elsewhere, what became of its last call here: the news may have been lost."""
 
     @property
-    def place(self) -> int:
-        return self._place
-
-    @property
     def epoch(self) -> int:
         return self._commit.epoch
 
@@ -194,10 +190,6 @@ class Book:
         if road.epoch > self._commit.epoch_of(road.place):
             return (Reborn(place=road.place, epoch=road.epoch),)
         return (entry,) if self._commit.wanted(entry) else ()
-
-    def awaits_vote(self, name: CallId) -> bool:
-        """Whether this call waits for what we vote."""
-        return self._commit.awaits_vote(name)
 
     def has_everything(self, member: int, timestamp: int) -> bool:
         """Whether nothing up to this timestamp can go out any more to objects of this machine of ours."""

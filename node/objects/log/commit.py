@@ -63,10 +63,6 @@ class Commit:
     def buffered(self) -> int:
         return len(self._records)
 
-    def awaits_vote(self, name: CallId) -> bool:
-        record = self._records.get(name)
-        return record is not None and record.stage is Stage.OPEN and record.vote is Vote.NONE
-
     def is_ours(self, reference: Reference) -> bool:
         return self._place_of.get(reference.member) == self._place
 

@@ -235,10 +235,6 @@ class DirectChannels:
         firsts = (stream.first for stream in self._outgoing.get(member, ()))
         return min((first.number for first in firsts if first is not None), default=None)
 
-    def incarnation_of(self, member: int) -> int:
-        """The newest incarnation of `member` that has spoken to us; 0: none has."""
-        return self._incarnations.get(member, 0)
-
     def drain(self) -> list[Event]:
         """What the owner must know since the last time, in order. To be asked after every other call."""
         events, self._events = self._events, []

@@ -373,9 +373,8 @@ class World:
 
     def _vote_late(self, master: Machine) -> None:
         """The time for votes is over."""
-        for name in self.calls:
-            if master.book.awaits_vote(name):
-                self._submit(master, Voted(id=name, is_yes=False))
+        for prepare in master.book.open_votes():
+            self._submit(master, Voted(id=prepare.call.id, is_yes=False))
 
     # Small things.
 

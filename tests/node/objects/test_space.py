@@ -319,7 +319,7 @@ def test_tasks_of_a_method_call_as_its_object() -> None:
     async def main(space: Space) -> None:
         relay, counter = space.create(Relay()), space.create(Counter())
         assert await relay.by_children(counter) == [1, 3, 6]
-        assert space.asking == space.program
+        assert space._activity().reference == space.program
 
     run(main)
 
