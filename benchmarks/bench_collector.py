@@ -24,7 +24,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from analysis.capture.decode import decode_frames
 from benchmarks.rows import Compared, Row, Watch, at_least, at_most, shown, take_turns
+from collector.parse import batches, map_capture, read_interfaces
 
 PROGRAMS = ("dumpcap", "tshark", "editcap", "unshare", "ip")
 
@@ -193,8 +195,6 @@ def _wait_until_idle(pid: int) -> None:
 
 
 def _count(path: Path) -> int:
-    from collector.parse import batches, map_capture, read_interfaces
-
     head, buffer = read_interfaces(path), map_capture(path)
     return sum(
         len(frames) for frames in batches(buffer, start=head.first_offset, end=len(buffer), interfaces=head.interfaces)
@@ -299,9 +299,6 @@ def _used_s() -> float:
 
 
 def _parse_all(path: Path, expected: int) -> None:
-    from analysis.capture.decode import decode_frames
-    from collector.parse import batches, map_capture, read_interfaces
-
     head, buffer = read_interfaces(path), map_capture(path)
     count = 0
     for frames in batches(buffer, start=head.first_offset, end=len(buffer), interfaces=head.interfaces):

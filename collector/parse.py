@@ -51,7 +51,7 @@ from collector.blocks import (
     statistics_of,
     what_else,
 )
-from collector.records import CaptureError, Frames, PortDirection
+from collector.records import FRAME_ROW, CaptureError, Frames, PortDirection
 from collector.walk import MIN_BLOCK_BYTES, Buffer, Mask, Offsets, Walk, gather, overlapping, walk, walk_even
 
 FRAMES_PER_BATCH = 1 << 14
@@ -445,15 +445,7 @@ class _Heads(NamedTuple):
     options_end: Offsets
 
     def select(self, rows: Mask) -> _Heads:
-        return _Heads(
-            interface=self.interface[rows],
-            ticks=self.ticks[rows],
-            captured=self.captured[rows],
-            length=self.length[rows],
-            data=self.data[rows],
-            options=self.options[rows],
-            options_end=self.options_end[rows],
-        )
+        return _Heads._make(column[rows] for column in self)
 
 
 def _packet_blocks(buffer: Buffer, blocks: Offsets, interfaces: Interfaces) -> Frames:
@@ -511,16 +503,10 @@ def _rare_packet_blocks(buffer: Buffer, blocks: Offsets, kind: npt.NDArray[Any],
         _simple_packet_blocks(buffer, blocks[kind == SIMPLE_PACKET], interfaces),
     )
     by_offset = np.argsort(np.concatenate([part.offset for part in parts]))
-    return Frames(
-        time_ns=np.concatenate([part.time_ns for part in parts])[by_offset],
-        interface=np.concatenate([part.interface for part in parts])[by_offset],
-        direction=np.concatenate([part.direction for part in parts])[by_offset],
-        length=np.concatenate([part.length for part in parts])[by_offset],
-        captured=np.concatenate([part.captured for part in parts])[by_offset],
-        offset=np.concatenate([part.offset for part in parts])[by_offset],
-        stop=0,
-        damaged=sum(part.damaged for part in parts),
-    )
+    columns: dict[str, Any] = {
+        column.name: np.concatenate([getattr(part, column.name) for part in parts])[by_offset] for column in FRAME_ROW
+    }
+    return Frames(**columns, stop=0, damaged=sum(part.damaged for part in parts))
 
 
 def _obsolete_packet_blocks(buffer: Buffer, blocks: Offsets, interfaces: Interfaces) -> Frames:

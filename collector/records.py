@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -132,18 +132,8 @@ class Frames:
 
     def select(self, rows: slice | npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> Frames:
         """The same capture, only these rows."""
-        return Frames(
-            time_ns=self.time_ns[rows],
-            interface=self.interface[rows],
-            direction=self.direction[rows],
-            length=self.length[rows],
-            captured=self.captured[rows],
-            offset=self.offset[rows],
-            stop=self.stop,
-            problem=self.problem,
-            truncated=self.truncated,
-            damaged=self.damaged,
-        )
+        columns: dict[str, Any] = {column.name: getattr(self, column.name)[rows] for column in FRAME_ROW}
+        return replace(self, **columns)
 
 
 class Column(NamedTuple):

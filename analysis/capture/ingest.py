@@ -295,11 +295,6 @@ def _merged(parts: Sequence[pa.Table], keys: Sequence[str], most: int | None = N
     return rows
 
 
-def _named(rows: Rows, column: str, words: Sequence[str | None]) -> Rows:
-    """Words in place of their codes."""
-    return [row | {column: words[row[column]]} for row in rows]
-
-
 def _frame_class(is_trace: Mask, is_ours: Mask, flags: npt.NDArray[Any]) -> npt.NDArray[np.int8]:
     """Each frame is counted once: a copy of something sent before is a retransmission whatever it carries."""
     code = FRAME_CLASSES.index

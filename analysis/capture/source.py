@@ -118,10 +118,15 @@ class CaptureReader(DataSourceReader):
         return [Pieces(group) for group in _grouped(pieces)] or [Pieces(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        keep_imports()
-        assert isinstance(partition, Pieces)
-        for piece in partition.pieces:
-            yield from read_piece(piece, self.schema, self.table)
+        return read_pieces(partition, self.schema, self.table)
+
+
+def read_pieces(partition: InputPartition, schema: T.StructType, table: str) -> Iterator[pa.RecordBatch]:
+    """What one task does."""
+    keep_imports()
+    assert isinstance(partition, Pieces)
+    for piece in partition.pieces:
+        yield from read_piece(piece, schema, table)
 
 
 def read_piece(piece: Piece, schema: T.StructType, table: str) -> Iterator[pa.RecordBatch]:

@@ -35,11 +35,10 @@ from analysis.capture.source import (
     Pieces,
     checked_schema,
     number_option,
-    read_piece,
+    read_pieces,
     require_ethernet,
     table_schema,
 )
-from analysis.engine.tasks import keep_imports
 from analysis.errors import AnalysisError
 from collector.blocks import INTERFACE_DESCRIPTION, SECTION_HEADER, CutOffError, Interfaces, Layout
 from collector.parse import add_interfaces, map_capture, read_head
@@ -201,10 +200,7 @@ class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [Pieces([piece]) for piece in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        keep_imports()
-        assert isinstance(partition, Pieces)
-        for piece in partition.pieces:
-            yield from read_piece(piece, self.schema, self.table)
+        return read_pieces(partition, self.schema, self.table)
 
 
 class CaptureSource(DataSource):
@@ -218,19 +214,18 @@ class CaptureSource(DataSource):
         return table_schema(self._table)
 
     def reader(self, schema: T.StructType) -> DataSourceReader:
-        path = self.options.get("path")
-        if path is None:
-            raise AnalysisError(f"{FORMAT}: give the capture, for example .load('capture.pcapng')")
-        return CaptureReader(path, checked_schema(schema, self._table), self._table, self._parts)
+        return CaptureReader(self._path(), checked_schema(schema, self._table), self._table, self._parts)
 
     def streamReader(self, schema: T.StructType) -> DataSourceStreamReader:  # noqa: N802  (Spark's name)
+        batch = number_option(self.options.get("batchBytes"), "batchBytes")
+        schema = checked_schema(schema, self._table)
+        return CaptureStream(self._path(" to follow"), schema, self._table, parts=self._parts, batch_bytes=batch)
+
+    def _path(self, what_for: str = "") -> str:
         path = self.options.get("path")
         if path is None:
-            raise AnalysisError(f"{FORMAT}: give the capture to follow, for example .load('capture.pcapng')")
-        batch = number_option(self.options.get("batchBytes"), "batchBytes")
-        return CaptureStream(
-            path, checked_schema(schema, self._table), self._table, parts=self._parts, batch_bytes=batch
-        )
+            raise AnalysisError(f"{FORMAT}: give the capture{what_for}, for example .load('capture.pcapng')")
+        return path
 
     @property
     def _parts(self) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
 import numpy as np
@@ -53,15 +53,7 @@ class Samples:
         return len(self.peer)
 
     def select(self, rows: slice | Mask | npt.NDArray[np.intp]) -> Samples:
-        return Samples(
-            peer=self.peer[rows],
-            sent_ns=self.sent_ns[rows],
-            arrive_ns=self.arrive_ns[rows],
-            copies=self.copies[rows],
-            length=self.length[rows],
-            is_multicast=self.is_multicast[rows],
-            is_near=self.is_near[rows],
-        )
+        return Samples(**{column.name: getattr(self, column.name)[rows] for column in fields(self)})
 
 
 class Delays(NamedTuple):

@@ -322,8 +322,6 @@ class Guard:
 def main(conductor_pid: int, run_id: str) -> None:
     """Wait for the end of the conductor, then remove the containers of `run_id`."""
     _wait_for_the_end(conductor_pid)
-    from netem.runtimes.daemon import remove_containers  # here, so that a guard at rest stays small
-
     remove_containers(run_id, settle=True)
 
 
