@@ -299,6 +299,16 @@ class Proxy(Pointed):
     kind: ClassVar[type[Remote]] = Remote
     """The class whose methods this proxy has."""
     default_options: Options = DEFAULT
+    _callee: ClassVar[str]
+    """The attribute that says what it stands for: proxies of the same are equal."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Proxy):
+            return False
+        return bool(getattr(self, self._callee) == getattr(other, other._callee))
+
+    def __hash__(self) -> int:
+        return hash(getattr(self, self._callee))
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"{self.kind.__name__} exports no {name!r}; others reach only what it exports")

@@ -100,6 +100,7 @@ class GroupRef(Proxy):
     """The proxy of a replicated group."""
 
     __slots__ = ("id", "space")
+    _callee = "id"
 
     def __init__(self, space: Space, name: GroupId) -> None:
         self.space = space
@@ -111,12 +112,6 @@ class GroupRef(Proxy):
     @property
     def pointer(self) -> Pointer:
         return Pointer(SHAPE_GROUP, (self.id.word,), kind_name(self.kind))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, GroupRef) and other.id == self.id
-
-    def __hash__(self) -> int:
-        return hash(self.id)
 
     def __repr__(self) -> str:
         return f"<replicated group {self.id.number} of {self.kind.__name__}, made by member {self.id.member}>"
@@ -249,6 +244,7 @@ class UGroupRef(Proxy):
     """The proxy of such a group."""
 
     __slots__ = ("keeper", "space")
+    _callee = "keeper"
 
     def __init__(self, space: Space, keeper: Keeper) -> None:
         self.space = space
@@ -288,12 +284,6 @@ class UGroupRef(Proxy):
     @property
     def pointer(self) -> Pointer:
         return Pointer(SHAPE_UGROUP, (Space.reference_of(self.keeper).word,), kind_name(self.kind))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, UGroupRef) and other.keeper == self.keeper
-
-    def __hash__(self) -> int:
-        return hash(self.keeper)
 
     def __repr__(self) -> str:
         return f"<group of {self.kind.__name__} kept by {self.keeper!r}>"
@@ -401,6 +391,7 @@ class ListRef(Proxy):
     """The proxy behind an object list."""
 
     __slots__ = ("_space", "default_options", "references")
+    _callee = "references"
 
     def __init__(self, space: Space, references: tuple[Reference, ...], options: Options) -> None:
         self._space = space
@@ -420,12 +411,6 @@ class ListRef(Proxy):
         if len(words) > MAX_POINTER_WORDS:
             raise LocalError(f"a list of {len(self.references)} objects is too long to be passed")
         return Pointer(SHAPE_LIST, words, kind_name(self.kind))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ListRef) and other.references == self.references
-
-    def __hash__(self) -> int:
-        return hash(self.references)
 
     def __repr__(self) -> str:
         return f"<list of {len(self.references)} {self.kind.__name__}>"

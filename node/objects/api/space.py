@@ -58,9 +58,10 @@ K = TypeVar("K", bound=Remote)
 
 
 class Ref(Proxy):
-    """The proxy of one object. Equal when they name the same object."""
+    """The proxy of one object."""
 
     __slots__ = ("reference", "space")
+    _callee = "reference"
 
     def __init__(self, space: Space, reference: Reference) -> None:
         self.space = space
@@ -73,12 +74,6 @@ class Ref(Proxy):
     @property
     def pointer(self) -> Pointer:
         return Pointer(SHAPE_OBJECT, (self.reference.word,), kind_name(self.kind))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Ref) and other.reference == self.reference
-
-    def __hash__(self) -> int:
-        return hash(self.reference)
 
     def __repr__(self) -> str:
         member, incarnation, number = self.reference

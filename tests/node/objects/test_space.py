@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -30,21 +29,12 @@ from node.objects.api.loop import VirtualLoop
 from node.objects.api.replies import ReplyHandler
 from node.objects.api.space import MAX_UNDER_WAY, Space
 from node.objects.api.values import Pointer
-from tests.node.objects.samples import Counter
+from tests.node.objects.samples import Counter, run
 
-T = TypeVar("T")
 US = Origin(0, 1)
 THERE = Reference(1, 1, 2)
 ELSEWHERE = Reference(2, 1, 2)
 GROUP = GroupId(0, 1, 1, 1)
-
-
-def run(main: Callable[[Space], Awaitable[T]]) -> T:
-    """A program in virtual time; nothing may go wrong where nobody looks."""
-    loop = VirtualLoop()
-    result = loop.run_until_complete(alone(main))
-    assert loop.problems == []
-    return result
 
 
 class Relay(Remote):
