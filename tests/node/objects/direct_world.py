@@ -101,6 +101,15 @@ class World:
         datagram = self.wire[index] if keeps else self.wire.pop(index)
         self.arrive(datagram.target, datagram.source, decode_message(datagram.data))
 
+    def send_many(self, source: int, target: int, count: int) -> None:
+        for _ in range(count):
+            self.send(source, target)
+
+    def pass_all(self) -> None:
+        """Everything on the wire arrives, and what that sends."""
+        while self.wire:
+            self.pass_on()
+
     def arrive(self, target: int, source: int, message: Message) -> None:
         machine = self.machines[target]
         out: list[Effect] = []
