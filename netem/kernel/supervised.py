@@ -33,8 +33,7 @@ _NOT_THERE = (errno.ENOENT, errno.ENOTDIR)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
     """What an isolated process finds around it (netem.kernel.sandbox): an init that passes signals on and collects
-    orphans, a
-    host name, and at each place in `private` a directory of the host's, or with None an empty one in memory.
+    orphans, a host name, and at each place in `private` a directory of the host's, or with None an empty one in memory.
     """
 
     hostname: str

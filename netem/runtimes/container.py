@@ -1,4 +1,9 @@
-"""One node in one container: its streams, its end, its freeze. `netem.runtimes.docker` makes them."""
+"""One node in one container: its streams, its end, its freeze. `netem.runtimes.docker` makes them.
+
+An exit code does not say who was the killer: the kernel at a memory limit, or somebody at another terminal with
+`docker kill`. The daemon's events do, in their order (`Witness`): `oom` and `kill` come before the `die` that they
+cause. When the events end by themselves, the daemon is gone.
+"""
 
 from __future__ import annotations
 

@@ -146,11 +146,6 @@ def plan_carrier(topology: Topology, kernel: Kernel) -> tuple[AnyStep, ...]:
     return tuple(_carrier_steps(topology, kernel))
 
 
-def plan_node(topology: Topology, node: Node, kernel: Kernel) -> tuple[AnyStep, ...]:
-    """Wire a node whose namespace is held as `node_namespace(node)`."""
-    return plan_nodes(topology, (node,), kernel)
-
-
 def plan_nodes(topology: Topology, nodes: Sequence[Node], kernel: Kernel) -> tuple[AnyStep, ...]:
     """Wire several nodes, stage by stage, so that what belongs to one namespace is done in one go and all of them wait
     for their carriers together.
