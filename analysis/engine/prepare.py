@@ -34,7 +34,7 @@ def prepare() -> Path:
         return archive
     archive.parent.mkdir(parents=True, exist_ok=True)
     temporary = archive.with_name(f"{archive.name}.{os.getpid()}")
-    script = "from analysis import prepare; prepare.rehearse()"
+    script = "from analysis.engine import prepare; prepare.rehearse()"
     environment = os.environ | {session.TRAINING: str(temporary)}
     environment.pop("SPARK_MASTER", None)
     result = subprocess.run(
