@@ -66,10 +66,14 @@ def _rows(frames: Frames, data: bytes) -> list[tuple[int, int, int, int, bytes]]
     ]
 
 
+def _parsed(path: Path) -> Frames:
+    """The whole file at once."""
+    head, buffer = read_interfaces(path), map_capture(path)
+    return parse_blocks(buffer, start=head.first_offset, end=len(buffer), interfaces=head.interfaces)
+
+
 def _assert_same(path: Path) -> Frames:
-    data = path.read_bytes()
-    head = read_interfaces(path)
-    frames = parse_blocks(memoryview(data), start=head.first_offset, end=len(data), interfaces=head.interfaces)
+    data, frames = path.read_bytes(), _parsed(path)
     expected = [
         (_wrapped(p.time_ns), p.interface, p.direction, min(p.length, 2**31 - 1), p.data) for p in strict.read(path)
     ]
@@ -111,9 +115,7 @@ def test_every_time_resolution(tmp_path: Path, resolution: int) -> None:
     ticks = [0, 1, 999_999_999, 5 * 10**9 + 17, 2**40 + 12345, 2**63 + 5, 2**64 - 1]
     body = b"".join(packet(b"x" * 14, tick, port=n % 2) for n, tick in enumerate(ticks))
     path = _write(tmp_path / "a.pcapng", head + body)
-    data = path.read_bytes()
-    info = read_interfaces(path)
-    frames = parse_blocks(memoryview(data), start=info.first_offset, end=len(data), interfaces=info.interfaces)
+    frames = _parsed(path)
     expected = [_wrapped(p.time_ns) for p in strict.read(path)]
     # Beyond 2**-34 s the lowest bits of a fraction are given up: at most one nanosecond.
     tolerance = 1 if resolution & 0x80 and resolution & 0x7F > 34 else 0
@@ -215,8 +217,7 @@ def test_file_cut_off_at_any_byte_gives_the_whole_frames_before(tmp_path: Path, 
     whole = make(traffic(9))
     path = _write(tmp_path / "a.pcapng", whole)
     head = read_interfaces(path)
-    frames = parse_blocks(memoryview(whole), start=head.first_offset, end=len(whole), interfaces=head.interfaces)
-    rows = _rows(frames, whole)
+    rows = _rows(_parsed(path), whole)
     for cut in range(head.first_offset, len(whole)):
         part = whole[:cut]
         found = parse_blocks(memoryview(part), start=head.first_offset, end=cut, interfaces=head.interfaces)
@@ -261,9 +262,7 @@ def test_blocks_that_contradict_themselves_are_left_out_and_counted(tmp_path: Pa
     stranger = packet(b"s" * 40, port=9)
     short = block("<", 6, bytes(8))
     data = section() + interface() + packet(b"x" * 20) + bytes(liar) + stranger + short + packet(b"y" * 20)
-    path = _write(tmp_path / "a.pcapng", data)
-    head = read_interfaces(path)
-    frames = parse_blocks(memoryview(data), start=head.first_offset, end=len(data), interfaces=head.interfaces)
+    frames = _parsed(_write(tmp_path / "a.pcapng", data))
     assert len(frames) == 2
     assert frames.damaged == 3
     assert not frames.problem
@@ -273,9 +272,7 @@ def test_impossible_length_is_a_problem_and_no_truncation(tmp_path: Path) -> Non
     good = section() + interface() + packet(b"x" * 20)
     for length in (0, 8, 13, 2**31, 2**32 - 4):
         data = good + struct.pack("<II", 6, length) + bytes(100)
-        path = _write(tmp_path / "a.pcapng", data)
-        head = read_interfaces(path)
-        frames = parse_blocks(memoryview(data), start=head.first_offset, end=len(data), interfaces=head.interfaces)
+        frames = _parsed(_write(tmp_path / "a.pcapng", data))
         assert len(frames) == 1
         assert frames.stop == len(good)
         assert frames.problem == f"block at byte {len(good)} has the impossible length {length}"
@@ -285,7 +282,7 @@ def test_impossible_length_is_a_problem_and_no_truncation(tmp_path: Path) -> Non
 def test_batches_are_the_whole(tmp_path: Path) -> None:
     path = _write(tmp_path / "a.pcapng", pcapng(traffic(1000))[:-3])
     head, buffer = read_interfaces(path), map_capture(path)
-    whole = parse_blocks(buffer, start=head.first_offset, end=len(buffer), interfaces=head.interfaces)
+    whole = _parsed(path)
     parts = list(
         batches(buffer, start=head.first_offset, end=len(buffer), interfaces=head.interfaces, frames_per_batch=64)
     )
@@ -300,7 +297,7 @@ def test_batches_of_equal_frames_among_others_are_the_whole(tmp_path: Path) -> N
     data = pcapng([*traffic(50), *traffic(1)[:1] * 2500, *traffic(50)])
     path = _write(tmp_path / "a.pcapng", data[:-3])
     head, buffer = read_interfaces(path), map_capture(path)
-    whole = parse_blocks(buffer, start=head.first_offset, end=len(buffer), interfaces=head.interfaces)
+    whole = _parsed(path)
     for size in (64, 1024, 1 << 14):
         found = batches(
             buffer, start=head.first_offset, end=len(buffer), interfaces=head.interfaces, frames_per_batch=size
@@ -340,7 +337,7 @@ def _assert_split(path: Path, parts: int) -> None:
     found = [parse_blocks(buffer, start=a, end=b, interfaces=head.interfaces) for a, b in ranges]
     assert [frames.stop for frames in found] == [b for _, b in ranges]
     offsets = np.concatenate([frames.offset for frames in found])
-    whole = parse_blocks(buffer, start=head.first_offset, end=len(buffer), interfaces=head.interfaces)
+    whole = _parsed(path)
     assert offsets.tolist() == whole.offset.tolist()
 
 
