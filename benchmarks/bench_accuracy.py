@@ -27,8 +27,8 @@ from netem.errors import FabricError
 from netem.kernel.probe import pick, probe, processors_awake
 from netem.network import EmulatedNetwork, Kernel, KernelOption
 from testbed.cli.console import Console
-from testbed.run.capture import Capture
 from testbed.run.perform import Overrides, load_experiment, perform
+from testbed.run.wires import Capture
 from topologies.model import MULTICAST_GROUP, PROTOCOL_PORT, Impairment, Topology
 from topologies.shapes import one_partition, with_ports
 

@@ -144,7 +144,7 @@ class _End:
 
 
 def _ports(target: Target, idle_s: float) -> Ports:
-    """Wait for the head of the capture, and say whose its ports are."""
+    """The names behind the ports of a capture, once its head is written."""
     deadline = time.monotonic() + idle_s
     while (names := _interfaces(target.capture)) is None:
         if target.has_ended or time.monotonic() > deadline:

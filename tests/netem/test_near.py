@@ -18,7 +18,7 @@ from netem.network import EmulatedNetwork, KernelOption
 from node.host.config import Address
 from node.host.endpoint import Endpoint
 from testbed.run.nodes import MULTICAST_TTL
-from testbed.sim.frames import Framer
+from testbed.sim.capture import Framer
 from tests.netem.wired import Group, gather, inside, topology
 from topologies.model import MULTICAST_GROUP, PROTOCOL_PORT, Bus, Direction, Node, NodeName
 

@@ -26,7 +26,7 @@ import pytest
 from analysis.capture.decode import decode_frames
 from collector.parse import map_capture, parse_blocks, read_interfaces
 from testbed.paths import ROOT
-from testbed.sim.frames import Framer
+from testbed.sim.capture import Framer
 from tests.parity.cases import CASES, text
 from tests.testbed.orderbed_command import manifest_of, orderbed
 from topologies import load

@@ -1,10 +1,4 @@
-"""A simulation as a scene for space-time diagrams.
-
-tap = SightingTap()
-simulation = simulate(experiment, group=group, tap=tap)
-scene = scene_of(experiment.topology, simulation, tap)
-print(draw(compose(scene, Window(scene.first_ns, scene.last_ns))))
-"""
+"""What a simulation put on its wires, as a scene for space-time diagrams."""
 
 from __future__ import annotations
 
