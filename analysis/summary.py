@@ -29,7 +29,7 @@ from analysis.checks.by_message import RunFacts
 from analysis.checks.judgement import Staged
 from analysis.checks.properties import SECTIONS, Finding, Property
 from analysis.checks.sequences import Told
-from analysis.engine import session, staging, tasks
+from analysis.engine import session, tasks
 from analysis.errors import MachineError
 from analysis.inputs import RunInputs, read_run
 from analysis.metrics import (
@@ -80,13 +80,13 @@ def analyze(run_dir: Path, *, spark: SparkSession | None = None, on_progress: Sa
     on_progress("looking through the capture")
     capture = source.inspect(inputs.capture_path) if inputs.capture_path.exists() else None
     if capture is None or not capture.frames:
-        with staging.replace_tables(run_dir) as stage:
+        with tasks.replace_tables(run_dir) as stage:
             summary = _Analysis(inputs, capture, stage, on_progress).sum_up_nothing()
     else:
         # The session is the inner one: when it ends its tasks do, and with them the threads that wait for them. So
         # nobody writes tables any more when those are put in place or swept away, also after an interrupt.
         with (
-            staging.replace_tables(run_dir) as stage,
+            tasks.replace_tables(run_dir) as stage,
             _threads() as submit,
             _session(spark, capture, on_progress) as opened,
         ):
@@ -129,7 +129,7 @@ class _Analysis:
         self,
         inputs: RunInputs,
         capture: source.CaptureState | None,
-        stage: staging.Staging,
+        stage: tasks.Staging,
         say: Say,
     ) -> None:
         self.inputs = inputs

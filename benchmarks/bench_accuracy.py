@@ -18,16 +18,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from analysis.capture.parse import batches, decode_frames, map_capture, read_interfaces
+from analysis.capture.decode import decode_frames
 from benchmarks.networks import directory
 from benchmarks.rows import Row, Watch, at_most, shown
+from collector.parse import batches, map_capture, read_interfaces
 from collector.records import PortDirection
 from netem.errors import FabricError
 from netem.kernel.probe import pick, probe, processors_awake
 from netem.network import EmulatedNetwork, Kernel, KernelOption
 from testbed.cli.console import Console
-from testbed.run.capture import Capture
 from testbed.run.perform import Overrides, load_experiment, perform
+from testbed.run.wires import Capture
 from topologies.model import MULTICAST_GROUP, PROTOCOL_PORT, Impairment, Topology
 from topologies.shapes import one_partition, with_ports
 

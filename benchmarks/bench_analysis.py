@@ -18,34 +18,28 @@ import numpy as np
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
 
-from analysis.capture.parse import batches, decode_frames, map_capture, read_interfaces, split
+from analysis.capture.decode import decode_frames
 from analysis.capture.source import FORMAT
 from analysis.engine import session
 from analysis.report.page import write_report
 from analysis.summary import analyze
+from benchmarks.bench_memory import make_run
 from benchmarks.rows import Compared, Row, Watch, at_least, at_most, seconds_of, shown, take_turns
-from collector.pcapng import PcapngWriter, Port
-from collector.records import Event, Frames, Kind, Level, PortDirection
-from node.trace import MAX_RECORDS, Record, encode_trace
-from node.wire import Message, encode_datagram
-from tests.analysis.runs import CLOCK_OFFSET_NS, GROUP, START_NS, MadeRun, trace_frame, udp_frame
+from collector.parse import batches, map_capture, read_interfaces, split
 
 PROGRAMS = ("tshark", "editcap")
 
 MEMBERS = 10
 PARTS = 2
 TSHARK_FRAMES = 20_000
-EVERY_NS = 100_000
-DELAY_NS = 5_100_000
-PAYLOAD = b"x" * 512
-CHUNK_MESSAGES = 10_000
+BYTES_OF_A_FRAME = 670
 
 
 def measure(*, quick: bool) -> Iterator[Row]:
     yield _start(1 if quick else 3)
     frames = 100_000 if quick else 2_000_000
     with tempfile.TemporaryDirectory(prefix="bench-analysis-") as directory:
-        path = make_run(Path(directory) / "run", frames=frames, members=MEMBERS)
+        path, frames = made_run(Path(directory) / "run", frames)
         part = Path(directory) / "part.pcapng"
         cut = ["editcap", "-r", str(path / "capture.pcapng"), str(part), f"1-{TSHARK_FRAMES}"]
         subprocess.run(cut, check=True, capture_output=True)
@@ -53,6 +47,11 @@ def measure(*, quick: bool) -> Iterator[Row]:
             yield from _queries(spark, path / "capture.pcapng", part, 1 if quick else 3)
             yield from _summary(spark, path, part, frames)
         yield _report(path)
+
+
+def made_run(path: Path, frames: int) -> tuple[Path, int]:
+    """A run of about so many frames, with those of the trace; and how many they are."""
+    return make_run(path, bytes_wanted=frames * BYTES_OF_A_FRAME, members=MEMBERS)
 
 
 def _start(rounds: int) -> Row:
@@ -157,102 +156,3 @@ def _report(path: Path) -> Row:
     watch = Watch()
     size = write_report(path).stat().st_size
     return watch.row("analysis.report.page", "report, one file to be read offline", "MB", size / 1e6, bar=at_most(1.5))
-
-
-def make_run(path: Path, *, frames: int, members: int) -> Path:
-    """`frames` frames of protocol traffic; trace datagrams come on top."""
-    run = MadeRun(
-        f"name: bench\npartitions:\n  p1: {{nodes: {members}}}\nimpairments:\n  '*': {{to-node: {{delay: 5 ms}}}}\n"
-    )
-    messages = frames // members
-    run.manifest["expect"] = ["messages.deliveries == messages.deliveries_expected"]
-    last_ns = START_NS + messages * EVERY_NS + 10**9
-    run.manifest["phases"] = {"start_ns": START_NS, "load_end_ns": last_ns, "drained_ns": last_ns, "end_ns": last_ns}
-    run.write(path)
-    for name in ("capture.pcapng", "capture.pcapng.index"):
-        (path / name).unlink()
-    ports = [Port(ifindex=n.port_ifindex, name=str(n.name), mac=n.mac) for n in run.nodes]
-    writer = PcapngWriter(path / "capture.pcapng", ports)
-    notes = {member: [Record(event=Event.START, at_ns=START_NS - 1, clock_ns=0)] for member in range(members)}
-    first = dict.fromkeys(range(members), 1)
-    for start in range(0, messages, CHUNK_MESSAGES):
-        write_messages(writer, run, range(start, min(start + CHUNK_MESSAGES, messages)), notes)
-        write_trace(writer, run, notes, first, at_ns=START_NS + (start + CHUNK_MESSAGES) * EVERY_NS + 10**8)
-    for member in range(members):
-        notes[member].append(Record(event=Event.STOP, at_ns=last_ns, clock_ns=0, detail=1))
-    write_trace(writer, run, notes, first, at_ns=last_ns, all_of_it=True)
-    writer.close()
-    return path
-
-
-def write_messages(writer: PcapngWriter, run: MadeRun, turns: range, notes: dict[int, list[Record]]) -> None:
-    members = len(run.nodes)
-    packets = []
-    for turn in turns:
-        origin, number = turn % members, turn // members + 1
-        at_ns = START_NS + turn * EVERY_NS
-        message = Message(kind=Kind.RELIABLE_DATA, origin=origin, incarnation=1, seq=number, payload=PAYLOAD)
-        body = encode_datagram(group=GROUP, sender=origin, sender_incarnation=1, transmission=number, message=message)
-        packets.append(udp_frame(run.nodes[origin], None, 7700, body))
-        identity = {"origin": origin, "incarnation": 1, "number": number, "clock_ns": 0}
-        notes[origin].append(Record(event=Event.SUBMIT, at_ns=at_ns, value=512, **identity))
-        for member in range(members):
-            fields: dict[str, Any] = identity | {"detail": int(Level.AGREED), "value": turn + 1}
-            notes[member].append(Record(event=Event.DELIVER, at_ns=at_ns + DELAY_NS + 1000 * member, **fields))
-    size = len(packets[0])
-    count = len(packets)
-    buffer = np.frombuffer(b"".join(packets), np.uint8)
-    turn_of = np.repeat(np.arange(count), members)
-    port = np.tile(np.arange(members), count)
-    is_sent = port == (turns.start + turn_of) % members
-    time_ns = (
-        START_NS + CLOCK_OFFSET_NS + (turns.start + turn_of) * EVERY_NS + np.where(is_sent, 20_000, 20_000 + DELAY_NS)
-    )
-    order = np.argsort(time_ns, kind="stable")
-    length = np.full(count * members, size, np.int32)
-    writer.write(
-        buffer,
-        Frames(
-            time_ns=time_ns[order].astype(np.int64),
-            interface=port[order].astype(np.int32),
-            direction=np.where(is_sent, PortDirection.INBOUND, PortDirection.OUTBOUND)[order].astype(np.int8),
-            length=length,
-            captured=length,
-            offset=(turn_of[order] * size).astype(np.int64),
-            stop=len(buffer),
-        ),
-    )
-
-
-def write_trace(
-    writer: PcapngWriter,
-    run: MadeRun,
-    notes: dict[int, list[Record]],
-    first: dict[int, int],
-    *,
-    at_ns: int,
-    all_of_it: bool = False,
-) -> None:
-    packets, ports = [], []
-    for member, waiting in notes.items():
-        while len(waiting) >= MAX_RECORDS or (all_of_it and waiting):
-            part, notes[member] = waiting[:MAX_RECORDS], waiting[MAX_RECORDS:]
-            waiting = notes[member]
-            body = encode_trace(group=GROUP, node=member, node_incarnation=1, first=first[member], records=part)
-            first[member] += len(part)
-            packets.append(trace_frame(run.nodes[member], body))
-            ports.append(member)
-    length = np.array([len(packet) for packet in packets], np.int32)
-    buffer = np.frombuffer(b"".join(packets), np.uint8)
-    writer.write(
-        buffer,
-        Frames(
-            time_ns=np.full(len(packets), at_ns + CLOCK_OFFSET_NS, np.int64),
-            interface=np.array(ports, np.int32),
-            direction=np.full(len(packets), PortDirection.INBOUND, np.int8),
-            length=length,
-            captured=length,
-            offset=np.concatenate(([0], np.cumsum(length)[:-1])).astype(np.int64),
-            stop=len(buffer),
-        ),
-    )

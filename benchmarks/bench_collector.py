@@ -24,7 +24,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from analysis.capture.decode import decode_frames
 from benchmarks.rows import Compared, Row, Watch, at_least, at_most, shown, take_turns
+from collector.parse import batches, map_capture, read_interfaces
 
 PROGRAMS = ("dumpcap", "tshark", "editcap", "unshare", "ip")
 
@@ -193,8 +195,6 @@ def _wait_until_idle(pid: int) -> None:
 
 
 def _count(path: Path) -> int:
-    from analysis.capture.parse import batches, map_capture, read_interfaces
-
     head, buffer = read_interfaces(path), map_capture(path)
     return sum(
         len(frames) for frames in batches(buffer, start=head.first_offset, end=len(buffer), interfaces=head.interfaces)
@@ -272,7 +272,7 @@ def _parsing_rows(path: Path, directory: Path, rounds: int) -> Iterator[Row]:
     millions = {name: [value / 1e6 for value in values] for name, values in found.items()}
     what = "parsing, ten columns, one core, page cache"
     bar = at_least(5, aim="10")
-    yield watch.row("analysis.capture.parse", what, "M frames/s", millions["ours"], bar=bar, note=_beside(millions))
+    yield watch.row("collector.parse", what, "M frames/s", millions["ours"], bar=bar, note=_beside(millions))
     bar = at_least(90, of=Compared.RATIO)
     theirs = ("tshark, 4 fields", millions["tshark"])
     yield watch.row("collector.parse_tshark", what, "M frames/s", millions["ours"], peer=theirs, bar=bar)
@@ -299,8 +299,6 @@ def _used_s() -> float:
 
 
 def _parse_all(path: Path, expected: int) -> None:
-    from analysis.capture.parse import batches, decode_frames, map_capture, read_interfaces
-
     head, buffer = read_interfaces(path), map_capture(path)
     count = 0
     for frames in batches(buffer, start=head.first_offset, end=len(buffer), interfaces=head.interfaces):

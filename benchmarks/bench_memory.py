@@ -75,7 +75,7 @@ def analysed(gigabytes: float, skew: float, directory: Path | None) -> dict[str,
     """Make a run, have it analysed, and remove it."""
     with tempfile.TemporaryDirectory(prefix="orderbed-memory-", dir=directory) as place:
         began = time.perf_counter()
-        run, frames = make_run(Path(place) / "run", bytes_wanted=int(gigabytes * 1e9), skew=skew)
+        run, frames = make_run(Path(place) / "run", bytes_wanted=int(gigabytes * 1e9), members=MEMBERS, skew=skew)
         size = (run / "capture.pcapng").stat().st_size
         print(f"  made {size / 1e9:.2f} GB, {frames:,} frames in {time.perf_counter() - began:.0f} s", flush=True)
         return measured(run) | {"capture_gb": round(size / 1e9, 2), "frames": frames, "skew": skew}
@@ -153,9 +153,12 @@ def _status(pid: int) -> dict[str, int]:
 # --- the run
 
 
-def make_run(path: Path, *, bytes_wanted: int, skew: float) -> tuple[Path, int]:
+def make_run(path: Path, *, bytes_wanted: int, members: int, skew: float = 0.0) -> tuple[Path, int]:
     """A group in total order whose capture has about that size, and how many frames it has."""
-    made = MadeRun(f"name: memory\npartitions:\n  p1: {{nodes: {MEMBERS}}}\n")
+    made = MadeRun(
+        f"name: made\npartitions:\n  p1: {{nodes: {members}}}\nimpairments:\n  '*': {{to-node: {{delay: 5 ms}}}}\n"
+    )
+    made.manifest["expect"] = ["messages.deliveries == messages.deliveries_expected"]
     made.manifest["phases"] = {"start_ns": START_NS, "load_end_ns": None, "drained_ns": None, "end_ns": None}
     made.write(path)
     for name in ("capture.pcapng", "capture.pcapng.index"):
@@ -181,32 +184,33 @@ class _Maker:
         self._writer = writer
         self._random = np.random.default_rng(1)
         self._messages = 0
-        self._numbers = np.zeros(MEMBERS, np.int64)
-        self._records = np.ones(MEMBERS, np.int64)
+        self._members = members = len(run.nodes)
+        self._numbers = np.zeros(members, np.int64)
+        self._records = np.ones(members, np.int64)
         """The number of the first record that is not written yet."""
-        self._waiting = [_records([Event.START], [0], [0], [0], [START_NS - 1]) for _ in range(MEMBERS)]
-        rest = (1 - skew) / (MEMBERS - 1) if skew else 1 / MEMBERS
-        self._weights = np.array([skew or rest, *[rest] * (MEMBERS - 1)])
-        self._templates = np.stack([self._template(member) for member in range(MEMBERS)])
+        self._waiting = [_records([Event.START], [0], [0], [0], [START_NS - 1]) for _ in range(members)]
+        rest = (1 - skew) / (members - 1) if skew else 1 / members
+        self._weights = np.array([skew or rest, *[rest] * (members - 1)])
+        self._templates = np.stack([self._template(member) for member in range(members)])
 
     def write_chunk(self) -> None:
-        origin = self._random.choice(MEMBERS, CHUNK, p=self._weights)
+        origin = self._random.choice(self._members, CHUNK, p=self._weights)
         number = np.empty(CHUNK, np.int64)
-        for member in range(MEMBERS):
+        for member in range(self._members):
             own = np.flatnonzero(origin == member)
             number[own] = self._numbers[member] + 1 + np.arange(len(own))
             self._numbers[member] += len(own)
         at_ns = START_NS + (self._messages + np.arange(CHUNK)) * EVERY_NS
         self._messages += CHUNK
         self._write_frames(origin, number, at_ns)
-        for member in range(MEMBERS):
+        for member in range(self._members):
             self._tell(member, origin, number, at_ns)
             self._write_trace(member, int(at_ns[-1]) + 2 * DELAY_NS)
 
     def close(self) -> int:
         """The last records; the time of the end."""
         end_ns = START_NS + self._messages * EVERY_NS + 10**9
-        for member in range(MEMBERS):
+        for member in range(self._members):
             stop = _records([Event.STOP], [0], [0], [int(self._numbers[member])], [end_ns], detail=1)
             self._waiting[member] = _joined(self._waiting[member], stop)
             self._write_trace(member, end_ns, is_last=True)
@@ -229,14 +233,14 @@ class _Maker:
         )
         heads.view([("envelope", ENVELOPE_DTYPE), ("message", MESSAGE_DTYPE)])["message"]["seq"][:, 0] = number
         data[:, PROTOCOL_AT : PROTOCOL_AT + heads.shape[1]] = heads
-        others = np.array([[m for m in range(MEMBERS) if m != one] for one in range(MEMBERS)])
+        others = np.array([[m for m in range(self._members) if m != one] for one in range(self._members)])
         ports = np.concatenate([origin[:, None], others[origin]], axis=1).ravel()
-        delays = np.array([20_000, *[DELAY_NS] * (MEMBERS - 1)])
+        delays = np.array([20_000, *[DELAY_NS] * (self._members - 1)])
         length = np.full(len(ports), data.shape[1], np.int32)
         directions = np.full(len(ports), int(PortDirection.OUTBOUND), np.int8)
-        directions[::MEMBERS] = int(PortDirection.INBOUND)
+        directions[:: self._members] = int(PortDirection.INBOUND)
         self._write(
-            data, (at_ns[:, None] + delays).ravel(), ports, directions, length, np.repeat(range(CHUNK), MEMBERS)
+            data, (at_ns[:, None] + delays).ravel(), ports, directions, length, np.repeat(range(CHUNK), self._members)
         )
 
     def _tell(

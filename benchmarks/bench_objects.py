@@ -22,12 +22,12 @@ from collections.abc import Awaitable, Callable
 
 from node.objects.addresses import Reference
 from node.objects.alone import alone
-from node.objects.calls import CallBody, CallId, decode_body, encode_body
-from node.objects.export import Remote, export
-from node.objects.lists import ObjectList
-from node.objects.loop import VirtualLoop
-from node.objects.space import Space
-from node.objects.values import copy_value
+from node.objects.api.calls import CallBody, CallId, decode_body, encode_body
+from node.objects.api.export import Remote, export
+from node.objects.api.groups import ObjectList
+from node.objects.api.loop import VirtualLoop
+from node.objects.api.space import Space
+from node.objects.api.values import copy_value
 
 CALLS = 10_000
 TRIES = 3

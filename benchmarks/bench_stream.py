@@ -19,17 +19,16 @@ import numpy as np
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from analysis.capture.parse import batches, map_capture, read_interfaces, split
 from analysis.capture.source import FORMAT, inspect
 from analysis.engine import session
 from analysis.live.counts import Live, ports_of_capture
 from analysis.live.query import Batch, follow
-from benchmarks.bench_analysis import make_run
+from benchmarks.bench_analysis import made_run
 from benchmarks.rows import Row, Watch, at_most
+from collector.parse import batches, map_capture, read_interfaces, split
 
 BAR_S = 0.5
 WARM_BATCHES = 5
-MEMBERS = 10
 FRAMES_PER_S = 20_000
 PIECE_S = 0.02
 TIMEOUT_S = 300.0
@@ -38,7 +37,7 @@ TIMEOUT_S = 300.0
 def measure(*, quick: bool) -> Iterator[Row]:
     seconds = 15 if quick else 30
     with tempfile.TemporaryDirectory(prefix="bench-stream-") as directory:
-        run = make_run(Path(directory) / "run", frames=seconds * FRAMES_PER_S, members=MEMBERS)
+        run, _ = made_run(Path(directory) / "run", seconds * FRAMES_PER_S)
         capture = run / "capture.pcapng"
         with session.open_session() as spark:
             yield from _batches(spark, capture, Path(directory), seconds)

@@ -12,15 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from netem.fabric import Fabric
 from netem.kernel.probe import KernelChoice
 from netem.kernel.supervised import SupervisorLink
 from netem.network import EmulatedNetwork
 from netem.wiring import netlink, plan
 from netem.wiring.executor import Executor
 from netem.wiring.steps import AnyStep, BuildBus, BuildTree, Kernel, Side
+from topologies import shapes
 from topologies.model import Topology
-from topologies.shapes import link, network
 
 _SENTINEL = 900_000
 _GONE_TIMEOUT_S = 60.0
@@ -39,16 +38,15 @@ def open_wires(topology: Topology, log_dir: Path) -> EmulatedNetwork:
     """
     log_dir.mkdir(parents=True, exist_ok=True)
     supervisor = SupervisorLink.start(log_dir / "supervisor.log")
+    choice = KernelChoice(picked=Kernel.HOST, why="wires only", probes=(), guest_linux=None)
+    network = EmulatedNetwork(topology, choice, supervisor)
+    network.executor = WiresOnly(Kernel.HOST, {Side.HOST: supervisor, Side.CARRIER: supervisor}, seed=0)
     try:
-        links = {Side.HOST: supervisor, Side.CARRIER: supervisor}
-        fabric = Fabric(topology, Kernel.HOST, links)
-        fabric.executor = WiresOnly(Kernel.HOST, links, seed=0)
-        fabric.executor.run(plan.plan_carrier(topology, Kernel.HOST))
+        network.executor.run(plan.plan_carrier(topology, Kernel.HOST))
     except BaseException:
         supervisor.close()
         raise
-    choice = KernelChoice(picked=Kernel.HOST, why="wires only", probes=(), guest_linux=None)
-    return EmulatedNetwork(topology, choice, supervisor, fabric, None)
+    return network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +123,9 @@ def partitions_in_a_row(nodes: int, partitions: int) -> Topology:
     """Nodes dealt out to partitions that are joined one to the next."""
     sizes = [nodes // partitions + (number < nodes % partitions) for number in range(partitions)]
     members = {f"p{at}": [f"n{number + 1}" for number in range(size)] for at, size in enumerate(sizes, start=1)}
-    return network("benchmark", members, links=[link(f"p{at}", f"p{at + 1}") for at in range(1, partitions)])
+    return shapes.network(
+        "benchmark", members, links=[shapes.link(f"p{at}", f"p{at + 1}") for at in range(1, partitions)]
+    )
 
 
 @contextmanager

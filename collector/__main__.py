@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from collector.blocks import Summary, summarise
 from collector.collect import Recording, record
+from collector.parse import CaptureHead, Counts, count, read_sections, read_statistics
 from collector.pcapng import Port
 from collector.records import CaptureError, PortDirection
 from collector.ring import BLOCK_BYTES, BLOCKS, MAX_SNAP_LENGTH
@@ -129,31 +129,40 @@ def _info(arguments: Sequence[str]) -> int:
     parser.add_argument("capture", type=Path)
     path = parser.parse_args(arguments).capture
     try:
-        summary = summarise(path)
+        heads = read_sections(path)
+        counts = count(path, heads)
+        dropped = [
+            said.dropped for head in heads for said in read_statistics(path, head).values() if said.dropped is not None
+        ]
     except (CaptureError, OSError) as error:
         text = f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error)
         sys.stderr.write(text + "\n")
         return EXIT_WRONG_USE
-    sys.stdout.write("\n".join(_describe(summary)) + "\n")
-    return EXIT_INCOMPLETE if summary.problem else EXIT_GOOD
+    problem = _problem(path, counts)
+    lines = [*_describe(heads, counts), f"dropped     {sum(dropped) if dropped else 'not stated'}"]
+    sys.stdout.write("\n".join([*lines, f"problem     {problem or 'none'}"]) + "\n")
+    return EXIT_INCOMPLETE if problem else EXIT_GOOD
 
 
-def _describe(summary: Summary) -> list[str]:
-    lines = [f"format      {summary.layout.value}", f"comment     {_printable(summary.section.comment)}"]
-    lines.append(f"frames      {summary.frames}, {summary.data_bytes} bytes of them captured")
-    if summary.first_ns is not None and summary.last_ns is not None:
-        lines.append(f"first       {_date(summary.first_ns)}")
-        lines.append(f"span        {(summary.last_ns - summary.first_ns) / 1e9:.9f} s")
-    for number, port in enumerate(summary.ports):
-        counts = [
-            f"{summary.frames_by_port.get((number, direction), 0)} {direction.name.lower()}"
-            for direction in PortDirection
-            if summary.frames_by_port.get((number, direction))
-        ]
-        lines.append(f"port        {_printable(port.name)}: {', '.join(counts) or 'no frame'}")
-    dropped = [item.dropped for item in summary.statistics if item.dropped is not None]
-    lines.append(f"dropped     {sum(dropped) if dropped else 'not stated'}")
-    lines.append(f"problem     {summary.problem or 'none'}")
+def _problem(path: Path, counts: Counts) -> str:
+    if counts.is_truncated:
+        return f"{path}: {counts.problem} after {counts.frames} whole frames"
+    if counts.problem or not counts.damaged:
+        return counts.problem and f"{path}: {counts.problem}"
+    return f"{path}: {counts.damaged} packet blocks contradict themselves and are left out"
+
+
+def _describe(heads: Sequence[CaptureHead], counts: Counts) -> list[str]:
+    interfaces, section = heads[0].interfaces, heads[0].section
+    lines = [f"format      {interfaces.layout.value}", f"comment     {_printable(section.comment)}"]
+    lines.append(f"frames      {counts.frames}, {counts.captured_bytes} bytes of them captured")
+    if counts.first_ns is not None and counts.last_ns is not None:
+        lines.append(f"first       {_date(counts.first_ns)}")
+        lines.append(f"span        {(counts.last_ns - counts.first_ns) / 1e9:.9f} s")
+    names = [name for head in heads for name in head.interfaces.names]
+    for name, frames in zip(names, counts.by_direction.tolist(), strict=True):
+        said = [f"{frames[way]} {way.name.lower()}" for way in PortDirection if frames[way]]
+        lines.append(f"port        {_printable(name)}: {', '.join(said) or 'no frame'}")
     return lines
 
 
@@ -163,10 +172,7 @@ def _printable(text: str) -> str:
 
 
 def _date(time_ns: int) -> str:
-    try:
-        whole = datetime.fromtimestamp(time_ns // 10**9, UTC)
-    except (OverflowError, ValueError, OSError):
-        return f"{time_ns} ns, beyond any calendar"
+    whole = datetime.fromtimestamp(time_ns // 10**9, UTC)
     return f"{whole:%Y-%m-%d %H:%M:%S}.{time_ns % 10**9:09d} UTC"
 
 

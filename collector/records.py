@@ -5,7 +5,7 @@ frame's flags give its direction *seen from the switch port*: INBOUND (1) is wha
 impairment; OUTBOUND (2) is what reaches the node, after it. The section header's comment is one JSON object: run id,
 group, clock.
 
-`analysis.capture.parse` turns a capture into columns. Their names, types and meaning stand in FRAME_ROW (what a
+`collector.parse` turns a capture into columns. Their names, types and meaning stand in FRAME_ROW (what a
 capture says
 of a frame), DECODED_ROW (what the frame's bytes say) and TRACE_ROW (one row per trace record); a test holds the
 parser to them. Whoever analyses needs nothing of `node`: its enums and numbers are exported again from here.
@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -132,18 +132,8 @@ class Frames:
 
     def select(self, rows: slice | npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> Frames:
         """The same capture, only these rows."""
-        return Frames(
-            time_ns=self.time_ns[rows],
-            interface=self.interface[rows],
-            direction=self.direction[rows],
-            length=self.length[rows],
-            captured=self.captured[rows],
-            offset=self.offset[rows],
-            stop=self.stop,
-            problem=self.problem,
-            truncated=self.truncated,
-            damaged=self.damaged,
-        )
+        columns: dict[str, Any] = {column.name: getattr(self, column.name)[rows] for column in FRAME_ROW}
+        return replace(self, **columns)
 
 
 class Column(NamedTuple):

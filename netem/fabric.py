@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,48 +72,38 @@ class BusCounters:
 
 
 class Fabric:
-    """The network of one topology in the kernel that carries it."""
+    """The network of one topology in the kernel that carries it: what can be changed and read there."""
 
     def __init__(self, topology: Topology, kernel: Kernel, links: Mapping[Side, HandLink], *, seed: int = 0) -> None:
-        self._topology = topology
+        self.topology = topology
         self._kernel = kernel
         self.executor = Executor(kernel, links, seed=seed)
         self._drops_at_start: dict[str, int] = {}
         self._blocked: frozenset[tuple[NodeName, NodeName]] = frozenset()
         self._blocked_links: frozenset[str] = frozenset()
 
-    # Building.
-
-    def wire_nodes(self, nodes: Sequence[Node], *, again: Collection[NodeName] = ()) -> None:
-        """Wire nodes whose namespaces are held; `again`: those whose port may still be there and is replaced."""
-        for node in nodes:
-            if node.name in again:
-                self._remove_port(node)
-        self.executor.run(plan.plan_nodes(self._topology, nodes, self._kernel))
-
     # Changing.
 
-    def impair(self, node: Node, direction: Direction, impairment: Impairment) -> Change:
-        """Change one direction of a port, all parameters at once. Raises FabricError, also when it reads back
-        otherwise.
+    def impair(self, node: NodeName, direction: Direction, impairment: Impairment) -> Change:
+        """Change one direction of a node's port: the full set of parameters, read back and compared. Raises
+        FabricError.
         """
-        return self._change_tree(
-            FABRIC, plan.tree_device(node, direction), impairment, f"{node.name} {direction.value}"
-        )
+        device = plan.tree_device(self._node(node), direction)
+        return self._change_tree(FABRIC, device, impairment, f"{node} {direction.value}")
 
-    def impair_link(self, link: str, from_partition: PartitionName, impairment: Impairment) -> Change:
+    def impair_link(self, link: str, *, from_partition: PartitionName, impairment: Impairment) -> Change:
         """Change one direction of a link between routers."""
         number, found = self._link(link)
         if from_partition not in (found.a, found.b):
             raise FabricError(
                 f"link {link} does not leave partition {from_partition}: it joins {found.a} and {found.b}"
             )
-        router = plan.router_namespace(self._topology.partition(from_partition))
+        router = plan.router_namespace(self.topology.partition(from_partition))
         return self._change_tree(router, plan.link_device(number), impairment, f"{link} from {from_partition}")
 
     def impair_bus(self, partition: PartitionName, bus: Bus) -> Change:
-        """Change the shared medium of a partition that has one."""
-        found = self._topology.partition(partition)
+        """Change the shared medium of a partition that was made with one."""
+        found = self.topology.partition(partition)
         if found.bus is None:
             raise FabricError(f"partition {partition} has no shared bus: give it one in the topology")
         index = self.executor.index(Side.CARRIER, FABRIC, plan.bus_name(found))
@@ -133,8 +123,8 @@ class Fabric:
         return Change(issued_ns=issued_ns, effective_ns=effective_ns, readback=readback)
 
     def block(self, pairs: frozenset[tuple[NodeName, NodeName]]) -> Change:
-        """From now on, what `from` sends does not reach `to`, for exactly these (from, to) pairs. Raises
-        FabricError.
+        """The complete set of ordered (from, to) pairs that are cut from now on; empty heals. Cuts act where a frame
+        leaves the switch towards `to`: frames already in the delay line behind it still arrive. Raises FabricError.
         """
         programs = self._cut_programs(pairs)
         cuts = {
@@ -147,13 +137,13 @@ class Fabric:
         return Change(issued_ns=issued_ns, effective_ns=effective_ns, readback=readback)
 
     def block_links(self, links: frozenset[str]) -> Change:
-        """From now on, exactly these links between routers carry nothing, in both directions."""
+        """The complete set of links between routers that are cut from now on, in both directions; empty heals."""
         times = []
         for name in sorted(links ^ self._blocked_links):
             number, link = self._link(name)
             program = filters.all_cut() if name in links else filters.nothing_cut()
             for partition in (link.a, link.b):
-                router = plan.router_namespace(self._topology.partition(partition))
+                router = plan.router_namespace(self.topology.partition(partition))
                 index = self.executor.index(Side.CARRIER, router, plan.link_device(number))
                 times.append(self._install_cuts(router, {index: program}))
         self._blocked_links = links
@@ -162,23 +152,23 @@ class Fabric:
 
     # Reading.
 
-    def port_counters(self) -> tuple[PortCounters, ...]:
+    def counters(self) -> tuple[PortCounters, ...]:
         """Both directions of every port, in the topology's order."""
         devices = self._qdiscs_by_device(FABRIC)
         return tuple(
             PortCounters(
                 node=node.name, direction=direction, **_tree_counts(devices, plan.tree_device(node, direction))
             )
-            for node in self._topology.nodes()
+            for node in self.topology.nodes()
             for direction in Direction
         )
 
     def link_counters(self) -> tuple[LinkCounters, ...]:
         """Both directions of every link between routers."""
         counted = []
-        for number, link in enumerate(self._topology.links):
+        for number, link in enumerate(self.topology.links):
             for name in (link.a, link.b):
-                devices = self._qdiscs_by_device(plan.router_namespace(self._topology.partition(name)))
+                devices = self._qdiscs_by_device(plan.router_namespace(self.topology.partition(name)))
                 counts = _tree_counts(devices, plan.link_device(number))
                 counted.append(LinkCounters(link=link.name, from_partition=name, **counts))
         return tuple(counted)
@@ -187,7 +177,7 @@ class Fabric:
         """Every shared medium."""
         devices = self._qdiscs_by_device(FABRIC)
         counted = []
-        for partition in self._topology.partitions:
+        for partition in self.topology.partitions:
             if partition.bus is not None:
                 netem = _kind(devices[plan.bus_name(partition)], "netem")
                 counted.append(
@@ -199,19 +189,21 @@ class Fabric:
         return tuple(counted)
 
     def readback(self) -> dict[str, Any]:
-        """Every tree and bus as the kernel has it now."""
+        """Every queueing discipline of ours as the kernel has it now."""
         devices = self._qdiscs_by_device(FABRIC)
         ports = {
             node.name: {
                 direction.value: qdisc.tree_in(devices[plan.tree_device(node, direction)]).as_mapping()
                 for direction in Direction
             }
-            for node in self._topology.nodes()
+            for node in self.topology.nodes()
         }
         return {"ports": ports, "links": self._links_readback(), "buses": self._buses_readback(devices)}
 
     def infrastructure_drops(self) -> dict[str, int]:
-        """Frames lost since `start_counting` where none may be lost, by place; empty when the wires are sound."""
+        """Frames lost since `start_counting` where none may be lost (taps, port devices), by place; anything but empty
+        makes the run's numbers doubtful.
+        """
         found = {}
         for place, dropped in self._read_drops().items():
             if dropped > self._drops_at_start.get(place, 0):
@@ -318,16 +310,16 @@ class Fabric:
 
     def _links_readback(self) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        for number, link in enumerate(self._topology.links):
+        for number, link in enumerate(self.topology.links):
             for name in (link.a, link.b):
-                devices = self._qdiscs_by_device(plan.router_namespace(self._topology.partition(name)))
+                devices = self._qdiscs_by_device(plan.router_namespace(self.topology.partition(name)))
                 tree = qdisc.tree_in(devices[plan.link_device(number)])
                 found.setdefault(link.name, {})[f"from {name}"] = tree.as_mapping()
         return found
 
     def _buses_readback(self, devices: Mapping[str, list[qdisc.QdiscState]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        for partition in self._topology.partitions:
+        for partition in self.topology.partitions:
             if partition.bus is not None:
                 netem = qdisc.netem_in(_kind(devices[plan.bus_name(partition)], "netem"))
                 found[partition.name] = {"rate_bytes_per_s": netem.rate_bytes_per_s, "queue_limit": netem.limit}
@@ -337,12 +329,12 @@ class Fabric:
 
     def _node(self, name: NodeName) -> Node:
         try:
-            return self._topology.node(name)
+            return self.topology.node(name)
         except KeyError:
-            raise FabricError(f"the topology has no node {name}") from None
+            raise FabricError(f"topology {self.topology.name} has no node {name}") from None
 
     def _link(self, name: str) -> tuple[int, Link]:
-        for number, link in enumerate(self._topology.links):
+        for number, link in enumerate(self.topology.links):
             if link.name == name:
                 return number, link
         raise FabricError(f"the topology has no link {name}")

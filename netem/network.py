@@ -3,7 +3,7 @@
     with EmulatedNetwork.open(topology, log_dir=run / "network") as network:
         network.attach(node, netns_fd)
         network.impair(node.name, Direction.TO_NODE, Impairment(delay_ns=5_000_000))
-        network.block(faults.split([left, right]))
+        network.block({(left, right)})  # what left sends does not arrive at right
 
 Everything lives in private namespaces whose init is the supervisor, and ends with it: at close(), when this
 process ends in any way, or when anything is killed. Nothing is left behind, and nothing of the host's own network is
@@ -23,12 +23,11 @@ from netem.fabric import BusCounters, Change, Fabric, LinkCounters, PortCounters
 from netem.kernel import probe as kernels
 from netem.kernel.agent import FABRIC
 from netem.kernel.probe import KernelChoice, KernelOption
-from netem.kernel.supervised import Process, Sandbox, SupervisorLink
+from netem.kernel.supervised import ExecRequest, Process, Sandbox, SupervisorLink
 from netem.kernel.uml import Guest, find_guest_kernel
-from netem.runtimes.base import ExecRequest
 from netem.wiring import plan
 from netem.wiring.steps import Kernel, MakeNamespaces, Side
-from topologies.model import Bus, Direction, Impairment, Node, NodeName, PartitionName, Topology
+from topologies.model import Node, NodeName, Topology
 
 __all__ = [
     "BusCounters",
@@ -43,20 +42,17 @@ __all__ = [
 ]
 
 
-class EmulatedNetwork:
+class EmulatedNetwork(Fabric):
     """Opened by `EmulatedNetwork.open`; methods may be called from any thread and wait for the kernel's answer."""
 
     choice: KernelChoice
     """Which kernel carries the wires, why, and what was probed."""
 
-    def __init__(
-        self, topology: Topology, choice: KernelChoice, supervisor: SupervisorLink, fabric: Fabric, guest: Guest | None
-    ) -> None:
-        self.topology = topology
+    def __init__(self, topology: Topology, choice: KernelChoice, supervisor: SupervisorLink, *, seed: int = 0) -> None:
+        super().__init__(topology, choice.picked, {Side.HOST: supervisor, Side.CARRIER: supervisor}, seed=seed)
         self.choice = choice
         self._supervisor = supervisor
-        self._fabric = fabric
-        self._guest = guest
+        self._guest: Guest | None = None
         self._wired: set[NodeName] = set()
         self._owned: set[NodeName] = set()
         self._closed = False
@@ -80,13 +76,15 @@ class EmulatedNetwork:
         try:
             choice = kernels.pick(kernel, kernels.probe_with(supervisor))
             on_progress(f"kernel {choice.picked.value}: {choice.why}")
-            return _make(topology, choice, supervisor, log_dir, seed, on_progress)
+            network = cls(topology, choice, supervisor, seed=seed)
+            network._build(log_dir, on_progress)
         except ValueError as error:
             supervisor.close()
             raise FabricError(f"topology {topology.name}: {error}") from error
         except BaseException:
             supervisor.close()
             raise
+        return network
 
     def __enter__(self) -> EmulatedNetwork:
         return self
@@ -114,7 +112,7 @@ class EmulatedNetwork:
         reply, _received = self._supervisor.ask(
             "adopt", [netns_fd], step=f"adopting the namespace of {node.name}", name=plan.node_namespace(node)
         )
-        self._fabric.executor.hold_namespace(Side.HOST, plan.node_namespace(node), reply["descriptor"])
+        self.executor.hold_namespace(Side.HOST, plan.node_namespace(node), reply["descriptor"])
         self._wire((node,))
 
     def own_namespace(self, node: Node) -> str:
@@ -132,7 +130,7 @@ class EmulatedNetwork:
         if not new:
             return
         names = tuple(plan.node_namespace(node) for node in new)
-        self._fabric.executor.run([MakeNamespaces(side=Side.HOST, names=names)])
+        self.executor.run([MakeNamespaces(side=Side.HOST, names=names)])
         try:
             self._wire(new)
         except FabricError:
@@ -189,56 +187,10 @@ class EmulatedNetwork:
         _reply, received = self._supervisor.ask("lend", step="lending the fabric's namespace", name=FABRIC)
         return received[0]
 
-    # Changes.
-
-    def impair(self, node: NodeName, direction: Direction, impairment: Impairment) -> Change:
-        """Change one direction of a node's port: the full set of parameters, read back and compared. Raises
-        FabricError.
-        """
-        return self._fabric.impair(self._node(node), direction, impairment)
-
-    def impair_link(self, link: str, *, from_partition: PartitionName, impairment: Impairment) -> Change:
-        """Change one direction of a link between routers."""
-        return self._fabric.impair_link(link, from_partition, impairment)
-
-    def impair_bus(self, partition: PartitionName, bus: Bus) -> Change:
-        """Change the shared medium of a partition that was made with one."""
-        return self._fabric.impair_bus(partition, bus)
-
-    def block(self, pairs: frozenset[tuple[NodeName, NodeName]]) -> Change:
-        """The complete set of ordered (from, to) pairs that are cut from now on; empty heals. Cuts act where a frame
-        leaves the switch towards `to`: frames already in the delay line behind it still arrive. Raises FabricError.
-        """
-        return self._fabric.block(pairs)
-
-    def block_links(self, links: frozenset[str]) -> Change:
-        """The complete set of links between routers that are cut from now on; empty heals."""
-        return self._fabric.block_links(links)
-
-    # Readings.
-
-    def counters(self) -> tuple[PortCounters, ...]:
-        """Per node and direction, from the kernel."""
-        return self._fabric.port_counters()
-
-    def link_counters(self) -> tuple[LinkCounters, ...]:
-        """Per link between routers and direction, from the kernel."""
-        return self._fabric.link_counters()
-
-    def bus_counters(self) -> tuple[BusCounters, ...]:
-        """Per shared medium, from the kernel."""
-        return self._fabric.bus_counters()
-
     def readback(self) -> dict[str, Any]:
         """Every queueing discipline of ours as the kernel has it now, and how a guest kernel is scheduled."""
-        found = self._fabric.readback()
+        found = super().readback()
         return found if self._guest is None else found | {"guest_scheduling": self._guest.scheduling}
-
-    def infrastructure_drops(self) -> dict[str, int]:
-        """Frames lost where none must be lost (taps, port devices); anything but empty makes the run's numbers
-        doubtful.
-        """
-        return self._fabric.infrastructure_drops()
 
     def failure(self) -> FabricError | None:
         """Why the network is no longer there (supervisor or guest died), or None. Cheap: ask as often as you like."""
@@ -248,38 +200,24 @@ class EmulatedNetwork:
 
     # Helpers.
 
-    def _node(self, name: NodeName) -> Node:
-        try:
-            return self.topology.node(name)
-        except KeyError:
-            raise FabricError(f"topology {self.topology.name} has no node {name}") from None
-
     def _wire(self, nodes: Sequence[Node]) -> None:
         again = frozenset(self._wired)
         self._wired.update(node.name for node in nodes)  # first: of a wiring that failed, parts may be there
-        self._fabric.wire_nodes(nodes, again=again)
+        for node in nodes:
+            if node.name in again:
+                self._remove_port(node)
+        self.executor.run(plan.plan_nodes(self.topology, nodes, self._kernel))
 
-
-def _make(
-    topology: Topology,
-    choice: KernelChoice,
-    supervisor: SupervisorLink,
-    log_dir: Path,
-    seed: int,
-    on_progress: Callable[[str], None],
-) -> EmulatedNetwork:
-    fabric = Fabric(topology, choice.picked, {Side.HOST: supervisor, Side.CARRIER: supervisor}, seed=seed)
-    guest = None
-    started = time.monotonic()
-    carrier_steps = plan.plan_carrier(topology, choice.picked)  # before anything boots: it may be refused
-    if choice.picked is Kernel.UML:
-        on_progress(f"booting User-Mode Linux {choice.guest_linux}")
-        guest = Guest.boot(supervisor, find_guest_kernel(), log_dir / "guest.log")
-        fabric.executor.run(plan.plan_host(topology))  # while the guest boots
-        guest.await_ready(len(topology))
-        fabric.executor.set_link(Side.CARRIER, guest)
-    on_progress(f"building {len(topology.partitions)} partitions with {len(topology)} ports")
-    fabric.executor.run(carrier_steps)
-    fabric.start_counting()
-    on_progress(f"network ready after {time.monotonic() - started:.1f} s")
-    return EmulatedNetwork(topology, choice, supervisor, fabric, guest)
+    def _build(self, log_dir: Path, on_progress: Callable[[str], None]) -> None:
+        started = time.monotonic()
+        carrier_steps = plan.plan_carrier(self.topology, self._kernel)  # before anything boots: it may be refused
+        if self._kernel is Kernel.UML:
+            on_progress(f"booting User-Mode Linux {self.choice.guest_linux}")
+            self._guest = Guest.boot(self._supervisor, find_guest_kernel(), log_dir / "guest.log")
+            self.executor.run(plan.plan_host(self.topology))  # while the guest boots
+            self._guest.await_ready(len(self.topology))
+            self.executor.set_link(Side.CARRIER, self._guest)
+        on_progress(f"building {len(self.topology.partitions)} partitions with {len(self.topology)} ports")
+        self.executor.run(carrier_steps)
+        self.start_counting()
+        on_progress(f"network ready after {time.monotonic() - started:.1f} s")

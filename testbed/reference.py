@@ -1,12 +1,25 @@
-"""The reference pages of both file formats: `python -m testbed.reference` writes them anew, a test compares."""
+"""Pages that are made from the source: `python -m testbed.reference` writes them anew, tests compare.
+
+The reference of both file formats is made from the models that read them. Of docs/trace.md, a page written by hand,
+the tables are made from the field tables and enums of node/trace.py, each between `<!-- name -->` and `<!-- end -->`.
+"""
 
 from __future__ import annotations
 
+import ast
+import enum
+import inspect
+import re
+from collections.abc import Sequence
+
+from node import trace
+from node.wire import Field
 from testbed.paths import ROOT
 from testbed.spec.raw import RawExperiment
 from topologies.formats.reference import markdown
-from topologies.raw import RawTopology
+from topologies.load import RawTopology
 
+_TABLE = re.compile(r"(<!-- (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _UNITS = (
     "A *quantity* carries its unit: `20 ms`, `10 Mbit/s`, `1 %`, `64 kB`, `20 frames`, `50 /s`, `50 ppm`; only 0 needs "
     "none.",
@@ -22,7 +35,54 @@ def pages() -> dict[str, str]:
     return {
         "reference-experiment.md": markdown(RawExperiment, "Experiment files: every key", (experiment, "", *_UNITS)),
         "reference-topology.md": markdown(RawTopology, "Topology files: every key", (topology, "", *_UNITS)),
+        "trace.md": _filled((ROOT / "docs" / "trace.md").read_text(encoding="utf-8")),
     }
+
+
+def trace_tables() -> dict[str, str]:
+    """Markdown by the name that stands in the page."""
+    return {
+        "header": _fields(trace.TRACE_HEADER),
+        "record": _fields(trace.RECORD),
+        "events": _members(trace.Event),
+        "levels": ", ".join(f"{level.value} {level.name.lower()}" for level in trace.Level) + "\n",
+        "notices": _members(trace.Notice),
+    }
+
+
+def _filled(page: str) -> str:
+    """The page with its tables anew. Raises KeyError for an unknown table."""
+    made = trace_tables()
+    return _TABLE.sub(lambda found: f"{found[1]}{made[found['name']]}{found[3]}", page)
+
+
+def _fields(fields: Sequence[Field]) -> str:
+    rows = ["| offset | bytes | name | what |", "|---:|---:|---|---|"]
+    offset = 0
+    for field in fields:
+        rows.append(f"| {offset} | {field.size} | `{field.name}` | {field.label} |")
+        offset += field.size
+    return "\n".join([*rows, f"| {offset} | | | end |"]) + "\n"
+
+
+def _members(kind: type[enum.IntEnum]) -> str:
+    said = _said(kind)
+    rows = ["| number | name | what |", "|---:|---|---|"]
+    rows += [f"| {one.value} | {one.name} | {said[one.name]} |" for one in kind]
+    return "\n".join(rows) + "\n"
+
+
+def _said(kind: type[enum.IntEnum]) -> dict[str, str]:
+    """The text below each member in the source."""
+    body = ast.parse(inspect.getsource(kind)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    found, name = {}, ""
+    for statement in body.body:
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            name = statement.targets[0].id
+        elif name and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+            found[name] = " ".join(str(statement.value.value).split())
+    return found
 
 
 def main() -> None:

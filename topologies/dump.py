@@ -16,17 +16,22 @@ from topologies.model import CLEAR, Direction, Impairment, Link, Node, Partition
 
 def dumps(topology: Topology) -> str:
     """A topology file that loads to an equal topology."""
+    text: str = yaml.safe_dump(as_block(topology), sort_keys=False, allow_unicode=True, width=120)
+    return text
+
+
+def as_block(topology: Topology) -> dict[str, Any]:
+    """The value of such a file."""
     network: dict[str, Any] = {"name": topology.name}
     if topology.description:
         network["description"] = topology.description
-    network["partitions"] = {partition.name: _partition_block(partition) for partition in topology.partitions}
+    network["partitions"] = {str(partition.name): _partition_block(partition) for partition in topology.partitions}
     if topology.links:
         network["links"] = [_link_block(link) for link in topology.links]
     ports = _port_blocks(topology)
     if ports:
         network["impairments"] = ports
-    text: str = yaml.safe_dump(network, sort_keys=False, allow_unicode=True, width=120)
-    return text
+    return network
 
 
 def changed_fields(impairment: Impairment) -> dict[str, Any]:

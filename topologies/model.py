@@ -8,9 +8,14 @@ MAC addresses and names derive from positions in the topology, so that two runs 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NewType
+from functools import lru_cache
+from typing import NewType, TypeAlias
+
+from topologies.formats.errors import did_you_mean
+from topologies.formats.units import shown
 
 NodeName = NewType("NodeName", str)
 """`partition/node`, for example `p1/n3`; unique in a topology."""
@@ -252,3 +257,136 @@ class Topology:
 
     def __len__(self) -> int:
         return len(self._by_name)
+
+
+# Static routes: shortest paths by number of links, among equals by the neighbour whose name sorts first. The multicast
+# tree of a source is made of the reverse paths to it, so unicast to a partition and multicast from it take the same
+# links, and every partition gets each frame exactly once. Faults do not change routes.
+
+_Graph: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
+"""Each partition with its neighbours, both sorted by name; hashable, so that routes can be remembered."""
+
+
+def next_hop(topology: Topology, at_partition: str, to_partition: str) -> PartitionName:
+    """The neighbour of `at_partition` through which frames for `to_partition` go.
+
+    Raises ValueError when the two are the same, unknown, or not connected.
+    """
+    towards = _next_hops(_graph(topology), to_partition)
+    if at_partition not in towards:
+        raise ValueError(f"{topology.name} has no route from {at_partition!r} to {to_partition!r}")
+    return PartitionName(towards[at_partition])
+
+
+def multicast_children(topology: Topology, source_partition: str, at_partition: str) -> tuple[PartitionName, ...]:
+    """The neighbours to which the router of `at_partition` forwards multicast that began in `source_partition`."""
+    towards = _next_hops(_graph(topology), source_partition)
+    return tuple(PartitionName(name) for name in sorted(towards) if towards[name] == at_partition)
+
+
+def unreachable(topology: Topology) -> tuple[PartitionName, ...]:
+    """Partitions to which no path of links leads from the first one, in file order."""
+    first, *others = (partition.name for partition in topology.partitions)
+    towards = _next_hops(_graph(topology), first)
+    return tuple(name for name in others if name not in towards)
+
+
+def _graph(topology: Topology) -> _Graph:
+    neighbours: dict[str, set[str]] = {partition.name: set() for partition in topology.partitions}
+    for link in topology.links:
+        neighbours[link.a].add(link.b)
+        neighbours[link.b].add(link.a)
+    return tuple((name, tuple(sorted(neighbours[name]))) for name in sorted(neighbours))
+
+
+@lru_cache(maxsize=1024)
+def _next_hops(graph: _Graph, to_partition: str) -> Mapping[str, str]:
+    """For every other partition that can reach `to_partition`: its next hop on the way there."""
+    neighbours = dict(graph)
+    if to_partition not in neighbours:
+        return {}
+    distances = {to_partition: 0}
+    queue = deque([to_partition])
+    while queue:
+        at = queue.popleft()
+        for neighbour in neighbours[at]:
+            if neighbour not in distances:
+                distances[neighbour] = distances[at] + 1
+                queue.append(neighbour)
+    return {
+        name: min(one for one in neighbours[name] if distances[one] == distances[name] - 1)
+        for name in distances
+        if name != to_partition
+    }
+
+
+# Selectors: `*` all, `p1/*` a partition, `p1/n2..n4` a range in file order, `p1/n3` one node.
+
+
+class SelectError(ValueError):
+    """A selector names nothing in this topology; `str()` says what would."""
+
+
+def select(topology: Topology, selectors: Iterable[str]) -> tuple[Node, ...]:
+    """The nodes that any of the selectors names, each once, in member order."""
+    chosen = {node.index: node for selector in selectors for node in _matching(topology, selector)}
+    return tuple(chosen[index] for index in sorted(chosen))
+
+
+def specificity(selector: str) -> int:
+    """0 for `*`, 1 for a partition, 2 for a range, 3 for a node: what is said more specifically wins."""
+    if selector == "*":
+        return 0
+    if selector.endswith("/*"):
+        return 1
+    return 2 if ".." in selector else 3
+
+
+def select_link(topology: Topology, name: str) -> Link:
+    """The link called `name`."""
+    for link in topology.links:
+        if link.name == name:
+            return link
+    names = [link.name for link in topology.links]
+    if not names:
+        raise SelectError(f"{shown(name)} names no link: the topology {topology.name} has none")
+    reverse = "--".join(reversed(name.split("--")))
+    hint = f"; did you mean {reverse}?" if reverse in names else did_you_mean(name, names)
+    raise SelectError(f"{shown(name)} names no link of {topology.name}{hint or '; its links are ' + _listed(names)}")
+
+
+def _matching(topology: Topology, selector: str) -> tuple[Node, ...]:
+    if selector == "*":
+        return tuple(topology.nodes())
+    partition_name, _, rest = selector.partition("/")
+    nodes = next((one.nodes for one in topology.partitions if one.name == partition_name), ())
+    if rest == "*":
+        matching = nodes
+    else:
+        first, dots, last = rest.partition("..")
+        matching = _between(nodes, first, last if dots else first)
+    if not matching:
+        raise _unknown(topology, selector)
+    return matching
+
+
+def _between(nodes: tuple[Node, ...], first: str, last: str) -> tuple[Node, ...]:
+    numbers = {node.name.partition("/")[2]: node.number for node in nodes}
+    if first not in numbers or last not in numbers:
+        return ()
+    return nodes[numbers[first] - 1 : numbers[last]]
+
+
+def _unknown(topology: Topology, selector: str) -> SelectError:
+    names = [node.name for node in topology.nodes()]
+    selectors = ["*", *(f"{partition.name}/*" for partition in topology.partitions)]
+    if selector in {partition.name for partition in topology.partitions}:
+        hint = f"; did you mean {selector}/*?"
+    else:
+        hint = did_you_mean(selector, names)
+    allowed = f"use {_listed(selectors)} or nodes such as {names[0]}"
+    return SelectError(f"{shown(selector)} names no node of {topology.name}{hint or '; ' + allowed}")
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names if len(names) <= 6 else [*names[:5], "…"])

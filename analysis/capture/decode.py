@@ -134,6 +134,22 @@ def decode_trace(buffer: memoryview | Buffer, frames: Frames) -> Columns:
     return {column.name: result[column.name].astype(column.dtype, copy=False) for column in TRACE_ROW}
 
 
+TCP_DTYPE = np.dtype(
+    [("source", ">u2"), ("target", ">u2"), ("number", ">u4"), ("acknowledged", ">u4"), ("words", "u1"), ("flags", "u1")]
+)
+_TCP = 20
+"""Bytes of its header without options."""
+
+
+def decode_tcp(buffer: memoryview | Buffer, frames: Frames) -> tuple[npt.NDArray[np.intp], Columns]:
+    """For frames that hold TCP: those of them whose header was captured, and the fields of TCP_DTYPE with `payload`,
+    the bytes that follow.
+    """
+    decoder = _Decoder(np.frombuffer(buffer, np.uint8), frames)
+    rows, header, payload = decoder.tcp()
+    return rows, {name: header[name] for name in TCP_DTYPE.names or ()} | {"payload": payload}
+
+
 def udp_checksum_is_good(buffer: memoryview | Buffer, columns: Columns) -> Mask:
     """True for UDP frames whose checksum holds or is absent (0): what a receiving kernel does not drop as corrupt.
 
@@ -258,6 +274,19 @@ class _Decoder:
         fits = self.is_udp & (udp_length >= _UDP) & (udp_length + ihl <= ip["total_length"])
         fits &= udp_length <= length - (_HEADERS - _UDP) - self._shift
         self.payload_length = np.where(fits, udp_length - _UDP, 0)
+
+    def tcp(self) -> tuple[npt.NDArray[np.intp], npt.NDArray[Any], Offsets]:
+        """As `decode_tcp`. A length that contradicts the frame is an enemy's: it carries at most what has room."""
+        frames, ip = self._frames, self._window["ip"]
+        at = self._shift + (_ETHERNET + _IP)
+        is_whole = self._plain & (frames.captured >= at + _TCP) & ((ip["fragment"] & FRAGMENT_OFFSET_BITS) == 0)
+        rows = np.flatnonzero(is_whole)
+        start = _ETHERNET + _IP
+        head = np.ascontiguousarray(self._windows[rows, start : start + TCP_DTYPE.itemsize]).view(TCP_DTYPE).reshape(-1)
+        headers = (ip["version_ihl"][rows] & 15).astype(np.int64) * 4 + (head["words"] >> 4).astype(np.int64) * 4
+        room = (frames.length - at)[rows]
+        payload = np.clip(ip["total_length"][rows].astype(np.int64) - headers, 0, np.maximum(room, 0))
+        return rows, head, payload
 
     @property
     def payload_offset(self) -> Offsets:

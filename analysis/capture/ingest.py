@@ -20,12 +20,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from analysis import schema
-from analysis.capture.parse import decode_frames, decode_trace
+from analysis.capture.decode import decode_frames, decode_trace
 from analysis.capture.source import CaptureReader, Pieces, checked_batches, table_schema
 from analysis.checks import incarnations
 from analysis.checks.properties import Incarnation
-from analysis.engine.staging import PartWriter, Staging, as_written
-from analysis.engine.tasks import OfSpark
+from analysis.engine.tasks import OfSpark, PartWriter, Staging, as_written
 from analysis.metrics.cost import BIN_NS, CLASSES
 from analysis.metrics.tables import conformed, detached, minus
 from analysis.traffic import source as traffic_source
@@ -294,11 +293,6 @@ def _merged(parts: Sequence[pa.Table], keys: Sequence[str], most: int | None = N
     table = _summed(pa.concat_tables(filled), keys, values)
     rows: Rows = (table if most is None else _greatest(table, most)).to_pylist()
     return rows
-
-
-def _named(rows: Rows, column: str, words: Sequence[str | None]) -> Rows:
-    """Words in place of their codes."""
-    return [row | {column: words[row[column]]} for row in rows]
 
 
 def _frame_class(is_trace: Mask, is_ours: Mask, flags: npt.NDArray[Any]) -> npt.NDArray[np.int8]:

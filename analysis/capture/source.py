@@ -31,19 +31,12 @@ import pyarrow as pa
 from pyspark.sql import types as T  # noqa: N812  (the name that everybody knows)
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from analysis.capture.parse import (
-    CaptureHead,
-    batches,
-    decode_frames,
-    decode_trace,
-    map_capture,
-    read_sections,
-    split_section,
-)
+from analysis.capture.decode import decode_frames, decode_trace
 from analysis.engine.tasks import keep_imports
 from analysis.errors import AnalysisError
 from collector import index
 from collector.blocks import CutOffError, Interfaces
+from collector.parse import CaptureHead, batches, count, map_capture, read_sections, split_section
 from collector.records import DECODED_ROW, ETHERNET_LINK_TYPE, FRAME_ROW, TRACE_ROW, CaptureError, Column, Frames
 from collector.walk import Buffer
 
@@ -125,10 +118,15 @@ class CaptureReader(DataSourceReader):
         return [Pieces(group) for group in _grouped(pieces)] or [Pieces(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        keep_imports()
-        assert isinstance(partition, Pieces)
-        for piece in partition.pieces:
-            yield from read_piece(piece, self.schema, self.table)
+        return read_pieces(partition, self.schema, self.table)
+
+
+def read_pieces(partition: InputPartition, schema: T.StructType, table: str) -> Iterator[pa.RecordBatch]:
+    """What one task does."""
+    keep_imports()
+    assert isinstance(partition, Pieces)
+    for piece in partition.pieces:
+        yield from read_piece(piece, schema, table)
 
 
 def read_piece(piece: Piece, schema: T.StructType, table: str) -> Iterator[pa.RecordBatch]:
@@ -182,9 +180,7 @@ def inspect(path: Path) -> CaptureState:
     try:
         size = path.stat().st_size
         heads = heads_of(path)
-        seen = _Seen()
-        for head in heads:
-            seen.look_through(path, head)
+        seen = count(path, heads)
     except CaptureError as error:
         raise AnalysisError(str(error)) from error
     except OSError as error:
@@ -202,29 +198,14 @@ def inspect(path: Path) -> CaptureState:
     )
 
 
-class _Seen:
-    """What was counted so far. Frames are let go batch by batch: a capture may be larger than memory."""
-
-    def __init__(self) -> None:
-        self.frames = 0
-        self.damaged = 0
-        self.problem = ""
-        self.is_truncated = False
-        self.first_ns: int | None = None
-        self.last_ns: int | None = None
-
-    def look_through(self, path: Path, head: CaptureHead) -> None:
-        if head.first_offset >= head.end:
-            return
-        for part in batches(map_capture(path), start=head.first_offset, end=head.end, interfaces=head.interfaces):
-            self.frames += len(part)
-            self.damaged += part.damaged
-            self.problem = self.problem or part.problem
-            self.is_truncated |= part.truncated
-            if len(part):
-                first_ns, last_ns = int(part.time_ns.min()), int(part.time_ns.max())
-                self.first_ns = first_ns if self.first_ns is None else min(self.first_ns, first_ns)
-                self.last_ns = last_ns if self.last_ns is None else max(self.last_ns, last_ns)
+def sections_of(path: Path) -> tuple[CaptureHead, ...]:
+    """The sections of a capture; none when it was cut off in its head, or is still empty."""
+    if path.stat().st_size < MAGIC_BYTES:
+        return ()
+    try:
+        return read_sections(path)
+    except CutOffError:
+        return ()
 
 
 def heads_of(path: Path) -> tuple[CaptureHead, ...]:
@@ -232,12 +213,7 @@ def heads_of(path: Path) -> tuple[CaptureHead, ...]:
 
     Raises CaptureError, AnalysisError or OSError.
     """
-    if path.stat().st_size < MAGIC_BYTES:
-        return ()
-    try:
-        heads = read_sections(path)
-    except CutOffError:
-        return ()
+    heads = sections_of(path)
     for head in heads:
         require_ethernet(path, head.interfaces)
     return heads

@@ -14,7 +14,6 @@ no second section.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,7 +26,6 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
 from analysis.capture import source
-from analysis.capture.parse import map_capture
 from analysis.capture.source import (
     FORMAT,
     LEAST_PART_BYTES,
@@ -37,13 +35,13 @@ from analysis.capture.source import (
     Pieces,
     checked_schema,
     number_option,
-    read_piece,
+    read_pieces,
     require_ethernet,
     table_schema,
 )
-from analysis.engine.tasks import keep_imports
 from analysis.errors import AnalysisError
-from collector.blocks import INTERFACE_DESCRIPTION, SECTION_HEADER, CutOffError, Interfaces, Layout, Reader
+from collector.blocks import INTERFACE_DESCRIPTION, SECTION_HEADER, CutOffError, Interfaces, Layout
+from collector.parse import add_interfaces, map_capture, read_head
 from collector.records import CaptureError
 from collector.walk import Offsets, overlapping, walk
 
@@ -111,13 +109,13 @@ class Follower:
         if size < source.MAGIC_BYTES:
             return False
         try:
-            with Reader(self.path) as reader:
-                self.first = self._known = reader.read_head()
-                self.interfaces = reader.interfaces
+            head = read_head(self.path, map_capture(self.path))
         except CutOffError:
             return False
         except CaptureError as error:
             raise AnalysisError(str(error)) from error
+        self.first = self._known = head.first_offset
+        self.interfaces = head.interfaces
         require_ethernet(self.path, self.interfaces)
         return True
 
@@ -154,15 +152,11 @@ class Follower:
         new = offsets[offsets >= self._known]
         if self.interfaces.layout is not Layout.PCAPNG or not len(new):
             return
-        kinds = overlapping(map_capture(self.path), self.interfaces.byte_order + "u4")[new]
+        buffer = map_capture(self.path)
+        kinds = overlapping(buffer, self.interfaces.byte_order + "u4")[new]
         late = new[kinds == INTERFACE_DESCRIPTION].tolist()
         if late:
-            with Reader(self.path) as reader:
-                reader.read_head()
-                for offset in late:
-                    reader.add_interface(reader.read_block(offset))
-                ports = reader.interfaces.ports[-len(late) :]
-            self.interfaces = dataclasses.replace(self.interfaces, ports=(*self.interfaces.ports, *ports))
+            self.interfaces = add_interfaces(self.path, buffer, self.interfaces, late)
             require_ethernet(self.path, self.interfaces)
 
 
@@ -206,10 +200,7 @@ class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [Pieces([piece]) for piece in pieces]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        keep_imports()
-        assert isinstance(partition, Pieces)
-        for piece in partition.pieces:
-            yield from read_piece(piece, self.schema, self.table)
+        return read_pieces(partition, self.schema, self.table)
 
 
 class CaptureSource(DataSource):
@@ -223,19 +214,18 @@ class CaptureSource(DataSource):
         return table_schema(self._table)
 
     def reader(self, schema: T.StructType) -> DataSourceReader:
-        path = self.options.get("path")
-        if path is None:
-            raise AnalysisError(f"{FORMAT}: give the capture, for example .load('capture.pcapng')")
-        return CaptureReader(path, checked_schema(schema, self._table), self._table, self._parts)
+        return CaptureReader(self._path(), checked_schema(schema, self._table), self._table, self._parts)
 
     def streamReader(self, schema: T.StructType) -> DataSourceStreamReader:  # noqa: N802  (Spark's name)
+        batch = number_option(self.options.get("batchBytes"), "batchBytes")
+        schema = checked_schema(schema, self._table)
+        return CaptureStream(self._path(" to follow"), schema, self._table, parts=self._parts, batch_bytes=batch)
+
+    def _path(self, what_for: str = "") -> str:
         path = self.options.get("path")
         if path is None:
-            raise AnalysisError(f"{FORMAT}: give the capture to follow, for example .load('capture.pcapng')")
-        batch = number_option(self.options.get("batchBytes"), "batchBytes")
-        return CaptureStream(
-            path, checked_schema(schema, self._table), self._table, parts=self._parts, batch_bytes=batch
-        )
+            raise AnalysisError(f"{FORMAT}: give the capture{what_for}, for example .load('capture.pcapng')")
+        return path
 
     @property
     def _parts(self) -> int:

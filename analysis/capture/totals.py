@@ -6,17 +6,18 @@ Frames of interfaces that are not Ethernet are counted, but not looked into.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from analysis.capture.parse import CaptureHead, batches, decode_frames, map_capture, read_sections, read_statistics
-from analysis.capture.source import LINK_TYPES, MAGIC_BYTES
+from analysis.capture.decode import decode_frames
+from analysis.capture.source import LINK_TYPES, sections_of
 from analysis.errors import AnalysisError
 from collector import index
-from collector.blocks import BINARY_RESOLUTION, CutOffError, Statistics
+from collector.blocks import BINARY_RESOLUTION, Interface, Statistics
+from collector.parse import Counts, frames_in, read_statistics
 from collector.records import ETHERNET_LINK_TYPE, CaptureError, Frames, PortDirection
 from collector.walk import Buffer
 
@@ -93,11 +94,15 @@ def totals(path: Path) -> Totals:
         size = path.stat().st_size
         if path.exists() and not path.is_file() and not path.is_dir():
             raise AnalysisError(f"{path}: is no regular file; write what comes out of it to one first")
-        heads = _heads(path, size)
-        counting = _Counting(sum(len(head.interfaces.ports) for head in heads))
+        heads = sections_of(path)
+        counts, protocols = Counts(heads), _Protocols()
+        ports = [port for head in heads for port in head.interfaces.ports]
+        is_ethernet = np.array([port.link_type == ETHERNET_LINK_TYPE for port in ports], np.bool_)
         statistics: dict[int, Statistics] = {}
         for head in heads:
-            counting.look_through(path, head)
+            for buffer, frames in frames_in(path, head):
+                counts.add(frames)
+                protocols.add(buffer, frames.select(is_ethernet[frames.interface]))
             statistics |= read_statistics(path, head)
     except CaptureError as error:
         raise AnalysisError(str(error)) from error
@@ -113,69 +118,31 @@ def totals(path: Path) -> Totals:
         comment="" if first is None else first.section.comment,
         file_bytes=size,
         has_index=index.read(path) != index.NO_INDEX,
-        frames=int(counting.by_direction.sum()),
-        bytes=int(counting.wire_bytes.sum()),
-        cut_frames=counting.cut,
-        damaged=counting.damaged,
-        truncated=first is None or counting.is_truncated,
-        problem="cut off in its head" if first is None else counting.problem,
-        first_ns=counting.first_ns,
-        last_ns=counting.last_ns,
-        is_in_order=counting.is_in_order,
-        interfaces=tuple(_interfaces(heads, counting, statistics)),
+        frames=counts.frames,
+        bytes=int(counts.wire_bytes.sum()),
+        cut_frames=counts.cut,
+        damaged=counts.damaged,
+        truncated=first is None or counts.is_truncated,
+        problem="cut off in its head" if first is None else counts.problem,
+        first_ns=counts.first_ns,
+        last_ns=counts.last_ns,
+        is_in_order=counts.is_in_order,
+        interfaces=tuple(_interfaces(ports, counts, statistics)),
         protocols=tuple(
-            ProtocolTotals(name=name, frames=frames, bytes=counting.protocol_bytes[name])
-            for name, frames in counting.protocol_frames.most_common()
+            ProtocolTotals(name=name, frames=frames, bytes=protocols.bytes[name])
+            for name, frames in protocols.frames.most_common()
         ),
     )
 
 
-class _Counting:
-    """What was counted so far."""
+class _Protocols:
+    """Frames and bytes by the name of their innermost protocol."""
 
-    def __init__(self, interfaces: int) -> None:
-        self.by_direction = np.zeros((interfaces, len(PortDirection)), np.int64)
-        self.wire_bytes = np.zeros(interfaces, np.int64)
-        self.protocol_frames: Counter[str] = Counter()
-        self.protocol_bytes: Counter[str] = Counter()
-        self.cut = self.damaged = 0
-        self.is_truncated = False
-        self.problem = ""
-        self.first_ns: int | None = None
-        self.last_ns: int | None = None
-        self.is_in_order = True
-        self._before_ns: int | None = None
+    def __init__(self) -> None:
+        self.frames: Counter[str] = Counter()
+        self.bytes: Counter[str] = Counter()
 
-    def look_through(self, path: Path, head: CaptureHead) -> None:
-        if head.first_offset >= head.end:
-            return
-        buffer = map_capture(path)
-        is_ethernet = np.zeros(len(self.wire_bytes), np.bool_)
-        for place, port in enumerate(head.interfaces.ports):
-            is_ethernet[head.interfaces.first + place] = port.link_type == ETHERNET_LINK_TYPE
-        for frames in batches(buffer, start=head.first_offset, end=head.end, interfaces=head.interfaces):
-            self.damaged += frames.damaged
-            self.is_truncated |= frames.truncated
-            self.problem = self.problem or frames.problem
-            if len(frames):
-                self._count(frames)
-                self._count_times(frames.time_ns)
-                self._count_protocols(buffer, frames.select(is_ethernet[frames.interface]))
-
-    def _count(self, frames: Frames) -> None:
-        np.add.at(self.by_direction, (frames.interface, frames.direction), 1)
-        np.add.at(self.wire_bytes, frames.interface, frames.length.astype(np.int64))
-        self.cut += int((frames.captured < frames.length).sum())
-
-    def _count_times(self, time_ns: npt.NDArray[np.int64]) -> None:
-        first_ns, last_ns = int(time_ns.min()), int(time_ns.max())
-        self.first_ns = first_ns if self.first_ns is None else min(self.first_ns, first_ns)
-        self.last_ns = last_ns if self.last_ns is None else max(self.last_ns, last_ns)
-        follows = self._before_ns is None or int(time_ns[0]) >= self._before_ns
-        self.is_in_order &= follows and bool((time_ns[1:] >= time_ns[:-1]).all())
-        self._before_ns = int(time_ns[-1])
-
-    def _count_protocols(self, buffer: Buffer, frames: Frames) -> None:
+    def add(self, buffer: Buffer, frames: Frames) -> None:
         if not len(frames):
             return
         seen = decode_frames(buffer, frames, list(_COLUMNS))
@@ -191,8 +158,8 @@ class _Counting:
         counts, lengths = np.bincount(place), np.bincount(place, weights=frames.length)
         for number, one in enumerate(codes.tolist()):
             name = _name(one >> 42, one >> 26 & 0xFFFF, (one >> 17 & 0x1FF) - 1, (one & 0x1FFFF) - 1)
-            self.protocol_frames[name] += int(counts[number])
-            self.protocol_bytes[name] += int(lengths[number])
+            self.frames[name] += int(counts[number])
+            self.bytes[name] += int(lengths[number])
 
 
 def _name(what: int, ethertype: int, ip_protocol: int, port: int) -> str:
@@ -209,38 +176,24 @@ def _name(what: int, ethertype: int, ip_protocol: int, port: int) -> str:
 _OURS = ("orderbed messages", "orderbed trace", "to an orderbed port, undecodable", "shorter than Ethernet")
 
 
-def _heads(path: Path, size: int) -> tuple[CaptureHead, ...]:
-    if size < MAGIC_BYTES:
-        return ()
-    try:
-        return read_sections(path)
-    except CutOffError:
-        return ()
-
-
 def _interfaces(
-    heads: tuple[CaptureHead, ...], counting: _Counting, statistics: dict[int, Statistics]
-) -> list[InterfaceTotals]:
-    found = []
-    for head in heads:
-        for place, port in enumerate(head.interfaces.ports, start=head.interfaces.first):
-            said = statistics.get(place)
-            counts = counting.by_direction[place]
-            found.append(
-                InterfaceTotals(
-                    name=port.name,
-                    link_type=LINK_TYPES.get(port.link_type, f"link type {port.link_type}"),
-                    snap_length=port.snap_length or None,
-                    resolution=_resolution(port.resolution),
-                    inbound=int(counts[PortDirection.INBOUND]),
-                    outbound=int(counts[PortDirection.OUTBOUND]),
-                    undirected=int(counts[PortDirection.UNKNOWN]),
-                    bytes=int(counting.wire_bytes[place]),
-                    received=None if said is None else said.received,
-                    dropped=None if said is None else said.dropped,
-                )
-            )
-    return found
+    ports: Sequence[Interface], counts: Counts, statistics: dict[int, Statistics]
+) -> Iterator[InterfaceTotals]:
+    for place, port in enumerate(ports):
+        said = statistics.get(place)
+        frames = counts.by_direction[place]
+        yield InterfaceTotals(
+            name=port.name,
+            link_type=LINK_TYPES.get(port.link_type, f"link type {port.link_type}"),
+            snap_length=port.snap_length or None,
+            resolution=_resolution(port.resolution),
+            inbound=int(frames[PortDirection.INBOUND]),
+            outbound=int(frames[PortDirection.OUTBOUND]),
+            undirected=int(frames[PortDirection.UNKNOWN]),
+            bytes=int(counts.wire_bytes[place]),
+            received=None if said is None else said.received,
+            dropped=None if said is None else said.dropped,
+        )
 
 
 def _resolution(code: int) -> str:

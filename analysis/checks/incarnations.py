@@ -26,8 +26,7 @@ import pyarrow.dataset as pds
 
 from analysis.checks.properties import Incarnation
 from analysis.checks.sequences import STEPS, Records, Step, Told, compact, is_own_submission, steps_of_incarnation
-from analysis.engine.staging import PartWriter, Staging, finish, unfinished
-from analysis.engine.tasks import Here, Workers
+from analysis.engine.tasks import Here, PartWriter, Staging, Workers, finish, unfinished
 from analysis.metrics import tables
 from collector.records import Event
 

@@ -42,8 +42,7 @@ from analysis.checks.properties import (
     undrained_reason,
 )
 from analysis.checks.sequences import NO_MESSAGE, NOT_COMPARED, STEPS, Step, Told, decode
-from analysis.engine.staging import Staging
-from analysis.engine.tasks import Here, Workers
+from analysis.engine.tasks import Here, Staging, Workers
 from collector.records import EndReason, Level
 
 

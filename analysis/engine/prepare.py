@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from analysis import schema
 from analysis.capture import ingest as intake
 from analysis.capture import source
-from analysis.engine import session, staging
+from analysis.engine import session, tasks
 from analysis.errors import AnalysisError
 
 EMPTY_PCAP = bytes.fromhex("d4c3b2a1 0200 0400 00000000 00000000 ffff0000 01000000")
@@ -34,7 +34,7 @@ def prepare() -> Path:
         return archive
     archive.parent.mkdir(parents=True, exist_ok=True)
     temporary = archive.with_name(f"{archive.name}.{os.getpid()}")
-    script = "from analysis import prepare; prepare.rehearse()"
+    script = "from analysis.engine import prepare; prepare.rehearse()"
     environment = os.environ | {session.TRAINING: str(temporary)}
     environment.pop("SPARK_MASTER", None)
     result = subprocess.run(
@@ -49,7 +49,7 @@ def prepare() -> Path:
 def rehearse() -> None:
     """Run every query of an analysis over a handful of rows."""
     with session.open_session() as spark, tempfile.TemporaryDirectory() as directory:
-        stage = staging.Staging(Path(directory))
+        stage = tasks.Staging(Path(directory))
         path = Path(directory) / "empty.pcap"
         path.write_bytes(EMPTY_PCAP)
         plan = intake.Plan(ports=(None,), group=0, clock_offset_ns=0, start_ns=0, load_end_ns=None)

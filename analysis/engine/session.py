@@ -2,9 +2,8 @@
 
 `SPARK_MASTER` unset: `local[*]`; else that cluster. A Java machine that runs for half a minute is won or lost at its
 start: serial collector, the quick compiler only, and, where `python -m analysis.engine.prepare` has left one, an
-archive of
-the loaded classes (JEP 350). Measured on two cores: session and first Python job 7.8 s without the archive, 4.5 s
-with it.
+archive of the loaded classes (JEP 350). Measured on two cores: session and first Python job 7.8 s without the archive,
+4.5 s with it.
 
 Python workers talk over Unix sockets: over TCP each task waits 40 ms for a delayed acknowledgement.
 """

@@ -1,13 +1,23 @@
-"""Who does the tasks of an analysis: this process, or the workers of Spark."""
+"""The tasks of an analysis, done by this process or by the workers of Spark, and the tables that they write."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
-from collections.abc import Callable, Sequence
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import Protocol, TypeVar
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
+from pyspark.sql import types as T  # noqa: N812  (the name that everybody knows)
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from analysis.errors import MachineError
 
 
 @cache
@@ -56,3 +66,160 @@ class OfSpark:
         if not tasks:
             return []
         return self._context.parallelize(list(tasks), len(tasks)).map(kept).collect()
+
+
+# Tables on disk: written beside the old ones, then put in their place; one Parquet file each while they are small.
+
+ONE_FILE_ROWS = 1 << 18
+"""A larger table stays a directory of parts, as the tasks wrote it: to make one file of them costs as much again."""
+
+ROWS_PER_GROUP = 1 << 17
+
+
+class Staging:
+    """A directory for new tables. `path(name)` is where a finished table lies."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def path(self, name: str) -> Path:
+        return self.directory / f"{name}.parquet"
+
+    def parts(self, name: str) -> Path:
+        """A directory for the parts of a table that tasks write themselves, as `part-00000.parquet` and on."""
+        parts = self.directory / f"{name}.parts"
+        parts.mkdir()
+        return parts
+
+    def gather(self, name: str) -> None:
+        """The parts are complete."""
+        _gather(self.directory / f"{name}.parts", self.path(name))
+
+    def write_rows(self, name: str, rows: Sequence[dict[str, Any]], schema: T.StructType) -> None:
+        """Keep rows that are at hand."""
+        pq.write_table(pa.Table.from_pylist(list(rows), to_arrow_schema(schema)), self.path(name), compression="zstd")
+
+
+def unfinished(path: Path) -> Path:
+    """Where this process writes a file that has its name only when it is whole: a task may be tried twice."""
+    return path.with_name(f".{path.name}.{os.getpid()}")
+
+
+def finish(path: Path, *, is_whole: bool) -> None:
+    """Give it its name, or remove it."""
+    if is_whole:
+        unfinished(path).replace(path)
+    else:
+        unfinished(path).unlink()
+
+
+class PartWriter:
+    """One Parquet file, `unfinished` until the block ends well."""
+
+    def __init__(self, path: Path, rows: pa.Schema) -> None:
+        self._path = path
+        self._schema = as_written(rows)
+        self._writer = _writer(unfinished(path), self._schema)
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = 0
+
+    def __enter__(self) -> PartWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._flush()
+        self._writer.close()
+        finish(self._path, is_whole=kind is None)
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Rows of the schema, its texts as `as_written` says."""
+        self._waiting.append(rows)
+        self._rows += rows.num_rows
+        if self._rows >= ROWS_PER_GROUP:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self._writer.write_table(pa.Table.from_batches(self._waiting, self._schema))
+            self._waiting, self._rows = [], 0
+
+
+TEXT: Final = pa.dictionary(pa.int32(), pa.string())
+"""Each of few words is kept once, and not for each row. Who reads the table gets strings."""
+
+
+def as_written(rows: pa.Schema) -> pa.Schema:
+    """The same with TEXT in place of strings."""
+    return pa.schema([field.with_type(TEXT) if pa.types.is_string(field.type) else field for field in rows])
+
+
+def _writer(path: Path, rows: pa.Schema) -> pq.ParquetWriter:
+    """Times and numbers grow by little from row to row: as differences they take half the time and half the room of
+    anything else.
+    """
+    texts = [field.name for field in rows if pa.types.is_string(field.type) or field.type == TEXT]
+    steps = {field.name: "DELTA_BINARY_PACKED" for field in rows if field.type == pa.int64()}
+    return pq.ParquetWriter(
+        path, rows, compression="lz4", use_dictionary=texts, column_encoding=steps, store_schema=False
+    )
+
+
+@contextlib.contextmanager
+def replace_tables(directory: Path) -> Iterator[Staging]:
+    """New tables for a run directory: they take the place of the old ones when the block ends well, else nothing
+    changes.
+
+    Raises MachineError when the directory cannot be written.
+    """
+    fresh = directory / f"{_PREFIX}{os.getpid()}"
+    try:
+        _sweep(directory)
+        fresh.mkdir()
+    except OSError as error:
+        raise MachineError(f"{directory}: tables cannot be written there ({error.strerror})") from error
+    try:
+        yield Staging(fresh)
+        _swap(fresh, directory / "tables")
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+_PREFIX = ".tables."
+
+
+def _sweep(directory: Path) -> None:
+    """Remove what an analysis left that was killed: its process is no more."""
+    for left in directory.glob(f"{_PREFIX}*"):
+        owner = left.name.removeprefix(_PREFIX).partition(".")[0]
+        if owner == str(os.getpid()) or not Path("/proc", owner).exists():
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _swap(fresh: Path, place: Path) -> None:
+    old = fresh.with_name(fresh.name + ".old")
+    if place.exists():
+        place.rename(old)
+    fresh.rename(place)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _gather(parts: Path, target: Path) -> None:
+    files = sorted(parts.glob("part-*.parquet"))
+    if sum(pq.read_metadata(file).num_rows for file in files) > ONE_FILE_ROWS:
+        parts.rename(target)
+        return
+    if len(files) == 1:
+        files[0].rename(target)
+    else:
+        _concatenate(files, target)
+    shutil.rmtree(parts)
+
+
+def _concatenate(files: Sequence[Path], target: Path) -> None:
+    schema = pq.read_schema(files[0])
+    with _writer(target, schema) as writer:
+        for file in files:
+            with pq.ParquetFile(file) as part:
+                for group in range(part.num_row_groups):
+                    writer.write_table(part.read_row_group(group))

@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from analysis import schema
 from analysis.checks.properties import Incarnation
-from analysis.engine.staging import as_written
+from analysis.engine.tasks import as_written
 
 MESSAGES, DELIVERIES = (as_written(to_arrow_schema(rows)) for rows in (schema.MESSAGES, schema.DELIVERIES))
 

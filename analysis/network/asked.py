@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, TypeAlias
 
-from topologies.model import CLEAR, Bus, Direction, Distribution, Impairment, Topology
-from topologies.routing import next_hop
+from topologies.model import CLEAR, Bus, Direction, Distribution, Impairment, Topology, next_hop
 
 BEGIN_NS = -(2**62)
 END_NS = 2**62

@@ -18,8 +18,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from analysis.inputs import Manifest, PortCounters
-from topologies.model import MULTICAST_GROUP, Direction, Node, Topology
-from topologies.routing import next_hop
+from topologies.model import MULTICAST_GROUP, Direction, Node, Topology, next_hop
 
 MULTICAST_BIT = 1 << 40
 """Lowest bit of the first byte of a MAC as a number."""

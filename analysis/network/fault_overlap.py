@@ -30,8 +30,7 @@ from analysis.metrics.cost import Around
 from analysis.network.asked import Strike, blocked_pairs
 from analysis.network.conservation import LINK_LOCAL, MULTICAST_BIT
 from analysis.report import formatting as words
-from topologies.model import MULTICAST_GROUP, Node, Topology
-from topologies.routing import next_hop
+from topologies.model import MULTICAST_GROUP, Node, Topology, next_hop
 
 MAX_WARNED = 20
 """So many faults are warned of one by one."""

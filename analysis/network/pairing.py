@@ -7,6 +7,7 @@ memory is bounded by their share of the traffic.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -76,7 +77,9 @@ def samples(
         counts = is_chosen[np.minimum(pairs.peer, len(reached)), receiver] | ~pairs.is_multicast
         for member in np.intersect1d(pairs.peer[counts], wanted).tolist():
             rows = np.flatnonzero(counts & (pairs.peer == member))
-            ports[2 * member + 1].append(_select(pairs, rows, receiver))
+            ports[2 * member + 1].append(
+                dataclasses.replace(pairs.select(rows), peer=np.full(len(rows), receiver, np.int64))
+            )
     return {port: _joined(ports[port]) for member in members for port in (2 * member, 2 * member + 1)}
 
 
@@ -183,32 +186,18 @@ def _reduced(how: np.ufunc, values: npt.NDArray[Any], first: npt.NDArray[np.intp
     return np.asarray(how.reduceat(values, first)) if len(first) else values[:0]
 
 
-def _select(pairs: Samples, rows: npt.NDArray[np.intp], peer: int) -> Samples:
-    return Samples(
-        peer=np.full(len(rows), peer, np.int64),
-        sent_ns=pairs.sent_ns[rows],
-        arrive_ns=pairs.arrive_ns[rows],
-        copies=pairs.copies[rows],
-        length=pairs.length[rows],
-        is_multicast=pairs.is_multicast[rows],
-        is_near=pairs.is_near[rows],
-    )
-
-
 def _joined(parts: Sequence[Samples]) -> Samples:
-    return Samples(
-        peer=_end_to_end([part.peer for part in parts], np.int64),
-        sent_ns=_end_to_end([part.sent_ns for part in parts], np.int64),
-        arrive_ns=_end_to_end([part.arrive_ns for part in parts], np.int64),
-        copies=_end_to_end([part.copies for part in parts], np.int64),
-        length=_end_to_end([part.length for part in parts], np.int64),
-        is_multicast=_end_to_end([part.is_multicast for part in parts], np.bool_),
-        is_near=_end_to_end([part.is_near for part in parts], np.bool_),
-    )
+    columns = {
+        column.name: np.concatenate([getattr(part, column.name) for part in (_NOTHING, *parts)])
+        for column in dataclasses.fields(Samples)
+    }
+    return Samples(**columns)
 
 
-def _end_to_end(parts: Sequence[npt.NDArray[Any]], kind: type[np.generic]) -> npt.NDArray[Any]:
-    return np.concatenate([np.empty(0, kind), *parts])
+_INTS, _MASK = np.empty(0, np.int64), np.empty(0, np.bool_)
+_NOTHING = Samples(
+    peer=_INTS, sent_ns=_INTS, arrive_ns=_INTS, copies=_INTS, length=_INTS, is_multicast=_MASK, is_near=_MASK
+)
 
 
 def _number(ip: str) -> int:

@@ -4,14 +4,14 @@ A *sample* is one datagram on its way to one receiver: when it was put on the wi
 What is measured at one element (a port in one direction) comes from the samples that pass through it, wherever there
 are enough from those whose path is clear otherwise. Where there are not, what the rest of the path is asked to add is
 taken off: its delays from each delay, its losses from the losses. What was sent while anything on its path was being
-changed is left out. `analysis.network.certificate` compares the result with what was asked.
+changed is left out. `analysis.network.accuracy` compares the result with what was asked.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
 import numpy as np
@@ -53,15 +53,7 @@ class Samples:
         return len(self.peer)
 
     def select(self, rows: slice | Mask | npt.NDArray[np.intp]) -> Samples:
-        return Samples(
-            peer=self.peer[rows],
-            sent_ns=self.sent_ns[rows],
-            arrive_ns=self.arrive_ns[rows],
-            copies=self.copies[rows],
-            length=self.length[rows],
-            is_multicast=self.is_multicast[rows],
-            is_near=self.is_near[rows],
-        )
+        return Samples(**{column.name: getattr(self, column.name)[rows] for column in fields(self)})
 
 
 class Delays(NamedTuple):

@@ -7,6 +7,7 @@ returns one short clean line. A value that is missing or of the wrong kind reads
 from __future__ import annotations
 
 import math
+import string
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -158,6 +159,36 @@ def listed(names: Sequence[str], limit: int = 4) -> str:
     if len(names) <= limit:
         return ", ".join(names)
     return f"{', '.join(names[: limit - 1])} and {len(names) - limit + 1} more"
+
+
+def member(given: object) -> str:
+    """An incarnation of a section `views`: `p1/n3`; a later one `p1/n3 (2)`."""
+    entry = mapping(given)
+    name, incarnation = clean(entry.get("member"), 60), number(entry.get("incarnation"))
+    return f"{name} ({incarnation:.0f})" if incarnation is not None and incarnation > 1 else name
+
+
+def members(given: object) -> str:
+    """The first dozen incarnations of a list."""
+    return listed([member(one) for one in objects(given)[:300]], 12)
+
+
+def ranges(names: str) -> str:
+    """`p1/n3..n5, p2/n1` of all their names in a row."""
+    runs: list[list[str]] = []
+    for name in names.split(", "):
+        if runs and _follows(runs[-1][-1], name):
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    texts = [run[0] if len(run) == 1 else f"{run[0]}..{run[-1].rpartition('/')[2]}" for run in runs]
+    return ", ".join(texts[:20]) + (" …" if len(texts) > 20 else "")
+
+
+def _follows(before: str, name: str) -> bool:
+    stem, other = before.rstrip(string.digits), name.rstrip(string.digits)
+    number, following = before[len(stem) :], name[len(other) :]
+    return stem == other and "" not in (number, following) and int(following[:9]) == int(number[:9]) + 1
 
 
 def impairment(asked: object) -> list[str]:

@@ -20,21 +20,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import ChainableUndefined, Environment, FileSystemLoader, StrictUndefined, Undefined
 from markupsafe import Markup
 
 from analysis.checks.properties import merge
 from analysis.errors import MachineError
-from analysis.report import calls as report_calls
-from analysis.report import draw, headline, plot_order, plots, reported
+from analysis.report import draw, headline, plot_order, plots, svg
 from analysis.report import formatting as words
 from analysis.report import ordering as report_ordering
 from analysis.report import rows as report_rows
-from analysis.report import traffic as report_traffic
-from analysis.report import views as report_views
 from analysis.report.files import RunFiles, read_run
 from analysis.report.time_axis import (
     CLASSES,
+    COLOURS,
     MAX_WINDOWS,
     FaultWindow,
     Phases,
@@ -43,13 +41,14 @@ from analysis.report.time_axis import (
     begun,
     is_everybody,
     latency_series,
+    node_lines,
     node_names,
     phases_of,
     traffic_series,
     windows_of,
 )
 from analysis.spacetime import windows as spacetime_report
-from analysis.traffic.flows import is_untraced
+from analysis.traffic.flows import is_foreign, is_untraced
 
 REPORT: Final = "report.html"
 
@@ -59,6 +58,10 @@ SECTIONS: Final = (
     ("numbers", "Key numbers"),
     ("time", "Over time"),
     ("properties", "Properties"),
+    ("views", "Views"),
+    ("ordering", "Ordering cost"),
+    ("calls", "Calls"),
+    ("conversations", "Conversations"),
     ("spacetime", "Space-time"),
     ("latency", "Latency"),
     ("network", "Network"),
@@ -67,11 +70,8 @@ SECTIONS: Final = (
     ("health", "Health"),
     ("provenance", "Provenance"),
 )
-
-ORDERING: Final = ("ordering", "Ordering cost")
-CALLS: Final = ("calls", "Calls")
-VIEWS: Final = ("views", "Views")
-"""Only of a run that says anything about it."""
+ONLY_OF_SOME: Final = ("views", "ordering", "calls", "conversations")
+"""Sections that only some runs have."""
 
 Pair = tuple[Markup, Markup]
 """A picture, wide and narrow."""
@@ -122,23 +122,88 @@ def _remedy(error: OSError) -> str:
     return "see to it, then run the same command again"
 
 
+def section(name: str, summary: Mapping[str, Any]) -> Markup:
+    """One section of the page that lays out what stands in the summary; empty when the summary says nothing of it.
+
+    `name`: views, ordering, calls, conversations or reported.
+    """
+    if name == "reported":
+        return _part(name, given=summary)
+    if name == "conversations":  # our own protocols have better sections
+        return _part(name, given=words.mapping(summary.get("traffic"))) if is_foreign(summary) else Markup("")
+    return _part(name, given=words.mapping(summary.get(name)))
+
+
+def _part(name: str, **context: Any) -> Markup:
+    """A template over JSON in which anything may be missing, or of a wrong kind."""
+    page = _environment(ChainableUndefined).get_template(f"{name}.html.j2").render(context)
+    return Markup(page.strip())  # noqa: S704  (ours)
+
+
 @cache
-def _environment() -> Environment:
-    return Environment(
+def _environment(undefined: type[Undefined] = StrictUndefined) -> Environment:
+    environment = Environment(
         loader=FileSystemLoader([Path(__file__).parent, Path(__file__).parents[1] / "spacetime"]),
         autoescape=True,
-        undefined=StrictUndefined,
+        undefined=undefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters |= {name: _of_anything(function) for name, function in _FILTERS.items()}
+    environment.tests["known"] = lambda value: words.number(value) is not None
+    return environment
+
+
+def _of_anything(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function as a filter that takes what is missing for None."""
+    return lambda value, *more: function(None if isinstance(value, Undefined) else value, *more)
+
+
+def _at_ms(value: object) -> str:
+    given = words.number(value)
+    return words.seconds(None if given is None else given / 1000)
+
+
+def _over(part: object, whole: object) -> float | None:
+    above, below = words.number(part), words.number(whole)
+    return above / below if above is not None and below else None
+
+
+_FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
+    "at_ms": _at_ms,
+    "clean": words.clean,
+    "colour": svg.colour_of,
+    "cost_rate": words.cost_rate,
+    "count": words.count,
+    "latency_around": lambda fault: report_rows.latency_around(words.mapping(fault)),
+    "mapping": words.mapping,
+    "member": words.member,
+    "members": words.members,
+    "ms": words.milliseconds,
+    "ns": words.nanoseconds,
+    "number": words.number,
+    "numbers": lambda values: [one for one in map(words.number, values or ()) if one is not None],
+    "objects": words.objects,
+    "over": _over,
+    "percent": words.percent,
+    "plain": words.plain,
+    "protocol": words.protocol,
+    "ranges": words.ranges,
+    "seconds": words.seconds,
+    "significant": words.significant,
+    "size": words.size,
+    "whole": lambda value: f"{words.number(value) or 0:.0f}",
+}
 
 
 def _context(run: RunFiles) -> dict[str, Any]:
     phases = phases_of(run.manifest)
     windows = windows_of(run, phases)
     conservation = report_rows.conservation(run.summary)
-    ordering, calls = report_ordering.told(run.summary), report_calls.told(run.summary)
-    talk, views = report_traffic.told(run.summary), report_views.told(run.summary)
+    parts = {name: section(name, run.summary) for name in ONLY_OF_SOME}
+    without = {name for name, part in parts.items() if not part}
+    if is_untraced(run.summary):
+        without.add("latency")
     return {
         "title": words.clean(run.manifest.get("experiment"), 80) or run.path.name,
         "question": words.clean(run.manifest.get("question"), 600),
@@ -147,22 +212,12 @@ def _context(run: RunFiles) -> dict[str, Any]:
         "problems": run.problems,
         "facts": report_rows.facts(run, phases),
         "untraced": is_untraced(run.summary),
-        "sections": _sections(
-            *([VIEWS] if views else []),
-            *([ORDERING] if ordering else []),
-            *([CALLS] if calls else []),
-            *([report_traffic.SECTION] if talk else []),
-            without=("latency",) if is_untraced(run.summary) else (),
-        ),
-        "talk": talk,
-        "views": views,
-        "ordering": ordering,
-        "calls": calls,
+        "sections": [(name, title) for name, title in SECTIONS if name not in without],
+        "parts": parts,
         "key_numbers": headline.key_numbers(run.summary),
         "properties": report_rows.properties(run.summary),
         "expectations": report_rows.expectations(run.summary),
-        "told": reported.figures(run.summary),
-        "column_heads": report_rows.COLUMNS,
+        "reported": section("reported", run.summary),
         "accuracy": report_rows.accuracy(run.summary, phases),
         "spacetime": spacetime_report.views_of(run.path, run.summary, _name(run.manifest)),
         "conservation": conservation,
@@ -171,32 +226,26 @@ def _context(run: RunFiles) -> dict[str, Any]:
         "conserved_in_short": report_rows.told(
             [row.verdict for row in conservation], "port direction", "add up to what was offered"
         ),
-        "faults": report_rows.faults(windows, run.summary),
-        "has_faults": bool(windows),
+        "windows": windows[: report_rows.MAX_ROWS],
+        "judged": {str(place): one for place, one in enumerate(words.objects(run.summary.get("faults")))},
         "directory": str(run.path.name),
         "classes": CLASSES,
+        "provenance": _provenance(run),
         **_over_time(run, phases, [window for window in windows if window.lasts]),
         **_members(run),
         **_network(run, windows),
-        **_provenance(run),
     }
 
 
-def _sections(*more: tuple[str, str], without: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """Those of the page, in order, with those that only some runs have."""
-    place = [id_ for id_, _ in SECTIONS].index("properties") + 1
-    return [section for section in (*SECTIONS[:place], *more, *SECTIONS[place:]) if section[0] not in without]
-
-
-def _causes(rows: Sequence[report_rows.ConservationRow]) -> list[tuple[str, str]]:
-    """The columns of the conservation table that say anything: name and head."""
+def _causes(rows: Sequence[report_rows.ConservationRow]) -> dict[str, str]:
+    """The columns of the conservation table that say anything, with their heads."""
     silent = ("0", words.MISSING)
     always = ("offered", "arrived", "unexplained")
-    return [
-        (name, head)
+    return {
+        name: f">{head}"
         for name, head in report_rows.CONSERVATION.items()
         if name in always or any(row.counts[name] not in silent for row in rows)
-    ]
+    }
 
 
 def _over_time(run: RunFiles, phases: Phases, windows: Sequence[FaultWindow]) -> dict[str, Any]:
@@ -205,7 +254,7 @@ def _over_time(run: RunFiles, phases: Phases, windows: Sequence[FaultWindow]) ->
     latency, traffic = latency_series(run.latency), traffic_series(run.traffic)
     epochs, costs = report_ordering.epochs_of(run.summary), report_ordering.costs_of(run.summary)
     rollbacks = report_ordering.rollbacks_of(run.rollbacks, phases)
-    nodes = report_traffic.node_lines(run.nodes)
+    nodes = node_lines(run.nodes)
     end_s = axis_end_s(phases, (latency, traffic, costs.series), windows)
     # A plot of nothing but zeros tells nothing beside what programs of others put on the wire.
     has_datagrams = len(traffic) > 0 and (not len(nodes) or any(line.any() for line in traffic.lines.values()))
@@ -224,7 +273,7 @@ def _over_time(run: RunFiles, phases: Phases, windows: Sequence[FaultWindow]) ->
 
     def bytes_plot(narrow: bool) -> Markup:
         surface = plots.frame(end_s, 220 if narrow else 250, narrow=narrow)
-        return report_traffic.bytes_over_time(nodes, windows, phases, surface)
+        return plots.bytes_over_time(nodes, windows, phases, surface)
 
     def order_band(narrow: bool) -> Markup:
         is_last = bare and not len(costs.series)
@@ -301,27 +350,23 @@ def _members(run: RunFiles) -> dict[str, Any]:
     names = [words.clean(member.get("member"), 60) for member in members]
     names += [name for name in dict.fromkeys(run.cdf["member_name"]) if name not in names]
     colours, key = _colours(names)
-    kinds = words.objects(words.mapping(run.summary.get("traffic")).get("by_kind"))[:100]
     return {
         "cdf": plots.latency_cdf(run.cdf, lambda name: colours.get(name, 0)) if len(run.cdf) else None,
         "cdf_key": key,
         "members": plots.member_latency(members, lambda name: colours.get(name, 0)) if members else None,
         "member_count": len(names),
-        "kinds": [
-            (words.clean(kind.get("kind"), 60), words.count(kind.get("datagrams")), words.size(kind.get("wire_bytes")))
-            for kind in kinds
-        ],
+        "kinds": words.objects(words.mapping(run.summary.get("traffic")).get("by_kind"))[:100],
     }
 
 
 def _colours(names: Sequence[str]) -> tuple[dict[str, int], list[tuple[str, int]]]:
     """A colour per member when there are few, else per partition; and the key."""
-    if len(names) <= plots.COLOURS:
+    if len(names) <= COLOURS:
         colours = {name: index for index, name in enumerate(names)}
         return colours, list(colours.items())
     partitions = list(dict.fromkeys(name.partition("/")[0] for name in names))
-    of = {partition: index % plots.COLOURS for index, partition in enumerate(partitions)}
-    return {name: of[name.partition("/")[0]] for name in names}, list(of.items())[: plots.COLOURS]
+    of = {partition: index % COLOURS for index, partition in enumerate(partitions)}
+    return {name: of[name.partition("/")[0]] for name in names}, list(of.items())[:COLOURS]
 
 
 def _network(run: RunFiles, windows: Sequence[FaultWindow]) -> dict[str, Any]:
@@ -352,20 +397,15 @@ def _faulted(run: RunFiles, windows: Sequence[FaultWindow]) -> dict[str, str]:
     return classes
 
 
-def _provenance(run: RunFiles) -> dict[str, Any]:
-    manifest = run.manifest
-    versions = words.mapping(manifest.get("versions"))
-    probes = words.objects(words.mapping(manifest.get("kernel")).get("probes"))
-    return {
-        "versions": [(words.clean(name, 40), words.clean(value, 120)) for name, value in list(versions.items())[:60]],
-        "probes": [
-            (bool(probe.get("ok")), words.clean(probe.get("name"), 80), words.clean(probe.get("detail")))
-            for probe in probes[:60]
-        ],
-        "commands": _commands(manifest),
-        "health": _health(run),
-        "nodes": [_node_row(node) for node in words.objects(manifest.get("nodes"))[: report_rows.MAX_ROWS]],
-    }
+def _provenance(run: RunFiles) -> Markup:
+    manifest, summary = run.manifest, run.summary
+    return _part(
+        "provenance",
+        manifest=manifest,
+        commands=_commands(manifest),
+        health={**words.mapping(manifest.get("health")), **words.mapping(summary.get("health"))},
+        capture={**words.mapping(manifest.get("capture")), **words.mapping(summary.get("capture"))},
+    )
 
 
 def _commands(manifest: Mapping[str, Any]) -> list[str]:
@@ -385,39 +425,3 @@ def _commands(manifest: Mapping[str, Any]) -> list[str]:
 def _name(manifest: Mapping[str, Any]) -> str:
     """The run as commands take it."""
     return words.clean(manifest.get("run"), 160) or "RUN"
-
-
-def _health(run: RunFiles) -> list[tuple[str, str, str]]:
-    """Name, value and note of each measure of the machine."""
-    health = {**words.mapping(run.manifest.get("health")), **words.mapping(run.summary.get("health"))}
-    capture = {**words.mapping(run.manifest.get("capture")), **words.mapping(run.summary.get("capture"))}
-    lag_ms = words.number(health.get("lag_max_ms"))
-    lag_ns = words.number(health.get("lag_max_ns"))
-    lag = words.milliseconds(lag_ms) if lag_ms is not None else words.nanoseconds(lag_ns)
-    captured = f"{words.count(capture.get('frames'))} frames, {words.size(capture.get('bytes'))}"
-    return [
-        ("CPU busy", words.percent(health.get("cpu_busy_ratio")), "of all CPUs while the load ran"),
-        ("CPU taken away", words.percent(health.get("steal_ratio")), "by a hypervisor"),
-        ("Largest lag", lag, "of a node behind its workload"),
-        ("Capture lost", words.count(capture.get("kernel_dropped_frames")), f"of {captured}"),
-        ("Trace gaps", words.count(capture.get("trace_gaps")), "records that never arrived"),
-        ("Undecodable", words.count(capture.get("undecodable")), "datagrams to our ports"),
-    ]
-
-
-def _node_row(node: Mapping[str, Any]) -> list[str]:
-    exit_code = words.number(node.get("exit"))
-    end = "crashed by a fault" if node.get("crashed") else "drained" if node.get("drained") else "not drained"
-    if node.get("ended"):
-        end = "ended by the others: counts as crashed"
-    if exit_code and not node.get("crashed"):
-        end += f", exit {exit_code:.0f}"
-    return [
-        words.clean(node.get("node"), 60),
-        words.clean(node.get("incarnation"), 12),
-        end,
-        words.count(node.get("submitted")),
-        words.count(node.get("delivered")),
-        words.nanoseconds(node.get("lag_max_ns")),
-        words.nanoseconds(node.get("cpu_ns")),
-    ]

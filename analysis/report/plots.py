@@ -104,6 +104,26 @@ def traffic_over_time(series: Series, windows: Sequence[FaultWindow], phases: Ph
     )
 
 
+def bytes_over_time(series: Series, windows: Sequence[FaultWindow], phases: Phases, surface: Frame) -> Markup:
+    """One line for each node."""
+    highest = max((series.range(name)[1] for name in series.lines), default=0.0)
+    highest = highest if math.isfinite(highest) else 0.0
+    y = svg.linear(0.0, svg.nice_ceiling(highest / 1000), surface.floor, surface.top)
+    scaled = Series(
+        t_s=series.t_s, step_s=series.step_s, lines={name: values / 1000 for name, values in series.lines.items()}
+    )
+    means = [f"{name} {words.size(float(values.mean()))}/s" for name, values in series.lines.items()]
+    return over_time(
+        surface,
+        "bytes",
+        "Bytes put on the wire by each node",
+        f"Means: {', '.join(means)}.",
+        shades(surface, windows, phases),
+        y_axis(surface, y, "kB/s"),
+        *(line_of(scaled, name, surface, y, f"cdf c{place}") for place, name in enumerate(scaled.lines)),
+    )
+
+
 def fault_lanes(windows: Sequence[FaultWindow], phases: Phases, end_s: float, *, narrow: bool, ticks: bool) -> Markup:
     """One bar per fault, from its effect to its end; a ring where it was asked for, a line from there to its effect.
 
@@ -317,9 +337,6 @@ def _steps(series: Series, values: Floats, x: Scale, y: Scale) -> list[svg.Point
 def _dot(x: float, y: float) -> str:
     return f"M{svg.coordinate(x)} {svg.coordinate(y)}h.1"
 
-
-COLOURS: Final = 8
-"""Distinct line colours in the style sheet: `c0` to `c7`."""
 
 MAX_CDF_POINTS: Final = 6000
 """In one picture, over all members."""

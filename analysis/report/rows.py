@@ -19,7 +19,7 @@ from analysis.traffic.flows import UNNUMBERED, is_unnumbered, is_untraced
 
 if TYPE_CHECKING:  # these bring pandas, for which a command line should not wait
     from analysis.report.files import RunFiles
-    from analysis.report.time_axis import FaultWindow, Phases
+    from analysis.report.time_axis import Phases
 
 MAX_ROWS: Final = 1200
 """Of one table; 30 nodes with ten intervals have 600."""
@@ -61,7 +61,8 @@ class Accuracy:
     """The accuracy certificate: rows, the columns that any row needs, and what it says in one sentence."""
 
     rows: Sequence[AccuracyRow]
-    columns: Sequence[str]
+    columns: Mapping[str, str]
+    """With their heads."""
     sentence: str
     verdict: Verdict
     left_out: int
@@ -123,26 +124,6 @@ class ExpectationRow:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FaultRow:
-    """One fault: when it was asked for, issued and in effect, and how many frames it met."""
-
-    number: str
-    kind: str
-    what: str
-    where: str
-    asked: str
-    issued: str
-    effective: str
-    late: str
-    ended: str
-    met: str
-    latency: tuple[str, ...]
-    """Before, during and after it: `p50 / p99`; empty where it was not measured."""
-    warning: str
-    lasts: bool
-
-
 COLUMNS: Final = {
     "delay": "Delay, ms: p50 / p99",
     "jitter": "Jitter, ms",
@@ -175,7 +156,7 @@ def accuracy(summary: Mapping[str, Any], phases: Phases) -> Accuracy:
         rows = [replace(row, reason="") for row in rows]
     return Accuracy(
         rows=rows,
-        columns=[name for name in COLUMNS if any(row.cells[name].asked for row in rows)],
+        columns={name: head for name, head in COLUMNS.items() if any(row.cells[name].asked for row in rows)},
         sentence=_not_measured(rows) if is_unnumbered(summary) else _as_asked(rows),
         verdict=merge(row.verdict for row in rows) if rows else Verdict.UNKNOWN,
         left_out=len(links) - len(rows),
@@ -236,29 +217,6 @@ def expectations(summary: Mapping[str, Any]) -> list[ExpectationRow]:
             reason=words.clean(entry.get("reason")),
         )
         for entry in words.objects(summary.get("expect"))[:200]
-    ]
-
-
-def faults(windows: Sequence[FaultWindow], summary: Mapping[str, Any]) -> list[FaultRow]:
-    """`summary` knows what each fault met; one that was made before there was such a section does not."""
-    judged = {str(place): entry for place, entry in enumerate(words.objects(summary.get("faults")))}
-    return [
-        FaultRow(
-            number=window.number,
-            kind=window.kind,
-            what=window.what,
-            where=window.where,
-            asked=words.seconds(window.asked_s),
-            issued=words.seconds(window.issued_s),
-            effective=words.seconds(window.effective_s),
-            late=words.MISSING if window.late_ms is None else f"{window.late_ms:+.1f} ms",
-            ended=words.seconds(window.until_s) if window.until_s is not None else "end of run" if window.lasts else "",
-            met=words.count(judged.get(window.number, {}).get("frames")) if window.lasts else "",
-            latency=latency_around(judged.get(window.number, {})),
-            warning=words.clean(judged.get(window.number, {}).get("warning"), 300),
-            lasts=window.lasts,
-        )
-        for window in windows[:MAX_ROWS]
     ]
 
 

@@ -24,6 +24,9 @@ MAX_POINTS: Final = 400
 MAX_WINDOWS: Final = 100
 """That the plots show."""
 
+COLOURS: Final = 8
+"""Distinct line colours in the style sheet: `c0` to `c7`."""
+
 CLASSES: Final = ("application", "dummy", "control", "retransmission")
 
 Floats = npt.NDArray[np.float64]
@@ -160,6 +163,19 @@ def traffic_series(table: pd.DataFrame) -> Series:
             laid = np.nan_to_num(_laid_out(of_class, column, start, step, length)) / step
             lines[name + suffix] = laid
     return _thinned(start, step, lines, dict.fromkeys(lines, np.nanmean))
+
+
+def node_lines(table: pd.DataFrame) -> Series:
+    """Bytes per second that each node put on the wire; with more nodes than colours, that each partition did."""
+    rows = table[np.isfinite(table["t_s"])]
+    if len(rows) and rows["node"].nunique() > COLOURS:
+        rows = rows.assign(node=rows["node"].str.partition("/")[0])
+    names = sorted(rows["node"].unique())[:COLOURS]
+    wide = rows.pivot_table(index="t_s", columns="node", values="sent_bytes", aggfunc="sum")
+    wide = wide.reindex(columns=names).fillna(0.0).reset_index()
+    series = series_of(wide, names, np.nanmean)
+    per_s = {name: np.nan_to_num(values) / (series.step_s / series.merged) for name, values in series.lines.items()}
+    return Series(t_s=series.t_s, step_s=series.step_s, lines=per_s, merged=series.merged)
 
 
 def series_of(rows: pd.DataFrame, names: Sequence[str], merge: Any) -> Series:

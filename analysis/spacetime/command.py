@@ -23,7 +23,7 @@ from analysis.spacetime.windows import choices
 from collector.records import LOCAL_KINDS, Kind
 from topologies.formats.errors import InputError, did_you_mean
 from topologies.formats.units import UnitError, parse_offset
-from topologies.select import SelectError, select
+from topologies.model import SelectError, select
 
 DEFAULT_LENGTH_NS = 50_000_000
 """Of a window of which only one end is given."""

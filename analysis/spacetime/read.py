@@ -22,13 +22,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from analysis.capture.decode import decode_frames, udp_checksum_is_good
-from analysis.capture.parse import map_capture
 from analysis.checks.properties import Incarnation, MessageId
 from analysis.errors import AnalysisError
 from analysis.inputs import RunInputs, read_run
 from analysis.network.asked import MARGIN_NS, Network
 from analysis.network.asked import Path as NetworkPath
 from analysis.spacetime.model import Header, Scene, Sighting, Step, Transmission, Window, read_datagram
+from collector.parse import map_capture
 from collector.records import CaptureError, Event, Frames, Notice
 
 MAX_FRAMES: Final = 400_000

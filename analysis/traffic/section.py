@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Observation, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
 
 from analysis.capture.source import CaptureState
@@ -204,12 +204,7 @@ class Measurement:
         return (
             self._read("spans")
             .groupBy(*KEYS)
-            .agg(
-                F.sum("frames").alias("frames"),
-                F.sum("wire_bytes").alias("wire_bytes"),
-                F.min("first_ns").alias("first_ns"),
-                F.max("last_ns").alias("last_ns"),
-            )
+            .agg(*_added())
             .withColumns({"low": F.least("source", "target"), "high": F.greatest("source", "target")})
         )
 
@@ -234,12 +229,7 @@ class Measurement:
         rows = (
             counted.join(F.broadcast(wanted), on=list(_PAIR), how="left_semi")
             .groupBy(*columns)
-            .agg(
-                F.sum("frames").alias("frames"),
-                F.sum("wire_bytes").alias("wire_bytes"),
-                F.min("first_ns").alias("first_ns"),
-                F.max("last_ns").alias("last_ns"),
-            )
+            .agg(*_added())
             .toArrow()
         )
         return [self._count(row) for row in rows.to_pylist()]
@@ -400,6 +390,11 @@ class Measurement:
 
 _NODE_FIGURES: Final = ("sent_frames", "sent_bytes", "received_frames", "received_bytes")
 _PAIR_SCHEMA: Final = "low long, high long, protocol int, port int, is_cast boolean"
+
+
+def _added() -> list[Column]:
+    sums = [F.sum(name).alias(name) for name in ("frames", "wire_bytes")]
+    return [*sums, F.min("first_ns").alias("first_ns"), F.max("last_ns").alias("last_ns")]
 
 
 def _pair(row: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -20,12 +20,12 @@ from pyspark.sql import types as T  # noqa: N812  (the name that everybody knows
 from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from analysis.capture.parse import decode_frames
+from analysis.capture.decode import decode_frames, decode_tcp
 from analysis.capture.source import CaptureReader, Pieces, checked_batches
 from analysis.engine.tasks import keep_imports
 from analysis.errors import AnalysisError
 from collector.records import TRACE_MAC, Frames, PortDirection
-from collector.walk import Buffer, gather
+from collector.walk import Buffer
 
 FORMAT: Final = "orderbed-traffic"
 MAC: Final = 1 << 48
@@ -255,23 +255,6 @@ def _targets(
     return np.asarray(np.where(at_port, owner, target))
 
 
-_ETHERNET: Final = 14
-_TAGS: Final = (0x8100, 0x88A8, 0x9100)
-_TCP_DTYPE: Final = np.dtype(
-    [
-        ("source_port", ">u2"),
-        ("target_port", ">u2"),
-        ("number", ">u4"),
-        ("acknowledged", ">u4"),
-        ("words", "u1"),
-        ("flags", "u1"),
-    ]
-)
-_IP_DTYPE: Final = np.dtype(
-    [("ihl", "u1"), ("tos", "u1"), ("length", ">u2"), ("identification", ">u2"), ("fragment", ">u2")]
-)
-
-
 def _tcp(buffer: Buffer, frames: Frames, found: Columns) -> Columns:
     """Ports, numbers, flags and payload of TCP segments; of all others the ports that they had, and zeros."""
     count = len(frames)
@@ -279,32 +262,15 @@ def _tcp(buffer: Buffer, frames: Frames, found: Columns) -> Columns:
     columns |= {name: np.zeros(count, np.int64) for name in ("number", "acknowledged")}
     columns |= {name: np.zeros(count, np.int32) for name in ("flags", "payload")}
     columns["has_header"] = np.zeros(count, np.bool_)
-    rows = np.flatnonzero((found["protocol"] == TCP) & (frames.captured >= _ETHERNET + 20 + 20))
-    if not len(rows):
-        return columns
-    start, captured = frames.offset[rows], frames.captured[rows].astype(np.int64)
-    ip_at = start + _ETHERNET + _tag_bytes(buffer, start)
-    ip = gather(buffer, np.minimum(ip_at, len(buffer) - _IP_DTYPE.itemsize), f"V{_IP_DTYPE.itemsize}").view(_IP_DTYPE)
-    header_bytes = (ip["ihl"] & 15).astype(np.int64) * 4
-    at = ip_at + header_bytes
-    is_whole = (at + 20 <= start + captured) & ((ip["fragment"] & 0x1FFF) == 0)
-    rows, at, ip, header_bytes = rows[is_whole], at[is_whole], ip[is_whole], header_bytes[is_whole]
-    tcp = gather(buffer, at, f"V{_TCP_DTYPE.itemsize}").view(_TCP_DTYPE)
-    for name in ("source_port", "target_port", "number", "acknowledged", "flags"):
-        columns[name][rows] = tcp[name]
-    payload = ip["length"].astype(np.int64) - header_bytes - (tcp["words"] >> 4).astype(np.int64) * 4
-    # A length that contradicts the frame is an enemy's: it carries at most what the frame has room for.
-    room = frames.length[rows].astype(np.int64) - (at - frames.offset[rows])
-    columns["payload"][rows] = np.clip(payload, 0, np.maximum(room, 0))
-    columns["has_header"][rows] = True
+    rows = np.flatnonzero(found["protocol"] == TCP)
+    if len(rows):
+        whole, tcp = decode_tcp(buffer, frames.select(rows))
+        for name, field in {"source_port": "source", "target_port": "target"}.items():
+            columns[name][rows[whole]] = tcp[field]
+        for name in ("number", "acknowledged", "flags", "payload"):
+            columns[name][rows[whole]] = tcp[name]
+        columns["has_header"][rows[whole]] = True
     return columns
-
-
-def _tag_bytes(buffer: Buffer, start: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Bytes of VLAN tags in frames of at least 54 bytes: none, one or two tags."""
-    kind = gather(buffer, start + 12, "V6").view(np.dtype([("first", ">u2"), ("tag", ">u2"), ("second", ">u2")]))
-    first = np.isin(kind["first"], _TAGS)
-    return np.asarray(4 * (first.astype(np.int64) + (first & np.isin(kind["second"], _TAGS))))
 
 
 def grouped(columns: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:

@@ -33,8 +33,7 @@ _NOT_THERE = (errno.ENOENT, errno.ENOTDIR)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
     """What an isolated process finds around it (netem.kernel.sandbox): an init that passes signals on and collects
-    orphans, a
-    host name, and at each place in `private` a directory of the host's, or with None an empty one in memory.
+    orphans, a host name, and at each place in `private` a directory of the host's, or with None an empty one in memory.
     """
 
     hostname: str
@@ -43,6 +42,21 @@ class Sandbox:
     """A file that it reads as /etc/hosts; None: the host's own."""
     groups: Sequence[Path] = ()
     """Files `cgroup.procs` of the control groups that it is in from its first instruction."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecRequest:
+    """A command that an operator sends into a node, beside its program."""
+
+    argv: Sequence[str]
+    environment: Mapping[str, str]
+    """Comes on top of a plain one."""
+    descriptors: Sequence[int]
+    """Become its 0, 1 and 2, and stay the caller's."""
+    is_terminal: bool
+    """Whether descriptor 0 is a terminal that becomes its own."""
+    directory: Path
+    """Where it starts, if the node has that directory."""
 
 
 class SupervisorLink:

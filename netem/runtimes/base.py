@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from netem.kernel.supervised import ExecRequest
 from netem.runtimes.cgroups import Limits
 from topologies.model import Node
 
@@ -40,21 +41,6 @@ class Program:
     """Docker: the image to run in; None: ours."""
     limits: Limits | None = None
     """What the node may use; None: what the runtime gives to our own programs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecRequest:
-    """A command that an operator sends into a node, beside its program."""
-
-    argv: Sequence[str]
-    environment: Mapping[str, str]
-    """Comes on top of a plain one."""
-    descriptors: Sequence[int]
-    """Become its 0, 1 and 2, and stay the caller's."""
-    is_terminal: bool
-    """Whether descriptor 0 is a terminal that becomes its own."""
-    directory: Path
-    """Where it starts, if the node has that directory."""
 
 
 class Command(Protocol):

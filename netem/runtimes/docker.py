@@ -31,7 +31,7 @@ from netem.errors import FabricError
 from netem.owner import Owner
 from netem.runtimes.base import Program
 from netem.runtimes.cgroups import Limits, cpu_quota_us
-from netem.runtimes.container import ContainerHandle
+from netem.runtimes.container import ContainerHandle, Witness
 from netem.runtimes.daemon import (
     LABEL,
     OWNER_LABEL,
@@ -44,7 +44,6 @@ from netem.runtimes.daemon import (
     root_cause,
 )
 from netem.runtimes.image import ensure_image, provide_image
-from netem.runtimes.witness import Witness
 from topologies.model import Node
 
 NODE_USER = "65534:65534"
@@ -323,8 +322,6 @@ class Guard:
 def main(conductor_pid: int, run_id: str) -> None:
     """Wait for the end of the conductor, then remove the containers of `run_id`."""
     _wait_for_the_end(conductor_pid)
-    from netem.runtimes.daemon import remove_containers  # here, so that a guard at rest stays small
-
     remove_containers(run_id, settle=True)
 
 

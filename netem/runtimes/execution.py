@@ -25,7 +25,7 @@ from docker.errors import DockerException
 
 from netem.errors import CannotStartError, FabricError
 from netem.kernel.framing import readable
-from netem.runtimes.base import ExecRequest
+from netem.kernel.supervised import ExecRequest
 from netem.runtimes.daemon import CHUNK_BYTES, STDERR_STREAM, connect, frames, plain, root_cause, upgraded
 from topologies.model import NodeName
 

@@ -18,9 +18,9 @@ from types import TracebackType
 from typing import IO
 
 from netem.errors import FabricError
-from netem.kernel.supervised import Process, Sandbox
+from netem.kernel.supervised import ExecRequest, Process, Sandbox
 from netem.network import EmulatedNetwork
-from netem.runtimes.base import FOREIGN_PATH, ExecRequest, LineSplitter, Program
+from netem.runtimes.base import FOREIGN_PATH, LineSplitter, Program
 from netem.runtimes.cgroups import ControlGroup, Limits, over_its_memory
 from topologies.model import Node, NodeName
 

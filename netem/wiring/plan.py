@@ -61,8 +61,9 @@ from topologies.model import (
     Partition,
     PartitionName,
     Topology,
+    multicast_children,
+    next_hop,
 )
-from topologies.routing import multicast_children, next_hop
 
 INNER_BASE, OUTER_BASE, WIRE_BASE = 200_000, 300_000, 400_000
 BRIDGE_BASE, LEG_BASE, BUS_BASE, LINK_BASE = 500_000, 600_000, 700_000, 800_000
@@ -144,11 +145,6 @@ def plan_host(topology: Topology) -> tuple[AnyStep, ...]:
 def plan_carrier(topology: Topology, kernel: Kernel) -> tuple[AnyStep, ...]:
     """Bridges, buses, ports, routers and links in the kernel that carries them."""
     return tuple(_carrier_steps(topology, kernel))
-
-
-def plan_node(topology: Topology, node: Node, kernel: Kernel) -> tuple[AnyStep, ...]:
-    """Wire a node whose namespace is held as `node_namespace(node)`."""
-    return plan_nodes(topology, (node,), kernel)
 
 
 def plan_nodes(topology: Topology, nodes: Sequence[Node], kernel: Kernel) -> tuple[AnyStep, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from netem.kernel.agent import FABRIC
 from topologies.model import Bus, Impairment
@@ -31,17 +31,21 @@ class Side(enum.Enum):
 class Step:
     """Something done in one namespace (`""`: the fabric's own)."""
 
+    verb: ClassVar[str]
+    """What is done, for people."""
     side: Side = Side.CARRIER
     namespace: str = FABRIC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakeNamespaces(Step):
+    verb = "make network namespaces"
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetSysctls(Step):
+    verb = "set"
     settings: tuple[tuple[str, str], ...]
     optional: bool = False
     """Settings of a module that may not be there are left out."""
@@ -49,6 +53,7 @@ class SetSysctls(Step):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakeTaps(Step):
+    verb = "make taps"
     names: tuple[str, ...]
 
 
@@ -56,6 +61,7 @@ class MakeTaps(Step):
 class AddCable(Step):
     """A veth pair; the far end may be in another namespace of the same side."""
 
+    verb = "lay a cable (veth)"
     name: str
     index: int
     peer: str
@@ -67,6 +73,7 @@ class AddCable(Step):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddBridge(Step):
+    verb = "add a bridge"
     name: str
     index: int
 
@@ -75,6 +82,7 @@ class AddBridge(Step):
 class AddShaper(Step):
     """A device through which frames are redirected (ifb)."""
 
+    verb = "add a shaper (ifb)"
     name: str
     index: int
 
@@ -83,9 +91,12 @@ class AddShaper(Step):
 class FindDevices(Step):
     """Learn the indexes of devices that were there before us: taps, the guest's ports."""
 
+    verb = "look up the devices"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchOffloadsOff(Step):
+    verb = "switch offloads off"
     devices: tuple[str, ...]
 
 
@@ -93,11 +104,13 @@ class SwitchOffloadsOff(Step):
 class PollByThread(Step):
     """A thread of its own takes frames from each device, not the interrupt. The devices must be up."""
 
+    verb = "give a thread to each of"
     devices: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthenQueue(Step):
+    verb = "lengthen the queue of"
     device: str
 
 
@@ -105,6 +118,7 @@ class LengthenQueue(Step):
 class Plug(Step):
     """Make a device a port of a bridge; it learns no addresses."""
 
+    verb = "plug into the bridge"
     device: str
     bridge: str
 
@@ -113,12 +127,14 @@ class Plug(Step):
 class Forward(Step):
     """Frames to `mac` leave the bridge by the port `device`."""
 
+    verb = "forward by address"
     device: str
     mac: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildTree(Step):
+    verb = "build delay line and queue on"
     device: str
     impairment: Impairment
     label: str
@@ -126,6 +142,7 @@ class BuildTree(Step):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildBus(Step):
+    verb = "build a shared bus on"
     device: str
     bus: Bus
 
@@ -134,6 +151,7 @@ class BuildBus(Step):
 class OpenHooks(Step):
     """Give a device its filter hooks (clsact)."""
 
+    verb = "open the filter hooks of"
     device: str
 
 
@@ -141,6 +159,7 @@ class OpenHooks(Step):
 class Redirect(Step):
     """What arrives at `device` leaves by `target`; with `keep_trace`, trace frames stay behind."""
 
+    verb = "redirect what arrives"
     device: str
     target: str
     keep_trace: bool = False
@@ -150,11 +169,13 @@ class Redirect(Step):
 class PrepareCut(Step):
     """A filter in front of `device`'s tree that drops nothing yet."""
 
+    verb = "prepare cuts at"
     device: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BringUp(Step):
+    verb = "bring up"
     device: str
 
 
@@ -162,11 +183,13 @@ class BringUp(Step):
 class AwaitReady(Step):
     """Wait until devices really carry frames: the kernel follows a bring-up with a delay of its own."""
 
+    verb = "wait until these carry frames:"
     devices: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddAddress(Step):
+    verb = "give the address"
     device: str
     ip: str
     prefix_length: int
@@ -175,6 +198,7 @@ class AddAddress(Step):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddRoute(Step):
+    verb = "route"
     destination: str
     prefix_length: int
     device: str
@@ -185,6 +209,7 @@ class AddRoute(Step):
 class AddNeighbours(Step):
     """(address, MAC) of everybody that this device will ever have to know."""
 
+    verb = "set the neighbours of"
     device: str
     known: tuple[tuple[str, str], ...]
 
@@ -193,6 +218,7 @@ class AddNeighbours(Step):
 class RouteMulticast(Step):
     """A router's multicast table: (source, group, device it must arrive by, devices it leaves by)."""
 
+    verb = "route multicast"
     devices: tuple[str, ...]
     routes: tuple[tuple[str, str, str, tuple[str, ...]], ...]
 
@@ -208,34 +234,7 @@ def describe(step: AnyStep) -> str:
     """One line for people: place, verb, particulars."""
     where = f"{step.side.value}, {step.namespace or 'fabric'}"
     details = (_detail(field.name, getattr(step, field.name)) for field in fields(step))
-    return " ".join((f"[{where}] {_VERBS[type(step)]}", *(text for text in details if text)))
-
-
-_VERBS: dict[type[Step], str] = {
-    MakeNamespaces: "make network namespaces",
-    SetSysctls: "set",
-    MakeTaps: "make taps",
-    AddCable: "lay a cable (veth)",
-    AddBridge: "add a bridge",
-    AddShaper: "add a shaper (ifb)",
-    FindDevices: "look up the devices",
-    SwitchOffloadsOff: "switch offloads off",
-    PollByThread: "give a thread to each of",
-    LengthenQueue: "lengthen the queue of",
-    Plug: "plug into the bridge",
-    Forward: "forward by address",
-    BuildTree: "build delay line and queue on",
-    BuildBus: "build a shared bus on",
-    OpenHooks: "open the filter hooks of",
-    Redirect: "redirect what arrives",
-    PrepareCut: "prepare cuts at",
-    BringUp: "bring up",
-    AwaitReady: "wait until these carry frames:",
-    AddAddress: "give the address",
-    AddRoute: "route",
-    AddNeighbours: "set the neighbours of",
-    RouteMulticast: "route multicast",
-}
+    return " ".join((f"[{where}] {step.verb}", *(text for text in details if text)))
 
 
 _UNNAMED = ("device", "devices", "name", "names", "settings", "impairment", "bus")

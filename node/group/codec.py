@@ -7,8 +7,9 @@ An entry is one word: member (16 bits), incarnation (16), number (32). A ballot 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
 from node.errors import DropReason, LocalError, RemoteError
@@ -56,8 +57,8 @@ class Status:
     fresh: tuple[int, ...] = ()
 
     def to_words(self) -> tuple[int, ...]:
-        head = self.flags << 32 | len(self.suspects) << 12 | len(self.fresh)
-        return (head, self.promised, *_members(self.suspects), *_members(self.fresh))
+        sections = ([pack(member, 0, 0) for member in members] for members in (self.suspects, self.fresh))
+        return _packed(self.flags << 8, (self.promised,), *sections)
 
     @staticmethod
     def from_words(words: tuple[int, ...]) -> Status:
@@ -85,13 +86,9 @@ class Value:
 
     def to_words(self) -> tuple[int, ...]:
         following = self.next
-        head = self.reason << 40 | len(following.members) << 24 | len(following.gone) << 12 | len(self.cut)
-        return (
-            head,
-            *(pack(*one, one.member in self.stateful) for one in following.incarnations),
-            *(pack(*one, one.member in following.probation) for one in sorted(following.gone)),
-            *(pack(member, 0, position) for member, position in sorted(self.cut.items())),
-        )
+        members = [pack(*one, one.member in self.stateful) for one in following.incarnations]
+        gone = [pack(*one, one.member in following.probation) for one in sorted(following.gone)]
+        return _packed(self.reason << 4, (), members, gone, _numbers(self.cut))
 
     @staticmethod
     def from_words(words: tuple[int, ...], view: int) -> Value:
@@ -130,15 +127,9 @@ class Promise:
 
     def to_words(self) -> tuple[int, ...]:
         ballot, value = self.accepted or (0, None)
-        head = self.is_stateful << 24 | len(self.positions) << 12 | len(self.heard)
-        return (
-            head,
-            self.ballot,
-            ballot,
-            *(pack(member, 0, position) for member, position in sorted(self.positions.items())),
-            *(pack(*one, 0) for one in self.heard),
-            *(() if value is None else value.to_words()),
-        )
+        heard = [pack(*one, 0) for one in self.heard]
+        words = _packed(int(self.is_stateful), (self.ballot, ballot), _numbers(self.positions), heard)
+        return words if value is None else words + value.to_words()
 
     @staticmethod
     def from_words(words: tuple[int, ...], view: int) -> Promise:
@@ -164,8 +155,7 @@ class Proposal(NamedTuple):
     holders: Mapping[int, int]
 
     def to_words(self) -> tuple[int, ...]:
-        holders = (pack(member, 0, holder) for member, holder in sorted(self.holders.items()))
-        return (self.ballot, len(self.holders), *holders, *self.value.to_words())
+        return (self.ballot, *_packed(0, (), _numbers(self.holders)), *self.value.to_words())
 
     @staticmethod
     def from_words(words: tuple[int, ...], view: int) -> Proposal:
@@ -192,11 +182,8 @@ class Join:
 
     def to_words(self) -> tuple[int, ...]:
         named = sorted(self.hears | self.present.keys())
-        return (
-            self.basis << 24 | len(named) << 12 | len(self.positions),
-            *(pack(member, self.present.get(member, 0), member in self.hears) for member in named),
-            *(pack(member, 0, position) for member, position in sorted(self.positions.items())),
-        )
+        entries = [pack(member, self.present.get(member, 0), member in self.hears) for member in named]
+        return _packed(self.basis, (), entries, _numbers(self.positions))
 
     @staticmethod
     def from_words(words: tuple[int, ...]) -> Join:
@@ -238,6 +225,13 @@ def _ballot(word: int) -> int:
     return word
 
 
+def _packed(above: int, fixed: tuple[int, ...], *sections: list[int]) -> tuple[int, ...]:
+    """The words that `_sections` takes apart; `fixed`: those between the first one and the sections."""
+    for section in sections:
+        above = above << 12 | len(section)
+    return (above, *fixed, *chain.from_iterable(sections))
+
+
 def _sections(
     name: str, words: tuple[int, ...], *, fixed: int, count: int
 ) -> tuple[int, list[tuple[Entry, ...]], tuple[int, ...]]:
@@ -260,8 +254,8 @@ def _positions(entries: tuple[Entry, ...]) -> dict[int, int]:
     return positions
 
 
-def _members(members: Iterable[int]) -> tuple[int, ...]:
-    return tuple(pack(member, 0, 0) for member in members)
+def _numbers(of: Mapping[int, int]) -> list[int]:
+    return [pack(member, 0, number) for member, number in sorted(of.items())]
 
 
 def _incarnations(entries: tuple[Entry, ...]) -> tuple[Incarnation, ...]:

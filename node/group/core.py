@@ -27,7 +27,6 @@ from node.group.member import (
     CONTROL,
     RETRY,
     WATCH,
-    GroupParameters,
     GroupReport,
     Joiner,
     ViewMember,
@@ -37,8 +36,8 @@ from node.group.transfer import Chunk, Collector, chunks, digest_of
 from node.group.view import MAX_VIEW, Incarnation, View, first_view
 from node.reliable import ReliableCore, ReliableParameters, view_of
 from node.reliable.codec import KINDS as STREAM_KINDS
-from node.reliable.rtt import Timers
 from node.trace import ViewReason
+from node.transport import Timers, TransportParameters
 from node.wire import Kind, Message
 
 Make: TypeAlias = Callable[[Membership, Random, bytes], ViewCore]
@@ -61,7 +60,7 @@ ASK_JOIN = Timer("group_join")
 ASK_STATE = Timer("group_state")
 _TIMERS = frozenset((BEAT, WATCH, RETRY, ASK_JOIN, ASK_STATE))
 GROUP_KINDS = frozenset(kind for kind in Kind if Kind.GROUP_STATUS <= kind <= Kind.GROUP_STATE)
-_RELAYED = frozenset((Kind.GROUP_PREPARE, Kind.GROUP_PROMISE, Kind.GROUP_ACCEPT, Kind.GROUP_ACCEPTED))
+_BALLOTS = (Kind.GROUP_PREPARE, Kind.GROUP_PROMISE, Kind.GROUP_ACCEPT, Kind.GROUP_ACCEPTED)  # may be relayed
 
 
 class Phase(enum.StrEnum):
@@ -84,7 +83,7 @@ class GroupCore(Core):
         *,
         membership: Membership,
         founders: Sequence[int],
-        parameters: GroupParameters,
+        parameters: TransportParameters,
         rng: Random,
         make: Make | None,
         transport: Transport | None = None,
@@ -109,11 +108,11 @@ class GroupCore(Core):
         self._here: ViewMember | None = None  # our part in the view; None while we join
         self._former: ViewMember | None = None  # R6: the view before, until all members have installed this one
         self._last: Value | None = None  # the decision that began our view
-        self._is_excluded = False
-        self._has_ended = False
+        self._is_excluded = False  # a decision leaves us out: only questions about the view are answered
+        self._has_ended = False  # an excluded member whose messages nobody needs any more, or a joiner that gives up
         self._has_left = False
         self._resubmit: deque[Submission] = deque()  # what the views before have handed back, in order
-        self._early: dict[int, list[tuple[Message, int]]] = {}  # by transmitter: messages of the next view
+        self._early: dict[int, list[Message]] = {}  # by transmitter: messages of the next view
         self._silent_until_ns: dict[int, int] = {}  # by member: when it may be sent a message about views again
         self._joiners: dict[int, Joiner] = {}
         self._join_tries = 0
@@ -125,10 +124,7 @@ class GroupCore(Core):
         self._collector: Collector | None = None  # what we have of the group's state, while we lack it
         self._handlers: dict[Kind, Callable[[Message, int, int, list[Effect]], None]] = {
             Kind.GROUP_STATUS: self._on_status,
-            Kind.GROUP_PREPARE: self._on_ballot,
-            Kind.GROUP_PROMISE: self._on_ballot,
-            Kind.GROUP_ACCEPT: self._on_ballot,
-            Kind.GROUP_ACCEPTED: self._on_ballot,
+            **dict.fromkeys(_BALLOTS, self._on_ballot),
             Kind.GROUP_DECIDED: self._on_decided,
             Kind.GROUP_JOIN: self._on_join,
             Kind.GROUP_STATE_REQUEST: self._on_state_request,
@@ -174,12 +170,10 @@ class GroupCore(Core):
     def standing(self) -> Phase:
         """The phase of this incarnation, without that of its core."""
         here = self._here
-        if self._has_ended:
-            return Phase.ENDED
+        if self._is_excluded:
+            return Phase.ENDED if self._has_ended else Phase.EXCLUDED
         if here is None:
             return Phase.JOINING
-        if self._is_excluded:
-            return Phase.EXCLUDED
         if here.is_minority:
             return Phase.MINORITY
         return Phase.CHANGING if here.is_frozen else Phase.MEMBER
@@ -194,19 +188,18 @@ class GroupCore(Core):
         here = self._here
         if here is None or self._resubmit or here.is_leaving or here.is_minority or self._is_excluded:
             return False
-        return not self._has_ended and here.stack.can_submit
+        return here.stack.can_submit
 
     @property
     def is_idle(self) -> bool:
-        if self._is_excluded or self._has_ended:
-            return True
         here = self._here
-        is_calm = here is not None and here.is_calm and self._collector is None and not self._resubmit
-        return is_calm and here is not None and here.stack.is_idle
+        if here is None or self._is_excluded:
+            return self._is_excluded
+        return here.is_calm and self._collector is None and not self._resubmit and here.stack.is_idle
 
     @property
     def buffered(self) -> int:
-        if self._is_excluded or self._has_ended or self._here is None:
+        if self._is_excluded or self._here is None:
             return 0
         former = self._former.stack.streams.buffered if self._former is not None else 0
         return self._here.stack.buffered + former + len(self._resubmit) + sum(map(len, self._early.values()))
@@ -234,8 +227,7 @@ class GroupCore(Core):
         if not self.can_submit or self._here is None:
             raise LocalError(f"member {self._me} takes no submission now: ask can_submit before")
         out = self._here.stack.on_submit(submission, now_ns)
-        if BEAT not in self._timers:
-            self._here.arm_beat(now_ns, out)
+        self._here.arm_beat(now_ns, out)
         return out
 
     def leave(self, now_ns: int) -> list[Effect]:
@@ -247,7 +239,7 @@ class GroupCore(Core):
         if here is None:
             self._has_left = True
             self._end(now_ns, out)
-        elif not self._is_excluded and not self._has_ended:
+        elif not self._is_excluded:
             here.leave(now_ns, out)
             self._follow(now_ns, out)
         return out
@@ -296,11 +288,11 @@ class GroupCore(Core):
         """Why a message of the group layer is refused before anything looks into it."""
         if message.origin == self._me:
             return DropReason.OWN
-        if message.origin not in self._us.members or source not in self._us.members:
+        if not {message.origin, source} <= self._known:
             return DropReason.UNKNOWN_MEMBER
         if message.incarnation == 0 or (message.payload and message.kind is not Kind.GROUP_STATE):
             return DropReason.MALFORMED
-        is_relayed = source != message.origin and message.kind not in _RELAYED
+        is_relayed = source != message.origin and message.kind not in _BALLOTS
         return DropReason.UNEXPECTED if self._has_ended or is_relayed else None
 
     # Streams (R11).
@@ -324,7 +316,7 @@ class GroupCore(Core):
                 self._heal_if_whole(now_ns, out)
             elif here.is_frozen:
                 here.accept_if_complete(out)
-            elif BEAT not in self._timers:
+            else:
                 here.arm_beat(now_ns, out)
             self._follow(now_ns, out)
             return out
@@ -340,10 +332,10 @@ class GroupCore(Core):
     def _keep_early(self, message: Message, source: int, number: int) -> list[Effect]:
         """A message of the next view; a joiner does not know which one that is, and keeps the latest."""
         buffered = self._early.setdefault(source, [])
-        if buffered and view_of(buffered[0][0]) < number:
+        if buffered and view_of(buffered[0]) < number:
             buffered.clear()
         if len(buffered) < self._parameters.window:
-            buffered.append((message, source))
+            buffered.append(message)
             return []
         return [Report.refusal(DropReason.OUT_OF_WINDOW, message, source)]
 
@@ -411,13 +403,13 @@ class GroupCore(Core):
         following = value.next
         is_in = following.incarnation_of.get(self._me) == self._us.incarnation
         here = self._here
-        if not following.last_of.keys() <= set(self._us.members):
+        if not following.last_of.keys() <= self._known:
             raise RemoteError(DropReason.MALFORMED, "a view with members that the group does not know")
         if message.incarnation < self._stated.get(source, (0,))[0]:
             return  # R13: from before that member died
         if here is None:
             if is_in:
-                self._join(value, now_ns, out)
+                self._install_next(value, b"", now_ns, out, is_stateful=value.reason is ViewReason.FIRST)
             elif following.last_of.get(self._me, 0) >= self._us.incarnation:
                 # It was admitted and left out again before it heard of it.
                 self._end(now_ns, out)
@@ -441,7 +433,7 @@ class GroupCore(Core):
     def _follow(self, now_ns: int, out: list[Effect]) -> None:
         """After every input: carry out a decision (R5), and submit what was handed back."""
         here = self._here
-        if here is None or self._is_excluded or self._has_ended:
+        if here is None or self._is_excluded:
             return
         if here.is_settled:
             self._former = None
@@ -476,7 +468,7 @@ class GroupCore(Core):
             self._has_left = here.is_leaving
             here.freeze(now_ns, out)
             out += here.stack.stop(now_ns)
-        self._has_ended = True
+        self._is_excluded = self._has_ended = True
         out += self._timers.disarm_all()
         out.append(Report(code=GroupReport.EXCLUDED, member=self._me))
 
@@ -493,19 +485,16 @@ class GroupCore(Core):
             self._resubmit.extendleft(reversed(closing.handed_back))
         out += here.stack.stop(now_ns)
         if here.is_minority:
-            out.append(Minority(view=here.view.number, begins=False, heard=here.heard_count))
+            out.append(Minority(view=here.view.number, begins=False, heard=len(here.present)))
         self._former = here
-        self._last = value
-        stateful = value.stateful if here.is_stateful else value.stateful - {self._me}
-        self._install(value.next, value.reason, stateful, memory, now_ns, out)
+        self._install_next(value, memory, now_ns, out, is_stateful=here.is_stateful)
         if len(value.next.members) == 1:
             self._former = None  # nobody else will ask, and no other input may come
 
-    def _join(self, value: Value, now_ns: int, out: list[Effect]) -> None:
-        """A decision admits us."""
+    def _install_next(self, value: Value, memory: bytes, now_ns: int, out: list[Effect], *, is_stateful: bool) -> None:
         self._last = value
-        stateful = value.stateful if value.reason is ViewReason.FIRST else value.stateful - {self._me}
-        self._install(value.next, value.reason, stateful, b"", now_ns, out)
+        stateful = value.stateful if is_stateful else value.stateful - {self._me}
+        self._install(value.next, value.reason, stateful, memory, now_ns, out)
 
     def _install(
         self, view: View, reason: ViewReason, stateful: frozenset[int], memory: bytes, now_ns: int, out: list[Effect]
@@ -525,7 +514,8 @@ class GroupCore(Core):
         }
         streams = self._new_streams(view)
         out += streams.on_start(now_ns)
-        stack = ViewStack(streams=streams, has_core=self._make is not None, is_uniform=self._parameters.uniform)
+        is_uniform = isinstance(self._parameters, ReliableParameters) and self._parameters.uniform
+        stack = ViewStack(streams=streams, has_core=self._make is not None, is_uniform=is_uniform)
         here = self._here = ViewMember(
             us=self._us,
             view=view,
@@ -547,12 +537,13 @@ class GroupCore(Core):
             self._ask_for_state(now_ns, out)
         here.open(now_ns, out)
         early, self._early = self._early, {}
-        of_view = [one for buffered in early.values() for one in buffered if view_of(one[0]) == view.number]
-        for message, source in of_view:
-            try:
-                out += self.on_message(message, source, now_ns)
-            except RemoteError as error:
-                out.append(Report.refusal(error.reason, message, source))
+        for source, messages in early.items():
+            for message in messages:
+                if view_of(message) == view.number:
+                    try:
+                        out += self.on_message(message, source, now_ns)
+                    except RemoteError as error:
+                        out.append(Report.refusal(error.reason, message, source))
 
     def _new_streams(self, view: View) -> ViewStreams:
         rng = self._draw("streams")
@@ -589,7 +580,7 @@ class GroupCore(Core):
         self._stated[self._me] = self._us.incarnation, join
         if len(self._us.members) > 1:
             out.append(Multicast(message=self._us.message(Kind.GROUP_JOIN, flags=CONTROL, words=join.to_words())))
-        wait_ns = min(self._retry_ns << min(self._join_tries, 6), max(self._retry_ns, self._beat_ns))
+        wait_ns = self._pause_ns(self._join_tries)
         self._join_tries += 1
         self._timers.disarm(ASK_JOIN, out)
         self._timers.arm(ASK_JOIN, now_ns + self._rng.randint(wait_ns // 2, wait_ns), out)
@@ -627,9 +618,8 @@ class GroupCore(Core):
 
     def _present(self) -> dict[int, int]:
         """By member, the incarnation that is in no view or in a lost one, as far as we have heard."""
-        return {member: incarnation for member, (incarnation, _) in self._stated.items()} | {
-            self._me: self._us.incarnation
-        }
+        stated = {member: incarnation for member, (incarnation, _) in self._stated.items()}
+        return stated | {self._me: self._us.incarnation}
 
     def _note_statement(self, message: Message, join: Join) -> bool:
         """Whether it names an incarnation that we had not heard of."""
@@ -672,7 +662,7 @@ class GroupCore(Core):
     def _state_loss(self, now_ns: int, out: list[Effect]) -> None:
         here = self._here
         assert here is not None and here.is_lost
-        join = Join(basis=here.view.number, present=self._present(), positions=here.positions)
+        join = Join(basis=here.view.number, present=self._present(), positions=here.stack.streams.positions())
         self._say_join(join, now_ns, out)
         self._heal_if_whole(now_ns, out)
 
@@ -689,7 +679,8 @@ class GroupCore(Core):
         whole = (Incarnation(*one) for one in sorted(present.items()))
         if basis == 0:
             view = View(number=number, incarnations=tuple(whole))
-            self._join(Value(next=view, reason=ViewReason.FIRST, stateful=frozenset(view.members), cut={}), now_ns, out)
+            value = Value(next=view, reason=ViewReason.FIRST, stateful=frozenset(view.members), cut={})
+            self._install_next(value, b"", now_ns, out, is_stateful=True)
         elif here is not None and here.view.number < basis:
             self._exclude(basis, self._me, now_ns, out)
             self._end(now_ns, out)
@@ -714,13 +705,15 @@ class GroupCore(Core):
         )
         out.append(Send(target=collector.donor, message=message))
         self._timers.disarm(ASK_STATE, out)
-        wait_ns = min(self._retry_ns << min(collector.tries, 6), max(self._retry_ns, self._beat_ns))
-        self._timers.arm(ASK_STATE, now_ns + wait_ns, out)
+        self._timers.arm(ASK_STATE, now_ns + self._pause_ns(collector.tries), out)
+
+    def _pause_ns(self, tries: int) -> int:
+        return min(self._retry_ns << min(tries, 6), max(self._retry_ns, self._beat_ns))
 
     def _ask_another_donor(self, now_ns: int, out: list[Effect]) -> None:
         here = self._here
         if self._collector is not None and here is not None and not here.is_frozen:
-            self._collector.next_donor()
+            self._collector.tries += 1
             self._ask_for_state(now_ns, out)
 
     def _on_state_request(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:

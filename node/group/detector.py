@@ -14,13 +14,13 @@ from collections.abc import Collection, Mapping
 class Detector:
     """Of one member in one view. Times in ns of the member's own clock."""
 
-    __slots__ = ("_expected_ns", "_heard_ns", "_limit_ns", "_since_ns", "_was_late", "deadlines_ns", "suspects")
+    __slots__ = ("_heard_ns", "_limit_ns", "_since_ns", "_was_late", "deadlines_ns", "expected_ns", "suspects")
 
     def __init__(self, peers: Collection[int], *, limit_ns: int, now_ns: int) -> None:
         self._limit_ns = limit_ns
         self._heard_ns = dict.fromkeys(sorted(peers), now_ns)
         self._since_ns: dict[int, int] = {}  # watched members: since when
-        self._expected_ns: int | None = None
+        self.expected_ns: int | None = None  # when the next `look` is due
         self._was_late = False
         self.deadlines_ns: dict[int, int] = {}
         """Members that others suspect, and that are being asked: by then they have to answer."""
@@ -53,15 +53,11 @@ class Detector:
         """From now on these are watched, and no others."""
         self._since_ns = {one: self._since_ns.get(one, now_ns) for one in members if one in self._heard_ns}
 
-    def expect(self, at_ns: int | None) -> None:
-        """The next `look` is due at `at_ns`."""
-        self._expected_ns = at_ns
-
     def look(self, now_ns: int, *, slack_ns: int) -> list[int]:
         """New suspects, ascending. If this call comes more than `slack_ns` late, the process was paused: all silences
         are shortened by that, and datagrams may still wait to be read, so all members have at least another half of the
         limit, unless the call before was late, too."""
-        late_ns = now_ns - self._expected_ns if self._expected_ns is not None else 0
+        late_ns = now_ns - self.expected_ns if self.expected_ns is not None else 0
         is_late = late_ns > slack_ns
         if is_late:
             least_ns = 0 if self._was_late else now_ns - self._limit_ns // 2
@@ -70,7 +66,7 @@ class Detector:
                 one: max(at_ns + late_ns, least_ns + self._limit_ns) for one, at_ns in self.deadlines_ns.items()
             }
         self._was_late = is_late
-        self._expected_ns = None
+        self.expected_ns = None
         new = [one for one in sorted(self._since_ns) if one not in self.suspects and self._due_ns(one) <= now_ns]
         self.suspects.update(new)
         return new

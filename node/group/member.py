@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from node.core import MAX_INCARNATION, Membership
 from node.effects import Effect, Minority, Multicast, Report, Send, Timer
@@ -20,7 +19,7 @@ from node.group.detector import Accusations, Detector
 from node.group.stack import ViewStack
 from node.group.view import Incarnation, View
 from node.reliable import MAX_CUT_AHEAD
-from node.reliable.rtt import Timers
+from node.transport import Timers, TransportParameters
 from node.wire import Flag, Kind, Message
 
 CONTROL = Flag.CONTROL.value
@@ -36,25 +35,6 @@ class GroupReport(enum.IntEnum):
 
     SUSPECTED = 0x12  # `member` was silent for too long; `value`: its incarnation
     EXCLUDED = 0x14  # a decision leaves us out; `member`: the member that told; `value`: the number of the next view
-
-
-class GroupParameters(Protocol):
-    """The transport's parameters that the group layer reads; `node.reliable.ReliableParameters` explains them."""
-
-    @property
-    def window(self) -> int: ...
-
-    @property
-    def retry_first_ns(self) -> int: ...
-
-    @property
-    def suspect_after_ns(self) -> int: ...
-
-    @property
-    def heartbeat_at_rest(self) -> bool: ...
-
-    @property
-    def uniform(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +55,7 @@ class ViewMember:
         us: Membership,
         view: View,
         stack: ViewStack,
-        parameters: GroupParameters,
+        parameters: TransportParameters,
         timers: Timers,
         joiners: Mapping[int, Joiner],
         stateful: frozenset[int],
@@ -104,7 +84,6 @@ class ViewMember:
         self.retry_ns = min(parameters.retry_first_ns, limit_ns // 8)
         self._detector = Detector(self._peers, limit_ns=limit_ns, now_ns=now_ns)
         self._accusations = Accusations()
-        self._watch_ns = 0  # when WATCH is due
         self._is_probing = False
         self._asked_ns = now_ns  # when the questions under way were begun
         self._answered_ns: dict[int, int] = {}  # when each member answered a question last
@@ -114,9 +93,7 @@ class ViewMember:
         self.is_settled = view.number == 1 or not self._peers
         """All members are known to have installed it and to have the state: nobody needs the view before (R6), and the
         next joiners cannot keep these from getting theirs (R10)."""
-        self.positions: dict[int, int] = {}  # R1: what this frozen member tells of each stream, always the same
         self._progress_ns = now_ns  # when the ballot under way moved last
-        self._led_ns = now_ns  # when this member began its last ballot
         self._tries = 0
 
     @property
@@ -132,11 +109,6 @@ class ViewMember:
     @property
     def is_leaving(self) -> bool:
         return self._me in self._leavers
-
-    @property
-    def heard_count(self) -> int:
-        """Members of the view that are not gone, this one included."""
-        return len(self.view.members) - len(self._gone)
 
     def leave(self, now_ns: int, out: list[Effect]) -> None:
         """R12: the next view is to leave this member out."""
@@ -213,11 +185,11 @@ class ViewMember:
         next_ns = self._detector.next_ns()
         if next_ns is None:
             return
-        if WATCH in self._timers and next_ns < self._watch_ns:
+        expected_ns = self._detector.expected_ns
+        if expected_ns is not None and next_ns < expected_ns:
             self._timers.disarm(WATCH, out)
         if WATCH not in self._timers:
-            self._watch_ns = next_ns
-            self._detector.expect(next_ns)
+            self._detector.expected_ns = next_ns
             self._timers.arm(WATCH, next_ns, out)
 
     def on_watch(self, now_ns: int, out: list[Effect]) -> None:
@@ -238,7 +210,7 @@ class ViewMember:
 
     def _neighbour(self, step: int) -> int:
         """The next (1) or the previous (-1) member of the ring that is not gone; ourselves if there is none."""
-        ring = [one for one in self.view.members if one == self._me or one not in self._gone]
+        ring = self.present
         return ring[(ring.index(self._me) + step) % len(ring)]
 
     @property
@@ -274,15 +246,19 @@ class ViewMember:
         return self._replaced | self._detector.suspects
 
     @property
+    def present(self) -> list[int]:
+        """Members of the view that are not gone, by rank; this one among them."""
+        gone = self._gone
+        return [one for one in self.view.members if one == self._me or one not in gone]
+
+    @property
     def _leads_next(self) -> bool:
         """Whether this is the first member by rank that is not gone."""
-        gone = self._gone
-        return next(one for one in self.view.members if one == self._me or one not in gone) == self._me
+        return self.present[0] == self._me
 
     def _judge_minority(self, now_ns: int, out: list[Effect]) -> None:
         """R9. A frozen member that was in a minority is still frozen when it meets the others again."""
-        gone = self._gone
-        present = [member for member in self.view.members if member not in gone]
+        present = self.present
         is_minority = not self.view.is_quorum(present)
         if is_minority is self.is_minority:
             return
@@ -454,7 +430,7 @@ class ViewMember:
         self.freeze(now_ns, out)
         change.promises[self._me] = self._promise(ballot)
         self._tries = 0
-        self._led_ns = self._progress_ns = now_ns
+        self._progress_ns = now_ns
         out.append(Multicast(message=self._message(Kind.GROUP_PREPARE, (ballot,))))
         self._watch(now_ns, out)
         self._timers.disarm(RETRY, out)
@@ -565,16 +541,15 @@ class ViewMember:
         return self.change.decided is None
 
     def freeze(self, now_ns: int, out: list[Effect]) -> None:
-        """The first promise fixes what this member has; only a decision ends that (R7)."""
+        """R1: the first promise fixes the positions that this member tells; only a decision ends that (R7)."""
         if not self.is_frozen:
             out += self.stack.freeze(now_ns)
-            self.positions = self.stack.streams.positions()
 
     def _promise(self, ballot: int) -> Promise:
         heard = tuple(Incarnation(member, joiner.incarnation) for member, joiner in sorted(self._joiners.items()))
         return Promise(
             ballot=ballot,
-            positions=self.positions,
+            positions=self.stack.streams.positions(),
             is_stateful=self.is_stateful,
             accepted=self.change.accepted,
             heard=heard,
@@ -600,15 +575,21 @@ class ViewMember:
         if not self._hear_and_relay(message, source, now_ns, out):
             return
         is_repeated = ballot == self.change.promised
-        if not self.change.promise(ballot):
-            out.append(Send(target=message.origin, message=self.status()))
+        if not self._takes_part(self.change.promise(ballot), message.origin, now_ns, out):
             return
         if not is_repeated:  # else one that hears no promise could hold everybody up for ever
             self._progress_ns = now_ns
-        self.freeze(now_ns, out)
         self._tell([message.origin], self._message(Kind.GROUP_PROMISE, self._promise(ballot).to_words()), out)
         self._watch(now_ns, out)
         self.arm_beat(now_ns, out)
+
+    def _takes_part(self, is_promised: bool, coordinator: int, now_ns: int, out: list[Effect]) -> bool:
+        """R1: in a ballot that was promised; the coordinator of a lower one is refused."""
+        if is_promised:
+            self.freeze(now_ns, out)
+        else:
+            out.append(Send(target=coordinator, message=self.status()))
+        return is_promised
 
     def _on_promise(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
         promise = Promise.from_words(message.words, message.seq)
@@ -630,11 +611,9 @@ class ViewMember:
             raise RemoteError(DropReason.MALFORMED, "a holder that is no member of the view")
         if not self._hear_and_relay(message, source, now_ns, out):
             return
-        if not self.change.propose(proposal):
-            out.append(Send(target=message.origin, message=self.status()))
+        if not self._takes_part(self.change.propose(proposal), message.origin, now_ns, out):
             return
         self._progress_ns = now_ns
-        self.freeze(now_ns, out)
         if self.change.has_accepted:
             out.append(Multicast(message=self._message(Kind.GROUP_ACCEPTED, (proposal.ballot,))))
         else:

@@ -61,7 +61,7 @@ class Collector:
     def __init__(self, donors: tuple[int, ...]) -> None:
         assert donors, "a view has members with the group's state"
         self._donors = donors
-        self.tries = 0  # how often another donor was asked
+        self.tries = 0  # how often a donor did not answer, or told something wrong: then the next one is asked
         self._first: Chunk | None = None  # says which state is being collected
         self._chunks: dict[int, bytes] = {}
         self._offset = 0  # the first that is missing
@@ -81,10 +81,6 @@ class Collector:
         self._until = self._offset + CHUNK_BYTES * CHUNKS_PER_ANSWER
         return self._offset
 
-    def next_donor(self) -> None:
-        """This one does not answer, or tells something else than it did."""
-        self.tries += 1
-
     def take(self, source: int, chunk: Chunk) -> bytes | None:
         """The whole state, when this chunk completes it. RemoteError: a state whose digest is wrong."""
         is_same = self._first is not None and self._first[:2] == chunk[:2]
@@ -102,7 +98,7 @@ class Collector:
         state = b"".join(self._chunks[offset] for offset in sorted(self._chunks))
         if digest_of(state) != chunk.digest:
             self._start_again()
-            self.next_donor()
+            self.tries += 1
             raise RemoteError(DropReason.MALFORMED, "a state whose digest is another one")
         return state
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TypeVar
 
-from node.objects.addresses import Addressing, GroupId, Operation, Reference
-from node.objects.calls import Body, CallBody, NameBody, Origin, Receiver, ReplyBody, StateBody
-from node.objects.news import News, NewsKind
-from node.objects.space import Space
-from node.objects.values import copy_value
+from node.objects.addresses import Addressing, GroupId, News, NewsKind, Operation, Reference
+from node.objects.api.calls import Body, CallBody, NameBody, Origin, Receiver, ReplyBody, StateBody
+from node.objects.api.space import Space
+from node.objects.api.values import copy_value
+from node.objects.log.book import Group, Registry
 
 T = TypeVar("T")
 
@@ -40,8 +40,7 @@ class Alone:
         self._receiver: Receiver | None = None
         self._submitted = 0
         self._alive: set[Reference] = set()
-        self._groups: dict[GroupId, _Group] = {}
-        self._names: dict[str, Reference | GroupId] = {}
+        self._registry = Registry()
 
     def attach(self, receiver: Receiver) -> None:
         self._receiver = receiver
@@ -56,7 +55,7 @@ class Alone:
         elif addressing.operation is Operation.VANISH:
             self._vanish(addressing.objects[0])
         else:
-            name = body.name if isinstance(body, NameBody) else ""
+            name = body.name.encode() if isinstance(body, NameBody) else b""
             self._tell(addressing.caller, number, self._operate(addressing, name, number))
         return number
 
@@ -64,11 +63,11 @@ class Alone:
         if addressing.group is None:
             self._deliver(addressing, addressing.objects, addressing.is_atomic, body, number)
             return
-        group = self._groups.get(addressing.group)
+        group = self._registry.groups.get(addressing.group)
         if group is None or not group.members:
             self._tell(addressing.caller, number, News(kind=NewsKind.NO_GROUP, group=addressing.group))
             return
-        members, is_atomic = tuple(group.members), group.is_atomic or addressing.is_atomic
+        members, is_atomic = group.members, group.is_atomic or addressing.is_atomic
         resolved = News(kind=NewsKind.RESOLVED, group=addressing.group, objects=members, is_atomic=is_atomic)
         self._tell(addressing.caller, number, resolved)
         self._deliver(addressing, members, is_atomic, body, number)
@@ -84,48 +83,47 @@ class Alone:
         for copied in [(one.number, _copied(body)) for one in members]:
             self._receiver.on_deliver(*copied, origin)
 
-    def _operate(self, addressing: Addressing, name: str, number: int) -> News:
+    def _operate(self, addressing: Addressing, name: bytes, number: int) -> News:
         operation = addressing.operation
         done = News(kind=NewsKind.DONE, operation=operation, timestamp=number)
         refused = News(kind=NewsKind.REFUSED, operation=operation)
         if operation is Operation.CREATE:
-            made = GroupId(0, addressing.caller.member, addressing.caller.incarnation, len(self._groups) + 1)
-            self._groups[made] = _Group()
+            made = GroupId(0, *addressing.caller[:2], len(self._registry.groups) + 1)
+            self._registry.create(made)
             return replace(done, group=made)
         if operation is Operation.BIND:
-            self._names[name] = addressing.group or addressing.objects[0]
-            return done
+            return done if self._registry.bind(name, addressing.group or addressing.objects[0]) else refused
         if operation is Operation.UNBIND:
-            return refused if self._names.pop(name, None) is None else done
+            return done if self._registry.unbind(name) else refused
         if operation is Operation.LOOKUP:
-            found = self._names.get(name)
+            found = self._registry.names.get(name.decode())
             if isinstance(found, GroupId):
                 return replace(done, group=found)
             return done if found is None else replace(done, objects=(found,))
         assert addressing.group is not None
-        group = self._groups.get(addressing.group)
+        group = self._registry.groups.get(addressing.group)
         if group is None:
             return News(kind=NewsKind.NO_GROUP, group=addressing.group)
         return self._change(addressing, group, done, refused)
 
-    def _change(self, addressing: Addressing, group: _Group, done: News, refused: News) -> News:
+    def _change(self, addressing: Addressing, group: Group, done: News, refused: News) -> News:
         match addressing.operation:
             case Operation.MEMBERS:
-                return replace(done, objects=tuple(group.members), is_atomic=group.is_atomic)
+                return replace(done, objects=group.members, is_atomic=group.is_atomic)
             case Operation.JOIN if addressing.objects[0] not in group.members:
                 self._join(addressing, group, done.timestamp)
             case Operation.LEAVE if addressing.objects[0] in group.members:
-                group.members.remove(addressing.objects[0])
+                group.leave(lambda one: one == addressing.objects[0])
             case Operation.ATOMIC | Operation.NONATOMIC:
                 group.is_atomic = addressing.operation is Operation.ATOMIC
             case _:
                 return refused
         return done
 
-    def _join(self, addressing: Addressing, group: _Group, timestamp: int) -> None:
+    def _join(self, addressing: Addressing, group: Group, timestamp: int) -> None:
         assert self._receiver is not None
-        joiner, donors = addressing.objects[0], tuple(group.members[:1])
-        group.members.append(joiner)
+        joiner, donors = addressing.objects[0], group.members[:1]
+        group.members += (joiner,)
         for donor in donors:
             wanted = News(
                 kind=NewsKind.STATE_WANTED, group=addressing.group, objects=(donor, joiner), timestamp=timestamp
@@ -136,9 +134,8 @@ class Alone:
 
     def _vanish(self, reference: Reference) -> None:
         self._alive.discard(reference)
-        for group in self._groups.values():
-            if reference in group.members:
-                group.members.remove(reference)
+        for group in self._registry.groups.values():
+            group.leave(lambda one: one == reference)
 
     def _tell(self, caller: Reference, number: int, news: News) -> None:
         """After `submit` has said which number it is."""
@@ -146,37 +143,16 @@ class Alone:
         asyncio.get_running_loop().call_soon(self._receiver.on_news, caller.number, number, news)
 
 
-@dataclass(slots=True)
-class _Group:
-    """A group as its managers keep it."""
-
-    members: list[Reference] = field(default_factory=list)
-    is_atomic: bool = False
-
-
 def _copied(body: Body) -> Body:
     match body:
-        case CallBody():
-            arguments = copy_value(body.arguments) if body.arguments else ()
-            keywords = copy_value(body.keywords) if body.keywords else {}
-            if arguments is body.arguments and not keywords:
+        case CallBody() if body.arguments or body.keywords:
+            arguments, keywords = copy_value(body.arguments), copy_value(body.keywords)
+            if arguments is body.arguments and not body.keywords:
                 return body
-            return CallBody(
-                call=body.call,
-                name=body.name,
-                arguments=arguments,  # type: ignore[arg-type]  # a copy is of the same type
-                keywords=keywords,  # type: ignore[arg-type]
-                chain=body.chain,
-            )
-        case ReplyBody(value=None):
-            return body
-        case ReplyBody():
+            return replace(body, arguments=arguments, keywords=keywords)  # type: ignore[arg-type]  # as they were
+        case ReplyBody() if body.value is not None:
             value = copy_value(body.value)
-            if value is body.value:
-                return body
-            return ReplyBody(number=body.number, member=body.member, value=value)
+            return body if value is body.value else replace(body, value=value)
         case StateBody():
-            return StateBody(
-                group=body.group, timestamp=body.timestamp, state=copy_value(body.state), problem=body.problem
-            )
+            return replace(body, state=copy_value(body.state))
     return body

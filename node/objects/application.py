@@ -1,9 +1,8 @@
 """What uses object groups on a node: the load, or a program in each address space.
 
 A program is a coroutine of user code, the same in the simulator and on wires. All programs of a machine and the
-methods of their objects run on one virtual asyncio loop (node.objects.loop), which has no thread, no selector and no
-clock of its own: the host says what time it is. So a program in the simulator runs in virtual time, and the same again
-each time.
+methods of their objects run on one virtual asyncio loop (node.objects.api.loop) that has no thread, selector or clock
+of its own: the host says what time it is. So a program runs in virtual time in the simulator, the same in each run.
 
     Space.submit      -> a stamped Submission, in the order in which all spaces of the machine ask
     Deliver, news     -> the space of the object they are for, as soon as the host asks for the next request
@@ -26,18 +25,21 @@ from node.effects import Deliver, Report
 from node.errors import LocalError, RemoteError
 from node.host.application import Application
 from node.host.config import NodeConfig
-from node.objects.addresses import OBJECTS_IN_SPACE, Addressing, GroupId, Operation
-from node.objects.calls import Body, Origin, Receiver, decode_body, encode_body
+from node.objects.addresses import OBJECTS_IN_SPACE, Addressing, GroupId, Operation, decode_news
+from node.objects.api.calls import Body, Origin, Receiver, decode_body, encode_body
+from node.objects.api.loop import VirtualLoop
+from node.objects.api.space import Space
+from node.objects.api.values import Bind
 from node.objects.load import LoadApplication, group_numbers
-from node.objects.loop import VirtualLoop
-from node.objects.news import decode_news
 from node.objects.parameters import LOAD, ObjectsParameters
-from node.objects.programs import PROGRAMS, Program
-from node.objects.programs.program import Setting
-from node.objects.space import Space
-from node.objects.values import Bind
+from node.objects.programs import Program, Setting
+from node.objects.programs.figures import FIGURES
+from node.objects.programs.replicated import REPLICATED
 from node.trace import STAMP_SIZE, Stamp, encode_stamp
 from node.wire import Kind
+
+PROGRAMS: dict[str, Program] = {program.name: program for program in (FIGURES, REPLICATED)}
+"""That a run can name: the parameter `program` of the protocol `objects`."""
 
 
 def application_of(config: NodeConfig, parameters: ObjectsParameters, space: int | None = None) -> Application:
@@ -164,7 +166,7 @@ class ProgramApplication(Application):
             self._look_after_programs()
 
     def _hand_in(self, effect: Deliver) -> None:
-        """RemoteError is the fault of whoever sent it: it is reported as a drop, and nothing has happened."""
+        """RemoteError is the fault of the sender: it is reported as a drop, and nothing has happened."""
         space = effect.place // OBJECTS_IN_SPACE
         try:
             self._carriers[space].hand_in(effect, self._spaces[space].bind)

@@ -27,8 +27,17 @@ from node.effects import Deliver
 from node.host.application import WorkloadApplication
 from node.host.config import NodeConfig
 from node.host.workload import Workload
-from node.objects.addresses import MAX_ADDRESSED, OBJECTS_IN_SPACE, Addressing, GroupId, Operation, Reference
-from node.objects.news import News, NewsKind, decode_news
+from node.objects.addresses import (
+    MAX_ADDRESSED,
+    OBJECTS_IN_SPACE,
+    Addressing,
+    GroupId,
+    News,
+    NewsKind,
+    Operation,
+    Reference,
+    decode_news,
+)
 from node.objects.parameters import LoadParameters, ObjectsParameters
 from node.trace import Stamp, encode_stamp
 from node.wire import Kind
@@ -148,7 +157,7 @@ class LoadApplication(WorkloadApplication):
 
     def submission(self, stamp: Stamp) -> Submission:
         """One call or operation, drawn."""
-        asker = self._draw_asker()
+        (asker,) = self._own.draw(self._rng, 1)
         words, body = self._call(asker, stamp.number)
         return Submission(payload=encode_stamp(stamp) + body, words=words.words, place=asker.number)
 
@@ -170,10 +179,6 @@ class LoadApplication(WorkloadApplication):
     def _reference(self, spot: Spot) -> Reference:
         return Reference(spot.member, self._incarnations[spot.member], spot.number)
 
-    def _draw_asker(self) -> Spot:
-        (asker,) = self._own.draw(self._rng, 1)
-        return asker
-
     def _call(self, asker: Spot, number: int) -> tuple[Addressing, bytes]:
         load, rng = self._load, self._rng
         way, whom = rng.randrange(1000), rng.randrange(1000)
@@ -190,14 +195,12 @@ class LoadApplication(WorkloadApplication):
             about_group = self._group_call(asker, number, is_atomic=is_atomic, is_ordered=not is_unordered)
             if about_group is not None:
                 return about_group
-        spots = self._draw_listed(asker, is_known=whom < load.grouped_permille + load.listed_permille)
+        if whom < load.grouped_permille + load.listed_permille:
+            spots = rng.choice(self.lists)
+        else:
+            spots = _draw_members(rng, self._field, load, asker)
         objects = tuple(map(self._reference, spots))
         return Addressing(caller=caller, objects=objects, is_atomic=is_atomic, is_ordered=not is_unordered), self.filler
-
-    def _draw_listed(self, asker: Spot, *, is_known: bool) -> tuple[Spot, ...]:
-        if is_known:
-            return self._rng.choice(self.lists)
-        return _draw_members(self._rng, self._field, self._load, asker)
 
     # Groups.
 
@@ -213,16 +216,13 @@ class LoadApplication(WorkloadApplication):
             self._asked[number] = (operation, partition)
             group = known.group if operation is Operation.BIND else None
             if operation is Operation.CREATE:
-                group = self._next_group()
+                group = GroupId(self._us.partition, self._us.member, self._us.incarnation, next(self._groups))
             return Addressing(caller=caller, group=group, operation=operation), _name(partition)
         if known.group is None:
             return None
         if self._rng.randrange(1000) < self._load.changes_permille:
             return self._change(known, caller), self.filler
         return Addressing(caller=caller, group=known.group, is_atomic=is_atomic, is_ordered=is_ordered), self.filler
-
-    def _next_group(self) -> GroupId:
-        return GroupId(self._us.partition, self._us.member, self._us.incarnation, next(self._groups))
 
     def _change(self, known: _Known, caller: Reference) -> Addressing:
         """The caller joins the group, or leaves it."""

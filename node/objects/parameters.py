@@ -109,7 +109,7 @@ class ObjectsParameters:
     patience_ns: int = 10 * SECOND
     """How long a call waits for a sub-network that does not answer: then it goes on without it, or is aborted."""
     vote_ns: int = 5 * SECOND
-    """How long a sub-network waits for the votes of its machines on an atomic call: who is silent votes no."""
+    """How long a sub-network waits for the votes of its machines on an atomic call: a silent one votes no."""
     retry_ns: int = 50 * MILLISECOND
     """First pause before a message to another sub-network, or a vote, is repeated; it doubles ..."""
     retry_most_ns: int = 800 * MILLISECOND

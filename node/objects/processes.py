@@ -40,9 +40,8 @@ from node.host.config import NodeConfig
 from node.host.driver import Parts
 from node.host.host import Host, TraceRow
 from node.objects.addresses import MAX_SPACES
-from node.objects.answers import ANY_MACHINE
-from node.objects.local import SPACE_BASE
-from node.objects.machine import MachineCore
+from node.objects.manager.local import ANY_MACHINE, SPACE_BASE
+from node.objects.manager.machine import MachineCore
 from node.objects.parameters import ObjectsParameters
 from node.objects.pipe import Pipe, Tag, pair
 from node.trace import APPLICATION_STAMP, RECORD, STAMP_SIZE, CallReport, Event, Notice, Stamp
@@ -210,12 +209,9 @@ class Spaces(Parts):
             line=self._line,
             origin_ns=self._origin_ns,
             on_packet=self._on_packet,
-            on_turn=self._after_turn,
+            on_turn=self._after_inputs,
             on_end=self._on_end,
         )
-
-    def _after_turn(self) -> None:
-        self._after_inputs()
 
     def _on_packet(self, one: _Process, tag: int, content: bytes) -> None:
         """A space that says what none can say is broken, and is ended."""
@@ -237,13 +233,10 @@ class Spaces(Parts):
     def _take_records(self, one: _Process, content: bytes) -> None:
         for row in _RECORD.iter_unpack(content):
             if row[0] not in OWN_EVENTS:
-                self._take_record(one, self._numbers.record_up(one.space, row))
-
-    def _take_record(self, one: _Process, row: TraceRow) -> None:
-        if row[0] == Event.SUBMIT:
-            self.submitted += 1
-        one.note_record(row)
-        self._host.add_record(row)
+                ours = self._numbers.record_up(one.space, row)
+                self.submitted += ours[0] == Event.SUBMIT
+                one.note_record(ours)
+                self._host.add_record(ours)
 
     def _on_end(self, one: _Process) -> None:
         if not self._are_ready and not one.ready.done():
@@ -396,8 +389,11 @@ class _Process:
 
     @property
     def undone(self) -> list[Message]:
-        """What whoever takes its place must be told again."""
-        handed = [_narrowed(message, places) for message, places in self._handed.values()]
+        """What its successor must be told again."""
+        handed = [
+            replace(message, words=tuple(place for place in message.words if place in places))
+            for message, places in self._handed.values()
+        ]
         return [*self._asked.values(), *handed]
 
     def exit_code(self) -> int:
@@ -411,17 +407,6 @@ class _Process:
     def _ended(self) -> None:
         self.is_gone = True
         self._on_end(self)
-
-
-def _narrowed(message: Message, places: set[int]) -> Message:
-    return Message(
-        kind=message.kind,
-        origin=message.origin,
-        incarnation=message.incarnation,
-        seq=message.seq,
-        words=tuple(place for place in message.words if place in places),
-        payload=message.payload,
-    )
 
 
 def _spawn(space: int, pipe: int, line: bytes, origin_ns: int) -> subprocess.Popen[bytes]:
@@ -523,7 +508,7 @@ class Numbers:
         return replace(message, seq=number, words=words, payload=self._stamped(message.payload, number))
 
     def message_down(self, space: int, message: Message) -> Message:
-        """From the manager of the machine to that of a space. News are about its own calls, whoever sends them.
+        """From the manager of the machine to that of a space. News are about its own calls, whatever their sender.
         RemoteError as `down`."""
         is_ours = (message.origin, message.incarnation) == self._incarnation or message.kind is Kind.OBJECTS_NEWS
         if not is_ours or not message.seq:

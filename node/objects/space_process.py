@@ -33,10 +33,9 @@ from node.host.application import Application
 from node.host.config import NodeConfig, parse
 from node.host.driver import Alarm, new_loop
 from node.host.host import Host, TraceRow
-from node.objects.answers import reports_of
+from node.objects.addresses import decode_news
 from node.objects.application import application_of
-from node.objects.local import MACHINE, LocalCore
-from node.objects.news import decode_news
+from node.objects.manager.local import MACHINE, LocalCore, reports_of
 from node.objects.parameters import ObjectsParameters
 from node.objects.pipe import Pipe, Tag
 from node.parameters import from_mapping

@@ -20,7 +20,7 @@ keys. No survivor has delivered a message without FINAL: its initiator takes it 
 initiator. Timestamps begin anew in each view: the core has no memory.
 
 Deviations.
-  - DATA carries the number and a digest of what its initiator had delivered (node/group/prefix.py), so that `close`
+  - DATA carries the number and a digest of what its initiator had delivered (node/protocols/prefix.py), so that `close`
     drops a message of an excluded member that depends on one which only excluded members have delivered.
   - FINALs that are ready together travel in one message.
   - A sender has at most `outstanding` messages that it has not delivered.
@@ -46,8 +46,8 @@ from node.clocks import MAX_TIMESTAMP
 from node.core import Closing, Membership, Submission, ViewCore
 from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError
-from node.group.prefix import Prefix, Walk
 from node.parameters import require
+from node.protocols.prefix import Prefix, Walk
 from node.reliable.parameters import ReliableParameters
 from node.trace import Notice
 from node.wire import Flag, Kind, Message

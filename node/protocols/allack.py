@@ -18,7 +18,7 @@ Malki 1992). No server, no timestamps. Messages, argument and parameters: docs/p
    classical form. A NULL calls for no NULL.
 5. [not in the paper] A sender has at most `outstanding` messages of its own undelivered.
 6. [not in the paper] `close` delivers all of the cut by (round, member). Of an excluded sender it drops each message
-   that may lack a cause, and all later ones of that sender (node/group/prefix.py).
+   that may lack a cause, and all later ones of that sender (node/protocols/prefix.py).
 
 Deviations. Rounds are counted by number, not by what a receiver happens to buffer, so that NULLs can be left out. A
 round is delivered as a whole, as in the paper; the messages before the first missing one could go before. In Transis a
@@ -46,10 +46,10 @@ from typing import NamedTuple
 from node.core import Closing, Membership, Submission, ViewCore
 from node.effects import Deliver, Effect, Multicast, Report, Timer
 from node.errors import DropReason, LocalError
-from node.group.prefix import Prefix, Walk
 from node.parameters import require
+from node.protocols.prefix import Prefix, Walk
 from node.reliable.parameters import ReliableParameters
-from node.reliable.rtt import Timers
+from node.transport import Timers
 from node.wire import Flag, Kind, Message
 
 MILLISECOND = 1_000_000
@@ -57,7 +57,7 @@ MAX_ROUND = 2**63 - 1
 DUMMY = Flag.DUMMY.value
 NULL = Timer("null")
 WORDS = {Kind.ALLACK_DATA: 1, Kind.ALLACK_NULL: 0}
-"""Of each kind of message, how many words it has: data carries its sender's prefix (node/group/prefix.py)."""
+"""Of each kind of message, how many words it has: data carries its sender's prefix (node/protocols/prefix.py)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,9 +43,9 @@ from itertools import chain
 from node.core import Closing, Membership, Submission, ViewCore
 from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
-from node.group.prefix import Prefix, Walk
 from node.packing import MAX_NUMBER, pack, unpack
 from node.parameters import require
+from node.protocols.prefix import Prefix, Walk
 from node.reliable.parameters import ReliableParameters
 from node.wire import Flag, Kind, Message
 
@@ -101,7 +101,7 @@ class Entry:
 
     @property
     def word(self) -> int:
-        """What its sender had delivered (node/group/prefix.py)."""
+        """What its sender had delivered (node/protocols/prefix.py)."""
         assert self.content is not None
         return self.content.words[-1]
 

@@ -24,8 +24,8 @@ from node.effects import Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError
 from node.packing import Entry, pack, unpack
 from node.parameters import require
-from node.reliable.rtt import Timers
 from node.trace import Notice
+from node.transport import Timers
 from node.wire import Flag, Kind, Message
 
 MILLISECOND = 1_000_000

@@ -16,7 +16,7 @@ brackets. Messages, argument and parameters: docs/protocols/lamport.md.
    gets a later one. `clock` chooses what timestamps are made of: `logical` (a counter), `physical` (the node's clock,
    right or wrong), or `synchronised` [Physical Clocks, IR1' and IR2'].
 7. [not in the paper] `close` delivers all of the cut in the order of rule 3. Of an excluded sender it drops each
-   message that may lack a cause, and all later ones of that sender (node/group/prefix.py).
+   message that may lack a cause, and all later ones of that sender (node/protocols/prefix.py).
 
 Deviations. The paper acknowledges each request to its sender; here a NULL is multicast, and one NULL serves several
 messages. The timestamps of one member rise strictly, in all kinds of clock. A member orders its own message from its
@@ -45,18 +45,18 @@ from node.clocks import MAX_TIMESTAMP, ClockKind, EventClock, clock_of
 from node.core import Closing, Membership, Submission, ViewCore
 from node.effects import Deliver, Effect, Multicast, Report, Timer
 from node.errors import DropReason, LocalError, RemoteError
-from node.group.prefix import Prefix, Walk
 from node.parameters import require
+from node.protocols.prefix import Prefix, Walk
 from node.reliable.parameters import ReliableParameters
-from node.reliable.rtt import Timers
 from node.trace import Notice
+from node.transport import Timers
 from node.wire import Flag, Kind, Message
 
 MILLISECOND = 1_000_000
 DUMMY = Flag.DUMMY.value
 NULL = Timer("null")
 WORDS = {Kind.LAMPORT_DATA: 1, Kind.LAMPORT_NULL: 0}
-"""Of each kind of message, how many words it has: data carries its sender's prefix (node/group/prefix.py)."""
+"""Of each kind of message, how many words it has: data carries its sender's prefix (node/protocols/prefix.py)."""
 
 _MEMORY = Struct(">Q")
 

@@ -25,7 +25,7 @@ Deviations from the paper:
   about crashes. With `replace_server: false` the first view's server remains the server, as in a system with one
   dedicated server: in a view without it this core takes nothing, and the order goes on in a view that contains it
   again. The memory names that server.
-- DATA carries the count and the digest of what its sender had delivered at submission (node/group/prefix.py).
+- DATA carries the count and the digest of what its sender had delivered at submission (node/protocols/prefix.py).
 
 Invariants: before `close` a member has delivered exactly the numbers below `_next`; nothing below `_next` is buffered;
 a number belongs to one message.
@@ -45,8 +45,8 @@ from typing import NamedTuple
 from node.core import MAX_MEMBER, Closing, Membership, Submission, ViewCore
 from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
-from node.group.prefix import Prefix, Walk
 from node.parameters import require
+from node.protocols.prefix import Prefix, Walk
 from node.reliable.parameters import ReliableParameters
 from node.wire import Flag, Kind, Message
 

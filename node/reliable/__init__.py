@@ -1,7 +1,7 @@
 """Reliable FIFO multicast and unicast among the members of one view.
 
-`core` the state machine; `stream` both ends of a multicast stream; `channel` both ends of a unicast channel; `rtt`
-time-outs, questions and timers; `codec` the words of the messages; `parameters` times and bounds.
+`core` the state machine; `stream` both ends of a multicast stream; `channel` both ends of a unicast channel; `codec`
+the words of the messages. Time-outs, timers and requests are those of all transports (node/transport.py).
 """
 
 from node.reliable.codec import view_of

@@ -8,30 +8,29 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from node.core import Membership, Submission
 from node.effects import Effect, Report, Send, Timer
 from node.errors import DropReason
-from node.reliable.codec import CONTROL, MAX_FENCES, VIEW_SHIFT, pack
+from node.reliable.codec import CONTROL, MAX_FENCES, VIEW_SHIFT, entry
 from node.reliable.parameters import ReliableParameters
-from node.reliable.rtt import RoundTrip, Timers
-from node.reliable.stream import Receiver, retransmission
+from node.reliable.stream import Receiver
+from node.transport import RoundTrip, Timers, retransmission
 from node.wire import Kind, Message
 
 RETRY = "retry"
 ACKNOWLEDGE = "acknowledge"
 
 
-class Sent:
+@dataclass(slots=True)
+class _Sent:
     """A unicast under way."""
 
-    __slots__ = ("first_ns", "message", "sent_ns", "tries")
-
-    def __init__(self, message: Message, sent_ns: int) -> None:
-        self.message = message
-        self.first_ns = sent_ns
-        self.sent_ns = sent_ns
-        self.tries = 1
+    message: Message
+    first_ns: int
+    sent_ns: int
+    tries: int = 1
 
     def again(self, now_ns: int) -> Message:
         """It is transmitted once more."""
@@ -40,46 +39,16 @@ class Sent:
         return retransmission(self.message)
 
 
-class Sender:
-    """Unacknowledged unicasts to one member; beyond the window they wait here."""
+@dataclass(slots=True)
+class _Sender:
+    """Unacknowledged unicasts to one member: those under way by number, without a gap, and beyond the window those that
+    wait."""
 
-    __slots__ = ("acknowledged", "last", "queue", "round_trip", "under_way", "window")
-
-    def __init__(self, *, window: int, round_trip: RoundTrip) -> None:
-        self.window = window
-        self.round_trip = round_trip
-        self.last = 0
-        self.acknowledged = 0
-        self.under_way: dict[int, Sent] = {}
-        self.queue: deque[Message] = deque()
-
-    def send_next(self, now_ns: int) -> Message | None:
-        """The first waiting message, if the window is open."""
-        if not self.queue or len(self.under_way) >= self.window:
-            return None
-        message = self.queue.popleft()
-        self.under_way[message.seq] = Sent(message, now_ns)
-        return message
-
-    def acknowledge(self, position: int, now_ns: int) -> bool:
-        """All up to `position` have come; True when that is new. What was not sent cannot have been received."""
-        sent = self.under_way.get(position)
-        if sent is None:
-            return False
-        if sent.tries == 1:
-            self.round_trip.sample(now_ns - sent.sent_ns)
-        else:
-            self.round_trip.ambiguous(now_ns - sent.first_ns)
-        for number in range(self.acknowledged + 1, position + 1):
-            del self.under_way[number]
-        self.acknowledged = position
-        return True
-
-    def lost_before_others(self, position: int) -> Sent | None:
-        """`position` was told again while later ones are under way: the one after it is lost, if it was sent once."""
-        first = self.under_way.get(self.acknowledged + 1)
-        is_repeated = position == self.acknowledged and len(self.under_way) > 1
-        return first if is_repeated and first is not None and first.tries == 1 else None
+    round_trip: RoundTrip
+    last: int = 0
+    acknowledged: int = 0
+    under_way: dict[int, _Sent] = field(default_factory=dict)
+    queue: deque[Message] = field(default_factory=deque)
 
 
 class Channels:
@@ -90,12 +59,10 @@ class Channels:
     ) -> None:
         self._us = us
         self._view_word = view << VIEW_SHIFT
-        self._burst = parameters.burst
-        self._acknowledge_ns = parameters.acknowledge_ns
+        self._parameters = parameters
         self._timers = timers
-        window = parameters.window
-        self._senders = {peer: Sender(window=window, round_trip=trip) for peer, trip in trips.items()}
-        self.receivers = {peer: Receiver(window=window) for peer in us.peers}
+        self._senders = {peer: _Sender(trip) for peer, trip in trips.items()}
+        self.receivers = {peer: Receiver(window=parameters.window) for peer in us.peers}
         self._lacking: set[int] = set()  # targets that have not acknowledged all
         self._ack_due: set[int] = set()  # sources that await an acknowledgement
 
@@ -126,7 +93,7 @@ class Channels:
 
     def fences(self) -> tuple[int, ...]:
         """One word for each target that may not have received all yet."""
-        return tuple(pack(target, self._senders[target].last) for target in sorted(self._lacking))
+        return tuple(entry(target, self._senders[target].last) for target in sorted(self._lacking))
 
     def clear(self) -> None:
         """The view ends: all unicasts are void."""
@@ -148,7 +115,7 @@ class Channels:
         )
         sender.queue.append(message)
         self._lacking.add(target)
-        self._pump(target, sender, now_ns, out)
+        self._pump(target, now_ns, out)
 
     def receive(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         """A unicast for us, its words checked: process its acknowledgement, and take it in."""
@@ -165,26 +132,36 @@ class Channels:
             is_urgent = is_gap_before or reason is DropReason.DUPLICATE
             if is_urgent:
                 self._timers.disarm(Timer(ACKNOWLEDGE, source), out)
-            self._timers.arm(Timer(ACKNOWLEDGE, source), now_ns + (0 if is_urgent else self._acknowledge_ns), out)
+            due_ns = now_ns if is_urgent else now_ns + self._parameters.acknowledge_ns
+            self._timers.arm(Timer(ACKNOWLEDGE, source), due_ns, out)
 
     def acknowledge(self, member: int, position: int, now_ns: int, out: list[Effect]) -> None:
         """`member` has received all up to `position` of what we sent it."""
         sender = self._senders[member]
-        if sender.acknowledge(position, now_ns):
+        sent = sender.under_way.get(position)  # what was not sent cannot have been received
+        if sent is not None:
+            if sent.tries == 1:
+                sender.round_trip.sample(now_ns - sent.sent_ns)
+            else:
+                sender.round_trip.ambiguous(now_ns - sent.first_ns)
+            for number in range(sender.acknowledged + 1, position + 1):
+                del sender.under_way[number]
+            sender.acknowledged = position
             self._timers.disarm(Timer(RETRY, member), out)
-            self._pump(member, sender, now_ns, out)
+            self._pump(member, now_ns, out)
             if not sender.under_way:
                 self._lacking.discard(member)
-            return
-        lost = sender.lost_before_others(position)
-        if lost is not None:
-            out.append(Send(target=member, message=lost.again(now_ns)))
+        elif position == sender.acknowledged and len(sender.under_way) > 1:
+            # It was told again while later ones are under way: the one after it is lost, if it was sent once.
+            following = sender.under_way[position + 1]
+            if following.tries == 1:
+                out.append(Send(target=member, message=following.again(now_ns)))
 
     def on_retry(self, target: int, now_ns: int, out: list[Effect]) -> None:
         """Retransmit what was not acknowledged in time."""
         sender = self._senders[target]
         due: list[int] = []
-        for sent in list(sender.under_way.values())[: self._burst]:
+        for sent in list(sender.under_way.values())[: self._parameters.burst]:
             if sent.sent_ns + sender.round_trip.timeout_ns(sent.tries) <= now_ns:
                 out.append(Send(target=target, message=sent.again(now_ns)))
             due.append(sent.sent_ns + sender.round_trip.timeout_ns(sent.tries))
@@ -207,8 +184,11 @@ class Channels:
         self._ack_due.discard(source)
         return self.receivers[source].position
 
-    def _pump(self, target: int, sender: Sender, now_ns: int, out: list[Effect]) -> None:
-        while (message := sender.send_next(now_ns)) is not None:
+    def _pump(self, target: int, now_ns: int, out: list[Effect]) -> None:
+        sender = self._senders[target]
+        while sender.queue and len(sender.under_way) < self._parameters.window:
+            message = sender.queue.popleft()
+            sender.under_way[message.seq] = _Sent(message, now_ns, now_ns)
             out.append(Send(target=target, message=message))
         if sender.under_way:
             self._timers.arm(Timer(RETRY, target), now_ns + sender.round_trip.timeout_ns(), out)

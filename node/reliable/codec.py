@@ -1,15 +1,13 @@
 """The words of the reliable streams' messages; docs/protocols/reliable.md has the table.
 
-The first word of every message begins with the number of the view (31 bits). An entry is one word: member (16 bits),
-number (48). A fence is an entry (target, unicasts to it that precede this message), a position, too (origin, what has
-been received of its stream without a gap).
+The first word of every message begins with the number of the view (31 bits). A fence is an entry (target, unicasts to
+it that precede this message), a position, too (origin, what has been received of its stream without a gap).
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from node.errors import DropReason, RemoteError
+from node.packing import Entry, pack, unpack
 from node.wire import Flag, Kind, Message
 
 MAX_FENCES = 0x3FF
@@ -29,27 +27,9 @@ def view_of(message: Message) -> int:
     return message.words[0] >> VIEW_SHIFT
 
 
-class Entry(NamedTuple):
-    """One word: a number about one member."""
-
-    member: int
-    number: int
-
-
-def pack(member: int, number: int) -> int:
-    return member << 48 | number
-
-
-def unpack(word: int) -> Entry:
-    return Entry(word >> 48, word & 0xFFFF_FFFF_FFFF)
-
-
-class DataHead(NamedTuple):
-    """The words of a data message."""
-
-    lag: int
-    fences: tuple[int, ...]
-    positions: tuple[int, ...]
+def entry(member: int, number: int) -> int:
+    """One word: a number about one member of the view."""
+    return pack(member, 0, number)
 
 
 def pack_data(view: int, lag: int, fences: tuple[int, ...] = (), positions: tuple[int, ...] = ()) -> tuple[int, ...]:
@@ -57,8 +37,9 @@ def pack_data(view: int, lag: int, fences: tuple[int, ...] = (), positions: tupl
     return (view << VIEW_SHIFT | len(fences) << 23 | len(positions) << 17 | lag, *fences, *positions)
 
 
-def unpack_data(message: Message) -> DataHead:
-    """RemoteError MALFORMED when the counts do not fit the words, or the lag does not fit the number."""
+def unpack_data(message: Message) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """Lag, fences and positions of a data message. RemoteError MALFORMED when the counts do not fit the words, or the
+    lag does not fit the number."""
     words = message.words
     head = words[0]
     fences = head >> 23 & MAX_FENCES
@@ -68,35 +49,27 @@ def unpack_data(message: Message) -> DataHead:
         raise RemoteError(DropReason.MALFORMED, f"{len(words)} words for {fences} fences and {positions} positions")
     if not lag <= message.seq or not message.seq:
         raise RemoteError(DropReason.MALFORMED, f"message {message.seq} with a watermark {lag} before it")
-    return DataHead(lag, words[1 : 1 + fences], words[1 + fences :])
+    return lag, words[1 : 1 + fences], words[1 + fences :]
 
 
 def fence_of(message: Message, target: int) -> int:
     """How many unicasts to `target` precede a data message that has passed `unpack_data`."""
     count = message.words[0] >> 23 & MAX_FENCES
     fences = map(unpack, message.words[1 : 1 + count]) if count else ()
-    return next((number for member, number in fences if member == target), 0)
+    return next((fence.number for fence in fences if fence.member == target), 0)
 
 
-class Heartbeat(NamedTuple):
-    """The state of its sender. `positions`: its own stream (the last number sent) and the streams of others (received
-    without a gap). `awaited`: the members that are asked for a heartbeat.
-    """
+def pack_heartbeat(view: int, positions: tuple[int, ...], awaited: tuple[int, ...] = ()) -> tuple[int, ...]:
+    """`positions`: entries of the sender's own stream (the last number sent) and of the streams of others (received
+    without a gap). `awaited`: the members that are asked for a heartbeat."""
+    head = view << VIEW_SHIFT | len(positions) << 16 | len(awaited)
+    return (head, *positions, *(entry(member, 0) for member in awaited))
 
-    positions: tuple[Entry, ...] = ()
-    awaited: tuple[int, ...] = ()
 
-    def to_words(self, view: int) -> tuple[int, ...]:
-        head = view << VIEW_SHIFT | len(self.positions) << 16 | len(self.awaited)
-        return (head, *(pack(*entry) for entry in self.positions), *(pack(member, 0) for member in self.awaited))
-
-    @staticmethod
-    def from_words(words: tuple[int, ...]) -> Heartbeat:
-        """RemoteError MALFORMED when the counts do not fit the words."""
-        positions, awaited = (words[0] >> 16 & 0xFFFF, words[0] & 0xFFFF) if words else (0, 0)
-        if len(words) != 1 + positions + awaited:
-            raise RemoteError(
-                DropReason.MALFORMED, f"{len(words)} words for {positions} positions, {awaited} questions"
-            )
-        entries = tuple(map(unpack, words[1:]))
-        return Heartbeat(entries[:positions], tuple(entry.member for entry in entries[positions:]))
+def unpack_heartbeat(words: tuple[int, ...]) -> tuple[list[Entry], list[int]]:
+    """RemoteError MALFORMED when the counts do not fit the words."""
+    positions, awaited = (words[0] >> 16 & 0xFFFF, words[0] & 0xFFFF) if words else (0, 0)
+    if len(words) != 1 + positions + awaited:
+        raise RemoteError(DropReason.MALFORMED, f"{len(words)} words for {positions} positions, {awaited} questions")
+    entries = list(map(unpack, words[1:]))
+    return entries[:positions], [one.member for one in entries[positions:]]

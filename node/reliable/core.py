@@ -19,13 +19,13 @@ from random import Random
 from node.core import Closing, Membership, Submission, ViewStreams
 from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
-from node.packing import MAX_NUMBER, numbers_of, ranges_of
+from node.packing import MAX_NUMBER, numbers_of, ranges_of, unpack
 from node.reliable import codec
 from node.reliable.channel import ACKNOWLEDGE, RETRY, Channels
-from node.reliable.codec import CONTROL, VIEW_SHIFT, Entry, Heartbeat
+from node.reliable.codec import CONTROL, VIEW_SHIFT, entry
 from node.reliable.parameters import ReliableParameters
-from node.reliable.rtt import Questions, RoundTrip, Timers
-from node.reliable.stream import IncomingStream, OutgoingStream, retransmission
+from node.reliable.stream import IncomingStream, OutgoingStream
+from node.transport import RoundTrip, Timers, retransmission
 from node.wire import WORD_SIZE, Kind, Message
 
 ANNOUNCEMENTS = 3
@@ -59,7 +59,7 @@ LEGAL: Mapping[Phase, frozenset[Kind]] = {
 
 
 class ReliableCore(ViewStreams):
-    """See the module's text. `membership` has the members of the view only; `incarnations` are theirs."""
+    """`membership` has the members of the view only; `incarnations` are theirs."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class ReliableCore(ViewStreams):
         return awaited
 
     def received(self) -> dict[int, int]:
-        """Per member, ascending: what has been received of its stream without a gap; of our own: its last number."""
+        """The positions, of a frozen member, too: those that grow while it fetches."""
         streams = self._streams
         return {one: streams[one].position if one in streams else self._own.last for one in self._us.members}
 
@@ -309,7 +309,7 @@ class ReliableCore(ViewStreams):
         if not self._unacknowledged or most <= 0 or self._fan_out > PIGGYBACK_COPIES or is_early:
             return ()
         self._acknowledged_ns = now_ns
-        return tuple(codec.pack(*entry) for entry in self._take_unacknowledged(most))
+        return self._take_unacknowledged(most)
 
     def _on_announce(self, now_ns: int, out: list[Effect]) -> None:
         """A lost tail shows no gap: announce the last number, a few times; then the tick asks the silent members."""
@@ -320,7 +320,7 @@ class ReliableCore(ViewStreams):
         if now_ns >= due_ns:
             self._announcements += 1
             due_ns = now_ns + self._announce_after_ns()
-            heartbeat = self._heartbeat((Entry(self._me, self._own.last),))
+            heartbeat = self._heartbeat((self._own_position(),))
             if self._us.has_multicast:
                 own.announced = own.floor
                 out.append(Multicast(message=heartbeat))
@@ -355,26 +355,26 @@ class ReliableCore(ViewStreams):
         return None
 
     def _on_data(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
-        head = codec.unpack_data(message)
+        lag, _, positions = codec.unpack_data(message)
         stream = self._streams[message.origin]
         if self._phase is Phase.OPEN:
-            for member, number in map(codec.unpack, head.positions):
-                if member == self._me:
-                    self._own.acknowledge(source, number)
+            for told in map(unpack, positions):
+                if told.member == self._me:
+                    self._own.acknowledge(source, told.number)
         cut = stream.cut or 0
         is_relay_beyond_cut = source != message.origin and message.seq > cut
         reason = DropReason.UNEXPECTED if is_relay_beyond_cut else stream.accept(message, cut)
         if reason is not None:
             out.append(Report.refusal(reason, message, source))
             return
-        stream.answered(message, now_ns, self._round_trips[source])
+        stream.requests.answered(message, now_ns, self._round_trips[source])
         if self._phase is Phase.FROZEN:
             if stream.position >= stream.wanted:
                 self._timers.disarm(Timer(NACK, message.origin), out)
             return
         self._unacknowledged.add(source)
         self._pump(source, stream, out)
-        stream.learn_stable(message.seq - head.lag if head.lag else 0)
+        stream.learn_stable(message.seq - lag if lag else 0)
         self._see_to_gaps(source, stream, now_ns, out)
         if stream.position - stream.acknowledged >= self._ack_every:
             self._unacknowledged.discard(source)
@@ -429,7 +429,8 @@ class ReliableCore(ViewStreams):
         holders = self._holders[origin]
         if stream.position >= stream.wanted or not holders:
             return
-        numbers, next_ns, is_repeated = stream.ask(
+        numbers, next_ns, is_repeated = stream.requests.ask(
+            stream.missing(),
             now_ns,
             self._round_trips[holders[0]],
             burst=self._parameters.burst,
@@ -466,37 +467,40 @@ class ReliableCore(ViewStreams):
 
     # Heartbeats: positions, the watermark, questions.
 
-    def _heartbeat(self, positions: tuple[Entry, ...], awaited: tuple[int, ...] = ()) -> Message:
-        words = Heartbeat(positions, awaited).to_words(self._view)
+    def _heartbeat(self, positions: tuple[int, ...], awaited: tuple[int, ...] = ()) -> Message:
+        words = codec.pack_heartbeat(self._view, positions, awaited)
         return self._us.message(Kind.RELIABLE_HEARTBEAT, seq=self._own.floor, flags=CONTROL, words=words)
 
-    def _position(self, origin: int) -> Entry:
+    def _own_position(self) -> int:
+        return entry(self._me, self._own.last)
+
+    def _position(self, origin: int) -> int:
         """Our position in a stream, about to be told."""
         stream = self._streams[origin]
         stream.acknowledged = stream.position
-        return Entry(origin, stream.position)
+        return entry(origin, stream.position)
 
-    def _take_unacknowledged(self, most: int) -> list[Entry]:
+    def _take_unacknowledged(self, most: int) -> tuple[int, ...]:
         origins = sorted(self._unacknowledged)[:most]
         self._unacknowledged.difference_update(origins)
-        return [self._position(origin) for origin in origins]
+        return tuple(self._position(origin) for origin in origins)
 
     def _on_heartbeat(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
-        heartbeat = Heartbeat.from_words(message.words)
+        positions, awaited = codec.unpack_heartbeat(message.words)
         stream = self._streams[source]
-        for member, number in heartbeat.positions:
-            if member == source:
-                stream.learn(number)
-            elif member == self._me:
-                self._own.acknowledge(source, number)
+        for told in positions:
+            if told.member == source:
+                stream.learn(told.number)
+            elif told.member == self._me:
+                self._own.acknowledge(source, told.number)
         stream.learn_stable(message.seq)
         self._see_to_gaps(source, stream, now_ns, out)
         self._see_to_stability(now_ns, out)
         if not stream.is_settled:
             self._arm_tick(now_ns, out)
-        if self._me in heartbeat.awaited:
+        if self._me in awaited:
             self._pending_replies.add(source)
-            spread_ns = len(heartbeat.awaited) * self._parameters.heartbeat_per_member_ns // 2
+            spread_ns = len(awaited) * self._parameters.heartbeat_per_member_ns // 2
             self._timers.arm(REPLY, now_ns + self._rng.randint(0, min(self._interval_ns, spread_ns)), out)
 
     def _on_reply(self, out: list[Effect]) -> None:
@@ -504,7 +508,7 @@ class ReliableCore(ViewStreams):
         askers = sorted(self._pending_replies)
         self._pending_replies.clear()
         known = (self._position(origin) for origin, stream in self._streams.items() if stream.known)
-        positions = (Entry(self._me, self._own.last), *known)
+        positions = (self._own_position(), *known)
         size = codec.POSITIONS_PER_HEARTBEAT
         heartbeats = [self._heartbeat(positions[start : start + size]) for start in range(0, len(positions), size)]
         if self._is_worth_multicast(len(askers)):
@@ -553,9 +557,8 @@ class ReliableCore(ViewStreams):
                 self._tell(member, member in questions, out)
 
     def _tell(self, member: int, is_question: bool, out: list[Effect]) -> None:
-        """A heartbeat for one member: its position, and ours."""
         self._unacknowledged.discard(member)
-        positions = (Entry(self._me, self._own.last), self._position(member))
+        positions = (self._own_position(), self._position(member))
         out.append(Send(target=member, message=self._heartbeat(positions, (member,) if is_question else ())))
 
     def _broadcast(self, questions: tuple[int, ...], now_ns: int, out: list[Effect]) -> None:
@@ -566,7 +569,7 @@ class ReliableCore(ViewStreams):
             for member in self._us.peers:
                 self._tell(member, member in questions, out)
             return
-        positions = (Entry(self._me, self._own.last), *self._take_unacknowledged(codec.POSITIONS_PER_HEARTBEAT))
+        positions = (self._own_position(), *self._take_unacknowledged(codec.POSITIONS_PER_HEARTBEAT))
         out.append(Multicast(message=self._heartbeat(positions, questions)))
 
     def _is_settled(self) -> bool:
@@ -577,3 +580,32 @@ class ReliableCore(ViewStreams):
             and all(stream.is_settled for stream in self._streams.values())
             and self._channels.is_settled
         )
+
+
+class Questions:
+    """Which silent members to ask: first after `first_ns` without progress, then with pauses that double."""
+
+    __slots__ = ("_first_ns", "_most_ns", "_silence")
+
+    def __init__(self, *, first_ns: int, most_ns: int) -> None:
+        self._first_ns = first_ns
+        self._most_ns = most_ns
+        self._silence: dict[int, tuple[int, int, int]] = {}
+        """Per member: its progress, the time since then or since the last question, the pause until the next one."""
+
+    def due(self, awaited: Mapping[int, int], elapsed_ns: int) -> list[int]:
+        """Another `elapsed_ns` have passed. `awaited`: per member whose answer is missing, a number that changes with
+        its progress."""
+        due: list[int] = []
+        silence: dict[int, tuple[int, int, int]] = {}
+        for member, progress in sorted(awaited.items()):
+            before, waited_ns, pause_ns = self._silence.get(member, (progress, 0, self._first_ns))
+            waited_ns += elapsed_ns
+            if before != progress:
+                waited_ns, pause_ns = 0, self._first_ns
+            elif waited_ns >= pause_ns:
+                waited_ns, pause_ns = 0, min(2 * pause_ns, self._most_ns)
+                due.append(member)
+            silence[member] = (progress, waited_ns, pause_ns)
+        self._silence = silence
+        return due

@@ -10,91 +10,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 from node.effects import Multicast, Send
 from node.errors import DropReason
-from node.reliable.rtt import RoundTrip
-from node.wire import Flag, Message
-
-RETRANSMISSION = Flag.RETRANSMISSION.value
-
-
-def retransmission(message: Message) -> Message:
-    """The same message, marked as transmitted before."""
-    return replace(message, flags=message.flags | RETRANSMISSION)
-
-
-class Requests:
-    """The requests of a receiver for missing numbers of one sequence."""
-
-    __slots__ = ("_asked",)
-
-    def __init__(self) -> None:
-        self._asked: dict[int, tuple[int, int, int]] = {}
-        """Per missing number: when first asked, when to ask again, how often asked."""
-
-    def ask(
-        self,
-        missing: Iterable[int],
-        now_ns: int,
-        round_trip: RoundTrip,
-        *,
-        burst: int,
-        pause_ns: int,
-        holders: int = 1,
-    ) -> tuple[list[int], int, bool]:
-        """Which of the missing numbers to ask for now, at most `burst`; when to look again, after `pause_ns` at least;
-        whether one of them was asked for before. `holders`: how many members are asked in turn; the pause doubles when
-        all of them have been asked."""
-        wanted: list[int] = []
-        is_repeated = False
-        next_ns = now_ns + round_trip.timeout_ns()
-        for number in missing:
-            first_ns, again_ns, tries = self._asked.get(number, (now_ns, now_ns, 0))
-            if again_ns <= now_ns:
-                if len(wanted) == burst:
-                    next_ns = now_ns
-                    break
-                wanted.append(number)
-                is_repeated = is_repeated or tries > 0
-                again_ns = now_ns + round_trip.timeout_ns(tries // holders + 1)
-                self._asked[number] = (first_ns, again_ns, tries + 1)
-            next_ns = min(next_ns, again_ns)
-        return wanted, max(next_ns, now_ns + pause_ns), is_repeated
-
-    def answered(self, message: Message, now_ns: int, round_trip: RoundTrip) -> None:
-        """A message has come, perhaps as the answer to one request: a sample of the round trip (Karn's rule)."""
-        if self._asked:
-            first_ns, _, tries = self._asked.pop(message.seq, (now_ns, 0, 0))
-            if tries == 1 and message.flags & RETRANSMISSION:
-                round_trip.sample(now_ns - first_ns)
-
-
-class Retransmissions:
-    """The answers of a sender to such requests."""
-
-    __slots__ = ("_answered",)
-
-    def __init__(self) -> None:
-        self._answered: dict[int, tuple[int, int | None]] = {}
-        """Per number: when it was last retransmitted, and to which member (None: to all)."""
-
-    def answer(self, message: Message, asker: int, now_ns: int, hold_ns: int) -> Send | Multicast | None:
-        """`asker` misses `message`. Within `hold_ns` of an answer the same member gets no second one, and a second
-        asker is answered by multicast: many may miss the message."""
-        when_ns, whom = self._answered.get(message.seq, (now_ns - hold_ns, asker))
-        if now_ns - when_ns >= hold_ns:
-            self._answered[message.seq] = (now_ns, asker)
-            return Send(target=asker, message=retransmission(message))
-        if whom is not None and whom != asker:
-            self._answered[message.seq] = (now_ns, None)
-            return Multicast(message=retransmission(message))
-        return None
-
-    def forget(self, number: int) -> None:
-        """All have it."""
-        self._answered.pop(number, None)
+from node.transport import Requests, Retransmissions
+from node.wire import Message
 
 
 class OutgoingStream:
@@ -181,7 +101,7 @@ class Receiver:
 class IncomingStream(Receiver):
     """The received multicasts of one member; they stay buffered until they are stable."""
 
-    __slots__ = ("_requests", "acknowledged", "cut", "floor", "stable")
+    __slots__ = ("acknowledged", "cut", "floor", "requests", "stable")
 
     def __init__(self, *, window: int) -> None:
         super().__init__(window=window)
@@ -189,7 +109,7 @@ class IncomingStream(Receiver):
         self.floor = 0  # ... and up to here we have let the messages go.
         self.acknowledged = 0  # the position that we last told the origin
         self.cut: int | None = None  # the last number to fetch; None: nothing is fetched
-        self._requests = Requests()
+        self.requests = Requests()
 
     @property
     def wanted(self) -> int:
@@ -221,19 +141,9 @@ class IncomingStream(Receiver):
     def fetch(self, cut: int) -> None:
         """From now on only the messages up to `cut` are asked for, at other members."""
         self.cut = cut
-        self._requests = Requests()
+        self.requests = Requests()
 
     def missing(self) -> Iterator[int]:
         """The wanted numbers that have not come, ascending; only those within a window of the position."""
         last = min(self.wanted, self.position + self._window)
         return (number for number in range(self.position + 1, last + 1) if number not in self.buffered)
-
-    def ask(
-        self, now_ns: int, round_trip: RoundTrip, *, burst: int, pause_ns: int, holders: int = 1
-    ) -> tuple[list[int], int, bool]:
-        """As `Requests.ask`, for the missing numbers."""
-        return self._requests.ask(self.missing(), now_ns, round_trip, burst=burst, pause_ns=pause_ns, holders=holders)
-
-    def answered(self, message: Message, now_ns: int, round_trip: RoundTrip) -> None:
-        """As `Requests.answered`."""
-        self._requests.answered(message, now_ns, round_trip)

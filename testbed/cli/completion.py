@@ -65,16 +65,15 @@ def kernels() -> list[Offer]:
     ]
 
 
-def directions(incomplete: str) -> list[Offer]:
+def directions() -> list[Offer]:
     """For ports, then for links."""
-    offers = (
+    return [
         ("to-node", "what the node receives"),
         ("from-node", "what the node sends"),
         ("both", "either way"),
         ("there", "links: from the first partition"),
         ("back", "links: towards the first partition"),
-    )
-    return [offer for offer in offers if offer[0].startswith(incomplete)]
+    ]
 
 
 def testbeds() -> list[Offer]:
@@ -140,7 +139,7 @@ def _after_commas(incomplete: str, offers: Any) -> list[Offer]:
 
 
 def _meant(ctx: typer.Context) -> dict[str, Any] | None:
-    """The testbed that the command will be about: named so far, or in the environment, or the only one."""
+    """The testbed that the command will be about: the named one, that of the environment, or the only one."""
     found = list(_testbeds())
     name = ctx.params.get("testbed") or os.environ.get(TESTBED_VARIABLE)
     chosen = found if name is None else [about for about in found if about["name"] == name]
@@ -163,7 +162,7 @@ def _testbeds() -> Iterator[dict[str, Any]]:
 
 
 def _is_sound(about: Any) -> bool:
-    """Of this version, as far as we use it."""
+    """Whether it has the fields that completion reads: another version may have written it."""
     return isinstance(about, dict) and {"name", "topology", "partitions", "links"} <= about.keys()
 
 
@@ -173,7 +172,6 @@ def _shipped(folder: Path) -> Iterator[Offer]:
 
 
 def _files(incomplete: str) -> Sequence[Offer]:
-    """Files of the directory that is being typed."""
     folder = incomplete.rpartition("/")[0]
     at = Path(folder or ("/" if incomplete.startswith("/") else "."))
     prefix = f"{folder}/" if "/" in incomplete else ""

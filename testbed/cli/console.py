@@ -7,28 +7,28 @@ stays clean).
 
 from __future__ import annotations
 
+import enum
+import json
+import signal
+import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from types import TracebackType
-from typing import TYPE_CHECKING
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Annotated, Final
 
+import typer
+from rich import box
 from rich.console import Console as RichConsole
+from rich.table import Table
 from rich.text import Text
 
 from topologies.formats.units import printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
-
-
-import enum
-import json
-import sys
-from pathlib import Path
-from typing import Annotated, Final
-
-import typer
 
 STAGE_WIDTH = 10
 PLAIN_PROGRESS_S = 5.0
@@ -185,6 +185,53 @@ def say_done(stage: str, text: Text) -> None:
     output().print(Text.assemble(("✔ ", "green"), (stage.ljust(8), "bold"), " ", text))
 
 
+def table(*headings: str, narrow: Collection[str] = (), padding: tuple[int, int, int, int] = (0, 1, 0, 1)) -> Table:
+    """An empty table; a heading that ends in `>` is of numbers, cells under the `narrow` ones are never wrapped."""
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=padding)
+    for heading in headings:
+        name = heading.removesuffix(">")
+        made.add_column(name, justify="right" if name != heading else "left", no_wrap=name in narrow)
+    return made
+
+
+def plain_table(padding: tuple[int, int, int, int] = (0, 2, 0, 0)) -> Table:
+    """An empty table without lines and headings."""
+    return Table(box=None, show_header=False, pad_edge=False, padding=padding)
+
+
 def output() -> RichConsole:
     """Standard output; into a pipe no line is broken."""
     return RichConsole(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+class Interrupt:
+    """Whether somebody has pressed Ctrl-C; raised where it is heeded."""
+
+    def __init__(self) -> None:
+        self.is_asked = False
+
+    def heed(self) -> None:
+        """Raises KeyboardInterrupt if it was asked for."""
+        if self.is_asked:
+            self.is_asked = False
+            raise KeyboardInterrupt
+
+    def __call__(self, _number: int, _frame: FrameType | None) -> None:
+        self.is_asked = True
+
+
+@contextmanager
+def held_back() -> Iterator[Interrupt]:
+    """Keep SIGINT from breaking into the middle of something; at the end at the latest it is heeded. Python lets only
+    the main thread have it; elsewhere nothing has to be done.
+    """
+    interrupt = Interrupt()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupt
+        return
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield interrupt
+    finally:
+        signal.signal(signal.SIGINT, before)
+    interrupt.heed()

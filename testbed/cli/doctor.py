@@ -11,6 +11,7 @@ import shutil
 import statistics
 import subprocess
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -220,33 +221,31 @@ def check_clock() -> Check:
 
 
 def check_tshark() -> Check:
-    missing = [name for name in CAPTURE_PROGRAMS if shutil.which(name) is None]
-    if missing:
-        detail = f"{', '.join(missing)} not found: captures cannot be checked against other programs"
-        return Check(name="tshark", ok=False, detail=detail, remedy="install tshark and tcpdump", optional=True)
-    return Check(name="tshark", ok=True, detail=_first_line(["tshark", "--version"]), optional=True)
+    lacking = "captures cannot be checked against other programs"
+    return _check_programs("tshark", CAPTURE_PROGRAMS, lacking, "install tshark and tcpdump", ["tshark", "--version"])
 
 
 def check_foreign() -> Check:
     """Systems that nobody here wrote, in a cluster on the emulated network (docs/foreign.md)."""
-    missing = [name for name in ("etcd", "corosync") if shutil.which(name, path=_PROGRAM_PATH) is None]
-    if missing:
-        detail = f"{', '.join(missing)} not found: the experiments with other systems cannot run"
-        return Check(name="other systems", ok=False, detail=detail, remedy=_INSTALL_FOREIGN, optional=True)
-    return Check(name="other systems", ok=True, detail=_first_line(["etcd", "--version"]), optional=True)
-
-
-_PROGRAM_PATH = f"{os.defpath}:/usr/sbin:/sbin:/usr/local/bin"
-_INSTALL_FOREIGN = "install etcd-server and corosync"
+    lacking, remedy = "the experiments with other systems cannot run", "install etcd-server and corosync"
+    version, path = ["etcd", "--version"], f"{os.defpath}:/usr/sbin:/sbin:/usr/local/bin"
+    return _check_programs("other systems", ("etcd", "corosync"), lacking, remedy, version, path=path)
 
 
 def check_compilers() -> Check:
     """Of the languages in which trace senders are shown (docs/senders)."""
-    missing = [name for name in ("cc", "go") if shutil.which(name) is None]
+    lacking = "trace senders in other languages cannot be tested"
+    return _check_programs("compilers", ("cc", "go"), lacking, "install gcc and golang-go", ["go", "version"])
+
+
+def _check_programs(
+    name: str, programs: Sequence[str], lacking: str, remedy: str, version: list[str], *, path: str | None = None
+) -> Check:
+    missing = [program for program in programs if shutil.which(program, path=path) is None]
     if missing:
-        detail = f"{', '.join(missing)} not found: trace senders in other languages cannot be tested"
-        return Check(name="compilers", ok=False, detail=detail, remedy="install gcc and golang-go", optional=True)
-    return Check(name="compilers", ok=True, detail=_first_line(["go", "version"]), optional=True)
+        detail = f"{', '.join(missing)} not found: {lacking}"
+        return Check(name=name, ok=False, detail=detail, remedy=remedy, optional=True)
+    return Check(name=name, ok=True, detail=_first_line(version), optional=True)
 
 
 def check_browser() -> Check:
@@ -282,7 +281,7 @@ def _clock_source(path: Path = Path("/sys/devices/system/clocksource/clocksource
 
 
 def _first_line(command: list[str]) -> str:
-    """What a program says of itself, one line; `java -version` says it on standard error."""
+    """The first line of what a program says; `java -version` writes it on standard error."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError) as error:

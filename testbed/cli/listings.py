@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from analysis.checks.properties import Verdict, merge
 from analysis.metrics.estimate import estimate, told
 from analysis.report.terminal import mark
+from testbed.cli.console import plain_table, table
 
 if TYPE_CHECKING:
     from testbed.cli.doctor import Check
@@ -25,30 +25,25 @@ CLAIM_WIDTH = 30
 
 def doctor_table(checks: Sequence[Check]) -> Table:
     """One row per probe: found what, and the way to get what is missing."""
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    made = plain_table()
     for check in checks:
         sign = Text("✔", "green") if check.ok else Text("–", "yellow") if check.optional else Text("✘", "red")
         found = Text(check.detail)
         if not check.ok and check.remedy:
             found.append(f"\n→ {check.remedy}", "bold")
-        table.add_row(sign, Text(check.name, "bold"), found)
-    return table
+        made.add_row(sign, Text(check.name, "bold"), found)
+    return made
 
 
 def sweep_table(points: Sequence[Mapping[str, Any]]) -> Table:
     """One row per run of a sweep: what was set, how it was judged, its headline numbers."""
     keys = list(dict.fromkeys(key for point in points for key in point["variant"]))
     numbers = [name for name in (points[0] if points else {}) if name not in TOLD_ELSEWHERE]
-    table = Table(box=box.SIMPLE_HEAD)
-    for key in keys:
-        table.add_column(key)
-    table.add_column("verdict")
-    for name in numbers:
-        table.add_column(name, justify="right")
+    made = table(*keys, "verdict", *(f"{name}>" for name in numbers))
     for point in points:
         settings = [Text(_told(point["variant"].get(key, NOT_RUN), _values(points, key))) for key in keys]
-        table.add_row(*settings, mark(Verdict(point["verdict"])), *(Text(_number(point[name])) for name in numbers))
-    return table
+        made.add_row(*settings, mark(Verdict(point["verdict"])), *(Text(_number(point[name])) for name in numbers))
+    return made
 
 
 def claims_table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -58,22 +53,20 @@ def claims_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     what came out are left out.
     """
     has_run = any(row["verdict"] for row in rows)
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("claim", min_width=CLAIM_WIDTH)
-    for column in ("paper's value", "accepted", *(("ours", "verdict") if has_run else ())):
-        table.add_column(column)
+    made = table("claim", "paper's value", "accepted", *(("ours", "verdict") if has_run else ()))
+    made.columns[0].min_width = CLAIM_WIDTH
     for row in rows:
         verdict = mark(Verdict(row["verdict"])) if row["verdict"] else Text(NOT_RUN)
         if row["reason"]:
             verdict = Text.assemble(verdict, f"  {row['reason']}")
         results = (Text(_number(row["ours"])), verdict) if has_run else ()
-        table.add_row(
+        made.add_row(
             Text.assemble((row["id"], "bold"), "\n", row["statement"]),
             Text(_number(row["value"])),
             Text(row["accept"]),
             *results,
         )
-    return table
+    return made
 
 
 def setting(value: object) -> str:
@@ -86,12 +79,11 @@ def setting(value: object) -> str:
 
 
 def _values(points: Sequence[Mapping[str, Any]], key: str) -> list[object]:
-    """What a sweep sets at one key, over all its points."""
     return [point["variant"].get(key) for point in points]
 
 
 def _told(value: object, others: Sequence[object]) -> str:
-    """Of a block with a name what tells it from the others of its name; any other value whole."""
+    """A block with a name by what differs from the others of its name; any other value whole."""
     if not isinstance(value, dict) or "name" not in value:
         return setting(value)
     leaves = dict(_leaves(value))
@@ -102,7 +94,7 @@ def _told(value: object, others: Sequence[object]) -> str:
 
 
 def _leaves(block: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, object]]:
-    """Everything in a block of blocks, each with its path."""
+    """The leaves of nested blocks, each with its path."""
     for key, value in block.items():
         if isinstance(value, dict) and value:
             yield from _leaves(value, f"{above}{key}.")

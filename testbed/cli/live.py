@@ -5,6 +5,8 @@ What is heavy is imported by the command that needs it, so that help and complet
 
 from __future__ import annotations
 
+import os
+import shlex
 import signal
 import sys
 import time
@@ -18,9 +20,11 @@ import typer
 from rich.console import Console as RichConsole
 from rich.text import Text
 
+from netem.errors import CannotStartError, FabricError
+from netem.owner import Owner
 from testbed.cli import completion as complete
+from testbed.cli import live_tables as tables
 from testbed.cli.console import DEFAULT_RUNS, Console, Json, Panel, Runs, output, print_json, say_done
-from testbed.cli.down import down
 from topologies.formats.errors import InputError
 
 if TYPE_CHECKING:
@@ -54,6 +58,17 @@ NodeWords = Annotated[
 ]
 
 
+NODE_VERBS: Final = {
+    "crash": "Kill everything in nodes, at once.",
+    "restart": "Start nodes again that crashed or ended.",
+    "pause": "Freeze nodes; their kernels go on receiving.",
+    "resume": "Let paused nodes go on.",
+    "join": "Let absent members, and members that have left, join the group.",
+    "leave": "Let members leave the group; they may join again.",
+}
+"""Commands that do one thing to nodes, each a method of Testbed."""
+
+
 class CommandEndedError(Exception):
     """A command in a node has ended, or never began; its exit code becomes ours, whatever it is."""
 
@@ -69,10 +84,12 @@ def register(app: typer.Typer) -> None:
     in_panel()(ps)
     # What stands behind the node belongs to the command that is to run there.
     in_panel("exec", context_settings={"allow_interspersed_args": False})(execute)
-    others: tuple[Callable[..., None], ...] = (
-        *(shell, impair, restore, cut, heal, crash, restart, pause, resume, join, leave),
-        *(capture, counters, logs, down),
-    )
+    changes: tuple[Callable[..., None], ...] = (shell, impair, restore, cut, heal)
+    others: tuple[Callable[..., None], ...] = (capture, counters, logs, down)
+    for command in changes:
+        in_panel()(command)
+    for verb, text in NODE_VERBS.items():
+        in_panel(verb, help=text)(_node_command(verb))
     for command in others:
         in_panel()(command)
 
@@ -117,9 +134,8 @@ def up(
         signal.signal(number, signal.default_int_handler)
     console = Console(quiet=as_json)
     console.title("orderbed up", topology or experiment or "")
-    start = Testbed.up if detach else Testbed
     with console.stage("testbed", "starting") as stage:
-        testbed = start(
+        testbed = Testbed(
             topology,
             experiment=experiment,
             name=name,
@@ -128,6 +144,7 @@ def up(
             image=image,
             program=_program(program),
             runs=runs,
+            stays=detach,
             on_progress=stage.say,
         )
         stage.result = _summary(testbed)
@@ -150,7 +167,6 @@ def ps(
     as_json: Json = False,
 ) -> None:
     """Show nodes and links of a testbed, what is done to them, and the capture that runs."""
-    from testbed.cli import live_tables as tables
     from testbed.live import running
     from testbed.live.directory import none_up
 
@@ -189,13 +205,11 @@ def execute(
 
     Options of ours stand before the node. The command runs beside its program, in its network, with your rights.
     """
-    from testbed.cli.live_words import one_node
-
     argv = command[1:] if command[0] == "--" else command
     if not argv:
         raise InputError(f"no command was given; write it after --, such as `orderbed exec {node} -- ip addr`")
     found = _attach(testbed)
-    name = one_node(node, found.topology).name
+    name = tables.one_node(node, found.topology).name
     _tell_of_the_crashed(found, name)
     if not as_json:
         raise CommandEndedError(_end_of(lambda: found.terminal(name, argv)))
@@ -207,10 +221,8 @@ def execute(
 
 def shell(node: NodeWord, testbed: TestbedName = None) -> None:
     """Open a shell in a node; its prompt names the node."""
-    from testbed.cli.live_words import one_node
-
     found = _attach(testbed)
-    name = one_node(node, found.topology).name
+    name = tables.one_node(node, found.topology).name
     _tell_of_the_crashed(found, name)
     prompt = {"PS1": f"{found.name}:{name}# "}
     raise CommandEndedError(_end_of(lambda: found.terminal(name, ["sh", "-c", SHELL], environment=prompt)))
@@ -257,10 +269,8 @@ def impair(
         raise InputError(
             f"nothing is to change; say what, with one or more of {', '.join('--' + key for key in given)}"
         )
-    from testbed.cli.live_words import named
-
     found = _attach(testbed)
-    what = named(targets, found.topology)
+    what = tables.named(targets, found.topology)
     way = {} if direction is None else {"direction": direction}
     change = (
         found.impair_link(what.links, **way, **changes) if what.links else found.impair(what.nodes, **way, **changes)
@@ -279,13 +289,11 @@ def restore(
     as_json: Json = False,
 ) -> None:
     """Give ports and links back what the topology asks for."""
-    from testbed.cli.live_words import named
-
     found = _attach(testbed)
     if not targets:
         change = found.restore()
     else:
-        what = named(targets, found.topology)
+        what = tables.named(targets, found.topology)
         change = found.restore(links=what.links) if what.links else found.restore(what.nodes)
     _tell("restore", found, change, as_json=as_json)
 
@@ -311,11 +319,9 @@ def cut(
 
     One group alone (`cut p1/n3`) is cut off from all others.
     """
-    from testbed.cli.live_words import groups_named, named, rest_of
-
     found = _attach(testbed)
-    what = named(groups, found.topology)
-    sides = () if what.links else groups_named(groups, found.topology)
+    what = tables.named(groups, found.topology)
+    sides = () if what.links else tables.groups_named(groups, found.topology)
     if one_way:
         if len(sides) != 2:
             raise InputError("--one-way needs two groups of nodes: who is no longer heard, and by whom")
@@ -323,7 +329,7 @@ def cut(
     elif what.links:
         change = found.cut(links=what.links)
     else:
-        change = found.cut(*sides, *([rest_of(sides[0], found.topology)] if len(sides) == 1 else []))
+        change = found.cut(*sides, *([tables.rest_of(sides[0], found.topology)] if len(sides) == 1 else []))
     _tell("cut", found, change, as_json=as_json)
 
 
@@ -334,36 +340,6 @@ def heal(testbed: TestbedName = None, as_json: Json = False) -> None:
     _tell("heal", found, ended, as_json=as_json)
     if not ended and not as_json:
         output().print("nothing was cut")
-
-
-def crash(targets: NodeWords, testbed: TestbedName = None, as_json: Json = False) -> None:
-    """Kill everything in nodes, at once."""
-    _strike("crash", targets, testbed, as_json=as_json)
-
-
-def restart(targets: NodeWords, testbed: TestbedName = None, as_json: Json = False) -> None:
-    """Start nodes again that crashed or ended."""
-    _strike("restart", targets, testbed, as_json=as_json)
-
-
-def pause(targets: NodeWords, testbed: TestbedName = None, as_json: Json = False) -> None:
-    """Freeze nodes; their kernels go on receiving."""
-    _strike("pause", targets, testbed, as_json=as_json)
-
-
-def resume(targets: NodeWords, testbed: TestbedName = None, as_json: Json = False) -> None:
-    """Let paused nodes go on."""
-    _strike("resume", targets, testbed, as_json=as_json)
-
-
-def join(targets: NodeWords, testbed: TestbedName = None, as_json: Json = False) -> None:
-    """Let absent members, and members that have left, join the group."""
-    _strike("join", targets, testbed, as_json=as_json)
-
-
-def leave(targets: NodeWords, testbed: TestbedName = None, as_json: Json = False) -> None:
-    """Let members leave the group; they may join again."""
-    _strike("leave", targets, testbed, as_json=as_json)
 
 
 def capture(
@@ -401,7 +377,6 @@ def counters(testbed: TestbedName = None, as_json: Json = False) -> None:
     if as_json:
         print_json(counted.as_json())
         return
-    from testbed.cli import live_tables as tables
 
     for table in tables.counters_tables(counted):
         output().print(table)
@@ -417,12 +392,10 @@ def logs(
     as_json: Json = False,
 ) -> None:
     """Print what the program of a node has written."""
-    from testbed.cli.live_words import one_node
-
     if follow and as_json:
         raise InputError("--follow has no end that could be printed as JSON; leave one of the two out")
     found = _attach(testbed)
-    name = one_node(node, found.topology).name
+    name = tables.one_node(node, found.topology).name
     text = found.logs(name)
     shown = text if lines is None else "".join(text.splitlines(keepends=True)[-lines:] if lines else [])
     if as_json:
@@ -435,12 +408,52 @@ def logs(
         _follow(found, found.log_path(name), len(text.encode("utf-8", errors="replace")))
 
 
-def _strike(verb: str, words: Sequence[str], testbed: str | None, *, as_json: bool) -> None:
-    """Crash, restart, pause, resume, join or leave."""
-    from testbed.cli.live_words import nodes_named
+def down(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="The testbed to take down. Default: the only one that is up.",
+            envvar=complete.TESTBED_VARIABLE,
+            autocompletion=complete.testbeds,
+        ),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All testbeds of this user.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="With --all: also containers of runs that go on, whoever started them.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Take a testbed down, and remove what killed runs left.
 
-    found = _attach(testbed)
-    _tell(verb, found, getattr(found, verb)(nodes_named(words, found.topology)), as_json=as_json)
+    That is containers, by the label that they carry. Network namespaces end with their run, however it ends.
+    """
+    from netem.runtimes import daemon  # the Docker client, slow to import
+    from testbed.live import Testbed, running
+
+    if force and not everything:
+        raise InputError("--force removes containers of everybody's living runs; it goes with --all only")
+    up_now = [one.name for one in running()]
+    if name is None and not everything and len(up_now) > 1:
+        raise InputError(
+            f"several testbeds are up: {', '.join(up_now)}; say which one (`orderbed down NAME`), or --all"
+        )
+    chosen = up_now if everything else [Testbed.attach(name).name] if name or up_now else []
+    for one in chosen:
+        Testbed.attach(one).down()
+    remains = daemon.down(force=force) if everything or not name else daemon.Remains()
+    if as_json:
+        staying = sorted(container for containers in remains.staying.values() for container in containers)
+        print_json({"down": chosen, "removed": list(remains.removed), "staying": staying})
+        return
+    _say_down(chosen, remains.removed, remains.staying if everything else {})
+
+
+def _node_command(verb: str) -> Callable[..., None]:
+    def command(targets: NodeWords, testbed: TestbedName = None, as_json: Json = False) -> None:
+        found = _attach(testbed)
+        _tell(verb, found, getattr(found, verb)(tables.nodes_named(targets, found.topology)), as_json=as_json)
+
+    return command
 
 
 def _tell_of_the_crashed(testbed: Testbed, name: str) -> None:
@@ -456,9 +469,7 @@ def _tell_of_the_crashed(testbed: Testbed, name: str) -> None:
 
 
 def _end_of(do: Callable[[], T]) -> T:
-    """What it returns. A program that cannot start ends as in shells: 127 when it is not there, else 126."""
-    from netem.errors import CannotStartError
-
+    """The result. A program that cannot start ends as in shells: 127 when it does not exist, else 126."""
     try:
         return do()
     except CannotStartError as error:
@@ -475,8 +486,6 @@ def _program(text: str | None) -> Any:
     """What `--program` asks for, split as a shell would. Raises InputError."""
     if text is None:
         return None
-    import shlex
-
     from netem.runtimes.base import Program
 
     try:
@@ -500,7 +509,7 @@ def _summary(testbed: Testbed) -> str:
 
 
 def _say_what_next(testbed: Testbed, *, is_detached: bool, is_alone: bool) -> None:
-    """What a person may type now, with names that exist."""
+    """Example commands, with names that exist."""
     first, *others = testbed.topology.nodes()
     peer = others[-1] if others else first
     partitions = [partition.name for partition in testbed.topology.partitions]
@@ -525,8 +534,7 @@ def _say_what_next(testbed: Testbed, *, is_detached: bool, is_alone: bool) -> No
 
 
 def _stay(testbed: Testbed, console: Console) -> None:
-    """Keep it until Ctrl-C, or until somebody else takes it down; tell how it stands meanwhile."""
-    from netem.errors import FabricError
+    """Keep the testbed up until Ctrl-C or a `down` from elsewhere, and show its status meanwhile."""
     from testbed.live import running
 
     try:
@@ -546,21 +554,17 @@ def _stay(testbed: Testbed, console: Console) -> None:
 
 
 def _watch(testbed: Testbed, say: Any) -> None:
-    """Tell how it stands, for ever. Raises FabricError when it is no longer up, or its network is gone."""
-    from netem.errors import FabricError
-    from testbed.cli.live_tables import age, status_line
-
+    """Show the status until FabricError: the testbed is no longer up, or its network is gone."""
     while True:
         failure = testbed.failure()
         if failure is not None:
             raise FabricError(failure)
-        stands = status_line(testbed.nodes(), testbed.links(), testbed.topology)
-        say(f"{stands.plain} · {age(testbed.description.since, datetime.now(UTC))}")
+        stands = tables.status_line(testbed.nodes(), testbed.links(), testbed.topology)
+        say(f"{stands.plain} · {tables.age(testbed.description.since, datetime.now(UTC))}")
         time.sleep(WATCH_PERIOD_S)
 
 
 def _follow(testbed: Testbed, path: Path, offset: int) -> None:
-    """Print what a log grows by, until the testbed is down."""
     from testbed.live import running
 
     sys.stdout.flush()
@@ -575,12 +579,36 @@ def _follow(testbed: Testbed, path: Path, offset: int) -> None:
 
 
 def _tell(verb: str, testbed: Testbed, changes: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
-    """Say what was changed and how long it took until the kernel had it."""
-    from testbed.cli.live_tables import change_lines
-
     if as_json:
         print_json(list(changes))
         return
     for change in changes:
-        for line in change_lines(verb, change, testbed.topology):
+        for line in tables.change_lines(verb, change, testbed.topology):
             say_done(verb, line)
+
+
+def _say_down(chosen: Sequence[str], removed: Sequence[str], staying: Mapping[str, Sequence[str]]) -> None:
+    from testbed.live.directory import none_up
+
+    for one in chosen:
+        say_done("down", Text(f"{one}: nothing of it is left"))
+    if removed:
+        say_done("down", Text(f"{_containers(len(removed))} removed"))
+    if staying:
+        output().print(staying_sentence(staying), markup=False)
+    elif not chosen and not removed:
+        output().print("nothing was left" if os.geteuid() == 0 else none_up(), markup=False)
+
+
+def staying_sentence(staying: Mapping[str, Sequence[str]]) -> str:
+    """That containers stay, whose they are (by owner, as netem.owner.Owner says it), and how they go nevertheless."""
+    count = sum(len(containers) for containers in staying.values())
+    owners = [Owner.parse(text) for text in staying]
+    pids = ", ".join(str(owner.pid) if owner is not None else "unknown" for owner in owners)
+    whose = f"a run that lives (process {pids})" if len(owners) == 1 else f"runs that live (processes {pids})"
+    stay, them = ("stays", "it") if count == 1 else ("stay", "them")
+    return f"{_containers(count)} of {whose} {stay}; --force removes {them}, too"
+
+
+def _containers(count: int) -> str:
+    return f"{count} {'container' if count == 1 else 'containers'}"

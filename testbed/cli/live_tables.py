@@ -1,24 +1,152 @@
-"""What people see of a testbed: its nodes, its links, its counters, all testbeds, and one line that says how it
-stands."""
+"""What people type to name nodes and links of a testbed, and what they see of it. Pure, but for one look at files.
+
+Selectors are those of files (`topologies.select`), with two liberties that a command line needs: the name of a
+partition alone stands for its nodes, and commas join several words into one.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import groupby, takewhile
-from typing import TYPE_CHECKING, Any, Final, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from testbed.cli.live_words import LINK_MARK, shortened, shortened_by_partition
+from testbed.cli.console import table
 from topologies.dump import changed_fields, spelled
-from topologies.model import Distribution, Impairment, NodeName, Topology
+from topologies.formats.errors import InputError
+from topologies.model import (
+    Distribution,
+    Impairment,
+    Node,
+    NodeName,
+    Partition,
+    SelectError,
+    Topology,
+    select,
+    select_link,
+)
 
 if TYPE_CHECKING:
     from testbed.live import CaptureStatus, Counters, Description, LinkStatus, NodeStatus
+
+EVERYBODY = "*"
+LINK_MARK = "--"
+"""Names of partitions and nodes have single hyphens only, so this tells a link from a node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """Either selectors of nodes, or names of links; never both."""
+
+    nodes: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+
+
+def named(words: Sequence[str], topology: Topology) -> Named:
+    """What the words of a command name in `topology`. Raises InputError for an unknown name, or for both kinds."""
+    parts = split(words)
+    links = tuple(word for word in parts if LINK_MARK in word)
+    nodes = tuple(selector(word, topology) for word in parts if LINK_MARK not in word)
+    if links and nodes:
+        raise InputError(f"{nodes[0]} names nodes and {links[0]} a link; give either nodes or links")
+    try:
+        select(topology, nodes)
+        for link in links:
+            select_link(topology, link)
+    except SelectError as error:
+        raise InputError(f"{error}{_shell_hint(words)}") from None
+    return Named(nodes=nodes, links=links)
+
+
+def nodes_named(words: Sequence[str], topology: Topology) -> tuple[str, ...]:
+    """As `named`, where links will not do. Raises InputError."""
+    found = named(words, topology)
+    if found.links:
+        raise InputError(f"{found.links[0]} is a link; this is done to nodes only, such as {_example(topology)}")
+    return found.nodes
+
+
+def one_node(word: str, topology: Topology) -> Node:
+    """The one node that a word names. Raises InputError when it names several."""
+    nodes = select(topology, nodes_named([word], topology))
+    if len(nodes) != 1:
+        raise InputError(f"{word} names {len(nodes)} nodes; one is needed, such as {nodes[0].name}")
+    return nodes[0]
+
+
+def groups_named(words: Sequence[str], topology: Topology) -> tuple[tuple[str, ...], ...]:
+    """Each word a group of nodes: `p1 p2/n1,p2/n2`. Raises InputError."""
+    return tuple(nodes_named([word], topology) for word in words)
+
+
+def rest_of(group: Sequence[str], topology: Topology) -> tuple[str, ...]:
+    """All nodes that a group does not name. Raises InputError when there are none."""
+    inside = {node.name for node in select(topology, group)}
+    rest = tuple(node.name for node in topology.nodes() if node.name not in inside)
+    if not rest:
+        raise InputError(f"{', '.join(group)} names every node; there is nobody to be cut off from")
+    return rest
+
+
+def selector(word: str, topology: Topology) -> str:
+    """The selector that a word stands for: a partition's name alone is all its nodes."""
+    return f"{word}/*" if any(partition.name == word for partition in topology.partitions) else word
+
+
+def split(words: Sequence[str]) -> list[str]:
+    """Words, and what commas separate in them."""
+    return [part.strip() for word in words for part in word.split(",") if part.strip()]
+
+
+def shortened(names: Collection[NodeName], topology: Topology) -> str:
+    """Nodes in as few words as selectors allow: `p1/*, p2/n1..n3, p3/n2`; empty for none."""
+    if len(names) == len(topology):
+        return EVERYBODY
+    return ", ".join(shortened_by_partition(names, topology))
+
+
+def shortened_by_partition(names: Collection[NodeName], topology: Topology) -> Iterator[str]:
+    """The same, word by word, and all nodes of the only partition as `p1/*`."""
+    return (word for partition in topology.partitions for word in _shortened(set(names), partition))
+
+
+def _shortened(names: set[NodeName], partition: Partition) -> list[str]:
+    members = [node.name in names for node in partition.nodes]
+    if all(members):
+        return [f"{partition.name}/*"]
+    words, position = [], 0
+    for is_named, run in groupby(members):
+        length = len(list(run))
+        if is_named:
+            words += _run(partition.nodes[position : position + length])
+        position += length
+    return words
+
+
+def _run(nodes: Sequence[Node]) -> list[str]:
+    """Neighbours in the order of the file: a range where it is shorter than a list."""
+    if len(nodes) < 3:
+        return [node.name for node in nodes]
+    return [f"{nodes[0].name}..{nodes[-1].name.partition('/')[2]}"]
+
+
+def _example(topology: Topology) -> str:
+    return next(topology.nodes()).name
+
+
+def _shell_hint(words: Sequence[str]) -> str:
+    """A hint where the shell has replaced an asterisk by names of files."""
+    if len(words) > 1 and all(Path(word).exists() for word in words):
+        return f"; these are files: write '{EVERYBODY}' in quotes, so that the shell leaves it alone"
+    return ""
+
 
 NOTHING: Final = "–"
 STYLE_OF_STATE: Final = {
@@ -32,9 +160,9 @@ UNITS_S: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 def testbeds_table(testbeds: Sequence[Description], now: datetime | None = None) -> Table:
     """One row per testbed that is up."""
-    table = _table("testbed", "topology", "nodes>", "world", "kernel", "up for>")
+    made = _table("testbed", "topology", "nodes>", "world", "kernel", "up for>")
     for testbed in testbeds:
-        table.add_row(
+        made.add_row(
             Text(testbed.name, "bold"),
             Text(testbed.topology),
             str(testbed.node_count),
@@ -42,7 +170,7 @@ def testbeds_table(testbeds: Sequence[Description], now: datetime | None = None)
             testbed.kernel,
             age(testbed.since, now),
         )
-    return table
+    return made
 
 
 def nodes_table(
@@ -52,23 +180,23 @@ def nodes_table(
     node has no column.
     """
     columns = [column for column in _node_columns(nodes, topology, now) if column.is_shown(nodes)]
-    table = _table(*(column.heading for column in columns))
+    made = _table(*(column.heading for column in columns))
     for row in _rows(nodes, columns, topology, each=each or len(nodes) <= MANY):
-        table.add_row(*row)
-    _keep_words_whole(table)
-    return table
+        made.add_row(*row)
+    _keep_words_whole(made)
+    return made
 
 
 def links_table(links: Sequence[LinkStatus]) -> Table:
     """One row per link between routers; what holds in both directions stands once."""
     is_alike = all(link.there == link.back for link in links)
-    table = _table("link", *(("both ways",) if is_alike else ("there", "back")), "state")
+    made = _table("link", *(("both ways",) if is_alike else ("there", "back")), "state")
     for link in links:
         ways = [impairment_text(link.there)] if is_alike else [impairment_text(link.there), impairment_text(link.back)]
         state = Text("cut", "red") if link.is_cut else Text("up", "green")
-        table.add_row(Text(link.name, "bold"), *ways, state)
-    _keep_words_whole(table)
-    return table
+        made.add_row(Text(link.name, "bold"), *ways, state)
+    _keep_words_whole(made)
+    return made
 
 
 def capture_line(capture: CaptureStatus, now: datetime | None = None) -> Text:
@@ -115,7 +243,6 @@ def _cut_text(parameters: Mapping[str, Any], topology: Topology) -> Text:
 
 
 def _alike(asked: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[list[str], Mapping[str, Any]]]:
-    """Targets that are asked for the same, together."""
     groups: dict[str, list[str]] = {}
     for target, fields in asked.items():
         groups.setdefault(repr(sorted(fields.items())), []).append(target)
@@ -128,7 +255,6 @@ def _asked_text(fields: Mapping[str, Any]) -> Text:
 
 
 def _targets_text(targets: Sequence[str], topology: Topology) -> str:
-    """Nodes as selectors, links by name."""
     links = [target for target in targets if LINK_MARK in target]
     return ", ".join(links) or shortened({NodeName(target) for target in targets}, topology) or NOTHING
 
@@ -203,7 +329,7 @@ def _rows(
 
 
 def _addresses(first: str, last: str) -> str:
-    """`10.1.0.1 … .10`: of the last one, only what differs."""
+    """`10.1.0.1 … .10`: of the last address only the part that differs."""
     pairs = zip(first.split("."), last.split("."), strict=True)
     return (
         f"{first} … .{'.'.join(last.split('.')[sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) :])}"
@@ -211,7 +337,7 @@ def _addresses(first: str, last: str) -> str:
 
 
 def _node_columns(nodes: Sequence[NodeStatus], topology: Topology, now: datetime | None) -> list[_Column]:
-    """The first two are who it is; the others may be alike for several."""
+    """The first two identify a node; the others may be alike for several."""
     came_up = min((node.since for node in nodes), default=None)
     return [
         _Column("node", lambda node: Text(node.name, "bold")),
@@ -234,7 +360,7 @@ def _node_columns(nodes: Sequence[NodeStatus], topology: Topology, now: datetime
 
 
 def _wires(node: NodeStatus) -> Text:
-    """What is done to its frames, one line for each way, or one for both."""
+    """The impairments of both directions, or of both at once where they are equal."""
     if node.to_node == node.from_node:
         return impairment_text(node.to_node) if node.to_node.is_clear else _way("both ways", node.to_node)
     ways = (("to it", node.to_node), ("from it", node.from_node))
@@ -273,7 +399,6 @@ def _names(names: Sequence[NodeName], own: NodeName, topology: Topology) -> Text
 
 
 def _differs(node: NodeStatus, topology: Topology) -> bool:
-    """Whether its port does something else than the topology asks for."""
     asked = topology.node(node.name)
     return (node.to_node, node.from_node) != (asked.to_node, asked.from_node)
 
@@ -309,32 +434,23 @@ def _counters_table(heading: str, rows: Sequence[tuple[str, str, object]], *, no
         for word, name in _COUNTS
         if word in _ALWAYS_COUNTED or any(getattr(row, name, 0) for _name, _way, row in rows)
     ]
-    table = _table(heading, "direction", *(f"{word}>" for word, _name in counts))
+    made = _table(heading, "direction", *(f"{word}>" for word, _name in counts))
     before = ""
     for name, way, row in rows:
         values = (f"{getattr(row, count, 0):,}" for _word, count in counts)
-        table.add_row(Text(name if name != before else "", "bold"), way, *values)
+        made.add_row(Text(name if name != before else "", "bold"), way, *values)
         before = name
     if nothing:
-        table.caption = f"nothing has passed at {nothing} more, one for each node and direction"
-        table.caption_justify = "left"
-    return table
+        made.caption = f"nothing has passed at {nothing} more, one for each node and direction"
+        made.caption_justify = "left"
+    return made
 
 
-def _table(*headings: str) -> Table:
-    """A table in the house's look; a heading that ends in `>` is of numbers."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in headings:
-        justify: Literal["left", "right"] = "right" if heading.endswith(">") else "left"
-        table.add_column(heading.rstrip(">"), justify=justify, no_wrap=heading.rstrip(">") in _NARROW)
-    return table
-
-
-def _keep_words_whole(table: Table) -> None:
+def _keep_words_whole(made: Table) -> None:
     """However narrow the terminal, no column cuts a word in two."""
-    for column in table.columns:
+    for column in made.columns:
         words = [word for cell in (column.header, *column.cells) for word in str(cell).split()]
         column.min_width = max(map(len, words), default=0)
 
 
-_NARROW: Final = ("node", "address", "state", "for", "starts", "up for", "link", "direction")
+_table = partial(table, narrow=("node", "address", "state", "for", "starts", "up for", "link", "direction"))

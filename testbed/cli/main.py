@@ -256,9 +256,7 @@ def claims(
 ) -> None:
     """Run the papers' figures as checked claims: the paper's value, ours, and a verdict."""
     from testbed.cli import listings
-    from testbed.run.claims import Selection, list_claims, run_claims
-    from testbed.run.claims_page import check as check_page
-    from testbed.run.claims_page import update
+    from testbed.run.claims import Selection, check_page, list_claims, run_claims, update_page
     from testbed.run.perform import Overrides
 
     if page is not None:
@@ -270,7 +268,7 @@ def claims(
         rows.append(row.as_dict())
         if page is not None:
             # After each: a long row of experiments that ends early keeps what is known.
-            update(page, rows)
+            update_page(page, rows)
     if as_json:
         _print_json(rows)
     else:
@@ -384,7 +382,7 @@ def doctor(as_json: Json = False) -> None:
 
 
 def _split(given: list[str] | None) -> list[str]:
-    """What was given again and again, or with commas between."""
+    """Values that were given by repeated options or with commas."""
     return [name.strip() for text in given or () for name in text.split(",") if name.strip()]
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import typer
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -16,10 +15,9 @@ from analysis.checks.properties import Verdict
 from analysis.report import formatting
 from analysis.report.headline import headline, verdict_of
 from analysis.report.terminal import mark
-from node.host.entry import ProtocolEntry
-from node.registry import PROTOCOLS, VIEW_PROMISES
+from node.registry import PROTOCOLS, VIEW_PROMISES, ProtocolEntry
 from testbed.cli import completion
-from testbed.cli.console import DEFAULT_RUNS, Json, Panel, Runs, output, print_json
+from testbed.cli.console import DEFAULT_RUNS, Json, Panel, Runs, output, plain_table, print_json, table
 from testbed.paths import EXPERIMENTS, TOPOLOGIES, is_file
 from testbed.run import store
 from topologies.formats import yaml_source
@@ -107,13 +105,13 @@ def list_all(
     for name, rows in found.items():
         if section is None:
             out.print(Text(name, "bold"))
-        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 2 if section is None else 0))
-        table.add_column(no_wrap=True)
+        made = plain_table(padding=(0, 2, 0, 2 if section is None else 0))
+        made.add_column(no_wrap=True)
         for row in rows:
             verdict = row.get("verdict")
             cells = [] if verdict is None else [mark(Verdict(verdict))]
-            table.add_row(Text(row["name"]), *cells, Text(row["about"], "dim" if verdict is None else ""))
-        out.print(table if rows else Text("  none yet: orderbed run quickstart", "dim"))
+            made.add_row(Text(row["name"]), *cells, Text(row["about"], "dim" if verdict is None else ""))
+        out.print(made if rows else Text("  none yet: orderbed run quickstart", "dim"))
 
 
 def _rows(section: Section, runs: Path) -> list[dict[str, str]]:
@@ -193,13 +191,11 @@ def compare(
     out.print("\n".join(names), markup=False)
     out.print(_table("set differently", settings))
     out.print(_table("judged differently", verdicts))
-    table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("", "A", "B", "B / A"):
-        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
+    made = table("", "A>", "B>", "B / A>", narrow=("", "A", "B", "B / A"))
     for label, (before, after) in numbers.items():
         ratio = after / before if before and after is not None else None
-        table.add_row(label, _shown(before), _shown(after), formatting.significant(ratio))
-    out.print(table)
+        made.add_row(label, _shown(before), _shown(after), formatting.significant(ratio))
+    out.print(made)
 
 
 def _shown(value: float | None) -> str:
@@ -209,12 +205,12 @@ def _shown(value: float | None) -> str:
 def _table(heading: str, rows: Mapping[str, Sequence[str]]) -> Table | Text:
     if not rows:
         return Text(f"\nnothing {heading}", "dim")
-    table = Table(box=box.SIMPLE_HEAD)
-    for name in (heading, "A", "B"):
-        table.add_column(name, overflow="fold")
+    made = table(heading, "A", "B")
+    for column in made.columns:
+        column.overflow = "fold"
     for key, values in rows.items():
-        table.add_row(key, *(Text(value) for value in values))
-    return table
+        made.add_row(key, *(Text(value) for value in values))
+    return made
 
 
 def _differences(sides: Sequence[Mapping[str, str]]) -> dict[str, tuple[str, str]]:
@@ -226,7 +222,7 @@ def _differences(sides: Sequence[Mapping[str, str]]) -> dict[str, tuple[str, str
 
 
 def _settings(directory: Path) -> dict[str, str]:
-    """All that the experiment file says, by dotted key, and what the command line set."""
+    """All settings of the experiment file, by dotted key, and those of the command line."""
     path = directory / "experiment.yaml"
     found = dict(_leaves(yaml_source.read(path).value)) if is_file(path) else {}
     manifest = store.read_manifest(directory)

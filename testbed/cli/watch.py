@@ -1,24 +1,34 @@
-"""The verbs `watch` and `info`: what a capture shows while it is written, and what one holds."""
+"""The verbs `watch` and `info`: what a capture shows while it is written, and what one holds.
+
+The live table has one row per node and is calm: columns keep their places, and only figures change.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
-import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 from rich.console import Console as RichConsole
+from rich.console import Group, RenderableType
 from rich.live import Live as LiveDisplay
+from rich.table import Table
+from rich.text import Text
 
-from testbed.cli.console import Console, Json, Panel, Runs
+from testbed.cli.console import DEFAULT_RUNS, Console, Json, Panel, Runs, plain_table, print_json, table
 from testbed.paths import is_directory, is_there
 from testbed.run import store
 from topologies.formats.errors import InputError
 
-DEFAULT_RUNS = Path("runs")
+if TYPE_CHECKING:
+    from analysis.capture.totals import InterfaceTotals, Totals
+    from analysis.live.counts import Figures, View
+    from testbed.run.watch import Look
+
 LONGEST_IDLE_S = 30.0
 
 
@@ -33,7 +43,6 @@ def watch(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line, twice a second.")] = False,
 ) -> None:
     """Show live what a run does: rates, latency, dummies and losses of each node. Ends when the run does, or Ctrl-C."""
-    from testbed.cli.watch_table import look_table
     from testbed.run import watch as watching
 
     if not 0 < idle < 86_400:
@@ -71,12 +80,11 @@ def info(
 ) -> None:
     """Say what a capture holds: interfaces, times, frames, drops and protocols. Reads 5 million frames a second."""
     from analysis.capture.totals import totals
-    from testbed.cli.watch_table import info_tables
 
     is_run = is_directory(capture) or not (capture.suffix or is_there(capture))
     found = totals(store.find(runs, str(capture)) / "capture.pcapng" if is_run else capture)
     if as_json:
-        sys.stdout.write(json.dumps(dataclasses.asdict(found), indent=1, ensure_ascii=False) + "\n")
+        print_json(dataclasses.asdict(found))
         return
     RichConsole(highlight=False, soft_wrap=True).print(info_tables(found))
 
@@ -85,3 +93,217 @@ def register(app: typer.Typer) -> None:
     """Put the verbs into the command line."""
     for verb in (watch, info):
         app.command(rich_help_panel=Panel.RUNS)(verb)
+
+
+NOTHING = "–"
+FEW_ROWS = 3
+"""What stands around the rows of nodes."""
+LOSS_SHOWN = 0.0005
+MOST_NAMED = 8
+"""Nodes in a minority that are named."""
+
+
+DUMMY = "dummy"
+"""Its column makes room for that of views in a narrow terminal."""
+
+
+class _Column(NamedTuple):
+    """One column. Those that a narrow terminal can spare are left out there."""
+
+    heading: str
+    cell: Callable[[Figures], Text]
+    width: int
+    is_spared: bool = False
+
+
+COLUMNS = (
+    _Column("sent/s", lambda one: _number(one.sent_per_s), 7),
+    _Column("Mbit/s", lambda one: _number(one.sent_bps / 1e6, digits=2), 7, is_spared=True),
+    _Column("got/s", lambda one: _number(one.received_per_s), 6),
+    _Column("network\np50 ms", lambda one: _time(one.network.p50_ms), 7),
+    _Column("\np99 ms", lambda one: _time(one.network.p99_ms), 7),
+    _Column("deliv-\nered/s", lambda one: _number(one.delivered_per_s), 6),
+    _Column("delivery\np50 ms", lambda one: _time(one.delivery.p50_ms), 8),
+    _Column("\np99 ms", lambda one: _time(one.delivery.p99_ms), 7),
+    _Column(DUMMY, lambda one: _percent(one.dummy_rate), 6),
+    _Column("copies", lambda one: _percent(one.retransmission_ratio), 7, is_spared=True),
+    _Column("lost", lambda one: _percent(one.loss_ratio, alarm=True), 6),
+)
+VIEW_COLUMN = _Column("view", lambda one: _view(one), 5)
+"""Only where a node tells of views."""
+WIDE = 104
+"""Columns of a terminal that has room for all of them."""
+
+
+def look_table(look: Look, title: str, *, width: int = WIDE, height: int | None = None) -> RenderableType:
+    """The table of one look; `height` lines at most, and then the nodes with the most traffic are shown."""
+    view = look.view
+    nodes = view.nodes if height is None else _busiest(view.nodes, max(height - 10, FEW_ROWS))
+    columns = [column for column in COLUMNS if width >= WIDE or not column.is_spared]
+    if any(figures.view for figures in view.nodes):
+        columns = [column for column in columns if width >= WIDE or column.heading != DUMMY] + [VIEW_COLUMN]
+    made = table(padding=(0, int(width >= WIDE), 0, 0))
+    made.header_style = "dim"
+    made.add_column("\nnode", min_width=6, overflow="ellipsis", no_wrap=True)
+    for column in columns:
+        heading = column.heading if "\n" in column.heading else f"\n{column.heading}"
+        made.add_column(heading, justify="right", min_width=column.width)
+    for figures in nodes:
+        made.add_row(Text(figures.name), *(column.cell(figures) for column in columns))
+    made.add_section()
+    made.add_row("all", *(column.cell(view.total) for column in columns), style="bold")
+    parts: list[RenderableType] = [_head(look, title), made]
+    if len(nodes) < len(view.nodes):
+        parts.append(Text(f"  and {len(view.nodes) - len(nodes)} nodes with less traffic", "dim"))
+    parts.append(_foot(view))
+    return Group(*parts)
+
+
+def _head(look: Look, title: str) -> Text:
+    view = look.view
+    is_starting = not view.frames and look.behind_bytes
+    state = ("ended", "bold") if look.has_ended else ("starting", "yellow") if is_starting else ("live", "bold green")
+    parts: list[str | tuple[str, str]] = [state, "  ", (title, "bold")]
+    parts.append((f"  {view.since_s:,.1f} s, {view.frames:,} frames, {view.records:,} records", "dim"))
+    if look.behind_bytes > 1 << 20:
+        parts.append((f"  catching up: {look.behind_bytes / 2**20:,.0f} MiB to go", "yellow"))
+    elif look.batch_s is not None and not look.has_ended:
+        parts.append((f"  batch {look.batch_s:.2f} s", "dim"))
+    return Text.assemble(*parts)
+
+
+def _foot(view: View) -> Text:
+    said = [f"rates and latencies: the last {view.window_s:.0f} s"]
+    if view.lost:
+        said.append(f"{view.lost:,} lost in all")
+    if view.late:
+        said.append(f"{view.late:,} came too late, counted as lost")
+    if view.unpaired:
+        said.append(f"{view.unpaired:,} deliveries without their request")
+    foot = Text("  " + "; ".join(said), "dim")
+    minority = [one.name for one in view.nodes if one.is_minority]
+    if minority:
+        rest = len(minority) - MOST_NAMED
+        named = ", ".join(minority[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+        foot.append(f"\n  in a minority: {named}", "red")
+    return foot
+
+
+def _view(one: Figures) -> Text:
+    return Text(str(one.view) if one.view else NOTHING, "red" if one.is_minority else "" if one.view else "dim")
+
+
+def _number(value: float | None, *, digits: int = 0) -> Text:
+    return Text(NOTHING, "dim") if value is None else Text(f"{value:,.{digits}f}")
+
+
+def _time(value_ms: float | None) -> Text:
+    """Three figures or more, in six columns."""
+    return _number(value_ms, digits=2 if value_ms is None or value_ms < 100 else 0)
+
+
+def _percent(value: float | None, *, alarm: bool = False) -> Text:
+    if value is None:
+        return Text(NOTHING, "dim")
+    return Text(f"{100 * value:.1f} %", "red" if alarm and value > LOSS_SHOWN else "")
+
+
+def _busiest(nodes: tuple[Figures, ...], rows: int) -> tuple[Figures, ...]:
+    if len(nodes) <= rows:
+        return nodes
+    ranked = sorted(nodes, key=lambda one: -(one.sent_per_s + one.received_per_s))[:rows]
+    names = {one.name for one in ranked}
+    return tuple(one for one in nodes if one.name in names)
+
+
+MOST_ROWS = 40
+
+
+def info_tables(found: Totals) -> RenderableType:
+    """What it is, its interfaces, its protocols."""
+    parts: list[RenderableType] = [_facts(found)]
+    if found.interfaces:
+        parts.append(_interfaces(found))
+    if found.protocols:
+        parts.append(_protocols(found))
+    return Group(*parts)
+
+
+def _facts(found: Totals) -> Table:
+    made = plain_table()
+    made.add_column(style="bold")
+    made.add_column(overflow="fold")
+    for name, value in _rows(found):
+        made.add_row(name, Text(_printable(value)))
+    if found.problem or found.damaged:
+        damaged = f"{found.damaged:,} damaged blocks left out" if found.damaged else ""
+        made.add_row("problem", Text("; ".join(filter(None, (found.problem, damaged))), "red"))
+    return made
+
+
+def _rows(found: Totals) -> list[tuple[str, str]]:
+    sections = f", {found.sections} sections" if found.sections > 1 else ""
+    with_index = ", with an index" if found.has_index else ""
+    rows = [
+        ("capture", found.path),
+        ("format", f"{found.layout}, {found.byte_order}-endian{sections}{with_index}, {found.file_bytes:,} bytes"),
+    ]
+    if found.application:
+        rows.append(("written by", found.application))
+    if found.comment:
+        rows.append(("comment", found.comment))
+    cut = f", {found.cut_frames:,} of them cut by a snap length" if found.cut_frames else ""
+    rows.append(("frames", f"{found.frames:,}, {found.bytes:,} bytes on the wire{cut}"))
+    if found.first_ns is not None and found.last_ns is not None:
+        seconds = (found.last_ns - found.first_ns) / 1e9
+        rate = f", {found.frames / seconds:,.0f} frames/s" if seconds > 0 else ""
+        order = "" if found.is_in_order else "; not in order of time"
+        rows += [("first", date(found.first_ns)), ("last", date(found.last_ns))]
+        rows.append(("span", f"{seconds:,.6f} s{rate}{order}"))
+    return rows
+
+
+def _interfaces(found: Totals) -> Table:
+    has_directions = any(one.inbound or one.outbound for one in found.interfaces)
+    counts = ("in>", "out>") if has_directions else ("frames>",)
+    numbers = ("in", "out", "frames", "bytes", "dropped")
+    made = table("interface", "link", *counts, "bytes>", "dropped>", "stamps", narrow=numbers)
+    made.header_style, made.columns[0].overflow = "dim", "fold"
+    for one in found.interfaces[:MOST_ROWS]:
+        made.add_row(*_cells(one, has_directions=has_directions))
+    if len(found.interfaces) > MOST_ROWS:
+        made.add_row(Text(f"and {len(found.interfaces) - MOST_ROWS} more (--json has all)", "dim"))
+    return made
+
+
+def _cells(one: InterfaceTotals, *, has_directions: bool) -> list[Text]:
+    dropped = Text(NOTHING, "dim") if one.dropped is None else Text(f"{one.dropped:,}", "red" if one.dropped else "")
+    directed = (one.inbound, one.outbound) if has_directions else (one.frames,)
+    counts = [Text(f"{count:,}" if count else NOTHING) for count in directed]
+    name, link = Text(_printable(one.name)), Text(one.link_type)
+    return [name, link, *counts, Text(f"{one.bytes:,}"), dropped, Text(one.resolution)]
+
+
+def _protocols(found: Totals) -> Table:
+    made = table("protocol", "frames>", "bytes>", "part>")
+    made.header_style = "dim"
+    for one in found.protocols[:MOST_ROWS]:
+        part = f"{100 * one.frames / found.frames:.1f} %"
+        made.add_row(one.name, f"{one.frames:,}", f"{one.bytes:,}", part)
+    if len(found.protocols) > MOST_ROWS:
+        made.add_row(Text(f"and {len(found.protocols) - MOST_ROWS} more (--json has all)", "dim"))
+    return made
+
+
+def date(time_ns: int) -> str:
+    """A time stamp of a stranger's file."""
+    try:
+        whole = datetime.fromtimestamp(time_ns // 10**9, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{time_ns} ns, beyond any calendar"
+    return f"{whole:%Y-%m-%d %H:%M:%S}.{time_ns % 10**9:09d} UTC"
+
+
+def _printable(text: str) -> str:
+    """A text of a foreign file without control characters."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

@@ -21,11 +21,18 @@ from node.registry import PROTOCOLS
 from testbed.cli.console import Console
 from testbed.fuzz.coverage import from_rows
 from testbed.fuzz.draw import FUZZED, draw
-from testbed.fuzz.explore import Exploration, Network, Scope, explore, over_ideal_channels, over_the_network
+from testbed.fuzz.explore import (
+    Exploration,
+    Network,
+    OverIdealChannels,
+    Scope,
+    explore,
+    over_ideal_channels,
+    over_the_network,
+)
 from testbed.fuzz.failure import Shown, show
 from testbed.fuzz.hunt import Bad, Campaign, Tally, hunt
 from testbed.fuzz.judge import judge
-from testbed.fuzz.stack import Stack
 from testbed.spec.raw import MAX_SEED
 from topologies.formats.errors import InputError, did_you_mean
 from topologies.formats.units import shown as quoted
@@ -104,7 +111,7 @@ def scope_of(
     """
     _fuzzed_protocol(protocol)
     pair = Membership(member=0, members=(0, 1))
-    has_layer = isinstance(over_ideal_channels(_build(protocol, pair), pair), Stack)
+    has_layer = isinstance(over_ideal_channels(_build(protocol, pair), pair), OverIdealChannels)
     has_ill = losses + duplications > 0
     chosen = Network.CHAOS if not has_layer else Network.CHANNELS if has_ill else Network.IDEAL
     wanted = _network(network) if network is not None else chosen

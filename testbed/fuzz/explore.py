@@ -18,17 +18,18 @@ instead would cost as many calls as it is long: from four on that is dearer than
 from __future__ import annotations
 
 import enum
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from analysis.checks.linear import check_incarnations
 from analysis.checks.properties import Finding, Incarnation, Property, Raw, Verdict
 from node.core import Core, Membership, Submission
-from node.effects import Deliver, Effect, Multicast, Send, Timer
-from node.errors import LocalError
+from node.effects import Effect, Multicast, Report, Send, Timer
+from node.errors import RemoteError
 from node.group.core import GroupCore
 from node.trace import Event
-from node.wire import Kind, Message
+from node.wire import Kind, Message, decode_message, encode_message
 from testbed.fuzz.local import (
     FIRST_INCARNATION,
     SUBMIT,
@@ -42,7 +43,6 @@ from testbed.fuzz.local import (
     Turn,
     is_told,
 )
-from testbed.fuzz.stack import Stack
 
 
 class Network(enum.Enum):
@@ -97,9 +97,9 @@ def explore(build: Build, *, scope: Scope, promises: Sequence[Property]) -> Expl
 
 
 def over_ideal_channels(core: Core, membership: Membership) -> Core:
-    """The same stack with the ideal layer in place of its lowest core, or of the group layer."""
-    upper = core.upper if isinstance(core, Stack) else core.core_alone() if isinstance(core, GroupCore) else None
-    return Stack(lower=IdealCore(membership), upper=upper) if upper is not None else over_the_network(core)
+    """The core of a group's first view over ideal channels; where there is none, the core over the network."""
+    upper = core.core_alone() if isinstance(core, GroupCore) else None
+    return OverIdealChannels(membership, upper) if upper is not None else over_the_network(core)
 
 
 def over_the_network(core: Core) -> Core:
@@ -346,40 +346,63 @@ def _named(message: Message) -> str:
     return f"{message.kind.name}{inner} #{message.seq}"
 
 
-class IdealCore(Core):
-    """Hands each submission to the network and each message to the core above. A multicast is delivered here at once,
-    as `reliable` does.
+class OverIdealChannels(Core):
+    """A core over ideal channels in place of streams: what it multicasts or sends travels inside a message of ours, and
+    a multicast comes back to it at once, as over `reliable`. All effects of one call come before those of the next.
     """
 
-    def __init__(self, membership: Membership) -> None:
+    def __init__(self, membership: Membership, upper: Core) -> None:
         self._us = membership
         self._number = 0
+        self._upper = upper
+
+    @property
+    def phase(self) -> str:
+        return self._upper.phase
 
     @property
     def can_submit(self) -> bool:
-        return True
+        return self._upper.can_submit
 
     @property
     def is_idle(self) -> bool:
-        return True
+        return self._upper.is_idle
 
     def on_start(self, now_ns: int) -> list[Effect]:
-        return []
+        return self._run(self._upper.on_start(now_ns), now_ns)
 
     def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
-        self._number += 1
-        kind = Kind.RELIABLE_DATA if submission.target is None else Kind.RELIABLE_UNICAST
-        message = self._us.message(
-            kind, seq=self._number, flags=submission.flags, inner=submission.inner, payload=submission.payload
-        )
-        if submission.target is None:
-            return [Multicast(message=message), Deliver.of(message)]
-        if submission.target == self._us.member:
-            return [Deliver.of(message)]
-        return [Send(target=submission.target, message=message)]
-
-    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
-        return [Deliver.of(message)]
+        return self._run(self._upper.on_submit(submission, now_ns), now_ns)
 
     def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
-        raise LocalError(f"{timer} is no timer of the ideal layer: it has none")
+        return self._run(self._upper.on_timer(timer, now_ns), now_ns)
+
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        return self._run(self._taken(decode_message(message.payload), now_ns), now_ns)
+
+    def _taken(self, message: Message, now_ns: int) -> list[Effect]:
+        try:
+            return self._upper.on_message(message, message.origin, now_ns)
+        except RemoteError as error:
+            return [Report(code=error.reason, member=message.origin)]
+
+    def _run(self, effects: list[Effect], now_ns: int) -> list[Effect]:
+        out: list[Effect] = []
+        waiting: deque[Multicast | Send] = deque()
+        while True:
+            for effect in effects:
+                (waiting if isinstance(effect, Multicast | Send) else out).append(effect)  # type: ignore[arg-type]
+            if not waiting:
+                return out
+            first = waiting.popleft()
+            target = first.target if isinstance(first, Send) else None
+            if target is None:
+                out.append(Multicast(message=self._around(first.message, Kind.RELIABLE_DATA)))
+            elif target != self._us.member:
+                out.append(Send(target=target, message=self._around(first.message, Kind.RELIABLE_UNICAST)))
+            effects = self._taken(first.message, now_ns) if target in (None, self._us.member) else []
+
+    def _around(self, message: Message, kind: Kind) -> Message:
+        self._number += 1
+        payload = encode_message(message)
+        return self._us.message(kind, seq=self._number, flags=message.flags, inner=message.kind, payload=payload)

@@ -11,9 +11,8 @@ from analysis.spacetime import text
 from analysis.spacetime.compose import compose
 from analysis.spacetime.model import Scene, Sighting, Window, sighting, steps_of
 from testbed.fuzz.draw import draw
-from testbed.fuzz.judge import GROUP, Build, Failure, builder_of, judge, names_of
-from testbed.fuzz.render import experiment_of, yaml_of
-from testbed.fuzz.scenario import Scenario
+from testbed.fuzz.judge import GROUP, Build, Failure, builder_of, judge
+from testbed.fuzz.scenario import Scenario, experiment_of, names_of, yaml_of
 from testbed.fuzz.shrink import DEFAULT_BUDGET, Shrunk, shrink
 from testbed.sim.simulation import START_NS, Datagram, Simulation, simulate
 from topologies.model import Node

@@ -26,8 +26,7 @@ from node.registry import PROTOCOLS
 from node.trace import Event, Notice
 from node.wire import Kind
 from testbed.fuzz.outages import is_last
-from testbed.fuzz.render import experiment_of
-from testbed.fuzz.scenario import Crash, Fault, Freeze, Leave, OneWayCut, Scenario, clash
+from testbed.fuzz.scenario import Crash, Fault, Freeze, Leave, OneWayCut, Scenario, clash, experiment_of
 from testbed.sim.simulation import START_NS, IncarnationRun, Simulation, simulate
 from testbed.spec.raw import Dissemination
 

@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from multiprocessing import connection
 from typing import Any, TypeAlias
 
+from testbed.cli.console import held_back
 from testbed.fuzz.coverage import Coverage
 from testbed.fuzz.draw import draw
 from testbed.fuzz.judge import Judged, judge
-from testbed.run.interrupt import held_back
 
 CHUNK_SEEDS = 10
 CHUNKS_AHEAD = 3

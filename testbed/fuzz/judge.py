@@ -27,8 +27,7 @@ from node.wire import Kind
 from testbed.fuzz.coverage import Coverage, Watcher
 from testbed.fuzz.draw import victims_of
 from testbed.fuzz.joiners import has_views, owed, owed_in_last_view
-from testbed.fuzz.render import experiment_of, topology_of
-from testbed.fuzz.scenario import Crash, Scenario
+from testbed.fuzz.scenario import Crash, Scenario, experiment_of, names_of
 from testbed.fuzz.stages import breaches
 from testbed.fuzz.views import views_met
 from testbed.sim.simulation import START_NS, Ending, IncarnationRun, Simulation, simulate
@@ -183,10 +182,6 @@ def _has_state(incarnation: IncarnationRun) -> bool:
 def _knows_its_end(incarnation: IncarnationRun) -> bool:
     """Whether it has learnt of the decision that leaves it out, and only answers those that still ask."""
     return any(row[0] == Event.REPORT and row[1] == GroupReport.EXCLUDED for row in incarnation.records)
-
-
-def names_of(scenario: Scenario) -> dict[int, str]:
-    return {node.index: str(node.name) for node in topology_of(scenario).nodes()}
 
 
 def is_expelled(incarnation: IncarnationRun) -> bool:

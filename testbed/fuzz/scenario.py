@@ -2,18 +2,38 @@
 
 Members are numbered as in the topology: partition by partition, from 0. All times are in ns from the start of the load.
 A scenario says everything: network, load, faults, parameters, and the seed of what is left to chance (which frame is
-lost). `testbed.fuzz.draw` makes one from a seed, `testbed.fuzz.render` an experiment or a file from one,
-`testbed.fuzz.shrink` a smaller one.
+lost). `testbed.fuzz.draw` makes one from a seed, `testbed.fuzz.shrink` a smaller one; `experiment_of` and `yaml_of`
+make an experiment and its file.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
-from testbed.spec.raw import Dissemination, Parameter
-from topologies.model import CLEAR, Bus, Direction, Impairment
+import yaml
+
+from node.host.workload import WorkloadKind
+from node.registry import PROTOCOLS
+from testbed.spec import experiment
+from testbed.spec.raw import Dissemination, Parameter, World
+from testbed.spec.values import Experiment
+from topologies import dump
+from topologies.formats import units
+from topologies.model import (
+    CLEAR,
+    Bus,
+    Direction,
+    Impairment,
+    Link,
+    Node,
+    NodeName,
+    Partition,
+    PartitionName,
+    Topology,
+)
 
 SETTLE_NS = 1_000_000
 """The load goes on for this long after the last submission and the last end of a fault."""
@@ -96,87 +116,87 @@ class LinkCut(Disturbance):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Freeze(Disturbance):
+class MemberFault(Disturbance):
+    """A fault of one member; `kind` is what experiment files call it."""
+
+    kind: ClassVar[str]
+    member: int
+
+    @property
+    def members(self) -> frozenset[int]:
+        return frozenset((self.member,))
+
+    def block(self) -> dict[str, str]:
+        """What an experiment file says of it beside its target."""
+        return {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Freeze(MemberFault):
     """A member is paused."""
 
-    member: int
-
-    @property
-    def members(self) -> frozenset[int]:
-        return frozenset((self.member,))
+    kind: ClassVar[str] = "pause"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crash(Disturbance):
+class Crash(MemberFault):
     """A member is killed; after `for_ns` it starts again, or never does (`is_final`)."""
 
-    member: int
+    kind: ClassVar[str] = "crash"
     is_final: bool = False
 
-    @property
-    def members(self) -> frozenset[int]:
-        return frozenset((self.member,))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leave(Disturbance):
+class Leave(MemberFault):
     """A member leaves the group; after `for_ns` its process joins again."""
 
-    member: int
-
-    @property
-    def members(self) -> frozenset[int]:
-        return frozenset((self.member,))
+    kind: ClassVar[str] = "leave"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worsening(Disturbance):
+class Worsening(MemberFault):
     """The port of a member changes: the named fields of its impairment."""
 
-    member: int
+    kind: ClassVar[str] = "impair"
     direction: Direction
     changes: tuple[tuple[str, Any], ...]
 
-    @property
-    def members(self) -> frozenset[int]:
-        return frozenset((self.member,))
+    def block(self) -> dict[str, str]:
+        return {"direction": self.direction.value} | dump.spelled(dict(self.changes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slow(Disturbance):
+class Slow(MemberFault):
     """A member has only this share of one core."""
 
-    member: int
+    kind: ClassVar[str] = "slow"
     cpu_ratio: float
 
-    @property
-    def members(self) -> frozenset[int]:
-        return frozenset((self.member,))
+    def block(self) -> dict[str, str]:
+        return {"cpu": units.format_ratio(self.cpu_ratio)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deaf(Disturbance):
+class Deaf(MemberFault):
     """The receive buffers of a member hold only so much."""
 
-    member: int
+    kind: ClassVar[str] = "deaf"
     buffer_bytes: int
 
-    @property
-    def members(self) -> frozenset[int]:
-        return frozenset((self.member,))
+    def block(self) -> dict[str, str]:
+        return {"buffer": units.format_size(self.buffer_bytes)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClockShift(Disturbance):
+class ClockShift(MemberFault):
     """The clock of a member jumps and drifts; at the end it shows what it would show without that."""
 
-    member: int
+    kind: ClassVar[str] = "clock"
     step_ns: int = 0
     drift_ppm: int = 0
 
-    @property
-    def members(self) -> frozenset[int]:
-        return frozenset((self.member,))
+    def block(self) -> dict[str, str]:
+        return _clock_block(self.drift_ppm, step=self.step_ns)
 
 
 Fault: TypeAlias = Cut | OneWayCut | LinkCut | Freeze | Crash | Leave | Worsening | Slow | Deaf | ClockShift
@@ -240,3 +260,140 @@ class Scenario:
     def __str__(self) -> str:
         sizes = "+".join(str(len(segment.members)) for segment in self.segments)
         return f"{sizes} members, {len(self.submissions)} submissions, {len(self.faults)} faults"
+
+
+def experiment_of(scenario: Scenario) -> Experiment:
+    """The experiment that the file says, without its text."""
+    return experiment.from_block(_block(scenario), "scenario", protocols=PROTOCOLS)
+
+
+def yaml_of(scenario: Scenario) -> str:
+    """An experiment file: `orderbed run FILE --world sim` does what the search has seen."""
+    text: str = yaml.safe_dump(
+        _block(scenario), sort_keys=False, default_flow_style=None, allow_unicode=True, width=120
+    )
+    return text
+
+
+def names_of(scenario: Scenario) -> dict[int, str]:
+    """By member."""
+    sizes = enumerate((len(segment.members) for segment in scenario.segments), start=1)
+    return dict(enumerate(f"p{position}/n{number}" for position, size in sizes for number in range(1, size + 1)))
+
+
+def spelled_parameters(parameters: Mapping[str, Parameter]) -> dict[str, Any]:
+    """As files write them: `heartbeat_ns` is `heartbeat: 50 ms`."""
+    found: dict[str, Any] = {}
+    for name, value in parameters.items():
+        if isinstance(value, Mapping):
+            found[name] = spelled_parameters(value)
+            continue
+        for suffix, spell in _SPELLING.items():
+            if name.endswith(suffix):
+                found[name.removesuffix(suffix)] = spell(value)
+                break
+        else:
+            found[name] = value
+    return found
+
+
+_SPELLING: Mapping[str, Any] = {
+    "_per_s": units.format_event_rate,
+    "_ns": units.format_duration,
+    "_bytes": units.format_size,
+    "_bps": units.format_rate,
+    "_ratio": units.format_ratio,
+    "_ppm": units.format_drift,
+}
+
+
+def _block(scenario: Scenario) -> dict[str, Any]:
+    names = names_of(scenario)
+    topology = _topology_of(scenario)
+    block: dict[str, Any] = {
+        "name": topology.name,
+        "question": f"Does {scenario.protocol} keep its promises in the scenario that grew from seed {scenario.seed}?",
+        "topology": dump.as_block(topology),
+        "protocol": {"name": scenario.protocol, "parameters": spelled_parameters(scenario.parameters)},
+        "dissemination": scenario.dissemination.value,
+        "workload": [
+            {
+                "kind": WorkloadKind.SCHEDULED.value,
+                "at": [units.format_duration(at_ns) for at_ns in member.submissions_ns],
+                "size": units.format_size(scenario.size_bytes),
+                "senders": [name],
+            }
+            for name, member in zip(names.values(), scenario.members, strict=True)
+            if member.submissions_ns
+        ]
+        or [{"kind": WorkloadKind.SILENT.value}],
+        "clocks": {
+            name: _clock_block(member.drift_ppm, offset=member.offset_ns)
+            for name, member in zip(names.values(), scenario.members, strict=True)
+            if member.offset_ns or member.drift_ppm
+        },
+        "duration": units.format_duration(scenario.duration_ns),
+        "drain": units.format_duration(DRAIN_NS),
+        "seed": scenario.seed,
+        "world": World.SIM.value,
+        "faults": [_fault_block(fault, names) for fault in scenario.faults],
+    }
+    return {key: value for key, value in block.items() if value not in ({}, [])}
+
+
+def _topology_of(scenario: Scenario) -> Topology:
+    """Partitions p1, p2 … of nodes n1, n2 …; each partition but the first is linked to the first."""
+    places = itertools.count()
+    partitions = tuple(
+        Partition(
+            name=PartitionName(f"p{position}"),
+            index=position,
+            nodes=tuple(
+                Node(
+                    name=NodeName(f"p{position}/n{number}"),
+                    index=next(places),
+                    partition=PartitionName(f"p{position}"),
+                    partition_index=position,
+                    number=number,
+                    to_node=member.to_node,
+                    from_node=member.from_node,
+                )
+                for number, member in enumerate(segment.members, start=1)
+            ),
+            bus=segment.bus,
+        )
+        for position, segment in enumerate(scenario.segments, start=1)
+    )
+    first, *others = partitions
+    links = tuple(
+        Link(name=_link(one.index), a=first.name, b=one.name, a_to_b=segment.link, b_to_a=segment.link)
+        for one, segment in zip(others, scenario.segments[1:], strict=True)
+    )
+    name = f"fuzz-{scenario.protocol.replace('_', '-')}-{scenario.seed}"
+    return Topology(name=name, partitions=partitions, links=links)
+
+
+def _link(position: int) -> str:
+    return f"p1--p{position}"
+
+
+def _fault_block(fault: Fault, names: Mapping[int, str]) -> dict[str, Any]:
+    block: dict[str, Any] = {"at": units.format_duration(fault.at_ns)}
+    if not (isinstance(fault, Crash) and fault.is_final):
+        block["for"] = units.format_duration(fault.for_ns)
+    match fault:
+        case Cut(sides=sides):
+            block["cut"] = {"groups": [[names[member] for member in side] for side in sides]}
+        case OneWayCut(source=source, target=target):
+            block["cut"] = {"pairs": [[names[source], names[target]]]}
+        case LinkCut(segment=segment):
+            block["cut"] = {"links": [_link(segment + 1)]}
+        case _:
+            block[fault.kind] = {"targets": [names[fault.member]]} | fault.block()
+    return block
+
+
+def _clock_block(drift_ppm: int, **jumps_ns: int) -> dict[str, str]:
+    """What differs from a right clock."""
+    found = {name: units.format_duration(jump_ns) for name, jump_ns in jumps_ns.items() if jump_ns}
+    return found | ({"drift": units.format_drift(float(drift_ppm))} if drift_ppm else {})

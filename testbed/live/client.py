@@ -24,8 +24,7 @@ from netem.kernel.probe import KernelOption
 from netem.runtimes.base import Program
 from testbed import paths
 from testbed.live import directory as places
-from testbed.live import terminal as terminals
-from testbed.live.commands import Completed, Running
+from testbed.live.commands import CHUNK_BYTES, Completed, Running, run_on_terminal
 from testbed.live.directory import RuntimeDirectory
 from testbed.live.rpc import RpcClient, raise_refusal
 from testbed.live.starter import StartRequest, start_server
@@ -46,7 +45,6 @@ FaultLine: TypeAlias = Mapping[str, Any]
 
 WORLDS = ("auto", "netns", "docker")
 KERNELS = tuple(request.value for request in KernelOption)
-CHUNK_BYTES = 1 << 16
 GONE_TIMEOUT_S = 30.0
 STREAM_END_TIMEOUT_S = 1.0
 """After a command's end: what it left in the background may hold its streams open for ever."""
@@ -73,66 +71,59 @@ class Testbed:
         image: str | None = None,
         program: Program | None = None,
         runs: str | Path = "runs",
+        stays: bool = False,
         on_progress: Callable[[str], None] = lambda _line: None,
     ) -> None:
         """Bring up `topology` (a shipped name or a file); returns when every node is there.
 
         `experiment`, in its directory: a shipped name or a file; the nodes are the members of its group, and its faults
         and its end are left out. `name`: the topology's when not given. `image`: of the containers, in world docker.
-        `program`: what each node runs; without one a node only rests. Raises InputError and FabricError; nothing is
-        left behind then.
+        `program`: what each node runs; without one a node only rests. `stays`: as by `up`.
+        Raises InputError and FabricError; nothing is left behind then.
         """
-        request = _request(
-            topology,
-            experiment=experiment,
-            name=name,
+        if (topology is None) == (experiment is None):
+            raise InputError("expected either a topology or an experiment")
+        members = None if experiment is None else _members(experiment)
+        if members is not None:
+            if program is not None:
+                raise InputError("the nodes run the protocol of the experiment; leave the program out")
+            network, text, source = members.topology, members.topology_text, str(experiment)
+        else:
+            assert topology is not None
+            _refuse_experiment(topology)
+            document = read(find(topology))
+            network, text, source = loads(document.text, document.source), document.text, document.source
+        for option, given, allowed in (("world", world, WORLDS), ("kernel", kernel, KERNELS)):
+            if given not in allowed:
+                raise InputError(f"--{option}: {given!r} is none of {', '.join(allowed)}")
+        directory = RuntimeDirectory.of(network.name if name is None else name)
+        directory.refuse_taken()  # at once; the server makes sure of it
+        request = StartRequest(
+            name=directory.name,
+            topology_text=text,
+            topology_source=source,
             world=world,
             kernel=kernel,
             image=image,
             program=program,
-            runs=runs,
-            stays=False,
+            runs=Path(runs).absolute(),
+            stays=stays,
+            experiment_text=None if members is None else members.text,
+            experiment_folder=None if members is None or members.folder is None else members.folder.absolute(),
         )
-        self._join(RuntimeDirectory.of(request.name), start_server(request, on_progress), owns=True)
+        self._join(directory, start_server(request, on_progress), owns=not stays)
 
     @classmethod
-    def up(
-        cls,
-        topology: str | Path | None = None,
-        *,
-        experiment: str | Path | None = None,
-        name: str | None = None,
-        world: str = "auto",
-        kernel: str = "auto",
-        image: str | None = None,
-        program: Program | None = None,
-        runs: str | Path = "runs",
-        on_progress: Callable[[str], None] = lambda _line: None,
-    ) -> Testbed:
-        """The same, but it stays up after this process, until `down`."""
-        request = _request(
-            topology,
-            experiment=experiment,
-            name=name,
-            world=world,
-            kernel=kernel,
-            image=image,
-            program=program,
-            runs=runs,
-            stays=True,
-        )
-        return cls._of(RuntimeDirectory.of(request.name), start_server(request, on_progress))
+    def up(cls, topology: str | Path | None = None, **options: Any) -> Testbed:
+        """A testbed that stays up after this process, until `down`. Options as of `Testbed`."""
+        return cls(topology, stays=True, **options)
 
     @classmethod
     def attach(cls, name: str | None = None) -> Testbed:
         """The testbed called `name`, or the only one that is up. Raises InputError when there is none."""
         directory = places.the_directory(name)
-        return cls._of(directory, RpcClient.ask(directory, {"do": "describe"}))
-
-    @classmethod
-    def _of(cls, directory: RuntimeDirectory, about: Mapping[str, Any]) -> Testbed:
         made = cls.__new__(cls)
-        made._join(directory, about, owns=False)
+        made._join(directory, RpcClient.ask(directory, {"do": "describe"}), owns=False)
         return made
 
     def _join(self, directory: RuntimeDirectory, about: Mapping[str, Any], *, owns: bool) -> None:
@@ -260,7 +251,7 @@ class Testbed:
         Where `stdin` and `stdout` are a terminal, it gets one of its own: ours is raw meanwhile, and its size follows.
         Ctrl-C and a closed terminal then reach the command as from any shell.
         """
-        return terminals.run(self.start, node, argv, (stdin, stdout, stderr), dict(environment or {}))
+        return run_on_terminal(self.start, node, argv, (stdin, stdout, stderr), dict(environment or {}))
 
     # Changes.
 
@@ -358,53 +349,7 @@ class Testbed:
         return RpcClient.ask(self._directory, {"do": do, **arguments})
 
 
-def _request(
-    topology: str | Path | None,
-    *,
-    experiment: str | Path | None,
-    name: str | None,
-    world: str,
-    kernel: str,
-    image: str | None,
-    program: Program | None,
-    runs: str | Path,
-    stays: bool,
-) -> StartRequest:
-    """What is asked for, checked as far as it can be before anything starts. Raises InputError."""
-    if (topology is None) == (experiment is None):
-        raise InputError("expected either a topology or an experiment")
-    members = None if experiment is None else _members(experiment)
-    if members is not None:
-        if program is not None:
-            raise InputError("the nodes run the protocol of the experiment; leave the program out")
-        network, text, source = members.topology, members.topology_text, str(experiment)
-    else:
-        assert topology is not None
-        _refuse_experiment(topology)
-        document = read(find(topology))
-        network, text, source = loads(document.text, document.source), document.text, document.source
-    for option, given, allowed in (("world", world, WORLDS), ("kernel", kernel, KERNELS)):
-        if given not in allowed:
-            raise InputError(f"--{option}: {given!r} is none of {', '.join(allowed)}")
-    directory = RuntimeDirectory.of(network.name if name is None else name)
-    directory.refuse_taken()  # at once; the server makes sure of it
-    return StartRequest(
-        name=directory.name,
-        topology_text=text,
-        topology_source=source,
-        world=world,
-        kernel=kernel,
-        image=image,
-        program=program,
-        runs=Path(runs).absolute(),
-        stays=stays,
-        experiment_text=None if members is None else members.text,
-        experiment_folder=None if members is None or members.folder is None else members.folder.absolute(),
-    )
-
-
 def _members(given: str | Path) -> Experiment:
-    """The experiment whose members the nodes are to be. Raises InputError."""
     from node.registry import PROTOCOLS
     from testbed.spec import experiment as spec
 
@@ -415,7 +360,7 @@ def _members(given: str | Path) -> Experiment:
 
 
 def _refuse_experiment(given: str | Path) -> None:
-    """Raise InputError for the name or the file of a shipped experiment: it is looked for by who wants a topology."""
+    """Raise InputError for the name or the file of a shipped experiment, which is no topology."""
     path = Path(given)
     is_name = "/" not in str(given) and not path.suffix
     experiment = paths.EXPERIMENTS / f"{given}.yaml" if is_name else path

@@ -7,6 +7,7 @@ hold.
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import signal
 import time
@@ -16,39 +17,24 @@ from pathlib import Path
 from typing import Any
 
 from netem.errors import FabricError
-from netem.kernel.probe import KernelOption
-from netem.network import Change, EmulatedNetwork
+from netem.network import EmulatedNetwork
 from netem.runtimes.base import NodeHandle, Runtime
-from netem.runtimes.netns import NetnsRuntime
 from node.registry import PROTOCOLS
 from testbed.live import requests as asks
 from testbed.live.ending import Stopped, note, write_notes_to
-from testbed.live.processes import REST, Group, NodeProcesses
-from testbed.live.record import Record
+from testbed.live.processes import NodeProcesses
 from testbed.live.starter import StartRequest
-from testbed.live.state import NODE_FAULTS, LiveState, wall_clock
+from testbed.live.state import LiveState, wall_clock
 from testbed.live.status import CaptureStatus, Counters, Description, NodeState
-from testbed.run.capture import Capture
-from testbed.run.manifest import collect as collect_versions
-from testbed.run.manifest import pick
-from testbed.run.program import require_images
-from testbed.run.schedule import Struck
-from testbed.run.store import StoreError, clock_pair
+from testbed.run import store, wires
+from testbed.run.manifest import pick, ports_of
+from testbed.run.program import require_images, write_hosts
+from testbed.run.store import RunDirectory, StoreError, clock_pair
+from testbed.run.wires import Capture, Effect
+from testbed.spec import faults
 from testbed.spec.experiment import World
-from testbed.spec.faults import (
-    Crash,
-    Cut,
-    Fault,
-    Heal,
-    Impair,
-    ImpairLink,
-    Join,
-    Leave,
-    LinkDirection,
-    NodeFault,
-    Pause,
-    Restart,
-)
+from testbed.spec.faults import Cut, Fault, Heal, NodeFault
+from testbed.spec.plans import NODE_FAULTS
 from testbed.spec.programs import require_world
 from topologies.dump import dumps
 from topologies.formats.errors import InputError
@@ -71,7 +57,8 @@ class Controller:
         self._capture: tuple[Capture, CaptureStatus] | None = None
         self._noted: set[str] = set()
         with ExitStack() as stack:
-            self.record = Record(request, self.topology)
+            self.record = _create_record(request, self.topology)
+            self._captures = 0
             write_notes_to(self.record.path / "server.log")
             stack.push(self._failed)
             self._world = pick(World(request.world))
@@ -79,12 +66,12 @@ class Controller:
             self._require_image()
             self._network = stack.enter_context(self._open_network(on_progress))
             runtime = self._open_runtime(on_progress)
-            self.processes = self._make_house(runtime)
+            self.processes = self._make_processes(runtime)
             stack.callback(self.processes.close)
             self.processes.start_all(on_progress)
             self._started_ns = time.monotonic_ns()
-            self.record.phase("start_ns", self._started_ns)
-            self.state = self._make_desk()
+            self.record.note({"phases": {"start_ns": self._started_ns, "end_ns": None}})
+            self.state = self._make_state()
             self._description = self._describe()
             self._stack = stack.pop_all()
 
@@ -172,71 +159,56 @@ class Controller:
     # Bringing up.
 
     def _open_network(self, on_progress: Callable[[str], None]) -> EmulatedNetwork:
-        network = EmulatedNetwork.open(
-            self.topology,
-            kernel=KernelOption(self._request.kernel),
-            log_dir=self.record.path / "network",
-            on_progress=on_progress,
+        network, facts = wires.open_network(
+            self.topology, self._request.kernel, self.record.path / "network", on_progress
         )
-        choice = network.choice
-        self.record.note(
-            {
-                "world": self._world.world.value,
-                "kernel": {"picked": choice.picked.value, "why": choice.why},
-                "versions": collect_versions(guest_linux=choice.guest_linux),
-                "readback": network.readback(),
-            }
-        )
+        self.record.note({"world": self._world.world.value, **facts})
         return network
 
     def _open_runtime(self, on_progress: Callable[[str], None]) -> Runtime:
-        if self._world.world is World.NETNS:
-            self._network.own_namespaces(self.topology.nodes())
-            return NetnsRuntime(self._network)
-        from netem.runtimes.docker import DockerRuntime
-
-        # The label of the containers: not even a testbed of the same name and second shares it.
-        run_id = f"{self.record.run_id}-{os.getpid()}"
-        runtime = DockerRuntime(self._network, run_id=run_id, image=self._request.image, on_progress=on_progress)
-        self.record.note({"containers": runtime.facts()})
+        runtime, facts = wires.open_runtime(
+            self._network,
+            self.topology,
+            self._world.world,
+            # The label of the containers: not even a testbed of the same name and second shares it.
+            run_id=f"{self.record.run_id}-{os.getpid()}",
+            image=self._request.image,
+            on_progress=on_progress,
+        )
+        self.record.note(facts)
         return runtime
 
-    def _make_house(self, runtime: Runtime) -> NodeProcesses:
-        record = self.record
-        if self._experiment is None:
-            return NodeProcesses(
-                runtime,
-                self.topology,
-                self._request.program or REST,
-                log_path=record.node_log,
-                rooms=self._rooms(),
-                hosts=record.hosts,
-            )
-        return Group(runtime, self._experiment, group=record.group, log_path=record.node_log, hosts=record.hosts)
+    def _make_processes(self, runtime: Runtime) -> NodeProcesses:
+        # A container has a host name and its own directories already; a member of a group needs neither.
+        is_bare = self._world.world is World.DOCKER and self._request.program is None
+        return NodeProcesses(
+            runtime,
+            self.topology,
+            experiment=self._experiment,
+            group=self.record.group,
+            program=self._request.program,
+            log_path=self.record.node_log,
+            rooms=None if is_bare or self._experiment is not None else self.record.path / "nodes",
+            hosts=self.record.path / "hosts",
+        )
 
-    def _make_desk(self) -> LiveState:
+    def _make_state(self) -> LiveState:
         if self._experiment is None:
             return LiveState(self.topology, wall_clock())
         has_views = PROTOCOLS[self._experiment.protocol.name].has_views
         return LiveState(self.topology, wall_clock(), has_views=has_views, absent=self._experiment.absent)
 
     def _require_image(self) -> None:
-        """Raises InputError for an image that cannot be the nodes'."""
         programs_image = None if self._request.program is None else self._request.program.image
         if sentence := require_world(self._world.world, {}, self._request.image or programs_image):
             raise InputError(sentence)
         require_images(self._request.image, [programs_image], needs_python=self._experiment is not None)
 
-    def _rooms(self) -> Path | None:
-        """A container has a host name and its own directories already."""
-        has_containers = self._world.world is World.DOCKER
-        return None if has_containers and self._request.program is None else self.record.path / "nodes"
-
     def _failed(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        """It did not come up: the record says why."""
+        """Record why the testbed did not come up."""
         if error is not None:
             status = "interrupted" if isinstance(error, Stopped) else "failed"
-            self.record.close({"status": status, "error": str(error)}, {})
+            _close_record(self.record, {"status": status, "error": str(error)}, {})
 
     def _describe(self) -> Description:
         return Description(
@@ -306,56 +278,34 @@ class Controller:
         for event in events:
             struck = self._strike(event)
             self.state.commit(event, wall_clock())
-            if isinstance(event, Crash):
+            if isinstance(event, faults.Crash):
                 for target in event.targets:
                     self.state.crashed_with(target, self.processes.handle(target).poll())
-            line = event.record() | {
-                "issued_ns": struck.issued_ns,
-                "effective_ns": struck.effective_ns,
-                "readback": dict(struck.readback),
-            }
+            line = struck.line(event)
             self.record.append_fault(line)
             lines.append(line)
         return lines
 
-    def _strike(self, event: Fault) -> Struck:
-        if isinstance(event, Impair):
-            return _together(
-                {str(name): self._network.impair(name, event.direction, asked) for name, asked in event.settings}
-            )
-        if isinstance(event, ImpairLink):
-            return _together({name: self._impair_link(event, name, asked) for name, asked in event.settings})
+    def _strike(self, event: Fault) -> Effect:
+        if isinstance(event, faults.Impair | faults.ImpairLink):
+            return wires.impair(self._network, self.topology, event)
         if isinstance(event, Cut | Heal):
-            pairs, links = self.state.blocked(event)
-            changes = {"pairs": self._network.block(pairs)}
-            if self.topology.links:
-                changes["links"] = self._network.block_links(links)
-            return _together(changes)
+            return wires.block(self._network, self.topology, *self.state.blocked(event))
         assert isinstance(event, NodeFault), "the state makes no other"
-        return self._strike_nodes(event)
-
-    def _strike_nodes(self, event: NodeFault) -> Struck:
-        act: dict[type[NodeFault], Callable[[Any], Any]] = {
-            Crash: self.processes.crash,
-            Restart: self.processes.start,
-            Pause: self.processes.pause,
-            Join: self.processes.join,
-            Leave: self._leave,
+        act: dict[type[NodeFault], Callable[[NodeName], object]] = {
+            faults.Crash: self.processes.crash,
+            faults.Restart: self.processes.start,
+            faults.Pause: self.processes.pause,
+            faults.Resume: self.processes.resume,
+            faults.Join: self.processes.join,
+            faults.Leave: self._leave,
         }
-        issued_ns = time.monotonic_ns()
-        for target in event.targets:
-            act.get(type(event), self.processes.resume)(target)
-        return Struck(issued_ns=issued_ns, effective_ns=time.monotonic_ns())
+        return Effect.of_each(act[type(event)], event.targets)
 
     def _leave(self, name: NodeName) -> None:
         refused = self.processes.leave(name).get("refused")
         if refused is not None:
             raise InputError(f"{name} cannot leave: {refused}")
-
-    def _impair_link(self, event: ImpairLink, name: str, asked: Any) -> Change:
-        link = self.topology.link(name)
-        origin = link.a if event.direction is LinkDirection.THERE else link.b
-        return self._network.impair_link(name, from_partition=origin, impairment=asked)
 
     def _now_ns(self) -> int:
         return time.monotonic_ns() - self._started_ns
@@ -365,12 +315,12 @@ class Controller:
     def _start_capture(self, words: asks.AskCapture) -> str:
         if self._capture is not None:
             raise InputError(f"a capture runs already, into {self._capture[1].path}; stop it first")
-        path = self.record.next_capture() if words.path is None else _new_file(words.path)
+        path = _new_file(words.path) if words.path is not None else self._next_capture()
         capture = Capture(
             self._network,
             self.topology,
             path,
-            self.record.capture_comment(),
+            self.record.capture_comment,
             self.record.path / "network" / "collector.log",
         )
         self._capture = capture, CaptureStatus(path=path, since=wall_clock())
@@ -388,18 +338,23 @@ class Controller:
         self._capture = None
         facts: dict[str, Any] = {"path": str(status.path), "clock": self._capture_clock}
         try:
-            closing = capture.stop()
+            facts |= capture.stop()
         except FabricError as error:
-            self.record.note_capture(facts | {"complete": False, "error": str(error)})
+            facts |= {"complete": False, "error": str(error)}
             raise
-        facts |= {name: closing.get(name) for name in ("frames", "bytes", "kernel_dropped_frames", "complete")}
-        self.record.note_capture(facts)
+        finally:
+            self.record.note({"captures": [*self.record.manifest["captures"], dict(facts)]})
         return facts
+
+    def _next_capture(self) -> Path:
+        """In the record: capture-1.pcapng, capture-2.pcapng, …"""
+        self._captures += 1
+        return self.record.path / f"capture-{self._captures}.pcapng"
 
     def _close_record(self, facts: Mapping[str, Any]) -> None:
         nodes = [one.as_json() for one in self.state.nodes()]
         end = {"phases": {"start_ns": self._started_ns, "end_ns": time.monotonic_ns()}, "nodes": nodes}
-        self.record.close({**facts, **end}, self.state.until)
+        _close_record(self.record, {**facts, **end}, self.state.until)
 
 
 _VERBS: dict[str, Callable[[Controller, Any], Any]] = {
@@ -426,8 +381,58 @@ def _verb_of(kind: type[NodeFault]) -> Callable[[Controller, asks.AskTargets], A
 _VERBS |= {name: _verb_of(kind) for name, kind in NODE_FAULTS.items()}
 
 
+def _create_record(request: StartRequest, topology: Topology) -> RunDirectory:
+    """What the testbed leaves: runs/up/NAME-STAMP with topology, manifest, faults, captures and logs, as a run has
+    them. Two in one second under one name get two directories. Raises InputError when it cannot be made.
+    """
+    first = f"{request.name}-{store.stamp()}"
+    leaf, number = first, 1
+    while (request.runs / store.UP / leaf).exists():
+        number += 1
+        leaf = f"{first}-{number}"
+    record = store.create(request.runs, store.UP, 0, name=leaf)
+    (record.path / "topology.yaml").write_text(request.topology_text, encoding="utf-8")
+    if request.experiment_text is not None:
+        (record.path / "experiment.yaml").write_text(request.experiment_text, encoding="utf-8")
+    write_hosts(record.path / "hosts", topology)
+    record.note(
+        {
+            "format": store.MANIFEST_FORMAT,
+            "run": record.run_id,
+            "kind": store.UP,
+            "status": "interrupted",
+            "name": request.name,
+            "topology": topology.name,
+            "group": record.group,
+            "clock": clock_pair(),
+            "phases": {"start_ns": None, "end_ns": None},
+            **ports_of(topology),
+            "captures": [],
+        }
+    )
+    return record
+
+
+def _close_record(record: RunDirectory, facts: Mapping[str, Any], until: Mapping[int, int]) -> None:
+    """The last word: `until` names for each fault that ended the event which ended it, known only now. Raises
+    StoreError.
+    """
+    record.manifest |= facts
+    path = record.path / "faults.jsonl"
+    try:
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        told = [line | {"until_id": until.get(line["id"])} for line in lines]
+        temporary = path.with_name(path.name + ".new")
+        temporary.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in told), encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise StoreError(f"{record.path}: {error.strerror or error}; what was recorded is kept") from error
+    finally:
+        record.close()
+
+
 def _new_file(given: str) -> Path:
-    """A path of the user's for a capture, which must be new. Raises InputError."""
+    """A new file of the user's for a capture. Raises InputError."""
     path = Path(given)
     if not path.is_absolute():
         raise InputError(f"{given[:200]}: give the whole path of the capture")
@@ -439,12 +444,3 @@ def _new_file(given: str) -> Path:
     except OSError as error:
         raise InputError(f"{given[:200]}: this cannot be a capture ({error.strerror}); give another") from None
     return path
-
-
-def _together(changes: Mapping[str, Change]) -> Struck:
-    """One event of several kernel changes: from the first that was issued to the last that took effect."""
-    return Struck(
-        issued_ns=min(change.issued_ns for change in changes.values()),
-        effective_ns=max(change.effective_ns for change in changes.values()),
-        readback={target: change.readback for target, change in changes.items()},
-    )

@@ -182,7 +182,7 @@ def none_up() -> str:
 
 
 def _tell_of_the_dead(directory: Path) -> None:
-    """A server that was killed could not say so itself: its record learns it here."""
+    """Note in the record of a killed server that it was found dead."""
     try:
         about = Description.from_json(json.loads((directory / "about.json").read_text(encoding="utf-8")))
         with (about.directory / "server.log").open("a", encoding="utf-8") as log:

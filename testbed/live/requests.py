@@ -14,7 +14,7 @@ from topologies.formats.errors import InputError, did_you_mean
 from topologies.formats.schema import OneOrMany, RawBlock, Text, validated
 from topologies.formats.units import shown
 from topologies.formats.yaml_source import Document
-from topologies.raw import RawImpairment
+from topologies.load import RawImpairment
 
 MAX_WORD_BYTES = 128 * 1024
 """Of one argument: what Linux takes (MAX_ARG_STRLEN)."""

@@ -24,13 +24,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from netem.errors import FabricError
 from netem.kernel.framing import ChannelClosedError
-from netem.runtimes.base import Command, ExecRequest, NodeHandle
+from netem.kernel.supervised import ExecRequest
+from netem.runtimes.base import Command, NodeHandle
 from testbed.live import requests as asks
 from testbed.live.controller import Controller
 from testbed.live.directory import RuntimeDirectory
@@ -49,14 +49,6 @@ BACKLOG = 64
 _CREDENTIALS = struct.Struct("3i")
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """Something for the main thread, and where its result goes."""
-
-    do: Callable[[], Any]
-    done: Future[Any] = field(default_factory=Future)
-
-
 class Server:
     """One testbed that is up."""
 
@@ -64,7 +56,8 @@ class Server:
         self._controller = controller
         self._directory = directory
         self._ending = ending
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        # What the main thread is to do, and where its result goes; None: end.
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
         self._leaving: list[socket.socket] = []
         """Whoever said `down` and waits for the end."""
         self._connections = threading.BoundedSemaphore(MAX_CONNECTIONS)
@@ -95,7 +88,11 @@ class Server:
                 continue
             if job is None:
                 return
-            _perform(job)
+            do, done = job
+            try:
+                done.set_result(do())
+            except Exception as error:
+                done.set_exception(error)
 
     def farewell(self, error: Exception | None) -> None:
         """Tell those who said `down` how it went."""
@@ -105,7 +102,7 @@ class Server:
         while not self._jobs.empty():
             late = self._jobs.get()
             if late is not None:
-                late.done.set_exception(FabricError("the testbed is going down"))
+                late[1].set_exception(FabricError("the testbed is going down"))
 
     # Connections.
 
@@ -159,15 +156,14 @@ class Server:
         return True
 
     def _ask(self, do: Callable[[], Any]) -> Any:
-        """Have the main thread do it."""
-        job = Job(do)
-        self._jobs.put(job)
-        return job.done.result()
+        done: Future[Any] = Future()
+        self._jobs.put((do, done))
+        return done.result()
 
     # Commands.
 
     def _execute(self, connection: socket.socket, words: asks.AskExec, descriptors: tuple[int, ...]) -> None:
-        """Start it, then pass words in and its end out. A client that goes takes its command along."""
+        """Start a command, pass signals and sizes in and its end out. It ends with its client."""
         if len(descriptors) != 3:
             raise InputError(f"a command needs 3 descriptors with its request, not {len(descriptors)}")
         if words.terminal and not os.isatty(descriptors[0]):
@@ -197,7 +193,7 @@ def _start(handle: NodeHandle, name: str, words: asks.AskExec, descriptors: tupl
 
 
 def _pass_words(command: Command, connection: socket.socket) -> None:
-    """Signals and sizes, until the client or the command has ended."""
+    """Pass signals and sizes on until the client or the command has ended."""
     while True:
         try:
             word, _none = receive(connection, max_descriptors=0)
@@ -207,7 +203,7 @@ def _pass_words(command: Command, connection: socket.socket) -> None:
 
 
 def _pass_word(command: Command, word: dict[str, Any]) -> None:
-    """What is neither is not for us: it changes nothing."""
+    """Any other frame is ignored."""
     number, size = word.get("signal"), word.get("resize")
     if isinstance(number, int) and number in signal.valid_signals() and number != 0:
         command.signal(signal.Signals(number))
@@ -227,7 +223,7 @@ def _tell_end(command: Command, connection: socket.socket) -> None:
 
 
 def _hang_up(command: Command, waiter: threading.Thread) -> None:
-    """End a command whose client has gone, as a closed terminal would; then for certain."""
+    """End a command whose client has gone, as a closed terminal would; then by SIGKILL."""
     for number in (signal.SIGHUP, signal.SIGKILL):
         if not waiter.is_alive():
             return
@@ -236,15 +232,8 @@ def _hang_up(command: Command, waiter: threading.Thread) -> None:
         waiter.join(HANGUP_GRACE_S)
 
 
-def _perform(job: Job) -> None:
-    try:
-        job.done.set_result(job.do())
-    except Exception as error:
-        job.done.set_exception(error)
-
-
 def _checked_peer(connection: socket.socket) -> int:
-    """The process of a client. The directory lets in nobody else's; neither do we. Raises InputError."""
+    """The process of a client. Raises InputError for those of other users, whom the directory keeps out, too."""
     pid, uid, _gid = _CREDENTIALS.unpack(
         connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     )
@@ -324,7 +313,6 @@ def _say(values: dict[str, Any]) -> None:
 
 
 def _detach() -> None:
-    """Let go of the starter's streams."""
     with open(os.devnull, "r+b") as nothing:  # noqa: PTH123
         os.dup2(nothing.fileno(), 0)
         os.dup2(nothing.fileno(), 1)

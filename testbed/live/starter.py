@@ -8,21 +8,20 @@ reads one JSON line from its standard input and writes JSON lines to its standar
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from netem.errors import FabricError
 from netem.runtimes.base import Program
-from netem.runtimes.cgroups import Limits
 from testbed.live.rpc import raise_refusal
+from testbed.live.status import Plain
 from testbed.paths import ROOT
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ END_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StartRequest:
+class StartRequest(Plain):
     """What a server is to bring up. `stays`: it does not end with the process that started it."""
 
     name: str
@@ -58,22 +57,6 @@ class StartRequest:
         from testbed.spec import experiment as spec
 
         return spec.loads(self.experiment_text, self.name, protocols=PROTOCOLS, folder=self.experiment_folder)
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain values; `from_json` undoes it."""
-        values = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
-        folder = None if self.experiment_folder is None else str(self.experiment_folder)
-        return values | {
-            "runs": str(self.runs),
-            "program": _program_values(self.program),
-            "experiment_folder": folder,
-        }
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> StartRequest:
-        program = None if values["program"] is None else _program(values["program"])
-        folder = None if values["experiment_folder"] is None else Path(values["experiment_folder"])
-        return cls(**{**values, "runs": Path(values["runs"]), "program": program, "experiment_folder": folder})
 
 
 def start_server(request: StartRequest, on_progress: Callable[[str], None]) -> dict[str, Any]:
@@ -115,29 +98,3 @@ def _await_up(lines: Any, on_progress: Callable[[str], None]) -> dict[str, Any]:
 def _search_path() -> str:
     others = os.environ.get("PYTHONPATH")
     return str(ROOT) if not others else f"{ROOT}{os.pathsep}{others}"
-
-
-def _program_values(program: Program | None) -> dict[str, Any] | None:
-    if program is None:
-        return None
-    private = {place: str(source) for place, source in program.private.items()}
-    limits = None if program.limits is None else dataclasses.asdict(program.limits)
-    return {
-        "argv": list(program.argv),
-        "environment": dict(program.environment),
-        "work": None if program.work is None else str(program.work),
-        "private": private,
-        "image": program.image,
-        "limits": limits,
-    }
-
-
-def _program(values: Mapping[str, Any]) -> Program:
-    return Program(
-        argv=tuple(values["argv"]),
-        environment=values["environment"],
-        work=None if values["work"] is None else Path(values["work"]),
-        private={place: Path(source) for place, source in values["private"].items()},
-        image=values["image"],
-        limits=None if values["limits"] is None else Limits(**values["limits"]),
-    )

@@ -15,42 +15,24 @@ from typing import Any, TypeAlias
 
 from testbed.live import requests as asks
 from testbed.live.status import LinkStatus, NodeState, NodeStatus
-from testbed.spec.faults import (
-    Crash,
-    Cut,
-    Fault,
-    Heal,
-    Impair,
-    ImpairLink,
-    Join,
-    Leave,
-    LinkDirection,
-    NodeFault,
-    Pause,
-    Restart,
-    Resume,
-    blocked_after,
-    blocked_links_after,
-)
+from testbed.spec import faults
+from testbed.spec.faults import Cut, Fault, Heal, LinkDirection, NodeFault, blocked_after, blocked_links_after
+from testbed.spec.plans import TRANSITIONS
 from topologies.formats.errors import InputError
-from topologies.model import Direction, Impairment, NodeName, Topology
-from topologies.select import SelectError, select, select_link
+from topologies.model import Direction, Impairment, NodeName, SelectError, Topology, select, select_link
 
 AnyDirection: TypeAlias = Direction | LinkDirection
 Port: TypeAlias = tuple[str, AnyDirection]
 """A node's name or a link's, and one way through it."""
 
 MAY: Mapping[type[NodeFault], tuple[tuple[NodeState, ...], NodeState]] = {
-    Crash: ((NodeState.RUNNING,), NodeState.CRASHED),
-    Restart: ((NodeState.CRASHED, NodeState.ENDED), NodeState.RUNNING),
-    Pause: ((NodeState.RUNNING,), NodeState.PAUSED),
-    Resume: ((NodeState.PAUSED,), NodeState.RUNNING),
-    Join: ((NodeState.ABSENT,), NodeState.RUNNING),
-    Leave: ((NodeState.RUNNING,), NodeState.ABSENT),
+    kind: (
+        (NodeState(before.value), *((NodeState.ENDED,) if kind is faults.Restart else ())),
+        NodeState(after.value),
+    )
+    for kind, (before, after) in TRANSITIONS.items()
 }
-"""From which states a node may come, and where it goes."""
-
-NODE_FAULTS: Mapping[str, type[NodeFault]] = {one.kind: one for one in MAY}
+"""From which states a node may come, and where it goes: as in an experiment, where no node ends by itself."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,7 +88,8 @@ class LiveState:
     def nodes(self) -> tuple[NodeStatus, ...]:
         """Every node, in the topology's order."""
         deaf_to: dict[NodeName, list[NodeName]] = {}
-        for sender, receiver in sorted(blocked_pairs(self._cuts)):
+        pairs = {pair for cut in self._cuts for pair in cut.blocked_pairs()}
+        for sender, receiver in sorted(pairs):
             deaf_to.setdefault(receiver, []).append(sender)
         return tuple(
             NodeStatus(
@@ -130,7 +113,7 @@ class LiveState:
 
     def links(self) -> tuple[LinkStatus, ...]:
         """Every link, in the topology's order."""
-        cut = blocked_links(self._cuts)
+        cut = {link for cut in self._cuts for link in cut.links}
         return tuple(
             LinkStatus(
                 name=link.name,
@@ -203,7 +186,7 @@ class LiveState:
         event of its own.
         """
         targets = self._select(selectors)
-        if kind in (Join, Leave) and not self._has_views:
+        if kind in (faults.Join, faults.Leave) and not self._has_views:
             raise InputError(
                 f"{targets[0]} cannot {kind.kind}: the nodes of this testbed are no members of a group; "
                 "`orderbed up --experiment churn` makes one whose nodes are"
@@ -218,9 +201,9 @@ class LiveState:
                     f"{target} cannot {kind.kind}: it must be {needed} and is {found.state.value} since {since} UTC"
                 )
         staying = [one for name, one in self._nodes.items() if name not in targets]
-        if kind is Leave and not any(one.state in (NodeState.RUNNING, NodeState.PAUSED) for one in staying):
+        if kind is faults.Leave and not any(one.state in (NodeState.RUNNING, NodeState.PAUSED) for one in staying):
             raise InputError(f"{targets[-1]} cannot leave: it is the last member")
-        groups = [(target,) for target in targets] if kind is Leave else [targets]
+        groups = [(target,) for target in targets] if kind is faults.Leave else [targets]
         return [kind(id=self._next_id + number, at_ns=at_ns, targets=each) for number, each in enumerate(groups)]
 
     def blocked(self, event: Cut | Heal) -> tuple[frozenset[tuple[NodeName, NodeName]], frozenset[str]]:
@@ -233,7 +216,7 @@ class LiveState:
     def commit(self, event: Fault, now: datetime) -> None:
         """The event is in force."""
         self._next_id = event.id + 1
-        if isinstance(event, Impair | ImpairLink):
+        if isinstance(event, faults.Impair | faults.ImpairLink):
             self._commit_impairment(event)
         elif isinstance(event, Cut):
             self._cuts.append(event)
@@ -330,7 +313,7 @@ class LiveState:
             "settings": settings,
             "restores": changes is None,
         }
-        return Impair(**common) if isinstance(direction, Direction) else ImpairLink(**common)
+        return faults.Impair(**common) if isinstance(direction, Direction) else faults.ImpairLink(**common)
 
     def _changed(self, port: Port, changes: Mapping[str, Any] | None) -> Impairment:
         if changes is None:
@@ -340,7 +323,7 @@ class LiveState:
         except ValueError as error:
             raise InputError(f"{port[0]} {port[1].value}: {error}") from None
 
-    def _commit_impairment(self, event: Impair | ImpairLink) -> None:
+    def _commit_impairment(self, event: faults.Impair | faults.ImpairLink) -> None:
         for name, impairment in event.settings:
             self._ports[name, event.direction] = impairment
         changed = frozenset(event.changes)
@@ -358,31 +341,21 @@ class LiveState:
         for target in event.targets:
             standing = self._nodes[target]
             standing.state, standing.since = state, now
-            if isinstance(event, Restart):
+            if isinstance(event, faults.Restart):
                 standing.incarnation += 1
                 standing.exit_code = None
                 standing.cause = ""
         for number, held in list(self._open.items()):
             if held.direction is None:
                 self._close(number, held, event)
-        if isinstance(event, Crash | Pause | Leave):
+        if isinstance(event, faults.Crash | faults.Pause | faults.Leave):
             self._open[event.id] = _Open(targets=set(event.targets))
 
-    def _close(self, number: int, held: _Open, event: Impair | ImpairLink | NodeFault) -> None:
+    def _close(self, number: int, held: _Open, event: faults.Impair | faults.ImpairLink | NodeFault) -> None:
         held.targets -= set(event.targets)
         if not held.targets:
             self.until[number] = event.id
             del self._open[number]
-
-
-def blocked_pairs(cuts: Iterable[Cut]) -> frozenset[tuple[NodeName, NodeName]]:
-    """All one-way pairs of nodes that any of these cuts separates."""
-    return frozenset[tuple[NodeName, NodeName]]().union(*(cut.blocked_pairs() for cut in cuts))
-
-
-def blocked_links(cuts: Iterable[Cut]) -> frozenset[str]:
-    """All links that any of these cuts takes."""
-    return frozenset(link for cut in cuts for link in cut.links)
 
 
 def wall_clock() -> datetime:

@@ -3,7 +3,7 @@
 The phases, in order; each leaves its mark in the manifest, so that a run that ends early says how far it came:
 
     network   namespaces, bridges, queues, the kernel that carries them       netem.network
-    capture   the collector sees every switch port                            testbed.run.capture
+    capture   the collector sees every switch port                            testbed.run.wires
     nodes     every node is up, wired and ready                               testbed.run.fleet
     load      workloads run, faults strike                                    testbed.run.schedule
     drain     workloads have ended; everything under way is finished
@@ -14,29 +14,24 @@ What is recorded is judged later, by `analysis`, from the files alone.
 
 from __future__ import annotations
 
-import dataclasses
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from netem.kernel.probe import KernelOption, processors_awake
+from netem.kernel.probe import processors_awake
 from netem.network import EmulatedNetwork
-from netem.runtimes.base import Program, Runtime
+from netem.runtimes.base import Program
 from netem.runtimes.cgroups import Brakes
-from netem.runtimes.docker import DockerRuntime
-from netem.runtimes.netns import NetnsRuntime
 from testbed.cli.console import Console, Stage
-from testbed.cli.live_words import shortened
-from testbed.run import health
-from testbed.run.capture import Capture
+from testbed.cli.live_tables import shortened
+from testbed.run import wires
 from testbed.run.fleet import Fleet, State
-from testbed.run.manifest import World, WorldChoice, counted, doubts, programs_said, said
-from testbed.run.manifest import collect as collect_versions
+from testbed.run.manifest import CpuTimes, WorldChoice, counted, doubts, health_of, programs_said, said
 from testbed.run.nodes import configuration
 from testbed.run.program import own_programs
 from testbed.run.schedule import Schedule
 from testbed.run.store import RunDirectory, clock_pair
+from testbed.run.wires import Capture
 from testbed.spec.experiment import Experiment
 from topologies.model import Node
 
@@ -87,35 +82,27 @@ class Conductor:
     def _open_network(self) -> EmulatedNetwork:
         count = len(self._topology)
         with self._console.stage("network", "starting") as stage:
-            network = EmulatedNetwork.open(
+            network, facts = wires.open_network(
                 self._topology,
-                kernel=KernelOption(self._experiment.kernel.value),
-                log_dir=self._directory.path / "network",
+                self._experiment.kernel.value,
+                self._directory.path / "network",
+                stage.say,
                 seed=self._experiment.seed,
-                on_progress=stage.say,
             )
             choice = network.choice
             stage.result = (
                 f"{count} ports on {counted(len(self._topology.partitions), 'partition')}, "
                 f"kernel {choice.picked.value} ({choice.why})"
             )
-        self._manifest["kernel"] = {
-            "picked": choice.picked.value,
-            "why": choice.why,
-            "probes": [{"name": p.name, "ok": p.ok, "detail": p.detail} for p in choice.probes],
-        }
-        self._manifest["versions"] = collect_versions(guest_linux=choice.guest_linux)
-        self._manifest["readback"] = network.readback()
-        self._directory.save()
+        self._directory.note(facts)
         return network
 
     def _start_capture(self, network: EmulatedNetwork) -> Capture:
-        comment = {"run": self._directory.run_id, "group": self._directory.group, "clock": "CLOCK_REALTIME"}
         capture = Capture(
             network,
             self._topology,
             self._directory.capture_path,
-            comment,
+            self._directory.capture_comment,
             self._directory.path / "network" / "collector.log",
         )
         self._manifest["clock"] = clock_pair()
@@ -124,7 +111,15 @@ class Conductor:
     def _start_nodes(self, network: EmulatedNetwork, stack: ExitStack) -> Fleet:
         count = len(self._topology) - len(self._experiment.absent)
         with self._console.stage("nodes", "starting") as stage:
-            runtime = self._open_runtime(network, stage.say)
+            runtime, facts = wires.open_runtime(
+                network,
+                self._topology,
+                self._world.world,
+                run_id=self._directory.run_id,
+                image=self._experiment.image,
+                on_progress=stage.say,
+            )
+            self._manifest |= facts
             stack.callback(runtime.close)
             fleet = Fleet(
                 runtime,
@@ -146,7 +141,7 @@ class Conductor:
         return fleet
 
     def _load(self, network: EmulatedNetwork, fleet: Fleet, capture: Capture, brakes: Brakes) -> None:
-        before = health.CpuTimes.read()
+        before = CpuTimes.read()
         self._start_ns = time.monotonic_ns() + START_LEAD_NS
         fleet.broadcast(f'start {{"at_ns": {self._start_ns}}}')
         self._phase("start_ns", self._start_ns)
@@ -163,8 +158,8 @@ class Conductor:
             schedule.finish()
             stage.result = f"{duration_s:g} s, {self._said(fleet)}, {counted(schedule.struck, 'fault')}"
         self._phase("load_end_ns", time.monotonic_ns())
-        after = health.CpuTimes.read()
-        self._manifest["health"] = health.summarize(before, after, fleet.totals()["lag_max_ns"])
+        after = CpuTimes.read()
+        self._manifest["health"] = health_of(before, after, fleet.totals()["lag_max_ns"])
 
     def _drain(self, fleet: Fleet) -> None:
         drain_s = self._experiment.drain_ns / 1e9
@@ -198,19 +193,8 @@ class Conductor:
 
     # --- helpers
 
-    def _open_runtime(self, network: EmulatedNetwork, on_progress: Callable[[str], None]) -> Runtime:
-        """A Docker world makes its image first when it is missing."""
-        if self._world.world is World.NETNS:
-            network.own_namespaces(self._topology.nodes())
-            return NetnsRuntime(network)
-        runtime = DockerRuntime(
-            network, run_id=self._directory.run_id, image=self._experiment.image, on_progress=on_progress
-        )
-        self._manifest["containers"] = runtime.facts()
-        return runtime
-
     def _said(self, fleet: Fleet) -> str:
-        """What our nodes have done so far; what others did, the analysis finds."""
+        """What our nodes have done so far; the analysis finds what others did."""
         return said(fleet.totals()) if self._experiment.has_protocol else programs_said(self._experiment)
 
     @staticmethod
@@ -233,10 +217,7 @@ class Conductor:
     def _close_capture(self, capture: Capture) -> dict[str, Any]:
         """Idempotent: also called when a run ends early, so that what was captured is whole."""
         if "capture" not in self._manifest:
-            closing = capture.stop()
-            self._manifest["capture"] = {
-                name: closing.get(name) for name in ("frames", "bytes", "kernel_dropped_frames", "complete")
-            }
+            self._manifest["capture"] = capture.stop()
             self._directory.save()
         recorded: dict[str, Any] = self._manifest["capture"]
         return recorded
@@ -246,9 +227,9 @@ class Conductor:
         self._directory.save()
 
     def _read_counters(self, network: EmulatedNetwork) -> None:
-        self._manifest["counters"] = [_plain(entry) for entry in network.counters()]
-        self._manifest["link_counters"] = [_plain(entry) for entry in network.link_counters()]
-        self._manifest["bus_counters"] = [_plain(entry) for entry in network.bus_counters()]
+        self._manifest["counters"] = [wires.plain(entry) for entry in network.counters()]
+        self._manifest["link_counters"] = [wires.plain(entry) for entry in network.link_counters()]
+        self._manifest["bus_counters"] = [wires.plain(entry) for entry in network.bus_counters()]
         self._manifest["infrastructure_drops"] = network.infrastructure_drops()
 
     def _judge(self, fleet: Fleet) -> None:
@@ -262,8 +243,3 @@ class Conductor:
         elapsed_s = max(0.0, (time.monotonic_ns() - self._start_ns) / 1e9)
         active = f"  ⚡ {schedule.active()}" if schedule.active() else ""
         stage.advance_to(elapsed_s, f"{self._said(fleet)}{active}")
-
-
-def _plain(counters: Any) -> dict[str, Any]:
-    """One of the network's counters as the manifest has it."""
-    return {name: getattr(value, "value", value) for name, value in dataclasses.asdict(counters).items()}

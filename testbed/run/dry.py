@@ -9,11 +9,10 @@ from netem.errors import FabricError
 from netem.kernel import probe as kernels
 from netem.wiring import plan
 from netem.wiring.steps import Kernel
-from node.host.workload import WorkloadKind
+from node.host.workload import Workload, WorkloadKind
 from testbed.run.manifest import counted, programs_said
-from testbed.run.perform import Overrides, check_world, is_topology, load_experiment, untolerated
+from testbed.run.perform import Overrides, check_option, is_topology, load_experiment, untolerated
 from testbed.spec.experiment import Experiment, World
-from testbed.spec.values import Workload
 from topologies import load as topology_files
 from topologies.dump import changed_fields, spelled
 from topologies.formats.errors import InputError
@@ -30,7 +29,7 @@ def describe(name: str, kernel: str | None, world: str | None = None, *, in_full
     """
     if is_topology(name):
         topology = topology_files.load(topology_files.find(name))
-        check_world(world)
+        check_option("world", World, world)
         return _network(topology, kernel or "auto", world == World.SIM.value, in_full=in_full)
     experiment = load_experiment(name, Overrides(kernel=kernel, world=world))
     is_simulated = experiment.world is World.SIM
@@ -39,7 +38,6 @@ def describe(name: str, kernel: str | None, world: str | None = None, *, in_full
 
 
 def _kernel(name: str) -> tuple[Kernel, str]:
-    """The kernel, and how it was picked, in words."""
     if name not in ("auto", "host", "uml"):
         raise InputError(f"--kernel: {name!r} is none of auto, host, uml")
     if name != "auto":
@@ -62,7 +60,7 @@ def _network(topology: Topology, override: str, is_simulated: bool, *, in_full: 
 
 
 def _load(experiment: Experiment) -> dict[str, list[str]]:
-    """What is sent, one line for all nodes with the same workload; the heading has the rate of all together."""
+    """One line for all nodes with the same workload; the heading has the rate of all together."""
     if not experiment.has_protocol:
         return {}
     senders: dict[str, list[str]] = {}
@@ -84,7 +82,7 @@ def _workload(workload: Workload) -> str:
 
 
 def _programs(experiment: Experiment) -> dict[str, list[str]]:
-    """Who runs which command; one line for all nodes with the same one."""
+    """The commands of nodes with programs of their own, one line for all nodes with the same one."""
     nodes: dict[str, list[str]] = {}
     for node, program in experiment.programs.items():
         command = shlex.join(program.command) or f"what {program.title} runs by itself"
@@ -93,7 +91,7 @@ def _programs(experiment: Experiment) -> dict[str, list[str]]:
 
 
 def _asked_of(topology: Topology) -> list[str]:
-    """One line for all ports of which the same is asked, then links and buses."""
+    """The impairments of ports, one line for all with the same, then those of links, then buses."""
     ports: dict[str, list[str]] = {}
     for direction in Direction:
         for node in topology.nodes():
@@ -113,7 +111,6 @@ def _asked(impairment: Impairment) -> str:
 
 
 def _begins(experiment: Experiment) -> str:
-    """What begins with the load; programs of others have been started before."""
     parts = [f"{counted(len(experiment.workloads), 'workload')} start"] if experiment.has_protocol else []
     return "; ".join([*parts, *([programs_said(experiment)] if experiment.programs else [])])
 

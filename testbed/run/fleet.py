@@ -1,8 +1,7 @@
 """The fleet: every node program of a run, what each last said, and the waiting for all of them.
 
 Nodes speak JSON lines (node/host/driver.py); programs of others do not, and are ready, drained and ended as their
-experiment
-says (testbed.run.program). Reader threads only put lines into one queue; everything else happens in the
+experiment says (testbed.run.program). Reader threads only put lines into one queue; everything else happens in the
 thread of the conductor, in `pump`.
 """
 
@@ -20,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from netem.errors import FabricError
+from netem.errors import CannotStartError, FabricError
 from netem.runtimes.base import NodeHandle, Program, Runtime, together
 from testbed.run.nodes import FIRST_JOINER
 from testbed.run.program import DRAINED_LINE, OwnProgram
@@ -104,8 +103,9 @@ class Member:
 
 
 class Fleet:
-    """All members of a run. `configure(node, incarnation)` makes a member's configuration line. `absent`: nodes that
-    are not started before they join.
+    """All members of a run. `configure(node, incarnation)` makes a member's configuration line; None: the program says
+    nothing of itself, and all that it writes goes to its log. `prepare` makes a node's own program of `program`.
+    `absent`: nodes that are not started before they join.
     """
 
     def __init__(
@@ -113,9 +113,10 @@ class Fleet:
         runtime: Runtime,
         nodes: Iterable[Node],
         *,
-        configure: Callable[[Node, int], dict[str, Any]],
+        configure: Callable[[Node, int], dict[str, Any]] | None,
         log_path: Callable[[str], Path],
         program: Program,
+        prepare: Callable[[Node, Program], Program] = lambda _node, program: program,
         own: Mapping[NodeName, OwnProgram] = MappingProxyType({}),
         absent: Collection[NodeName] = (),
     ) -> None:
@@ -126,6 +127,7 @@ class Fleet:
         self._configure = configure
         self._log_path = log_path
         self._program = program
+        self._prepare = prepare
         self._inbox: queue.SimpleQueue[tuple[NodeName, int, str]] = queue.SimpleQueue()
         self._current: dict[NodeName, Member] = {}
         self.history: list[Member] = []
@@ -133,6 +135,10 @@ class Fleet:
 
     def member(self, name: NodeName) -> Member:
         return self._current[name]
+
+    def has(self, name: NodeName) -> bool:
+        """Whether it was ever started."""
+        return name in self._current
 
     def alive(self) -> list[Member]:
         """Members that should be running, by member index."""
@@ -293,18 +299,26 @@ class Fleet:
         return sums
 
     def _begin(self, node: Node) -> Member:
-        """Start its next incarnation, in any thread; nothing of ours changes."""
+        """Start the next incarnation of a node, in any thread; nothing of ours changes."""
         earlier = self._current.get(node.name)
         first = FIRST_JOINER if node.name in self._absent else 1
         incarnation = earlier.incarnation + 1 if earlier else first
         log_path = self._log_path(node.name)
 
         def on_line(line: str) -> None:
-            self._inbox.put((node.name, incarnation, line))
+            if self._configure is not None:
+                self._inbox.put((node.name, incarnation, line))
+                return
+            with log_path.open("a", encoding="utf-8", errors="replace") as log:
+                log.write(line + "\n")
 
         own = self._own.get(node.name)
         if own is None:
-            handle = self._runtime.start(node, self._program, on_line=on_line, log_path=log_path)
+            program = self._prepare(node, self._program)
+            try:
+                handle = self._runtime.start(node, program, on_line=on_line, log_path=log_path)
+            except CannotStartError as error:
+                raise CannotStartError(f"{node.name}: {error}", is_there=error.is_there) from error
         else:
             handle = self._start_own(own, node, incarnation, own.listener(on_line))
         return Member(
@@ -324,7 +338,7 @@ class Fleet:
             raise FabricError(f"the program of {node.name} cannot be started: {error}") from error
 
     def _tell(self, member: Member, line: str) -> None:
-        """Send a line; a program of somebody else's is only told what it asked to be told."""
+        """Send a line; a program of somebody else's gets only those that it asked for."""
         if member.own is None:
             member.handle.send(line)
             return
@@ -350,7 +364,7 @@ class Fleet:
                 member.press_at_s = time.monotonic() + member.own.choice.grace_ns / 1e9
 
     def _configure_now(self, member: Member) -> None:
-        if member.own is not None:
+        if member.own is not None or self._configure is None:
             return
         line = json.dumps(self._configure(member.node, member.incarnation), separators=(",", ":"))
         member.handle.send(line)
@@ -372,14 +386,14 @@ class Fleet:
             self._take_ours(member, line)
 
     def _take_last_words(self, member: Member, line: str) -> None:
-        """Of a node that was killed, in the middle of a line perhaps: only the incarnations that it was are of use."""
+        """Lines of a killed node, the last perhaps cut off, count only where they tell of another incarnation."""
         with contextlib.suppress(ValueError, TypeError, KeyError):
             said = json.loads(line)
             if said["event"] == "returned":
                 self._follow(member, said)
 
     def _follow(self, member: Member, said: dict[str, Any]) -> None:
-        """This incarnation is over, and its process goes on as the next one."""
+        """This incarnation has ended, and its process goes on as the next one."""
         state = State.CRASHED if member.state is State.CRASHED else State.RUNNING
         following = replace(member, incarnation=int(said["incarnation"]), state=state, last={})
         member.state, member.last, member.exit_code = State.ENDED, said, 0
@@ -419,7 +433,7 @@ class Fleet:
             member.state = State.READY
 
     def _notice_the_ready(self) -> None:
-        """Programs of others do not say it. Raises FabricError when one is not ready in its time."""
+        """Look whether programs of others are ready. Raises FabricError when one is not ready in time."""
         for member in self._current.values():
             if member.own is None or member.state is not State.STARTING:
                 continue
@@ -444,7 +458,7 @@ class Fleet:
                 raise FabricError(f"{_obituary(latest)}{_tail(latest)}")
 
     def _last_words(self, member: Member) -> None:
-        """What a dead node said before it ended explains more than its exit code."""
+        """Read the last lines of a dead node: they explain more than its exit code."""
         while True:
             try:
                 name, begun_as, line = self._inbox.get(timeout=POLL_S)
@@ -457,7 +471,7 @@ class Fleet:
 
 
 def _cue(member: Member, line: str) -> None:
-    """A program that does not listen any more has ended or closed its input, and is noticed where that matters."""
+    """Send a line to a program that may have ended or closed its input: pump notices that."""
     with contextlib.suppress(FabricError):
         member.handle.send(line)
 
@@ -468,7 +482,6 @@ def _kill(member: Member) -> None:
 
 
 def _obituary(member: Member) -> str:
-    """That it has ended, and how."""
     assert member.exit_code is not None, "it has ended"
     if member.cause:
         return f"{member.node.name} has ended: {member.cause}"
@@ -477,7 +490,6 @@ def _obituary(member: Member) -> str:
 
 
 def _tail(member: Member) -> str:
-    """The end of the node's log, for an error message."""
     try:
         with member.log_path.open("rb") as log:
             log.seek(max(0, member.log_path.stat().st_size - LOG_TAIL_BYTES))

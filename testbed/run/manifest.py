@@ -14,13 +14,12 @@ from netem.errors import FabricError
 from node.host.workload import WorkloadKind
 from node.registry import PROTOCOLS
 from testbed.paths import EXPERIMENTS, ROOT
-from testbed.run import health
 from testbed.run.program import described
 from testbed.run.store import RunDirectory
 from testbed.spec.experiment import Experiment, World
 from topologies.dump import as_json, changed_fields
 from topologies.formats.errors import InputError
-from topologies.model import Direction
+from topologies.model import Direction, Topology
 
 __all__ = ["World", "WorldChoice", "pick", "require_privilege"]
 
@@ -63,7 +62,7 @@ def require_privilege(world: World, *, can_be_simulated: bool) -> None:
 
 
 def _capabilities() -> int:
-    """The effective ones of this process, one bit each: user id 0 alone says little in a container."""
+    """The effective capabilities, one bit each: user id 0 alone says little in a container."""
     status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
     return next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:"))
 
@@ -90,10 +89,16 @@ def first_manifest(experiment: Experiment, world: WorldChoice, directory: RunDir
         "expect": [str(condition) for condition in experiment.expect],
         "world": world.world.value,
         "phases": {"start_ns": None, "load_end_ns": None, "drained_ns": None, "end_ns": None},
-        "ports": [{"node": n.name, "index": n.index, "ip": n.ip, "mac": n.mac} for n in experiment.topology.nodes()],
+        **ports_of(experiment.topology),
+    }
+
+
+def ports_of(topology: Topology) -> dict[str, Any]:
+    """The manifest's `ports`, and `asked`: what the topology asks of each."""
+    return {
+        "ports": [{"node": n.name, "index": n.index, "ip": n.ip, "mac": n.mac} for n in topology.nodes()],
         "asked": {
-            n.name: {d.value: as_json(changed_fields(n.impairment(d))) for d in Direction}
-            for n in experiment.topology.nodes()
+            n.name: {d.value: as_json(changed_fields(n.impairment(d))) for d in Direction} for n in topology.nodes()
         },
     }
 
@@ -118,7 +123,7 @@ def programs_said(experiment: Experiment) -> str:
 def doubts(experiment: Experiment, manifest: Mapping[str, Any]) -> list[str]:
     """Reasons why the numbers of a finished run must not be trusted: its `invalid`."""
     measured, capture = manifest["health"], manifest["capture"]
-    found = health.judge(
+    found = judge(
         cpu_busy_ratio=measured["cpu_busy_ratio"] or 0.0,
         steal_ratio=measured["steal_ratio"] or 0.0,
         lag_max_ns=measured["lag_max_ns"],
@@ -147,7 +152,6 @@ def counted(number: int, noun: str) -> str:
 
 
 def _promises(experiment: Experiment) -> list[str]:
-    """Of our protocol, where a node runs it, and of the programs of others."""
     name, parameters = experiment.protocol.name, experiment.protocol.parameters
     found = list(PROTOCOLS[name].promised(parameters)) if experiment.has_protocol else []
     found += [promise for program in experiment.programs.values() for promise in program.promises]
@@ -211,3 +215,67 @@ def git_revision() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None
+
+
+# Was the machine fit to measure?
+
+LAG_MAX_NS = 250_000_000
+"""A node whose workload fell this far behind its schedule did not offer the load that was asked."""
+
+CPU_BUSY_RATIO_MAX = 0.98
+"""Above this share of all CPUs over the loaded phase, latency measures the machine, not the protocol."""
+
+STEAL_RATIO_MAX = 0.10
+"""Above this share the hypervisor took the CPU away while somebody wanted to run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuTimes:
+    """Ticks of all CPUs since boot, from /proc/stat."""
+
+    total: int
+    idle: int
+    steal: int
+
+    @classmethod
+    def read(cls, stat: Path = Path("/proc/stat")) -> CpuTimes:
+        fields = [int(word) for word in stat.read_text(encoding="ascii").splitlines()[0].split()[1:9]]
+        user, nice, system, idle, iowait, irq, softirq, steal = fields
+        return cls(total=user + nice + system + idle + iowait + irq + softirq + steal, idle=idle + iowait, steal=steal)
+
+    def busy_ratio_since(self, earlier: CpuTimes) -> float:
+        """Share of the CPUs' time that was not idle."""
+        return _ratio(self.total - earlier.total - (self.idle - earlier.idle), self.total - earlier.total)
+
+    def steal_ratio_since(self, earlier: CpuTimes) -> float:
+        return _ratio(self.steal - earlier.steal, self.total - earlier.total)
+
+
+def judge(*, cpu_busy_ratio: float, steal_ratio: float, lag_max_ns: int, saturating: bool) -> list[str]:
+    """Reasons why the run's numbers must not be trusted: no virtual time hides an overload on real wires, where a
+    starved CPU delays frames and timers without a sign in the capture. A saturating workload is behind, and the CPU
+    busy, on purpose.
+    """
+    reasons = []
+    if steal_ratio > STEAL_RATIO_MAX:
+        reasons.append(f"the hypervisor took {steal_ratio:.0%} of the CPU time (bound {STEAL_RATIO_MAX:.0%})")
+    if saturating:
+        return reasons
+    if cpu_busy_ratio > CPU_BUSY_RATIO_MAX:
+        reasons.append(f"the CPUs were busy {cpu_busy_ratio:.1%} of the time (bound {CPU_BUSY_RATIO_MAX:.0%})")
+    if lag_max_ns > LAG_MAX_NS:
+        reasons.append(f"a node fell {lag_max_ns / 1e6:.0f} ms behind its workload (bound {LAG_MAX_NS // 10**6} ms)")
+    return reasons
+
+
+def health_of(before: CpuTimes, after: CpuTimes, lag_max_ns: int) -> dict[str, Any]:
+    """The manifest's `health`."""
+    return {
+        "cpu_busy_ratio": round(after.busy_ratio_since(before), 4),
+        "steal_ratio": round(after.steal_ratio_since(before), 4),
+        "lag_max_ns": lag_max_ns,
+    }
+
+
+def _ratio(part: int, whole: int) -> float:
+    return part / whole if whole > 0 else 0.0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Iterable
 from typing import Any
 
-from node.host.workload import RateChange
-from node.host.workload import Workload as Load
-from testbed.spec.values import Experiment, Workload
+from node.host.workload import Workload
+from testbed.spec.values import Experiment
 from topologies.model import MULTICAST_GROUP, PROTOCOL_PORT, TRACE_PORT, Node
 
 MULTICAST_TTL = 32
@@ -67,14 +67,7 @@ def _workload(workload: Workload | None, duration_ns: int, elapsed_ns: int) -> d
     """The workload from `elapsed_ns` on."""
     if workload is None:
         return {"kind": "silent", "rate_per_s": 0.0, "size_bytes": 8, "stop_after_ns": 0, "events": []}
-    rest = Load(
-        kind=workload.kind,
-        rate_per_s=workload.rate_per_s,
-        size_bytes=workload.size_bytes,
-        stop_after_ns=duration_ns,
-        events=tuple(RateChange(after_ns=event.at_ns, rate_per_s=event.rate_per_s) for event in workload.events),
-        instants_ns=workload.instants_ns,
-    ).rest(elapsed_ns)
+    rest = dataclasses.replace(workload, stop_after_ns=duration_ns).rest(elapsed_ns)
     return {
         "kind": rest.kind.value,
         "rate_per_s": rest.rate_per_s,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from netem.errors import FabricError
 from node.registry import CRASHES, PROTOCOLS
@@ -14,7 +14,7 @@ from testbed.paths import TOPOLOGIES, is_file
 from testbed.run import store
 from testbed.run.manifest import WorldChoice, first_manifest, pick, require_privilege
 from testbed.run.program import require_runnable, unlimited, without_limits
-from testbed.run.store import RunDirectory, StoreError
+from testbed.run.store import StoreError
 from testbed.spec import experiment as spec
 from testbed.spec.experiment import Experiment, KernelOption, World
 from testbed.spec.programs import require_world
@@ -55,26 +55,6 @@ class Outcome:
     summary: dict[str, Any] | None
 
 
-class Performer(Protocol):
-    """Carries one experiment out into one run directory, and tells its manifest all that it learns."""
-
-    def perform(self) -> None:
-        """Run it. What goes wrong is raised (FabricError, StoreError, KeyboardInterrupt) after everything was given
-        back and what was recorded is whole.
-        """
-
-
-def performer(experiment: Experiment, world: WorldChoice, directory: RunDirectory, console: Console) -> Performer:
-    """Who performs in this world. Only that world's machinery is imported: the simulated one touches no kernel."""
-    if world.world is World.SIM:
-        from testbed.sim.world import SimulatedWorld
-
-        return SimulatedWorld(experiment, directory, console)
-    from testbed.run.conductor import Conductor
-
-    return Conductor(experiment, world, directory, console)
-
-
 def is_topology(name: str) -> bool:
     """Whether `name` is a topology, shipped or a file, and no experiment."""
     if name in spec.names():
@@ -98,16 +78,14 @@ def load_experiment(name: str, overrides: Overrides) -> Experiment:
     return apply_overrides(spec.load(spec.find(name), protocols=PROTOCOLS), overrides)
 
 
-def check_world(world: str | None) -> None:
-    """Raises InputError unless `--world` can be that."""
-    _member("world", World, world)
-
-
-def _member(option: str, enumeration: type[World | KernelOption], override: str | None) -> World | KernelOption | None:
+def check_option(
+    option: str, enumeration: type[World | KernelOption], given: str | None
+) -> World | KernelOption | None:
+    """What an option of the command line says. Raises InputError unless it can be that."""
     allowed = [member.value for member in enumeration]
-    if override is not None and override not in allowed:
-        raise InputError(f"--{option}: {override!r} is none of {', '.join(allowed)}")
-    return enumeration(override) if override is not None else None
+    if given is not None and given not in allowed:
+        raise InputError(f"--{option}: {given!r} is none of {', '.join(allowed)}")
+    return enumeration(given) if given is not None else None
 
 
 def apply_overrides(experiment: Experiment, overrides: Overrides) -> Experiment:
@@ -119,9 +97,9 @@ def apply_overrides(experiment: Experiment, overrides: Overrides) -> Experiment:
         if "seed" not in experiment.variant:
             experiment = reseeded(experiment, overrides.seed)
     for option, enumeration in (("world", World), ("kernel", KernelOption)):
-        override = _member(option, enumeration, getattr(overrides, option))
-        if override is not None:
-            changes[option] = override
+        given = check_option(option, enumeration, getattr(overrides, option))
+        if given is not None:
+            changes[option] = given
     if sentence := require_world(changes.get("world", experiment.world), experiment.programs, experiment.image):
         raise InputError(f"--world: {sentence}")
     return dataclasses.replace(experiment, **changes)
@@ -168,7 +146,15 @@ def perform(
     directory.manifest = first_manifest(experiment, world, directory)
     directory.save()
     try:
-        performer(experiment, world, directory, console).perform()
+        # Only that world's machinery is imported: the simulated one touches no kernel.
+        if world.world is World.SIM:
+            from testbed.sim.world import SimulatedWorld
+
+            SimulatedWorld(experiment, directory, console).perform()
+        else:
+            from testbed.run.conductor import Conductor
+
+            Conductor(experiment, world, directory, console).perform()
     except KeyboardInterrupt:
         console.warn("stopped", f"interrupted; what was recorded is kept in {directory.path}")
         raise

@@ -200,7 +200,7 @@ def described(programs: Mapping[NodeName, ProgramChoice]) -> list[dict[str, obje
 
 
 def _beyond_programs(experiment: Experiment) -> str:
-    """What is asked of a program of somebody else's that only ours can do, as a sentence."""
+    """A setting that only our own program can follow, as a sentence; else empty."""
     for name in experiment.clocks:
         if name in experiment.programs:
             return f"clocks: {name} runs a program of its own, which reads the machine's clock; leave it out"
@@ -208,7 +208,7 @@ def _beyond_programs(experiment: Experiment) -> str:
 
 
 def _is_found(word: str, program: ProgramChoice, place: Place) -> bool:
-    """A program in the node's own directory is there when it is among the files."""
+    """Whether a program exists; one in the node's own directory does when it is among the files."""
     path = program.environment.get("PATH", FOREIGN_PATH)
     if word == "python3":
         return True

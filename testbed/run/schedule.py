@@ -8,48 +8,22 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from netem.errors import FabricError
-from netem.network import Change, EmulatedNetwork
+from netem.network import EmulatedNetwork
 from netem.runtimes import cgroups as limits
 from netem.runtimes.cgroups import Brakes
+from testbed.run import wires
 from testbed.run.fleet import Fleet
 from testbed.run.store import RunDirectory
+from testbed.run.wires import Effect
+from testbed.spec import faults
 from testbed.spec.experiment import Experiment
-from testbed.spec.faults import (
-    ClockShift,
-    Crash,
-    Cut,
-    Deaf,
-    Fault,
-    Heal,
-    Impair,
-    ImpairLink,
-    Join,
-    Leave,
-    LinkDirection,
-    Pause,
-    Recover,
-    Restart,
-    Resume,
-    Slow,
-    blocked_after,
-    blocked_links_after,
-)
+from testbed.spec.faults import Cut, Fault, Heal, blocked_after, blocked_links_after
 from topologies.model import NodeName
 
 NEVER_NS = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Struck:
-    """When an event was issued and took effect (CLOCK_MONOTONIC), and what the kernel read back."""
-
-    issued_ns: int
-    effective_ns: int
-    readback: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Schedule:
@@ -66,7 +40,6 @@ class Schedule:
         start_ns: int,
     ) -> None:
         self._experiment = experiment
-        self._topology = experiment.topology
         self._network = network
         self._fleet = fleet
         self._brakes = brakes
@@ -75,21 +48,21 @@ class Schedule:
         self._waiting = list(experiment.faults)
         self._in_force: dict[int, Fault] = {}
         self.struck = 0
-        self._perform: dict[type[Fault], Callable[[Any], Struck]] = {
-            Impair: self._impair,
-            ImpairLink: self._impair_link,
+        self._perform: dict[type[Fault], Callable[[Any], Effect]] = {
+            faults.Impair: self._impair,
+            faults.ImpairLink: self._impair,
             Cut: self._block,
             Heal: self._block,
-            Crash: self._crash,
-            Restart: self._restart,
-            Pause: self._pause,
-            Resume: self._resume,
-            Join: self._join,
-            Leave: self._leave,
-            Slow: self._slow,
-            Deaf: self._deaf,
-            ClockShift: self._shift_clock,
-            Recover: self._recover,
+            faults.Crash: lambda fault: Effect.of_each(fleet.crash, fault.targets),
+            faults.Restart: self._restart,
+            faults.Pause: lambda fault: Effect.of_each(fleet.pause, fault.targets),
+            faults.Resume: lambda fault: Effect.of_each(fleet.resume, fault.targets),
+            faults.Join: self._join,
+            faults.Leave: lambda fault: _as_said(lambda: fleet.leave(fault.targets)),
+            faults.Slow: self._slow,
+            faults.Deaf: lambda fault: self._change(fault.targets, "buffer", {"bytes": fault.buffer_bytes}),
+            faults.ClockShift: self._shift_clock,
+            faults.Recover: self._recover,
         }
 
     def next_ns(self) -> int:
@@ -103,14 +76,7 @@ class Schedule:
             struck = self._perform[type(fault)](fault)
             self.struck += not fault.is_end
             self._note_in_force(fault)
-            self._directory.append_fault(
-                fault.record()
-                | {
-                    "issued_ns": struck.issued_ns,
-                    "effective_ns": struck.effective_ns,
-                    "readback": dict(struck.readback),
-                }
-            )
+            self._directory.append_fault(struck.line(fault))
 
     def finish(self) -> None:
         """Perform what is due at the very end of the workload."""
@@ -124,56 +90,30 @@ class Schedule:
         self._in_force = {key: old for key, old in self._in_force.items() if old.until_id != fault.id}
         if isinstance(fault, Heal):
             self._in_force = {key: old for key, old in self._in_force.items() if not isinstance(old, Cut)}
-        if not fault.is_end and not isinstance(fault, Join):
+        if not fault.is_end and not isinstance(fault, faults.Join):
             self._in_force[fault.id] = fault
 
-    def _impair(self, fault: Impair) -> Struck:
-        changes = {
-            str(node): self._network.impair(node, fault.direction, impairment) for node, impairment in fault.settings
-        }
-        return _together(changes)
+    def _impair(self, fault: faults.Impair | faults.ImpairLink) -> Effect:
+        return wires.impair(self._network, self._experiment.topology, fault)
 
-    def _impair_link(self, fault: ImpairLink) -> Struck:
-        ends = {link.name: (link.a, link.b) for link in self._topology.links}
-        origin = 0 if fault.direction is LinkDirection.THERE else 1
-        changes = {
-            link: self._network.impair_link(link, from_partition=ends[link][origin], impairment=impairment)
-            for link, impairment in fault.settings
-        }
-        return _together(changes)
-
-    def _block(self, fault: Cut | Heal) -> Struck:
+    def _block(self, fault: Cut | Heal) -> Effect:
         plan = self._experiment.faults
-        changes = {"pairs": self._network.block(blocked_after(plan, fault))}
-        if self._topology.links:
-            changes["links"] = self._network.block_links(blocked_links_after(plan, fault))
-        return _together(changes)
+        pairs, links = blocked_after(plan, fault), blocked_links_after(plan, fault)
+        return wires.block(self._network, self._experiment.topology, pairs, links)
 
-    def _crash(self, fault: Crash) -> Struck:
-        return _each(self._fleet.crash, fault.targets)
-
-    def _restart(self, fault: Restart) -> Struck:
+    def _restart(self, fault: faults.Restart) -> Effect:
         """Effective when every new incarnation runs."""
         issued_ns = time.monotonic_ns()
         self._fleet.restart(fault.targets)
-        return Struck(issued_ns=issued_ns, effective_ns=time.monotonic_ns())
+        return Effect(issued_ns=issued_ns, effective_ns=time.monotonic_ns())
 
-    def _pause(self, fault: Pause) -> Struck:
-        return _each(self._fleet.pause, fault.targets)
-
-    def _resume(self, fault: Resume) -> Struck:
-        return _each(self._fleet.resume, fault.targets)
-
-    def _join(self, fault: Join) -> Struck:
+    def _join(self, fault: faults.Join) -> Effect:
         """Effective when every process runs as an incarnation that asks to be let in."""
         issued_ns = time.monotonic_ns()
         said = self._fleet.join(fault.targets)
-        return Struck(issued_ns=issued_ns, effective_ns=time.monotonic_ns(), readback=_readback(said))
+        return Effect(issued_ns=issued_ns, effective_ns=time.monotonic_ns(), readback=_readback(said))
 
-    def _leave(self, fault: Leave) -> Struck:
-        return _as_said(lambda: self._fleet.leave(fault.targets))
-
-    def _slow(self, fault: Slow) -> Struck:
+    def _slow(self, fault: faults.Slow) -> Effect:
         """Effective when the kernel holds all of the targets' processes to it."""
         issued_ns = time.monotonic_ns()
         shares = {}
@@ -181,23 +121,20 @@ class Schedule:
             member = self._fleet.member(name)
             member.was_paused = True
             shares[str(name)] = {"cpu_ratio": self._brakes.slow(str(name), member.handle.pid(), fault.cpu_ratio)}
-        return Struck(issued_ns=issued_ns, effective_ns=time.monotonic_ns(), readback=shares)
+        return Effect(issued_ns=issued_ns, effective_ns=time.monotonic_ns(), readback=shares)
 
-    def _deaf(self, fault: Deaf) -> Struck:
-        return self._change(fault.targets, "buffer", {"bytes": fault.buffer_bytes})
-
-    def _shift_clock(self, fault: ClockShift) -> Struck:
+    def _shift_clock(self, fault: faults.ClockShift) -> Effect:
         words = {"fault": fault.id, "step_ns": fault.step_ns, "drift_ppm": fault.drift_ppm}
         return self._change(fault.targets, "clock", words)
 
-    def _recover(self, fault: Recover) -> Struck:
-        if fault.what == Deaf.kind:
+    def _recover(self, fault: faults.Recover) -> Effect:
+        if fault.what == faults.Deaf.kind:
             return self._change(fault.targets, "buffer", {})
-        if fault.what == ClockShift.kind:
+        if fault.what == faults.ClockShift.kind:
             return self._change(fault.targets, "clock", {"right": fault.ends})
-        return _each(lambda name: self._brakes.release(str(name)), fault.targets)
+        return Effect.of_each(lambda name: self._brakes.release(str(name)), fault.targets)
 
-    def _change(self, targets: tuple[NodeName, ...], what: str, words: Mapping[str, Any]) -> Struck:
+    def _change(self, targets: tuple[NodeName, ...], what: str, words: Mapping[str, Any]) -> Effect:
         return _as_said(lambda: self._fleet.change(targets, f"{what} {json.dumps(words)}"))
 
 
@@ -207,32 +144,23 @@ def require(experiment: Experiment, *, several_processes: bool) -> None:
     `several_processes`: a node of this protocol consists of them.
     """
     kinds = {type(fault) for fault in experiment.faults}
-    if Slow in kinds:
+    if faults.Slow in kinds:
         why = limits.reason_against({"cpu"})
         if why:
             raise FabricError(f"no node can be slowed here: {why}; or use --world sim")
-    if ClockShift in kinds and several_processes:
+    if faults.ClockShift in kinds and several_processes:
         raise FabricError(
             f"the nodes of {experiment.protocol.name} consist of several processes, whose clock cannot be changed "
             "while they run: use --world sim, or clocks: for clocks that are wrong from the start"
         )
 
 
-def _together(changes: Mapping[str, Change]) -> Struck:
-    """One event of several kernel changes: from the first that was issued to the last that took effect."""
-    return Struck(
-        issued_ns=min(change.issued_ns for change in changes.values()),
-        effective_ns=max(change.effective_ns for change in changes.values()),
-        readback={target: change.readback for target, change in changes.items()},
-    )
-
-
-def _as_said(change: Callable[[], dict[NodeName, dict[str, Any]]]) -> Struck:
-    """Effective when the last of the nodes has done it, by its own word."""
+def _as_said(change: Callable[[], dict[NodeName, dict[str, Any]]]) -> Effect:
+    """Effective when the last of the nodes says that it has done it."""
     issued_ns = time.monotonic_ns()
     said = change()
     effective_ns = max(issued_ns, *(int(one["at_ns"]) for one in said.values()))
-    return Struck(issued_ns=issued_ns, effective_ns=effective_ns, readback=_readback(said))
+    return Effect(issued_ns=issued_ns, effective_ns=effective_ns, readback=_readback(said))
 
 
 def _readback(said: Mapping[NodeName, Mapping[str, Any]]) -> dict[str, Any]:
@@ -240,11 +168,3 @@ def _readback(said: Mapping[NodeName, Mapping[str, Any]]) -> dict[str, Any]:
         str(name): {key: value for key, value in one.items() if key not in ("event", "what")}
         for name, one in said.items()
     }
-
-
-def _each(action: Callable[[NodeName], None], targets: tuple[NodeName, ...]) -> Struck:
-    """Do something to each target; each returns when it has taken effect."""
-    issued_ns = time.monotonic_ns()
-    for target in targets:
-        action(target)
-    return Struck(issued_ns=issued_ns, effective_ns=time.monotonic_ns())

@@ -22,10 +22,10 @@ from topologies.formats.errors import InputError
 
 MANIFEST_FORMAT = 1
 RESERVE_BYTES = 1 << 20
+"""Kept free from the first moment, so that the last word on a run fits on a disk that the run has filled."""
 
 UP = "up"
 """Kind, and folder among the runs, of the record that a testbed that was up leaves: it is judged by nobody."""
-"""Kept free from the first moment, so that the last word on a run fits on a disk that the run has filled."""
 
 
 class StoreError(Exception):
@@ -76,6 +76,11 @@ class RunDirectory:
     def capture_path(self) -> Path:
         return self.path / "capture.pcapng"
 
+    @property
+    def capture_comment(self) -> dict[str, Any]:
+        """What the section header of a capture says."""
+        return {"run": self.run_id, "group": self.group, "clock": "CLOCK_REALTIME"}
+
     def node_log(self, node: str) -> Path:
         return self.path / "nodes" / f"{node.replace('/', '.')}.log"
 
@@ -85,6 +90,11 @@ class RunDirectory:
             write_json(self.path / "manifest.json", self.manifest)
         except OSError as error:
             raise StoreError(_unwritable(self.path, error)) from error
+
+    def note(self, facts: Mapping[str, Any]) -> None:
+        """More for the manifest, on disk when this returns. Raises StoreError."""
+        self.manifest |= facts
+        self.save()
 
     def close(self) -> None:
         """Write the manifest for the last time, with the room that was kept for it."""
@@ -152,18 +162,23 @@ def find(runs: Path, name: str | None) -> Path:
 
     The record of a testbed that was up is no run. Raises InputError when there is none.
     """
-    if name is not None:
-        for candidate in (Path(name), runs / name):
-            if is_file(candidate / "manifest.json"):
-                return _judged(candidate)
-        newest = _newest((runs / name).glob("*/manifest.json")) if is_directory(runs / name) else None
-        if newest is None:
-            raise InputError(f"{name}: no such run; a run is a directory with a manifest.json, or a name under {runs}")
-        return _judged(newest)
-    newest = _newest(path for path in runs.glob("*/*/manifest.json") if path.parts[-3] != UP)
-    if newest is None:
-        raise InputError(f"{runs}: no run yet; make one with `orderbed run quickstart`")
-    return newest
+    if name is None:
+        found = newest(runs, 1)
+        if not found:
+            raise InputError(f"{runs}: no run yet; make one with `orderbed run quickstart`")
+        return found[0]
+    candidates = [path for path in (Path(name), runs / name) if is_file(path / "manifest.json")]
+    if not candidates and is_directory(runs / name):
+        candidates = [path.parent for path in sorted((runs / name).glob("*/manifest.json"), key=_age)[-1:]]
+    if not candidates:
+        raise InputError(f"{name}: no such run; a run is a directory with a manifest.json, or a name under {runs}")
+    directory = candidates[0]
+    if read_manifest(directory).get("kind") == UP:
+        raise InputError(
+            f"{directory}: the record of a testbed, not the run of an experiment; `orderbed info` and `orderbed watch` "
+            "read its captures"
+        )
+    return directory
 
 
 def newest(runs: Path, count: int) -> list[Path]:
@@ -200,22 +215,8 @@ def require_space(path: Path, needed_bytes: int) -> None:
         )
 
 
-def _judged(directory: Path) -> Path:
-    if read_manifest(directory).get("kind") == UP:
-        raise InputError(
-            f"{directory}: the record of a testbed, not the run of an experiment; `orderbed info` and `orderbed watch` "
-            "read its captures"
-        )
-    return directory
-
-
 def _unwritable(path: Path, error: OSError) -> str:
     return f"{path}: {error.strerror or error}; the run ends here, what was recorded is kept"
-
-
-def _newest(manifests: Any) -> Path | None:
-    paths = sorted(manifests, key=_age)
-    return paths[-1].parent if paths else None
 
 
 def _age(manifest: Path) -> tuple[int, str]:

@@ -179,7 +179,16 @@ def simulate_points(
             kept = _keep(variant, path.with_name(f"{path.stem}-{result['point']}.yaml"))
             console.fail("point", f"{label(variant.variant)}: {'; '.join(result['reasons'])}")
             console.warn("again", f"orderbed run {kept} --world sim --seed {variant.seed}")
-    return [_point(result) for result in results]
+    return [
+        Point(
+            variant=result["variant"],
+            given=result["given"],
+            summary={key: value for key, value in result.items() if key not in ("variant", "given")},
+            world=World.SIM.value,
+            doubts=tuple(result["invalid"]),
+        )
+        for result in results
+    ]
 
 
 def _variants(experiment: Experiment, overrides: Overrides) -> list[Experiment]:
@@ -191,7 +200,7 @@ def _failures(results: list[dict[str, Any]]) -> int:
 
 
 def _keep(variant: Experiment, path: Path) -> Path:
-    """The experiment as a file that hangs on no other: with its network, its impairments included, in place."""
+    """Write the experiment as a file that needs no other: with its network and its impairments in place."""
     value = {key: one for key, one in yaml.safe_load(variant.text).items() if key != "impairments"}
     value["topology"] = yaml.safe_load(variant.topology_text)
     text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120)
@@ -199,21 +208,10 @@ def _keep(variant: Experiment, path: Path) -> Path:
     return path
 
 
-def _point(result: dict[str, Any]) -> Point:
-    told = {key: value for key, value in result.items() if key not in ("variant", "given")}
-    return Point(
-        variant=result["variant"],
-        given=result["given"],
-        summary=told,
-        world=World.SIM.value,
-        doubts=tuple(result["invalid"]),
-    )
+def _session(long_run: bool = False) -> AbstractContextManager[SparkSession]:
+    from analysis.engine.session import open_session  # imports Spark
 
-
-def _session() -> AbstractContextManager[SparkSession]:
-    from analysis.engine.session import open_session
-
-    return open_session()
+    return open_session(long_run=long_run)
 
 
 def _session_for(variants: list[Experiment]) -> AbstractContextManager[SparkSession | None]:
@@ -222,6 +220,4 @@ def _session_for(variants: list[Experiment]) -> AbstractContextManager[SparkSess
     """
     if len(variants) < 2 or any(variant.world is not World.SIM for variant in variants):
         return nullcontext()
-    from analysis.engine.session import open_session
-
-    return open_session(long_run=len(variants) >= MANY_POINTS)
+    return _session(long_run=len(variants) >= MANY_POINTS)

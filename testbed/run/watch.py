@@ -23,7 +23,8 @@ from analysis.inputs import read_run
 from analysis.live.counts import Live, Ports, View, ports_of_capture, ports_of_run
 from analysis.live.query import Following, follow
 from collector import index
-from collector.blocks import CutOffError, Reader
+from collector.blocks import CutOffError
+from collector.parse import map_capture, read_head
 from collector.records import CaptureError
 from testbed.cli.console import Console
 from testbed.paths import is_file
@@ -143,7 +144,7 @@ class _End:
 
 
 def _ports(target: Target, idle_s: float) -> Ports:
-    """Wait for the head of the capture, and say whose its ports are."""
+    """The names behind the ports of a capture, once its head is written."""
     deadline = time.monotonic() + idle_s
     while (names := _interfaces(target.capture)) is None:
         if target.has_ended or time.monotonic() > deadline:
@@ -160,10 +161,9 @@ def _interfaces(path: Path) -> tuple[str, ...] | None:
     try:
         if path.stat().st_size < source.MAGIC_BYTES:
             return None
-        with Reader(path) as reader:
-            reader.read_head()
-            source.require_ethernet(path, reader.interfaces)
-            return reader.interfaces.names or None
+        interfaces = read_head(path, map_capture(path)).interfaces
+        source.require_ethernet(path, interfaces)
+        return interfaces.names or None
     except (FileNotFoundError, CutOffError):
         return None
     except CaptureError as error:

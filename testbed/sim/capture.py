@@ -1,14 +1,25 @@
 """What the collector records on real wires, recorded from the simulated ones: the same file, made of the same frames.
 
 Frames go to the file in batches while the simulation runs, so that memory does not grow with the run. Their time
-stamps are virtual time after a fixed EPOCH; nothing in the file comes from this machine, this hour or this run's name.
-So the same experiment gives the same bytes.
+stamps are virtual time after a fixed EPOCH; nothing in the file comes from this machine, this hour or this run's name,
+so the same experiment gives the same bytes. Each datagram becomes the frame that the nodes' kernels and the routers
+would have sent, byte for byte:
+
+    Ethernet (14)  MACs of the segment at which the frame is seen: a router puts in its own as the source
+    IPv4 (20)      TTL less one for each router passed; "don't fragment" with identification 0 (RFC 6864: an atomic
+                   datagram's identification has no meaning)
+    UDP (8)        with its checksum
+
+Nothing is fragmented: the simulated segments take any datagram that IPv4 can hold. The frame of a datagram depends on
+the datagram alone: no counter and no clock goes into it.
 """
 
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +27,10 @@ import numpy as np
 
 from collector.pcapng import PcapngWriter, Port
 from collector.records import Frames, PortDirection
-from testbed.sim.frames import Framer
-from testbed.sim.network import Datagram
-from topologies.model import Node, Topology
+from node.host.endpoint import NEAR_TTL
+from testbed.run.nodes import MULTICAST_TTL
+from testbed.sim.network import UNICAST_TTL, Datagram
+from topologies.model import MULTICAST_GROUP, PROTOCOL_PORT, TRACE_MAC, TRACE_PORT, Node, Partition, Topology, next_hop
 
 EPOCH_NS = 946_684_800 * 10**9
 """CLOCK_REALTIME at virtual time 0: 2000-01-01 00:00:00 UTC."""
@@ -99,3 +111,140 @@ class SimulatedCapture:
 def flipped(frame: bytes, bit: int) -> bytes:
     """The frame with one bit, counted from its first, the other way round."""
     return (int.from_bytes(frame, "big") ^ 1 << (8 * len(frame) - 1 - bit)).to_bytes(len(frame), "big")
+
+
+UDP_PROTOCOL = 17
+DONT_FRAGMENT = 0x4000
+_IP_BYTES, _UDP_BYTES = 20, 8
+_ONES = 0xFFFF
+_HEADERS = struct.Struct(">16s H 6s H 12s H H")
+"""All 42 bytes; the three lengths and checksums (H) differ from datagram to datagram, the rest is the flow's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Flow:
+    """What all datagrams from one node to one address have in common at one segment."""
+
+    ethernet: bytes
+    """And the first two bytes of the IP header."""
+    fate: bytes
+    """Identification, fragment, TTL and protocol."""
+    addresses: bytes
+    """IP addresses and UDP ports."""
+    ip_sum: int
+    udp_sum: int
+    """Sums of the 16-bit words that do not change."""
+
+
+class Framer:
+    """Makes frames of one network's datagrams."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._topology = topology
+        self._partitions = {partition.name: partition for partition in topology.partitions}
+        self._flows: dict[tuple[int, int | None, bool, int], _Flow] = {}
+        self._trace_flows: dict[int, _Flow] = {}
+
+    def frame(
+        self, source: Node, destination: Node | None, payload: bytes, *, seen_at: Node, is_near: bool = False
+    ) -> bytes:
+        """A protocol datagram as it passes the port of `seen_at`. `destination` None: to the multicast group of all
+        or, `is_near`, to that of the source's partition.
+        """
+        key = (source.index, None if destination is None else destination.index, is_near, seen_at.partition_index)
+        flow = self._flows.get(key)
+        if flow is None:
+            if destination is None:
+                flow = self._group_flow(source, seen_at, is_near=is_near)
+            else:
+                flow = self._unicast_flow(source, destination, seen_at)
+            self._flows[key] = flow
+        return _framed(flow, payload)
+
+    def trace_frame(self, source: Node, payload: bytes) -> bytes:
+        """A trace datagram as it passes the port of its sender, the only one that it reaches."""
+        flow = self._trace_flows.get(source.index)
+        if flow is None:
+            flow = self._trace_flows[source.index] = _flow(
+                macs=_mac(TRACE_MAC) + _mac(source.mac),
+                ttl=UNICAST_TTL,
+                addresses=_ip(source.ip) + _ip(self._partitions[source.partition].monitor_ip),
+                port=TRACE_PORT,
+            )
+        return _framed(flow, payload)
+
+    def _group_flow(self, source: Node, seen_at: Node, *, is_near: bool) -> _Flow:
+        if is_near:
+            group = self._partitions[source.partition].multicast_group
+            return self._protocol_flow(source, seen_at, to_mac=_group_mac(group), to_ip=group, ttl=NEAR_TTL)
+        to_mac = _group_mac(MULTICAST_GROUP)
+        return self._protocol_flow(source, seen_at, to_mac=to_mac, to_ip=MULTICAST_GROUP, ttl=MULTICAST_TTL)
+
+    def _unicast_flow(self, source: Node, destination: Node, seen_at: Node) -> _Flow:
+        to_mac = self._hop_mac(destination, self._partitions[seen_at.partition])
+        return self._protocol_flow(source, seen_at, to_mac=to_mac, to_ip=destination.ip, ttl=UNICAST_TTL)
+
+    def _protocol_flow(self, source: Node, seen_at: Node, *, to_mac: bytes, to_ip: str, ttl: int) -> _Flow:
+        here, home = self._partitions[seen_at.partition], self._partitions[source.partition]
+        return _flow(
+            macs=to_mac + _mac(source.mac if here is home else here.router_mac),
+            ttl=max(1, ttl - self._routers_between(home, here)),
+            addresses=_ip(source.ip) + _ip(to_ip),
+            port=PROTOCOL_PORT,
+        )
+
+    def _hop_mac(self, destination: Node, here: Partition) -> bytes:
+        return _mac(destination.mac if destination.partition == here.name else here.router_mac)
+
+    def _routers_between(self, home: Partition, here: Partition) -> int:
+        """Each partition on the way has one, the first and the last among them."""
+        if home is here:
+            return 0
+        passed, at = 1, home.name
+        while at != here.name:
+            at = next_hop(self._topology, at, here.name)
+            passed += 1
+        return passed
+
+
+def _framed(flow: _Flow, payload: bytes) -> bytes:
+    udp_bytes = _UDP_BYTES + len(payload)
+    ip_bytes = _IP_BYTES + udp_bytes
+    words = int.from_bytes(payload, "big") << (8 * (len(payload) & 1))
+    # The length stands in the UDP header and in the pseudo-header. A checksum of 0 would mean that there is none.
+    udp_checksum = -(flow.udp_sum + 2 * udp_bytes + words) % _ONES or _ONES
+    ip_checksum = -(flow.ip_sum + ip_bytes) % _ONES
+    headers = _HEADERS.pack(flow.ethernet, ip_bytes, flow.fate, ip_checksum, flow.addresses, udp_bytes, udp_checksum)
+    return headers + payload
+
+
+def _flow(*, macs: bytes, ttl: int, addresses: bytes, port: int) -> _Flow:
+    start = b"\x45\x00"
+    fate = struct.pack(">HHBB", 0, DONT_FRAGMENT, ttl, UDP_PROTOCOL)
+    ports = struct.pack(">HH", port, port)
+    return _Flow(
+        ethernet=macs + b"\x08\x00" + start,
+        fate=fate,
+        addresses=addresses + ports,
+        ip_sum=_sum(start + fate + addresses),
+        udp_sum=_sum(addresses + ports) + UDP_PROTOCOL,
+    )
+
+
+def _sum(words: bytes) -> int:
+    """Sum of 16-bit words. Modulo 2**16 - 1 it is the number that the bytes spell, because 2**16 is 1 there."""
+    return int.from_bytes(words, "big") % _ONES
+
+
+def _group_mac(ip: str) -> bytes:
+    """RFC 1112: the low 23 bits of the group under 01:00:5e."""
+    group = _ip(ip)
+    return b"\x01\x00\x5e" + bytes([group[1] & 0x7F]) + group[2:]
+
+
+def _mac(text: str) -> bytes:
+    return bytes.fromhex(text.replace(":", ""))
+
+
+def _ip(text: str) -> bytes:
+    return bytes(int(part) for part in text.split("."))

@@ -26,9 +26,10 @@ from collections.abc import Callable
 from functools import cache
 from random import Random
 from statistics import NormalDist
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from testbed.sim.engine import Engine
+from topologies.model import Impairment
 
 MIN_BURST_BYTES = 1600
 BURST_TIME_NS = 250_000
@@ -37,40 +38,6 @@ same."""
 DEFAULT_QUEUE_FRAMES = 1000
 """Of a queue with a rate but no limit."""
 NS_PER_S = 10**9
-
-
-class Shape(Protocol):
-    """Of an enumeration of jitter's distributions: `value` is a word that testbed.sim.line knows."""
-
-    @property
-    def value(self) -> str: ...
-
-
-class Impairment(Protocol):
-    """What a line does to frames; `topologies.model.Impairment` is one and says what the fields mean."""
-
-    @property
-    def delay_ns(self) -> int: ...
-    @property
-    def jitter_ns(self) -> int: ...
-    @property
-    def distribution(self) -> Shape: ...
-    @property
-    def loss_ratio(self) -> float: ...
-    @property
-    def loss_burst_frames(self) -> float: ...
-    @property
-    def duplicate_ratio(self) -> float: ...
-    @property
-    def reorder_ratio(self) -> float: ...
-    @property
-    def corrupt_ratio(self) -> float: ...
-    @property
-    def rate_bps(self) -> int | None: ...
-    @property
-    def queue_frames(self) -> int | None: ...
-    @property
-    def queue_bytes(self) -> int | None: ...
 
 
 class Sized(Protocol):
@@ -122,6 +89,18 @@ class Line(Generic[F]):
     def backlog(self) -> int:
         """Frames in the line and in the queue."""
         return self.entered + self.duplicated - self.sent - self.delay_line_dropped - self.queue_dropped
+
+    def counters(self, cut_dropped: int) -> dict[str, Any]:
+        """As the manifest has them; `cut_dropped`: frames that a cut kept from the line."""
+        return {
+            "sent_frames": self.sent,
+            "sent_bytes": self.sent_bytes,
+            "delay_line_dropped_frames": self.delay_line_dropped,
+            "queue_dropped_frames": self.queue_dropped,
+            "cut_dropped_frames": cut_dropped,
+            "backlog_frames": self.backlog,
+            "duplicated_frames": self.duplicated,
+        }
 
     def change(self, impairment: Impairment) -> None:
         """From now on."""
@@ -237,7 +216,6 @@ class Line(Generic[F]):
         return size_bytes * NS_PER_S // self._bytes_per_s
 
     def _due(self, frame: F) -> None:
-        """Its delay has passed."""
         if not self._bytes_per_s:
             self.sent += 1
             self.sent_bytes += frame.size_bytes
@@ -256,7 +234,7 @@ class Line(Generic[F]):
         return len(self._waiting) >= self._limit
 
     def _serve(self, armed: int) -> None:
-        """Let go what the tokens allow, and come back when they allow the next one."""
+        """Forward what the tokens allow, and come back when they allow the next frame."""
         if armed != self._armed:
             return
         self._is_armed = False
@@ -355,7 +333,6 @@ def _pareto(quantile: float) -> float:
 
 
 def _pareto_normal(quantile: float) -> float:
-    """One part normal, three parts Pareto."""
     return (_normal(quantile) + 3 * _pareto(quantile)) / 4
 
 

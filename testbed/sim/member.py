@@ -156,7 +156,7 @@ class Member:
             true_ns=engine.read_ns,
             cpu_ns=time.thread_time_ns,
             record=self._recorder(),
-            flush=self._tracer.flush if self._tracer is not None else _nothing,
+            flush=self._tracer.flush if self._tracer is not None else lambda: None,
             traces_receipts=traces_receipts,
             before_call=None if observer is None else self._tell_observer,
             application=application,
@@ -260,13 +260,13 @@ class Member:
         return self._cpu_ratio is not None or self._is_deaf
 
     def _hurry_if_free(self) -> None:
-        """Nothing is wrong any more: what it has in hand and what waits is done at once."""
+        """Once nothing slows the process any more, what it has in hand and what waits is done at once."""
         if not self._needs_time and not self.is_paused:
             self._catch_up()
             self._arm()
 
     def _serve(self) -> None:
-        """Take the next datagram in hand, if there is one; what it was frozen with it begins anew."""
+        """Handle the next datagram, if there is one; one that was in hand at a pause begins anew."""
         if self._in_hand is None:
             # As from a select loop: the sockets in turn.
             waiting = [socket for socket in self._sockets if socket.waiting]
@@ -360,7 +360,6 @@ class Member:
         self._requested_ns = self._engine.now_ns + (application.submitted - before) * SATURATION_NS
 
     def _arm(self) -> None:
-        """An alarm that is too early does no harm; one that is too late would."""
         at_ns = self._next_wake_ns()
         if at_ns is not None and (self._wake_ns is None or at_ns < self._wake_ns):
             self._wake_ns = at_ns
@@ -378,7 +377,7 @@ class Member:
     def _recorder(self) -> Callable[[TraceRow], object]:
         tracer, records = self._tracer, self._records
         if tracer is None:
-            return _ignored if records is None else records.append
+            return (lambda _row: None) if records is None else records.append
         if records is None:
             return tracer.add
 
@@ -565,11 +564,3 @@ class _Socket:
 def _charged_bytes(datagram: Datagram) -> int:
     """What Linux counts for a frame (truesize): memory comes in powers of two."""
     return _SLAB_BYTES + (1 << (datagram.size_bytes + _SHARED_BYTES - 1).bit_length())
-
-
-def _nothing() -> None:
-    """Records that nobody sends need not be sent now."""
-
-
-def _ignored(_row: TraceRow) -> None:
-    """Records that nobody wants."""

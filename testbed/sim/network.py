@@ -3,7 +3,7 @@
     node -> port's line (from node) -> [bus] -> bridge -> cut -> port's line (to node) -> node
                                                   └-> router -> cut -> link's line -> router -> [bus] -> bridge -> …
 
-Multicast floods a segment and follows the tree of routers (topologies.routing), a near multicast only floods its own
+Multicast floods a segment and follows the tree of routers (topologies.model), a near multicast only floods its own
 segment, unicast is switched and routed. One datagram is one frame, however large: nothing is fragmented. A frame whose
 bits were flipped on the way is seen at the port, and its node's kernel throws it away: UDP's, IP's or Ethernet's check
 fails whichever bit it was, but for those of the source's MAC address, which nobody checks. No frame reaches a node
@@ -15,22 +15,37 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 from node.wire import Message
 from testbed.run.nodes import MULTICAST_TTL
 from testbed.sim.engine import Engine
-from testbed.sim.frames import UNICAST_TTL
 from testbed.sim.line import Line, Server
-from topologies.model import Direction, Impairment, Link, Node, NodeName, Partition, PartitionName, Topology
-from topologies.routing import multicast_children, next_hop
+from topologies.model import (
+    Direction,
+    Impairment,
+    Link,
+    Node,
+    Partition,
+    PartitionName,
+    Topology,
+    multicast_children,
+    next_hop,
+)
 
 LEAST_TRAVEL_NS = 20_000
 """What a frame takes on unimpaired real wires, from one node's socket to another's. Without it, members that answer
 each other over clear wires would do so for ever at one instant. A path with a delay of this or more has its delay."""
 
+UNICAST_TTL = 64
+"""Linux's default."""
+
 HEADER_BYTES = 14 + 20 + 8
 LEAST_FRAME_BYTES = 60
+
+Counters: TypeAlias = dict[str, Any]
+"""Of one direction of a port or a link, or of a bus, as the manifest has them (docs/run-directory.md)."""
+
 _SOURCE_MAC = range(6 * 8, 12 * 8)
 _PAYLOAD_OF_IP = 34 * 8
 """Bits of a frame, counted from its first."""
@@ -79,50 +94,6 @@ class Tap(Protocol):
 
     def frame(self, port: Node, inbound: bool, at_ns: int, datagram: Datagram) -> None:
         """Called in the order of time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PortCounters:
-    """One direction of one node's port.
-
-    offered frames = sent - duplicated + all three drops + backlog
-    """
-
-    node: NodeName
-    direction: Direction
-    sent_frames: int
-    sent_bytes: int
-    delay_line_dropped_frames: int
-    queue_dropped_frames: int
-    cut_dropped_frames: int
-    backlog_frames: int
-    duplicated_frames: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkCounters:
-    """One direction of one link between routers."""
-
-    link: str
-    from_partition: PartitionName
-    sent_frames: int
-    sent_bytes: int
-    delay_line_dropped_frames: int
-    queue_dropped_frames: int
-    cut_dropped_frames: int
-    backlog_frames: int
-    duplicated_frames: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BusCounters:
-    """The shared medium of one partition."""
-
-    partition: PartitionName
-    sent_frames: int
-    sent_bytes: int
-    queue_dropped_frames: int
-    backlog_frames: int
 
 
 def frame_bytes(payload_bytes: int) -> int:
@@ -174,15 +145,16 @@ class Network:
         links = sum(end.line.backlog for end in self._links.values())
         return lines + links + sum(segment.in_flight for segment in self._segments.values())
 
-    def port_counters(self) -> tuple[PortCounters, ...]:
-        return tuple(port.counters(direction) for port in self.ports for direction in Direction)
+    def port_counters(self) -> list[Counters]:
+        """Of each direction of each port: offered frames = sent - duplicated + all three drops + backlog."""
+        return [port.counters(direction) for port in self.ports for direction in Direction]
 
-    def link_counters(self) -> tuple[LinkCounters, ...]:
-        return tuple(end.counters() for end in self._links.values())
+    def link_counters(self) -> list[Counters]:
+        return [end.counters() for end in self._links.values()]
 
-    def bus_counters(self) -> tuple[BusCounters, ...]:
+    def bus_counters(self) -> list[Counters]:
         found = (segment.bus_counters() for segment in self._segments.values())
-        return tuple(counters for counters in found if counters is not None)
+        return [counters for counters in found if counters]
 
     def _connect_routers(self, topology: Topology, engine: Engine, seed: int) -> None:
         routers = {name: _Router(topology, segment, self._links) for name, segment in self._segments.items()}
@@ -235,19 +207,9 @@ class Port:
         else:
             self._to_node.enter(datagram)
 
-    def counters(self, direction: Direction) -> PortCounters:
-        line = self.line(direction)
-        return PortCounters(
-            node=self.node.name,
-            direction=direction,
-            sent_frames=line.sent,
-            sent_bytes=line.sent_bytes,
-            delay_line_dropped_frames=line.delay_line_dropped,
-            queue_dropped_frames=line.queue_dropped,
-            cut_dropped_frames=self._cut_dropped if direction is Direction.TO_NODE else 0,
-            backlog_frames=line.backlog,
-            duplicated_frames=line.duplicated,
-        )
+    def counters(self, direction: Direction) -> Counters:
+        cut_dropped = self._cut_dropped if direction is Direction.TO_NODE else 0
+        return {"node": self.node.name, "direction": direction.value} | self.line(direction).counters(cut_dropped)
 
     def _make_line(self, direction: Direction, seed: int, forward: Callable[[Datagram], object]) -> Line[Datagram]:
         rng = Random(f"{seed}/{self.node.name}/{direction.value}")  # noqa: S311 (repeatable, not secret)
@@ -314,17 +276,18 @@ class _Segment:
         else:
             self._switch(datagram, origin)
 
-    def bus_counters(self) -> BusCounters | None:
+    def bus_counters(self) -> Counters:
+        """Empty without a bus."""
         bus = self._bus
         if bus is None:
-            return None
-        return BusCounters(
-            partition=self.partition.name,
-            sent_frames=bus.sent,
-            sent_bytes=bus.sent_bytes,
-            queue_dropped_frames=bus.queue_dropped,
-            backlog_frames=bus.backlog,
-        )
+            return {}
+        return {
+            "partition": self.partition.name,
+            "sent_frames": bus.sent,
+            "sent_bytes": bus.sent_bytes,
+            "queue_dropped_frames": bus.queue_dropped,
+            "backlog_frames": bus.backlog,
+        }
 
     def _has_passed(self, passage: _Passage) -> None:
         self._switch(passage.datagram, passage.origin)
@@ -362,19 +325,8 @@ class _LinkEnd:
         else:
             self.line.enter(datagram)
 
-    def counters(self) -> LinkCounters:
-        line = self.line
-        return LinkCounters(
-            link=self._link.name,
-            from_partition=self._here,
-            sent_frames=line.sent,
-            sent_bytes=line.sent_bytes,
-            delay_line_dropped_frames=line.delay_line_dropped,
-            queue_dropped_frames=line.queue_dropped,
-            cut_dropped_frames=self._cut_dropped,
-            backlog_frames=line.backlog,
-            duplicated_frames=line.duplicated,
-        )
+    def counters(self) -> Counters:
+        return {"link": self._link.name, "from_partition": self._here} | self.line.counters(self._cut_dropped)
 
 
 class _Router:

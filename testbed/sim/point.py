@@ -13,6 +13,8 @@ from __future__ import annotations
 import pickle
 import time
 import traceback
+from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,14 +27,19 @@ from analysis.checks import judgement
 from analysis.checks.linear import View, check_view, view_of
 from analysis.checks.properties import Incarnation, Property, Verdict
 from analysis.metrics import call_cost, measures, membership, offered, ordering_cost, ordering_records, sweep_rows
+from analysis.metrics.offered import FROM_NODE, TO_NODE, Flow, Load, Sent, Window
+from analysis.network.conservation import MULTICAST_BIT, ip_number
 from node.host.workload import WorkloadKind
 from node.registry import PROTOCOLS
-from testbed.run import health
-from testbed.sim.meter import LoadMeter
+from node.trace import Event
+from node.wire import Flag, Message
+from testbed.run import manifest
+from testbed.sim.network import Datagram
 from testbed.sim.simulation import START_NS, IncarnationRun, Simulation, simulate
 from testbed.spec.faults import Cut, Heal
 from testbed.spec.given import given
 from testbed.spec.values import Experiment
+from topologies.model import MULTICAST_GROUP, Node, Topology
 
 GROUP = 1
 """Nobody else is on these wires."""
@@ -105,7 +112,6 @@ def _properties(
     promises: tuple[str, ...],
     names: Mapping[int, str],
 ) -> dict[str, Any]:
-    """The promised properties, as summary.json has them."""
     findings = check_view(view, [Property(name) for name in promises if name in _KNOWN])
     bounded = judgement.bounded(findings, undrained=undrained(experiment, simulation))
     return judgement.property_entries(bounded, promises, names)
@@ -121,19 +127,13 @@ def undrained(experiment: Experiment, simulation: Simulation) -> str:
 
 def doubts(experiment: Experiment, simulation: Simulation) -> list[str]:
     """Reasons why the numbers must not be trusted: a sender that the protocol held up did not offer the load."""
-    return health.judge(
+    return manifest.judge(
         cpu_busy_ratio=0.0,
         steal_ratio=0.0,
-        lag_max_ns=max(
-            (incarnation.lag_max_ns for incarnation in simulation.incarnations if _was_at_work(incarnation)), default=0
-        ),
+        # A paused member was behind on purpose.
+        lag_max_ns=max((one.lag_max_ns for one in simulation.incarnations if not one.was_paused), default=0),
         saturating=any(one.kind is WorkloadKind.SATURATING for one in experiment.workloads.values()),
     )
-
-
-def _was_at_work(incarnation: IncarnationRun) -> bool:
-    """Who was paused was behind on purpose."""
-    return not incarnation.was_paused
 
 
 def _broken(error: Exception) -> dict[str, Any]:
@@ -143,6 +143,106 @@ def _broken(error: Exception) -> dict[str, Any]:
     nothing = dict.fromkeys(("messages", "latency", "ordering", "calls", "load"))
     judged = {"properties": {}, "expect": [], "invalid": [], "verdict": Verdict.FAIL.value, "reasons": [sentence]}
     return nothing | judged
+
+
+_What = tuple[str, int, int]
+"""Class, kind, inner kind."""
+
+_EVERYBODY, _NEIGHBOURS = -1, -2
+
+
+class LoadMeter:
+    """A tap that counts what a group puts on the wire from the start until `until_ns` (exclusive): the load as
+    analysis.metrics.offered computes it from a capture.
+
+    Of a datagram it keeps one small number: what it was. Datagrams of one incarnation are numbered in the order in
+    which they are sent, from 1 on, so the number of a SEND record's datagram leads to what the record does not say.
+    """
+
+    def __init__(self, topology: Topology, *, until_ns: int) -> None:
+        self._nodes = tuple(topology.nodes())
+        self._near_groups = [part.multicast_group for part in topology.partitions for _ in part.nodes]
+        """By member index."""
+        self._until_ns = until_ns
+        self._received = [0] * len(self._nodes)
+        self._flowed: dict[tuple[int, int], list[int]] = {}
+        """Datagrams and bytes, by source and destination: a member, _EVERYBODY or _NEIGHBOURS."""
+        self._codes: dict[tuple[int, int], array[int]] = {}
+        """What each datagram of each incarnation was: a place in `_whats`."""
+        self._whats: dict[_What, int] = {}
+        self._message: Message | None = None
+        self._code = 0
+
+    def frame(self, port: Node, inbound: bool, at_ns: int, datagram: Datagram) -> None:
+        """As `testbed.sim.network.Tap` says."""
+        if at_ns >= self._until_ns or datagram.is_trace:
+            return
+        if not inbound:
+            self._received[port.index] += 1
+            return
+        message = datagram.message
+        if message is not self._message:  # the datagrams of one multicast follow each other
+            assert message is not None
+            self._message = message
+            self._code = self._whats.setdefault(_what(message), len(self._whats))
+        destination = datagram.destination
+        source = datagram.source.index
+        if destination is not None:
+            flow = (source, destination.index)
+        else:
+            flow = (source, _NEIGHBOURS if datagram.is_near else _EVERYBODY)
+        try:
+            counts = self._flowed[flow]
+        except KeyError:
+            counts = self._flowed[flow] = [0, 0]
+        counts[0] += 1
+        counts[1] += datagram.size_bytes
+        incarnation = (source, datagram.incarnation)
+        try:
+            self._codes[incarnation].append(self._code)
+        except KeyError:
+            self._codes[incarnation] = array("H", (self._code,))
+
+    def load(self, incarnations: Iterable[IncarnationRun]) -> Load:
+        """All that was counted; `incarnations`: all of the simulation, with their records."""
+        return Load(Window(START_NS, self._until_ns), self._flows(), self._sent(incarnations))
+
+    def _flows(self) -> list[Flow]:
+        addresses = [ip_number(node.ip) for node in self._nodes]
+        group = ip_number(MULTICAST_GROUP)
+        sent: list[Flow] = []
+        for (source, target), (datagrams, wire_bytes) in self._flowed.items():
+            if target == _EVERYBODY:
+                eth_dst, ip_dst = MULTICAST_BIT, group
+            elif target == _NEIGHBOURS:
+                eth_dst, ip_dst = MULTICAST_BIT, ip_number(self._near_groups[source])
+            else:
+                eth_dst, ip_dst = 0, addresses[target]
+            sent.append(Flow(source, FROM_NODE, eth_dst, ip_dst, datagrams, wire_bytes))
+        return sent + [Flow(node, TO_NODE, 0, addresses[node], count, 0) for node, count in enumerate(self._received)]
+
+    def _sent(self, incarnations: Iterable[IncarnationRun]) -> list[Sent]:
+        datagrams: Counter[int] = Counter()
+        messages: Counter[int] = Counter()
+        for codes in self._codes.values():
+            datagrams.update(codes)
+        for incarnation in incarnations:
+            codes = self._codes.get((incarnation.member, incarnation.incarnation), array("H"))
+            firsts = (row[8] for row in incarnation.records if row[0] == Event.SEND and row[6] < self._until_ns)
+            messages.update(codes[transmission - 1] for transmission in firsts)
+        return [Sent(*what, datagrams[code], messages[code]) for what, code in self._whats.items()]
+
+
+def _what(message: Message) -> _What:
+    """A copy of something sent before is a retransmission whatever it carries, as in analysis.metrics.tables."""
+    flags = message.flags
+    if flags & Flag.RETRANSMISSION:
+        name = "retransmission"
+    elif flags & Flag.DUMMY:
+        name = "dummy"
+    else:
+        name = "control" if flags & Flag.CONTROL else "application"
+    return name, int(message.kind), int(message.inner)
 
 
 RUNS_PER_CORE = 8

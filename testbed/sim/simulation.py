@@ -27,28 +27,9 @@ from node.registry import PROTOCOLS
 from testbed.run.nodes import FIRST_JOINER, configuration
 from testbed.sim.engine import Engine
 from testbed.sim.member import Ending, IncarnationRun, Member, Observer
-from testbed.sim.network import BusCounters, Datagram, LinkCounters, Network, PortCounters, Tap
-from testbed.spec.faults import (
-    ClockShift,
-    Crash,
-    Cut,
-    Deaf,
-    Fault,
-    Heal,
-    Impair,
-    ImpairLink,
-    Join,
-    Leave,
-    LinkDirection,
-    NodeFault,
-    Pause,
-    Recover,
-    Restart,
-    Resume,
-    Slow,
-    blocked_after,
-    blocked_links_after,
-)
+from testbed.sim.network import Counters, Datagram, Network, Tap
+from testbed.spec import faults
+from testbed.spec.faults import Cut, Fault, Heal, LinkDirection, NodeFault, blocked_after, blocked_links_after
 from testbed.spec.values import Experiment
 from topologies.model import Node, NodeName
 
@@ -96,9 +77,9 @@ class Simulation:
     phases: Phases
     faults: tuple[Mapping[str, Any], ...]
     """Lines as in faults.jsonl."""
-    counters: tuple[PortCounters, ...]
-    link_counters: tuple[LinkCounters, ...]
-    bus_counters: tuple[BusCounters, ...]
+    counters: list[Counters]
+    link_counters: list[Counters]
+    bus_counters: list[Counters]
     is_silent: bool
     """Whether nothing would ever have happened any more: no timer is armed and no frame under way."""
     events: int
@@ -181,20 +162,20 @@ class _World:
         self._incarnations: list[IncarnationRun] = []
         self._faults: list[Mapping[str, Any]] = []
         self._perform: dict[type[Fault], Callable[[Any], Mapping[str, Any] | None]] = {
-            Impair: self._impair,
-            ImpairLink: self._impair_link,
+            faults.Impair: self._impair,
+            faults.ImpairLink: self._impair_link,
             Cut: self._block,
             Heal: self._block,
-            Crash: self._crash,
-            Restart: self._restart,
-            Pause: self._pause,
-            Resume: self._resume,
-            Join: self._join,
-            Leave: self._leave,
-            Slow: self._slow,
-            Deaf: self._deafen,
-            ClockShift: self._shift_clock,
-            Recover: self._recover,
+            faults.Crash: self._each(Member.crash),
+            faults.Restart: self._restart,
+            faults.Pause: self._each(Member.pause),
+            faults.Resume: self._each(_resume),
+            faults.Join: self._join,
+            faults.Leave: self._leave,
+            faults.Slow: lambda fault: self._each(lambda one: one.slow(fault.cpu_ratio))(fault),
+            faults.Deaf: lambda fault: self._each(lambda one: one.deafen(fault.buffer_bytes))(fault),
+            faults.ClockShift: self._shift_clock,
+            faults.Recover: self._recover,
         }
 
     def run(self, on_progress: Callable[[int], None] | None, linger_ns: int) -> Simulation:
@@ -262,8 +243,7 @@ class _World:
     def _stop(self) -> None:
         for member in self._alive():
             member.slow(None)
-            if member.is_paused:
-                member.resume()
+            _resume(member)
         for member in self._alive():
             member.stop()
 
@@ -274,7 +254,7 @@ class _World:
     # Nodes.
 
     def _return(self, node: Node) -> None:
-        """This member is no longer in the group: the same process goes on as its next incarnation."""
+        """The member was excluded or has left: the same process goes on as its next incarnation."""
         before = self._members[node.name]
         self._joins_again.discard(node.name)
         if before.incarnation.ending is None:
@@ -328,11 +308,11 @@ class _World:
         if self._on_fault is not None:
             self._on_fault(line)
 
-    def _impair(self, fault: Impair) -> None:
+    def _impair(self, fault: faults.Impair) -> None:
         for name, impairment in fault.settings:
             self._network.impair(self._experiment.topology.node(name), fault.direction, impairment)
 
-    def _impair_link(self, fault: ImpairLink) -> None:
+    def _impair_link(self, fault: faults.ImpairLink) -> None:
         for name, impairment in fault.settings:
             link = self._experiment.topology.link(name)
             origin = link.a if fault.direction is LinkDirection.THERE else link.b
@@ -344,12 +324,15 @@ class _World:
         self._network.block([(node(sender), node(receiver)) for sender, receiver in pairs])
         self._network.block_links(blocked_links_after(plan, fault))
 
-    def _crash(self, fault: Crash) -> None:
-        for member in self._targets(fault):
-            member.crash()
+    def _each(self, act: Callable[[Member], object]) -> Callable[[NodeFault], None]:
+        def perform(fault: NodeFault) -> None:
+            for member in self._targets(fault):
+                act(member)
 
-    def _restart(self, fault: Restart) -> None:
-        """Those that are down; the plan restarts no other."""
+        return perform
+
+    def _restart(self, fault: faults.Restart) -> None:
+        """Only those that are down: a plan restarts no other."""
         nodes = [self._experiment.topology.node(name) for name in fault.targets]
         incarnations = [self._members[node.name].incarnation for node in nodes]
         down = [
@@ -361,7 +344,7 @@ class _World:
         for member in started:
             member.start(self._engine.now_ns)
 
-    def _join(self, fault: Join) -> None:
+    def _join(self, fault: faults.Join) -> None:
         for name in fault.targets:
             node, member = self._experiment.topology.node(name), self._members.get(name)
             if member is None:
@@ -371,8 +354,8 @@ class _World:
             if member.host.has_left:
                 self._return(node)
 
-    def _leave(self, fault: Leave) -> dict[str, Any]:
-        """Which of them cannot, and why."""
+    def _leave(self, fault: faults.Leave) -> dict[str, Any]:
+        """The reasons of those that cannot leave."""
         refused: dict[str, Any] = {}
         for member in self._targets(fault):
             try:
@@ -381,40 +364,28 @@ class _World:
                 refused[self._nodes[member.incarnation.member].name] = {"refused": str(error)}
         return refused
 
-    def _pause(self, fault: Pause) -> None:
-        for member in self._targets(fault):
-            member.pause()
-
-    def _resume(self, fault: Resume) -> None:
-        for member in self._targets(fault):
-            if member.is_paused:
-                member.resume()
-
-    def _slow(self, fault: Slow) -> None:
-        for member in self._targets(fault):
-            member.slow(fault.cpu_ratio)
-
-    def _deafen(self, fault: Deaf) -> None:
-        for member in self._targets(fault):
-            member.deafen(fault.buffer_bytes)
-
-    def _shift_clock(self, fault: ClockShift) -> None:
+    def _shift_clock(self, fault: faults.ClockShift) -> None:
         for member in self._targets(fault):
             member.shift_clock(fault.id, step_ns=fault.step_ns, drift_ppm=fault.drift_ppm)
 
-    def _recover(self, fault: Recover) -> None:
+    def _recover(self, fault: faults.Recover) -> None:
         for member in self._targets(fault):
-            if fault.what == Slow.kind:
+            if fault.what == faults.Slow.kind:
                 member.slow(None)
-            elif fault.what == Deaf.kind:
+            elif fault.what == faults.Deaf.kind:
                 member.deafen(None)
             else:
                 member.right_clock(fault.ends)
 
     def _targets(self, fault: NodeFault) -> list[Member]:
-        """Those of its targets that live; nobody can do anything to the others."""
+        """The living ones of a fault's targets; nothing can be done to the others."""
         members = [self._members[name] for name in fault.targets]
         return [member for member in members if member.incarnation.ending is None]
+
+
+def _resume(member: Member) -> None:
+    if member.is_paused:
+        member.resume()
 
 
 class _Configurations:

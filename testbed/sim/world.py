@@ -18,8 +18,7 @@ from typing import Any
 from collector.records import CaptureError
 from netem.errors import FabricError
 from node.errors import LocalError
-from testbed.cli.console import Console, Stage
-from testbed.run.interrupt import Interrupt, held_back
+from testbed.cli.console import Console, Interrupt, Stage, held_back
 from testbed.run.manifest import collect as collect_versions
 from testbed.run.manifest import counted, doubts, said
 from testbed.run.store import RunDirectory, StoreError
@@ -122,9 +121,9 @@ class SimulatedWorld:
             self._manifest["nodes"] = [
                 node_entry(incarnation, self._topology) for incarnation in simulation.incarnations
             ]
-            self._manifest["counters"] = [_plain(entry) for entry in simulation.counters]
-            self._manifest["link_counters"] = [_plain(entry) for entry in simulation.link_counters]
-            self._manifest["bus_counters"] = [_plain(entry) for entry in simulation.bus_counters]
+            self._manifest["counters"] = simulation.counters
+            self._manifest["link_counters"] = simulation.link_counters
+            self._manifest["bus_counters"] = simulation.bus_counters
             self._manifest["infrastructure_drops"] = {}
             # No load of this machine can reach virtual time: there is nothing to measure, and null says so.
             lag_max_ns = totals(simulation)["lag_max_ns"]
@@ -210,8 +209,3 @@ class _Progress:
     def speed(self, now_ns: int) -> float:
         """Virtual seconds in one of ours."""
         return (now_ns - START_NS) / 1e9 / max(time.monotonic() - self._began_s, 1e-9)
-
-
-def _plain(counters: Any) -> dict[str, Any]:
-    """Counters as the manifest has them."""
-    return {name: getattr(value, "value", value) for name, value in dataclasses.asdict(counters).items()}

@@ -29,9 +29,7 @@ from testbed.spec.values import (
     Claim,
     Experiment,
     ProtocolChoice,
-    RateChange,
     SweepAxis,
-    Workload,
     WrongClock,
 )
 from topologies import dump
@@ -49,9 +47,7 @@ __all__ = [
     "KernelOption",
     "ProtocolChoice",
     "ProtocolEntry",
-    "RateChange",
     "SweepAxis",
-    "Workload",
     "World",
     "WrongClock",
     "expand_sweep",
@@ -84,6 +80,11 @@ def loads(
 ) -> Experiment:
     """Read an experiment from memory; `folder` is where relative paths begin. Raises InputError."""
     return _resolved(reads(text, source), folder, protocols)
+
+
+def from_block(block: dict[str, Value], source: str, *, protocols: Mapping[str, ProtocolEntry]) -> Experiment:
+    """The experiment of the value of a file that there is not. Raises InputError."""
+    return _resolved(Document(source=source, text="", value=block, lines={(): 1}), None, protocols)
 
 
 def find(name_or_path: str | Path) -> Path:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, ClassVar, TypeAlias
 
 from topologies.dump import as_json, changed_fields, spelled
@@ -270,6 +271,44 @@ class Recover(NodeFault):
 
     def __str__(self) -> str:
         return f"{NodeFault.__str__(self)} from {self.what}"
+
+
+def halves(nodes: Sequence[NodeName]) -> tuple[tuple[NodeName, ...], tuple[NodeName, ...]]:
+    """Two groups; the first is the greater one when the number is odd. Raises ValueError for fewer than two nodes."""
+    if len(nodes) < 2:
+        raise ValueError("halves need at least two nodes")
+    middle = (len(nodes) + 1) // 2
+    return tuple(nodes[:middle]), tuple(nodes[middle:])
+
+
+def ways(nodes: Sequence[NodeName], count: int) -> tuple[tuple[NodeName, ...], ...]:
+    """`count` groups of consecutive nodes, sizes as equal as can be. Raises ValueError when a group would be empty."""
+    if not 2 <= count <= len(nodes):
+        raise ValueError(f"{len(nodes)} nodes cannot be cut into {count} groups: give 2 to {len(nodes)}")
+    size, more = divmod(len(nodes), count)
+    starts = [number * size + min(number, more) for number in range(count + 1)]
+    return tuple(tuple(nodes[start:end]) for start, end in pairwise(starts))
+
+
+def bridged(nodes: Sequence[NodeName]) -> tuple[tuple[NodeName, ...], tuple[NodeName, ...]]:
+    """Two groups that share the node in the middle: it hears all of them. Raises ValueError for fewer than three."""
+    if len(nodes) < 3:
+        raise ValueError("a bridge needs at least three nodes")
+    middle = len(nodes) // 2
+    return tuple(nodes[: middle + 1]), tuple(nodes[middle:])
+
+
+def ring(nodes: Sequence[NodeName], reach: int = 1) -> frozenset[tuple[NodeName, NodeName]]:
+    """Each node hears only the `reach` nodes on either side of it, in the order given, the ends joined."""
+    if reach < 1:
+        raise ValueError("in a ring a node hears at least its neighbours: reach must be 1 or more")
+    count = len(nodes)
+    return frozenset(
+        (nodes[one], nodes[other])
+        for one in range(count)
+        for other in range(count)
+        if min((one - other) % count, (other - one) % count) > reach
+    )
 
 
 def blocked_after(faults: Sequence[Fault], fault: Cut | Heal) -> frozenset[tuple[NodeName, NodeName]]:

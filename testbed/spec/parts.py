@@ -11,18 +11,17 @@ from typing import Any, Protocol, get_type_hints
 from analysis.expression import Expression, ExpressionError, misnamed, parse, summary_names
 from node.errors import LocalError
 from node.host.node_clock import MAX_DRIFT_PPM
-from node.host.workload import WorkloadKind
+from node.host.workload import RateChange, Workload, WorkloadKind
 from testbed.spec import rate_churn as rate_churn
 from testbed.spec.faults import ClockShift, Crash, Fault, Recover
 from testbed.spec.program import ProgramChoice
 from testbed.spec.raw import Parameter, RawClaim, RawExperiment, RawUnrest, RawWorkload
-from testbed.spec.values import Claim, ProtocolChoice, RateChange, RateChurn, Workload, WrongClock
+from testbed.spec.values import Claim, ProtocolChoice, RateChurn, WrongClock
 from topologies.formats import units
 from topologies.formats.errors import did_you_mean
 from topologies.formats.units import format_duration, format_size, shown
 from topologies.formats.yaml_source import Document, KeyPath
-from topologies.model import NodeName, Topology
-from topologies.select import SelectError, select, specificity
+from topologies.model import NodeName, SelectError, Topology, select, specificity
 
 MIN_SIZE_BYTES = 8
 """The stamp that every payload begins with (node.trace.APPLICATION_STAMP)."""
@@ -305,12 +304,12 @@ def _workload(block: RawWorkload, duration_ns: int, document: Document, at: KeyP
 
 
 def _rate_changes(block: RawWorkload, duration_ns: int, document: Document, at: KeyPath) -> tuple[RateChange, ...]:
-    events = tuple(RateChange(at_ns=event.at, rate_per_s=event.rate) for event in block.events)
+    events = tuple(RateChange(after_ns=event.at, rate_per_s=event.rate) for event in block.events)
     for before, after in itertools.pairwise(events):
-        if after.at_ns <= before.at_ns:
+        if after.after_ns <= before.after_ns:
             raise document.error((*at, "events"), "expected rate changes in the order of their times, each time once")
-    if events and events[-1].at_ns > duration_ns:
-        late = f"{format_duration(events[-1].at_ns)} lies after the end of the workload"
+    if events and events[-1].after_ns > duration_ns:
+        late = f"{format_duration(events[-1].after_ns)} lies after the end of the workload"
         raise document.error((*at, "events"), f"{late} at {format_duration(duration_ns)}")
     return events
 

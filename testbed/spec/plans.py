@@ -44,7 +44,7 @@ class Status(enum.Enum):
     """Not there yet, or it has left."""
 
 
-_TRANSITIONS: dict[type[NodeFault], tuple[Status, Status]] = {
+TRANSITIONS: dict[type[NodeFault], tuple[Status, Status]] = {
     Crash: (Status.RUNNING, Status.CRASHED),
     Restart: (Status.CRASHED, Status.RUNNING),
     Pause: (Status.RUNNING, Status.PAUSED),
@@ -53,7 +53,7 @@ _TRANSITIONS: dict[type[NodeFault], tuple[Status, Status]] = {
     Leave: (Status.RUNNING, Status.ABSENT),
 }
 _ENDS: dict[type[NodeFault], type[NodeFault]] = {Crash: Restart, Pause: Resume, Leave: Join}
-NODE_FAULTS: dict[str, type[NodeFault]] = {one.kind: one for one in _TRANSITIONS}
+NODE_FAULTS: dict[str, type[NodeFault]] = {one.kind: one for one in TRANSITIONS}
 
 
 class Plan(Protocol):
@@ -264,7 +264,7 @@ class NodePlan:
         return self._happen(_ENDS[self.kind], timeline, now)
 
     def _happen(self, kind: type[NodeFault], timeline: Timeline, now: Now) -> Fault:
-        needed, status = _TRANSITIONS[kind]
+        needed, status = TRANSITIONS[kind]
         for target in self.targets:
             found, since_ns = timeline.status.get(target, (Status.RUNNING, 0))
             if found is not needed:

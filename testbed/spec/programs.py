@@ -17,8 +17,7 @@ from testbed.spec.raw_program import GRACE_NS, READY_WITHIN_NS, RawFrom, RawProg
 from topologies.formats.errors import did_you_mean
 from topologies.formats.units import shown
 from topologies.formats.yaml_source import Document, KeyPath
-from topologies.model import NodeName, Topology
-from topologies.select import SelectError, select
+from topologies.model import NodeName, SelectError, Topology, select
 
 MAX_NAME = 200
 """Of a file."""

@@ -16,9 +16,10 @@ import math
 from collections.abc import Mapping, Sequence
 from random import Random
 
+from node.host.workload import RateChange, Workload
 from testbed.run.nodes import derive_seed
 from testbed.spec.timeline import replay
-from testbed.spec.values import Experiment, RateChange, RateChurn, Workload
+from testbed.spec.values import Experiment, RateChurn
 from topologies.model import NodeName
 
 MAX_CHANGES = 100_000
@@ -78,6 +79,6 @@ def rate_changes(
         begin(end_ns, place)
         calm.append(name)  # only now, so that the next is another
     return {
-        name: tuple(RateChange(at_ns=at_ns, rate_per_s=rate) for at_ns, rate in sorted(changes.items()))
+        name: tuple(RateChange(after_ns=at_ns, rate_per_s=rate) for at_ns, rate in sorted(changes.items()))
         for name, changes in rates.items()
     }

@@ -26,7 +26,7 @@ from topologies.formats.schema import (
     whole,
 )
 from topologies.formats.units import shown
-from topologies.raw import RawNetwork, RawPort
+from topologies.load import RawNetwork, RawPort
 
 MAX_SEED = 2**63 - 1
 MAX_SEEDS = 1000

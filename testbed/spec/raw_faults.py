@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, TypeAlias
 from pydantic import Field
 
 from topologies.formats.schema import Drift, Duration, Offset, OneOrMany, Ratio, RawBlock, Size, Text, choice, whole
-from topologies.raw import RawImpairment
+from topologies.load import RawImpairment
 
 MAX_GROUPS = 1000
 
@@ -26,7 +26,7 @@ class FaultDirection(enum.Enum):
 
 
 class CutShape(enum.Enum):
-    """Well-known cuts (netem.faults)."""
+    """Well-known cuts (testbed.spec.faults)."""
 
     HALVES = "halves"
     RING = "ring"

@@ -10,10 +10,9 @@ from dataclasses import replace
 from random import Random
 from typing import NoReturn
 
-from netem import faults
 from node.host.node_clock import MAX_DRIFT_PPM
 from testbed.run.nodes import derive_seed
-from testbed.spec.faults import Cut, Fault, Join, LinkDirection
+from testbed.spec.faults import Cut, Fault, Join, LinkDirection, bridged, halves, ring, ways
 from testbed.spec.generators import Chaos, Churn, Flap, Interval, TooManyError
 from testbed.spec.plans import (
     NODE_FAULTS,
@@ -44,8 +43,7 @@ from testbed.spec.values import Experiment
 from topologies.formats.schema import validated
 from topologies.formats.units import format_drift, format_duration
 from topologies.formats.yaml_source import Document, KeyPath
-from topologies.model import Direction, NodeName, Topology
-from topologies.select import SelectError, select, select_link
+from topologies.model import Direction, NodeName, SelectError, Topology, select, select_link
 
 CPU_MIN_RATIO = 0.001
 """The kernel gives no less of a core (netem.runtimes.cgroups)."""
@@ -369,7 +367,7 @@ class _Reader:
         named = f"{shape.value} of {len(nodes)} node{'s' if len(nodes) > 1 else ''}"
         try:
             if shape is CutShape.RING:
-                return CutPlan(pairs=tuple(sorted(faults.ring(nodes, block.reach or 1))), shape=named)
+                return CutPlan(pairs=tuple(sorted(ring(nodes, block.reach or 1))), shape=named)
             return CutPlan(groups=self._groups(shape, nodes, block.count), shape=named)
         except ValueError as error:
             self._fail(str(error), *key)
@@ -379,11 +377,11 @@ class _Reader:
     ) -> tuple[tuple[NodeName, ...], ...]:
         """Raises ValueError when there are too few nodes."""
         if shape is CutShape.HALVES:
-            return faults.halves(nodes)
+            return halves(nodes)
         if shape is CutShape.WAYS:
-            return faults.ways(nodes, count or 0)
+            return ways(nodes, count or 0)
         if shape is CutShape.BRIDGE:
-            return faults.bridged(nodes)
+            return bridged(nodes)
         others = tuple(node.name for node in self._topology.nodes() if node.name not in nodes)
         return (*((node,) for node in nodes), *((others,) if others else ()))
 

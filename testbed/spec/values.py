@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.expression import Expression, Unknown, condition, evaluate, parse
-from node.host.workload import WorkloadKind
+from node.host.workload import Workload
 from testbed.spec.faults import Fault
 from testbed.spec.program import ProgramChoice
 from testbed.spec.raw import Dissemination, KernelOption, Parameter, World
@@ -22,28 +22,6 @@ class ProtocolChoice:
 
     name: str
     parameters: Mapping[str, Parameter]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RateChange:
-    """From `at_ns` after the start of the workload on, another rate."""
-
-    at_ns: int
-    rate_per_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
-    """What one node's application sends. `size_bytes` is the payload of a message; without meaning when silent.
-
-    `instants_ns` are a scheduled workload's, ascending, counted from the start of the workload.
-    """
-
-    kind: WorkloadKind
-    rate_per_s: float
-    size_bytes: int
-    events: tuple[RateChange, ...] = ()
-    instants_ns: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,10 +18,12 @@ from typing import Any
 
 import pytest
 
-from analysis.capture.parse import decode_frames, decode_trace, map_capture, parse_blocks, read_interfaces
+from analysis.capture.decode import decode_frames, decode_trace
+from analysis.capture.source import inspect
 from collector import index
-from collector.blocks import Packet, Reader, summarise
+from collector.parse import map_capture, parse_blocks, read_interfaces, read_statistics
 from collector.records import PortDirection
+from tests.collector import strict
 from tests.collector.captures import TRACE_PORT, datagram, trace_datagram, udp_frame
 from tests.collector.conftest import IFINDEX_BASE, Wires
 
@@ -64,9 +66,8 @@ class Collector:
     def end(self) -> int:
         return self.process.wait(WAIT_S)
 
-    def packets(self) -> list[Packet]:
-        with Reader(self.path) as reader:
-            return list(reader)
+    def packets(self) -> list[strict.Packet]:
+        return strict.read(self.path)
 
     def close(self) -> None:
         self.process.kill()
@@ -136,10 +137,9 @@ def test_head_of_the_file_and_closing_status(start: Start, wires: Wires, tmp_pat
     wires.send("eth0", _frames(0, 10))
     stopped = collector.stop()
     collector.end()
-    summary = summarise(collector.path)
-    assert summary.problem == ""
-    assert [port.name for port in summary.ports] == ["p1/n1", "p1/n2"]
-    comment = summary.section.metadata
+    state = inspect(collector.path)
+    assert (state.problem, state.interface_names) == ("", ("p1/n1", "p1/n2"))
+    comment, statistics = state.metadata, read_statistics(collector.path, read_interfaces(collector.path))
     assert (comment["run"], comment["group"]) == ("test", 7)
     assert set(comment["clock"]) == {"monotonic_ns", "realtime_ns"}
     offset = time.time_ns() - time.monotonic_ns()
@@ -147,9 +147,9 @@ def test_head_of_the_file_and_closing_status(start: Start, wires: Wires, tmp_pat
         assert abs(clock["realtime_ns"] - clock["monotonic_ns"] - offset) < 10**6
     assert abs(stopped["clock_step_ns"]) < 10**6
     assert stopped["bytes"] == collector.path.stat().st_size
-    assert [item.delivered for item in summary.statistics] == [10, 0]
-    assert [item.received for item in summary.statistics] == [10, 0]
-    assert summary.statistics[0].dropped == 0
+    assert [item.delivered for item in statistics.values()] == [10, 0]
+    assert [item.received for item in statistics.values()] == [10, 0]
+    assert statistics[0].dropped == 0
 
 
 def test_columns_of_a_real_capture(start: Start, wires: Wires) -> None:
@@ -313,9 +313,10 @@ def test_drops_are_counted_not_hidden(start: Start, wires: Wires) -> None:
     assert stopped["freezes"] > 0
     assert stopped["frames"] + stopped["kernel_dropped_frames"] == 4000
     assert stopped["complete"]
-    summary = summarise(collector.path)
-    assert summary.frames == stopped["frames"]
-    assert summary.statistics[0].dropped == stopped["kernel_dropped_frames"]
+    assert inspect(collector.path).frames == stopped["frames"]
+    assert (
+        read_statistics(collector.path, read_interfaces(collector.path))[0].dropped == stopped["kernel_dropped_frames"]
+    )
 
 
 def test_a_killed_collector_leaves_a_readable_file(start: Start, wires: Wires) -> None:
@@ -359,7 +360,7 @@ def test_a_full_disk_ends_the_recording_and_keeps_it(start: Start, wires: Wires,
         "No space left on device; free some space and run again"
     )
     assert not stopped["complete"]
-    summary = summarise(collector.path)
+    summary = inspect(collector.path)
     assert (summary.frames, summary.problem) == (kept, "")
     assert [p.data for p in collector.packets()] == frames[:kept]
 
@@ -393,7 +394,7 @@ def test_a_broken_output_pipe_still_closes_the_file(wires: Wires, tmp_path: Path
     _, errors = process.communicate(timeout=WAIT_S)
     assert process.returncode == 1
     assert errors == b""
-    assert (summarise(path).frames, summarise(path).problem) == (10, "")
+    assert (inspect(path).frames, inspect(path).problem) == (10, "")
 
 
 def test_two_collectors_see_the_same_frames(start: Start, wires: Wires, tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from analysis.capture.parse import decode_frames, map_capture, parse_blocks, read_interfaces, split
+from analysis.capture.decode import decode_frames
+from collector.parse import map_capture, parse_blocks, read_interfaces, split
 from collector.records import PortDirection
 from tests.collector.captures import datagram, udp_frame
 from tests.collector.conftest import Wires

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.capture.parse import map_capture, parse_blocks, read_interfaces
 from collector import index
-from collector.blocks import CutOffError, Packet, Reader, summarise
+from collector.parse import map_capture, parse_blocks, read_interfaces, read_sections, read_statistics
 from collector.pcapng import MARK_BYTES, PcapngWriter, Port
 from collector.records import CaptureError, Frames
+from tests.collector import strict
 from tests.collector.captures import START_NS, traffic
 
 PORTS = (
@@ -56,12 +56,7 @@ def _write(path: Path, *batches: list[bytes], comment: str = '{"run": "test"}') 
     return writer
 
 
-def _read(path: Path) -> list[Packet]:
-    with Reader(path) as reader:
-        return list(reader)
-
-
-def _assert_frames(packets: list[Packet], frames: list[bytes]) -> None:
+def _assert_frames(packets: list[strict.Packet], frames: list[bytes]) -> None:
     assert [p.data for p in packets] == frames
     for number, p in enumerate(packets):
         expected = (START_NS + 1000 * number, number % len(PORTS), 1 + number % 2, len(frames[number]) + 5)
@@ -80,7 +75,7 @@ def test_what_goes_in_comes_out(
     batches = [[bytes((place + size) % 251 for place in range(size)) for size in group] for group in groups]
     path = tmp_path_factory.mktemp("write") / "a.pcapng"
     assert _write(path, *batches).close()
-    _assert_frames(_read(path), [frame for batch in batches for frame in batch])
+    _assert_frames(strict.read(path), [frame for batch in batches for frame in batch])
 
 
 def test_head_and_statistics(tmp_path: Path) -> None:
@@ -89,23 +84,23 @@ def test_head_and_statistics(tmp_path: Path) -> None:
     assert writer.frames == 31
     assert writer.recorded.tolist() == [11, 10, 10]
     assert writer.close(received=np.array([12, 10, 10]), dropped_frames=7)
-    summary = summarise(path)
-    assert summary.problem == ""
-    assert summary.section.metadata == {"run": "test"}
-    assert summary.section.application == "Orderbed collector"
-    assert [port.name for port in summary.ports] == [port.name for port in PORTS]
-    assert {port.resolution for port in summary.ports} == {9}
-    assert [item.received for item in summary.statistics] == [12, 10, 10]
-    assert [item.delivered for item in summary.statistics] == [11, 10, 10]
-    assert [item.dropped for item in summary.statistics] == [7, None, None]
-    assert "all ports together" in summary.statistics[0].comment
+    (head,) = read_sections(path)
+    statistics = read_statistics(path, head)
+    assert head.section.metadata == {"run": "test"}
+    assert head.section.application == "Orderbed collector"
+    assert list(head.interfaces.names) == [port.name for port in PORTS]
+    assert {port.resolution for port in head.interfaces.ports} == {9}
+    assert [item.received for item in statistics.values()] == [12, 10, 10]
+    assert [item.delivered for item in statistics.values()] == [11, 10, 10]
+    assert [item.dropped for item in statistics.values()] == [7, None, None]
+    assert "all ports together" in statistics[0].comment
 
 
 def test_file_is_whole_after_every_write_and_before_close(tmp_path: Path) -> None:
     path = tmp_path / "a.pcapng"
     writer = PcapngWriter(path, PORTS)
     for round_ in range(5):
-        assert len(_read(path)) == 10 * round_
+        assert len(strict.read(path)) == 10 * round_
         assert path.stat().st_size == writer.bytes
         writer.write(*_batch(traffic(10)))
     assert writer.close()
@@ -115,7 +110,7 @@ def test_no_frames_at_all(tmp_path: Path) -> None:
     path = tmp_path / "a.pcapng"
     writer = _write(path, [])
     assert writer.close()
-    assert _read(path) == []
+    assert strict.read(path) == []
     known = index.read(path)
     assert known.marks == ()
     assert known.end is not None
@@ -149,7 +144,7 @@ def test_index_marks_are_block_boundaries_and_complete(tmp_path: Path) -> None:
     assert before_close.end is None
     assert writer.close()
     known = index.read(path)
-    packets = _read(path)
+    packets = strict.read(path)
     assert known.first_offset == packets[0].block
     assert before_close.marks == known.marks
     assert [packets[mark.frames].block for mark in known.marks] == [mark.offset for mark in known.marks]
@@ -199,7 +194,7 @@ def test_no_room_at_any_byte_keeps_every_whole_frame(tmp_path: Path) -> None:
     frames = traffic(12)
     reference = tmp_path / "reference.pcapng"
     assert _write(reference, frames).close()
-    starts = [p.block for p in _read(reference)]
+    starts = [p.block for p in strict.read(reference)]
     ends = [*starts[1:], index.read(reference).end.offset]  # type: ignore[union-attr]
     for limit in range(starts[0], ends[-1], 7):
         path = tmp_path / f"{limit}.pcapng"
@@ -212,10 +207,9 @@ def test_no_room_at_any_byte_keeps_every_whole_frame(tmp_path: Path) -> None:
             writer.write(*_batch(frames))
         assert writer.frames == kept
         assert not writer.close()
-        _assert_frames(_read(path), frames[:kept])
-        with Reader(path) as reader:
-            list(reader)
-            assert sum(item.delivered or 0 for item in reader.statistics) == kept
+        _assert_frames(strict.read(path), frames[:kept])
+        statistics = read_statistics(path, read_interfaces(path)).values()
+        assert sum(item.delivered or 0 for item in statistics) == kept
 
 
 def test_no_room_for_the_statistics_leaves_the_frames(tmp_path: Path) -> None:
@@ -224,7 +218,7 @@ def test_no_room_for_the_statistics_leaves_the_frames(tmp_path: Path) -> None:
     with _file_size_limit(writer.bytes + 20):
         assert not writer.close()
     assert "recording stopped after 12 frames" in writer.problem
-    _assert_frames(_read(path), traffic(12))
+    _assert_frames(strict.read(path), traffic(12))
 
 
 def test_index_that_cannot_grow_does_not_stop_the_capture(tmp_path: Path) -> None:
@@ -232,7 +226,7 @@ def test_index_that_cannot_grow_does_not_stop_the_capture(tmp_path: Path) -> Non
     index.path_of(path).symlink_to("/dev/full")
     writer = _write(path, traffic(12))
     assert writer.close()
-    _assert_frames(_read(path), traffic(12))
+    _assert_frames(strict.read(path), traffic(12))
 
 
 def _tshark(path: Path, *fields: str) -> list[list[str]]:
@@ -293,18 +287,3 @@ def test_our_own_parser_reads_it_through_the_index(tmp_path: Path) -> None:
     assert not frames.problem
     assert head.interfaces.names == tuple(port.name for port in PORTS)
     assert head.section.metadata == {"run": "test"}
-
-
-def test_reader_of_a_file_cut_anywhere_never_gives_a_broken_frame(tmp_path: Path) -> None:
-    path = tmp_path / "a.pcapng"
-    assert _write(path, traffic(9)).close()
-    whole = path.read_bytes()
-    cut_path = tmp_path / "cut.pcapng"
-    for cut in range(12, len(whole), 3):
-        cut_path.write_bytes(whole[:cut])
-        try:
-            packets = _read(cut_path)
-        except CutOffError as error:
-            packets = []
-            assert error.byte <= cut
-        _assert_frames(packets, traffic(9)[: len(packets)])

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.capture.parse import batches, map_capture, read_sections
 from collector import walk as walk_module
 from collector.blocks import Layout
+from collector.parse import batches, map_capture, read_sections
 from collector.walk import walk, walk_even
 from tests.collector.captures import block, packet, pcap, pcapng, traffic
 

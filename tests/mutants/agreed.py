@@ -11,8 +11,8 @@ from operator import attrgetter
 
 from node.core import Closing, Submission
 from node.effects import Effect
-from node.group.prefix import Prefix
 from node.protocols.abcast import AbcastCore, AbcastParameters, _Stream
+from node.protocols.prefix import Prefix
 from node.wire import Kind, Message
 from tests.mutants.cores import over_group
 from tests.mutants.recorded import Recorded

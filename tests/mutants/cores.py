@@ -6,7 +6,7 @@ A mutant overrides as little as the bug is. Its docstring says what is wrong; th
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from node.clocks import LamportClock
@@ -21,10 +21,9 @@ from node.protocols.mutex import MutexCore, MutexParameters, Request
 from node.protocols.sequencer import SequencerCore, SequencerParameters
 from node.registry import PROTOCOLS
 from node.reliable import ReliableCore, ReliableParameters, view_of
-from node.reliable.rtt import RoundTrip
 from node.reliable.stream import IncomingStream, OutgoingStream
 from node.wire import Kind, Message
-from testbed.fuzz.stack import Stack
+from testbed.fuzz.explore import OverIdealChannels
 from tests.node.cluster import MILLISECOND, SECOND, Build
 
 RELIABLE = ReliableParameters(window=64, suspect_after_ns=2 * SECOND)
@@ -68,7 +67,7 @@ def cbcast(kind: type[CbcastCore] = CbcastCore) -> Build:
 
 def bare_cbcast(kind: type[CbcastCore] = CbcastCore) -> Build:
     """Over nothing: for networks that only duplicate."""
-    return lambda us, seed: Stack(lower=Bare(us), upper=kind(membership=us, parameters=CbcastParameters()))
+    return lambda us, seed: OverIdealChannels(us, kind(membership=us, parameters=CbcastParameters()))
 
 
 def lamport(clock: type[LamportClock] = LamportClock, kind: type[LamportCore] = LamportCore) -> Build:
@@ -120,13 +119,6 @@ class Plain(Core):
         kind = Kind.RELIABLE_DATA
         message = self._us.message(kind, seq=self._last, inner=submission.inner, payload=submission.payload)
         return [Multicast(message=message), Deliver.of(message)]
-
-
-class Bare(Plain):
-    """Hands up what comes as it comes."""
-
-    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
-        return [Deliver.of(message)]
 
 
 class Flood(Plain):
@@ -232,13 +224,11 @@ class Hoarder(ReliableCore):
 class GivesUpStream(IncomingStream):
     """Passes over what has not come when it is asked for."""
 
-    def ask(
-        self, now_ns: int, round_trip: RoundTrip, *, burst: int, pause_ns: int, holders: int = 1
-    ) -> tuple[list[int], int, bool]:
-        for number in self.missing():
+    def missing(self) -> Iterator[int]:
+        for number in super().missing():
             self.buffered[number] = Message(kind=Kind.RELIABLE_DATA, origin=0, incarnation=1, seq=number, words=(0,))
         self.position = self.known
-        return [], now_ns + SECOND, False
+        return iter(())
 
 
 class GivesUp(ReliableCore):

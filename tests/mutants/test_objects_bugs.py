@@ -9,16 +9,15 @@ from dataclasses import replace
 
 import pytest
 
-from node.objects import machine
-from node.objects.agenda import Agenda
-from node.objects.book import Book
-from node.objects.context import Context
-from node.objects.entries import CallId, Key
-from node.objects.holds import Holds
-from node.objects.local import LocalCore
-from node.objects.log import LogCore
-from node.objects.order import Order
-from node.objects.records import Record
+from node.objects.log.book import Book
+from node.objects.log.entries import CallId, Key
+from node.objects.log.records import Order, Record
+from node.objects.manager import machine
+from node.objects.manager.agenda import Agenda
+from node.objects.manager.context import Context
+from node.objects.manager.holds import Holds
+from node.objects.manager.local import LocalCore
+from node.objects.manager.machine import LogCore
 from node.protocols.amoeba import AmoebaCore
 from testbed.fuzz.draw import draw
 from testbed.fuzz.judge import judge

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from testbed.run.health import CpuTimes
+from testbed.run.manifest import CpuTimes
 
 STEAL_RATIO, BUSY_RATIO, LATE_MS = 0.01, 0.6, 0.1
 """Above one of these, late frames are the machine's and not the delay line's."""

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import itertools
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 import pytest
 
-from netem import faults
-from netem.faults import Pairs
 from netem.network import EmulatedNetwork, KernelOption
+from testbed.spec.faults import Cut, bridged, halves, ring, ways
 from tests.netem.wired import FAR_KINDS, NEAR_KINDS, Group, gather, possible, probe_all, topology, without
 from topologies.model import PROTOCOL_PORT, Direction, NodeName, Topology
 
@@ -53,17 +53,28 @@ def named(*short: str) -> tuple[NodeName, ...]:
     return tuple(NodeName(name) for name in short)
 
 
+Pairs: TypeAlias = frozenset[tuple[NodeName, NodeName]]
+
+
+def split(*groups: Sequence[NodeName]) -> Pairs:
+    return Cut(id=0, at_ns=0, groups=tuple(map(tuple, groups))).blocked_pairs()
+
+
+def one_way(senders: Sequence[NodeName], receivers: Sequence[NodeName]) -> Pairs:
+    return frozenset((one, other) for one in senders for other in receivers if one != other)
+
+
 CUTS: dict[str, Pairs] = {
-    "two halves": faults.split(faults.halves(NAMES)),
-    "three ways": faults.split(faults.ways(NAMES, 3)),
-    "one node alone": faults.isolate([NAMES[0]], NAMES),
-    "one way, near": faults.one_way(named("p1/n1"), named("p1/n2")),
-    "one way, over two routers": faults.one_way(named("p1/n1"), named("p3/n2")),
-    "one way, from everybody": faults.one_way(NAMES, named("p2/n1")),
-    "a bridge": faults.bridge(NAMES),
-    "a ring": faults.ring(NAMES),
-    "overlapping": faults.split([NAMES[:4], NAMES[2:6]]) | faults.one_way([NAMES[6]], [NAMES[0]]),
-    "everybody from everybody": faults.split([[name] for name in NAMES]),
+    "two halves": split(*halves(NAMES)),
+    "three ways": split(*ways(NAMES, 3)),
+    "one node alone": split(NAMES[:1], NAMES[1:]),
+    "one way, near": one_way(named("p1/n1"), named("p1/n2")),
+    "one way, over two routers": one_way(named("p1/n1"), named("p3/n2")),
+    "one way, from everybody": one_way(NAMES, named("p2/n1")),
+    "a bridge": split(*bridged(NAMES)),
+    "a ring": ring(NAMES),
+    "overlapping": split(NAMES[:4], NAMES[2:6]) | one_way([NAMES[6]], [NAMES[0]]),
+    "everybody from everybody": split(*([name] for name in NAMES)),
 }
 
 
@@ -97,7 +108,7 @@ def test_a_cut_replaces_the_one_before(group: Group) -> None:
 
 
 def test_what_a_cut_drops_is_counted_at_the_port_it_was_for(group: Group) -> None:
-    group.network.block(faults.one_way(named("p1/n1"), named("p1/n2")))
+    group.network.block(one_way(named("p1/n1"), named("p1/n2")))
     before = {(c.node, c.direction): c.cut_dropped_frames for c in group.network.counters()}
     for _ in range(25):
         group["p1/n1"].udp.sendto(b"x", (group["p1/n2"].node.ip, 9))
@@ -153,7 +164,7 @@ def test_thirty_nodes_in_two_halves_at_once(tmp_path_factory: pytest.TempPathFac
         group = gather(network)
         everything = possible(wanted)
         assert heard(group, everything) == everything
-        pairs = faults.split(faults.halves(names))
+        pairs = split(*halves(names))
         change = network.block(pairs)
         assert len(pairs) == 450
         assert change.effective_ns - change.issued_ns < 300_000_000

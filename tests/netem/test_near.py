@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from netem import faults
 from netem.network import EmulatedNetwork, KernelOption
 from node.host.config import Address
 from node.host.endpoint import Endpoint
 from testbed.run.nodes import MULTICAST_TTL
-from testbed.sim.frames import Framer
+from testbed.sim.capture import Framer
 from tests.netem.wired import Group, gather, inside, topology
 from topologies.model import MULTICAST_GROUP, PROTOCOL_PORT, Bus, Direction, Node, NodeName
 
@@ -152,7 +151,7 @@ def test_who_joins_the_group_of_another_segment_gets_nothing_of_it(nodes: Nodes)
 
 def test_a_cut_stops_it_between_neighbours_and_is_counted(nodes: Nodes) -> None:
     nodes.open(has_multicast=True)
-    nodes.group.network.block(faults.one_way([NodeName(P1[0])], [NodeName(P1[1])]))
+    nodes.group.network.block(frozenset({(NodeName(P1[0]), NodeName(P1[1]))}))
     before = cut_at(nodes.group, P1[1])
     for _ in range(25):
         nodes.near(P1[0], b"cut")

@@ -25,7 +25,7 @@ def test_every_port_has_a_cable_two_trees_a_cut_and_ways_in_and_out(kernel: Kern
     network = topology(3, to_node=DELAY)
     made = plan.plan_carrier(network, kernel)
     if kernel is Kernel.HOST:  # there the port's own device comes with the node
-        made = (*made, *(step for node in network.nodes() for step in plan.plan_node(network, node, kernel)))
+        made = (*made, *(step for node in network.nodes() for step in plan.plan_nodes(network, [node], kernel)))
     for node in network.nodes():
         inner, outer, port = plan.inner_end(node), plan.outer_end(node), plan.port_on_carrier(node, kernel)
         trees = {step.device: step.impairment for step in made if isinstance(step, steps.BuildTree)}
@@ -44,7 +44,7 @@ def test_names_fit_the_kernel_and_names_and_indexes_are_unique_in_their_namespac
     network = topology(10, 10, 10, links=[(1, 2), (2, 3)], bus=Bus(rate_bps=10_000_000))
     made = [*plan.plan(network, kernel)]
     for node in network.nodes():
-        made += plan.plan_node(network, node, kernel)
+        made += plan.plan_nodes(network, [node], kernel)
     seen: Counter[tuple[Side, str, str | int]] = Counter()
     for step in made:
         if isinstance(step, steps.AddCable | steps.AddBridge | steps.AddShaper):
@@ -78,7 +78,7 @@ def test_a_thread_takes_the_frames_of_each_port_of_a_guest_once_it_is_up() -> No
 
 
 def test_ipv6_is_off_in_a_namespace_before_its_first_device_appears() -> None:
-    made = plan.plan_node(topology(2), topology(2).node("p1/n1"), Kernel.UML)
+    made = plan.plan_nodes(topology(2), [topology(2).node("p1/n1")], Kernel.UML)
     off = next(number for number, step in enumerate(made) if isinstance(step, steps.SetSysctls))
     cable = next(number for number, step in enumerate(made) if isinstance(step, steps.AddCable))
     assert ("net/ipv6/conf/default/disable_ipv6", "1") in made[off].settings  # type: ignore[union-attr]
@@ -88,7 +88,7 @@ def test_ipv6_is_off_in_a_namespace_before_its_first_device_appears() -> None:
 def test_a_node_knows_every_neighbour_so_that_it_never_asks() -> None:
     network = topology(3, 1, links=[(1, 2)])
     node = network.node("p1/n2")
-    made = plan.plan_node(network, node, Kernel.UML)
+    made = plan.plan_nodes(network, [node], Kernel.UML)
     known = {ip: mac for step in made if isinstance(step, steps.AddNeighbours) for ip, mac in step.known}
     partition = network.partition("p1")
     others = {other.ip: other.mac for other in partition.nodes if other is not node}
@@ -96,7 +96,7 @@ def test_a_node_knows_every_neighbour_so_that_it_never_asks() -> None:
 
 
 def test_one_partition_needs_no_router() -> None:
-    made = (*plan.plan(topology(4), Kernel.UML), *plan.plan_node(topology(4), topology(4).node("p1/n1"), Kernel.UML))
+    made = (*plan.plan(topology(4), Kernel.UML), *plan.plan_nodes(topology(4), [topology(4).node("p1/n1")], Kernel.UML))
     assert not [step for step in made if isinstance(step, steps.MakeNamespaces | steps.RouteMulticast)]
     assert not [step for step in made if isinstance(step, steps.AddRoute) and step.gateway]
 
@@ -160,7 +160,7 @@ def test_a_tree_sits_where_its_direction_says(direction: Direction) -> None:
 @pytest.mark.parametrize("kernel", list(Kernel))
 def test_every_step_describes_itself_in_one_line(kernel: Kernel) -> None:
     network = topology(2, 2, links=[(1, 2)], bus=Bus(rate_bps=10_000_000), to_node=DELAY)
-    made = [*plan.plan(network, kernel), *plan.plan_node(network, network.node("p1/n1"), kernel)]
+    made = [*plan.plan(network, kernel), *plan.plan_nodes(network, [network.node("p1/n1")], kernel)]
     lines = [plan.describe(step) for step in made]
     assert all(line and "\n" not in line and len(line) < 250 for line in lines)
     assert any("delay_ns=5000000" in line for line in lines)

@@ -26,8 +26,8 @@ from node.errors import DropReason, RemoteError
 from node.host.config import parse
 from node.host.host import Host
 from node.objects.addresses import Addressing, GroupId, Operation, Reference
-from node.objects.context import Context
-from node.objects.machine import MachineCore
+from node.objects.manager.context import Context
+from node.objects.manager.machine import MachineCore
 from node.packing import pack
 from node.registry import PROTOCOLS, ProtocolEntry
 from node.trace import STAMP_SIZE, Level, decode_stamp

@@ -24,9 +24,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis.capture.decode import decode_frames
-from analysis.capture.parse import map_capture, parse_blocks, read_interfaces
+from collector.parse import map_capture, parse_blocks, read_interfaces
 from testbed.paths import ROOT
-from testbed.sim.frames import Framer
+from testbed.sim.capture import Framer
 from tests.parity.cases import CASES, text
 from tests.testbed.orderbed_command import manifest_of, orderbed
 from topologies import load

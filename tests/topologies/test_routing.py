@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topologies import shapes
-from topologies.model import Topology
-from topologies.routing import multicast_children, next_hop, unreachable
+from topologies.model import Topology, multicast_children, next_hop, unreachable
 
 
 @st.composite

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from topologies import shapes
-from topologies.select import SelectError, select, select_link, specificity
+from topologies.model import SelectError, select, select_link, specificity
 
 TOPOLOGY = shapes.star(2, 12, name="pair")
 

@@ -125,65 +125,36 @@ def test_arithmetic_does_not_round() -> None:
     assert units.parse_duration("0.000000003 s") == 3
 
 
-@given(NOT_NEGATIVE)
-def test_duration_round_trip(duration_ns: int) -> None:
-    assert units.parse_duration(units.format_duration(duration_ns)) == duration_ns
-
-
-@given(st.integers(min_value=-units.MAX_VALUE, max_value=units.MAX_VALUE))
-def test_offset_round_trip(offset_ns: int) -> None:
-    assert units.parse_offset(units.format_duration(offset_ns)) == offset_ns
-
-
-@given(st.integers(min_value=1, max_value=units.MAX_VALUE))
-def test_rate_round_trip(rate_bps: int) -> None:
-    assert units.parse_rate(units.format_rate(rate_bps)) == rate_bps
-
-
-@given(NOT_NEGATIVE)
-def test_size_round_trip(size_bytes: int) -> None:
-    assert units.parse_size(units.format_size(size_bytes)) == size_bytes
-
-
-@given(st.floats(min_value=1e-9, max_value=1.0) | st.just(0.0))
-def test_ratio_round_trip(ratio: float) -> None:
-    assert units.parse_ratio(units.format_ratio(ratio)) == ratio
-
-
-@given(st.floats(min_value=1.0, max_value=1e9))
-def test_burst_round_trip(frames: float) -> None:
-    assert units.parse_burst(units.format_frames(frames)) == frames
-
-
-@given(st.floats(min_value=1e-6, max_value=1e9) | st.just(0.0))
-def test_event_rate_round_trip(rate_per_s: float) -> None:
-    assert units.parse_event_rate(units.format_event_rate(rate_per_s)) == rate_per_s
-
-
-@given(st.floats(min_value=-1e6, max_value=1e6).filter(lambda drift: drift == 0 or abs(drift) > 1e-9))
-def test_drift_round_trip(drift_ppm: float) -> None:
-    assert units.parse_drift(units.format_drift(drift_ppm)) == drift_ppm
-
-
-@given(
-    st.one_of(
+@pytest.mark.parametrize(("parse", "write", "values"), [
+    (units.parse_duration, units.format_duration, NOT_NEGATIVE),
+    (units.parse_offset, units.format_duration, st.integers(min_value=-units.MAX_VALUE, max_value=units.MAX_VALUE)),
+    (units.parse_rate, units.format_rate, st.integers(min_value=1, max_value=units.MAX_VALUE)),
+    (units.parse_size, units.format_size, NOT_NEGATIVE),
+    (units.parse_ratio, units.format_ratio, st.floats(min_value=1e-9, max_value=1.0) | st.just(0.0)),
+    (units.parse_burst, units.format_frames, st.floats(min_value=1.0, max_value=1e9)),
+    (units.parse_event_rate, units.format_event_rate, st.floats(min_value=1e-6, max_value=1e9) | st.just(0.0)),
+    (units.parse_drift, units.format_drift,
+     st.floats(min_value=-1e6, max_value=1e6).filter(lambda drift: drift == 0 or abs(drift) > 1e-9)),
+    (units.parse_queue, units.format_queue, st.one_of(
         st.builds(QueueLimit, frames=st.integers(min_value=1, max_value=10**9)),
         st.builds(QueueLimit, size_bytes=st.integers(min_value=1, max_value=10**12)),
         st.just(QueueLimit()),
-    )
-)
-def test_queue_round_trip(queue: QueueLimit) -> None:
-    assert units.parse_queue(units.format_queue(queue)) == queue
+    )),
+])  # fmt: skip
+@given(data=st.data())
+def test_what_is_written_is_read_back(
+    parse: Callable[[object], object],
+    write: Callable[[object], str],
+    values: st.SearchStrategy[object],
+    data: st.DataObject,
+) -> None:
+    value = data.draw(values)
+    assert parse(write(value)) == value
 
 
 @pytest.mark.parametrize(
     ("text", "formatted"),
-    [
-        ("1500 us", "1.5 ms"),
-        ("90 s", "90 s"),
-        ("999 ns", "999 ns"),
-        ("0 s", "0 ns"),
-    ],
+    [("1500 us", "1.5 ms"), ("90 s", "90 s"), ("999 ns", "999 ns"), ("0 s", "0 ns")],
 )
 def test_formats_in_the_largest_fitting_unit(text: str, formatted: str) -> None:
     assert units.format_duration(units.parse_duration(text)) == formatted
@@ -198,22 +169,14 @@ def test_formats_sizes_in_the_shorter_way() -> None:
 ANYTHING = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.text())
 
 
+PARSERS = [
+    units.parse_duration, units.parse_offset, units.parse_rate, units.parse_size, units.parse_ratio,
+    units.parse_frames, units.parse_burst, units.parse_queue, units.parse_event_rate, units.parse_drift,
+]  # fmt: skip
+
+
 @given(ANYTHING)
-@pytest.mark.parametrize(
-    "parse",
-    [
-        units.parse_duration,
-        units.parse_offset,
-        units.parse_rate,
-        units.parse_size,
-        units.parse_ratio,
-        units.parse_frames,
-        units.parse_burst,
-        units.parse_queue,
-        units.parse_event_rate,
-        units.parse_drift,
-    ],
-)
+@pytest.mark.parametrize("parse", PARSERS)
 def test_anything_is_read_or_refused_in_one_line(parse: Callable[[object], object], anything: object) -> None:
     try:
         parse(anything)

@@ -23,10 +23,10 @@ from collections.abc import Awaitable, Callable
 from itertools import zip_longest
 from typing import NamedTuple
 
-from node.objects.export import Remote, export
-from node.objects.lists import ObjectList
-from node.objects.programs.program import Program, Setting
-from node.objects.space import Space
+from node.objects.api.export import Remote, export
+from node.objects.api.groups import ObjectList
+from node.objects.api.space import Space
+from node.objects.programs import Program, Setting
 from node.parameters import require
 from node.trace import Timed
 

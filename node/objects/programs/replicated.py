@@ -25,11 +25,11 @@ from functools import partial
 from typing import TypeVar
 
 from node.effects import Report
-from node.objects.errors import CallError
-from node.objects.export import Remote, export
-from node.objects.groups import RGroup
-from node.objects.programs.program import Program, Setting
-from node.objects.space import Space
+from node.objects.api.errors import CallError
+from node.objects.api.export import Remote, export
+from node.objects.api.groups import RGroup
+from node.objects.api.space import Space
+from node.objects.programs import Program, Setting
 from node.parameters import require
 from node.trace import CallReport, Timed
 

@@ -68,8 +68,8 @@ from node.protocols.sequencer import SequencerParameters
 from node.protocols.timewarp.core import TimeWarpParameters
 from node.protocols.timewarp.execution import Command, Execution, Outcome, ServiceParameters
 from node.reliable.parameters import ReliableParameters
-from node.reliable.rtt import Timers
 from node.trace import Level, Notice
+from node.transport import Timers
 from node.wire import Flag, Kind, Message
 
 MILLISECOND = 1_000_000

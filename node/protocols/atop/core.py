@@ -14,7 +14,7 @@ Messages, argument and parameters: docs/protocols/atop.md.
      turn    when nothing has been delivered for `dummy_after_ns`, and the order needs numbers of ours;
      weight  at the end of a window in which we sent nothing: a least number keeps our weight above 0.
 6. [not in the paper] `close` delivers all of the cut as if all streams ended there. Of an excluded sender it drops each
-   message that may lack a cause, and all later ones of that sender (node/group/prefix.py).
+   message that may lack a cause, and all later ones of that sender (node/protocols/prefix.py).
 
 Deviations. The bookkeeper is the first member of the view; the next view replaces it. Windows do not slide: T begins
 with the first message after rest, and one with fewer messages than members goes on for another T. At the end of each
@@ -42,7 +42,6 @@ from typing import ClassVar
 from node.core import Closing, Membership, Submission, ViewCore
 from node.effects import Deliver, Effect, Multicast, Report, Timer
 from node.errors import DropReason, LocalError, RemoteError
-from node.group.prefix import Prefix, Walk
 from node.parameters import require
 from node.protocols.atop.order import Draws, Item, Order
 from node.protocols.atop.policy import (
@@ -55,8 +54,9 @@ from node.protocols.atop.policy import (
     pack_weights,
     unpack_weights,
 )
+from node.protocols.prefix import Prefix, Walk
 from node.reliable.parameters import ReliableParameters
-from node.reliable.rtt import Timers
+from node.transport import Timers
 from node.wire import MAX_DATAGRAM, WORD_SIZE, Flag, Kind, Message
 
 MILLISECOND = 1_000_000

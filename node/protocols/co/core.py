@@ -37,10 +37,9 @@ from node.parameters import require
 from node.protocols.co.codec import MAX_NUMBER, VIEW_SHIFT, Layout, StateWords
 from node.protocols.co.repair import Holding, is_behind
 from node.protocols.co.state import Acceptance, CoState, Pdu, Service
-from node.reliable.rtt import RoundTrip, Timers
-from node.reliable.stream import Requests, Retransmissions
-from node.reliable.stream import retransmission as again
 from node.trace import Notice
+from node.transport import Requests, Retransmissions, RoundTrip, Timers, TransportParameters
+from node.transport import retransmission as again
 from node.wire import Flag, Kind, Message
 
 MILLISECOND = 1_000_000
@@ -57,8 +56,9 @@ RET = "ret"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoParameters:
-    """Times in ns. W, H and BUF are the paper's; all members must have the same three."""
+class LoParameters(TransportParameters):
+    """Times in ns. W, H and BUF are the paper's; all members must have the same three. Without
+    `heartbeat_at_rest` it keeps the paper's silence."""
 
     window: int = 64
     """W: messages of one sender that not everybody has accepted."""
@@ -76,47 +76,22 @@ class LoParameters:
     """A gap may be a mere reordering: wait this long, at random between half and all, before asking ..."""
     ret_per_member_ns: int = 50_000
     """... and this longer for each member, so that a loss near the sender does not bring all questions at once."""
-    retry_first_ns: int = 100 * MILLISECOND
-    """Time-out of a RET before the round trip to its target is known; time until a silent member is asked. Afterwards
-    at least ..."""
-    retry_least_ns: int = 20 * MILLISECOND
-    """... this ..."""
-    retry_most_ns: int = 1000 * MILLISECOND
-    """... and at most this, for both."""
-    burst: int = 64
-    """Messages asked for, and sent again, at a time."""
     trace_stages: bool = False
     """Whether each stage of each message is reported (ACCEPTED, PREACKNOWLEDGED, ACKNOWLEDGED), and the most messages
     in the buffers (RESIDENT)."""
-    suspect_after_ns: int = 10_000 * MILLISECOND
-    """Longest crash, pause or cut that counts as a mere silence: the group layer suspects a member that is silent for
-    longer."""
-    heartbeat_at_rest: bool = True
-    """Whether members watch each other while nobody sends; False is the paper's silence. The group layer reads it."""
 
     def __post_init__(self) -> None:
+        TransportParameters.__post_init__(self)
         require(1 <= self.window <= 65536, f"window must lie between 1 and 65536 messages, not {self.window}")
-        require(1 <= self.burst <= 1024, f"burst must lie between 1 and 1024 messages, not {self.burst}")
         require(1 <= self.longest_bytes <= 65536, f"longest_bytes must lie in 1..65536, not {self.longest_bytes}")
         require(self.buffer_bytes <= MAX_NUMBER, f"buffer_bytes must not exceed {MAX_NUMBER}, not {self.buffer_bytes}")
         require(self.buffer_bytes >= 2 * self.longest_bytes, "buffer_bytes must hold a message of each of the members")
-        for name in ("state_ns", "ret_delay_ns", "retry_least_ns"):
-            require(getattr(self, name) >= 100_000, f"{name} must be at least 100000 ns, not {getattr(self, name)}")
-        for name in ("state_per_member_ns", "spread_ns", "ret_per_member_ns"):
-            require(getattr(self, name) >= 0, f"{name} must not be negative")
-        require(
-            self.retry_least_ns <= self.retry_first_ns <= self.retry_most_ns,
-            "retry_least_ns, retry_first_ns and retry_most_ns must ascend",
-        )
+        self.require_times("state_ns", "ret_delay_ns")
+        self.require_times("state_per_member_ns", "spread_ns", "ret_per_member_ns", least_ns=0)
         require(
             self.suspect_after_ns >= 8 * self.state_ns,
             "suspect_after_ns must be at least eight times state_ns: a member needs the time to answer",
         )
-
-    @property
-    def uniform(self) -> bool:
-        """Delivery waits until all have accepted what the deliverer had, in any case."""
-        return False
 
     def require_members(self, members: int) -> None:
         """LocalError unless a group of that size can run."""

@@ -26,8 +26,8 @@ virtual_time.py there.
    commands.
 
 FINAL is uniform in the view: a round makes final only what all members have. So messages need no word of a Prefix
-(node/group/prefix.py): each final cause of a message is in every cut. OPTIMISTIC promises nothing; what was submitted
-after an optimistic delivery can outlive that if both senders are excluded.
+(node/protocols/prefix.py): each final cause of a message is in every cut. OPTIMISTIC promises nothing; what was
+submitted after an optimistic delivery can outlive that if both senders are excluded.
 
 Bounds. Submissions wait while `most_open` messages are not final here, and a message sends only when it is final while
 MOST_OPEN of ours are not. A member of which MOST_OPEN_ELSEWHERE are not final here is refused from there on.
@@ -56,8 +56,8 @@ from node.parameters import require
 from node.protocols.timewarp.execution import Command, Execution, Key, Outcome, ServiceParameters, Undone
 from node.protocols.timewarp.virtual_time import ENDLESS, RoundReport, Rounds
 from node.reliable.parameters import ReliableParameters
-from node.reliable.rtt import Timers
 from node.trace import Notice
+from node.transport import Timers
 from node.wire import Flag, Kind, Message
 
 MILLISECOND = 1_000_000

@@ -16,8 +16,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as T  # noqa: N812
 
 from analysis.capture import source
-from analysis.capture.parse import decode_frames, decode_trace, map_capture, parse_blocks, read_interfaces
+from analysis.capture.decode import decode_frames, decode_trace
 from analysis.errors import AnalysisError
+from collector.parse import map_capture, parse_blocks, read_interfaces
 from collector.records import FRAME_ROW, TRACE_ROW
 from tests.analysis.runs import MadeRun, ordered
 

@@ -13,11 +13,11 @@ import pytest
 from pyspark.sql import types as T  # noqa: N812
 
 from analysis.capture import source
-from analysis.capture.parse import map_capture, read_interfaces, read_sections
 from analysis.capture.totals import totals
 from analysis.errors import AnalysisError
 from collector import index
 from collector.index import IndexKind, Mark
+from collector.parse import map_capture, read_interfaces, read_sections
 from collector.walk import walk
 from tests.collector.captures import (
     START_NS,

@@ -8,8 +8,7 @@ from typing import Any
 from analysis.checks import incarnations
 from analysis.checks.oracle import raw
 from analysis.checks.properties import Incarnation, MessageId
-from analysis.engine.staging import Staging
-from analysis.engine.tasks import Here
+from analysis.engine.tasks import Here, Staging
 from analysis.metrics.membership import courses, section, struck_ns
 from analysis.summary import _course
 from collector.records import EndReason, Event

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from analysis.report import reported
+from analysis.report.page import section
 from analysis.summary import analyze
 from node.trace import Event
+from tests.analysis.report.tables import facts
 from tests.analysis.runs import START_NS, Flag, Kind, MadeRun
 
 pytestmark = pytest.mark.spark
@@ -112,7 +113,7 @@ def test_delays_are_those_to_the_others(load: dict[str, Any]) -> None:
 
 
 def test_the_report_says_it_in_words(load: dict[str, Any]) -> None:
-    said = {fact.name: (fact.value, fact.note) for fact in reported.figures(load)}
+    said = facts(section("reported", load))
 
     assert said["Requests of the group"] == ("1.00 /s", "2 messages in 2.0 s")
     assert said["Messages on the wire within the load"][0] == "4"

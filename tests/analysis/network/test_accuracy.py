@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from analysis.capture import ingest as intake
-from analysis.capture.parse import read_interfaces
-from analysis.engine.staging import Staging
+from analysis.engine.tasks import Staging
 from analysis.network import accuracy
 from analysis.network.asked import Network, Strike, build
+from collector.parse import read_interfaces
 from tests.analysis.runs import CLOCK_OFFSET_NS, GROUP, START_NS, MadeRun
 from topologies.model import Impairment
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from analysis.checks.properties import Verdict
-from analysis.network import certificate
+from analysis.network import accuracy
 from analysis.network.asked import Network, Strike, build
 from analysis.network.realised import NEVER, Realised, Samples, independent_trials, measure, wilson
 from topologies import load
@@ -91,7 +91,7 @@ def to_n2(samples: Samples, net: Network | None = None) -> list[Realised]:
 
 
 def verdict(realised: Realised) -> tuple[Verdict, str]:
-    return certificate.judge(realised)
+    return accuracy.judge(realised)
 
 
 def test_delay_is_measured_exactly() -> None:

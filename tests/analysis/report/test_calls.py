@@ -11,11 +11,11 @@ from analysis.metrics import call_cost
 from analysis.metrics.calls import read_calls
 from analysis.report import rows as report_rows
 from analysis.report import terminal as text
-from analysis.report.calls import told
-from analysis.report.page import write_report
+from analysis.report.page import section, write_report
 from collector.records import CallReport, Timed
 from tests import report_runs
 from tests.analysis.checks.call_histories import ATOMIC, CallAuthor
+from tests.analysis.report.tables import facts, tables
 
 A, B = Incarnation(0, 1), Incarnation(1, 1)
 MILLISECOND = 1_000_000
@@ -40,25 +40,17 @@ def calls() -> dict[str, Any]:
 
 
 def test_rows_are_there_for_what_there_is() -> None:
-    shown = told({"calls": calls()})
-    assert shown is not None
-    assert [(row.name, row.calls, row.objects) for row in shown.kinds] == [
+    part = section("calls", {"calls": calls()})
+    shown, told = tables(part), facts(part)
+    assert [row[:3] for row in shown["Calls"]] == [
         ("Group calls", "1", "2.00"),
         ("Atomic group calls", "2", "1.50"),
+        ("In one sub-network", "3", "1.67"),
     ]
-    assert [row.name for row in shown.heights] == ["In one sub-network"]
-    facts = {fact.name: fact.value for fact in shown.facts}
-    assert facts["Messages on the wire for each call"] == "3.00"
-    assert facts["Atomic calls aborted"] == "1"
-    assert facts["Take-over of a master manager"] == "90.0 ms"
-    assert [(row.name, row.objects, row.median) for row in shown.timed] == [("Group call", "10", "7.00 ms")]
-
-
-def test_other_runs_have_no_such_section(tmp_path: Path) -> None:
-    page = write_report(report_runs.quickstart(tmp_path / "run")).read_text()
-
-    assert told({"calls": None}) is None
-    assert 'id="calls"' not in page
+    assert told["Messages on the wire for each call"][0] == "3.00"
+    assert told["Atomic calls aborted"][0] == "1"
+    assert told["Take-over of a master manager"][0] == "90.0 ms"
+    assert [row[:4] for row in shown["Times that the program measured"]] == [("Group call", "10", "1", "7.00 ms")]
 
 
 def test_the_page_and_the_terminal_show_it(tmp_path: Path) -> None:
@@ -66,19 +58,15 @@ def test_the_page_and_the_terminal_show_it(tmp_path: Path) -> None:
     report_runs.edit_json(run / "summary.json", {"calls": calls()})
     page = write_report(run).read_text()
 
-    assert 'id="calls"' in page
-    assert "Atomic group calls" in page
+    assert section("calls", {"calls": calls()}) in page
     assert 'href="#calls"' in page
     line = text.calls_line({"calls": calls()}).plain
     assert line.startswith("calls: 3 to 1.67 objects each, 1.00 ms until an object has it")
 
 
 def test_nonsense_in_a_summary_is_shown_as_nothing() -> None:
-    shown = told(
-        {"calls": {"by_kind": [1], "by_height": {"space": {"calls": "many"}}, "timed": [3, {}], "outcomes": 7}}
-    )
-    assert shown is not None
-    assert (shown.kinds, shown.heights) == ([], [])
+    odd = {"by_kind": [1], "by_height": {"space": {"calls": "many"}}, "timed": [3, {}], "outcomes": 7}
+    assert tables(section("calls", {"calls": odd}))["Calls"] == []
 
 
 def test_properties_of_members_are_left_out_where_messages_are_for_objects() -> None:

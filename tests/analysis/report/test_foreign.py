@@ -11,15 +11,17 @@ from rich.console import Console
 
 from analysis.network.asked import Strike, build
 from analysis.report import formatting as words
-from analysis.report import headline, reported
+from analysis.report import headline
 from analysis.report import rows as report_rows
 from analysis.report import terminal as text
 from analysis.report.files import read_run
+from analysis.report.page import section
 from analysis.report.time_axis import phases_of
 from analysis.spacetime import windows as spacetime_report
 from analysis.traffic import faults as traffic_faults
 from analysis.traffic.flows import UNNUMBERED, Conversation, Service, Talk
 from tests import report_runs
+from tests.analysis.report.tables import facts
 from topologies import load
 
 SECOND = 1_000_000_000
@@ -106,9 +108,9 @@ def test_a_program_beside_our_protocol_hides_neither(tmp_path: Path) -> None:
 
 def test_a_load_of_nothing_has_no_row() -> None:
     nothing = {"rate_per_s": 0.0, "submitted": 0, "seconds": 4.0, "messages": 0, "messages_by_kind": {"CO_DATA": 0}}
-    assert reported.figures({"load": nothing}) == []
-    asked = reported.figures({"load": nothing | {"rate_per_s": 1.0, "submitted": 4}})
-    assert [fact.name for fact in asked] == ["Requests of the group"]
+    assert section("reported", {"load": nothing}) == ""
+    asked = section("reported", {"load": nothing | {"rate_per_s": 1.0, "submitted": 4}})
+    assert list(facts(asked)) == ["Requests of the group"]
 
 
 def test_no_empty_lines_are_drawn(tmp_path: Path) -> None:

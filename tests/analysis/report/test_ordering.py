@@ -19,11 +19,12 @@ from analysis.report import ordering as report_ordering
 from analysis.report import plot_order
 from analysis.report import plots as plot
 from analysis.report.files import ROLLBACKS, read_run
-from analysis.report.ordering import MAX_EPOCHS, MAX_ESTIMATES, MEASURED, Rollbacks, costs_of, epochs_of, told
-from analysis.report.page import write_report
+from analysis.report.ordering import MAX_EPOCHS, MAX_ESTIMATES, MEASURED, Rollbacks, costs_of, epochs_of
+from analysis.report.page import section, write_report
 from analysis.report.plot_order import SETTLING, order_over_time, rollback_bins
 from analysis.report.time_axis import Phases, phases_of
 from tests import report_runs
+from tests.analysis.report.tables import facts, tables
 
 PHASES = Phases(load_end_s=20.0, drained_s=20.4, end_s=21.0, start_ns=report_runs.START_NS)
 NOTHING = Rollbacks(at_s=np.empty(0), undone=np.empty(0))
@@ -95,9 +96,7 @@ def test_a_name_without_room_is_left_out_and_still_said() -> None:
 def test_more_epochs_than_a_band_can_show_are_left_out_and_said() -> None:
     given = summary(*(epoch(number, "abcast", number) for number in range(MAX_EPOCHS + 50)))
     assert len(epochs_of(given)) == MAX_EPOCHS
-    section = told(given)
-    assert section is not None
-    assert section.epochs_left_out == 50
+    assert "50 more epochs stand in summary.json" in section("ordering", given)
 
 
 def test_roll_backs_become_bars_as_high_as_what_they_undid() -> None:
@@ -149,27 +148,26 @@ def test_a_run_whose_trace_is_gone_says_so_and_shows_the_rest(copy: Path) -> Non
     assert 'id="order-wide"' in page
 
 
-def test_a_run_that_reports_nothing_has_neither_band_nor_section(tmp_path: Path) -> None:
+def test_a_run_that_reports_nothing_has_no_band(tmp_path: Path) -> None:
     page = write_report(report_runs.quickstart(tmp_path / "run")).read_text()
     assert 'id="order-wide"' not in page
-    assert 'id="ordering"' not in page
     assert ROLLBACKS not in page
 
 
 def test_the_section_has_the_numbers(adaptive: Path) -> None:
-    section = told(read_run(adaptive).summary)
-    assert section is not None
-    facts = {fact.name: (fact.value, fact.note) for fact in section.facts}
-    assert facts["Cost of a message at a member"][0] == "2.41 ms"
-    assert facts["Roll-backs"] == ("320", "0.0267 for each message; each undid 3.31 executions")
-    assert facts["Changes of the protocol"][1].startswith("members differed for 29.4 ms at most")
-    assert [(row.name, row.per_second) for row in section.protocols] == [
+    part = section("ordering", read_run(adaptive).summary)
+    shown, told = tables(part), facts(part)
+    assert told["Cost of a message at a member"][0] == "2.41 ms"
+    assert told["Roll-backs"] == ("320", "0.0267 for each message; each undid 3.31 executions")
+    assert told["Changes of the protocol"][1].startswith("members differed for 29.4 ms at most")
+    by_protocol = shown["Ordering cost by protocol"]
+    assert [(row[0], row[4]) for row in by_protocol] == [
         ("ABCAST", "505 ms/s"),
         ("Time Warp", "141 ms/s"),
         ("Sequencer", "–"),
     ]
-    assert section.protocols[0].estimated == "525 ms/s (1.04 ×)"
-    assert [row.name for row in section.epochs][:2] == ["ABCAST", "Time Warp"]
+    assert by_protocol[0][5] == "525 ms/s (1.04 ×)"
+    assert [row[1] for row in shown["Epochs"]][:2] == ["ABCAST", "Time Warp"]
 
 
 def test_the_page_has_band_cost_and_section(adaptive: Path) -> None:
@@ -198,7 +196,7 @@ def test_no_section_stops_the_report(epochs: Any, series: Any, other: Any) -> No
     for given_ in (summary(*epochs, series=series, by_protocol=other), {"ordering": other}):
         drawn(given_)
         costs = costs_of(given_)
-        told(given_)
+        tables(section("ordering", given_))
         assert len(costs.estimated) <= MAX_ESTIMATES
         if len(costs.series):
             surface = plot.frame(20.0, 210, narrow=False)

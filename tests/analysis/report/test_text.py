@@ -145,7 +145,7 @@ def test_the_certificate_keeps_the_worst(passing: tuple[dict[str, Any], dict[str
     certificate = report_rows.accuracy(summary, phases_of(manifest))
     assert certificate.verdict is Verdict.UNKNOWN
     assert certificate.sentence == "11 of 12 intervals as asked, 1 cannot be told"
-    assert certificate.columns == ["delay", "jitter", "loss", "rate"]
+    assert list(certificate.columns) == ["delay", "jitter", "loss", "rate"]
     row = next(row for row in certificate.rows if row.node == "p1/n3" and row.interval == "4.0 to 9.0")
     assert row.cells["delay"].asked == "5"
     assert row.cells["loss"].asked == "10"

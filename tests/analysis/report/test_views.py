@@ -15,12 +15,12 @@ from analysis.checks.properties import VIEW_PROPERTIES, MessageId, Property
 from analysis.checks.witness import view
 from analysis.report import formatting as words
 from analysis.report import terminal as text
-from analysis.report.page import write_report
-from analysis.report.views import in_short, told
+from analysis.report.page import section, write_report
 from collector.records import EndReason, Event
 from tests import report_runs
 from tests.analysis.checks.view_histories import C2, NAMES, A, B, C, Story
 from tests.analysis.metrics.test_membership import told as membership_of
+from tests.analysis.report.tables import facts, tables
 
 
 @pytest.fixture
@@ -36,30 +36,29 @@ def views(tmp_path: Path) -> dict[str, Any]:
 
 
 def test_a_row_for_each_view_minority_and_transfer(views: dict[str, Any]) -> None:
-    shown = told({"views": json.loads(json.dumps(views))})
+    part = section("views", {"views": json.loads(json.dumps(views))})
+    shown, told = tables(part), facts(part)
 
-    assert shown is not None
-    assert [(row.number, row.reason, row.members, row.changed) for row in shown.views] == [
+    assert [row[:4] for row in shown["Views"]] == [
         ("1", "first", "p1/a, p1/b, p1/c", ""),
         ("2", "suspicion", "p1/a, p1/b", "− p1/c"),
         ("3", "suspicion", "p1/a, p1/b, p1/c (2)", "+ p1/c (2)"),
         ("4", "suspicion", "p1/a, p1/c (2)", "− p1/b"),
     ]
-    assert (shown.views[0].took, shown.views[1].took) == (words.MISSING, "3.00 ms")
-    assert [(row.member, row.heard) for row in shown.minorities] == [("p1/c", "1")]
-    assert shown.minorities[0].lasted.endswith(", to its end")
-    assert [(row.member, row.donor, row.size) for row in shown.transfers] == [("p1/c (2)", "p1/a", "9 B")]
-    assert [one[:2] for one in shown.ended] == [("p1/c", "excluded"), ("p1/b", "left")]
-    facts = {fact.name: fact.value for fact in shown.facts}
-    assert (facts["Views installed"], facts["Incarnations excluded"]) == ("4", "1")
+    assert [row[-1] for row in shown["Views"]][:2] == [words.MISSING, "3.00 ms"]
+    (minority,) = shown["Without a quorum"]
+    assert (minority[0], minority[2]) == ("p1/c", "1")
+    assert minority[-1].endswith(", to its end")
+    assert [(row[0], *row[2:4]) for row in shown["State that joiners got"]] == [("p1/c (2)", "p1/a", "9 B")]
+    assert [row[:2] for row in shown["No longer a member"]] == [("p1/c", "excluded"), ("p1/b", "left")]
+    assert (told["Views installed"][0], told["Incarnations excluded"][0]) == ("4", "1")
 
 
-def test_other_runs_have_no_such_section(tmp_path: Path) -> None:
-    page = write_report(report_runs.quickstart(tmp_path / "run")).read_text()
-
-    assert told({"views": None}) is None
-    assert in_short({}) == ""
-    assert 'id="views"' not in page
+@pytest.mark.parametrize("name", ["views", "ordering", "calls", "conversations"])
+def test_other_runs_have_no_such_section(name: str, tmp_path: Path) -> None:
+    run = report_runs.quickstart(tmp_path / "run")
+    assert section(name, json.loads((run / "summary.json").read_text())) == ""
+    assert section(name, {name: None}) == ""
 
 
 def test_the_page_and_the_terminal_show_it(tmp_path: Path, views: dict[str, Any]) -> None:
@@ -81,11 +80,11 @@ _LISTS = ("views", "minorities", "transfers", "ended")
 
 
 def test_nonsense_in_a_summary_is_shown_as_nothing() -> None:
-    shown = told({"views": {"views": [{"number": "x", "members": 7, "first_ms": []}], "minorities": [3], "ended": {}}})
+    odd = {"views": [{"number": "x", "members": 7, "first_ms": []}], "minorities": [3], "ended": {}}
+    shown = tables(section("views", {"views": odd}))
 
-    assert shown is not None
-    assert (shown.minorities, shown.ended) == ([], [])
-    assert shown.views[0].members == ""
+    assert not {"Without a quorum", "No longer a member"} & set(shown)
+    assert shown["Views"][0][2] == ""
 
 
 def test_witnesses_of_views_are_told() -> None:

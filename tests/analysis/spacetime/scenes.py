@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from analysis import schema
-from analysis.capture.parse import batches, decode_frames, decode_trace, map_capture, read_interfaces
+from analysis.capture.decode import decode_frames, decode_trace
 from analysis.checks.properties import Incarnation, MessageId
 from analysis.inputs import network_of
 from analysis.spacetime.model import Header, Scene, Sighting, Step, Transmission
+from collector.parse import batches, map_capture, read_interfaces
 from collector.records import Event, Flag, Kind, Level, Notice, ViewReason
 from tests.analysis.runs import CLOCK_OFFSET_NS
 from topologies import load

@@ -187,6 +187,11 @@ class Scripted(Cluster):
             arrive()
         return len(meant)
 
+    def release_all(self) -> None:
+        """Nothing is held back any more."""
+        self.holds = lambda source, target, message: False
+        self.release()
+
     def inject(self, member: int, message: Message, source: int) -> None:
         """A datagram that no member has sent arrives now."""
         host = self.hosts[member]

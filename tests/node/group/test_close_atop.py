@@ -9,14 +9,14 @@ from typing import Any, TypeAlias
 import pytest
 
 from node.core import Closing, Membership, Submission
-from node.effects import Deliver, Effect, Multicast, Report
+from node.effects import Multicast, Report
 from node.errors import RemoteError
-from node.group.prefix import Prefix
 from node.protocols.atop import AtopCore, AtopMbsCore, AtopMbsParameters, AtopParameters, AtopReport
 from node.protocols.atop.core import WINDOW
 from node.protocols.atop.policy import first_weights, pack_weights
+from node.protocols.prefix import Prefix
 from node.wire import Kind, Message
-from tests.node.group.views import Group, Make, run
+from tests.node.group.views import Group, Make, delivered, run
 
 MILLISECOND = 1_000_000
 MEMBERS = (0, 1, 2, 3)
@@ -103,11 +103,6 @@ def having_delivered(*origins: int) -> Prefix:
 
 def give(one: AtopCore, *messages: Message) -> list[tuple[int, int]]:
     return delivered([effect for message in messages for effect in one.on_message(message, message.origin, 0)])
-
-
-def delivered(effects: list[Effect] | tuple[Effect, ...]) -> list[tuple[int, int]]:
-    """(origin, number)."""
-    return [(effect.origin, effect.seq) for effect in effects if isinstance(effect, Deliver)]
 
 
 def dropped(closing: Closing) -> list[tuple[int, int]]:

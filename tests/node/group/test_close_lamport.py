@@ -10,14 +10,13 @@ from random import Random
 import pytest
 
 from node.clocks import MAX_TIMESTAMP, EventClock
-from node.core import Closing, Membership, Submission
-from node.effects import Deliver, Effect, Multicast, Report
+from node.core import Membership, Submission
+from node.effects import Multicast, Report
 from node.errors import DropReason, RemoteError
-from node.group.prefix import Prefix
 from node.protocols.lamport import LamportCore, LamportParameters, LamportReport, Phase
 from node.trace import Notice
 from node.wire import Kind, Message
-from tests.node.group.views import Group, run
+from tests.node.group.views import Group, after, delivered, give, run
 
 MILLISECOND = 1_000_000
 SEEDS = 30
@@ -99,31 +98,6 @@ def null(origin: int, timestamp: int) -> Message:
     return Message(kind=Kind.LAMPORT_NULL, origin=origin, incarnation=1, seq=timestamp)
 
 
-def give(one: LamportCore, *messages: Message) -> list[Effect]:
-    return [effect for message in messages for effect in one.on_message(message, message.origin, 0)]
-
-
-def after(*deliveries: tuple[int, int]) -> int:
-    """The word of a member that has delivered these: (origin, timestamp)."""
-    prefix = Prefix()
-    for origin, timestamp in deliveries:
-        prefix.delivered(origin, timestamp)
-    return prefix.word
-
-
-def delivered(closing: Closing) -> list[tuple[int, int]]:
-    """(origin, timestamp)."""
-    return [(effect.origin, effect.seq) for effect in closing.effects if isinstance(effect, Deliver)]
-
-
-def dropped(closing: Closing) -> list[tuple[int, int]]:
-    return [
-        (effect.member, effect.value)
-        for effect in closing.effects
-        if isinstance(effect, Report) and effect.code == LamportReport.DROPPED
-    ]
-
-
 def timestamp_in(memory: bytes) -> int:
     return int.from_bytes(memory, "big")
 
@@ -132,7 +106,7 @@ def test_the_cut_is_delivered_in_the_order_of_timestamps_whatever_is_missing() -
     one = core()
     give(one, data(1, 9), data(3, 4))
     closing = one.close({1: [data(1, 12)], 2: [data(2, 4), null(2, 30)]}, SURVIVORS, 0)
-    assert delivered(closing) == [(2, 4), (3, 4), (1, 9), (1, 12)]
+    assert delivered(closing.effects) == [(2, 4), (3, 4), (1, 9), (1, 12)]
     assert timestamp_in(closing.memory) == 30
 
 
@@ -141,84 +115,19 @@ def test_two_survivors_that_stand_at_different_places_end_with_the_same_order() 
     of_two = [data(2, 1), null(2, 9)]
     of_three = [data(3, 2), null(3, 8)]
     late, early = core(0), core(1)
-    by_early = [effect for effect in give(early, *of_two, *of_three, null(0, 7)) if isinstance(effect, Deliver)]
-    assert [(effect.origin, effect.seq) for effect in by_early] == [(2, 1), (3, 2)]
+    assert delivered(give(early, *of_two, *of_three, null(0, 7))) == [(2, 1), (3, 2)]
     (effect,) = [effect for effect in early.on_submit(Submission(payload=b""), 0) if isinstance(effect, Multicast)]
     assert effect.message.words == (after((2, 1), (3, 2)),)
     of_one = [effect.message]
     at_early = early.close({0: []}, SURVIVORS, 0)
     at_late = late.close({1: of_one, 2: of_two, 3: of_three}, SURVIVORS, 0)
-    assert delivered(at_late) == [(2, 1), (3, 2), *delivered(at_early)]
-    assert len(delivered(at_early)) == 1
+    assert delivered(at_late.effects) == [(2, 1), (3, 2), *delivered(at_early.effects)]
+    assert len(delivered(at_early.effects)) == 1
 
 
-def test_an_effect_is_dropped_whose_cause_was_lost_with_an_excluded_member() -> None:
-    """Member 3 delivered a message of member 2 that no survivor has received, sent, and crashed with member 2."""
-    one = core()
-    closing = one.close({3: [data(3, 7, after((2, 1))), data(3, 8, after((2, 1)))]}, SURVIVORS, 0)
-    assert (delivered(closing), dropped(closing)) == ([], [(3, 7), (3, 8)])
-    assert timestamp_in(closing.memory) == 8, "what is dropped counts for the clock"
-
-
-def test_an_effect_is_delivered_whose_cause_is_in_the_cut() -> None:
-    closing = core().close({2: [data(2, 1)], 3: [data(3, 7, after((2, 1)))]}, SURVIVORS, 0)
-    assert delivered(closing) == [(2, 1), (3, 7)]
-
-
-def test_all_later_messages_of_a_dropped_one_are_dropped_too_and_only_those() -> None:
-    """The later one alone would agree."""
-    rest = {1: [data(1, 5)], 2: [data(2, 9)], 3: [data(3, 4, after((2, 1))), data(3, 10, 0)]}
-    closing = core().close(rest, SURVIVORS, 0)
-    assert delivered(closing) == [(1, 5), (2, 9)]
-    assert dropped(closing) == [(3, 4), (3, 10)]
-
-
-def test_an_effect_of_an_effect_is_dropped_with_it() -> None:
-    """Member 3 lost the cause; member 2 had delivered the message of member 3."""
-    lost = (2, 1)
-    rest = {2: [null(2, 6), data(2, 20, after(lost, (3, 7)))], 3: [data(3, 7, after(lost))]}
-    closing = core(members=5).close(rest, SURVIVORS, 0)
-    assert (delivered(closing), dropped(closing)) == ([], [(3, 7), (2, 20)])
-
-
-def test_what_a_survivor_submits_is_delivered_at_the_end_of_the_view_and_not_handed_back() -> None:
-    one = core()
-    for payload in (b"a", b"b"):
-        one.on_submit(Submission(payload=payload), 0)
-    assert one.buffered == 2
-    closing = one.close({0: [data(0, 1), data(0, 2)]}, SURVIVORS, 0)
-    assert [effect.payload for effect in closing.effects if isinstance(effect, Deliver)] == [b"a", b"b"]
-    assert closing.handed_back == ()
-
-
-def test_messages_of_an_excluded_member_are_delivered_when_nothing_is_missing() -> None:
-    one = core()
-    give(one, data(3, 5))
-    assert delivered(one.close({}, SURVIVORS, 0)) == [(3, 5)]
-
-
-@pytest.mark.parametrize(
-    ("message", "reason"),
-    [
-        (Message(kind=Kind.APPLICATION, origin=3, incarnation=1, seq=9), DropReason.UNEXPECTED),
-        (Message(kind=Kind.ALLACK_DATA, origin=3, incarnation=1, seq=9, words=(0,)), DropReason.UNEXPECTED),
-        (data(2, 9), DropReason.UNEXPECTED),
-        (data(3, 5), DropReason.MALFORMED),
-        (data(3, MAX_TIMESTAMP + 1), DropReason.MALFORMED),
-        (Message(kind=Kind.LAMPORT_DATA, origin=3, incarnation=1, seq=9), DropReason.MALFORMED),
-    ],
-)
-def test_what_would_be_refused_is_passed_over_at_all_survivors(message: Message, reason: DropReason) -> None:
-    """Whether it was handed over before the end or is in the rest."""
-    before, rest = core(0), core(1)
-    give(before, data(3, 5))
-    assert before.on_message(message, 3, 0) == [Report(code=reason, member=3)]
-    at_before = before.close({3: [data(3, 6)]}, SURVIVORS, 0)
-    at_rest = rest.close({3: [data(3, 5), message, data(3, 6)]}, SURVIVORS, 0)
-    assert Report(code=reason, member=3) in at_rest.effects
-    assert delivered(at_rest) == [(3, 5), (3, 6)]
-    assert delivered(at_before) == [(3, 5), (3, 6)]
-    assert at_before.memory == at_rest.memory
+def test_what_is_dropped_counts_for_the_clock() -> None:
+    closing = core().close({3: [data(3, 8, after((2, 1)))]}, SURVIVORS, 0)
+    assert (delivered(closing.effects), timestamp_in(closing.memory)) == ([], 8)
 
 
 # From view to view.

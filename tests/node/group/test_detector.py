@@ -79,7 +79,7 @@ def test_a_pause_of_our_own_is_nobodys_silence() -> None:
     """What came meanwhile may be read after the timer: it must not find a suspicion."""
     one = detector(1, 2)
     one.heard(2, 400)
-    one.expect(1000)
+    one.expected_ns = 1000
     assert look(one, 9000) == [], "for 8000 nobody could be heard"
     one.heard(1, 9001)
     assert one.next_ns() == 9500, "all have at least half of the limit again"
@@ -90,7 +90,7 @@ def test_a_deadline_passes_during_no_pause_of_our_own() -> None:
     one = detector(1, 2)
     one.heard(1, 900)
     one.deadlines_ns[1] = 950
-    one.expect(950)
+    one.expected_ns = 950
     assert look(one, 4000) == []
     assert look(one, 4499) == []
     assert 1 in look(one, 4500)
@@ -102,7 +102,7 @@ def test_a_process_that_is_late_every_time_still_finds_who_is_gone() -> None:
     while not one.suspects:
         due_ns = one.next_ns()
         assert due_ns is not None
-        one.expect(due_ns)
+        one.expected_ns = due_ns
         now_ns, looks = due_ns + 3 * SLACK_NS, looks + 1
         look(one, now_ns)
     assert looks == 2
@@ -110,7 +110,7 @@ def test_a_process_that_is_late_every_time_still_finds_who_is_gone() -> None:
 
 def test_a_look_that_is_a_little_late_is_no_pause() -> None:
     one = detector(1)
-    one.expect(1000)
+    one.expected_ns = 1000
     assert look(one, 1000 + SLACK_NS) == [1]
 
 

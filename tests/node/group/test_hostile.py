@@ -75,8 +75,7 @@ def play(group: Scripted, disturb: Callable[[], None]) -> None:
     group.until(lambda: group.here(0).is_frozen)
     group.run(5 * MILLISECOND)
     disturb()
-    group.holds = lambda source, target, message: False
-    group.release()
+    group.release_all()
     group.settle(3)
     disturb()
     group.submit(1, 3)
@@ -268,8 +267,7 @@ def test_a_member_that_lies_makes_no_other_raise_or_hold_without_bound() -> None
             if struck % 20 == 0:
                 group.run(rng.choice((0, MILLISECOND, 50 * MILLISECOND)))
                 assert all(host.core.buffered <= MOST_HELD for host in group.up()), f"seed {seed}"
-        group.holds = lambda source, target, message: False
-        group.release()
+        group.release_all()
         group.run(4 * SUSPECT_AFTER_NS)
         assert all(host.core.buffered <= MOST_HELD for host in group.up()), f"seed {seed}"
         seed += 1
@@ -294,8 +292,7 @@ def test_a_value_with_strangers_in_it_is_refused() -> None:
         group.inject(target, replace(message, words=lie.to_words()), 0)
         assert group.here(target).change.proposal is None
         assert len(group.hosts[target].reports) == before + 1
-    group.holds = lambda source, target, message: False
-    group.release()
+    group.release_all()
     group.settle(2)
 
 

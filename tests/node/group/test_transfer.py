@@ -127,7 +127,7 @@ def test_the_next_donor_goes_on_where_the_one_before_stopped() -> None:
     collector = Collector((4, 2))
     for chunk in answer(STATE, collector.ask()):
         collector.take(4, chunk)
-    collector.next_donor()
+    collector.tries += 1
     assert collector.donor == 2
     assert collector.ask() == CHUNKS_PER_ANSWER * CHUNK_BYTES
     assert collect(collector, STATE, 2) == STATE

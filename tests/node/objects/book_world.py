@@ -17,16 +17,16 @@ from random import Random
 
 from node.core import Membership
 from node.objects.addresses import OBJECTS_IN_SPACE, Addressing, GroupId, Operation, Reference
-from node.objects.book import Book
-from node.objects.entries import (
+from node.objects.log.book import Book
+from node.objects.log.entries import (
     Answer,
     Call,
     Called,
     CallId,
     Crossing,
+    Dispatch,
     Drop,
     Entry,
-    Hand,
     Key,
     Missed,
     Prepare,
@@ -268,7 +268,7 @@ class World:
 
     def _do(self, machine: Machine, step: Step, *, is_first: bool) -> None:
         match step:
-            case Hand():
+            case Dispatch():
                 for one in step.objects:
                     if one[:2] == (machine.member, machine.incarnation):
                         self._hand(machine, step, one)
@@ -287,7 +287,7 @@ class World:
             case _:
                 pass
 
-    def _hand(self, machine: Machine, step: Hand, one: Reference) -> None:
+    def _hand(self, machine: Machine, step: Dispatch, one: Reference) -> None:
         call, group = step.call, step.call.addressing.group
         self.sequences[one].append(Key(step.timestamp, call.id))
         machine.heard = max(machine.heard, step.timestamp)
@@ -373,9 +373,8 @@ class World:
 
     def _vote_late(self, master: Machine) -> None:
         """The time for votes is over."""
-        for name in self.calls:
-            if master.book.awaits_vote(name):
-                self._submit(master, Voted(id=name, is_yes=False))
+        for prepare in master.book.open_votes():
+            self._submit(master, Voted(id=prepare.call.id, is_yes=False))
 
     # Small things.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from node.core import Membership
 from node.effects import CancelTimer, Effect, Report, Send, SetTimer, Timer
 from node.errors import DropReason, RemoteError
-from node.objects.direct import (
+from node.objects.manager.direct import (
     TIMERS,
     Acknowledged,
     Arrival,
@@ -24,7 +24,7 @@ from node.objects.direct import (
     Incarnation,
 )
 from node.reliable.parameters import ReliableParameters
-from node.reliable.rtt import Timers
+from node.transport import Timers
 from node.wire import Message, decode_message, encode_message
 
 MILLISECOND = 1_000_000
@@ -100,6 +100,15 @@ class World:
         over."""
         datagram = self.wire[index] if keeps else self.wire.pop(index)
         self.arrive(datagram.target, datagram.source, decode_message(datagram.data))
+
+    def send_many(self, source: int, target: int, count: int) -> None:
+        for _ in range(count):
+            self.send(source, target)
+
+    def pass_all(self) -> None:
+        """Everything on the wire arrives, and what that sends."""
+        while self.wire:
+            self.pass_on()
 
     def arrive(self, target: int, source: int, message: Message) -> None:
         machine = self.machines[target]

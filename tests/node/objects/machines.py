@@ -7,9 +7,8 @@ from itertools import pairwise
 
 from node.core import Membership, Submission, random_for
 from node.effects import Deliver
-from node.objects.addresses import OBJECTS_IN_SPACE, Addressing, GroupId, Operation, Reference
-from node.objects.machine import MachineCore
-from node.objects.news import News, decode_news
+from node.objects.addresses import OBJECTS_IN_SPACE, Addressing, GroupId, News, Operation, Reference, decode_news
+from node.objects.manager.machine import MachineCore
 from node.objects.parameters import ObjectsParameters
 from node.reliable.parameters import ReliableParameters
 from node.trace import Stamp, decode_stamp, encode_stamp

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from node.objects.programs import PROGRAMS, Program
-from node.objects.programs.program import Setting
-from node.objects.space import Space
+from node.objects.api.space import Space
+from node.objects.application import PROGRAMS
+from node.objects.programs import Program, Setting
 from node.registry import PROTOCOLS
 from node.trace import CallReport, Event
 from testbed.sim.simulation import IncarnationRun, Simulation, simulate

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from node.objects.addresses import Addressing, Reference
-from node.objects.agenda import Agenda, Item
-from node.objects.direct import Incarnation
-from node.objects.entries import Call, CallId
+from node.objects.log.entries import Call, CallId
+from node.objects.manager.agenda import Agenda, Item
+from node.objects.manager.direct import Incarnation
 
 HERE, THERE = Reference(1, 1, 1), Reference(1, 1, 2)
 CALLER = Reference(0, 1, 1)

@@ -9,12 +9,10 @@ import pytest
 
 from node.errors import LocalError
 from node.objects.alone import alone
-from node.objects.errors import Aborted, DeadObject, EmptyGroup, NoSuchGroup, Refused
-from node.objects.groups import RGroup, UGroup
-from node.objects.lists import ObjectList
-from node.objects.loop import VirtualLoop
-from node.objects.space import Space, UnknownName
-from tests.node.objects.samples import Counter
+from node.objects.api.errors import Aborted, DeadObject, EmptyGroup, NoSuchGroup, Refused
+from node.objects.api.groups import ObjectList, RGroup, UGroup
+from node.objects.api.space import Space, UnknownName
+from tests.node.objects.samples import Counter, run
 
 
 def test_a_list_is_called_as_one() -> None:
@@ -61,8 +59,7 @@ def test_a_replicated_group_hands_its_state_on() -> None:
         with pytest.raises(Refused):
             await group.leave(second)
 
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.run(alone(main))
+    run(main)
 
 
 def test_names_mean_objects_and_groups() -> None:

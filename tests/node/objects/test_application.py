@@ -10,16 +10,14 @@ import pytest
 from node.core import Submission
 from node.effects import Deliver, Report
 from node.errors import DropReason
-from node.objects.addresses import Addressing, Operation, Reference
+from node.objects.addresses import Addressing, News, NewsKind, Operation, Reference, encode_news
+from node.objects.api.calls import CallBody, CallId, ReplyBody, decode_body, encode_body
+from node.objects.api.export import Remote, export
+from node.objects.api.space import Space
 from node.objects.application import ProgramApplication
-from node.objects.calls import CallBody, CallId, ReplyBody, decode_body, encode_body
-from node.objects.export import Remote, export
 from node.objects.load import LoadApplication
-from node.objects.news import News, NewsKind, encode_news
 from node.objects.parameters import ObjectsParameters
-from node.objects.programs import Program
-from node.objects.programs.program import Setting
-from node.objects.space import Space
+from node.objects.programs import Program, Setting
 from node.registry import PROTOCOLS
 from node.trace import STAMP_SIZE, CallReport, Stamp, Timed, decode_stamp, encode_stamp
 from node.wire import Kind

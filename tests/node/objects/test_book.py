@@ -6,16 +6,16 @@ import pytest
 
 from node.errors import RemoteError
 from node.objects.addresses import Addressing, GroupId, Operation, Reference
-from node.objects.book import Book, epoch_of
-from node.objects.entries import (
+from node.objects.log.book import Book, epoch_of
+from node.objects.log.entries import (
     Answer,
     Asked,
     Call,
     Called,
     CallId,
+    Dispatch,
     Drop,
     GivenUp,
-    Hand,
     Heard,
     Outcome,
     Prepare,
@@ -78,7 +78,7 @@ def told(steps: list[Step]) -> list[object]:
 def test_a_call_within_the_sub_network_is_final_at_once_and_answered_before_it_goes_out() -> None:
     steps = book(A).apply(Called(call=call_of(0, 1, 0, 1, heard=7)))
     answer, hand = steps
-    assert isinstance(answer, Answer) and isinstance(hand, Hand)
+    assert isinstance(answer, Answer) and isinstance(hand, Dispatch)
     assert (answer.verdict, answer.timestamp, hand.timestamp) == (Verdict.ORDERED, 8, 8)
     assert hand.objects == answer.objects == (thing(0), thing(1))
 
@@ -93,7 +93,7 @@ def test_the_final_timestamp_is_the_highest_proposal_and_at_the_end_nothing_is_l
     outcome = ours.duties()[0].entry
     assert isinstance(outcome, Outcome)
     last = theirs.apply(outcome)
-    assert [step.timestamp for step in last if isinstance(step, Hand)] == [101]
+    assert [step.timestamp for step in last if isinstance(step, Dispatch)] == [101]
     (settled,) = told(last)
     assert isinstance(settled, Settled)
     ours.apply(settled)
@@ -233,7 +233,7 @@ def test_a_machine_that_ends_is_not_waited_for_and_the_caller_hears_who_is_missi
     done = Proposed(road=Road(B, 1, 1), number=1, id=question.call.id, timestamp=9)
     steps = ours.apply(done)
     assert answer_in(steps).missing == (thing(1),)
-    assert [step.objects for step in steps if isinstance(step, Hand)] == [(thing(0),)]
+    assert [step.objects for step in steps if isinstance(step, Dispatch)] == [(thing(0),)]
     assert not answer_in(ours.apply(Called(call=call_of(0, 2, 1)))).objects
 
 
@@ -307,7 +307,7 @@ def test_a_join_hands_over_from_the_oldest_member_to_the_joiner_at_one_point() -
     assert isinstance(prepare, Prepare) and prepare.objects == (thing(0), thing(1))
     assert ours.apply(on_group(0, 9)) == [], "what comes behind a JOIN waits for it"
     steps = ours.apply(Voted(id=prepare.call.id, is_yes=True))
-    assert [step.objects for step in steps if isinstance(step, Hand)] == [(thing(0), thing(1))] * 2
+    assert [step.objects for step in steps if isinstance(step, Dispatch)] == [(thing(0), thing(1))] * 2
     assert ours.members(GROUP) == (thing(0), thing(1))
 
 

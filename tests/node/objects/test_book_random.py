@@ -9,7 +9,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from node.errors import RemoteError
-from node.objects.book import Book
+from node.objects.log.book import Book
 from tests.node.objects.book_world import Partitions, World
 
 SIZES = st.lists(st.integers(1, 3), min_size=2, max_size=4)

@@ -9,7 +9,7 @@ import pytest
 
 from node.errors import RemoteError
 from node.objects.addresses import GroupId, Reference
-from node.objects.calls import (
+from node.objects.api.calls import (
     MAX_CHAIN,
     MAX_TEXT,
     Body,
@@ -22,8 +22,8 @@ from node.objects.calls import (
     decode_body,
     encode_body,
 )
-from node.objects.errors import BadArguments, Deadlock, DeadObject, NoSuchMethod, NotAValue, RemoteException
-from node.objects.values import Pointer, encode_value
+from node.objects.api.errors import BadArguments, Deadlock, DeadObject, NoSuchMethod, NotAValue, RemoteException
+from node.objects.api.values import Pointer, encode_value
 
 US, THEM = Reference(1, 2, 3), Reference(4, 5, 6)
 GROUP = GroupId(1, 2, 3, 4)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from node.objects.errors import BadArguments
-from node.objects.export import Checks
+from node.objects.api.errors import BadArguments
+from node.objects.api.export import Checks
 from tests.node.objects.samples import Counter
 
 if TYPE_CHECKING:

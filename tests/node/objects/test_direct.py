@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from node.core import Membership
 from node.effects import Effect, Send, Timer
 from node.errors import DropReason, LocalError
-from node.objects.direct import (
+from node.objects.manager.direct import (
     ACKNOWLEDGE,
     MOST_INCARNATIONS,
     MOST_WAITING,
@@ -19,7 +19,7 @@ from node.objects.direct import (
     Incarnation,
 )
 from node.reliable.parameters import ReliableParameters
-from node.reliable.rtt import Timers
+from node.transport import Timers
 from node.wire import Flag, Kind, Message, decode_message
 from tests.node.objects.direct_world import MILLISECOND, PARAMETERS, PATIENCE_NS, SECOND, World
 
@@ -32,8 +32,7 @@ def kinds(world: World) -> list[Kind]:
 
 def test_what_is_sent_arrives_in_order() -> None:
     world = World()
-    for _ in range(10):
-        world.send(1, 2)
+    world.send_many(1, 2, 10)
     world.settle()
     assert world.machines[2].received[Incarnation(1, 1)] == list(range(1, 11))
     assert world.machines[1].acknowledged == dict.fromkeys(range(1, 11), Incarnation(2, 1))
@@ -41,10 +40,8 @@ def test_what_is_sent_arrives_in_order() -> None:
 
 def test_a_burst_costs_one_acknowledgement() -> None:
     world = World()
-    for _ in range(4):
-        world.send(1, 2)
-    while world.wire:
-        world.pass_on()
+    world.send_many(1, 2, 4)
+    world.pass_all()
     world.tick()
     assert kinds(world) == [Kind.OBJECTS_RECEIVED]
 
@@ -64,19 +61,16 @@ def test_an_answer_takes_the_acknowledgement_along() -> None:
 
 def test_the_window_bounds_what_is_under_way() -> None:
     world = World()
-    for _ in range(PARAMETERS.window + 3):
-        world.send(1, 2)
+    world.send_many(1, 2, PARAMETERS.window + 3)
     assert len(world.wire) == PARAMETERS.window
     world.settle()
 
 
 def test_what_is_lost_comes_again_as_soon_as_an_acknowledgement_shows_the_gap() -> None:
     world = World()
-    for _ in range(3):
-        world.send(1, 2)
+    world.send_many(1, 2, 3)
     world.lose(0)
-    while world.wire:
-        world.pass_on()
+    world.pass_all()
     world.tick()
     world.pass_on()
     again = decode_message(world.wire[0].data)
@@ -151,8 +145,7 @@ def test_a_sender_that_was_paused_asks_once_more_before_it_gives_up() -> None:
 
 def test_replays_of_an_old_session_change_nothing() -> None:
     world = World()
-    for _ in range(3):
-        world.send(1, 2)
+    world.send_many(1, 2, 3)
     old = list(world.wire)
     world.wire.clear()
     world.silence(PATIENCE_NS + 1, BOTH)
@@ -174,10 +167,9 @@ def test_a_later_incarnation_of_the_target_ends_the_channel_to_the_old_one() -> 
     world.restart(2)
     world.send(1, 2)
     world.send(1, 2, 1)
-    while world.wire:
-        world.pass_on()
+    world.pass_all()
     assert world.machines[1].failed == {2: Failure.ENDED, 3: Failure.ENDED}
-    assert world.machines[1].channels.incarnation_of(2) == 2
+    assert world.machines[1].channels._incarnations[2] == 2
     world.send(1, 2)
     world.settle()
     assert world.machines[2].received == {Incarnation(1, 1): [4]}
@@ -195,8 +187,7 @@ def test_whoever_lives_gets_what_is_for_whoever_lives() -> None:
 
 def test_what_one_incarnation_has_acknowledged_is_not_sent_to_the_next() -> None:
     world = World()
-    for _ in range(3):
-        world.send(1, 2)
+    world.send_many(1, 2, 3)
     world.pass_on(0)
     world.wire.clear()
     world.tick()
@@ -223,8 +214,7 @@ def test_the_first_word_of_a_later_incarnation_ends_the_channel_too() -> None:
 
 def test_a_restarted_sender_is_taken_up_at_its_first_message() -> None:
     world = World()
-    for _ in range(3):
-        world.send(1, 2)
+    world.send_many(1, 2, 3)
     world.settle()
     world.restart(1)
     world.send(1, 2)
@@ -276,11 +266,9 @@ def test_an_incarnation_that_seemed_over_and_answers_has_the_stream_for_itself()
     world.send(2, 1)
     world.settle()
     world.tell_ended(1, Incarnation(2, 1))
-    for _ in range(3):
-        world.send(1, 2)
+    world.send_many(1, 2, 3)
     world.lose(2)
-    while world.wire:
-        world.pass_on()
+    world.pass_all()
     world.tick()
     world.pass_on()
     assert world.machines[1].acknowledged == {1: Incarnation(2, 1), 2: Incarnation(2, 1)}
@@ -455,7 +443,7 @@ def test_words_that_cannot_be_change_nothing(message: Message) -> None:
     world.arrive(1, 2, message)
     machine = world.machines[1]
     assert machine.dropped[0] in (DropReason.MALFORMED, DropReason.UNEXPECTED)
-    assert machine.channels.incarnation_of(2) == 0
+    assert 2 not in machine.channels._incarnations
     assert world.wire == datagrams
     world.settle()
     assert machine.acknowledged == {1: Incarnation(2, 1)}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from node.core import Membership
 from node.errors import DropReason, RemoteError
 from node.objects.addresses import Addressing, GroupId, Operation, Reference
-from node.objects.entries import (
+from node.objects.log.entries import (
     Asked,
     Call,
     Called,

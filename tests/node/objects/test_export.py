@@ -11,9 +11,9 @@ import pytest
 
 from node.errors import LocalError
 from node.objects.alone import alone
-from node.objects.errors import NoSuchMethod, NotAValue
-from node.objects.export import Method, Remote, export, kind_name, kind_named, proxy_class
-from node.objects.space import Ref, Space
+from node.objects.api.errors import NoSuchMethod, NotAValue
+from node.objects.api.export import Method, Remote, export, kind_name, kind_named, proxy_class
+from node.objects.api.space import Ref, Space
 from tests.node.objects.samples import Counter, methods, typed
 
 

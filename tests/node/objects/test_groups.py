@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 import pytest
 
 from node.errors import LocalError, RemoteError
-from node.objects.errors import CallError, DeadObject, EmptyGroup, NoSuchGroup, Refused, RemoteException
-from node.objects.export import Remote, export, kind_name
-from node.objects.groups import SHAPE_UGROUP, Group, RGroup, UGroup
-from node.objects.programs.program import Setting
-from node.objects.space import SHAPE_GROUP, Space, UnknownName
-from node.objects.values import Pointer, decode_value, encode_value
+from node.objects.api.errors import CallError, DeadObject, EmptyGroup, NoSuchGroup, Refused, RemoteException
+from node.objects.api.export import Remote, export, kind_name
+from node.objects.api.groups import SHAPE_UGROUP, Group, RGroup, UGroup
+from node.objects.api.space import SHAPE_GROUP, Space, UnknownName
+from node.objects.api.values import Pointer, decode_value, encode_value
+from node.objects.programs import Setting
 from tests.node.objects.stage import play
+
+T = TypeVar("T")
 
 
 class Register(Remote):
@@ -74,6 +77,19 @@ class Notes:
 
 def is_first(setting: Setting) -> bool:
     return (setting.membership.member, setting.space) == (0, 0)
+
+
+def play_first(monkeypatch: pytest.MonkeyPatch, body: Callable[[Space], Awaitable[T]], networks: tuple[int, ...]) -> T:
+    """Run `body` in the first space alone, to its end; its result."""
+    found: list[T] = []
+
+    async def main(space: Space, setting: Setting) -> None:
+        if is_first(setting):
+            found.append(await body(space))
+
+    play(monkeypatch, main, networks)
+    (result,) = found
+    return result
 
 
 async def members_there(group: Group[Register], count: int) -> list[Register]:
@@ -169,9 +185,7 @@ def test_in_a_cut_the_minority_refuses_and_joins_again_with_the_state_after_it(m
 def test_the_interface_of_figure_3(monkeypatch: pytest.MonkeyPatch) -> None:
     found: dict[str, Any] = {}
 
-    async def main(space: Space, setting: Setting) -> None:
-        if not is_first(setting):
-            return
+    async def main(space: Space) -> None:
         groups: list[Group[Register]] = [await RGroup.create(space, Register), UGroup.create(space, Register)]
         for group in groups:
             one, two = space.create(Register()), space.create(Register())
@@ -192,16 +206,12 @@ def test_the_interface_of_figure_3(monkeypatch: pytest.MonkeyPatch) -> None:
             assert await group.proxy.tell.all(10) == [4]
             found[type(group).__name__] = await one.all_heard()
 
-    play(monkeypatch, main, (2,))
+    play_first(monkeypatch, main, (2,))
     assert found == {"at first": (0, False), "RGroup": [7, 8, 9], "UGroup": [7, 8, 9]}
 
 
 def test_groups_of_nobody_and_groups_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[str] = []
-
-    async def main(space: Space, setting: Setting) -> None:
-        if not is_first(setting):
-            return
+    async def main(space: Space) -> None:
         empty = await RGroup.create(space, Register)
         for group in (empty.proxy, UGroup.create(space, Register).proxy):
             with pytest.raises(EmptyGroup):
@@ -223,57 +233,42 @@ def test_groups_of_nobody_and_groups_that_are_not_there(monkeypatch: pytest.Monk
             RGroup.of(stranger)
         with pytest.raises(LocalError, match="no group with a keeper"):
             UGroup.of(stranger)
-        done.append("all")
 
-    play(monkeypatch, main, (2,))
-    assert done == ["all"]
+    play_first(monkeypatch, main, (2,))
 
 
 def test_what_has_no_state_to_hand_over_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[int] = []
-
     class Half(Stateless):
         def get_state(self) -> None:
             return None
 
-    async def main(space: Space, setting: Setting) -> None:
-        if not is_first(setting):
-            return
+    async def main(space: Space) -> int:
         group = await RGroup.create(space, Stateless)
         for one, sentence in ((Stateless(), "it needs get_state and set_state"), (Half(), "it needs set_state")):
             with pytest.raises(LocalError, match=f"{type(one).__name__} cannot join a replicated group: {sentence}"):
                 await group.join(space.create(one))
-        done.append(await group.size())
+        return await group.size()
 
-    play(monkeypatch, main, (2,))
-    assert done == [0]
+    assert play_first(monkeypatch, main, (2,)) == 0
 
 
 def test_a_donor_that_hands_no_state_over_leaves_the_joiner_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[int] = []
-
-    async def main(space: Space, setting: Setting) -> None:
-        if not is_first(setting):
-            return
+    async def main(space: Space) -> int:
         group = await RGroup.create(space, Register)
         await group.join(space.create(Reticent()))
         with pytest.raises(RemoteException, match="not now"):
             await group.join(space.create(Reticent()))
-        done.append(await group.size())
+        return await group.size()
 
-    play(monkeypatch, main, (2,))
-    assert done == [1]
+    assert play_first(monkeypatch, main, (2,)) == 1
 
 
 def test_only_what_has_the_methods_of_a_group_can_join_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[list[int]] = []
-
-    async def main(space: Space, setting: Setting) -> None:
-        if not is_first(setting):
-            return
+    async def main(space: Space) -> list[list[int]]:
         stranger: Any = space.create(Stateless())
         wider = Wider()
         space.create(wider)
+        told: list[list[int]] = []
         groups: list[Group[Register]] = [await RGroup.create(space, Register), UGroup.create(space, Register)]
         for group in groups:
             with pytest.raises(
@@ -284,10 +279,10 @@ def test_only_what_has_the_methods_of_a_group_can_join_it(monkeypatch: pytest.Mo
             await group.join(wider)
             with pytest.raises(LocalError, match="no object of a space"):
                 await group.join(group.proxy)
-            done.append(await group.proxy.tell.all(1))
+            told.append(await group.proxy.tell.all(1))
+        return told
 
-    play(monkeypatch, main, (2,))
-    assert done == [[1, 1], [1, 2]]
+    assert play_first(monkeypatch, main, (2,)) == [[1, 1], [1, 2]]
 
 
 def test_a_group_is_a_value_that_others_can_call_without_knowing_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,9 +308,7 @@ def test_a_group_is_a_value_that_others_can_call_without_knowing_it(monkeypatch:
 def test_pointers_of_groups_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[bool] = []
 
-    async def main(space: Space, setting: Setting) -> None:
-        if not is_first(setting):
-            return
+    async def main(space: Space) -> None:
         for group in (await RGroup.create(space, Register), UGroup.create(space, Register)):
             came = decode_value(encode_value(group.proxy), space.bind)
             done.append(came == group.proxy and hash(came) == hash(group.proxy))
@@ -324,16 +317,12 @@ def test_pointers_of_groups_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
                 with pytest.raises(RemoteError):
                     space.bind(Pointer(shape, words, kind_name(Register)))
 
-    play(monkeypatch, main, (2,))
+    play_first(monkeypatch, main, (2,))
     assert done == [True, True]
 
 
 def test_a_group_whose_keeper_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[str] = []
-
-    async def main(space: Space, setting: Setting) -> None:
-        if not is_first(setting):
-            return
+    async def main(space: Space) -> None:
         group = UGroup.create(space, Register)
         await group.join(space.create(Register()))
         space.destroy(group._keeper)
@@ -341,10 +330,8 @@ def test_a_group_whose_keeper_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
             await group.size()
         with pytest.raises(DeadObject):
             await group.proxy.tell(1)
-        done.append("all")
 
-    play(monkeypatch, main, (2,))
-    assert done == ["all"]
+    play_first(monkeypatch, main, (2,))
 
 
 def test_a_group_with_a_keeper_goes_on_without_a_member_that_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,9 +388,7 @@ def test_a_name_means_the_same_everywhere_until_it_is_bound_anew(monkeypatch: py
 def test_names_that_mean_nothing_and_names_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
 
-    async def main(space: Space, setting: Setting) -> None:
-        if not is_first(setting):
-            return
+    async def main(space: Space) -> None:
         with pytest.raises(UnknownName, match="'it'"):
             await space.names.lookup("it", Register)
         assert await space.names.find("it", Register) is None
@@ -423,5 +408,5 @@ def test_names_that_mean_nothing_and_names_that_cannot_be(monkeypatch: pytest.Mo
                 await space.names.wait_for("it", Register)
         done.append("all")
 
-    play(monkeypatch, main, (2, 1))
+    play_first(monkeypatch, main, (2, 1))
     assert done == ["all"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.errors import LocalError
-from node.objects.holds import Hold, Holds, Route
+from node.objects.manager.holds import Hold, Holds, Route
 
 ME, NEIGHBOUR, FAR = 0, 1, 5
 HOME, ELSEWHERE = 0, 1
@@ -39,136 +41,117 @@ def loose(key: int) -> Hold:
     return Hold(key=key, route=Route.MEMBERS, machines=None, home=HOME, covers=frozenset({HOME}))
 
 
-def test_a_local_message_waits_for_a_wider_one_that_covers_this_machine_until_it_is_delivered() -> None:
+def resolve(key: int, *machines: int) -> Callable[[Holds], None]:
+    return lambda ours: ours.resolved(key, machines=frozenset(machines), covers=frozenset({HOME}))
+
+
+def final(key: int) -> Callable[[Holds], None]:
+    return lambda ours: ours.final(key)
+
+
+def done(key: int) -> Callable[[Holds], None]:
+    return lambda ours: ours.done(key)
+
+
+def add(*requests: Hold) -> Callable[[Holds], None]:
+    def act(ours: Holds) -> None:
+        for request in requests:
+            ours.add(request)
+
+    return act
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param(
+            [
+                (add(logged(1, ME, NEIGHBOUR)), (1,)),
+                (add(local(2)), ()),
+                (final(1), ()),
+                (done(1), (2,)),
+                (add(direct(3, FAR)), ()),
+                (done(2), (3,)),
+            ],
+            id="a local message waits for a wider one that covers this machine until it is delivered",
+        ),
+        pytest.param(
+            [(add(logged(1, NEIGHBOUR, FAR, covers=(HOME, ELSEWHERE)), local(2)), (1, 2))],
+            id="a local message passes a wider one for others",
+        ),
+        # Also what goes elsewhere: it may cause something there that comes before the earlier call.
+        pytest.param(
+            [(add(logged(1, NEIGHBOUR, FAR), direct(2, FAR), direct(3, 7), direct(4, ME)), (1, 4)), (final(1), (2, 3))],
+            id="what leaves past the order waits until the timestamps of all earlier calls are known",
+        ),
+        # The third would overtake the second.
+        pytest.param(
+            [(add(direct(1, NEIGHBOUR), logged(2, NEIGHBOUR, FAR), logged(3, FAR)), (1,)), (done(1), (2, 3))],
+            id="an ordered call waits until earlier direct messages to its machines are acknowledged",
+        ),
+        pytest.param(
+            [(add(direct(1, FAR), direct(2, FAR), direct(3, FAR)), (1, 2, 3))],
+            id="direct messages to one machine follow each other without waiting",
+        ),
+        # The timestamp of the third could be earlier than that of the second.
+        pytest.param(
+            [
+                (add(logged(1, NEIGHBOUR), logged(2, ME, FAR, covers=(HOME, ELSEWHERE))), (1, 2)),
+                (add(logged(3, NEIGHBOUR)), ()),
+                (final(2), (3,)),
+            ],
+            id="calls of one log follow each other when the later covers all of the earlier",
+        ),
+        pytest.param(
+            [(add(logged(1, NEIGHBOUR), logged(2, home=ELSEWHERE, covers=(ELSEWHERE,))), (1,)), (final(1), (2,))],
+            id="a call to a group kept elsewhere waits for all earlier calls",
+        ),
+        pytest.param(
+            [
+                (add(logged(1), local(2), direct(3, FAR)), (1,)),
+                (resolve(1, NEIGHBOUR), (2,)),
+                (done(2), ()),
+                (final(1), (3,)),
+            ],
+            id="a call to a group covers all machines until its members are known",
+        ),
+        *(
+            pytest.param(
+                [(add(first, loose(2)), (1,)), (done(1), (2,))],
+                id=f"a call to a group without the order waits until all earlier ones are done ({number})",
+            )
+            for number, first in enumerate((logged(1, NEIGHBOUR), logged(1, ME), logged(1), loose(1), local(1)))
+        ),
+        pytest.param(
+            [(add(logged(1, ME, FAR), loose(2)), (1,)), (final(1), ()), (done(1), (2,))],
+            id="a call to a group without the order waits for a final one until it is delivered here",
+        ),
+        # A direct message that waits is passed by none that may be for its target.
+        pytest.param(
+            [
+                (add(direct(1, FAR), loose(2)), (1, 2)),
+                (add(local(3), direct(4, NEIGHBOUR)), ()),
+                (add(loose(5)), ()),
+                (done(2), (3,)),
+                (done(3), (4, 5)),
+            ],
+            id="a call to a group without the order follows direct messages in their channels",
+        ),
+        *(
+            pytest.param(
+                [(add(loose(1), later), (1,)), (done(1), (2,))],
+                id=f"nothing passes a call to a group without the order ({number})",
+            )
+            for number, later in enumerate((local(2), direct(2, FAR), logged(2, FAR), logged(2), loose(2)))
+        ),
+    ],
+)
+def test_which_requests_may_start(steps: list[tuple[Callable[[Holds], None], tuple[int, ...]]]) -> None:
+    """Each step: what happens, and the requests that may start then."""
     ours = holds()
-    ours.add(logged(1, ME, NEIGHBOUR))
-    assert ours.take() == (1,)
-    ours.add(local(2))
-    assert ours.take() == ()
-    ours.final(1)
-    assert ours.take() == ()
-    ours.done(1)
-    assert ours.take() == (2,)
-    ours.add(direct(3, FAR))
-    assert ours.take() == (), "an earlier message still waits here"
-    ours.done(2)
-    assert ours.take() == (3,)
-
-
-def test_a_local_message_passes_a_wider_one_for_others() -> None:
-    ours = holds()
-    ours.add(logged(1, NEIGHBOUR, FAR, covers=(HOME, ELSEWHERE)))
-    ours.add(local(2))
-    assert ours.take() == (1, 2)
-
-
-def test_what_leaves_past_the_order_waits_until_the_timestamps_of_all_earlier_calls_are_known() -> None:
-    """Also what goes elsewhere: it may cause something there that comes before the earlier call."""
-    ours = holds()
-    ours.add(logged(1, NEIGHBOUR, FAR))
-    ours.add(direct(2, FAR))
-    ours.add(direct(3, 7))
-    ours.add(direct(4, ME))
-    assert ours.take() == (1, 4)
-    ours.final(1)
-    assert ours.take() == (2, 3)
-
-
-def test_an_ordered_call_waits_until_earlier_direct_messages_to_its_machines_are_acknowledged() -> None:
-    ours = holds()
-    ours.add(direct(1, NEIGHBOUR))
-    ours.add(logged(2, NEIGHBOUR, FAR))
-    ours.add(logged(3, FAR))
-    assert ours.take() == (1,), "the third would overtake the second"
-    ours.done(1)
-    assert ours.take() == (2, 3)
-
-
-def test_direct_messages_to_one_machine_follow_each_other_without_waiting() -> None:
-    ours = holds()
-    for key in (1, 2, 3):
-        ours.add(direct(key, FAR))
-    assert ours.take() == (1, 2, 3)
-
-
-def test_calls_of_one_log_follow_each_other_when_the_later_covers_all_of_the_earlier() -> None:
-    ours = holds()
-    ours.add(logged(1, NEIGHBOUR))
-    ours.add(logged(2, ME, FAR, covers=(HOME, ELSEWHERE)))
-    assert ours.take() == (1, 2)
-    ours.add(logged(3, NEIGHBOUR))
-    assert ours.take() == (), "its timestamp could be earlier than that of the second"
-    ours.final(2)
-    assert ours.take() == (3,)
-
-
-def test_a_call_to_a_group_kept_elsewhere_waits_for_all_earlier_calls() -> None:
-    ours = holds()
-    ours.add(logged(1, NEIGHBOUR))
-    ours.add(logged(2, home=ELSEWHERE, covers=(ELSEWHERE,)))
-    assert ours.take() == (1,)
-    ours.final(1)
-    assert ours.take() == (2,)
-
-
-def test_a_call_to_a_group_covers_everybody_until_its_members_are_known() -> None:
-    ours = holds()
-    ours.add(logged(1))
-    ours.add(local(2))
-    ours.add(direct(3, FAR))
-    assert ours.take() == (1,)
-    ours.resolved(1, machines=frozenset({NEIGHBOUR}), covers=frozenset({HOME}))
-    assert ours.take() == (2,)
-    ours.done(2)
-    assert ours.take() == ()
-    ours.final(1)
-    assert ours.take() == (3,)
-
-
-@pytest.mark.parametrize("first", [logged(1, NEIGHBOUR), logged(1, ME), logged(1), loose(1), local(1)])
-def test_a_call_to_a_group_without_the_order_waits_until_all_earlier_ones_are_done(first: Hold) -> None:
-    ours = holds()
-    ours.add(first)
-    ours.add(loose(2))
-    assert ours.take() == (1,)
-    ours.done(1)
-    assert ours.take() == (2,)
-
-
-def test_a_call_to_a_group_without_the_order_waits_for_a_final_one_until_it_is_delivered_here() -> None:
-    ours = holds()
-    ours.add(logged(1, ME, FAR))
-    ours.add(loose(2))
-    assert ours.take() == (1,)
-    ours.final(1)
-    assert ours.take() == ()
-    ours.done(1)
-    assert ours.take() == (2,)
-
-
-def test_a_call_to_a_group_without_the_order_follows_direct_messages_in_their_channels() -> None:
-    ours = holds()
-    ours.add(direct(1, FAR))
-    ours.add(loose(2))
-    assert ours.take() == (1, 2)
-    ours.add(local(3))
-    ours.add(direct(4, NEIGHBOUR))
-    assert ours.take() == (), "a direct message that waits is passed by none that may be for its target"
-    ours.add(loose(5))
-    ours.done(2)
-    assert ours.take() == (3,)
-    ours.done(3)
-    assert ours.take() == (4, 5)
-
-
-@pytest.mark.parametrize("later", [local(2), direct(2, FAR), logged(2, FAR), logged(2), loose(2)])
-def test_nothing_passes_a_call_to_a_group_without_the_order(later: Hold) -> None:
-    ours = holds()
-    ours.add(loose(1))
-    ours.add(later)
-    assert ours.take() == (1,)
-    ours.done(1)
-    assert ours.take() == (2,)
+    for act, expected in steps:
+        act(ours)
+        assert ours.take() == expected
 
 
 def test_what_is_final_and_not_for_us_is_done() -> None:

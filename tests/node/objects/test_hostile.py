@@ -13,15 +13,18 @@ import pytest
 from node.core import Membership
 from node.effects import Deliver
 from node.errors import DropReason, LocalError
-from node.objects.addresses import Addressing, GroupId, Operation, Reference
+from node.objects.addresses import MAX_TIMESTAMP, Addressing, GroupId, News, NewsKind, Operation, Reference, encode_news
+from node.objects.api.calls import CallBody, ReplyBody, encode_body
+from node.objects.api.calls import CallId as BodyId
+from node.objects.api.calls import Outcome as ReplyOutcome
+from node.objects.api.errors import CallError
+from node.objects.api.export import Remote, export
+from node.objects.api.groups import RGroup
+from node.objects.api.space import Space
 from node.objects.application import ProgramApplication
-from node.objects.calls import CallBody, ReplyBody, encode_body
-from node.objects.calls import CallId as BodyId
-from node.objects.calls import Outcome as ReplyOutcome
-from node.objects.entries import (
+from node.objects.log.entries import (
     MAX_EPOCH,
     MAX_NUMBER,
-    MAX_TIMESTAMP,
     Asked,
     Call,
     Called,
@@ -33,15 +36,9 @@ from node.objects.entries import (
     Settled,
     message_of,
 )
-from node.objects.errors import CallError
-from node.objects.export import Remote, export
-from node.objects.groups import RGroup
-from node.objects.machine import MachineCore
-from node.objects.news import News, NewsKind, encode_news
+from node.objects.manager.machine import MachineCore
 from node.objects.parameters import ObjectsParameters
-from node.objects.programs import Program
-from node.objects.programs.program import Setting
-from node.objects.space import Space
+from node.objects.programs import Program, Setting
 from node.registry import PROTOCOLS
 from node.trace import Stamp, encode_stamp
 from node.wire import Kind, Message, encode_message

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
 
 import pytest
 
 from node.errors import LocalError, RemoteError
-from node.objects.alone import alone
-from node.objects.errors import DeadObject, RemoteException
-from node.objects.export import Remote, export, kind_name
-from node.objects.lists import SHAPE_LIST, ListRef, ObjectList
-from node.objects.loop import VirtualLoop
-from node.objects.space import Space
-from node.objects.values import Pointer, decode_value, encode_value
-
-T = TypeVar("T")
+from node.objects.api.errors import DeadObject, RemoteException
+from node.objects.api.export import Remote, export, kind_name
+from node.objects.api.groups import SHAPE_LIST, ListRef, ObjectList
+from node.objects.api.space import Space
+from node.objects.api.values import Pointer, decode_value, encode_value
+from tests.node.objects.samples import run
 
 
 class Counter(Remote):
@@ -61,11 +56,6 @@ class Stranger(Remote):
     @export
     def add(self, amount: int) -> int:
         return amount
-
-
-def run(main: Callable[[Space], Awaitable[T]]) -> T:
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(alone(main))
 
 
 def test_the_first_reply_is_enough_for_who_does_not_know_that_it_is_a_group() -> None:

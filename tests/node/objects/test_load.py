@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from node.core import Submission
 from node.effects import Deliver
 from node.errors import LocalError
-from node.objects.addresses import Addressing, GroupId, Operation
+from node.objects.addresses import Addressing, GroupId, News, NewsKind, Operation, encode_news
 from node.objects.load import Field, Height, LoadApplication, Spot, draw_lists
-from node.objects.news import News, NewsKind, encode_news
 from node.objects.parameters import LoadParameters, ObjectsParameters
 from node.parameters import from_mapping
 from node.trace import STAMP_SIZE, decode_stamp

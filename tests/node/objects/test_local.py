@@ -11,21 +11,29 @@ from hypothesis import strategies as st
 from node.core import Membership, Submission
 from node.effects import Deliver, Effect, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
-from node.objects.addresses import OBJECTS_IN_SPACE, Addressing, GroupId, Operation, Reference
-from node.objects.entries import Called, CallId, entry_of
-from node.objects.local import (
+from node.objects.addresses import (
+    OBJECTS_IN_SPACE,
+    Addressing,
+    GroupId,
+    News,
+    NewsKind,
+    Operation,
+    Reference,
+    decode_news,
+)
+from node.objects.log.entries import Called, CallId, entry_of
+from node.objects.manager.local import (
     MACHINE,
     MOST_PLANS,
     SPACE_BASE,
     LocalCore,
     Vote,
     addressed_reports,
+    call_message,
     drop_message,
-    hand_message,
     news_message,
     prepare_message,
 )
-from node.objects.news import News, NewsKind, decode_news
 from node.trace import Notice, Stamp, encode_stamp
 from node.wire import Kind, Message
 
@@ -43,7 +51,7 @@ class Space:
     """One local manager, and all that came out of it."""
 
     def __init__(self, objects: int = 3) -> None:
-        self.core = LocalCore(membership=US, space=SPACE, objects=objects)
+        self.core = LocalCore(membership=US, space=SPACE)
         assert self.core.on_start(0) == []
         self.number = 0
         self.delivered: list[tuple[int, int]] = []
@@ -51,6 +59,8 @@ class Space:
         self.news: list[tuple[int, int, News]] = []
         self.up: list[Message] = []
         self.reports: list[Report] = []
+        if objects:
+            self.say(Operation.APPEAR, *(Reference(2, 4, BASE + index) for index in range(1, objects + 1)))
 
     def call(
         self, *objects: Reference, is_atomic: bool = False, is_ordered: bool = True, is_direct: bool = False
@@ -75,7 +85,7 @@ class Space:
 
     def hand(self, number: int, *places: int, member: int = 2, incarnation: int = 4) -> None:
         stamp = encode_stamp(Stamp(origin=member, incarnation=incarnation, number=number))
-        self.hears(hand_message(CallId(member, incarnation, number), places, stamp + b"body"))
+        self.hears(call_message(CallId(member, incarnation, number), places, stamp + b"body"))
 
     def tell(self, number: int, kind: NewsKind, *objects: Reference, group: GroupId | None = None) -> None:
         self.hears(news_message(US, number, HERE[0].number, News(kind=kind, objects=objects, group=group)))
@@ -136,8 +146,8 @@ def test_what_comes_down_is_delivered_in_the_order_in_which_it_comes() -> None:
 
 
 def test_a_delivery_names_the_incarnation_that_called() -> None:
-    core = LocalCore(membership=US, space=SPACE, objects=3)
-    message = hand_message(CallId(3, 9, 1), (HERE[0].number,), b"x" * 8)
+    core = LocalCore(membership=US, space=SPACE)
+    message = call_message(CallId(3, 9, 1), (HERE[0].number,), b"x" * 8)
     (effect,) = core.on_message(message, MACHINE, 0)
     assert isinstance(effect, Deliver)
     assert (effect.origin, effect.incarnation, effect.place) == (3, 9, HERE[0].number)
@@ -400,12 +410,12 @@ def test_a_stamp_of_another_incarnation_is_refused() -> None:
 @pytest.mark.parametrize(
     ("message", "source"),
     [
-        (hand_message(CallId(3, 1, 1), (HERE[0].number,), b""), 3),
-        (hand_message(CallId(3, 1, 1), (OTHER_SPACE.number,), b""), MACHINE),
-        (hand_message(CallId(3, 1, 1), (), b""), MACHINE),
-        (hand_message(CallId(3, 1, 1), (HERE[0].number,) * 2, b""), MACHINE),
-        (hand_message(CallId(3, 0, 1), (HERE[0].number,), b""), MACHINE),
-        (hand_message(CallId(3, 1, 0), (HERE[0].number,), b""), MACHINE),
+        (call_message(CallId(3, 1, 1), (HERE[0].number,), b""), 3),
+        (call_message(CallId(3, 1, 1), (OTHER_SPACE.number,), b""), MACHINE),
+        (call_message(CallId(3, 1, 1), (), b""), MACHINE),
+        (call_message(CallId(3, 1, 1), (HERE[0].number,) * 2, b""), MACHINE),
+        (call_message(CallId(3, 0, 1), (HERE[0].number,), b""), MACHINE),
+        (call_message(CallId(3, 1, 0), (HERE[0].number,), b""), MACHINE),
         (prepare_message(CallId(3, 1, 1), ()), MACHINE),
         (Message(kind=Kind.OBJECTS_ENTRY, origin=3, incarnation=1, seq=1, words=(2,)), MACHINE),
         (Message(kind=Kind.OBJECTS_ENTRY, origin=3, incarnation=1, seq=1), MACHINE),
@@ -431,10 +441,10 @@ def test_spaces_and_machine_are_no_members() -> None:
     assert MACHINE > 0xFFFF
 
 
-@pytest.mark.parametrize("sizes", [{"space": 15}, {"space": -1}, {"space": 0, "objects": 4096}])
-def test_spaces_that_cannot_be_are_refused(sizes: dict[str, int]) -> None:
+@pytest.mark.parametrize("space", [15, -1])
+def test_spaces_that_cannot_be_are_refused(space: int) -> None:
     with pytest.raises(LocalError):
-        LocalCore(membership=US, **sizes)
+        LocalCore(membership=US, space=space)
 
 
 # No overtaking, against a model of the managers above.

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from node.errors import LocalError
-from node.objects import loop as module
-from node.objects.loop import MAX_PROBLEMS, MOST_CANCELLED, VirtualLoop
+from node.objects.api import loop as module
+from node.objects.api.loop import MAX_PROBLEMS, MOST_CANCELLED, VirtualLoop
 
 SECOND = 1_000_000_000
 
@@ -138,7 +138,7 @@ def test_the_outside_world_is_refused(outside: Callable[[], Any]) -> None:
         with pytest.raises(LocalError, match="a program of objects has no"):
             await outside()
         asyncio.get_running_loop().set_debug(False)
-        with pytest.raises(LocalError, match="debug"):
+        with pytest.raises(LocalError, match="debug mode"):
             asyncio.get_running_loop().set_debug(True)
 
     run(main)
@@ -244,7 +244,7 @@ def test_contexts_are_kept_apart() -> None:
 PROGRAM = """
 import asyncio
 from node.objects.alone import alone
-from node.objects.loop import VirtualLoop
+from node.objects.api.loop import VirtualLoop
 from tests.node.objects.samples import Counter
 
 async def main(space):

@@ -6,8 +6,7 @@ from random import Random
 
 import pytest
 
-from node.objects.addresses import GroupId, Operation
-from node.objects.news import NewsKind
+from node.objects.addresses import GroupId, NewsKind, Operation
 from tests.node.cluster import MILLISECOND, SECOND, Network
 from tests.node.objects.machines import World, check_calls
 

@@ -7,9 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.errors import LocalError, RemoteError
-from node.objects.addresses import MAX_ADDRESSED, GroupId, Operation, Reference
-from node.objects.entries import MAX_TIMESTAMP
-from node.objects.news import News, NewsKind, decode_news, encode_news
+from node.objects.addresses import (
+    MAX_ADDRESSED,
+    MAX_TIMESTAMP,
+    GroupId,
+    News,
+    NewsKind,
+    Operation,
+    Reference,
+    decode_news,
+    encode_news,
+)
 
 GROUP = GroupId(2, 7, 1, 9)
 OBJECTS = tuple(Reference(member, 1, 1) for member in range(1, 4))

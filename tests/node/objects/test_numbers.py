@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from node.core import Membership
 from node.errors import LocalError, RemoteError
-from node.objects.addresses import Addressing, Reference
-from node.objects.entries import Call, Called, CallId, entry_of, message_of
-from node.objects.local import drop_message, hand_message, news_message, prepare_message
-from node.objects.news import News, NewsKind
+from node.objects.addresses import Addressing, News, NewsKind, Reference
+from node.objects.log.entries import Call, Called, CallId, entry_of, message_of
+from node.objects.manager.local import call_message, drop_message, news_message, prepare_message
 from node.objects.processes import OTHER, Numbers
 from node.trace import CallReport, Event, Notice, Stamp, decode_stamp, encode_stamp
 from node.wire import Message
@@ -33,7 +32,7 @@ def called(number: int, body: bytes = b"body") -> Message:
 
 def handed(number: int, member: int = 3) -> Message:
     payload = encode_stamp(Stamp(origin=member, incarnation=2, number=number)) + b"body"
-    return hand_message(CallId(member, 2, number), (PLACE,), payload)
+    return call_message(CallId(member, 2, number), (PLACE,), payload)
 
 
 @given(st.lists(st.integers(0, 14), max_size=60))

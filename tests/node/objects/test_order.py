@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.objects.addresses import Reference
-from node.objects.entries import CallId, Key
-from node.objects.order import Order
+from node.objects.log.entries import CallId, Key
+from node.objects.log.records import Order
 
 X, Y, Z = (Reference(1, 1, number) for number in (1, 2, 3))
 

@@ -8,11 +8,10 @@ from statistics import median
 import pytest
 
 from node.errors import LocalError
-from node.objects.application import application_of
+from node.objects.application import PROGRAMS, application_of
 from node.objects.parameters import ObjectsParameters, ProgramParameters
-from node.objects.programs import PROGRAMS
+from node.objects.programs import OBJECTS_BITS, Setting
 from node.objects.programs.figures import MOST_PLACES, Place, places_of
-from node.objects.programs.program import OBJECTS_BITS, Setting
 from node.objects.programs.replicated import REPLY
 from node.registry import PROTOCOLS
 from node.reliable.parameters import ReliableParameters

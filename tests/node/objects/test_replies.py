@@ -10,7 +10,7 @@ import pytest
 
 from node.errors import LocalError
 from node.objects.addresses import Reference
-from node.objects.errors import (
+from node.objects.api.errors import (
     Aborted,
     CallTimeout,
     DeadObject,
@@ -20,8 +20,8 @@ from node.objects.errors import (
     TooFewMembers,
     Unreachable,
 )
-from node.objects.loop import VirtualLoop
-from node.objects.replies import Answer, Awaited, Replies, ReplyHandler, every_answer, every_value, first, first_of
+from node.objects.api.loop import VirtualLoop
+from node.objects.api.replies import Answer, Awaited, Replies, ReplyHandler, every_answer, every_value, first, first_of
 
 A, B, C = (Reference(member, 1, 2) for member in (1, 2, 3))
 WRONG = RemoteException("ValueError", "no")

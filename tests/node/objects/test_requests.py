@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.objects.addresses import GroupId, Operation, Reference
-from node.objects.news import NewsKind
+from node.objects.addresses import GroupId, NewsKind, Operation, Reference
 from tests.node.cluster import MILLISECOND
 from tests.node.objects.machines import PARAMETERS, World, check_calls
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
 from node.errors import DropReason, LocalError, RemoteError
-from node.objects.addresses import OBJECTS_IN_SPACE, Addressing, GroupId, Operation, Reference
+from node.objects.addresses import OBJECTS_IN_SPACE, Addressing, GroupId, News, NewsKind, Operation, Reference
 from node.objects.alone import alone
-from node.objects.calls import Body, CallBody, CallId, NameBody, Origin, Outcome, Receiver, ReplyBody, StateBody
-from node.objects.errors import (
+from node.objects.api.calls import Body, CallBody, CallId, NameBody, Origin, Outcome, Receiver, ReplyBody, StateBody
+from node.objects.api.errors import (
     Aborted,
     BadArguments,
     CallTimeout,
@@ -25,27 +24,17 @@ from node.objects.errors import (
     RemoteException,
     Unreachable,
 )
-from node.objects.export import DEFAULT, Asked, Remote, export
-from node.objects.loop import VirtualLoop
-from node.objects.news import News, NewsKind
-from node.objects.replies import ReplyHandler
-from node.objects.space import MAX_UNDER_WAY, Space
-from node.objects.values import Pointer
-from tests.node.objects.samples import Counter
+from node.objects.api.export import DEFAULT, Asked, Remote, export
+from node.objects.api.loop import VirtualLoop
+from node.objects.api.replies import ReplyHandler
+from node.objects.api.space import MAX_UNDER_WAY, Space
+from node.objects.api.values import Pointer
+from tests.node.objects.samples import Counter, run
 
-T = TypeVar("T")
 US = Origin(0, 1)
 THERE = Reference(1, 1, 2)
 ELSEWHERE = Reference(2, 1, 2)
 GROUP = GroupId(0, 1, 1, 1)
-
-
-def run(main: Callable[[Space], Awaitable[T]]) -> T:
-    """A program in virtual time; nothing may go wrong where nobody looks."""
-    loop = VirtualLoop()
-    result = loop.run_until_complete(alone(main))
-    assert loop.problems == []
-    return result
 
 
 class Relay(Remote):
@@ -320,7 +309,7 @@ def test_tasks_of_a_method_call_as_its_object() -> None:
     async def main(space: Space) -> None:
         relay, counter = space.create(Relay()), space.create(Counter())
         assert await relay.by_children(counter) == [1, 3, 6]
-        assert space.asking == space.program
+        assert space._activity().reference == space.program
 
     run(main)
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from node.effects import Report
-from node.objects.addresses import Operation
-from node.objects.machine import Phase
-from node.objects.news import NewsKind
+from node.objects.addresses import NewsKind, Operation
+from node.objects.manager.machine import Phase
 from node.trace import CallReport
 from node.wire import Kind
 from tests.node.cluster import MILLISECOND, SECOND
@@ -14,6 +13,15 @@ from tests.node.objects.machines import PARAMETERS, World, check_calls
 
 def is_running(world: World, member: int) -> bool:
     return world.machine(member).phase.endswith(f"/{Phase.RUNNING}")
+
+
+def restart(world: World, *members: int) -> None:
+    """Start these machines again, with their objects."""
+    for member in members:
+        world.restart(member)
+    world.run(for_ns=0)
+    for member in members:
+        world.appear(member)
 
 
 def check_that_calls_work(world: World) -> None:
@@ -29,9 +37,7 @@ def test_a_machine_that_restarts_gets_the_book_and_its_objects_are_called_again(
     world = World(3, 1)
     check_that_calls_work(world)
     name = world.call(world.object(1), world.object(0), world.object(1))
-    world.restart(2)
-    world.run(for_ns=0)
-    world.appear(2)
+    restart(world, 2)
     world.check_rest()
     assert world.machine(2).book.snapshot() == world.machine(0).book.snapshot()
     assert world.machine(2).book.epoch == 1
@@ -59,11 +65,7 @@ def test_a_whole_sub_network_that_restarts_begins_anew_and_others_drop_what_was(
     world = World(2, 2)
     check_that_calls_work(world)
     open_call = world.call(world.object(2), world.object(0), world.object(2), is_atomic=True)
-    for member in (0, 1):
-        world.restart(member)
-    world.run(for_ns=0)
-    for member in (0, 1):
-        world.appear(member)
+    restart(world, 0, 1)
     world.check_rest()
     assert [news.kind for news in world.told[open_call]] == [NewsKind.ABORTED]
     assert world.machine(0).book.epoch == world.machine(1).book.epoch > 1
@@ -83,9 +85,7 @@ def test_a_machine_without_the_book_whose_donor_is_started_again_begins_it_anew_
     world.restart(1)
     world.run(for_ns=1 * SECOND)
     assert not is_running(world, 1)
-    world.restart(0)
-    world.run(for_ns=0)
-    world.appear(0)
+    restart(world, 0)
     world.run(for_ns=5 * SECOND)
     assert is_running(world, 0) and is_running(world, 1)
     assert world.machine(0).book.incarnations == {0: 2, 1: 3} and world.machine(0).book.epoch > 1
@@ -102,9 +102,7 @@ def test_a_machine_that_is_left_alone_without_the_book_waits_for_the_others() ->
     world.run(for_ns=10 * SECOND)
     assert not is_running(world, 1)
     world.lose = lambda source, target, message: False
-    world.restart(0)
-    world.run(for_ns=0)
-    world.appear(0)
+    restart(world, 0)
     world.run(for_ns=10 * SECOND)
     check_that_calls_work(world)
 
@@ -114,9 +112,7 @@ def test_the_last_machine_with_the_book_keeps_it_when_the_first_of_two_is_starte
     check_that_calls_work(world)
     world.call(world.object(1), world.object(1), operation=Operation.BIND, body=b"kept")
     open_call = world.call(world.object(2), world.object(1), world.object(2), is_atomic=True)
-    world.restart(0)
-    world.run(for_ns=0)
-    world.appear(0)
+    restart(world, 0)
     world.check_rest()
     assert world.receivers(open_call) == [world.object(1), world.object(2)]
     asked = world.call(world.object(0), operation=Operation.LOOKUP, body=b"kept")
@@ -129,11 +125,7 @@ def test_the_last_machine_with_the_book_keeps_it_when_the_first_of_two_is_starte
 def test_a_machine_with_the_book_gives_it_to_others_that_are_started_again_together() -> None:
     world = World(3)
     check_that_calls_work(world)
-    for member in (0, 1):
-        world.restart(member)
-    world.run(for_ns=0)
-    for member in (0, 1):
-        world.appear(member)
+    restart(world, 0, 1)
     world.check_rest()
     assert world.machine(0).book.snapshot() == world.machine(2).book.snapshot()
     assert world.machine(2).book.incarnations == {0: 2, 1: 2, 2: 1}

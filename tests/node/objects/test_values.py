@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from node.errors import RemoteError
 from node.objects.addresses import GroupId, Reference
-from node.objects.errors import NotAValue
-from node.objects.values import (
+from node.objects.api.errors import NotAValue
+from node.objects.api.values import (
     MAX_DEPTH,
     MAX_ENTRIES,
     MAX_INT_BYTES,

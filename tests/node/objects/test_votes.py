@@ -7,10 +7,10 @@ import pytest
 from node.core import Membership
 from node.effects import CancelTimer, Effect, Send, SetTimer
 from node.errors import RemoteError
-from node.objects.direct import Incarnation
-from node.objects.entries import CallId, Voted
-from node.objects.votes import VOTES, Votes
-from node.reliable.rtt import Timers
+from node.objects.log.entries import CallId, Voted
+from node.objects.manager.direct import Incarnation
+from node.objects.manager.votes import VOTES, Votes
+from node.transport import Timers
 from node.wire import Kind, Message
 
 CALL, OTHER = CallId(4, 1, 9), CallId(4, 1, 10)

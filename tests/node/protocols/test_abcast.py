@@ -16,8 +16,8 @@ from node.clocks import MAX_TIMESTAMP
 from node.core import Core, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError
-from node.group.prefix import Prefix
 from node.protocols.abcast import MOST_OUTSTANDING, AbcastCore, AbcastParameters, AbcastReport
+from node.protocols.prefix import Prefix
 from node.registry import PROTOCOLS
 from node.trace import Notice
 from node.wire import LOCAL_KINDS, Flag, Kind, Message, decode_message

@@ -14,8 +14,8 @@ import pytest
 from node.core import Core, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, SetTimer, Timer
 from node.errors import DropReason, LocalError
-from node.group.prefix import Prefix
 from node.protocols.allack import MAX_ROUND, WORDS, AllAckCore, AllAckParameters, AllAckReport, Phase
+from node.protocols.prefix import Prefix
 from node.registry import PROTOCOLS
 from node.wire import Flag, Kind, Message, decode_message
 from tests.node.cluster import (

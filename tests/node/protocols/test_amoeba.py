@@ -11,9 +11,9 @@ import pytest
 from node.core import Closing, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
-from node.group.prefix import Prefix
 from node.packing import pack
 from node.protocols.amoeba import AmoebaCore, AmoebaParameters, AmoebaReport
+from node.protocols.prefix import Prefix
 from node.wire import Flag, Kind, Message
 from tests.node.group.views import Group, Make, run
 

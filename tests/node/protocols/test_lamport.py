@@ -17,9 +17,9 @@ from node.core import Core, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, SetTimer, Timer
 from node.errors import DropReason, LocalError
 from node.group.core import GroupCore
-from node.group.prefix import Prefix
 from node.host.node_clock import NodeClock
 from node.protocols.lamport import WORDS, LamportCore, LamportParameters, LamportReport, Phase
+from node.protocols.prefix import Prefix
 from node.registry import PROTOCOLS
 from node.trace import Notice
 from node.wire import Flag, Kind, Message, decode_message

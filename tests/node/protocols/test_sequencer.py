@@ -12,7 +12,7 @@ import pytest
 from node.core import Closing, Core, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
-from node.group.prefix import Prefix
+from node.protocols.prefix import Prefix
 from node.protocols.sequencer import Phase, SequencerCore, SequencerParameters, SequencerReport
 from node.registry import PROTOCOLS
 from node.trace import Level

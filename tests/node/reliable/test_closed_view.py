@@ -12,7 +12,7 @@ from node.core import Membership, Submission
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.reliable import Phase, ReliableCore, view_of
-from node.reliable.codec import KINDS, MAX_LAG, VIEW_SHIFT, Heartbeat, pack, pack_data, unpack_data
+from node.reliable.codec import KINDS, MAX_LAG, VIEW_SHIFT, entry, pack_data, pack_heartbeat, unpack_data
 from node.wire import Flag, Kind, Message
 from tests.node.cluster import MILLISECOND, SECOND, Cluster, Identity, Network
 from tests.node.reliable.closed_view import cut_of, delivered_by, fetch, freeze, holders_of, rest_of, stop
@@ -46,7 +46,7 @@ def data_of(origin: int, seq: int, *, lag: int = 0, flags: int = 0, incarnation:
 
 
 def heartbeat_of(origin: int, *, positions: tuple[tuple[int, int], ...] = (), floor: int = 0) -> Message:
-    words = (HEAD | len(positions) << 16, *(pack(*entry) for entry in positions))
+    words = (HEAD | len(positions) << 16, *(entry(*one) for one in positions))
     return Message(kind=Kind.RELIABLE_HEARTBEAT, origin=origin, incarnation=1, seq=floor, words=words)
 
 
@@ -105,7 +105,7 @@ def test_what_flow_control_held_back_is_numbered_and_void_if_it_is_a_unicast() -
         (last, b"c", Kind.APPLICATION, 0),
     ]
     assert (rest[1], rest[2]) == ([], [])
-    assert [unpack_data(one).lag for one in rest[0]] == [0, 0], "a frozen member says nothing about its watermark"
+    assert [unpack_data(one)[0] for one in rest[0]] == [0, 0], "a frozen member says nothing about its watermark"
 
 
 def test_a_lonely_member_keeps_what_waits() -> None:
@@ -145,7 +145,7 @@ def test_a_frozen_member_acknowledges_nothing() -> None:
 def test_fences_are_void_in_rest() -> None:
     core = core_in(Phase.OPEN)
     fenced = Message(
-        kind=Kind.RELIABLE_DATA, origin=1, incarnation=1, seq=1, words=pack_data(VIEW, 1, (pack(0, 1),)), payload=b"f"
+        kind=Kind.RELIABLE_DATA, origin=1, incarnation=1, seq=1, words=pack_data(VIEW, 1, (entry(0, 1),)), payload=b"f"
     )
     effects = core.on_message(fenced, 1, 0)
     assert not any(isinstance(effect, Deliver) for effect in effects)
@@ -436,7 +436,7 @@ def test_acknowledgements_of_what_was_never_sent_harm_nobody() -> None:
 def test_a_fence_that_never_opens_does_not_fill_the_memory() -> None:
     """A liar says that a unicast precedes its first multicast, and sends multicasts for ever."""
     core = core_in(Phase.OPEN)
-    fenced = pack_data(VIEW, 1, (pack(0, 1),))
+    fenced = pack_data(VIEW, 1, (entry(0, 1),))
     core.on_message(Message(kind=Kind.RELIABLE_DATA, origin=1, incarnation=1, seq=1, words=fenced), 1, 0)
     for seq in range(2, 10 * PARAMETERS.window):
         core.on_message(data_of(1, seq), 1, 0)
@@ -455,9 +455,9 @@ SHAPES: list[tuple[int, ...]] = [
     (HEAD | 1, 3 << 32 | 1),
     (HEAD | 9, 1 << 32 | 2**32 - 1),
     (HEAD, 2**64 - 1),
-    Heartbeat(awaited=(0, 9)).to_words(VIEW),
-    (HEAD | 2 << 16, pack(0, 2**48 - 1), pack(1, 7)),
-    pack_data(VIEW, 1, (pack(0, 5),), (pack(0, 9),)),
+    pack_heartbeat(VIEW, (), (0, 9)),
+    (HEAD | 2 << 16, entry(0, 2**48 - 1), entry(1, 7)),
+    pack_data(VIEW, 1, (entry(0, 5),), (entry(0, 9),)),
 ]
 
 

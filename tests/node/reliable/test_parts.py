@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.effects import Send
+from node.core import Membership, Submission
+from node.effects import Effect, Send, SetTimer
 from node.errors import DropReason
 from node.reliable import ReliableParameters
-from node.reliable.channel import Sender, Sent
-from node.reliable.rtt import AMBIGUOUS_IN_A_ROW, GRANULARITY_NS, RoundTrip
-from node.reliable.stream import IncomingStream, OutgoingStream, Receiver, retransmission
+from node.reliable.channel import Channels
+from node.reliable.stream import IncomingStream, OutgoingStream, Receiver
+from node.transport import AMBIGUOUS_IN_A_ROW, GRANULARITY_NS, RoundTrip, Timers, retransmission
 from node.wire import Kind, Message
 
 MILLISECOND = 1_000_000
@@ -125,59 +126,75 @@ def test_asking_again_waits_for_the_time_out_of_each_number() -> None:
     stream.accept(message(3))
 
     def ask(now_ms: int) -> tuple[list[int], int, bool]:
-        return stream.ask(now_ms * MILLISECOND, trip, burst=8, pause_ns=MILLISECOND)
+        return stream.requests.ask(stream.missing(), now_ms * MILLISECOND, trip, burst=8, pause_ns=MILLISECOND)
 
     assert ask(0) == ([1, 2], 100 * MILLISECOND, False)
     stream.accept(message(5))
     assert ask(10) == ([4], 100 * MILLISECOND, False)
     assert ask(100) == ([1, 2], 110 * MILLISECOND, True)
     for seq, now_ms in ((1, 120), (9, 500)):
-        stream.answered(retransmission(message(seq)), now_ms * MILLISECOND, trip)
+        stream.requests.answered(retransmission(message(seq)), now_ms * MILLISECOND, trip)
         assert trip.timeout_ns() == 100 * MILLISECOND, "asked twice, or never: no sample"
-    stream.answered(retransmission(message(4)), 20 * MILLISECOND, trip)
+    stream.requests.answered(retransmission(message(4)), 20 * MILLISECOND, trip)
     assert trip.timeout_ns() == 30 * MILLISECOND
 
 
 def test_at_most_a_burst_is_asked_for_at_a_time() -> None:
     stream = IncomingStream(window=64)
     stream.learn(50)
-    first, again_ns, _ = stream.ask(0, round_trip(), burst=8, pause_ns=MILLISECOND)
-    second, _, _ = stream.ask(again_ns, round_trip(), burst=8, pause_ns=MILLISECOND)
+    first, again_ns, _ = stream.requests.ask(stream.missing(), 0, round_trip(), burst=8, pause_ns=MILLISECOND)
+    second, _, _ = stream.requests.ask(stream.missing(), again_ns, round_trip(), burst=8, pause_ns=MILLISECOND)
     assert (first, second, again_ns) == (list(range(1, 9)), list(range(9, 17)), MILLISECOND)
 
 
 # Channels.
 
 
+def channel_with(count: int) -> tuple[Channels, list[int]]:
+    """To member 1, with a window of 4 unicasts and a time-out of 100 ms; `count` are sent. With their numbers."""
+    us = Membership(member=0, members=(0, 1))
+    parameters = ReliableParameters(window=4)
+    channels = Channels(us, 1, parameters, {1: RoundTrip(parameters)}, Timers())
+    out: list[Effect] = []
+    for _ in range(count):
+        channels.send(Submission(payload=b""), 1, 0, 0, out)
+    return channels, sent_in(out)
+
+
+def sent_in(effects: list[Effect]) -> list[int]:
+    return [effect.message.seq for effect in effects if isinstance(effect, Send)]
+
+
+def told(channels: Channels, position: int, now_ns: int) -> list[Effect]:
+    out: list[Effect] = []
+    channels.acknowledge(1, position, now_ns, out)
+    return out
+
+
 def test_an_acknowledgement_covers_all_before_it_and_measures_the_round_trip() -> None:
-    trip = round_trip()
-    channel = Sender(window=2, round_trip=trip)
-    for seq in (1, 2, 3):
-        channel.last = seq
-        channel.queue.append(message(seq))
-    sent = [channel.send_next(0), channel.send_next(0), channel.send_next(0)]
-    assert [one.seq if one else None for one in sent] == [1, 2, None], "the window is two"
-    assert not channel.acknowledge(3, 5), "number 3 was not sent: nobody can have it"
-    assert channel.acknowledge(2, 40 * MILLISECOND)
-    assert not channel.acknowledge(1, 50 * MILLISECOND)
-    assert trip.timeout_ns() == 40 * MILLISECOND + 4 * 20 * MILLISECOND
-    assert channel.send_next(0) is not None
+    channels, sent = channel_with(6)
+    assert sent == [1, 2, 3, 4], "the window is four"
+    assert not told(channels, 5, 5), "number 5 was not sent: nobody can have it"
+    out = told(channels, 3, 40 * MILLISECOND)
+    assert sent_in(out) == [5, 6]
+    due = next(effect.at_ns for effect in out if isinstance(effect, SetTimer))
+    assert due == (40 + 40 + 4 * 20) * MILLISECOND, "the time-out follows the round trip"
+    assert not told(channels, 2, 50 * MILLISECOND)
+    assert list(channels.lacking()) == [(1, 3)]
+    told(channels, 6, 60 * MILLISECOND)
+    assert not channels.buffered
+    assert channels.is_settled
 
 
 def test_the_same_position_again_shows_what_is_lost_once() -> None:
-    channel = Sender(window=8, round_trip=round_trip())
-    channel.under_way = {seq: Sent(message(seq), 0) for seq in (1, 2)}
-    lost = channel.lost_before_others(0)
-    assert lost is not None
-    assert lost.message.seq == 1
-    lost.tries += 1
-    assert channel.lost_before_others(0) is None
-    assert channel.lost_before_others(1) is None, "not the position that we know"
-    channel.under_way = {seq: Sent(message(seq), 0) for seq in (2, 3)}
-    channel.acknowledged = 1
-    lost = channel.lost_before_others(1)
-    assert lost is not None
-    assert lost.message.seq == 2
+    channels, _ = channel_with(3)
+    assert sent_in(told(channels, 0, 1)) == [1]
+    assert not told(channels, 0, 2), "it was retransmitted already"
+    told(channels, 1, 3)
+    assert not told(channels, 0, 4), "not the position that we know"
+    assert sent_in(told(channels, 1, 5)) == [2]
+    told(channels, 2, 6)
+    assert not told(channels, 2, 7), "nothing later is under way that could have come"
 
 
 def test_unicasts_come_out_in_order_once_and_within_bounds() -> None:

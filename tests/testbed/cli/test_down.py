@@ -14,7 +14,7 @@ import pytest
 from netem.owner import Owner
 from netem.runtimes import daemon
 from netem.runtimes.daemon import LABEL, OWNER_LABEL
-from testbed.cli.down import staying_sentence
+from testbed.cli.live import staying_sentence
 from tests.testbed.orderbed_command import inside
 
 

@@ -19,7 +19,7 @@ from rich.console import Console
 from analysis.capture.totals import totals
 from analysis.errors import AnalysisError
 from analysis.live.counts import Figures, Quantiles, View
-from testbed.cli.watch_table import look_table
+from testbed.cli.watch import look_table
 from testbed.run import store, watch
 from testbed.run.watch import Look
 from tests.analysis.runs import MadeRun, ordered

@@ -5,10 +5,15 @@ from __future__ import annotations
 import pytest
 
 from analysis.checks.properties import Property
-from node.core import Core, Membership
+from node.core import Core, Membership, Submission
+from node.effects import Deliver, Effect, Multicast, Report, Send, Undo
+from node.errors import DropReason, RemoteError
 from node.registry import PROTOCOLS
-from testbed.fuzz.explore import Exploration, Network, Scope, explore, over_ideal_channels
+from node.wire import Flag, Kind, Message, decode_message, encode_message
+from testbed.fuzz.explore import Exploration, OverIdealChannels, Scope, explore, over_ideal_channels
+from testbed.fuzz.explore import Network as Channels
 from testbed.fuzz.local import digest
+from tests.node.cluster import MILLISECOND, SECOND, Cluster, Network
 from tests.testbed.fuzz.broken import PlainCore, RaisingCore, hasty_sequencer
 
 
@@ -53,10 +58,10 @@ def test_a_sequencer_that_does_not_wait_for_its_turn_is_caught() -> None:
     ("scope", "kind"),
     [
         (Scope(submissions=(1, 1, 0)), "total_order"),
-        (Scope(submissions=(2, 0, 0), network=Network.CHAOS), "fifo"),
-        (Scope(submissions=(1, 0, 0), network=Network.CHANNELS, losses=1), "agreement"),
-        (Scope(submissions=(1, 0, 0), network=Network.CHANNELS, duplications=1), "integrity"),
-        (Scope(submissions=(1, 1, 0), network=Network.CHANNELS), "causal"),
+        (Scope(submissions=(2, 0, 0), network=Channels.CHAOS), "fifo"),
+        (Scope(submissions=(1, 0, 0), network=Channels.CHANNELS, losses=1), "agreement"),
+        (Scope(submissions=(1, 0, 0), network=Channels.CHANNELS, duplications=1), "integrity"),
+        (Scope(submissions=(1, 1, 0), network=Channels.CHANNELS), "causal"),
     ],
 )
 def test_each_ill_of_the_network_shows_in_a_core_that_does_nothing_against_it(scope: Scope, kind: str) -> None:
@@ -110,3 +115,92 @@ def test_a_digest_sees_into_objects_that_hold_each_other() -> None:
     assert digest(one) == digest(other)
     other._number = 1
     assert digest(one) != digest(other)
+
+
+US = Membership(member=0, members=(0, 1))
+INNER = Message(kind=Kind.CBCAST_DATA, origin=1, incarnation=1, seq=9, payload=b"hi")
+
+
+class Scripted(PlainCore):
+    """Does what the test says with the message of the other member."""
+
+    def __init__(self, effects: list[Effect] | None) -> None:
+        super().__init__(US)
+        self._effects = effects
+        self.seen: list[tuple[Message, int]] = []
+
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        self.seen.append((message, source))
+        if self._effects is None:
+            raise RemoteError(DropReason.UNEXPECTED, "not now")
+        return self._effects if source == 1 else super().on_message(message, source, now_ns)
+
+
+def arrival(effects: list[Effect] | None) -> tuple[list[Effect], Scripted]:
+    core = Scripted(effects)
+    message = Message(
+        kind=Kind.RELIABLE_DATA, origin=1, incarnation=1, seq=1, inner=INNER.kind, payload=encode_message(INNER)
+    )
+    return OverIdealChannels(US, core).on_message(message, 1, 0), core
+
+
+def test_a_message_travels_inside_another_one_and_its_own_copy_comes_back() -> None:
+    core = Scripted([])
+    own, sent, copy = OverIdealChannels(US, core).on_submit(Submission(payload=b"hello"), 0)
+    assert isinstance(sent, Multicast)
+    inner = decode_message(sent.message.payload)
+    assert (sent.message.inner, inner.payload) == (inner.kind, b"hello")
+    assert core.seen == [(inner, 0)]
+    assert own == copy == Deliver(payload=b"hello", origin=0, incarnation=1, seq=1)
+
+
+def test_an_arrival_is_decoded_and_a_send_keeps_target_and_flags() -> None:
+    effects, core = arrival([Send(target=1, message=US.message(Kind.CBCAST_DATA, flags=Flag.CONTROL.value))])
+    assert core.seen == [(INNER, 1)]
+    (sent,) = effects
+    assert isinstance(sent, Send)
+    assert (sent.target, sent.message.kind, sent.message.flags) == (1, Kind.RELIABLE_UNICAST, Flag.CONTROL.value)
+
+
+def test_effects_of_one_call_come_before_those_that_follow_from_it() -> None:
+    later = Multicast(message=US.message(Kind.CBCAST_DATA, payload=b"later"))
+    first, second = (kind(payload=kind.__name__.encode(), origin=1, incarnation=1) for kind in (Deliver, Undo))
+    effects, _ = arrival([later, first, second])
+    assert [one.payload for one in effects if isinstance(one, Deliver | Undo)] == [b"Deliver", b"Undo", b"later"]
+
+
+def test_an_arrival_that_the_core_refuses_is_reported() -> None:
+    assert arrival(None)[0] == [Report(code=DropReason.UNEXPECTED, member=1)]
+
+
+@pytest.mark.parametrize("silence", ["cut", "pause"])
+@pytest.mark.parametrize("name", ["reliable", "sequencer", "cbcast", "lamport", "mutex"])
+def test_who_is_expelled_comes_to_rest_whatever_stands_over_the_reliable_layer(name: str, silence: str) -> None:
+    """Also with requests that it will never take, and messages that its upper core waits for."""
+    entry = PROTOCOLS[name]
+    patience = {"suspect_after_ns": SECOND}
+    parameters = patience if name == "reliable" else {"reliable": patience}
+    cluster = Cluster(
+        4, lambda us, seed: entry.build(membership=us, parameters=parameters, seed=seed), seed=3, network=Network()
+    )
+    for number in range(60):
+        for member in cluster.members:
+            cluster.submit_later(member, number * 50 * MILLISECOND)
+    if silence == "cut":
+        cluster.at(200 * MILLISECOND, lambda: cluster.cut((3,), (0, 1, 2)))
+        cluster.at(6 * SECOND, cluster.heal)
+        cluster.at(7 * SECOND, lambda: cluster.submit(3, 5))
+    else:
+        cluster.at(200 * MILLISECOND, lambda: cluster.pause(3))
+        cluster.at(6 * SECOND, lambda: cluster.resume(3))
+        cluster.at(6 * SECOND, lambda: cluster.submit(3, 5))
+    lost = cluster.hosts[3]
+    cluster.run(limit=300_000)
+    assert lost.is_expelled
+    assert (lost.core.has_ended, lost.core.is_idle, lost.core.can_submit, lost.core.buffered) == (True, True, False, 0)
+    assert lost.timers == {}
+    assert lost.queue, "what it was asked to send waits for ever, and nobody waits for that"
+    said = lost.transmissions
+    cluster.run(for_ns=100 * SECOND)
+    assert lost.transmissions == said
+    assert not any(host.core.has_ended for host in cluster.hosts.values() if host is not lost)

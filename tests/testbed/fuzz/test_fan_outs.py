@@ -11,8 +11,7 @@ from node.wire import Kind, Message
 from testbed.fuzz.draw import draw
 from testbed.fuzz.fan_outs import fan_outs
 from testbed.fuzz.judge import judge
-from testbed.fuzz.render import experiment_of
-from testbed.fuzz.scenario import Crash, Freeze, OneWayCut, Scenario
+from testbed.fuzz.scenario import Crash, Freeze, OneWayCut, Scenario, experiment_of
 from testbed.sim.network import Datagram
 from testbed.sim.simulation import START_NS, simulate
 from testbed.spec.raw import Dissemination

@@ -15,8 +15,7 @@ from node.wire import Kind
 from testbed.fuzz.coverage import Coverage, from_rows
 from testbed.fuzz.draw import FUZZED, draw
 from testbed.fuzz.judge import GROUP, Failure, findings_of, is_expelled, judge
-from testbed.fuzz.render import experiment_of
-from testbed.fuzz.scenario import Crash, Cut, Freeze, Member, Scenario, Segment, Worsening
+from testbed.fuzz.scenario import Crash, Cut, Freeze, Member, Scenario, Segment, Worsening, experiment_of
 from testbed.sim.member import IncarnationRun
 from testbed.sim.simulation import simulate
 from tests.analysis.checks.view_histories import A, B, C, Story

@@ -12,8 +12,7 @@ from node.protocols.adaptive.candidates import CANDIDATES
 from node.registry import PROTOCOLS
 from testbed.fuzz import ranges
 from testbed.fuzz.draw import FUZZED, draw, is_fair, victims_of
-from testbed.fuzz.judge import GROUP, judge
-from testbed.fuzz.render import experiment_of, yaml_of
+from testbed.fuzz.judge import judge
 from testbed.fuzz.scenario import (
     ClockShift,
     Crash,
@@ -30,8 +29,9 @@ from testbed.fuzz.scenario import (
     Slow,
     Worsening,
     clash,
+    experiment_of,
+    yaml_of,
 )
-from testbed.sim.simulation import simulate
 from testbed.spec.experiment import loads
 from testbed.spec.values import Experiment
 
@@ -50,13 +50,6 @@ def test_the_file_of_a_scenario_loads_to_its_experiment(protocol: str, seed: int
     scenario = draw(protocol, seed)
     given_, read = experiment_of(scenario), loaded(scenario)
     assert replace(read, text="", topology_text="", document=given_.document) == given_
-
-
-@pytest.mark.parametrize("protocol", NAMES)
-def test_the_file_replays_the_very_same_run(protocol: str) -> None:
-    for seed in range(3):
-        scenario = draw(protocol, seed)
-        assert simulate(experiment_of(scenario), group=GROUP) == simulate(loaded(scenario), group=99)
 
 
 @settings(max_examples=50)

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from testbed.live import NodeState
 from testbed.live import requests as asks
-from testbed.live.state import NODE_FAULTS, LiveState
+from testbed.live.state import LiveState
 from testbed.live.status import LinkStatus, NodeStatus
 from testbed.spec.faults import Crash, Fault, Impair, Join, Leave, Pause, Restart, Resume
+from testbed.spec.plans import NODE_FAULTS
 from tests.testbed.live.testbeds import TOPOLOGY
 from topologies.formats.errors import InputError
 from topologies.load import loads

@@ -1,15 +1,21 @@
-"""A node's configuration line, and what of its workload is left to a node that starts late."""
+"""What a run computes: configuration lines, what is left of a workload, names of hosts, fitness of the machine."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from node.host.config import parse
 from node.host.workload import WorkloadKind
 from node.registry import PROTOCOLS
+from testbed.run.manifest import CPU_BUSY_RATIO_MAX, LAG_MAX_NS, CpuTimes, health_of, judge
 from testbed.run.nodes import configuration, derive_seed
+from testbed.run.program import hosts_file
 from testbed.spec import experiment as spec
+from topologies.load import loads
 
 MS = 10**6
 TEXT = """\
@@ -62,3 +68,55 @@ def test_a_restarted_node_takes_up_the_rate_of_now() -> None:
     workload = line("p1/n2", elapsed_ns=3 * MS, incarnation=2)["workload"]
     assert (workload["rate_per_s"], workload["stop_after_ns"]) == (20.0, 17 * MS)
     assert workload["events"] == [{"after_ns": 5 * MS, "rate_per_s": 30.0}]
+
+
+def test_a_node_is_called_by_partition_by_host_name_and_by_its_own_where_that_is_unique() -> None:
+    text = "name: two\npartitions: {left: {nodes: 2}, right: {nodes: 1}}\nlinks: [{between: [left, right]}]\n"
+    topology = loads(text)
+    assert hosts_file(topology).splitlines() == [
+        "127.0.0.1 localhost",
+        "10.1.0.1 n1.left left-n1",
+        "10.1.0.2 n2.left left-n2 n2",
+        "10.2.0.1 n1.right right-n1",
+    ]
+
+
+# Health.
+
+
+def test_cpu_times_are_read_from_proc_stat(tmp_path: Path) -> None:
+    stat = tmp_path / "stat"
+    stat.write_text("cpu  100 10 50 800 40 1 2 7 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n")
+    times = CpuTimes.read(stat)
+    assert times == CpuTimes(total=1010, idle=840, steal=7)
+
+
+def test_ratios_are_of_the_time_between_two_readings() -> None:
+    before = CpuTimes(total=1000, idle=900, steal=0)
+    after = CpuTimes(total=2000, idle=1150, steal=100)
+    assert after.busy_ratio_since(before) == 0.75
+    assert after.steal_ratio_since(before) == 0.1
+    assert before.busy_ratio_since(before) == 0.0
+    assert health_of(before, after, 5) == {"cpu_busy_ratio": 0.75, "steal_ratio": 0.1, "lag_max_ns": 5}
+
+
+def test_each_overload_is_named() -> None:
+    reasons = judge(
+        cpu_busy_ratio=CPU_BUSY_RATIO_MAX + 0.01, steal_ratio=0.5, lag_max_ns=LAG_MAX_NS * 2, saturating=False
+    )
+    assert len(reasons) == 3
+    assert "hypervisor" in reasons[0]
+    assert "CPUs were busy" in reasons[1]
+    assert "500 ms behind" in reasons[2]
+
+
+@pytest.mark.parametrize(("busy", "lag_ns", "saturating"), [(0.5, LAG_MAX_NS, False), (1.0, 10**10, True)])
+def test_a_fit_machine_has_no_reasons_and_a_saturating_load_is_behind_on_purpose(
+    busy: float, lag_ns: int, saturating: bool
+) -> None:
+    assert judge(cpu_busy_ratio=busy, steal_ratio=0.0, lag_max_ns=lag_ns, saturating=saturating) == []
+
+
+def test_the_real_machine_can_be_read() -> None:
+    first = CpuTimes.read()
+    assert first.total >= first.idle > 0

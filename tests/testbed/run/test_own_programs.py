@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from collector.blocks import Reader
 from netem.errors import FabricError
 from node.registry import PROTOCOLS
 from testbed.cli.console import Console
 from testbed.paths import ROOT
 from testbed.run.perform import Overrides, apply_overrides, perform
 from testbed.spec import experiment as spec
+from tests.collector import strict
 from tests.testbed.orderbed_command import manifest_of, only_run, orderbed, processes_mentioning
 from tests.worlds import WORLDS
 from topologies.formats.errors import InputError
@@ -144,8 +144,8 @@ def test_the_cued_example_of_the_page_sends_within_the_load(world: str, tmp_path
     assert manifest["status"] == "complete"
     assert phases["drained_ns"] - phases["load_end_ns"] < 2 * 10**9
     offset_ns = manifest["clock"]["realtime_ns"] - manifest["clock"]["monotonic_ns"]
-    with Reader(directory / "capture.pcapng") as reader:
-        first, *_, last = (packet.time_ns - offset_ns for packet in reader if b"tick" in packet.data)
+    packets = strict.read(directory / "capture.pcapng")
+    first, *_, last = (packet.time_ns - offset_ns for packet in packets if b"tick" in packet.data)
     assert phases["start_ns"] - 500_000_000 < first < last < phases["drained_ns"]
 
 

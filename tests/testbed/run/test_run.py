@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from collector.blocks import summarise
+from analysis.capture.source import inspect
 from tests.testbed.orderbed_command import (
     POWERLESS,
     alive,
@@ -45,7 +45,7 @@ def processes_left(runs: Path) -> list[str]:
 
 def assert_readable(capture: Path) -> None:
     """Whole frames up to the end of the file, or up to where it was cut off."""
-    found = summarise(capture)
+    found = inspect(capture)
     assert found.frames > 0
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from analysis.capture.decode import decode_frames
-from analysis.capture.parse import map_capture, parse_blocks, read_interfaces
 from collector import index
+from collector.parse import map_capture, parse_blocks, read_interfaces
 from collector.records import Frames, PortDirection
 from testbed.sim.capture import BATCH_FRAMES, EPOCH_NS, SimulatedCapture
 from testbed.sim.network import Datagram

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import struct
+from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from math import sqrt
+from random import Random
 from statistics import fmean, pstdev
 from typing import Any
 
@@ -12,13 +15,83 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netem.wiring.qdisc import settings_of
-from testbed.sim.line import DEFAULT_QUEUE_FRAMES, SCALE, Server, table
-from tests.testbed.sim.lines import MILLISECOND, Frame, Wire
+from netem.wiring.tc_codec import delay_table
+from testbed.sim import line
+from testbed.sim.engine import Engine
+from testbed.sim.line import DEFAULT_QUEUE_FRAMES, SCALE, Line, Server, table
+from tests.testbed.sim.made import MILLISECOND
 from topologies.model import Distribution, Impairment
 
 MANY = 40_000
 SIGMAS = 5
 """A right line is further off less than once in a million runs; the seeds are fixed, so here never."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    number: int
+    size_bytes: int = 500
+    flipped: tuple[int, ...] = ()
+
+    def damaged(self, bit: int) -> Frame:
+        return replace(self, flipped=(*self.flipped, bit))
+
+
+@dataclass(slots=True)
+class Wire:
+    """A line and everything that has come out of it."""
+
+    impairment: Impairment
+    seed: int = 1
+    engine: Engine = field(default_factory=lambda: Engine(start_ns=0))
+    out: list[tuple[int, Frame]] = field(default_factory=list)
+    line: Line[Frame] = field(init=False)
+    offered: int = 0
+
+    def __post_init__(self) -> None:
+        self.line = Line(self.engine, self.impairment, Random(self.seed), forward=self._note, damage=Frame.damaged)
+
+    def _note(self, frame: Frame) -> None:
+        self.out.append((self.engine.now_ns, frame))
+
+    def send(self, count: int, *, every_ns: int = 0, size_bytes: int = 500, from_ns: int | None = None) -> Wire:
+        """Frames from now on (or from an instant), numbered on."""
+        start_ns = self.engine.now_ns if from_ns is None else from_ns
+        for index in range(count):
+            frame = Frame(number=self.offered, size_bytes=size_bytes)
+            self.offered += 1
+            self.engine.at(start_ns + index * every_ns, self.line.enter, frame)
+        return self
+
+    def change(self, **fields: Any) -> Wire:
+        """Another impairment at this instant."""
+        self.impairment = Impairment(**fields)
+        self.line.change(self.impairment)
+        return self
+
+    def run(self, for_ns: int | None = None) -> Wire:
+        """Time passes: so much, or until nothing is left to happen."""
+        if for_ns is not None:
+            self.engine.run(self.engine.now_ns + for_ns)
+        while for_ns is None and self.engine.next_ns is not None:
+            self.engine.run(self.engine.next_ns)
+        return self
+
+    @property
+    def numbers(self) -> list[int]:
+        return [frame.number for _, frame in self.out]
+
+    @property
+    def times_ns(self) -> list[int]:
+        return [at_ns for at_ns, _ in self.out]
+
+    def check_conservation(self) -> None:
+        """Frames that came = frames that went, were dropped or are still in there, counted outside of the line."""
+        line = self.line
+        assert line.sent == len(self.out)
+        assert line.sent_bytes == sum(frame.size_bytes for _, frame in self.out)
+        dropped = line.delay_line_dropped + line.queue_dropped
+        assert self.offered + line.duplicated == len(self.out) + dropped + line.backlog
 
 
 def wire(**fields: Any) -> Wire:
@@ -351,9 +424,33 @@ def test_a_queue_without_a_limit_is_the_fabrics() -> None:
 @pytest.mark.parametrize(("ratio", "burst"), [(0.1, 1.0), (0.3, 2.0), (0.5, 1.0), (0.6, 1.5)])
 def test_the_loss_chain_is_the_fabrics(ratio: float, burst: float) -> None:
     asked = settings_of(Impairment(loss_ratio=ratio, loss_burst_frames=burst)).netem
-    line = wire(loss_ratio=ratio, loss_burst_frames=burst).line
+    made = wire(loss_ratio=ratio, loss_burst_frames=burst).line
     if burst > 1.0:
-        assert line._good_to_bad == pytest.approx(asked.good_to_bad / (2**32 - 1))
-        assert line._bad_to_good == pytest.approx(asked.bad_to_good / (2**32 - 1))
+        assert made._good_to_bad == pytest.approx(asked.good_to_bad / (2**32 - 1))
+        assert made._bad_to_good == pytest.approx(asked.bad_to_good / (2**32 - 1))
     else:
-        assert line._loss_ratio == pytest.approx(asked.loss / (2**32 - 1))
+        assert made._loss_ratio == pytest.approx(asked.loss / (2**32 - 1))
+
+
+# The tables of jitter are netem's, and so is the rounding.
+
+
+@pytest.mark.parametrize("distribution", Distribution)
+def test_the_tables_are_those_that_netem_is_given(distribution: Distribution) -> None:
+    assert line.table(distribution.value) == struct.unpack(f"={line.SIZE}h", delay_table(distribution))
+
+
+def test_a_shape_that_netem_does_not_have_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        line.table("triangle")
+
+
+@given(st.integers(0, 10**9), st.integers(1, 10**9), st.integers(-32768, 32767))
+def test_the_delay_is_the_mean_and_so_many_jitters(mean_ns: int, jitter_ns: int, entry: int) -> None:
+    exact = mean_ns + jitter_ns * entry / line.SCALE
+    assert abs(line.delay_ns(mean_ns, jitter_ns, entry) - exact) <= 1
+
+
+def test_an_entry_of_one_jitter_is_one_jitter() -> None:
+    assert line.delay_ns(5_000_000, 300_000, line.SCALE) == 5_300_000
+    assert line.delay_ns(5_000_000, 300_000, -line.SCALE) == 4_700_000

@@ -1,4 +1,5 @@
-"""Members that come and go: absent from the first view, joining later, leaving, joining again; on simulated wires."""
+"""Members that come and go on simulated wires: absent at first, joining later, leaving, joining again; and one that is
+frozen for longer than the group's patience counts as crashed, and the run comes to rest."""
 
 from __future__ import annotations
 
@@ -6,9 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
+from analysis.checks.linear import check_incarnations
+from analysis.checks.properties import Incarnation, Property, Verdict
+from node.registry import PROTOCOLS
 from node.trace import EndReason, Event
 from testbed.sim.simulation import START_NS, Ending, IncarnationRun, Simulation, simulate
-from testbed.spec.faults import Crash, Fault, Join, Leave
+from testbed.spec.faults import Crash, Fault, Join, Leave, Pause, Resume
 from tests.testbed.sim.made import MILLISECOND, SECOND, experiment, periodic, topology
 from topologies.model import Impairment, NodeName
 
@@ -16,14 +20,22 @@ NETWORK = topology(4, to_node=Impairment(delay_ns=5 * MILLISECOND, jitter_ns=2 *
 FIRST, SECOND_NODE, THIRD, LAST = (node.name for node in NETWORK.nodes())
 
 
-def run(*faults: Fault, protocol: str = "sequencer", absent: Sequence[NodeName] = ()) -> Simulation:
-    patience = {"suspect_after_ns": 500 * MILLISECOND}
+def run(
+    *faults: Fault,
+    protocol: str = "sequencer",
+    absent: Sequence[NodeName] = (),
+    patience_ns: int = 500 * MILLISECOND,
+    duration_ns: int = 5 * SECOND,
+    seed: int = 1,
+) -> Simulation:
+    patience = {"suspect_after_ns": patience_ns}
     made = experiment(
         NETWORK,
         protocol=protocol,
         parameters=patience if protocol == "reliable" else {"reliable": patience},
         workload=periodic(40),
-        duration_ns=5 * SECOND,
+        duration_ns=duration_ns,
+        seed=seed,
         faults=faults,
         absent=absent,
     )
@@ -117,3 +129,52 @@ def test_a_leave_that_cannot_be_is_told_and_changes_nothing() -> None:
         FIRST: {"refused": "member 0 is the last one of its group: stop it instead"}
     }
     assert (simulation.incarnations[0].has_ended, simulation.incarnations[0].ending) == (False, Ending.DRAINED)
+
+
+# Excluded.
+
+AWAY = (
+    Pause(id=0, at_ns=500 * MILLISECOND, targets=(LAST,), until_id=1),
+    Resume(id=1, at_ns=3500 * MILLISECOND, targets=(LAST,)),
+)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("protocol", ["reliable", "sequencer", "cbcast", "lamport"])
+def test_a_member_that_was_away_for_too_long_is_excluded_and_its_process_goes_on_as_the_next_incarnation(
+    protocol: str, seed: int
+) -> None:
+    simulation = run(*AWAY, protocol=protocol, patience_ns=SECOND, seed=seed)
+    excluded, again = simulation.incarnations[3:]
+
+    assert simulation.phases.drained_ns is not None
+    assert [incarnation.has_ended for incarnation in simulation.incarnations] == [False, False, False, True, False]
+    assert [incarnation.ending for incarnation in simulation.incarnations] == [Ending.DRAINED] * 3 + [
+        Ending.EXCLUDED,
+        Ending.DRAINED,
+    ]
+    assert [incarnation.records[-1][0] for incarnation in simulation.incarnations] == [Event.STOP] * 3 + [
+        Event.ENDED,
+        Event.STOP,
+    ]
+    assert (again.member, again.incarnation, again.records[0][0]) == (3, 2, Event.START)
+    ended_ns, submitted = excluded.records[-1][6], excluded.records[-1][8]
+    assert AWAY[1].at_ns <= ended_ns - START_NS <= AWAY[1].at_ns + SECOND, "as soon as it hears of it"
+    assert submitted == excluded.submitted < simulation.incarnations[0].submitted, "it asks for nothing more"
+    assert again.submitted > 0
+    records = {Incarnation(one.member, one.incarnation): one.records for one in simulation.incarnations}
+    promised = [Property(name) for name in PROTOCOLS[protocol].promises]
+    findings = check_incarnations(records, members=range(4), kinds=promised)
+    assert {kind: finding.verdict for kind, finding in findings.items()} == dict.fromkeys(promised, Verdict.PASS)
+
+
+def test_one_that_is_excluded_while_it_drains_drains_as_the_next_incarnation() -> None:
+    away = (
+        Pause(id=0, at_ns=500 * MILLISECOND, targets=(LAST,), until_id=1),
+        Resume(id=1, at_ns=2000 * MILLISECOND, targets=(LAST,)),
+    )
+    simulation = run(*away, protocol="reliable", patience_ns=SECOND, duration_ns=2 * SECOND)
+    *_, excluded, again = simulation.incarnations
+    assert [excluded.ending, again.ending] == [Ending.EXCLUDED, Ending.DRAINED]
+    told = [row[0] for row in again.records if row[0] in (Event.START, Event.DRAIN, Event.STOP)]
+    assert told == [Event.START, Event.DRAIN, Event.STOP]

@@ -13,22 +13,22 @@ from scapy.layers.inet import IP
 from scapy.layers.l2 import Ether
 
 from analysis.capture.decode import decode_frames
-from analysis.capture.parse import map_capture, parse_blocks, read_interfaces
 from analysis.metrics.offered import FROM_NODE, lan_loads
 from analysis.network.conservation import ip_number
 from analysis.spacetime.compose import compose
 from analysis.spacetime.model import Window
+from collector.parse import map_capture, parse_blocks, read_interfaces
 from node.trace import Event
 from testbed.sim.capture import SimulatedCapture
 from testbed.sim.member import IncarnationRun
-from testbed.sim.meter import LoadMeter
 from testbed.sim.network import Datagram, Tap
-from testbed.sim.scene import SightingTap, scene_of
+from testbed.sim.point import LoadMeter
 from testbed.sim.simulation import START_NS, Simulation, simulate
 from testbed.spec.faults import Fault, Pause, Resume
 from testbed.spec.raw import Dissemination
 from tests.node.near import NearCore
 from tests.testbed.sim.made import MILLISECOND, SECOND, Lan, at_instants, experiment, link, topology
+from tests.testbed.sim.scenes import SightingTap, scene_of
 from topologies.model import Bus, Impairment, Node, NodeName, Topology
 
 LAN = Impairment(delay_ns=MILLISECOND)
@@ -49,8 +49,8 @@ def test_a_near_multicast_floods_its_own_segment_and_no_other(bus: Bus | None) -
     first, second = lan.send(1, is_near=True), lan.send(3, is_near=True)
     lan.run()
     assert (lan.receivers(first), lan.receivers(second)) == ([0, 2], [4])
-    assert all(one.sent_frames + one.backlog_frames == 0 for one in lan.network.link_counters())
-    assert [one.sent_frames for one in lan.network.bus_counters()] == ([1, 1] if bus else [])
+    assert all(one["sent_frames"] + one["backlog_frames"] == 0 for one in lan.network.link_counters())
+    assert [one["sent_frames"] for one in lan.network.bus_counters()] == ([1, 1] if bus else [])
 
 
 def test_a_cut_stops_a_near_multicast_and_is_counted() -> None:
@@ -58,7 +58,8 @@ def test_a_cut_stops_a_near_multicast_and_is_counted() -> None:
     lan.network.block([(lan.nodes[0], lan.nodes[1]), (lan.nodes[0], lan.nodes[3])])
     number = lan.send(0, is_near=True)
     assert lan.run().receivers(number) == [2]
-    cut = {one.node: one.cut_dropped_frames for one in lan.network.port_counters() if one.direction.value == "to-node"}
+    ports = lan.network.port_counters()
+    cut = {one["node"]: one["cut_dropped_frames"] for one in ports if one["direction"] == "to-node"}
     assert cut == {"p1/n1": 0, "p1/n2": 1, "p1/n3": 0, "p2/n1": 0, "p2/n2": 0}, "what goes nowhere meets no cut"
 
 

@@ -8,9 +8,9 @@ from analysis.spacetime.compose import compose
 from analysis.spacetime.model import Fate, What, Window
 from analysis.spacetime.text import draw
 from node.registry import PROTOCOLS
-from testbed.sim.scene import SightingTap, scene_of
 from testbed.sim.simulation import Simulation, simulate
 from testbed.spec import experiment as spec
+from tests.testbed.sim.scenes import SightingTap, scene_of
 
 EXPERIMENT = """\
 name: rough
@@ -43,14 +43,14 @@ def test_losses_copies_and_damage_are_those_that_were_counted() -> None:
     topology = spec.loads(EXPERIMENT, protocols=PROTOCOLS).topology
     scene = scene_of(topology, simulation, tap)
     diagram = compose(scene, Window(scene.first_ns, scene.last_ns), max_arrows=100_000, max_marks=100_000)
-    counters = [port for port in simulation.counters if port.direction.value == "to-node"]
+    counters = [port for port in simulation.counters if port["direction"] == "to-node"]
     arrived = [arrow for arrow in diagram.arrows if arrow.fate is Fate.ARRIVED]
     lost = [arrow for arrow in diagram.arrows if arrow.fate is Fate.LOST]
     assert len(arrived) == sum(seen.is_arrival for seen in tap.sightings)
     assert sum(arrow.is_copy for arrow in arrived) > 0
     assert sum(arrow.is_corrupt for arrow in arrived) > 0
     assert {"cut", "delay line"} <= {arrow.where for arrow in lost}
-    dropped = sum(port.delay_line_dropped_frames + port.cut_dropped_frames for port in counters)
+    dropped = sum(port["delay_line_dropped_frames"] + port["cut_dropped_frames"] for port in counters)
     assert 0 < len(lost) <= dropped, "a datagram whose copy came through is not lost"
     assert {What.CRASH, What.PAUSE, What.RESUME} <= {mark.what for mark in diagram.marks}
     assert all(arrow.is_causal for arrow in arrived if not arrow.is_corrupt)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from collector.blocks import summarise
+from analysis.capture.source import inspect
 from netem.errors import FabricError
 from node.core import Core
 from node.registry import PROTOCOLS
@@ -89,13 +89,13 @@ def test_faults_strike_at_their_time_and_take_none(tmp_path: Path) -> None:
 
 def test_the_capture_holds_what_the_manifest_says(tmp_path: Path) -> None:
     found = small(tmp_path)
-    manifest, capture = manifest_of(found), summarise(found / "capture.pcapng")
+    manifest, capture = manifest_of(found), inspect(found / "capture.pcapng")
     assert capture.problem == ""
     assert capture.frames == manifest["capture"]["frames"] > 1000
-    assert capture.section.metadata == {
+    assert capture.metadata == {
         "clock": manifest["clock"], "experiment": "small", "seed": 5, "group": manifest["group"], "world": "sim",
     }  # fmt: skip
-    assert [port.name for port in capture.ports] == ["p1/n1", "p1/n2", "p1/n3"]
+    assert capture.interface_names == ("p1/n1", "p1/n2", "p1/n3")
     assert not manifest["capture"]["kernel_dropped_frames"]
 
 
@@ -197,7 +197,7 @@ def test_ctrl_c_keeps_a_whole_capture_and_the_faults_that_struck(tmp_path: Path)
     assert manifest["status"] == "interrupted"
     assert manifest["phases"]["start_ns"] == START_NS
     assert manifest["phases"]["load_end_ns"] is None
-    capture = summarise(found / "capture.pcapng")
+    capture = inspect(found / "capture.pcapng")
     assert (capture.problem, capture.frames) == ("", manifest["capture"]["frames"])
     assert len(lines(found)) == 8
 
@@ -229,7 +229,7 @@ def test_a_disk_that_is_full_ends_the_run_and_keeps_it(tmp_path: Path) -> None:
         assert done.code == 3, done.err
         assert "free some space and run again" in done.err
         assert manifest_of(found)["status"] == "failed"
-        assert summarise(found / "capture.pcapng").frames == manifest_of(found)["capture"]["frames"] > 1000
+        assert inspect(found / "capture.pcapng").frames == manifest_of(found)["capture"]["frames"] > 1000
     finally:
         subprocess.run(["umount", str(runs)], check=True)
 

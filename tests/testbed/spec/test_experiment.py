@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from analysis.checks.properties import EXPECTABLE
 from analysis.expression import Unknown, parse
 from node.errors import LocalError
-from node.host.workload import WorkloadKind
+from node.host.workload import RateChange, Workload, WorkloadKind
 from node.registry import PROTOCOLS as REAL_PROTOCOLS
 from testbed.paths import EXPERIMENTS
 from testbed.spec import experiment as spec
-from testbed.spec.experiment import Claim, Experiment, RateChange, SweepAxis, Workload, WrongClock
+from testbed.spec.experiment import Claim, Experiment, SweepAxis, WrongClock
 from testbed.spec.faults import Crash, Impair
 from testbed.spec.raw import Dissemination, KernelOption, World
 from topologies import load as topology_files
@@ -149,7 +149,7 @@ def test_reads_every_key() -> None:
         kind=WorkloadKind.POISSON,
         rate_per_s=50.0,
         size_bytes=512,
-        events=(RateChange(at_ns=5 * 10**9, rate_per_s=100.0), RateChange(at_ns=9 * 10**9, rate_per_s=0.0)),
+        events=(RateChange(after_ns=5 * 10**9, rate_per_s=100.0), RateChange(after_ns=9 * 10**9, rate_per_s=0.0)),
     )
     assert (by_name["p2/a"].kind, by_name["p2/a"].size_bytes) == (WorkloadKind.SATURATING, 1000)
     assert {str(name): (clock.offset_ns, clock.drift_ppm) for name, clock in experiment.clocks.items()} == {

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from node.host.workload import RateChange
 from node.registry import PROTOCOLS
 from testbed.run.nodes import configuration
 from testbed.run.perform import Overrides, apply_overrides
 from testbed.spec import experiment as spec
-from testbed.spec.experiment import Experiment, RateChange
+from testbed.spec.experiment import Experiment
 from testbed.spec.rate_churn import rate_changes, reseeded, senders_in_change
 from testbed.spec.values import RateChurn
 from topologies.formats.errors import InputError
@@ -48,7 +49,7 @@ def compiled(one: RateChurn, *, duration_ns: int = 600 * S, seed: int = 1) -> di
 
 
 def rate_at(events: tuple[RateChange, ...], at_ns: int) -> float:
-    before = [event.rate_per_s for event in events if event.at_ns <= at_ns]
+    before = [event.rate_per_s for event in events if event.after_ns <= at_ns]
     return before[-1] if before else MEAN_PER_S
 
 
@@ -64,7 +65,7 @@ def test_the_share_is_in_a_change_at_any_time(senders: int, share: float, length
         return
     duration_ns = 20 * length_ns
     changes = compiled(one, duration_ns=duration_ns, seed=seed)
-    instants = {0, duration_ns - 1} | {event.at_ns for events in changes.values() for event in events}
+    instants = {0, duration_ns - 1} | {event.after_ns for events in changes.values() for event in events}
     for at_ns in sorted(instants)[:50]:
         rates = [rate_at(events, at_ns) for events in changes.values()]
         assert sum(rate > MEAN_PER_S for rate in rates) == senders_in_change(one)
@@ -74,15 +75,15 @@ def test_the_share_is_in_a_change_at_any_time(senders: int, share: float, length
 @given(st.integers(min_value=0, max_value=2**32))
 def test_times_ascend_within_the_load(seed: int) -> None:
     for events in compiled(rate_churn(), duration_ns=60 * S, seed=seed).values():
-        assert all(before.at_ns < after.at_ns for before, after in itertools.pairwise(events))
-        assert all(0 <= event.at_ns < 60 * S for event in events)
+        assert all(before.after_ns < after.after_ns for before, after in itertools.pairwise(events))
+        assert all(0 <= event.after_ns < 60 * S for event in events)
 
 
 def test_the_next_change_is_another_senders() -> None:
     """Of two senders with one in a change, they take turns."""
     changes = compiled(rate_churn(2, share=0.5), duration_ns=1000 * S)
     begins = sorted(
-        (event.at_ns, name) for name, events in changes.items() for event in events if event.rate_per_s > MEAN_PER_S
+        (event.after_ns, name) for name, events in changes.items() for event in events if event.rate_per_s > MEAN_PER_S
     )
     assert len(begins) > 100
     assert all(before[1] != after[1] for before, after in itertools.pairwise(begins))
@@ -94,7 +95,7 @@ def test_lengths_and_rises_are_uniform_on_average() -> None:
     for events in compiled(rate_churn(), duration_ns=100_000 * S).values():
         for before, after in itertools.pairwise(events):
             if before.rate_per_s > MEAN_PER_S:
-                lengths_s.append((after.at_ns - before.at_ns) / S)
+                lengths_s.append((after.after_ns - before.after_ns) / S)
                 rises.append(before.rate_per_s / MEAN_PER_S - 1)
     bound = 5 * 0.2887 / len(rises) ** 0.5
     assert len(rises) == pytest.approx(3 * 100_000 / 5, rel=0.02)
@@ -125,7 +126,7 @@ def test_a_node_is_told_its_changes_and_a_restarted_one_what_is_left_of_them() -
     node = experiment.topology.node(name)
     first, second = (
         configuration(experiment, node, incarnation=1, group=1, elapsed_ns=at_ns)["workload"]
-        for at_ns in (0, workload.events[1].at_ns)
+        for at_ns in (0, workload.events[1].after_ns)
     )
     assert [event["rate_per_s"] for event in first["events"][-2:]] == [one.rate_per_s for one in workload.events[-2:]]
     assert second["rate_per_s"] == workload.events[1].rate_per_s
@@ -146,7 +147,7 @@ def test_another_protocol_and_rate_meet_changes_at_the_same_times() -> None:
     other = loads(TEXT.replace("sequencer", "lamport").replace("rate: 2 /s", "rate: 1 /s"))
     for name, workload in loads().workloads.items():
         events = other.workloads[name].events
-        assert [event.at_ns for event in events] == [event.at_ns for event in workload.events]
+        assert [event.after_ns for event in events] == [event.after_ns for event in workload.events]
         assert [2 * event.rate_per_s for event in events] == pytest.approx([e.rate_per_s for e in workload.events])
 
 
@@ -165,7 +166,7 @@ def test_two_workloads_are_restless_by_themselves() -> None:
     assert sum(rate == 1 for rate in p1) <= 6
     assert all(9 <= rate <= 9.9 for rate in p2)
     first, second = (experiment.workloads[NodeName(name)].events for name in ("p1/n1", "p2/n1"))
-    assert [event.at_ns for event in first] != [event.at_ns for event in second]
+    assert [event.after_ns for event in first] != [event.after_ns for event in second]
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ import pytest
 from node.core import Core, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, SetTimer, Timer
 from node.errors import DropReason, LocalError, RemoteError
-from node.group.prefix import Prefix
 from node.protocols.atop import AtopCore, AtopParameters, AtopReport, WeightedOrderParameters
 from node.protocols.atop.core import MOST_MEMBERS, SUB_WINDOW, TURN, WINDOW
 from node.protocols.atop.order import MAX_NUMBER
 from node.protocols.atop.policy import pack_weights
+from node.protocols.prefix import Prefix
 from node.wire import Flag, Kind, Message
 from tests.node.cluster import MILLISECOND, SECOND, Cluster, check_ordered
 

@@ -1,0 +1,311 @@
+"""Replies, as their caller wants them (paper 004, 2.4): the first one, a list matched to the members, in order of
+arrival, the first n, or through a reply handler.
+
+Every member of a call gives exactly one answer: a value, the exception of its method, or a NoReply that says why there
+will be none (dead, unreachable, too late). A call as a whole fails when it was aborted or its group has no member.
+Exceptions of methods are replies like others (the first reply may be one); a NoReply is not: a caller that wants
+the first reply gets a NoReply only when all members gave one.
+
+The members of a group are known when the call has its place in the order, which may be after the first replies
+have come: `resolve` says it. Until then answers of anybody are kept, and nothing is concluded from their number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextvars import Context
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
+
+from node.errors import LocalError
+from node.objects.addresses import MAX_ADDRESSED, Reference
+from node.objects.api.errors import CallError, CallTimeout, DeadObject, EmptyGroup, NoReply, TooFewMembers
+
+R = TypeVar("R")
+V = TypeVar("V")
+
+
+class Owner(Protocol):
+    """Behind a Call, and behind Replies: it is told what becomes of them."""
+
+    def end(self) -> None:
+        """Nobody wants the result any more, or it is there."""
+
+    def wait(self) -> None:
+        """Somebody begins to wait for the result."""
+
+
+class Call(asyncio.Future[V]):
+    """A call that is under way. Await it, as often as you like, for its result. `cancel` forgets the reply, not the
+    call: whether the callee carries it out is not affected.
+    """
+
+    def __init__(self, owner: Owner, *, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self._owner = owner
+        number = getattr(loop, "next_number", None)
+        self._hash: int = id(self) >> 4 if number is None else number()
+
+    def __hash__(self) -> int:
+        """The same in every run on a virtual loop: asyncio keeps futures in sets."""
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def cancel(self, msg: Any = None) -> bool:
+        is_cancelled = super().cancel(msg)
+        if is_cancelled:
+            self._owner.end()
+        return is_cancelled
+
+    def add_done_callback(self, fn: Callable[[Self], object], /, *, context: Context | None = None) -> None:
+        if not self.done():
+            self._owner.wait()
+        super().add_done_callback(fn, context=context)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[R]):
+    """What one member has made of a call: `error` None, or the reason why there is no value."""
+
+    member: Reference
+    result: R | None = None
+    error: CallError | None = None
+
+    @property
+    def value(self) -> R:
+        """The reply; raises `error` when there is none."""
+        if self.error is not None:
+            raise self.error
+        return self.result  # type: ignore[return-value]  # without an error it is what the method returned
+
+
+class Replies(Generic[R]):
+    """The answers to one call, as they come. `members` None: not known yet.
+
+    Subclasses say in `_changed` what is to happen with them, and call `end` when they want no more.
+    """
+
+    def __init__(self) -> None:
+        self.members: tuple[Reference, ...] | None = None
+        self.arrived: dict[Reference, Answer[R]] = {}
+        """In order of arrival."""
+        self.failure: CallError | None = None
+        self.has_ended = False
+        """Nothing changes any more."""
+        self.owner: Owner | None = None
+        """The call in its space."""
+        self.on_dead: Callable[[Reference], None] | None = None
+        """Hears of each member whose answer is that it is dead."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Every member has answered, or there is nothing to wait for."""
+        return self.failure is not None or (self.members is not None and len(self.arrived) == len(self.members))
+
+    def wants(self, member: Reference) -> bool:
+        """Whether an answer of `member` would be taken: it is one of ours, as far as is known, and its first."""
+        if self.has_ended or member in self.arrived:
+            return False
+        return len(self.arrived) < MAX_ADDRESSED if self.members is None else member in self.members
+
+    def take(self, answer: Answer[R]) -> None:
+        """An answer that `wants`."""
+        self.arrived[answer.member] = answer
+        if self.on_dead is not None and isinstance(answer.error, DeadObject):
+            self.on_dead(answer.member)
+        self._note()
+
+    def resolve(self, members: tuple[Reference, ...]) -> None:
+        """The call is for these. LocalError when that was known already."""
+        if self.members is not None:
+            raise LocalError("the members of this call are known already")
+        self.members = members
+        self.arrived = {member: answer for member, answer in self.arrived.items() if member in members}
+        if not self.has_ended:
+            self._note()
+
+    def lose(self, members: Iterable[Reference], error: NoReply) -> None:
+        """Those of `members` that have not answered never will."""
+        for member in members:
+            if self.wants(member):
+                self.take(Answer(member, error=error))
+
+    def fail(self, error: CallError) -> None:
+        """The call as a whole comes to nothing."""
+        if not self.has_ended and not self.is_complete:
+            self.failure = error
+            self._note()
+
+    def expire(self) -> None:
+        """The time is up."""
+        error = CallTimeout("the reply did not come in time")
+        if self.members is None:
+            self.fail(error)
+        else:
+            self.lose(self.members, error)
+
+    def end(self) -> None:
+        """No further answer is wanted."""
+        if not self.has_ended:
+            self.has_ended = True
+            if self.owner is not None:
+                self.owner.end()
+
+    def wait(self) -> None:
+        """Somebody begins to wait."""
+        if self.owner is not None:
+            self.owner.wait()
+
+    def _note(self) -> None:
+        self._changed()
+        if self.is_complete:
+            self.end()
+
+    def _changed(self) -> None:
+        raise NotImplementedError
+
+    def in_order(self) -> list[Answer[R]]:
+        """One answer of each member, in the order of the members; raises what the call as a whole failed with."""
+        if self.failure is not None:
+            raise self.failure
+        assert self.members is not None
+        return [self.arrived[member] for member in self.members]
+
+
+class _Pending:
+    """What a judgement says while it waits for more."""
+
+
+_PENDING = _Pending()
+
+
+Judge: TypeAlias = Callable[[Replies[R]], V | _Pending]
+
+
+class Awaited(Replies[R], Generic[R, V]):
+    """Replies from which `judge` makes one result, when it does not say _PENDING; what it raises, `call` raises."""
+
+    def __init__(self, judge: Judge[R, V], loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._judge = judge
+        self.call: Call[V] = Call(self, loop=loop)
+
+    def _changed(self) -> None:
+        if self.call.done():
+            return
+        try:
+            result = self._judge(self)
+        except CallError as error:
+            self.call.set_exception(error)
+        else:
+            if isinstance(result, _Pending):
+                return
+            self.call.set_result(result)
+        self.end()
+
+
+def first(replies: Replies[R]) -> R | _Pending:
+    """The first reply; a NoReply only when nobody gives another."""
+    if replies.failure is not None:
+        raise replies.failure
+    for answer in replies.arrived.values():
+        if not isinstance(answer.error, NoReply):
+            return answer.value
+    return _nobody(replies) if replies.is_complete else _PENDING
+
+
+def every_value(replies: Replies[R]) -> list[R] | _Pending:
+    """The values of all members, in their order; raises the error of the first member, in their order, that has one."""
+    return [answer.value for answer in replies.in_order()] if replies.is_complete else _PENDING
+
+
+def every_answer(replies: Replies[R]) -> list[Answer[R]] | _Pending:
+    """The answers of all members, in their order."""
+    return replies.in_order() if replies.is_complete else _PENDING
+
+
+def first_of(count: int) -> Judge[R, list[R]]:
+    """The first `count` replies, in order of arrival; a NoReply when so many do not come, TooFewMembers when they could
+    not: nobody waits for that."""
+
+    def judge(replies: Replies[R]) -> list[R] | _Pending:
+        if replies.failure is not None:
+            raise replies.failure
+        if replies.members is not None and len(replies.members) < count:
+            there = f"{len(replies.members)} member{'s' if len(replies.members) != 1 else ''}"
+            raise TooFewMembers(f"the first {count} replies were asked for, but the call has {there}: ask for fewer")
+        came = [answer for answer in replies.arrived.values() if not isinstance(answer.error, NoReply)]
+        if len(came) >= count:
+            return [answer.value for answer in came[:count]]
+        return _nobody(replies) if replies.is_complete else _PENDING
+
+    return judge
+
+
+def _nobody(replies: Replies[Any]) -> Any:
+    """Too few have replied: raises what the last one that did not reply gave for a reason."""
+    reasons = [answer.error for answer in replies.arrived.values() if isinstance(answer.error, NoReply)]
+    raise reasons[-1] if reasons else EmptyGroup("the call has no member")
+
+
+class ReplyHandler(Replies[R]):
+    """Takes the replies of a group of any size, to be fetched in order of arrival (paper 004, 2.4):
+
+        while await handler.remain():
+            value = await handler.receive()
+
+    or `async for answer in handler`. Not all need be fetched.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._fetched: set[Reference] = set()
+        self._waiting: list[asyncio.Future[None]] = []
+
+    async def receive(self) -> R:
+        """The next reply. Raises its exception when it is one, LocalError when none remains."""
+        return (await self.answer()).value
+
+    async def answer(self) -> Answer[R]:
+        """The next answer with the member that gave it. LocalError when none remains."""
+        while (answer := self._next()) is None:
+            if not await self.remain():
+                raise LocalError("no reply remains: ask `remain` before `receive`")
+            if self._next() is None:
+                await self._change()
+        self._fetched.add(answer.member)
+        return answer
+
+    async def remain(self) -> bool:
+        """Whether there is, or will be, an answer that was not fetched. Raises what the call as a whole failed with."""
+        while self._next() is None and not self.is_complete and self.members is None:
+            await self._change()
+        if self.failure is not None and self._next() is None:
+            raise self.failure
+        return self._next() is not None or (self.members is not None and len(self._fetched) < len(self.members))
+
+    def __aiter__(self) -> ReplyHandler[R]:
+        return self
+
+    async def __anext__(self) -> Answer[R]:
+        if not await self.remain():
+            raise StopAsyncIteration
+        return await self.answer()
+
+    def _next(self) -> Answer[R] | None:
+        return next((answer for member, answer in self.arrived.items() if member not in self._fetched), None)
+
+    async def _change(self) -> None:
+        self.wait()
+        changed = asyncio.get_running_loop().create_future()
+        self._waiting.append(changed)
+        await changed
+
+    def _changed(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)

@@ -1,0 +1,537 @@
+"""What the log of one sub-network means: the order of calls among objects, their atomicity, groups and names.
+
+Paper 004 (DOOCE), section 4: the master managers (MMM) of the sub-networks order what concerns several of them among
+themselves, and carry atomic calls out by two-phase commit. Here the MMM has no memory of its own: each sub-network is a
+replicated state machine whose log is totally ordered, and every machine keeps this Book of it. Machines that apply the
+same log have equal Books; the MMM is the machine that sends what the Book owes. The course of a call and the proofs
+(one order, causality, all or none): docs/protocols/objects.md.
+
+- Key of a call: (final timestamp, id). An object gets a call when the call is final and no call to it that it has not
+  got has a lower key, where the key of one that is not final is its proposal (Order, records.py).
+- Every timestamp that is heard of pushes the clock; a proposal is above the clock and above what the caller has heard.
+- B takes the questions of A in the order of their numbers. A question says which number must have been taken before it
+  (`after`): those that A gave up meanwhile are no gap.
+- A gives B up (GIVEN_UP by A's MMM, or B's own no): atomic: abort. Else final without B. A has no record of B from
+  then on, and a sub-network without a record answers: nothing comes of it. So neither an abort nor a give-up leaves a
+  duty behind; B, which asks until it is told, learns it when it can. Only a commit is kept until it is settled.
+- B, asked and not atomic, may do without after a while, too (GIVEN_UP of itself). It goes on telling A so (vote no),
+  until A has no record of it. Having voted yes on an atomic call it waits.
+- A call with a sub-network left out is decided after all earlier ones of its space that A coordinates, and no final
+  timestamp is below that of an earlier one of its space that was decided while it was open.
+- A member that was left out of a call to a group, or has ended, is none any more. Ours that missed one get no more
+  calls to that group until they join again (`stale`). A JOIN is an atomic call to donor and joiner; the joiner is a
+  member when it is final. An aborted one may be asked again.
+- Duplicates: a space's calls come into one log in the order of their numbers, so the last number is all that is kept.
+  The last answer to a space elsewhere is kept, too, and given again when it asks again.
+- Epochs: a sub-network of whose machines none has the Book any more begins anew and remembers nothing. What it says
+  names its epoch and the other's as it knows it; what does not agree is not taken; a higher one (REBORN) ends all that
+  was between the two. A sub-network of which others know a higher epoch takes the next (REBORN of our own place).
+
+Invariants: clock >= every timestamp in the Book; an object's queue is sorted; a record is in the queues of its objects
+until it is handed over or dropped; at rest there are no records.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from node.errors import DropReason, RemoteError
+from node.objects.addresses import MAX_ADDRESSED, GroupId, Operation, Reference
+from node.objects.log.commit import Commit
+from node.objects.log.entries import (
+    MAX_EPOCH,
+    MOST_AHEAD,
+    Answer,
+    Asked,
+    Call,
+    Called,
+    CallId,
+    Crossing,
+    Duty,
+    Entry,
+    GivenUp,
+    Heard,
+    Outcome,
+    Prepare,
+    Proposed,
+    Reborn,
+    Settled,
+    Step,
+    Verdict,
+    Voted,
+    timestamp_of,
+)
+from node.objects.log.records import Reader, Record, Stage, Writer
+from node.trace import STAMP_SIZE
+
+FORMAT = 1
+"""Of a snapshot."""
+MOST_HELD = 4096
+"""Calls that are not over: beyond it, no other sub-network's question is taken, which asks again."""
+
+
+def epoch_of(members: tuple[int, ...], incarnations: Iterable[tuple[int, int]]) -> int:
+    """Of a log that these incarnations begin together, of a sub-network with these members: even, or 1 for the first.
+    Odd ones are not begun with."""
+    member, incarnation = min(incarnations)
+    return 1 if incarnation == 1 else min(2 * (incarnation * len(members) + members.index(member)), MAX_EPOCH)
+
+
+class Book:
+    """See the module's text. `place`: of our sub-network in `partitions`, its members by place. `epoch`: how often this
+    sub-network has begun anew, from 1, and `incarnations`: whose machines begin its log (None: all of ours, in their
+    first incarnations): the same for all machines that begin it together."""
+
+    def __init__(
+        self,
+        *,
+        place: int,
+        partitions: tuple[tuple[int, ...], ...],
+        epoch: int = 1,
+        incarnations: Mapping[int, int] | None = None,
+    ) -> None:
+        self._place = place
+        self._partitions = partitions
+        self._place_of = {member: at for at, members in enumerate(partitions) for member in members}
+        self._commit = Commit(place=place, partitions=partitions, epoch=epoch)
+        if incarnations is not None:
+            self._commit.incarnations = dict(sorted(incarnations.items()))
+        self._registry = Registry()
+        self._queued: dict[GroupId, None] = {}
+        """Groups in whose queue something waits."""
+        self._floors: dict[tuple[int, int], CallId] = {}
+        """Of each space anywhere, the last call in our log."""
+        self._answers: dict[tuple[int, int], Answer] = {}
+        """Of each space elsewhere, what became of its last call here: the news may have been lost."""
+
+    @property
+    def epoch(self) -> int:
+        return self._commit.epoch
+
+    @property
+    def clock(self) -> int:
+        """The highest timestamp given or heard of here."""
+        return self._commit.clock
+
+    @property
+    def incarnations(self) -> dict[int, int]:
+        """The machines of ours that live, and their incarnations, as of this place in the log."""
+        return dict(self._commit.incarnations)
+
+    @property
+    def buffered(self) -> int:
+        """Calls that are not over."""
+        return self._commit.buffered + sum(len(self._registry.groups[name].queue) for name in self._queued)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing waits here, and nothing is owed."""
+        return self.buffered == 0
+
+    def apply(self, entry: Entry) -> list[Step]:
+        """The next entry of the log. What is not new, or too late, or cannot be, changes nothing."""
+        out: list[Step] = []
+        if not self._is_possible(entry):
+            return out
+        match entry:
+            case Called(call=call):
+                self._on_called(call, out)
+            case Asked():
+                self._commit.asked(entry, out)
+            case Proposed():
+                self._commit.proposed(entry, out)
+            case Outcome():
+                self._commit.outcome(entry, out)
+            case Settled():
+                self._commit.settled(entry)
+            case Voted():
+                self._commit.voted(entry, out)
+            case GivenUp():
+                self._commit.given_up(entry, out)
+            case Heard(timestamp=timestamp):
+                self._commit.clock = max(self._commit.clock, timestamp)
+            case Reborn():
+                self._on_reborn(entry, out)
+        return self._end(out)
+
+    def ended(self, member: int, incarnation: int) -> list[Step]:
+        """The log says that this machine of ours has ended, its objects with it."""
+        out: list[Step] = []
+        self._registry.gone(lambda one: one[:2] == (member, incarnation))
+        self._commit.ended(member, incarnation, out)
+        return self._end(out)
+
+    def joined(self, member: int, incarnation: int) -> list[Step]:
+        """The log says that this machine of ours has joined. It needs `snapshot()` as it is after this."""
+        out: list[Step] = []
+        before = self._commit.incarnations.get(member)
+        if before is not None and before < incarnation:
+            out += self.ended(member, before)
+        self._commit.incarnations[member] = incarnation
+        return self._end(out)
+
+    def duties(self) -> tuple[Duty, ...]:
+        """What we owe other sub-networks now, oldest first; the same tuple as long as nothing has changed."""
+        return self._commit.duties()
+
+    def reply(self, entry: Crossing) -> Crossing | None:
+        """The reply to its sender, without asking the log: it is true whatever comes after."""
+        return self._commit.reply(entry)
+
+    def news(self, entry: Crossing) -> tuple[Entry, ...]:
+        """What to put into our log because this came from elsewhere: nothing if it would change nothing."""
+        road = entry.road
+        if road.place == self._place or road.place >= len(self._partitions):
+            return ()
+        if self.epoch < road.toward < MAX_EPOCH:
+            return (Reborn(place=self._place, epoch=(road.toward + 1) | 1),)
+        if road.epoch > self._commit.epoch_of(road.place):
+            return (Reborn(place=road.place, epoch=road.epoch),)
+        return (entry,) if self._commit.wanted(entry) else ()
+
+    def has_everything(self, member: int, timestamp: int) -> bool:
+        """Whether nothing up to this timestamp can go out any more to objects of this machine of ours."""
+        return self._commit.has_everything(member, timestamp)
+
+    def open_votes(self) -> list[Prepare]:
+        """What our machines have been asked and have not all answered, for a machine that becomes the counter."""
+        return self._commit.open_votes()
+
+    def lookup(self, name: bytes) -> GroupId | Reference | None:
+        """What this name means here; None: nothing."""
+        return self._registry.names.get(name.decode(errors="replace"))
+
+    def members(self, group: GroupId) -> tuple[Reference, ...] | None:
+        """None: there is no such group here."""
+        found = self._registry.groups.get(group)
+        return None if found is None else found.members
+
+    def is_atomic(self, group: GroupId) -> bool:
+        """Whether calls to this group are atomic whatever their caller says."""
+        found = self._registry.groups.get(group)
+        return found is not None and found.is_atomic
+
+    def snapshot(self) -> bytes:
+        """All of it; the same bytes at all machines at the same place in the log."""
+        writer = Writer()
+        writer.words(FORMAT, self._place, len(self._partitions))
+        self._commit.write(writer)
+        self._registry.write(writer)
+        writer.words(len(self._floors))
+        for space, floor in sorted(self._floors.items()):
+            writer.words(*space, *floor.words)
+        writer.words(len(self._answers))
+        for space, answer in sorted(self._answers.items()):
+            writer.words(*space, *answer.id.words, answer.caller.word, answer.verdict, answer.timestamp)
+            writer.list(one.word for one in answer.objects)
+            writer.list(one.word for one in answer.missing)
+        return bytes(writer.data)
+
+    @classmethod
+    def restore(cls, data: bytes, *, place: int, partitions: tuple[tuple[int, ...], ...]) -> Book:
+        """The Book of which `data` is the snapshot. RemoteError MALFORMED for anything else."""
+        reader = Reader(data)
+        if (reader.word(), reader.word(), reader.word()) != (FORMAT, place, len(partitions)):
+            raise RemoteError(DropReason.MALFORMED, "the state of another sub-network")
+        found = cls(place=place, partitions=partitions)
+        found._commit.read(reader)
+        found._registry = Registry.read(reader)
+        found._queued = {name: None for name, group in found._registry.groups.items() if group.queue}
+        found._floors = dict(reader.many(lambda: ((reader.word(), reader.word()), _id(reader))))
+        found._answers = dict(reader.many(lambda: ((reader.word(), reader.word()), _answer(reader))))
+        reader.end()
+        if found.snapshot() != data:
+            raise RemoteError(DropReason.MALFORMED, "a state that is written in another way")
+        return found
+
+    # Calls and operations.
+
+    def _is_possible(self, entry: Entry) -> bool:
+        """Whether somebody honest can have said so: of a list its caller's sub-network asks, of a group that which
+        keeps it, and no more than its machines can have under way."""
+        if timestamp_of(entry) > self.clock + MOST_AHEAD:
+            return False
+        if not isinstance(entry, Asked):
+            return True
+        group = entry.call.addressing.group
+        coordinator = self._place_of.get(entry.call.id.member) if group is None else group.partition
+        return entry.road.place == coordinator and self._commit.buffered < MOST_HELD
+
+    def _on_reborn(self, entry: Reborn, out: list[Step]) -> None:
+        if entry.place == self._place:
+            self._commit.outdated(entry.epoch, out)
+        elif entry.place < len(self._partitions) and entry.epoch > self._commit.epoch_of(entry.place):
+            self._registry.gone(lambda one: self._place_of.get(one.member) == entry.place)
+            self._commit.reborn(entry, out)
+
+    def _on_called(self, asked: Call, out: list[Step]) -> None:
+        space = (asked.id.member, asked.caller.space)
+        floor = self._floors.get(space)
+        if floor is not None and asked.id <= floor:
+            answer = self._answers.get(space)
+            if answer is not None and answer.id == asked.id:
+                out.append(answer)
+            return
+        self._floors[space] = asked.id
+        self._answers.pop(space, None)
+        addressing = asked.addressing
+        call = replace(asked, members=(), is_atomic=addressing.is_atomic)
+        if addressing.operation in _OF_NAMES:
+            self._on_name(call, out)
+        elif addressing.group is None:
+            if addressing.operation is Operation.CALL:
+                self._commit.begin(call, out)
+            else:
+                _answer_with(Verdict.REFUSED, call, out)
+        elif addressing.operation is Operation.CREATE:
+            is_new = addressing.group.partition == self._place and self._registry.create(addressing.group)
+            _answer_with(Verdict.DONE if is_new else Verdict.REFUSED, call, out)
+        elif addressing.group in self._registry.groups:
+            self._registry.groups[addressing.group].queue.append(call)
+            self._pump(addressing.group, out)
+        else:
+            _answer_with(Verdict.NO_GROUP, call, out)
+
+    def _on_name(self, call: Call, out: list[Step]) -> None:
+        name = call.payload[STAMP_SIZE:]
+        addressing = call.addressing
+        is_done = False
+        if addressing.operation is Operation.UNBIND:
+            is_done = self._registry.unbind(name)
+        elif addressing.operation is Operation.BIND and (addressing.group or addressing.objects):
+            is_done = self._registry.bind(name, addressing.group or addressing.objects[0])
+        _answer_with(Verdict.DONE if is_done else Verdict.REFUSED, call, out)
+
+    def _pump(self, name: GroupId, out: list[Step]) -> None:
+        """Let through what may go through this group's queue."""
+        group = self._registry.groups[name]
+        while group.queue and self._may_go(group):
+            self._go(group, group.queue.popleft(), out)
+        if group.queue:
+            self._queued[name] = None
+        else:
+            self._queued.pop(name, None)
+
+    def _may_go(self, group: Group) -> bool:
+        call = group.queue[0]
+        if group.joining is not None:
+            return False
+        match call.addressing.operation:
+            case Operation.JOIN:
+                return not group.open
+            case Operation.CALL:
+                return not self._commit.covers_less(replace(call, members=group.members))
+        return True
+
+    def _go(self, group: Group, call: Call, out: list[Step]) -> None:
+        match call.addressing.operation:
+            case Operation.CALL:
+                group.open[call.id] = None
+                is_atomic = call.is_atomic or group.is_atomic
+                self._commit.begin(replace(call, members=group.members, is_atomic=is_atomic), out)
+                self._take_closed()
+            case Operation.JOIN:
+                self._join(group, call, out)
+            case Operation.LEAVE:
+                gone = call.addressing.objects[:1]
+                _answer_with(Verdict.DONE if set(gone) & set(group.members) else Verdict.REFUSED, call, out)
+                group.leave(lambda one: one in gone)
+            case Operation.MEMBERS:
+                _answer_with(Verdict.DONE, call, out, group.members)
+            case Operation.ATOMIC | Operation.NONATOMIC:
+                group.is_atomic = call.addressing.operation is Operation.ATOMIC
+                _answer_with(Verdict.DONE, call, out)
+
+    def _join(self, group: Group, call: Call, out: list[Step]) -> None:
+        """All or none: the joiner gets the donor's state, or does not join."""
+        joiner = call.addressing.objects[:1]
+        is_member = bool(set(joiner) & set(group.members))
+        if not joiner or not (is_member or len(group.members) < MAX_ADDRESSED):
+            _answer_with(Verdict.REFUSED, call, out)
+            return
+        donor = tuple(one for one in group.members if one not in joiner)[:1]
+        group.joining = call.id
+        group.open[call.id] = None
+        self._commit.begin(replace(call, members=(*donor, *joiner), is_atomic=True), out)
+        self._take_closed()
+
+    def _end(self, out: list[Step]) -> list[Step]:
+        """What follows from decisions: members come and go, queues move."""
+        self._take_closed()
+        for name in sorted(self._queued):
+            self._pump(name, out)
+        for step in out:
+            if isinstance(step, Answer) and self._place_of.get(step.id.member) != self._place:
+                self._keep(step)
+        return out
+
+    def _keep(self, answer: Answer) -> None:
+        space = (answer.id.member, answer.caller.space)
+        if self._floors.get(space) == answer.id:
+            self._answers[space] = answer
+
+    def _take_closed(self) -> None:
+        closed, self._commit.closed = self._commit.closed, []
+        left, self._commit.left = self._commit.left, []
+        for record in closed:
+            self._on_closed(record)
+        for name, gone in left:
+            if name in self._registry.groups:
+                self._registry.groups[name].leave(lambda one, gone=gone: one in gone)  # type: ignore[misc]
+
+    def _on_closed(self, record: Record) -> None:
+        addressing = record.call.addressing
+        group = self._registry.groups.get(addressing.group) if addressing.group is not None else None
+        if group is None:
+            return
+        group.open.pop(record.call.id, None)
+        if group.joining == record.call.id:
+            group.joining = None
+            joiner = addressing.objects[0]
+            if record.stage is Stage.FINAL and joiner not in group.members and joiner not in record.missing:
+                group.members += (joiner,)
+
+
+_OF_NAMES = (Operation.BIND, Operation.UNBIND, Operation.LOOKUP)
+
+
+def _answer_with(verdict: Verdict, call: Call, out: list[Step], objects: Iterable[Reference] = ()) -> None:
+    out.append(Answer(id=call.id, caller=call.caller, verdict=verdict, objects=tuple(objects)))
+
+
+def _id(reader: Reader) -> CallId:
+    return CallId.of_words(reader.word(), reader.word())
+
+
+def _answer(reader: Reader) -> Answer:
+    name, caller, verdict = _id(reader), Reference.of_word(reader.word()), reader.word()
+    if verdict not in tuple(Verdict):
+        raise RemoteError(DropReason.MALFORMED, f"{verdict} is no verdict")
+    return Answer(
+        id=name,
+        caller=caller,
+        verdict=Verdict(verdict),
+        timestamp=reader.word(),
+        objects=tuple(map(Reference.of_word, reader.list())),
+        missing=tuple(map(Reference.of_word, reader.list())),
+    )
+
+
+MAX_GROUPS = 4096
+MAX_NAMES = 4096
+MAX_NAME_BYTES = 255
+
+
+@dataclass(slots=True)
+class Group:
+    """`open`: calls to it whose timestamps are not final. `joining`: the JOIN among them."""
+
+    members: tuple[Reference, ...] = ()
+    is_atomic: bool = False
+    joining: CallId | None = None
+    open: dict[CallId, None] = field(default_factory=dict)
+    queue: deque[Call] = field(default_factory=deque)
+
+    def leave(self, gone: Callable[[Reference], bool]) -> None:
+        self.members = tuple(member for member in self.members if not gone(member))
+
+
+class Registry:
+    """The groups that were made here, and the names that were bound here."""
+
+    def __init__(self) -> None:
+        self.groups: dict[GroupId, Group] = {}
+        self.names: dict[str, GroupId | Reference] = {}
+
+    def create(self, name: GroupId) -> bool:
+        """False: there is such a group, or there are too many."""
+        if name in self.groups or len(self.groups) >= MAX_GROUPS:
+            return False
+        self.groups[name] = Group()
+        return True
+
+    def bind(self, name: bytes, target: GroupId | Reference) -> bool:
+        """It means `target` from now on. False: it is no name, or there are too many."""
+        text = _text_of(name)
+        if text is None or (text not in self.names and len(self.names) >= MAX_NAMES):
+            return False
+        self.names[text] = target
+        return True
+
+    def unbind(self, name: bytes) -> bool:
+        """False: it is not bound."""
+        text = _text_of(name)
+        return text is not None and self.names.pop(text, None) is not None
+
+    def gone(self, is_gone: Callable[[Reference], bool]) -> None:
+        """These objects are nobody's members and have no names any more."""
+        for group in self.groups.values():
+            group.leave(is_gone)
+        for text in [text for text, one in self.names.items() if isinstance(one, Reference) and is_gone(one)]:
+            del self.names[text]
+
+    def write(self, writer: Writer) -> None:
+        writer.words(len(self.groups))
+        for name, group in sorted(self.groups.items()):
+            writer.words(name.word, group.is_atomic)
+            writer.list(one.word for one in group.members)
+            writer.list(group.joining.words if group.joining else ())
+            writer.list(word for one in group.open for word in one.words)
+            writer.words(len(group.queue))
+            for call in group.queue:
+                writer.list(call.words)
+                writer.text(call.payload)
+        writer.words(len(self.names))
+        for text, target in sorted(self.names.items()):
+            writer.text(text.encode())
+            writer.words(isinstance(target, GroupId), target.word)
+
+    @classmethod
+    def read(cls, reader: Reader) -> Registry:
+        """RemoteError MALFORMED for what `write` never gives."""
+        found = cls()
+        found.groups = dict(reader.many(lambda: (GroupId.of_word(reader.word()), _group(reader))))
+        found.names = dict(reader.many(lambda: (_name(reader), _target(reader))))
+        return found
+
+
+def _group(reader: Reader) -> Group:
+    is_atomic = bool(reader.word())
+    members = tuple(map(Reference.of_word, reader.list()))
+    joining = _ids(reader.list())
+    return Group(
+        members=members,
+        is_atomic=is_atomic,
+        joining=joining[0] if joining else None,
+        open=dict.fromkeys(_ids(reader.list())),
+        queue=deque(reader.many(lambda: Call.of_words(reader.list(), reader.text()))),
+    )
+
+
+def _ids(words: Iterable[int]) -> tuple[CallId, ...]:
+    found = tuple(words)
+    if len(found) % 2:
+        raise RemoteError(DropReason.MALFORMED, "half the name of a call")
+    return tuple(CallId.of_words(*found[at : at + 2]) for at in range(0, len(found), 2))
+
+
+def _name(reader: Reader) -> str:
+    text = _text_of(reader.text())
+    if text is None:
+        raise RemoteError(DropReason.MALFORMED, "bytes that are no name")
+    return text
+
+
+def _target(reader: Reader) -> GroupId | Reference:
+    return GroupId.of_word(reader.word()) if reader.word() else Reference.of_word(reader.word())
+
+
+def _text_of(name: bytes) -> str | None:
+    if not 1 <= len(name) <= MAX_NAME_BYTES:
+        return None
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,592 @@
+"""The calls of one sub-network among others: proposals, votes, outcomes, and which goes out when.
+
+The rules are in node/objects/log/book.py, whose part this is. What it tells the Book besides the steps lies in `closed`
+and `left` until the Book takes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import chain
+
+from node.objects.addresses import MAX_TIMESTAMP, GroupId, Operation, Reference
+from node.objects.log.entries import (
+    Answer,
+    Asked,
+    Call,
+    CallId,
+    Crossing,
+    Dispatch,
+    Drop,
+    Duty,
+    GivenUp,
+    Missed,
+    Outcome,
+    Prepare,
+    Proposed,
+    Reborn,
+    Road,
+    Settled,
+    Step,
+    Tell,
+    Verdict,
+    Voted,
+)
+from node.objects.log.records import Order, Party, Reader, Record, SpaceOf, Stage, Vote, Way, Writer, check
+
+
+class Commit:
+    """All calls that are not over. `place`: ours; `partitions`: the members of each place."""
+
+    def __init__(self, *, place: int, partitions: tuple[tuple[int, ...], ...], epoch: int) -> None:
+        self.epoch = epoch
+        self.clock = 0
+        self.incarnations = dict.fromkeys(partitions[place], 1)
+        self.closed: list[Record] = []
+        """Calls that we coordinate and that were decided or aborted."""
+        self.left: list[tuple[GroupId, tuple[Reference, ...]]] = []
+        """Objects elsewhere that are no members any more: dead, or left out."""
+        self._place = place
+        self._place_of = {member: at for at, members in enumerate(partitions) for member in members}
+        self._ways = {at: Way() for at in range(len(partitions)) if at != place}
+        self._records: dict[CallId, Record] = {}
+        self._stale: dict[tuple[GroupId, Reference], None] = {}
+        """Ours that have missed a call to a group, until they join it again."""
+        self._order = Order()
+        self._asked: dict[tuple[int, int], CallId] = {}
+        self._open: dict[SpaceOf, dict[CallId, None]] = {}
+        """Of each space, the calls that we coordinate and that are not final, oldest first."""
+        self._duties: tuple[Duty, ...] | None = ()
+
+    @property
+    def buffered(self) -> int:
+        return len(self._records)
+
+    def is_ours(self, reference: Reference) -> bool:
+        return self._place_of.get(reference.member) == self._place
+
+    def is_alive(self, reference: Reference) -> bool:
+        """Of ours."""
+        return self.incarnations.get(reference.member) == reference.incarnation
+
+    def epoch_of(self, place: int) -> int:
+        return self._ways[place].epoch
+
+    def has_everything(self, member: int, timestamp: int) -> bool:
+        """Whether nothing up to this timestamp can go out any more to objects of this machine of ours."""
+        return self.clock >= timestamp and not any(
+            record.key.timestamp <= timestamp and any(one.member == member for one in record.objects)
+            for record in self._records.values()
+            if not record.is_dispatched and record.stage is not Stage.DROPPED
+        )
+
+    def open_votes(self) -> list[Prepare]:
+        """What our machines are asked, and have not all answered."""
+        return [
+            Prepare(call=record.call, objects=record.objects)
+            for record in self._records.values()
+            if record.stage is Stage.OPEN and record.vote is Vote.NONE
+        ]
+
+    # What we coordinate.
+
+    def covers_less(self, call: Call) -> bool:
+        """Whether its caller waits for an earlier call of its space that covers a sub-network that this one does not:
+        then this one could overtake it."""
+        places = self._places(call)
+        space = (call.id.member, call.id.incarnation, call.caller.space)
+        return any(not self._records[name].places <= places for name in self._open.get(space, ()))
+
+    def begin(self, call: Call, out: list[Step]) -> None:
+        """A call with its members, ours to coordinate."""
+        self._duties = None
+        is_possible = call.id not in self._records and self._tick(call.heard)
+        here = tuple(one for one in call.covered if self.is_ours(one))
+        missing = tuple(one for one in call.covered if one.member not in self._place_of)
+        missing += tuple(one for one in here if not self.is_alive(one))
+        record = Record(
+            call=call,
+            coordinator=self._place,
+            number=0,
+            proposal=self.clock,
+            objects=tuple(one for one in here if self.is_alive(one)),
+            missing=missing,
+        )
+        if not is_possible or (call.is_atomic and missing):
+            self._answer(record, Verdict.ABORTED, out)
+            self.closed.append(record)
+            return
+        for place in sorted(self._places(call)):
+            way = self._ways[place]
+            way.sent += 1
+            record.parties[place] = Party(way.sent)
+            self._asked[place, way.sent] = call.id
+        self._open.setdefault(record.space, {})[call.id] = None
+        self._enter_open(record, out)
+        self._try_to_decide(record.space, out)
+
+    def proposed(self, entry: Proposed, out: list[Step]) -> None:
+        record, party = self._party(entry)
+        if record is None or party is None:
+            return
+        self._duties = None
+        place = entry.road.place
+        if not entry.is_yes:
+            self._gone(record, entry.missing)
+            self._leave_out(record, place, out)
+        elif record.stage is Stage.OPEN and not party.timestamp:
+            party.timestamp = entry.timestamp
+            self.clock = max(self.clock, entry.timestamp)
+            record.missing += tuple(one for one in entry.missing if self._is_of(record, one, place))
+            self._gone(record, entry.missing)
+            self._try_to_decide(record.space, out)
+
+    def settled(self, entry: Settled) -> None:
+        if not self._is_known(entry.road):
+            return
+        self._duties = None
+        place = entry.road.place
+        for number in entry.numbers:
+            record = self._records.get(self._asked.get((place, number), _NOBODY))
+            if record is not None and record.stage is Stage.FINAL:
+                self._part(record, place)
+
+    def voted(self, entry: Voted, out: list[Step]) -> None:
+        record = self._records.get(entry.id)
+        if record is None or record.stage is not Stage.OPEN or record.vote is Vote.YES:
+            return
+        self._duties = None
+        if entry.is_yes:
+            record.vote = Vote.YES
+            if record.coordinator == self._place:
+                self._try_to_decide(record.space, out)
+        elif record.coordinator == self._place:
+            self._abort(record, out)
+        else:
+            self._enter_dropped(record, out)
+
+    def given_up(self, entry: GivenUp, out: list[Step]) -> None:
+        record = self._records.get(entry.id)
+        if record is None:
+            return
+        self._duties = None
+        if record.coordinator == self._place:
+            party = record.parties.get(entry.place)
+            # Somebody may have answered while we lost patience.
+            if party is not None and not (record.stage is Stage.OPEN and party.timestamp):
+                self._leave_out(record, entry.place, out)
+        elif entry.place == self._place and record.stage is Stage.OPEN and not record.is_bound:
+            self._enter_dropped(record, out)
+
+    def _leave_out(self, record: Record, place: int, out: list[Step]) -> None:
+        """The sub-network at `place` does not get it: it has no record with us from here on."""
+        gone = tuple(one for one in record.call.covered if self._is_of(record, one, place))
+        if record.stage is Stage.FINAL and record.call.is_atomic:
+            return
+        self._gone(record, tuple(one for one in record.call.covered if self._place_of.get(one.member) == place))
+        record.missing += gone
+        if record.stage is Stage.FINAL:
+            if gone:
+                out.append(Missed(id=record.call.id, caller=record.call.caller, objects=gone))
+            self._tell_nothing(record, place, out)
+            self._part(record, place)
+        elif record.call.is_atomic:
+            self._abort(record, out)
+        else:
+            record.is_short = True
+            self._tell_nothing(record, place, out)
+            self._part(record, place)
+            self._try_to_decide(record.space, out)
+
+    def _try_to_decide(self, space: SpaceOf, out: list[Step]) -> None:
+        """Whatever is ready among the calls of one space, oldest first: one without some proposal waits for the
+        earlier ones."""
+        while (record := self._ready(space)) is not None:
+            self._decide(record, out)
+
+    def _ready(self, space: SpaceOf) -> Record | None:
+        for place, name in enumerate(self._open.get(space, ())):
+            record = self._records[name]
+            if record.is_complete and (place == 0 or not record.is_short):
+                return record
+        return None
+
+    def _decide(self, record: Record, out: list[Step]) -> None:
+        self._close(record)
+        for name in self._open.get(record.space, ()):
+            later = self._records[name]
+            if later.proposal > record.proposal:
+                later.least = max(later.least, record.highest)
+        self._answer(record, Verdict.ORDERED, out, record.highest)
+        self._enter_final(record, record.highest, out)
+
+    def _abort(self, record: Record, out: list[Step]) -> None:
+        self._close(record)
+        ready = self._order.drop(record.key, record.objects)
+        del self._records[record.call.id]
+        for place in sorted(record.parties):
+            self._tell_nothing(record, place, out)
+            del self._asked[place, record.parties[place].number]
+        if record.objects:
+            out.append(Drop(call=record.call, objects=record.objects))
+        self._answer(record, Verdict.ABORTED, out)
+        self._dispatch(ready, out)
+        self._try_to_decide(record.space, out)
+
+    def _close(self, record: Record) -> None:
+        mates = self._open[record.space]
+        del mates[record.call.id]
+        if not mates:
+            del self._open[record.space]
+        self.closed.append(record)
+
+    def _part(self, record: Record, place: int) -> None:
+        """Nothing more between us and `place` about this call."""
+        party = record.parties.pop(place, None)
+        if party is not None:
+            self._asked.pop((place, party.number), None)
+        self._forget_if_ended(record)
+
+    def _answer(self, record: Record, verdict: Verdict, out: list[Step], timestamp: int = 0) -> None:
+        call = record.call
+        gone = frozenset(record.missing)
+        out.append(
+            Answer(
+                id=call.id,
+                caller=call.caller,
+                verdict=verdict,
+                timestamp=timestamp,
+                objects=tuple(one for one in call.covered if one not in gone) if timestamp else (),
+                missing=tuple(one for one in call.covered if one in gone),
+            )
+        )
+
+    def _tell_nothing(self, record: Record, place: int, out: list[Step]) -> None:
+        party = record.parties[place]
+        entry = Outcome(road=self._road(place), number=party.number, id=record.call.id, timestamp=0)
+        out.append(Tell(place=place, entry=entry))
+
+    def _gone(self, record: Record, objects: Iterable[Reference]) -> None:
+        group = record.call.addressing.group
+        found = tuple(objects)
+        if group is not None and found:
+            self.left.append((group, found))
+
+    def _party(self, entry: Proposed) -> tuple[Record | None, Party | None]:
+        """That of the sub-network that said so, if we still await anything of it."""
+        record = self._records.get(entry.id) if self._is_known(entry.road) else None
+        if record is None or record.coordinator != self._place:
+            return None, None
+        party = record.parties.get(entry.road.place)
+        return record, party if party is not None and party.number == entry.number else None
+
+    # What others coordinate.
+
+    def asked(self, entry: Asked, out: list[Step]) -> None:
+        if not self._is_next(entry):
+            return
+        self._duties = None
+        self._ways[entry.road.place].taken = entry.number
+        is_possible = self._tick(entry.call.heard)
+        if entry.call.id in self._records:
+            return
+        call = entry.call
+        here = tuple(one for one in call.covered if self.is_ours(one))
+        objects = tuple(one for one in here if self.is_alive(one) and not self._is_stale(call, one))
+        record = Record(
+            call=call,
+            coordinator=entry.road.place,
+            number=entry.number,
+            proposal=self.clock,
+            objects=objects,
+            missing=tuple(one for one in here if one not in objects),
+        )
+        self._enter_open(record, out)
+        if not is_possible or (call.is_atomic and record.missing):
+            self._enter_dropped(record, out)
+
+    def outcome(self, entry: Outcome, out: list[Step]) -> None:
+        record = self._records.get(entry.id) if self._is_known(entry.road) else None
+        if record is None or (record.coordinator, record.number) != (entry.road.place, entry.number):
+            return
+        self._duties = None
+        if not entry.timestamp:
+            if record.stage is Stage.OPEN:
+                self._enter_dropped(record, out)
+            if record.stage is Stage.DROPPED:
+                del self._records[entry.id]
+        elif record.stage is Stage.OPEN and record.vote is Vote.YES and entry.timestamp >= record.proposal:
+            settled = Settled(road=self._road(entry.road.place), numbers=(entry.number,))
+            out.append(Tell(place=entry.road.place, entry=settled))
+            self._enter_final(record, entry.timestamp, out)
+
+    def _is_next(self, entry: Asked) -> bool:
+        return self._is_known(entry.road) and entry.after <= self._ways[entry.road.place].taken < entry.number
+
+    def _tick(self, heard: int) -> bool:
+        """For the next proposal. False: there are no timestamps left (node/objects/log/entries.py: MAX_TIMESTAMP)."""
+        wanted = max(self.clock, heard) + 1
+        self.clock = min(wanted, MAX_TIMESTAMP)
+        return wanted <= MAX_TIMESTAMP
+
+    def _enter_dropped(self, record: Record, out: list[Step]) -> None:
+        """We do without, whatever the outcome; only its coordinator has to hear so."""
+        record.stage = Stage.DROPPED
+        record.call, call = record.call.without_payload(), record.call
+        ready = self._order.drop(record.key, record.objects)
+        if record.objects:
+            out.append(Drop(call=call, objects=record.objects))
+        group = call.addressing.group
+        if group is not None and not call.is_atomic:
+            self._stale.update(dict.fromkeys((group, one) for one in record.objects))
+        self._dispatch(ready, out)
+
+    def _is_stale(self, call: Call, one: Reference) -> bool:
+        group = call.addressing.group
+        if group is None or (call.addressing.operation is Operation.JOIN and one == call.addressing.objects[0]):
+            return False
+        return (group, one) in self._stale
+
+    # Both.
+
+    def _enter_open(self, record: Record, out: list[Step]) -> None:
+        self._records[record.call.id] = record
+        self._order.add(record.key, record.objects)
+        if record.call.is_atomic and record.objects and not (record.missing and record.number):
+            record.vote = Vote.NONE
+            out.append(Prepare(call=record.call, objects=record.objects))
+
+    def _enter_final(self, record: Record, timestamp: int, out: list[Step]) -> None:
+        proposal = record.key
+        record.stage = Stage.FINAL
+        record.final = timestamp
+        self.clock = max(self.clock, timestamp)
+        addressing = record.call.addressing
+        if addressing.operation is Operation.JOIN and addressing.group is not None:
+            self._stale.pop((addressing.group, addressing.objects[0]), None)
+        self._dispatch(self._order.finish(proposal, record.key, record.objects), out)
+
+    def _dispatch(self, names: Iterable[CallId], out: list[Step]) -> None:
+        for name in names:
+            record = self._records[name]
+            call = record.call
+            objects = tuple(one for one in record.objects if not self._is_stale(call, one))
+            stale = tuple(one for one in record.objects if one not in objects)
+            if objects:
+                out.append(Dispatch(call=call, timestamp=record.final, objects=objects))
+            if stale:
+                out.append(Missed(id=name, caller=call.caller, objects=stale))
+            record.is_dispatched = True
+            record.call = call.without_payload()
+            self._forget_if_ended(record)
+
+    def _forget_if_ended(self, record: Record) -> None:
+        if record.is_dispatched and not record.parties:
+            del self._records[record.call.id]
+
+    # Machines end, sub-networks begin anew.
+
+    def ended(self, member: int, incarnation: int, out: list[Step]) -> None:
+        """A machine of ours."""
+        if self.incarnations.get(member) != incarnation:
+            return
+        self._duties = None
+        del self.incarnations[member]
+        dead: set[Reference] = set()
+        for record in list(self._records.values()):
+            gone = tuple(one for one in record.objects if one[:2] == (member, incarnation))
+            if not gone or record.is_dispatched:
+                continue
+            dead.update(gone)
+            record.objects = tuple(one for one in record.objects if one not in gone)
+            if record.coordinator == self._place and record.stage is Stage.OPEN:
+                record.missing += gone
+            elif record.stage is not Stage.DROPPED:
+                out.append(Missed(id=record.call.id, caller=record.call.caller, objects=gone))
+        self._stale = {key: None for key in self._stale if key[1][:2] != (member, incarnation)}
+        self._dispatch(self._order.forget(dead), out)
+
+    def reborn(self, entry: Reborn, out: list[Step]) -> None:
+        """All that was between us and it is over: it remembers nothing, and its objects are dead."""
+        way = self._ways.get(entry.place)
+        if way is None or entry.epoch <= way.epoch:
+            return
+        self._forget_between(entry.place, entry.epoch, out)
+
+    def outdated(self, epoch: int, out: list[Step]) -> None:
+        """Others know later epochs of ours than this one: from here on it is `epoch`, which nobody knows yet."""
+        if epoch > self.epoch:
+            self.epoch = epoch
+            for place, way in self._ways.items():
+                self._forget_between(place, way.epoch, out)
+
+    def _forget_between(self, place: int, epoch: int, out: list[Step]) -> None:
+        """All that was between us and `place`, which is in this epoch, is over."""
+        self._duties = None
+        self._ways[place] = Way(epoch=epoch)
+        for record in list(self._records.values()):
+            if record.coordinator == place and record.stage is not Stage.FINAL:
+                if record.stage is Stage.OPEN:
+                    self._enter_dropped(record, out)
+                del self._records[record.call.id]
+            elif record.coordinator == self._place and place in record.parties:
+                if record.stage is Stage.FINAL and record.call.is_atomic:
+                    self._part(record, place)
+                else:
+                    self._leave_out(record, place, out)
+
+    # Between sub-networks.
+
+    def duties(self) -> tuple[Duty, ...]:
+        if self._duties is None:
+            self._duties = tuple(self._all_duties())
+        return self._duties
+
+    def reply(self, entry: Crossing) -> Crossing | None:
+        place = entry.road.place
+        if place not in self._ways:
+            return None
+        if entry.road.toward != self.epoch:
+            return None if isinstance(entry, Settled) else Settled(road=self._road(place))
+        if entry.road.epoch != self._ways[place].epoch:
+            is_news = entry.road.epoch < self._ways[place].epoch and not isinstance(entry, Settled)
+            return Settled(road=self._road(place)) if is_news else None
+        match entry:
+            case Asked(number=number, call=call):
+                record = self._records.get(call.id)
+                if record is None or (record.coordinator, record.number) != (place, number):
+                    return None
+                return self._proposal(record)
+            case Proposed(number=number, id=name):
+                return self._reply_to_proposal(entry) if number <= self._ways[place].sent else None
+            case Outcome(number=number, id=name, timestamp=timestamp):
+                record = self._records.get(name)
+                # We have taken the question and have no record of it: so the outcome is in our log.
+                is_settled = record is None or record.stage is Stage.FINAL
+                if timestamp and is_settled and number <= self._ways[place].taken:
+                    return Settled(road=self._road(place), numbers=(number,))
+        return None
+
+    def wanted(self, entry: Crossing) -> bool:
+        """Whether it would change anything."""
+        if not self._is_known(entry.road):
+            return False
+        place = entry.road.place
+        match entry:
+            case Asked():
+                return self._is_next(entry)
+            case Proposed(is_yes=is_yes):
+                record, party = self._party(entry)
+                if record is None or party is None:
+                    return False
+                return not is_yes or (record.stage is Stage.OPEN and not party.timestamp)
+            case Outcome(number=number, id=name, timestamp=timestamp):
+                record = self._records.get(name)
+                if record is None or (record.coordinator, record.number) != (place, number):
+                    return False
+                return record.stage is Stage.OPEN or (record.stage is Stage.DROPPED and not timestamp)
+            case Settled(numbers=numbers):
+                return any((place, number) in self._asked for number in numbers)
+
+    def _reply_to_proposal(self, entry: Proposed) -> Outcome | None:
+        record, party = self._party(entry)
+        if record is not None and party is not None and (record.stage is Stage.OPEN or not entry.is_yes):
+            return None
+        timestamp = record.final if record is not None and party is not None else 0
+        return Outcome(road=self._road(entry.road.place), number=entry.number, id=entry.id, timestamp=timestamp)
+
+    def _all_duties(self) -> Iterator[Duty]:
+        after: dict[int, int] = {}
+        for record in self._records.values():
+            if record.coordinator != self._place:
+                proposal = self._proposal(record)
+                if proposal is not None:
+                    yield Duty(place=record.coordinator, entry=proposal)
+                continue
+            for place, party in sorted(record.parties.items()):
+                if record.stage is Stage.FINAL:
+                    yield Duty(place=place, entry=self._final(record, place, party))
+                elif not party.timestamp:
+                    call = replace(record.call, heard=record.proposal)
+                    last = after.get(place, 0)
+                    yield Duty(
+                        place=place, entry=Asked(road=self._road(place), number=party.number, after=last, call=call)
+                    )
+                    after[place] = party.number
+
+    def _proposal(self, record: Record) -> Proposed | None:
+        """What we owe its coordinator."""
+        is_yes = record.stage is Stage.OPEN
+        if record.stage is Stage.FINAL or (is_yes and record.vote is Vote.NONE):
+            return None
+        return Proposed(
+            road=self._road(record.coordinator),
+            number=record.number,
+            id=record.call.id,
+            timestamp=record.proposal,
+            is_yes=is_yes,
+            missing=record.missing,
+        )
+
+    def _final(self, record: Record, place: int, party: Party) -> Outcome:
+        return Outcome(road=self._road(place), number=party.number, id=record.call.id, timestamp=record.final)
+
+    def _road(self, place: int) -> Road:
+        return Road(self._place, self.epoch, self._ways[place].epoch)
+
+    def _is_known(self, road: Road) -> bool:
+        way = self._ways.get(road.place)
+        return way is not None and (road.epoch, road.toward) == (way.epoch, self.epoch)
+
+    def _places(self, call: Call) -> frozenset[int]:
+        """The other places that it covers."""
+        found = {self._place_of[one.member] for one in call.covered if one.member in self._place_of}
+        return frozenset(found - {self._place})
+
+    def _is_of(self, record: Record, one: Reference, place: int) -> bool:
+        """A covered object at `place` that is not known to miss the call."""
+        is_there = self._place_of.get(one.member) == place
+        return is_there and one in record.call.covered and one not in record.missing
+
+    # As bytes.
+
+    def write(self, writer: Writer) -> None:
+        writer.words(self.epoch, self.clock)
+        writer.list(chain.from_iterable(sorted(self.incarnations.items())))
+        for _, way in sorted(self._ways.items()):
+            writer.words(way.epoch, way.sent, way.taken)
+        writer.list(word for group, one in sorted(self._stale) for word in (group.word, one.word))
+        writer.words(len(self._records))
+        for record in self._records.values():
+            record.write(writer)
+
+    def read(self, reader: Reader) -> None:
+        """Into a new one. RemoteError MALFORMED for what `write` never gives."""
+        self.epoch, self.clock = reader.word(), reader.word()
+        self.incarnations = dict(reader.pairs())
+        for place in self._ways:
+            self._ways[place] = Way(reader.word(), reader.word(), reader.word())
+        stale = reader.pairs()
+        self._stale = {(GroupId.of_word(group), Reference.of_word(one)): None for group, one in stale}
+        for record in reader.many(lambda: Record.read(reader)):
+            self._restore(record)
+        for record in self._records.values():
+            if record.stage is Stage.FINAL and not record.is_dispatched:
+                check(not self._order.finish(record.key, record.key, record.objects), "a call that should be out")
+        self._duties = None
+
+    def _restore(self, record: Record) -> None:
+        name, objects = record.call.id, record.objects
+        check(name not in self._records and len(set(objects)) == len(objects), "a call or an object twice")
+        check(set(record.parties) <= set(self._ways), "a call for a place that does not exist")
+        self._records[name] = record
+        for place, party in record.parties.items():
+            self._asked[place, party.number] = name
+        if record.stage is not Stage.DROPPED and not record.is_dispatched:
+            self._order.add(record.key, objects)
+        if record.coordinator == self._place and record.stage is Stage.OPEN:
+            self._open.setdefault(record.space, {})[name] = None
+
+
+_NOBODY = CallId(0, 0, 0)

@@ -1,0 +1,476 @@
+"""What the log of a sub-network holds, what follows from an entry, and what is owed to other sub-networks: values.
+
+An Entry is one message: of kind OBJECTS_CALL (a call as a machine here asks for it), OBJECTS_ENTRY (what the
+sub-network decided about itself), or one of the four kinds that cross from one sub-network to another and are logged by
+the receiver. So a datagram from elsewhere and its entry in the log are the same words:
+
+    OBJECTS_CALL      seq: number of the call    incarnation, heard, head, [members,] addressing    payload: stamp, body
+    OBJECTS_ASK       seq: number on the road    road, after, id, heard, head, [members,] addressing        payload
+    OBJECTS_PROPOSAL  seq: number on the road    road, id, timestamp, vote, missing objects
+    OBJECTS_OUTCOME   seq: number on the road    road, id, timestamp (0: nothing will come of it)
+    OBJECTS_SETTLED   seq: 0                     road, numbers
+    OBJECTS_ENTRY     seq: which (EntryCode)     VOTED: id, vote; GIVEN_UP: id, place; REBORN: place, epoch;
+                                                 HEARD: timestamp
+
+`incarnation` is member and incarnation in one word, `id` is two words (incarnation, number), `road` is one word: the
+place that sends, its epoch, and the receiver's epoch as the sender knows it. What a road is, and an epoch:
+node/objects/log/book.py.
+
+Decoders assume that an enemy wrote the words: RemoteError MALFORMED, before anything else.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from node.core import MAX_INCARNATION, MAX_MEMBER, Membership
+from node.errors import DropReason, RemoteError
+from node.objects.addresses import MAX_ADDRESSED, MAX_TIMESTAMP, Addressing, Operation, Reference
+from node.wire import Flag, Kind, Message
+
+MAX_PLACE = 0xFFF
+MAX_EPOCH = (1 << 26) - 1
+MAX_NUMBER = 2**62
+"""Of calls and on roads."""
+MOST_AHEAD = 2**40
+"""So many events can have happened elsewhere of which nothing here has heard. A message that tells of more is a lie: a
+clock that believed it would have no numbers left."""
+
+_CONTROL = Flag.CONTROL.value
+
+
+class CallId(NamedTuple):
+    """Which call: the host's stamp of its submission. Orders calls of equal timestamps."""
+
+    member: int
+    incarnation: int
+    number: int
+
+    @property
+    def words(self) -> tuple[int, int]:
+        return (self.member << 16 | self.incarnation, self.number)
+
+    @classmethod
+    def of_words(cls, incarnation: int, number: int) -> CallId:
+        """RemoteError MALFORMED for words that name no call."""
+        found = cls(incarnation >> 16, incarnation & 0xFFFF, number)
+        if not (found.member <= MAX_MEMBER and 1 <= found.incarnation <= MAX_INCARNATION):
+            raise RemoteError(DropReason.MALFORMED, f"word {incarnation:#x} names no incarnation of a machine")
+        _check(1 <= number <= MAX_NUMBER, "a call has a number from 1")
+        return found
+
+
+class Key(NamedTuple):
+    """The place of a call in the order of all calls."""
+
+    timestamp: int
+    id: CallId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call, or one operation on a group or on the names.
+
+    `heard`: the highest timestamp that the caller has seen. `members`: the group's members at the call's place in the
+    log of the group's sub-network (of a JOIN: the donor, if any, and then the joiner); none before, and for a list.
+    `is_atomic`: by the addressing or by the group. `payload`: stamp and body.
+    """
+
+    id: CallId
+    addressing: Addressing
+    heard: int = 0
+    members: tuple[Reference, ...] = ()
+    is_atomic: bool = False
+    payload: bytes = b""
+
+    @property
+    def covered(self) -> tuple[Reference, ...]:
+        """The objects that get it."""
+        return self.addressing.objects if self.addressing.group is None else self.members
+
+    @property
+    def caller(self) -> Reference:
+        return self.addressing.caller
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether it has a place in the order: what is atomic has one, whatever it says."""
+        addressing = self.addressing
+        return not addressing.is_direct and (addressing.is_ordered or addressing.is_atomic)
+
+    def without_payload(self) -> Call:
+        return replace(self, payload=b"")
+
+    @property
+    def words(self) -> tuple[int, ...]:
+        """id, heard, head, [members,] addressing. The head's lowest bit: is_atomic; above it: how many members."""
+        members = tuple(one.word for one in self.members)
+        return (*self.id.words, self.heard, self.is_atomic | len(members) << 1, *members, *self.addressing.words)
+
+    @classmethod
+    def of_words(cls, words: tuple[int, ...], payload: bytes) -> Call:
+        """The inverse. RemoteError MALFORMED for anything that `words` never gives."""
+        _check(len(words) >= 4, "words that hold no call")
+        incarnation, number, heard, head = words[:4]
+        count = head >> 1
+        _check(heard <= MAX_TIMESTAMP and count <= MAX_ADDRESSED and len(words) > 4 + count, "words of no call")
+        members = tuple(map(Reference.of_word, words[4 : 4 + count]))
+        addressing = Addressing.of_words(words[4 + count :])
+        found = cls(
+            id=CallId.of_words(incarnation, number),
+            addressing=addressing,
+            heard=heard,
+            members=members,
+            is_atomic=bool(head & 1),
+            payload=payload,
+        )
+        _check(len(set(members)) == count, "a member is named twice")
+        _check(found.caller[:2] == found.id[:2], "the caller lives in another machine than its call")
+        _check(not (members and addressing.group is None), "members without a group")
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Called:
+    """A machine here asks, for an object of its own or for one elsewhere that calls a group of ours."""
+
+    call: Call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Voted:
+    """All our covered machines can carry an atomic call out, or not all (or not in time)."""
+
+    id: CallId
+    is_yes: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenUp:
+    """The sub-network at `place` has not answered for too long. Our own place: we, asked by another, heard no more."""
+
+    id: CallId
+    place: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reborn:
+    """The sub-network at `place` has begun anew, in this `epoch`, and remembers nothing. Our own place: others know a
+    later epoch of ours, and nothing of this one; it is `epoch` from here on."""
+
+    place: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """A machine here holds a direct message until the Book has everything up to `timestamp`, and the clock has not come
+    there by itself (the call it waits for has left us out): from now on no call gets a timestamp up to this."""
+
+    timestamp: int
+
+
+class Road(NamedTuple):
+    """The speaker: the sub-network at `place`, in its `epoch`, to us, `toward` whose epoch as they know it."""
+
+    place: int
+    epoch: int
+    toward: int
+
+    @property
+    def word(self) -> int:
+        return self.place << 52 | self.epoch << 26 | self.toward
+
+    @classmethod
+    def of_word(cls, word: int) -> Road:
+        """RemoteError MALFORMED for a word that is no road."""
+        found = cls(word >> 52, word >> 26 & MAX_EPOCH, word & MAX_EPOCH)
+        _check(found.place <= MAX_PLACE and found.epoch >= 1 and found.toward >= 1, f"word {word:#x} is no road")
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """The coordinator asks for our proposal; `call.heard` is its own. `number` counts what it asks us; the last one
+    before it that we still have to take first is `after` (0: none)."""
+
+    road: Road
+    number: int
+    after: int
+    call: Call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposed:
+    """What a covered sub-network answers. Vote no: it carries nothing out, whatever the outcome. `missing`: covered
+    objects of incarnations that have ended."""
+
+    road: Road
+    number: int
+    id: CallId
+    timestamp: int
+    is_yes: bool = True
+    missing: tuple[Reference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What the coordinator decided: a final timestamp, or 0: nothing comes of it there."""
+
+    road: Road
+    number: int
+    id: CallId
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """The outcomes of these numbers are in that sub-network's log. No number: it only says which epoch it is in."""
+
+    road: Road
+    numbers: tuple[int, ...] = ()
+
+
+Crossing = Asked | Proposed | Outcome | Settled
+"""What sub-networks say to each other."""
+
+Entry = Called | Voted | GivenUp | Reborn | Heard | Crossing
+
+
+class Verdict(enum.IntEnum):
+    """What became of a call, for its caller."""
+
+    ORDERED = 1
+    """It has its timestamp: `objects` get it, `missing` do not. The same for a JOIN."""
+    ABORTED = 2
+    """It was atomic, and not all could: nobody gets it."""
+    DONE = 3
+    """The operation is carried out; MEMBERS: `objects` are the members."""
+    NO_GROUP = 4
+    """The group does not exist here."""
+    REFUSED = 5
+    """No: a limit is reached, the name is not bound, the one that leaves is no member."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispatch:
+    """Give `call` to `objects`, ours that live, now."""
+
+    call: Call
+    timestamp: int
+    objects: tuple[Reference, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepare:
+    """Ask `objects`, ours, whether they can carry out this atomic call; then log Voted."""
+
+    call: Call
+    objects: tuple[Reference, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop:
+    """Nothing comes of this call at `objects`, ours. `group`: they are no members of it any more (what others did
+    meanwhile, they have missed) unless the call was `is_atomic` and simply aborted."""
+
+    call: Call
+    objects: tuple[Reference, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Tell the caller, once for each call. `timestamp` of ORDERED."""
+
+    id: CallId
+    caller: Reference
+    verdict: Verdict
+    timestamp: int = 0
+    objects: tuple[Reference, ...] = ()
+    missing: tuple[Reference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missed:
+    """Tell the caller of a call that it was told is ordered, or will be: these do not get it after all."""
+
+    id: CallId
+    caller: Reference
+    objects: tuple[Reference, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tell:
+    """Say this to one machine of the sub-network at `place`, once; it will ask if it gets lost. For the MMM alone."""
+
+    place: int
+    entry: Crossing
+
+
+Step = Dispatch | Prepare | Drop | Answer | Missed | Tell
+"""What a machine does because of an entry, in list order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duty:
+    """Say this to a machine of the sub-network at `place`, again and again until it is no duty any more. For the MMM
+    alone. When it has been a duty for too long, GivenUp ends it where it may: `given_up` is what to log then."""
+
+    place: int
+    entry: Asked | Proposed | Outcome
+
+    @property
+    def key(self) -> tuple[Kind, int, int]:
+        """The same for as long as it is the same duty."""
+        return (_kind(self.entry), self.place, self.entry.number)
+
+    def given_up(self, us: int) -> GivenUp:
+        """By the sub-network at the place `us`: of a proposal, that we wait for its outcome no more."""
+        match self.entry:
+            case Asked(call=call):
+                return GivenUp(id=call.id, place=self.place)
+            case Outcome(id=name):
+                return GivenUp(id=name, place=self.place)
+            case Proposed(id=name):
+                return GivenUp(id=name, place=us)
+
+
+class EntryCode(enum.IntEnum):
+    """`seq` of an OBJECTS_ENTRY."""
+
+    VOTED = 1
+    GIVEN_UP = 2
+    REBORN = 3
+    HEARD = 4
+
+
+def message_of(entry: Entry, us: Membership) -> Message:
+    """`entry` as a message of ours: for the log, or for a machine elsewhere."""
+    kind = _kind(entry)
+    match entry:
+        case Called(call=call):
+            return us.message(kind, seq=call.id.number, words=call.words, payload=call.payload)
+        case Asked(road=road, number=number, after=after, call=call):
+            return us.message(kind, seq=number, words=(road.word, after, *call.words), payload=call.payload)
+        case Proposed(road=road, number=number, id=name, timestamp=timestamp, is_yes=is_yes, missing=missing):
+            words = (road.word, *name.words, timestamp, int(is_yes), *(one.word for one in missing))
+            return us.message(kind, seq=number, flags=_CONTROL, words=words)
+        case Outcome(road=road, number=number, id=name, timestamp=timestamp):
+            return us.message(kind, seq=number, flags=_CONTROL, words=(road.word, *name.words, timestamp))
+        case Settled(road=road, numbers=numbers):
+            return us.message(kind, flags=_CONTROL, words=(road.word, *numbers))
+        case Voted(id=name, is_yes=is_yes):
+            return us.message(kind, seq=EntryCode.VOTED, flags=_CONTROL, words=(*name.words, int(is_yes)))
+        case GivenUp(id=name, place=place):
+            return us.message(kind, seq=EntryCode.GIVEN_UP, flags=_CONTROL, words=(*name.words, place))
+        case Reborn(place=place, epoch=epoch):
+            return us.message(kind, seq=EntryCode.REBORN, flags=_CONTROL, words=(place, epoch))
+        case Heard(timestamp=timestamp):
+            return us.message(kind, seq=EntryCode.HEARD, flags=_CONTROL, words=(timestamp,))
+
+
+def entry_of(message: Message) -> Entry:
+    """The inverse. RemoteError: UNEXPECTED (another kind), MALFORMED (anything that `message_of` never gives)."""
+    words = message.words
+    match message.kind:
+        case Kind.OBJECTS_CALL:
+            call = Call.of_words(words, message.payload)
+            _check(not call.members and message.seq == call.id.number, "a call that does not agree with its number")
+            return Called(call=call)
+        case Kind.OBJECTS_ASK:
+            return _asked(message)
+        case Kind.OBJECTS_PROPOSAL:
+            return _proposed(message)
+        case Kind.OBJECTS_OUTCOME:
+            _check(len(words) == 4 and words[3] <= MAX_TIMESTAMP, "words of no outcome")
+            road, number = Road.of_word(words[0]), _number(message.seq)
+            return Outcome(road=road, number=number, id=CallId.of_words(*words[1:3]), timestamp=words[3])
+        case Kind.OBJECTS_SETTLED:
+            _check(bool(words) and list(words[1:]) == sorted(set(words[1:])), "numbers that do not rise")
+            return Settled(road=Road.of_word(words[0]), numbers=tuple(map(_number, words[1:])))
+        case Kind.OBJECTS_ENTRY:
+            return _own(message)
+    raise RemoteError(DropReason.UNEXPECTED, f"kind {message.kind:#04x} is no entry of a log")
+
+
+def timestamp_of(entry: Entry) -> int:
+    """The highest of which it tells; 0: of none."""
+    match entry:
+        case Called(call=call) | Asked(call=call):
+            return call.heard
+        case Proposed(timestamp=timestamp) | Outcome(timestamp=timestamp) | Heard(timestamp=timestamp):
+            return timestamp
+        case _:
+            return 0
+
+
+def _has_its_members(call: Call) -> bool:
+    """Only calls are asked about, and JOINs: of the donor, if there is one, and the joiner."""
+    if call.addressing.operation is Operation.JOIN:
+        return len(call.members) <= 2 and call.members[-1:] == call.addressing.objects[:1]
+    return call.addressing.operation is Operation.CALL
+
+
+def _asked(message: Message) -> Asked:
+    _check(len(message.words) > 2, "words that ask nothing")
+    number, after = _number(message.seq), message.words[1]
+    call = Call.of_words(message.words[2:], message.payload)
+    _check(after < number and bool(call.covered), "a question that nobody can take")
+    _check(_has_its_members(call), "a question about an operation")
+    return Asked(road=Road.of_word(message.words[0]), number=number, after=after, call=call)
+
+
+def _proposed(message: Message) -> Proposed:
+    words = message.words
+    _check(5 <= len(words) <= 5 + MAX_ADDRESSED, "words of no proposal")
+    _check(1 <= words[3] <= MAX_TIMESTAMP and words[4] <= 1, "a proposal without a timestamp or a vote")
+    road, name, missing = Road.of_word(words[0]), CallId.of_words(*words[1:3]), tuple(map(Reference.of_word, words[5:]))
+    number, is_yes = _number(message.seq), bool(words[4])
+    return Proposed(road=road, number=number, id=name, timestamp=words[3], is_yes=is_yes, missing=missing)
+
+
+def _own(message: Message) -> Entry:
+    words = message.words
+    match message.seq:
+        case EntryCode.VOTED:
+            _check(len(words) == 3 and words[2] <= 1, "words of no vote")
+            return Voted(id=CallId.of_words(*words[:2]), is_yes=bool(words[2]))
+        case EntryCode.GIVEN_UP:
+            _check(len(words) == 3 and words[2] <= MAX_PLACE, "words that give nobody up")
+            return GivenUp(id=CallId.of_words(*words[:2]), place=words[2])
+        case EntryCode.REBORN:
+            _check(len(words) == 2 and words[0] <= MAX_PLACE and 1 <= words[1] <= MAX_EPOCH, "words of no birth")
+            return Reborn(place=words[0], epoch=words[1])
+        case EntryCode.HEARD:
+            _check(len(words) == 1 and words[0] <= MAX_TIMESTAMP, "words of no timestamp")
+            return Heard(timestamp=words[0])
+    raise RemoteError(DropReason.MALFORMED, f"{message.seq} is no code of an entry")
+
+
+def _number(number: int) -> int:
+    _check(1 <= number <= MAX_NUMBER, "roads are numbered from 1")
+    return number
+
+
+def _kind(entry: Entry) -> Kind:
+    return _KINDS[type(entry)]
+
+
+_KINDS: dict[type[Entry], Kind] = {
+    Called: Kind.OBJECTS_CALL,
+    Asked: Kind.OBJECTS_ASK,
+    Proposed: Kind.OBJECTS_PROPOSAL,
+    Outcome: Kind.OBJECTS_OUTCOME,
+    Settled: Kind.OBJECTS_SETTLED,
+    Voted: Kind.OBJECTS_ENTRY,
+    GivenUp: Kind.OBJECTS_ENTRY,
+    Reborn: Kind.OBJECTS_ENTRY,
+    Heard: Kind.OBJECTS_ENTRY,
+}
+
+
+def _check(condition: bool, sentence: str) -> None:
+    if not condition:
+        raise RemoteError(DropReason.MALFORMED, sentence)

@@ -1,0 +1,263 @@
+"""What the parts of a machine's manager share: who we are, the time, the work of this turn, the spaces, the log queue.
+
+A turn is what follows from one input of the host. Whatever a part learns that concerns others becomes work, done in
+order; whatever is to leave the machine becomes effects, in order. Effects of the parts wait in `own`, because their
+timers do not have the machine's layer yet; `flush` moves them behind what has already left.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import groupby
+from typing import TypeVar
+
+from node.core import Core, Membership, Submission
+from node.effects import CancelTimer, Deliver, Effect, Send, SetTimer, Timer
+from node.errors import DropReason, LocalError, RemoteError
+from node.objects.addresses import OBJECTS_IN_SPACE, News, Operation, Reference, decode_news
+from node.objects.log.entries import Call, Called, Entry, Heard, Settled, message_of
+from node.objects.manager.direct import Direct, DirectChannels, Incarnation
+from node.objects.manager.local import (
+    MACHINE,
+    SPACE_BASE,
+    LocalCore,
+    call_message,
+    drop_message,
+    news_message,
+    reports_of,
+)
+from node.objects.parameters import ObjectsParameters
+from node.transport import Timers
+from node.wire import Kind, Message, encode_message
+
+T = TypeVar("T")
+
+RESILIENT = (1,)
+"""Resilience, as words of a submission; without: that of the log's parameters."""
+
+Take = Callable[[int, Message], None]
+"""(address space, what its manager passes on)."""
+
+
+class Context:
+    """Of one machine. `membership` names the sub-networks. `layer`: of the parts' timers. `take` hears what the local
+    managers pass on, in the machine's turn. `is_alone`: address spaces are processes of their own."""
+
+    def __init__(
+        self,
+        *,
+        membership: Membership,
+        parameters: ObjectsParameters,
+        layer: int = 0,
+        take: Take = lambda *_: None,
+        is_alone: bool = False,
+    ) -> None:
+        self.us = membership
+        self.parameters = parameters
+        self.incarnation = Incarnation(membership.member, membership.incarnation)
+        self.place = membership.partition
+        self.place_of = {member: at for at, members in enumerate(membership.partitions) for member in members}
+        self.now_ns = 0
+        self.heard = 0
+        """The highest timestamp that anything here knows of."""
+        self.timers = Timers()
+        self.channels = DirectChannels(
+            membership=membership,
+            parameters=parameters.reliable,
+            patience_ns=parameters.patience_ns,
+            timers=self.timers,
+        )
+        """To the managers of other machines."""
+        self.managers = LocalManagers(self, parameters.spaces, take, is_alone=is_alone)
+        self.log_queue: deque[Submission] = deque()
+        """Entries that wait until the log takes them."""
+        self.own: list[Effect] = []
+        """Effects of our parts, whose timers do not have our layer yet."""
+        self.out: list[Effect] = []
+        """What the host is to do, in order."""
+        self._work: deque[Callable[[], None]] = deque()
+        self._layer = layer
+
+    def mine(self, objects: Iterable[Reference]) -> tuple[Reference, ...]:
+        """Those that lie in this incarnation of this machine."""
+        return tuple(one for one in objects if one[:2] == self.incarnation)
+
+    def stays_here(self, call: Call) -> bool:
+        """Whether it is a call of this sub-network to a list within it: nobody elsewhere hears of it."""
+        addressing = call.addressing
+        if addressing.operation is not Operation.CALL or addressing.group is not None:
+            return False
+        members = (call.id.member, *(one.member for one in addressing.objects))
+        return all(self.place_of.get(member) == self.place for member in members)
+
+    def append(self, entry: Entry, *, is_ours: bool = False) -> None:
+        """To the log of the sub-network, behind what waits. What other sub-networks act on is resilient. `is_ours`:
+        they do not act on this."""
+        message = message_of(entry, self.us)
+        is_ours |= isinstance(entry, Settled | Heard) or (isinstance(entry, Called) and self.stays_here(entry.call))
+        words = () if is_ours else RESILIENT
+        self.log_queue.append(
+            Submission(payload=encode_message(message), inner=message.kind, flags=message.flags, words=words)
+        )
+
+    def send(self, target: Incarnation, message: Message, *, after: int = 0) -> int:
+        """To the manager of another machine, behind what it was sent before and when it has given out everything up to
+        the timestamp `after`. Returns the channels' number of it."""
+        direct = Direct(
+            payload=encode_message(message), inner=message.kind, after=after, heard=self.heard, flags=message.flags
+        )
+        return self.channels.send(target, direct, self.now_ns, self.own)
+
+    # The turn.
+
+    @property
+    def is_worked_off(self) -> bool:
+        return not self._work
+
+    def later(self, items: Iterable[T], act: Callable[[T], None]) -> None:
+        """Behind all work there is."""
+        self._work.extend(partial(act, item) for item in items)
+
+    def work(self) -> None:
+        """The next piece."""
+        self._work.popleft()()
+
+    def drop_work(self) -> None:
+        self._work.clear()
+
+    def flush(self) -> None:
+        """Effects of our parts leave, with their timers in our layer."""
+        for effect in self.own:
+            match effect:
+                case SetTimer(timer=timer, at_ns=at_ns):
+                    self.out.append(SetTimer(timer=timer._replace(layer=self._layer), at_ns=at_ns))
+                case CancelTimer(timer=timer):
+                    self.out.append(CancelTimer(timer=timer._replace(layer=self._layer)))
+                case _:
+                    self.out.append(effect)
+        self.own.clear()
+
+    def take_out(self) -> list[Effect]:
+        """Everything that the host is to do now."""
+        self.flush()
+        out, self.out = self.out, []
+        return out
+
+
+class LocalManagers:
+    """The local managers (LMM) below a machine's manager: in this process, or each in one of its own (`is_alone`) with
+    a DistantCore that stands for it here. The machine speaks to them in the order in which it decides things."""
+
+    def __init__(self, context: Context, count: int, take: Take, *, is_alone: bool) -> None:
+        self._context = context
+        self._take = take
+        self._spaces: tuple[Core, ...] = tuple(
+            DistantCore(space=space) if is_alone else LocalCore(membership=context.us, space=space)
+            for space in range(count)
+        )
+        self._buffered = [0] * count
+        self._full: set[int] = set()
+        """Spaces that take no calls now. What a space says of itself changes when it is told something, and the host
+        asks far more often."""
+
+    def __len__(self) -> int:
+        return len(self._spaces)
+
+    @property
+    def buffered(self) -> int:
+        return sum(self._buffered)
+
+    @property
+    def can_submit(self) -> bool:
+        return not self._full
+
+    @property
+    def is_idle(self) -> bool:
+        return all(space.is_idle for space in self._spaces)
+
+    def submit(self, submission: Submission) -> None:
+        """What one of our objects asks. LocalError when it lies nowhere here."""
+        space = submission.place // OBJECTS_IN_SPACE
+        if not 0 <= space < len(self._spaces):
+            raise LocalError(f"object {submission.place} lies in no address space of this machine")
+        self._said_by(space, self._spaces[space].on_submit(submission, self._context.now_ns))
+
+    def said(self, space: int, message: Message) -> None:
+        """The manager of this space passes it on; the machine sees to it in its turn."""
+        self._context.later((message,), partial(self._take, space))
+
+    def tell(self, place: int, message: Message) -> None:
+        """To the manager of the object at `place`. RemoteError if there is none."""
+        space = place // OBJECTS_IN_SPACE
+        if not 0 <= space < len(self._spaces):
+            raise RemoteError(DropReason.MALFORMED, f"object {place} lies in no address space of this machine")
+        self._said_by(space, self._spaces[space].on_message(message, MACHINE, self._context.now_ns))
+
+    def tell_caller(self, call: Call, *news: News) -> None:
+        """The object of ours that made `call`."""
+        for one in news:
+            self.tell_object(call.caller.number, call.id.number, one)
+
+    def tell_object(self, place: int, number: int, news: News) -> None:
+        """`number`: the call of it that the news are about; 0: none."""
+        self.tell(place, news_message(self._context.us, number, place, news))
+
+    def dispatch(self, call: Call, objects: Iterable[Reference]) -> None:
+        """These objects of ours get the call now."""
+        for places in self.by_space(objects):
+            self.tell(places[0], call_message(call.id, places, call.payload))
+
+    def drop(self, call: Call, objects: Iterable[Reference]) -> None:
+        """They will not get what they were asked to vote on."""
+        for places in self.by_space(objects):
+            self.tell(places[0], drop_message(call.id))
+
+    def by_space(self, objects: Iterable[Reference]) -> list[tuple[int, ...]]:
+        """Places of objects of ours, apart for each space, ascending by space."""
+        places = sorted((one.number for one in objects), key=_space_of)
+        known = [place for place in places if _space_of(place) < len(self._spaces)]
+        return [tuple(some) for _, some in groupby(known, key=_space_of)]
+
+    def _said_by(self, space: int, effects: Iterable[Effect]) -> None:
+        core = self._spaces[space]
+        self._buffered[space] = core.buffered
+        if core.can_submit:
+            self._full.discard(space)
+        else:
+            self._full.add(space)
+        self._context.flush()
+        for effect in effects:
+            if isinstance(effect, Send) and effect.target == MACHINE:
+                self.said(space, effect.message)
+            else:
+                self._context.out.append(effect)
+                if isinstance(effect, Deliver) and effect.inner is Kind.OBJECTS_NEWS:
+                    self._context.out += reports_of(decode_news(effect.payload), effect.seq)
+
+
+def _space_of(place: int) -> int:
+    return place // OBJECTS_IN_SPACE
+
+
+class DistantCore(Core):
+    """Of one address space. It is idle: the holder of the processes knows whether they are."""
+
+    can_submit = True
+    is_idle = True
+
+    def __init__(self, *, space: int) -> None:
+        self._space = space
+
+    def on_start(self, now_ns: int) -> list[Effect]:
+        return []
+
+    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
+        raise LocalError(f"objects of space {self._space} ask their manager in their own process")
+
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        return [Send(target=SPACE_BASE + self._space, message=message)]
+
+    def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
+        raise LocalError(f"{timer} is no timer of a manager that is elsewhere")

@@ -1,0 +1,212 @@
+"""What a machine says again until it is answered: duties to other sub-networks, and questions to one of their machines.
+
+Paper 004 leaves open what becomes of the duties of a master manager (MMM) that dies. Here the duties follow from the
+log of the sub-network, so every machine of it knows them, and the sequencer sees to them; a new sequencer begins with
+all that is owed. Each is told to one machine of the other sub-network at a time, at once and then with pauses that
+double, each time to the next machine in turn; a machine that has been heard from is asked first. A duty ends when the
+log says so. A datagram of it can be lost, doubled or late: the log that takes it drops what is not new.
+
+All duties share one timer, and so do all questions. With nothing open it is not armed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from node.core import Membership
+from node.effects import Effect, Send, Timer
+from node.objects.log.entries import Call, Duty, message_of
+from node.transport import RETRANSMISSION, Timers
+from node.wire import Kind, Message
+
+DUTIES = Timer("duties")
+QUESTIONS = Timer("questions")
+
+
+@dataclass(slots=True, kw_only=True)
+class Repeated:
+    """Something that is said again at `next_ns`, and then after a pause that doubles."""
+
+    next_ns: int
+    pause_ns: int
+    turn: int = 0
+    """How often it was said."""
+
+    def said(self, now_ns: int, most_ns: int) -> None:
+        self.turn += 1
+        self.next_ns = now_ns + self.pause_ns
+        self.pause_ns = min(2 * self.pause_ns, most_ns)
+
+
+class Alarm:
+    """One timer for many deadlines."""
+
+    def __init__(self, timer: Timer, timers: Timers) -> None:
+        self._timer = timer
+        self._timers = timers
+        self._armed_ns = 0
+
+    def set(self, due_ns: int | None, now_ns: int, out: list[Effect]) -> None:
+        """The earliest deadline; None: there is none."""
+        if due_ns is None or due_ns < self._armed_ns:
+            # A new deadline does not wait for the long pause of another.
+            self._timers.disarm(self._timer, out)
+        if due_ns is not None and self._timer not in self._timers:
+            self._armed_ns = max(now_ns + 1, due_ns)
+            self._timers.arm(self._timer, self._armed_ns, out)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Owed(Repeated):
+    duty: Duty
+    message: Message
+    patient_until_ns: int
+
+
+class Duties:
+    """Of one machine. `first_ns`, `most_ns`: the first and the longest pause. A duty that lasts for `patience_ns` is
+    named to the owner, once in each such time: the log can end it where it may."""
+
+    def __init__(
+        self, *, membership: Membership, first_ns: int, most_ns: int, patience_ns: int, timers: Timers
+    ) -> None:
+        self._us = membership
+        self._favourites = [0] * len(membership.partitions)
+        """Where in each sub-network to begin."""
+        self._homes: Mapping[int, tuple[int, int]] = {
+            member: (place, index)
+            for place, members in enumerate(membership.partitions)
+            for index, member in enumerate(members)
+        }
+        self._first_ns = first_ns
+        self._most_ns = most_ns
+        self._patience_ns = patience_ns
+        self._alarm = Alarm(DUTIES, timers)
+        self._owed: dict[tuple[Kind, int, int], _Owed] = {}
+
+    def __len__(self) -> int:
+        """Duties that we see to."""
+        return len(self._owed)
+
+    def heard(self, member: int) -> None:
+        """A message of `member` has come: it lives."""
+        home = self._homes.get(member)
+        if home is not None:
+            self._favourites[home[0]] = home[1]
+
+    def machine_of(self, place: int, turn: int = 0) -> int:
+        """The machine of the sub-network at `place` to speak to first, or after so many that said nothing."""
+        machines = self._us.partitions[place]
+        return machines[(self._favourites[place] + turn) % len(machines)]
+
+    def owe(self, duties: Iterable[Duty], now_ns: int, out: list[Effect]) -> None:
+        """These are all duties that are ours to see to. New ones are told at once; what has changed under its key is
+        told anew."""
+        before, self._owed = self._owed, {}
+        for duty in duties:
+            owed = before.get(duty.key)
+            if owed is None or owed.duty != duty:
+                owed = _Owed(
+                    duty=duty,
+                    message=message_of(duty.entry, self._us),
+                    next_ns=now_ns,
+                    pause_ns=self._first_ns,
+                    patient_until_ns=now_ns + self._patience_ns,
+                )
+                self._tell(owed, now_ns, out)
+            self._owed[duty.key] = owed
+        self._arm(now_ns, out)
+
+    def on_timer(self, now_ns: int, out: list[Effect]) -> tuple[Duty, ...]:
+        """DUTIES is due (the owner has told `timers` that it fired). Returns those for which patience has ended."""
+        given_up: list[Duty] = []
+        for owed in self._owed.values():
+            if owed.patient_until_ns <= now_ns:
+                owed.patient_until_ns = now_ns + self._patience_ns
+                given_up.append(owed.duty)
+            if owed.next_ns <= now_ns:
+                self._tell(owed, now_ns, out)
+        self._arm(now_ns, out)
+        return tuple(given_up)
+
+    def _tell(self, owed: _Owed, now_ns: int, out: list[Effect]) -> None:
+        out.append(Send(target=self.machine_of(owed.duty.place, owed.turn), message=owed.message))
+        if not owed.turn:
+            owed.message = replace(owed.message, flags=owed.message.flags | RETRANSMISSION)
+        owed.said(now_ns, self._most_ns)
+
+    def _arm(self, now_ns: int, out: list[Effect]) -> None:
+        due_ns = min((min(owed.next_ns, owed.patient_until_ns) for owed in self._owed.values()), default=None)
+        self._alarm.set(due_ns, now_ns, out)
+
+
+Ask = Callable[[int, int, Call], None]
+"""(place of the sub-network, how often it was asked before, the call): ask one of its machines."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Question(Repeated):
+    call: Call
+    places: tuple[int, ...]
+    """To ask, the first of them now."""
+    until_ns: int
+
+
+class Questions:
+    """Of one machine, by the number of its call."""
+
+    def __init__(self, *, first_ns: int, most_ns: int, patience_ns: int, timers: Timers, ask: Ask) -> None:
+        self._first_ns = first_ns
+        self._most_ns = most_ns
+        self._patience_ns = patience_ns
+        self._alarm = Alarm(QUESTIONS, timers)
+        self._ask = ask
+        self._open: dict[int, _Question] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def ask(self, call: Call, places: tuple[int, ...], now_ns: int, out: list[Effect]) -> None:
+        """`places` in the order in which they are asked; at least one."""
+        assert places, "there is a sub-network to ask"
+        self._open[call.id.number] = self._question(call, places, now_ns)
+        self._go_on(now_ns, out)
+
+    def answered(self, number: int) -> Call | None:
+        """It is over; None: it has been before."""
+        found = self._open.pop(number, None)
+        return None if found is None else found.call
+
+    def next_place(self, number: int, now_ns: int, out: list[Effect]) -> bool:
+        """The sub-network that was asked does not know. False: no other is left, and the question is not over yet."""
+        found = self._open.get(number)
+        if found is None or len(found.places) == 1:
+            return False
+        self._open[number] = self._question(found.call, found.places[1:], now_ns)
+        self._go_on(now_ns, out)
+        return True
+
+    def on_timer(self, now_ns: int, out: list[Effect]) -> list[Call]:
+        """QUESTIONS is due (the owner has told `timers` that it fired). Returns what nobody answers: it is over."""
+        silent: list[Call] = []
+        for number, found in list(self._open.items()):
+            if found.until_ns <= now_ns:
+                if len(found.places) == 1:
+                    silent.append(self._open.pop(number).call)
+                else:
+                    self._open[number] = self._question(found.call, found.places[1:], now_ns)
+        self._go_on(now_ns, out)
+        return silent
+
+    def _question(self, call: Call, places: tuple[int, ...], now_ns: int) -> _Question:
+        until_ns = now_ns + self._patience_ns
+        return _Question(call=call, places=places, pause_ns=self._first_ns, next_ns=now_ns, until_ns=until_ns)
+
+    def _go_on(self, now_ns: int, out: list[Effect]) -> None:
+        for found in self._open.values():
+            if found.next_ns <= now_ns:
+                self._ask(found.places[0], found.turn, found.call)
+                found.said(now_ns, self._most_ns)
+        due_ns = min((min(found.next_ns, found.until_ns) for found in self._open.values()), default=None)
+        self._alarm.set(due_ns, now_ns, out)

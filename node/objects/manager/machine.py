@@ -1,0 +1,544 @@
+"""The machine's manager (SMM) of object groups, with everything that a machine needs: protocol `objects`.
+
+Paper 004 (DOOCE), sections 4 and 5: a hierarchy of multicast managers, one for each address space (LMM), machine (SMM)
+and sub-network (MMM). A message climbs to the lowest manager that covers all of its objects, gets its place there, and
+goes down; managers deliver strictly one after another. The argument: docs/protocols/objects.md.
+
+    objects                 Submission (node/objects/addresses.py)             Deliver: calls and news
+    LMM  local.py           what its own space covers it delivers itself
+    SMM  here               what the machine covers; direct messages; nothing overtakes
+    log                     one order of all that the sub-network is asked: Amoeba over the group layer, subnet-local
+    Book log/book.py        what the log means: proposals, votes, final timestamps, groups, names
+    MMM  duties.py          the sequencer of the log: says what the Book owes other sub-networks (votes.py, too)
+
+The parts, all of which share context.py. In this module: the log, the phases, the duties.
+
+    requests.py     what our objects ask: the ways of it; holds.py: nothing overtakes
+    service.py      what callers elsewhere ask of our Book, and are told
+    votes.py        two-phase commit: the votes of our spaces, and of the machines
+    steps.py        what the Book says, carried out; agenda.py: what goes to our objects next
+    direct.py       channels to the managers of other machines
+
+Everything a machine says carries the highest timestamp that it knows of (`heard`): what it asks for afterwards gets a
+later one, and a direct message waits at its target until all up to there is dispatched.
+
+What comes from outside is checked before anything changes; crossing messages only from machines of the sub-network that
+they speak for, votes only from our own.
+
+Invariants. The Book has exactly what the log has delivered. Steps are carried out in its order, before anything else
+comes from below. At rest there is no timer, no duty, no request. Ended (the others have ended us): nothing is done.
+Not here: state of joining objects (the application's, at the JOIN's place in the order), time-outs (the caller's).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from random import Random
+
+from node.core import Closing, Core, Membership, Submission, ViewCore
+from node.effects import Deliver, Effect, Installed, Minority, Multicast, Report, Send, StateTaken, Timer
+from node.errors import DropReason, LocalError, RemoteError
+from node.group.core import GROUP_KINDS, GroupCore
+from node.group.core import Phase as Standing
+from node.objects.addresses import Operation, decode_news
+from node.objects.log.book import Book, epoch_of
+from node.objects.log.entries import (
+    MOST_AHEAD,
+    Asked,
+    Call,
+    Called,
+    Heard,
+    Outcome,
+    Proposed,
+    Settled,
+    Voted,
+    entry_of,
+    message_of,
+    timestamp_of,
+)
+from node.objects.manager.agenda import Item
+from node.objects.manager.context import Context
+from node.objects.manager.direct import TIMERS as DIRECT_TIMERS
+from node.objects.manager.direct import Acknowledged, Arrival, Direct, Event, Failed, Incarnation
+from node.objects.manager.duties import DUTIES, QUESTIONS, Duties
+from node.objects.manager.local import SPACE_BASE, Vote
+from node.objects.manager.requests import Requests
+from node.objects.manager.service import Service
+from node.objects.manager.steps import AGENDA, Steps
+from node.objects.manager.votes import VOTES, Preparations, Votes
+from node.objects.parameters import ObjectsParameters
+from node.protocols.amoeba import AmoebaCore, AmoebaParameters
+from node.reliable.codec import KINDS as STREAM_KINDS
+from node.trace import CallReport, ViewReason
+from node.wire import Kind, Message, decode_message
+
+LOG_KINDS = GROUP_KINDS | STREAM_KINDS
+"""What the log of a sub-network says; its own kinds come inside messages of the streams."""
+CROSSINGS = frozenset({Kind.OBJECTS_ASK, Kind.OBJECTS_PROPOSAL, Kind.OBJECTS_OUTCOME, Kind.OBJECTS_SETTLED})
+
+
+class Phase(enum.StrEnum):
+    """JOINING until a later incarnation has the Book; ENDED when the others of the sub-network have ended us."""
+
+    JOINING = "joining"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+class MachineCore(Core):
+    """See the module's text. `is_alone`: its address spaces are processes of their own. What is for them goes out as
+    Send(target=SPACE_BASE + space), and what they say comes in from there."""
+
+    def __init__(
+        self, *, membership: Membership, parameters: ObjectsParameters, rng: Random, is_alone: bool = False
+    ) -> None:
+        self._us = membership if membership.partitions else replace(membership, partitions=(membership.members,))
+        self._me = membership.member
+        self._near = Membership(
+            member=self._me,
+            members=self._us.partitions[self._us.partition],
+            incarnation=membership.incarnation,
+            has_multicast=membership.has_multicast,
+        )
+        self._log = GroupCore(
+            membership=self._near,
+            founders=self._near.members,
+            parameters=parameters.reliable,
+            rng=rng,
+            make=self._new_log,
+            heals=True,
+        )
+        self._context = context = Context(
+            membership=self._us,
+            parameters=parameters,
+            layer=self._log.depth,
+            take=self._on_passed_on,
+            is_alone=is_alone,
+        )
+        first_ns, most_ns = parameters.retry_ns, parameters.retry_most_ns
+        self._duties = Duties(
+            membership=self._us,
+            first_ns=first_ns,
+            most_ns=most_ns,
+            patience_ns=parameters.patience_ns,
+            timers=context.timers,
+        )
+        self._votes = Votes(
+            membership=self._us, first_ns=first_ns, most_ns=most_ns, vote_ns=parameters.vote_ns, timers=context.timers
+        )
+        self._preparations = Preparations(context=context, votes=self._votes)
+        self._service = Service(context=context, book=lambda: self._book)
+        self._requests = Requests(
+            context=context,
+            preparations=self._preparations,
+            service=self._service,
+            machine_of=self._duties.machine_of,
+        )
+        self._steps = Steps(
+            context=context,
+            votes=self._votes,
+            preparations=self._preparations,
+            requests=self._requests,
+            service=self._service,
+            duties=self._duties,
+            is_complete=self._has_everything,
+            is_master=lambda: self._is_master,
+        )
+        self._phase = Phase.JOINING
+        self._book = self._new_book({})
+        """Of nobody, until we are in a view and have the state."""
+
+        self._crossing: set[tuple[int, int, int]] = set()
+        """What other sub-networks said that is on its way into the log: kind, place, number."""
+        self._pushed = 0
+        """The timestamp that we have had the clock of our Book pushed to."""
+        self._was_master = False
+        self._ended: tuple[int, int] | None = None
+        """The last machine here of which we have heard that it ended, and when."""
+
+    def _new_book(self, incarnations: Mapping[int, int]) -> Book:
+        """Of machines that begin the log together."""
+        epoch = epoch_of(self._near.members, incarnations.items()) if incarnations else 1
+        return Book(place=self._context.place, partitions=self._us.partitions, epoch=epoch, incarnations=incarnations)
+
+    # What the host asks.
+
+    @property
+    def depth(self) -> int:
+        return self._log.depth + 1
+
+    @property
+    def phase(self) -> str:
+        return f"{self._log.phase}/{self._phase}"
+
+    @property
+    def book(self) -> Book:
+        return self._book
+
+    @property
+    def sequencer(self) -> int:
+        """The machine that has the duties of the sub-network (MMM): the first-ranked member of the view."""
+        return self._log.view.members[0] if self._log.view is not None else self._near.members[0]
+
+    @property
+    def buffered(self) -> int:
+        if self._is_out:
+            return 0
+        context = self._context
+        parts = (self._log, self._book, context.channels, context.managers)
+        waiting = len(context.log_queue) + self._steps.waiting + self._requests.waiting
+        return sum(part.buffered for part in parts) + waiting
+
+    @property
+    def can_submit(self) -> bool:
+        if self._phase is not Phase.RUNNING or self._is_out:
+            return False
+        managers = self._context.managers
+        under_way = self._requests.under_way + managers.buffered
+        return under_way < self._context.parameters.outstanding and managers.can_submit
+
+    @property
+    def is_idle(self) -> bool:
+        if self._is_out:
+            return True
+        context = self._context
+        if self._phase is Phase.JOINING or context.log_queue or self._requests.under_way or self._crossing:
+            return False
+        if len(self._preparations) or self._steps.waiting or len(self._duties) or len(self._votes):
+            return False
+        return all(part.is_idle for part in (self._book, context.channels, self._log, context.managers))
+
+    @property
+    def has_ended(self) -> bool:
+        return self._log.has_ended
+
+    @property
+    def _is_out(self) -> bool:
+        """The others go on without us; our log may still be there for those that fetch from it."""
+        return self._log.standing in (Standing.EXCLUDED, Standing.ENDED)
+
+    # What the host calls.
+
+    def on_start(self, now_ns: int) -> list[Effect]:
+        self._context.now_ns = now_ns
+        self._from_log(self._log.on_start(now_ns))
+        return self._settle()
+
+    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
+        if not self.can_submit:
+            raise LocalError(f"machine {self._me} takes no request now: ask can_submit before")
+        self._context.now_ns = now_ns
+        self._context.managers.submit(submission)
+        return self._settle()
+
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        self._context.now_ns = now_ns
+        if source >= SPACE_BASE:
+            if not self._is_out:
+                self._context.managers.said(source - SPACE_BASE, message)
+        elif message.kind in LOG_KINDS:
+            if source not in self._near.members:
+                raise RemoteError(DropReason.UNEXPECTED, f"machine {source} has another log")
+            self._from_log(self._log.on_message(message, source, now_ns))
+        elif not self._is_out:
+            self._on_objects(message, source)
+        return self._settle()
+
+    def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
+        self._context.now_ns = now_ns
+        if timer.layer < self._log.depth:
+            self._from_log(self._log.on_timer(timer, now_ns))
+        elif not self._is_out:
+            mine = timer._replace(layer=0)
+            self._context.timers.fired(mine)
+            self._on_own_timer(mine)
+        return self._settle()
+
+    @property
+    def _now_ns(self) -> int:
+        return self._context.now_ns
+
+    @property
+    def _own(self) -> list[Effect]:
+        return self._context.own
+
+    def _on_objects(self, message: Message, source: int) -> None:
+        """A datagram of another machine's manager. RemoteError before anything has changed."""
+        if message.origin != source or source not in self._us.peers:
+            raise RemoteError(DropReason.UNEXPECTED, f"a message of {message.origin} from {source}")
+        if message.kind in (Kind.OBJECTS_DIRECT, Kind.OBJECTS_RECEIVED):
+            self._context.channels.receive(message, source, self._now_ns, self._own)
+        elif message.kind is Kind.OBJECTS_VOTE and source in self._near.members:
+            self._votes.receive(message)
+        elif message.kind in CROSSINGS:
+            self._on_crossing(message, source)
+        else:
+            raise RemoteError(DropReason.UNEXPECTED, f"{message.kind.name} is nothing that this machine says")
+        self._duties.heard(source)
+
+    def _on_own_timer(self, timer: Timer) -> None:
+        if timer.name in DIRECT_TIMERS:
+            self._context.channels.on_timer(timer, self._now_ns, self._own)
+        elif timer == DUTIES:
+            self._give_up_duties()
+        elif timer == QUESTIONS:
+            self._requests.on_timer()
+        elif timer not in (VOTES, AGENDA):
+            raise LocalError(f"{timer} is no timer of this core")
+
+    def _settle(self) -> list[Effect]:
+        """Work off everything that follows; then see to what is owed. Returns what the host is to do."""
+        context = self._context
+        while not self._is_out:
+            context.later(self._context.channels.drain(), self._on_event)
+            if not context.is_worked_off:
+                context.work()
+                continue
+            self._steps.see_to()
+            self._requests.start()
+            self._see_to_duties()
+            self._push_clock()
+            # The sequencer's own entries are applied at once: what they bring about is to be seen to.
+            is_fed = self._feed_log()
+            # What was started just now may have failed at once, without an effect.
+            context.later(self._context.channels.drain(), self._on_event)
+            if context.is_worked_off and not is_fed:
+                break
+        if self._is_out:
+            self._enter_ended()
+        return context.take_out()
+
+    def _enter_ended(self) -> None:
+        if self._phase is not Phase.ENDED:
+            self._phase = Phase.ENDED
+            self._context.drop_work()
+            self._own.extend(self._context.timers.disarm_all())
+
+    def _on_passed_on(self, space: int, message: Message) -> None:
+        """What a local manager says: calls that it passes on, and votes."""
+        if message.kind is Kind.OBJECTS_VOTE:
+            self._preparations.take(space, Vote.of(message))
+            return
+        entry = entry_of(message)
+        assert isinstance(entry, Called), "local managers pass calls on, and votes"
+        self._requests.add(entry.call)
+
+    # What other machines' managers say to ours.
+
+    def _on_event(self, event: Event) -> None:
+        match event:
+            case Arrival(source=source, direct=direct):
+                try:
+                    self._on_arrival(source, direct)
+                except RemoteError as error:
+                    self._own.append(Report(code=error.reason, member=source.member, value=len(direct.payload)))
+            case Failed():
+                self._requests.directs.failed(event)
+            case Acknowledged(target=target):
+                self._requests.directs.acknowledged(target.member)
+
+    def _on_arrival(self, source: Incarnation, direct: Direct) -> None:
+        """RemoteError before anything has changed."""
+        message = decode_message(direct.payload)
+        if (message.kind, message.origin, message.incarnation) != (direct.inner, *source):
+            raise RemoteError(DropReason.MALFORMED, "the inner message does not agree with the outer one")
+        self._check_timestamp(max(direct.after, direct.heard))
+        if message.kind is Kind.OBJECTS_CALL:
+            entry = entry_of(message)
+            if not isinstance(entry, Called) or entry.call.id[:2] != source:
+                raise RemoteError(DropReason.MALFORMED, "a call of somebody else")
+            self._check_timestamp(entry.call.heard)
+            self._on_call(source, entry.call, direct)
+        elif message.kind is Kind.OBJECTS_NEWS:
+            self._check_timestamp(decode_news(message.payload).timestamp)
+            self._requests.on_news(message)
+        else:
+            raise RemoteError(DropReason.UNEXPECTED, f"{message.kind.name} is nothing that machines send each other")
+        self._context.heard = max(self._context.heard, direct.heard)
+
+    def _check_timestamp(self, timestamp: int) -> None:
+        """RemoteError for one that nobody can have heard of."""
+        if timestamp > max(self._context.heard, self._book.clock) + MOST_AHEAD:
+            raise RemoteError(DropReason.MALFORMED, f"a timestamp of {timestamp}")
+
+    def _on_call(self, source: Incarnation, call: Call, direct: Direct) -> None:
+        addressing = call.addressing
+        is_for_objects = addressing.operation is Operation.CALL and addressing.group is None and not call.is_in_order
+        if is_for_objects:
+            objects = self._context.mine(addressing.objects)
+            self._steps.add(Item(call=call, objects=objects, timestamp=direct.after, source=source))
+        elif self._phase is Phase.RUNNING:
+            self._service.serve(call)
+
+    def _has_everything(self, timestamp: int) -> bool:
+        if not timestamp:
+            return True
+        return self._phase is Phase.RUNNING and self._book.has_everything(self._me, timestamp)
+
+    # The log and the Book.
+
+    def _feed_log(self) -> bool:
+        """Whether it has taken anything."""
+        is_fed = False
+        while self._context.log_queue and self._log.can_submit:
+            self._from_log(self._log.on_submit(self._context.log_queue.popleft(), self._now_ns))
+            is_fed = True
+        return is_fed
+
+    def _from_log(self, effects: Iterable[Effect]) -> None:
+        """Views of a sub-network are no views of the whole group: the host does not hear of them."""
+        self._context.flush()
+        for effect in effects:
+            if isinstance(effect, Multicast):
+                self._context.out.append(Multicast(message=effect.message, is_near=True))
+            elif not isinstance(effect, Installed | Minority | StateTaken):
+                self._context.out.append(effect)
+
+    def _new_log(self, us: Membership, _: Random, memory: bytes) -> ViewCore:
+        """RemoteError: no view can have left this memory."""
+        if self._phase is Phase.JOINING and memory:
+            self._book = Book.restore(memory, place=self._context.place, partitions=self._us.partitions)
+        return LogCore(
+            membership=us,
+            parameters=self._context.parameters.amoeba,
+            begin=self._begin_view,
+            apply=self._apply,
+            snapshot=lambda: self._book.snapshot(),
+        )
+
+    def _begin_view(self) -> None:
+        """The Book hears which machines of ours have ended and which have joined since the view before."""
+        view = self._log.view
+        assert view is not None, "a log is that of a view"
+        if self._phase is Phase.JOINING:
+            self._phase = Phase.RUNNING
+            if self._log.reason is ViewReason.FIRST:
+                self._book = self._new_book(view.incarnation_of)
+        for incarnation in sorted(self._book.incarnations.items()):
+            if incarnation not in view:
+                self._context.channels.end(Incarnation(*incarnation), self._own)
+                self._votes.ended(Incarnation(*incarnation))
+                self._ended = (incarnation[0], self._now_ns)
+                self._steps.carry_out(self._book.ended(*incarnation))
+        for incarnation in sorted(view.incarnations):
+            if incarnation.member not in self._book.incarnations:
+                self._steps.carry_out(self._book.joined(*incarnation))
+
+    def _apply(self, delivery: Deliver) -> None:
+        """The steps are carried out at once: what the Book has given away, it has no more. What does not decode is the
+        same nonsense at all machines: reported and left out."""
+        try:
+            message = decode_message(delivery.payload)
+            entry = entry_of(message)
+        except RemoteError as error:
+            self._own.append(Report(code=error.reason, member=delivery.origin, value=len(delivery.payload)))
+            self._steps.carry_out([])
+            return
+        if isinstance(entry, Asked | Proposed | Outcome | Settled):
+            self._crossing.discard((message.kind, entry.road.place, message.seq))
+        elif isinstance(entry, Voted):
+            self._votes.close(entry.id)
+        self._steps.carry_out(self._book.apply(entry))
+
+    # Between sub-networks.
+
+    @property
+    def _is_master(self) -> bool:
+        return self._phase is Phase.RUNNING and self.sequencer == self._me
+
+    def _on_crossing(self, message: Message, source: int) -> None:
+        """Another sub-network's master says something: what is news goes into the log. RemoteError as ever."""
+        entry = entry_of(message)
+        assert isinstance(entry, Asked | Proposed | Outcome | Settled), "these are what crosses"
+        if self._context.place_of[source] != entry.road.place or entry.road.place == self._context.place:
+            raise RemoteError(DropReason.MALFORMED, f"machine {source} speaks for sub-network {entry.road.place}")
+        self._check_timestamp(timestamp_of(entry))
+        if self._phase is not Phase.RUNNING:
+            return
+        reply = self._book.reply(entry)
+        if reply is not None:
+            self._own.append(Send(target=source, message=message_of(reply, self._us)))
+        key = (message.kind, entry.road.place, message.seq)
+        if key not in self._crossing:
+            for new in self._book.news(entry):
+                if new is entry:
+                    self._crossing.add(key)
+                self._context.append(new)
+
+    def _see_to_duties(self) -> None:
+        if self._phase is not Phase.RUNNING:
+            return
+        is_master = self._is_master
+        duties = self._book.duties() if is_master else ()
+        if is_master != self._was_master:
+            self._was_master = is_master
+            if is_master:
+                self._take_over()
+        self._duties.owe(duties, self._now_ns, self._own)
+        for vote in self._votes.see_to(self.sequencer, self._now_ns, self._own):
+            self._context.append(vote, is_ours=self._votes.is_ours(vote.id))
+
+    def _push_clock(self) -> None:
+        """What waits for a timestamp that our sub-network may not give for long must not wait so long."""
+        awaited = self._steps.awaited if self._phase is Phase.RUNNING else 0
+        if awaited > max(self._pushed, self._book.clock):
+            self._pushed = awaited
+            self._context.append(Heard(timestamp=awaited))
+
+    def _take_over(self) -> None:
+        if self._ended is not None:
+            member, ended_ns = self._ended
+            self._own.append(Report(code=CallReport.TAKEN_OVER, member=member, value=self._now_ns - ended_ns))
+        for prepare in self._book.open_votes():
+            self._steps.open_vote(prepare)
+
+    def _give_up_duties(self) -> None:
+        for duty in self._duties.on_timer(self._now_ns, self._own):
+            self._context.append(duty.given_up(self._context.place))
+
+
+class LogCore(AmoebaCore):
+    """The log of a sub-network in one view: Amoeba's broadcast. The machine applies each message where it is delivered,
+    so the snapshot at the end of a view is what the log means, and the group's state: members that join take it before
+    they deliver anything. `begin` is called when the view is there, `apply` with each delivery."""
+
+    def __init__(
+        self,
+        *,
+        membership: Membership,
+        parameters: AmoebaParameters,
+        begin: Callable[[], None],
+        apply: Callable[[Deliver], None],
+        snapshot: Callable[[], bytes],
+    ) -> None:
+        super().__init__(membership=membership, parameters=parameters)
+        self._begin = begin
+        self._apply = apply
+        self._snapshot = snapshot
+
+    def on_start(self, now_ns: int) -> list[Effect]:
+        self._begin()
+        return super().on_start(now_ns)
+
+    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
+        return self._hand_over(super().on_submit(submission, now_ns))
+
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        return self._hand_over(super().on_message(message, source, now_ns))
+
+    def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
+        closing = super().close(rest, survivors, now_ns)
+        effects = self._hand_over(closing.effects)
+        return replace(closing, effects=tuple(effects), memory=self._snapshot())
+
+    def _hand_over(self, effects: Iterable[Effect]) -> list[Effect]:
+        """All but the deliveries, which the machine takes at once."""
+        others: list[Effect] = []
+        for effect in effects:
+            if isinstance(effect, Deliver):
+                self._apply(effect)
+            else:
+                others.append(effect)
+        return others

@@ -1,0 +1,365 @@
+"""What the objects of a machine ask of others than their own space: which way each request goes, when it may start, and
+what becomes of it.
+
+    all objects on this machine       here, when nothing earlier is under way to them; atomic: after votes
+    one object; without the order     a direct message to each machine
+    a list of objects elsewhere       the log of our sub-network
+    a group; operations, names        the log of the group's sub-network: ours, or by a question to a machine there
+    members of a group, look-ups      whichever Book is the right one, as it is
+
+holds.py says when a request may start. An ordered one is over for its machine when it has been handed to objects here,
+or is known not to be for them; whom a call to a group reaches is known when the log (or the answer) says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from node.errors import DropReason, RemoteError
+from node.objects.addresses import OBJECTS_IN_SPACE, News, NewsKind, Operation, Reference, decode_news
+from node.objects.log.entries import Answer, Call, Called, CallId, Verdict, message_of
+from node.objects.manager.context import Context
+from node.objects.manager.direct import Failed, Incarnation
+from node.objects.manager.duties import Questions
+from node.objects.manager.holds import Hold, Holds, Route
+from node.objects.manager.service import ASKED_OF_ANY, Service, news_of, no_group, refused, unreachable
+from node.objects.manager.votes import Preparations
+from node.wire import Message
+
+NUMBERED = frozenset({Route.LOG, Route.MEMBERS})
+NAMING = frozenset({Operation.BIND, Operation.UNBIND, Operation.LOOKUP})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    """One request of ours. `objects`: of a DIRECT, those on its one machine."""
+
+    key: int
+    call: Call
+    route: Route
+    home: int = 0
+    objects: tuple[Reference, ...] = ()
+
+
+class Requests:
+    """Of one machine."""
+
+    def __init__(
+        self, *, context: Context, preparations: Preparations, service: Service, machine_of: Callable[[int, int], int]
+    ) -> None:
+        """`machine_of` (sub-network, turn): the machine of it to ask first, or after so many others."""
+        parameters = context.parameters
+        self._context = context
+        self._managers = context.managers
+        self._preparations = preparations
+        self._service = service
+        self._machine_of = machine_of
+        self.directs = Directs(context)
+        self._holds = Holds(member=context.us.member, partition=context.place)
+        self._questions = Questions(
+            first_ns=4 * parameters.retry_ns,
+            most_ns=2 * parameters.retry_most_ns,
+            patience_ns=parameters.patience_ns,
+            timers=context.timers,
+            ask=self._ask_place,
+        )
+        self._key = 0
+        self._requests: dict[int, _Request] = {}
+        self._numbered: dict[int, _Request] = {}
+        """Those on NUMBERED routes, by the number of the call: a Book says what becomes of them."""
+
+    @property
+    def under_way(self) -> int:
+        return len(self._requests) + len(self._questions)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that may not start yet."""
+        return self._holds.waiting
+
+    # What our objects ask.
+
+    def add(self, call: Call) -> None:
+        """A local manager passes it on."""
+        addressing = call.addressing
+        if addressing.operation in ASKED_OF_ANY:
+            self._look_up(call)
+        elif addressing.operation is not Operation.CALL or addressing.group is not None:
+            self._add_for_group(call)
+        elif not call.is_in_order:
+            for member in sorted({one.member for one in addressing.objects}):
+                objects = tuple(one for one in addressing.objects if one.member == member)
+                self._add(call, Route.DIRECT, machines=frozenset({member}), objects=objects)
+        else:
+            machines = frozenset(one.member for one in addressing.objects)
+            if machines == {self._context.incarnation.member}:
+                self._add(call, Route.MACHINE, machines=machines)
+            else:
+                self._add(call, Route.LOG, machines=machines, home=self._context.place)
+
+    def _add_for_group(self, call: Call) -> None:
+        """A call or operation of a group, or about a name: nobody knows yet whom it reaches, or it reaches nobody."""
+        addressing = call.addressing
+        is_naming = addressing.operation in NAMING or addressing.group is None
+        home = self._context.place if is_naming or addressing.group is None else addressing.group.partition
+        if home >= len(self._context.us.partitions):
+            self._managers.tell_caller(call, refused(call))
+            return
+        is_call = addressing.operation is Operation.CALL
+        reaches = is_call or addressing.operation is Operation.JOIN
+        route = Route.MEMBERS if is_call and not call.is_in_order else Route.LOG
+        self._add(call, route, machines=None if reaches else frozenset(), home=home)
+
+    def _add(
+        self,
+        call: Call,
+        route: Route,
+        *,
+        machines: frozenset[int] | None,
+        home: int = 0,
+        objects: tuple[Reference, ...] = (),
+    ) -> None:
+        self._key += 1
+        place_of = self._context.place_of
+        covers = {home} | {place_of[member] for member in machines or () if member in place_of}
+        self._holds.add(Hold(key=self._key, route=route, machines=machines, home=home, covers=frozenset(covers)))
+        request = _Request(key=self._key, call=call, route=route, home=home, objects=objects)
+        self._requests[request.key] = request
+        if route in NUMBERED:
+            self._numbered[call.id.number] = request
+
+    def start(self) -> None:
+        """Whatever may start now."""
+        while keys := self._holds.take():
+            for key in keys:
+                self._start(self._requests[key])
+
+    def _start(self, request: _Request) -> None:
+        if request.route is Route.DIRECT:
+            self._send(request, request.objects)
+        elif request.route is Route.MACHINE:
+            self._start_here(request)
+        elif request.route is Route.MEMBERS:
+            self._look_up(request.call)
+        else:
+            call = replace(request.call, heard=max(request.call.heard, self._context.heard))
+            if request.home == self._context.place:
+                self._context.append(Called(call=call))
+            else:
+                self._ask(call, (request.home,))
+
+    def _send(self, request: _Request, objects: tuple[Reference, ...]) -> None:
+        self.directs.send(request.call, objects, lambda: self._finish(request))
+
+    def _finish(self, request: _Request) -> None:
+        """Nothing of it is under way any more."""
+        self._holds.done(request.key)
+        if self._requests.pop(request.key, None) is not None and request.route in NUMBERED:
+            self._numbered.pop(request.call.id.number, None)
+
+    # Calls for this machine alone.
+
+    def _start_here(self, request: _Request) -> None:
+        call, context = request.call, self._context
+        objects = context.mine(call.addressing.objects)
+        missing = tuple(one for one in call.addressing.objects if one not in objects)
+        if call.addressing.is_atomic and missing:
+            self._abort_here(request, missing)
+        elif call.addressing.is_atomic:
+            self._preparations.ask(call, objects, lambda is_yes: self._decide_here(request, is_yes))
+        else:
+            if missing:
+                self._managers.tell_caller(call, unreachable(missing))
+            self._managers.dispatch(call, objects)
+            self._finish(request)
+
+    def _decide_here(self, request: _Request, is_yes: bool) -> None:
+        if is_yes:
+            self._managers.dispatch(request.call, request.call.addressing.objects)
+            self._finish(request)
+        else:
+            self._abort_here(request, ())
+
+    def _abort_here(self, request: _Request, missing: tuple[Reference, ...]) -> None:
+        self._managers.drop(request.call, self._context.mine(request.call.addressing.objects))
+        self._managers.tell_caller(request.call, News(kind=NewsKind.ABORTED, objects=missing))
+        self._finish(request)
+
+    # What the log says.
+
+    def answered(self, answer: Answer) -> None:
+        """What became of a request of ours in the log of our sub-network."""
+        request = self._numbered.get(answer.id.number)
+        if request is None or request.home != self._context.place:
+            return
+        self._managers.tell_caller(request.call, *news_of(answer, request.call))
+        self._learn(request, answer.objects if answer.verdict is Verdict.ORDERED else None, answer.timestamp)
+
+    def delivered(self, name: CallId) -> None:
+        """Our objects have got it in the order, and so is everything after it behind it."""
+        request = self._numbered.get(name.number)
+        if request is not None:
+            self._finish(request)
+
+    def dropped(self, name: CallId) -> None:
+        """Our objects will not get it. (Of one that another log orders; of ours the log answers.)"""
+        request = self._numbered.get(name.number)
+        if request is not None and request.home != self._context.place:
+            self._finish(request)
+
+    def _learn(self, request: _Request, objects: tuple[Reference, ...] | None, timestamp: int) -> None:
+        """What became of a request of ours: it goes to these, at that place in the order; None: to nobody."""
+        if objects is None or request.call.addressing.operation is not Operation.CALL:
+            self._finish(request)
+            return
+        context = self._context
+        context.heard = max(context.heard, timestamp)
+        machines = frozenset(one.member for one in objects)
+        covers = frozenset(context.place_of[member] for member in machines if member in context.place_of)
+        self._holds.resolved(request.key, machines=machines, covers=covers | {request.home})
+        if context.mine(objects):
+            self._holds.final(request.key)
+        else:
+            self._finish(request)
+
+    # Questions.
+
+    def _look_up(self, call: Call) -> None:
+        """A question of ours that a Book can answer as it is: our own first."""
+        addressing, context = call.addressing, self._context
+        is_name = addressing.operation is Operation.LOOKUP
+        home = context.place if is_name or addressing.group is None else addressing.group.partition
+        if home == context.place:
+            news = self._service.look(call)
+            others = tuple(place for place in range(len(context.us.partitions)) if place != context.place)
+            if is_name and others and not (news.group or news.objects):
+                self._ask(call, others)
+            else:
+                self._on_looked_up(call, news)
+        elif home < len(context.us.partitions):
+            self._ask(call, (home,))
+        else:
+            self._on_looked_up(call, no_group(call))
+
+    def _on_looked_up(self, call: Call, news: News) -> None:
+        self._managers.tell_caller(call, news)
+        request = self._numbered.get(call.id.number)
+        if request is None:
+            return
+        if news.kind is NewsKind.RESOLVED:
+            self._send(request, news.objects)
+        else:
+            self._finish(request)
+
+    def _ask(self, call: Call, places: tuple[int, ...]) -> None:
+        self._questions.ask(call, places, self._context.now_ns, self._context.own)
+
+    def _ask_place(self, place: int, turn: int, call: Call) -> None:
+        member = self._machine_of(place, turn)
+        self._context.send(Incarnation(member, 0), message_of(Called(call=call), self._context.us))
+
+    def on_news(self, message: Message) -> None:
+        """Another machine answers, or tells us what became of a call of ours. RemoteError before any change."""
+        news = decode_news(message.payload)
+        place = message.words[0] if len(message.words) == 1 else 0
+        if not place < len(self._managers) * OBJECTS_IN_SPACE or not place % OBJECTS_IN_SPACE:
+            raise RemoteError(DropReason.MALFORMED, "news for an object that cannot be")
+        if news.kind is NewsKind.UNREACHABLE and news.objects:
+            self._managers.tell(place, message)
+            return
+        is_unknown = news.operation is Operation.LOOKUP and not (news.group or news.objects)
+        if is_unknown and self._questions.next_place(message.seq, self._context.now_ns, self._context.own):
+            return
+        call = self._questions.answered(message.seq)
+        if call is not None:
+            self._on_answer_of_others(call, news)
+
+    def _on_answer_of_others(self, call: Call, news: News) -> None:
+        if call.addressing.operation in ASKED_OF_ANY or not call.is_in_order:
+            self._on_looked_up(call, news)
+            return
+        self._managers.tell_caller(call, news)
+        request = self._numbered.get(call.id.number)
+        if request is not None:
+            self._learn(request, news.objects if news.kind is NewsKind.RESOLVED else None, news.timestamp)
+
+    def on_timer(self) -> None:
+        """QUESTIONS is due."""
+        for call in self._questions.on_timer(self._context.now_ns, self._context.own):
+            is_call = call.addressing.operation is Operation.CALL
+            self._managers.tell_caller(call, unreachable() if is_call else refused(call))
+            request = self._numbered.get(call.id.number)
+            if request is not None:
+                self._finish(request)
+
+
+@dataclass(slots=True)
+class _Open:
+    """A call under way. `parts`: direct messages of it that are, and one more while it is being sent."""
+
+    call: Call
+    objects: tuple[Reference, ...]
+    then: Callable[[], None]
+    parts: int = 1
+
+
+class Directs:
+    """Of one machine."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._managers = context.managers
+        self._sent: dict[int, tuple[Incarnation, _Open]] = {}
+        """By the channels' number: to whom, and of what."""
+
+    def send(self, call: Call, objects: tuple[Reference, ...], then: Callable[[], None]) -> None:
+        """`call` to these objects; `then` when no message of it is under way any more."""
+        one = _Open(call, objects, then)
+        for target in sorted({Incarnation(*object_[:2]) for object_ in objects}):
+            self._send_part(one, target)
+        self._part_done(one)
+
+    def failed(self, event: Failed) -> None:
+        """Nothing reaches that incarnation."""
+        for number, _ in event.messages:
+            found = self._sent.pop(number, None)
+            if found is not None:
+                target, one = found
+                self._managers.tell_caller(one.call, unreachable(_at(one.objects, target)))
+                self._part_done(one)
+        self.acknowledged(event.target.member)
+
+    def acknowledged(self, member: int) -> None:
+        """It has got more than before: all before the channels' first open message."""
+        first = self._context.channels.first_open(member)
+        for number, (target, one) in list(self._sent.items()):
+            if first is not None and number >= first:
+                break
+            if target.member == member:
+                del self._sent[number]
+                self._part_done(one)
+
+    def _send_part(self, one: _Open, target: Incarnation) -> None:
+        some = _at(one.objects, target)
+        if target == self._context.incarnation:
+            self._managers.dispatch(one.call, some)
+        elif target.member not in self._context.us.peers:
+            self._managers.tell_caller(one.call, unreachable(some))
+        else:
+            one.parts += 1
+            # A group's members are looked up here, nobody does it again there.
+            addressing = replace(one.call.addressing, objects=some, group=None)
+            heard = max(one.call.heard, self._context.heard)
+            message = message_of(Called(call=replace(one.call, heard=heard, addressing=addressing)), self._context.us)
+            number = self._context.send(target, message, after=self._context.heard)
+            self._sent[number] = (target, one)
+
+    def _part_done(self, one: _Open) -> None:
+        one.parts -= 1
+        if not one.parts:
+            one.then()
+
+
+def _at(objects: Iterable[Reference], target: Incarnation) -> tuple[Reference, ...]:
+    return tuple(one for one in objects if one[:2] == target)

@@ -1,0 +1,140 @@
+"""What a machine does for callers elsewhere, and the news that a Book's answers are for the objects that asked.
+
+A machine of another sub-network asks one of ours, and may ask another when that one does not answer (Questions). The
+log drops what it has had, and the machine that was asked answers when the log does.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from node.objects.addresses import GroupId, News, NewsKind, Operation, Reference
+from node.objects.log.book import Book
+from node.objects.log.entries import Answer, Call, Called, CallId, Verdict
+from node.objects.manager.context import Context
+from node.objects.manager.direct import Incarnation
+from node.objects.manager.local import news_message
+from node.trace import STAMP_SIZE
+
+MOST_REMEMBERED = 4096
+"""Calls of other sub-networks that are remembered, for their answers."""
+ASKED_OF_ANY = frozenset({Operation.MEMBERS, Operation.LOOKUP})
+"""What a machine answers from its Book as it is."""
+
+
+class Service:
+    """Of one machine. `book`: the Book it has now."""
+
+    def __init__(self, *, context: Context, book: Callable[[], Book]) -> None:
+        self._context = context
+        self._book = book
+        self._asked: OrderedDict[CallId, Call] = OrderedDict()
+        """Calls that machines elsewhere have asked us to log."""
+
+    def serve(self, call: Call) -> None:
+        """A machine elsewhere asks for one of its objects."""
+        addressing = call.addressing
+        is_loose = addressing.operation is Operation.CALL and not call.is_in_order
+        is_ours = addressing.group is not None and addressing.group.partition == self._context.place
+        if not is_ours and addressing.operation is not Operation.LOOKUP:
+            self._tell(call, refused(call))
+        elif is_loose or addressing.operation in ASKED_OF_ANY:
+            self._tell(call, self.look(call))
+        else:
+            self._asked[call.id] = call
+            if len(self._asked) > MOST_REMEMBERED:
+                self._asked.popitem(last=False)
+            self._context.append(Called(call=call))
+
+    def answered(self, answer: Answer) -> None:
+        """What the Book says of a call of another machine: the machine that was asked to log it tells."""
+        call = self._asked.pop(answer.id, None)
+        if call is not None:
+            for news in news_of(answer, call):
+                self._tell(call, news)
+
+    def send_news(self, caller: Reference, number: int, news: News) -> None:
+        """To an object elsewhere, of its call `number`."""
+        if caller.member in self._context.us.peers:
+            message = news_message(self._context.us, number, caller.number, news)
+            self._context.send(Incarnation(*caller[:2]), message)
+
+    def look(self, call: Call) -> News:
+        """What our Book says of a group or a name."""
+        addressing, book = call.addressing, self._book()
+        if addressing.operation is Operation.LOOKUP:
+            target = book.lookup(call.payload[STAMP_SIZE:])
+            group = target if isinstance(target, GroupId) else None
+            objects = (target,) if isinstance(target, Reference) else ()
+            return News(kind=NewsKind.DONE, operation=addressing.operation, group=group, objects=objects)
+        members = None if addressing.group is None else book.members(addressing.group)
+        if addressing.group is None or members is None:
+            return no_group(call)
+        if addressing.operation is Operation.CALL:
+            return resolved(call, members) if members else no_group(call)
+        return News(
+            kind=NewsKind.DONE,
+            operation=addressing.operation,
+            group=addressing.group,
+            objects=members,
+            is_atomic=book.is_atomic(addressing.group),
+        )
+
+    def _tell(self, call: Call, news: News) -> None:
+        self.send_news(call.caller, call.id.number, news)
+
+
+def news_of(answer: Answer, call: Call) -> tuple[News, ...]:
+    """In the order in which they are told; none for a list whose members all get their call."""
+    addressing = call.addressing
+    match answer.verdict:
+        case Verdict.ORDERED if addressing.operation is Operation.CALL:
+            return _ordered(answer, call)
+        case Verdict.ORDERED | Verdict.DONE:
+            done = News(
+                kind=NewsKind.DONE,
+                operation=addressing.operation,
+                group=addressing.group,
+                objects=answer.objects,
+                timestamp=answer.timestamp,
+                is_atomic=call.is_atomic,
+            )
+            return (done,)
+        case Verdict.ABORTED:
+            return (News(kind=NewsKind.ABORTED, operation=addressing.operation, objects=answer.missing),)
+        case Verdict.NO_GROUP if addressing.group is not None:
+            return (no_group(call),)
+        case _:
+            return (refused(call),)
+
+
+def refused(call: Call) -> News:
+    return News(kind=NewsKind.REFUSED, operation=call.addressing.operation, group=call.addressing.group)
+
+
+def no_group(call: Call) -> News:
+    """Also: a group without members."""
+    return News(kind=NewsKind.NO_GROUP, operation=call.addressing.operation, group=call.addressing.group)
+
+
+def unreachable(objects: tuple[Reference, ...] = ()) -> News:
+    """These will not answer; without objects: no object will."""
+    return News(kind=NewsKind.UNREACHABLE, objects=objects)
+
+
+def resolved(call: Call, members: tuple[Reference, ...], *, is_atomic: bool = False, timestamp: int = 0) -> News:
+    """A call to a group is for these."""
+    group = call.addressing.group
+    return News(kind=NewsKind.RESOLVED, group=group, objects=members, is_atomic=is_atomic, timestamp=timestamp)
+
+
+def _ordered(answer: Answer, call: Call) -> tuple[News, ...]:
+    told: list[News] = []
+    if call.addressing.group is not None and not answer.objects and not answer.missing:
+        return (no_group(call),)
+    if call.addressing.group is not None and answer.objects:
+        told.append(resolved(call, answer.objects, is_atomic=call.is_atomic, timestamp=answer.timestamp))
+    if answer.missing:
+        told.append(unreachable(answer.missing if answer.objects else ()))
+    return tuple(told)

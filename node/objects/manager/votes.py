@@ -1,0 +1,200 @@
+"""Two-phase commit in a sub-network: the votes of a machine's address spaces, and those of the machines.
+
+Paper 004 runs two-phase commit down the hierarchy. A machine asks its address spaces (Preparations) and tells the
+sequencer of the log (the MMM) yes or no, again and again until the log says what the sub-network voted, and from the
+beginning whenever another machine has become the sequencer (Votes). Every machine knows from its log which votes are
+open and whose are missing, so any of them can take the count over; only the sequencer logs it. One no is enough; an
+incarnation that has ended votes no; so does one that is silent for `vote_ns` from when this machine learnt of the call.
+
+A vote that this machine's log does not know of yet is dropped: it will be said again. With nothing open no timer is
+armed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from node.core import Membership
+from node.effects import Effect, Report, Send, Timer
+from node.errors import DropReason, RemoteError
+from node.objects.addresses import OBJECTS_IN_SPACE, Reference
+from node.objects.log.entries import Call, CallId, Voted
+from node.objects.manager.context import Context
+from node.objects.manager.direct import Incarnation
+from node.objects.manager.duties import Alarm, Repeated
+from node.objects.manager.local import Vote, prepare_message
+from node.trace import CallReport
+from node.transport import Timers
+from node.wire import Flag, Kind, Message
+
+VOTES = Timer("votes")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Ballot(Repeated):
+    """One open vote. `missing`: whose word is awaited; `own`: ours, when it is known."""
+
+    missing: set[Incarnation]
+    opened_ns: int
+    own: bool | None = None
+    is_refused: bool = False
+    is_logged: bool = False
+    is_ours: bool = False
+
+    def count(self, incarnation: Incarnation, *, is_yes: bool) -> None:
+        if incarnation in self.missing:
+            self.missing.discard(incarnation)
+            self.is_refused |= not is_yes
+
+
+class Votes:
+    """Of one machine. `first_ns`, `most_ns`: pauses before a vote is said again."""
+
+    def __init__(self, *, membership: Membership, first_ns: int, most_ns: int, vote_ns: int, timers: Timers) -> None:
+        self._us = membership
+        self._incarnation = Incarnation(membership.member, membership.incarnation)
+        self._first_ns = first_ns
+        self._most_ns = most_ns
+        self._vote_ns = vote_ns
+        self._alarm = Alarm(VOTES, timers)
+        self._sequencer = -1
+        self._open: dict[CallId, _Ballot] = {}
+
+    def __len__(self) -> int:
+        """Open votes."""
+        return len(self._open)
+
+    def open(self, name: CallId, incarnations: Iterable[Incarnation], now_ns: int, *, is_ours: bool) -> None:
+        """The log asks these incarnations about a call. `is_ours`: nobody elsewhere hears how we vote. Nothing happens
+        when it is open already."""
+        if name not in self._open:
+            self._open[name] = _Ballot(
+                missing=set(incarnations), opened_ns=now_ns, is_ours=is_ours, next_ns=now_ns, pause_ns=self._first_ns
+            )
+
+    def is_ours(self, name: CallId) -> bool:
+        """Whether nobody elsewhere hears how we vote in this open vote."""
+        return name in self._open and self._open[name].is_ours
+
+    def cast(self, name: CallId, *, is_yes: bool, now_ns: int) -> None:
+        """Our own machine's vote."""
+        ballot = self._open.get(name)
+        if ballot is not None and ballot.own is None:
+            ballot.own = is_yes
+            ballot.next_ns = now_ns
+            ballot.count(self._incarnation, is_yes=is_yes)
+
+    def close(self, name: CallId) -> None:
+        """The log says how we voted, or that the call is over."""
+        self._open.pop(name, None)
+
+    def ended(self, incarnation: Incarnation) -> None:
+        """An incarnation that has ended cannot carry anything out."""
+        for ballot in self._open.values():
+            ballot.is_refused |= incarnation in ballot.missing
+
+    def receive(self, message: Message) -> None:
+        """An OBJECTS_VOTE came. RemoteError before anything has changed."""
+        if len(message.words) != 3 or message.words[2] > 1 or message.payload:
+            raise RemoteError(DropReason.MALFORMED, "a vote is three words")
+        ballot = self._open.get(CallId.of_words(*message.words[:2]))
+        if ballot is not None:
+            ballot.count(Incarnation(message.origin, message.incarnation), is_yes=bool(message.words[2]))
+
+    def see_to(self, sequencer: int, now_ns: int, out: list[Effect]) -> list[Voted]:
+        """Say what is to be said now. Returns what is to be logged: only at the sequencer, once for each vote."""
+        if sequencer != self._sequencer:
+            self._sequencer = sequencer
+            for ballot in self._open.values():
+                ballot.next_ns, ballot.pause_ns = now_ns, self._first_ns
+        if sequencer == self._us.member:
+            found = self._counted(now_ns)
+            due = [ballot.opened_ns + self._vote_ns for ballot in self._open.values() if not ballot.is_logged]
+        else:
+            found = []
+            self._say(now_ns, out)
+            due = [ballot.next_ns for ballot in self._open.values() if ballot.own is not None]
+        self._alarm.set(min(due, default=None), now_ns, out)
+        return found
+
+    def _counted(self, now_ns: int) -> list[Voted]:
+        found: list[Voted] = []
+        for name, ballot in self._open.items():
+            is_decided = ballot.is_refused or not ballot.missing
+            if not ballot.is_logged and (is_decided or now_ns - ballot.opened_ns >= self._vote_ns):
+                ballot.is_logged = True
+                found.append(Voted(id=name, is_yes=not ballot.is_refused and not ballot.missing))
+        return found
+
+    def _say(self, now_ns: int, out: list[Effect]) -> None:
+        for name, ballot in self._open.items():
+            if ballot.own is not None and ballot.next_ns <= now_ns:
+                words = (*name.words, int(ballot.own))
+                message = self._us.message(Kind.OBJECTS_VOTE, flags=Flag.CONTROL.value, words=words)
+                out.append(Send(target=self._sequencer, message=message))
+                ballot.said(now_ns, self._most_ns)
+
+
+Decide = Callable[[bool], None]
+
+
+@dataclass(slots=True)
+class _Asking:
+    """Spaces of ours that have not voted on a call yet. `decide`: of a call for this machine alone, which no log
+    decides."""
+
+    missing: set[int]
+    since_ns: int
+    decide: Decide | None
+    is_yes: bool = True
+
+
+class Preparations:
+    """Of one machine: which of its spaces can take an atomic call. For a call of the log the machine's vote is what
+    they say: yes when all have said so, no with the first no. A call that this machine alone covers is decided here,
+    when all have voted."""
+
+    def __init__(self, *, context: Context, votes: Votes) -> None:
+        self._context = context
+        self._votes = votes
+        self._asking: dict[CallId, _Asking] = {}
+
+    def __len__(self) -> int:
+        """Calls that are neither handed out nor dropped yet."""
+        return len(self._asking)
+
+    def ask(self, call: Call, objects: tuple[Reference, ...], decide: Decide | None = None) -> None:
+        """These objects of ours. `decide` hears what all of them say; None: the machine votes for them."""
+        by_space = self._context.managers.by_space(objects)
+        asking = _Asking({places[0] // OBJECTS_IN_SPACE for places in by_space}, self._context.now_ns, decide)
+        self._asking[call.id] = asking
+        for places in by_space:
+            self._context.managers.tell(places[0], prepare_message(call.id, places))
+        if sum(map(len, by_space)) < len(objects):
+            # Objects in spaces that do not exist: no space can say yes for them.
+            asking.is_yes = False
+            self._count(call.id, asking)
+
+    def take(self, space: int, vote: Vote) -> None:
+        """What a space says."""
+        asking = self._asking.get(vote.call)
+        if asking is not None:
+            asking.missing.discard(space)
+            asking.is_yes &= vote.is_yes
+            self._count(vote.call, asking)
+
+    def close(self, name: CallId) -> None:
+        """The log has decided: for so long the spaces were blocked."""
+        asking = self._asking.pop(name, None)
+        if asking is not None:
+            blocked_ns = self._context.now_ns - asking.since_ns
+            self._context.own.append(Report(code=CallReport.BLOCKED, value=blocked_ns))
+
+    def _count(self, name: CallId, asking: _Asking) -> None:
+        if asking.decide is None:
+            if not asking.missing or not asking.is_yes:
+                self._votes.cast(name, is_yes=asking.is_yes, now_ns=self._context.now_ns)
+        elif not asking.missing:
+            del self._asking[name]
+            asking.decide(asking.is_yes)

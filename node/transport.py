@@ -1,0 +1,209 @@
+"""Parts that every transport of a group is built from: the reliable streams, CO, and messages between sub-networks.
+
+Parameters; armed timers; time-outs from measured round trips (RFC 6298 in integers); the requests of a receiver for
+what it misses, and the answers of a sender.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from node.effects import CancelTimer, Effect, Multicast, Send, SetTimer, Timer
+from node.parameters import require
+from node.wire import Flag, Message
+
+MILLISECOND = 1_000_000
+
+RETRANSMISSION = Flag.RETRANSMISSION.value
+MOST_DOUBLINGS = 2  # of a time-out: most losses here are chance, not congestion
+GRANULARITY_NS = 1_000_000  # RFC 6298 (2.3): a time-out lies at least this much above the smoothed round trip
+
+AMBIGUOUS_IN_A_ROW = 8
+"""So many answers without one clear sample mean that the round trip has outgrown the time-out; then the time since the
+first question counts, which is never less than the truth (docs/protocols/reliable.md, Time-outs)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransportParameters:
+    """Parameters that the group layer and the time-outs read of any transport."""
+
+    window: int
+    """Unstable messages of one sender."""
+    burst: int = 64
+    """Messages asked for, and retransmitted, at a time."""
+    retry_first_ns: int = 100 * MILLISECOND
+    """Time-out of a question or unicast before the round trip is known ..."""
+    retry_least_ns: int = 20 * MILLISECOND
+    """... afterwards at least this ..."""
+    retry_most_ns: int = 1000 * MILLISECOND
+    """... and at most this. Also the longest pause between questions to a silent member."""
+    suspect_after_ns: int = 10_000 * MILLISECOND
+    """Longest crash, pause or cut that counts as a mere silence: the group layer suspects a member that is silent for
+    longer."""
+    heartbeat_at_rest: bool = True
+    """Whether members watch each other while nobody sends; without it a crash at rest is found by the next sender. The
+    group layer reads it."""
+
+    def __post_init__(self) -> None:
+        require(1 <= self.burst <= 1024, f"burst must lie between 1 and 1024 messages, not {self.burst}")
+        self.require_times("retry_least_ns")
+        require(
+            self.retry_least_ns <= self.retry_first_ns <= self.retry_most_ns,
+            "retry_least_ns, retry_first_ns and retry_most_ns must ascend",
+        )
+
+    def require_times(self, *names: str, least_ns: int = 100_000) -> None:
+        """LocalError unless each of these fields is `least_ns` or more."""
+        for name in names:
+            said = f"must be at least {least_ns} ns, not {getattr(self, name)}" if least_ns else "must not be negative"
+            require(getattr(self, name) >= least_ns, f"{name} {said}")
+
+
+class Timers:
+    """Which timers of a core are armed. An armed timer never moves: its handler finds out whether there is still
+    something to do, and when next."""
+
+    __slots__ = ("_armed",)
+
+    def __init__(self) -> None:
+        self._armed: set[Timer] = set()
+
+    def __contains__(self, timer: Timer) -> bool:
+        return timer in self._armed
+
+    def __bool__(self) -> bool:
+        return bool(self._armed)
+
+    def arm(self, timer: Timer, at_ns: int, out: list[Effect]) -> None:
+        """Set a timer unless it is set."""
+        if timer not in self._armed:
+            self._armed.add(timer)
+            out.append(SetTimer(timer=timer, at_ns=at_ns))
+
+    def disarm(self, timer: Timer, out: list[Effect]) -> None:
+        if timer in self._armed:
+            self._armed.discard(timer)
+            out.append(CancelTimer(timer=timer))
+
+    def disarm_all(self) -> list[Effect]:
+        armed, self._armed = sorted(self._armed), set()
+        return [CancelTimer(timer=timer) for timer in armed]
+
+    def fired(self, timer: Timer) -> None:
+        """The host says that it is due: it is armed no more."""
+        self._armed.discard(timer)
+
+
+class RoundTrip:
+    """To one member. All times in ns. Karn's rule: the caller samples only what was asked once; the answer to a
+    repeated question is `ambiguous`.
+    """
+
+    __slots__ = ("_ambiguous", "_least_ns", "_most_ns", "_smoothed_ns", "_timeout_ns", "_variation_ns")
+
+    def __init__(self, parameters: TransportParameters) -> None:
+        self._least_ns = parameters.retry_least_ns
+        self._most_ns = parameters.retry_most_ns
+        self._timeout_ns = parameters.retry_first_ns
+        self._smoothed_ns: int | None = None
+        self._variation_ns = 0
+        self._ambiguous = 0
+
+    def ambiguous(self, since_first_ns: int) -> None:
+        """An answer to what was asked more than once, first `since_first_ns` ago."""
+        self._ambiguous += 1
+        if self._ambiguous >= AMBIGUOUS_IN_A_ROW:
+            self.sample(since_first_ns)
+
+    def sample(self, elapsed_ns: int) -> None:
+        """One measured round trip."""
+        self._ambiguous = 0
+        if self._smoothed_ns is None:
+            self._smoothed_ns = elapsed_ns
+            self._variation_ns = elapsed_ns // 2
+        else:
+            self._variation_ns += (abs(self._smoothed_ns - elapsed_ns) - self._variation_ns) // 4
+            self._smoothed_ns += (elapsed_ns - self._smoothed_ns) // 8
+        self._timeout_ns = max(self._least_ns, self._smoothed_ns + max(GRANULARITY_NS, 4 * self._variation_ns))
+
+    def timeout_ns(self, tries: int = 1) -> int:
+        """How long to wait after the `tries`-th question."""
+        return min(self._most_ns, self._timeout_ns << min(tries - 1, MOST_DOUBLINGS))
+
+
+def retransmission(message: Message) -> Message:
+    """The same message, marked as transmitted before."""
+    return replace(message, flags=message.flags | RETRANSMISSION)
+
+
+class Requests:
+    """The requests of a receiver for missing numbers of one sequence."""
+
+    __slots__ = ("_asked",)
+
+    def __init__(self) -> None:
+        self._asked: dict[int, tuple[int, int, int]] = {}
+        """Per missing number: when first asked, when to ask again, how often asked."""
+
+    def ask(
+        self,
+        missing: Iterable[int],
+        now_ns: int,
+        round_trip: RoundTrip,
+        *,
+        burst: int,
+        pause_ns: int,
+        holders: int = 1,
+    ) -> tuple[list[int], int, bool]:
+        """Which of the missing numbers to ask for now, at most `burst`; when to look again, after `pause_ns` at least;
+        whether one of them was asked for before. `holders`: how many members are asked in turn; the pause doubles when
+        all of them have been asked."""
+        wanted: list[int] = []
+        is_repeated = False
+        next_ns = now_ns + round_trip.timeout_ns()
+        for number in missing:
+            first_ns, again_ns, tries = self._asked.get(number, (now_ns, now_ns, 0))
+            if again_ns <= now_ns:
+                if len(wanted) == burst:
+                    next_ns = now_ns
+                    break
+                wanted.append(number)
+                is_repeated = is_repeated or tries > 0
+                again_ns = now_ns + round_trip.timeout_ns(tries // holders + 1)
+                self._asked[number] = (first_ns, again_ns, tries + 1)
+            next_ns = min(next_ns, again_ns)
+        return wanted, max(next_ns, now_ns + pause_ns), is_repeated
+
+    def answered(self, message: Message, now_ns: int, round_trip: RoundTrip) -> None:
+        """A message has come, perhaps as the answer to one request: a sample of the round trip (Karn's rule)."""
+        if self._asked:
+            first_ns, _, tries = self._asked.pop(message.seq, (now_ns, 0, 0))
+            if tries == 1 and message.flags & RETRANSMISSION:
+                round_trip.sample(now_ns - first_ns)
+
+
+class Retransmissions:
+    """The answers of a sender to such requests."""
+
+    __slots__ = ("_answered",)
+
+    def __init__(self) -> None:
+        self._answered: dict[int, tuple[int, int | None]] = {}
+        """Per number: when it was last retransmitted, and to which member (None: to all)."""
+
+    def answer(self, message: Message, asker: int, now_ns: int, hold_ns: int) -> Send | Multicast | None:
+        """`asker` misses `message`. Within `hold_ns` of an answer the same member gets no second one, and a second
+        asker is answered by multicast: many may miss the message."""
+        when_ns, whom = self._answered.get(message.seq, (now_ns - hold_ns, asker))
+        if now_ns - when_ns >= hold_ns:
+            self._answered[message.seq] = (now_ns, asker)
+            return Send(target=asker, message=retransmission(message))
+        if whom is not None and whom != asker:
+            self._answered[message.seq] = (now_ns, None)
+            return Multicast(message=retransmission(message))
+        return None
+
+    def forget(self, number: int) -> None:
+        """All have it."""
+        self._answered.pop(number, None)

@@ -1,0 +1,102 @@
+"""Which entries of the log are stored by two machines before anybody acts on them."""
+
+from __future__ import annotations
+
+import pytest
+
+from node.core import Membership
+from node.objects.addresses import Addressing, GroupId, NewsKind, Operation, Reference
+from node.objects.log.entries import Asked, Call, Called, CallId, Entry, Heard, Outcome, Proposed, Road, Settled, Voted
+from node.objects.manager.context import RESILIENT, Context
+from node.objects.parameters import ObjectsParameters
+from node.wire import Kind, Message
+from tests.node.cluster import MILLISECOND
+from tests.node.objects.machines import World
+
+PLACES = ((0, 1), (2, 3))
+HERE, ELSEWHERE = 0, 1
+GROUP = GroupId(HERE, 0, 1, 1)
+ROAD = Road(ELSEWHERE, 1, 1)
+NAME = CallId(1, 1, 1)
+
+
+def call_of(caller: int, *objects: int, **words: object) -> Call:
+    references = tuple(Reference(member, 1, 1) for member in objects)
+    addressing = Addressing(caller=Reference(caller, 1, 1), objects=references, **words)  # type: ignore[arg-type]
+    return Call(id=CallId(caller, 1, 1), addressing=addressing, payload=b"12345678body")
+
+
+def words_of(entry: Entry, voted_on: Call | None = None) -> tuple[int, ...]:
+    """Of the submission of member 0 to its log. A vote on this call is open."""
+    us = Membership(member=0, members=(0, 1, 2, 3), incarnation=1, partitions=PLACES)
+    context = Context(membership=us, parameters=ObjectsParameters())
+    context.append(entry, is_ours=voted_on is not None and context.stays_here(voted_on))
+    (submission,) = context.log_queue
+    return submission.words
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (call_of(1, 0, 1), ()),
+        (call_of(1, 0, 2), RESILIENT),
+        (call_of(1, 2, 3), RESILIENT),
+        (call_of(1, group=GROUP), RESILIENT),
+        (call_of(1, 1, group=GROUP, operation=Operation.JOIN), RESILIENT),
+    ],
+)
+def test_only_calls_to_lists_within_the_sub_network_are_not_resilient(call: Call, words: tuple[int, ...]) -> None:
+    assert words_of(Called(call=call)) == words
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (call_of(1, 0, 1, is_atomic=True), ()),
+        (call_of(1, 0, 2, is_atomic=True), RESILIENT),
+        (call_of(2, 0, 1, is_atomic=True), RESILIENT),
+        (call_of(1, group=GROUP, is_atomic=True), RESILIENT),
+    ],
+)
+def test_only_votes_on_such_calls_are_not_resilient(call: Call, words: tuple[int, ...]) -> None:
+    assert words_of(Voted(id=call.id, is_yes=True), call) == words
+
+
+def test_a_vote_that_is_not_open_is_resilient() -> None:
+    assert words_of(Voted(id=NAME, is_yes=True)) == RESILIENT
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        (Settled(road=ROAD, numbers=(1,)), ()),
+        (Heard(timestamp=1), ()),
+        (Asked(road=ROAD, number=1, after=0, call=call_of(2, 0)), RESILIENT),
+        (Proposed(road=ROAD, number=1, id=NAME, timestamp=1, is_yes=True), RESILIENT),
+        (Outcome(road=ROAD, number=1, id=NAME, timestamp=1), RESILIENT),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_others_act_on_is_resilient(entry: Entry, words: tuple[int, ...]) -> None:
+    assert words_of(entry) == words
+
+
+def test_when_only_the_counter_of_the_votes_has_the_sum_and_ends_the_others_all_abort() -> None:
+    """It has handed the call to its own object, and nobody else ever hears of the vote."""
+    world = World(3)
+    objects = tuple(world.object(member) for member in world.members)
+    votes: list[int] = []
+
+    def is_lost(source: int, target: int, message: Message) -> bool:
+        if message.kind is Kind.OBJECTS_VOTE:
+            votes.append(source)
+        return source == 0 and len(set(votes)) == 2
+
+    world.lose = is_lost
+    call = world.call(objects[1], *objects, is_atomic=True)
+    world.run(for_ns=20 * MILLISECOND)
+    assert world.receivers(call) == [objects[0]]
+    world.crash(0)
+    world.check_rest()
+    assert world.receivers(call) == [objects[0]], "and nobody who lives"
+    assert [news.kind for news in world.told[call]] == [NewsKind.ABORTED]

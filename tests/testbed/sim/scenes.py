@@ -1,0 +1,47 @@
+"""What a simulation put on its wires, as a scene for space-time diagrams."""
+
+from __future__ import annotations
+
+from analysis.inputs import network_of
+from analysis.spacetime.model import Scene, Sighting, Step, sighting, steps_of
+from testbed.sim.network import Datagram
+from testbed.sim.simulation import Simulation
+from topologies.model import Node, Topology
+
+
+class SightingTap:
+    """Keeps what is seen at every port, in memory: for short runs."""
+
+    def __init__(self) -> None:
+        self.sightings: list[Sighting] = []
+
+    def frame(self, port: Node, inbound: bool, at_ns: int, datagram: Datagram) -> None:
+        """As `testbed.sim.network.Tap` says."""
+        if datagram.is_trace:
+            return
+        seen = sighting(
+            datagram.payload,
+            at_ns=at_ns,
+            member=port.index,
+            is_arrival=not inbound,
+            target=None if datagram.destination is None else datagram.destination.index,
+            is_near=datagram.is_near,
+            is_corrupt=not datagram.is_intact,
+        )
+        self.sightings.append(seen)
+
+
+def scene_of(topology: Topology, simulation: Simulation, tap: SightingTap) -> Scene:
+    """Everything that happened in a simulation that `tap` has watched."""
+    steps: list[Step] = []
+    for incarnation in simulation.incarnations:
+        steps += steps_of(incarnation.member, incarnation.incarnation, incarnation.records)
+    return Scene(
+        names=tuple(str(node.name) for node in topology.nodes()),
+        steps=steps,
+        sightings=tap.sightings,
+        faults=simulation.faults,
+        start_ns=simulation.phases.start_ns,
+        network=network_of(topology, simulation.faults),
+        until_ns=simulation.phases.end_ns,
+    )
