@@ -105,13 +105,22 @@ class OrderCore(ViewCore):
         depends on its stream alone, so all members refuse the same."""
         return None
 
-    def _acceptable(self, rest: Mapping[int, Sequence[Message]]) -> Iterator[Message]:
-        """What `on_message` would take of a cut's rest: each message is judged when those before it were handled."""
+    def _acceptable(
+        self, rest: Mapping[int, Sequence[Message]], refused: list[Effect] | None = None
+    ) -> Iterator[Message]:
+        """What `on_message` would take of a cut's rest: each message is judged when those before it were handled.
+        `refused`: takes the reports about the others."""
         for source, messages in sorted(rest.items()):
             for message in messages:
-                is_possible = self._is_possible(message, source) and not self._was_handled(message)
-                if is_possible and self._refusal(message) is None:
+                reason: DropReason | None = DropReason.UNEXPECTED
+                if self._is_possible(message, source):
+                    if self._was_handled(message):
+                        continue
+                    reason = self._refusal(message)
+                if reason is None:
                     yield message
+                elif refused is not None:
+                    refused.append(Report.refusal(reason, message, source))
 
     def _is_possible(self, message: Message, source: int) -> bool:
         return message.kind in self._handlers and message.origin == source and source in self._us.members
@@ -196,7 +205,7 @@ class HistoryCore(OrderCore):
 
     def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
         out: list[Effect] = []
-        for message in self._acceptable(rest):
+        for message in self._acceptable(rest, out):
             self._take(message)
         self._settle((place.message for place in sorted(self._buffer)), survivors, self.dropped, out)
         self._buffer.clear()

@@ -342,7 +342,7 @@ class CountsReceipts(CbcastCore):
         vector = self._delivered
         self._delivered = [count + len(waiting) for count, waiting in zip(vector, self._waiting, strict=True)]
         effects = super().on_submit(submission, now_ns)
-        vector[self._me] = self._delivered[self._me]
+        vector[self._own] = self._delivered[self._own]
         self._delivered = vector
         return effects
 
