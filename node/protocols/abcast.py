@@ -36,23 +36,23 @@ from __future__ import annotations
 
 import enum
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
+from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
 from node.clocks import MAX_TIMESTAMP
-from node.core import Closing, Membership, Submission, ViewCore
-from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
-from node.errors import DropReason, LocalError
+from node.core import Closing, Membership, Submission
+from node.effects import Deliver, Effect, Multicast, Report, Send
+from node.errors import DropReason
 from node.parameters import require
-from node.protocols.prefix import Prefix, Walk
+from node.protocols.base import CONTROL, OrderCore
+from node.protocols.prefix import Walk
 from node.reliable.parameters import ReliableParameters
 from node.trace import Notice
-from node.wire import Flag, Kind, Message
+from node.wire import Kind, Message
 
-CONTROL = Flag.CONTROL.value
 MOST_OUTSTANDING = 512
 """A member has at most this many messages that are not final; more of them are refused."""
 
@@ -136,16 +136,17 @@ class _Round:
     missing: set[int]
 
 
-class AbcastCore(ViewCore):
+class AbcastCore(OrderCore):
     """See the module's text."""
 
+    ordered_by = "timestamps"
+    last_timestamp = MAX_TIMESTAMP
+
     def __init__(self, *, membership: Membership, parameters: AbcastParameters) -> None:
-        self._us = membership
-        self._me = membership.member
+        super().__init__(membership)
         self._outstanding = parameters.outstanding
         self._reports_costs = parameters.report_costs
         self._clock = 0
-        self._prefix = Prefix()
         self._streams = {member: _Stream() for member in membership.members}
         self._own = self._streams[self._me]
         self._own_undelivered = 0
@@ -155,7 +156,7 @@ class AbcastCore(ViewCore):
         """All messages that are not delivered, by initiator and number."""
         self._queue: list[Key] = []
         """A heap of their keys, and of keys that they have left behind."""
-        self._handlers: dict[Kind, Callable[[Message, int, list[Effect]], None]] = {
+        self._handlers = {
             Kind.ABCAST_DATA: self._on_data,
             Kind.ABCAST_PROPOSAL: self._on_proposal,
             Kind.ABCAST_FINAL: self._on_final,
@@ -179,52 +180,20 @@ class AbcastCore(ViewCore):
         """The largest that has been proposed or final here."""
         return self._clock
 
-    def on_start(self, now_ns: int) -> list[Effect]:
-        return []
-
-    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
-        if not self.can_submit:
-            raise LocalError(f"member {self._me} takes no submission now: ask can_submit before")
-        if submission.target is not None:
-            raise LocalError("timestamps order multicasts; send to one member through the layer below")
-        if not 0 <= submission.not_before < MAX_TIMESTAMP:
-            raise LocalError(f"{submission.not_before} is no timestamp that another can follow")
-        message = self._us.message(
-            Kind.ABCAST_DATA,
-            seq=self._own.last + 1,
-            flags=submission.flags,
-            words=(self._prefix.word,),
-            inner=submission.inner,
-            payload=submission.payload,
-        )
-        out: list[Effect] = [Multicast(message=message)]
+    def _submit(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
+        message = self._data(Kind.ABCAST_DATA, self._own.last + 1, submission, self._prefix.word)
+        out.append(Multicast(message=message))
         self._clock = max(self._clock, submission.not_before)
         # Not when it comes back from the layer below: flow control may hold it there while we propose for others.
         timestamp = self._buffer(message, now_ns)
         self._own_undelivered += 1
         self._rounds[message.seq] = _Round(submission=submission, timestamp=timestamp, missing=set(self._us.peers))
         self._finish_rounds(now_ns, out)
-        return out
-
-    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
-        reason = self._refuses(message)
-        if reason is not None:
-            return [Report(code=reason, member=source, value=len(message.payload))]
-        out: list[Effect] = []
-        if message.origin != self._me:
-            self._handlers[message.kind](message, now_ns, out)
-        return out
-
-    def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
-        raise LocalError(f"{timer} is no timer of this core")
 
     def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
         """In the order of the final timestamps; without one: handed back, or dropped with an excluded initiator."""
         out: list[Effect] = []
-        for message in chain.from_iterable(rest[member] for member in sorted(rest)):
-            # Our own part of the cut is here already, also what has not come back from the layer below.
-            if message.origin == self._me or self._refuses(message) is not None:
-                continue
+        for message in self._acceptable(rest):
             if message.kind is Kind.ABCAST_DATA:
                 self._buffer(message, now_ns)
             elif message.kind is Kind.ABCAST_FINAL:
@@ -242,11 +211,9 @@ class AbcastCore(ViewCore):
         handed_back = tuple(round_.submission for round_ in self._rounds.values())
         return Closing(effects=tuple(out), handed_back=handed_back)
 
-    def _refuses(self, message: Message) -> DropReason | None:
-        if message.kind not in self._handlers or message.origin not in self._streams:
-            return DropReason.UNEXPECTED
+    def _refusal(self, message: Message) -> DropReason | None:
         if message.kind is not Kind.ABCAST_PROPOSAL:
-            return None if message.origin == self._me else self._streams[message.origin].refuses(message)
+            return self._streams[message.origin].refuses(message)
         if len(message.words) != 1 or not 0 < message.words[0] <= MAX_TIMESTAMP:
             return DropReason.MALFORMED
         round_ = self._rounds.get(message.seq)

@@ -36,22 +36,20 @@ from __future__ import annotations
 import enum
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
 
-from node.core import Closing, Membership, Submission, ViewCore
-from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
-from node.errors import DropReason, LocalError, RemoteError
+from node.core import Closing, Membership, Submission
+from node.effects import Deliver, Effect, Multicast, Report, Send
+from node.errors import DropReason, LocalError
 from node.packing import MAX_NUMBER, pack, unpack
 from node.parameters import require
-from node.protocols.prefix import Prefix, Walk
+from node.protocols.base import CONTROL, OrderCore
+from node.protocols.prefix import Walk
 from node.reliable.parameters import ReliableParameters
-from node.wire import Flag, Kind, Message
+from node.wire import Kind, Message
 
-CONTROL = Flag.CONTROL.value
 MAX_RESILIENCE = 0xFFFF
-MULTICAST_KINDS = (Kind.AMOEBA_BODY, Kind.AMOEBA_DATA, Kind.AMOEBA_ACCEPT)
+LOG_KINDS = (Kind.AMOEBA_DATA, Kind.AMOEBA_ACCEPT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,11 +104,14 @@ class Entry:
         return self.content.words[-1]
 
 
-class AmoebaCore(ViewCore):
+class AmoebaCore(OrderCore):
     """The module's text is its contract."""
 
+    ordered_by = "numbers of the log"
+    returning = tuple(kind for kind in Kind if kind.name.startswith("AMOEBA_"))
+
     def __init__(self, *, membership: Membership, parameters: AmoebaParameters) -> None:
-        self._us = membership
+        super().__init__(membership)
         self._parameters = parameters
         self._sequencer = membership.first
         self._is_sequencer = membership.member == self._sequencer
@@ -135,7 +136,13 @@ class AmoebaCore(ViewCore):
         self._delivered = 0
         self._checked = 0
         """We have told the sequencer what it waits for up to here."""
-        self._prefix = Prefix()
+        self._handlers = {
+            Kind.AMOEBA_REQUEST: self._on_request,
+            Kind.AMOEBA_STORED: self._on_stored,
+            Kind.AMOEBA_BODY: self._on_body,
+            Kind.AMOEBA_DATA: self._on_numbered,
+            Kind.AMOEBA_ACCEPT: self._on_numbered,
+        }
 
         # At the sequencer: what it has given, which is ahead of what has come back to it.
         self._given = 0
@@ -158,59 +165,33 @@ class AmoebaCore(ViewCore):
         """Messages that wait: ours for a number, others for their turn."""
         return len(self._asked) + len(self._log) + sum(map(len, self._bodies.values()))
 
-    def on_start(self, now_ns: int) -> list[Effect]:
-        return []
-
-    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
-        if not self.can_submit:
-            raise LocalError(f"member {self._us.member} takes no submission now: ask can_submit before")
-        if submission.target is not None:
-            raise LocalError("the sequencer orders multicasts; send to one member through the layer below")
+    def _submit(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
+        """Rule 1."""
+        resilience = self._resilience_of(submission)
         is_large = len(submission.payload) >= self._parameters.large_bytes
-        message = self._us.message(
-            Kind.AMOEBA_BODY if is_large and not self._is_sequencer else Kind.AMOEBA_REQUEST,
-            seq=self._submitted + 1,
-            flags=submission.flags,
-            words=(self._resilience_of(submission), self._prefix.word),
-            inner=submission.inner,
-            payload=submission.payload,
-        )
+        kind = Kind.AMOEBA_BODY if is_large and not self._is_sequencer else Kind.AMOEBA_REQUEST
+        message = self._data(kind, self._submitted + 1, submission, resilience, self._prefix.word)
         self._submitted += 1
         self._asked[self._submitted] = submission
         if self._is_sequencer:
-            return self._give_number(message)
-        if is_large:
-            return [Multicast(message=message)]
-        return [Send(target=self._sequencer, message=message)]
+            self._give_number(message, out)
+        elif is_large:
+            out.append(Multicast(message=message))
+        else:
+            out.append(Send(target=self._sequencer, message=message))
 
-    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
-        if not self._is_expected(message):
-            return [_refused(message, DropReason.UNEXPECTED)]
-        out: list[Effect] = []
-        match message.kind:
-            case Kind.AMOEBA_REQUEST:
-                _check_submission(message)
-                out += self._give_number(message)
-            case Kind.AMOEBA_STORED:
-                self._on_stored(message)
-            case _:
-                self._add(message)
-                if message.kind is Kind.AMOEBA_BODY and self._is_sequencer:
-                    out += self._give_number(message)
+    def _after_message(self, now_ns: int, out: list[Effect]) -> None:
         self._complete_log()
         self._deliver(out)
         self._tell_stored(out)
         self._tell_accepted(out)
-        return out
-
-    def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
-        raise LocalError(f"{timer} is no timer of this core: it has none")
 
     def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
-        for message in chain.from_iterable(rest.values()):
-            if message.kind in MULTICAST_KINDS and self._is_expected(message):
-                with suppress(RemoteError):
-                    self._add(message)
+        for message in self._acceptable(rest):
+            if message.kind is Kind.AMOEBA_BODY:
+                self._bodies[message.origin][message.seq] = message
+            elif message.kind in LOG_KINDS:
+                self._add_to_log(message)
         out: list[Effect] = []
         walk = Walk(self._prefix, survivors)
         interrupted: set[int] = set()
@@ -238,25 +219,49 @@ class AmoebaCore(ViewCore):
             raise LocalError(f"{submission.words} is no resilience between 0 and {MAX_RESILIENCE}")
         return submission.words[0]
 
-    def _is_expected(self, message: Message) -> bool:
-        """Whether a message of this kind may come from its origin to us."""
+    def _refusal(self, message: Message) -> DropReason | None:
+        is_from_sequencer = message.origin == self._sequencer
         match message.kind:
             case Kind.AMOEBA_REQUEST | Kind.AMOEBA_STORED:
-                return self._is_sequencer and message.origin in self._others
+                is_expected = self._is_sequencer and not is_from_sequencer
             case Kind.AMOEBA_BODY:
-                return message.origin in self._others
-            case Kind.AMOEBA_DATA | Kind.AMOEBA_ACCEPT:
-                return message.origin == self._sequencer
+                is_expected = not is_from_sequencer
             case _:
-                return False
+                is_expected = is_from_sequencer
+        if not is_expected:
+            return DropReason.UNEXPECTED
+        if not self._is_well_formed(message):
+            return DropReason.MALFORMED
+        is_known = message.kind is Kind.AMOEBA_BODY and message.seq in self._bodies[message.origin]
+        return DropReason.DUPLICATE if is_known else None
+
+    def _is_well_formed(self, message: Message) -> bool:
+        words = message.words
+        match message.kind:
+            case Kind.AMOEBA_REQUEST | Kind.AMOEBA_BODY:
+                return 0 < message.seq <= MAX_NUMBER and len(words) == 2 and words[0] <= MAX_RESILIENCE
+            case Kind.AMOEBA_STORED:
+                return not words and message.seq <= self._given
+            case Kind.AMOEBA_ACCEPT if not words:
+                return message.seq <= self._numbered
+        is_data = message.kind is Kind.AMOEBA_DATA
+        if len(words) != (3 if is_data else 1) or (is_data and words[1] > MAX_RESILIENCE):
+            return False
+        origin, incarnation, number = unpack(words[0])
+        is_next = message.seq == self._numbered + 1 and number == self._last_of.get(origin, 0) + 1
+        return origin in self._us.members and incarnation > 0 and is_next
 
     # At the sequencer.
 
-    def _give_number(self, message: Message) -> list[Effect]:
+    def _on_request(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        self._give_number(message, out)
+
+    def _give_number(self, message: Message, out: list[Effect]) -> None:
         """The next number of the log for a REQUEST (DATA carries it to all) or for a BODY (all have it)."""
         origin = message.origin
         if message.seq != self._given_of[origin] + 1:
-            return [_refused(message, DropReason.OUT_OF_WINDOW)]
+            out.append(Report.refusal(DropReason.OUT_OF_WINDOW, message, origin))
+            return
         self._given_of[origin] = message.seq
         self._given += 1
         entry = pack(origin, message.incarnation, message.seq)
@@ -271,10 +276,9 @@ class AmoebaCore(ViewCore):
                 inner=message.inner,
                 payload=message.payload,
             )
-        return [Multicast(message=numbered)]
+        out.append(Multicast(message=numbered))
 
-    def _on_stored(self, message: Message) -> None:
-        _require(not message.words and message.seq <= self._given, message)
+    def _on_stored(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         self._stored[message.origin] = max(self._stored[message.origin], message.seq)
 
     def _tell_accepted(self, out: list[Effect]) -> None:
@@ -293,34 +297,23 @@ class AmoebaCore(ViewCore):
 
     # At every member.
 
-    def _add(self, message: Message) -> None:
-        """A multicast message: into the log or among the bodies."""
-        if message.kind is not Kind.AMOEBA_BODY:
-            self._add_to_log(message)
-            return
-        _check_submission(message)
-        bodies = self._bodies[message.origin]
-        if message.seq in bodies:
-            raise RemoteError(
-                DropReason.DUPLICATE, f"body {message.seq} of member {message.origin} is buffered already"
-            )
-        bodies[message.seq] = message
+    def _on_body(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        self._bodies[message.origin][message.seq] = message
+        if self._is_sequencer:
+            self._give_number(message, out)
+
+    def _on_numbered(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        self._add_to_log(message)
 
     def _add_to_log(self, message: Message) -> None:
         """DATA, or an ACCEPT of either kind."""
-        is_data = message.kind is Kind.AMOEBA_DATA
-        if not is_data and not message.words:
-            _require(message.seq <= self._numbered, message)
+        if message.kind is Kind.AMOEBA_ACCEPT and not message.words:
             self._accepted = max(self._accepted, message.seq)
             return
-        _require(len(message.words) == (3 if is_data else 1), message)
-        _require(not is_data or message.words[1] <= MAX_RESILIENCE, message)
         origin, incarnation, number = unpack(message.words[0])
-        is_next = message.seq == self._numbered + 1 and number == self._last_of.get(origin, 0) + 1
-        _require(origin in self._us.members and incarnation > 0 and is_next, message)
         self._numbered = message.seq
         self._last_of[origin] = number
-        content = message if is_data else None
+        content = message if message.kind is Kind.AMOEBA_DATA else None
         self._log[message.seq] = Entry(origin=origin, incarnation=incarnation, number=number, content=content)
 
     def _fill(self, entry: Entry) -> bool:
@@ -374,19 +367,3 @@ def _delivery(index: int, entry: Entry) -> Deliver:
         seq=index,
         inner=entry.content.inner,
     )
-
-
-def _check_submission(message: Message) -> None:
-    """RemoteError MALFORMED unless a REQUEST or BODY has a number, a resilience and a word."""
-    _require(0 < message.seq <= MAX_NUMBER and len(message.words) == 2 and message.words[0] <= MAX_RESILIENCE, message)
-
-
-def _require(is_right: bool, message: Message) -> None:
-    if not is_right:
-        raise RemoteError(
-            DropReason.MALFORMED, f"{message.kind.name} with number {message.seq} and the words {message.words}"
-        )
-
-
-def _refused(message: Message, reason: DropReason) -> Report:
-    return Report(code=reason, member=message.origin, value=len(message.payload))

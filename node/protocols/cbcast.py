@@ -34,13 +34,13 @@ import enum
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from operator import le
 
-from node.core import Closing, Membership, Submission, ViewCore
-from node.effects import Deliver, Effect, Multicast, Report, Timer
-from node.errors import DropReason, LocalError
+from node.core import Closing, Membership, Submission
+from node.effects import Deliver, Effect, Multicast, Report
+from node.errors import DropReason
 from node.parameters import require
+from node.protocols.base import OrderCore
 from node.reliable.parameters import ReliableParameters
 from node.wire import Kind, Message
 
@@ -65,14 +65,17 @@ class CbcastReport(enum.IntEnum):
     """At the end of a view: message `value` of `member`, and all after it, lack a cause that no survivor has."""
 
 
-class CbcastCore(ViewCore):
+class CbcastCore(OrderCore):
     """See the module's text. Members are named by their index in the vectors."""
 
+    ordered_by = "vectors"
+
     def __init__(self, *, membership: Membership, parameters: CbcastParameters) -> None:
-        self._us = membership
+        super().__init__(membership)
+        self._handlers = {Kind.CBCAST_DATA: self._on_data}
         self._most_waiting = parameters.waiting
         self._index = {member: index for index, member in enumerate(membership.members)}
-        self._me = self._index[membership.member]
+        self._own = self._index[self._me]
         self._delivered = [0] * len(self._index)
         """The vector: of each member, how many of its messages we have delivered."""
         self._waiting: list[deque[Message]] = [deque() for _ in self._index]
@@ -93,56 +96,26 @@ class CbcastCore(ViewCore):
         """Messages that wait for a cause."""
         return sum(map(len, self._waiting))
 
-    def on_start(self, now_ns: int) -> list[Effect]:
-        return []
-
-    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
-        if submission.target is not None:
-            raise LocalError("cbcast orders multicasts; send to one member through the layer below")
-        message = self._us.message(
-            Kind.CBCAST_DATA,
-            seq=self._delivered[self._me] + 1,
-            flags=submission.flags,
-            words=tuple(self._delivered),
-            inner=submission.inner,
-            payload=submission.payload,
-        )
-        out: list[Effect] = [Multicast(message=message)]
-        self._deliver(message, self._me, out)
-        self._release(self._me, out)
-        return out
-
-    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
-        reason = self._refuses(message)
-        if reason is not None:
-            return [Report(code=reason, member=source, value=len(message.payload))]
-        out: list[Effect] = []
-        if message.origin != self._us.member:  # It was delivered when it was sent.
-            self._on_data(message, self._index[message.origin], out)
-        return out
-
-    def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
-        raise LocalError(f"{timer} is no timer of cbcast")
+    def _submit(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
+        number = self._delivered[self._own] + 1
+        message = self._data(Kind.CBCAST_DATA, number, submission, *self._delivered)
+        out.append(Multicast(message=message))
+        self._deliver(message, self._own, out)
+        self._release(self._own, out)
 
     def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
         """By the same rules; what waits when all of the cut is here is dropped. The set of survivors has no part in
         it."""
         out: list[Effect] = []
-        for message in chain.from_iterable(rest[member] for member in sorted(rest)):
-            if message.origin != self._us.member and self._refuses(message) is None:
-                self._on_data(message, self._index[message.origin], out)
+        for message in self._acceptable(rest):
+            self._on_data(message, now_ns, out)
         for member, waiting in zip(self._us.members, self._waiting, strict=True):
             if waiting:
                 out.append(Report(code=CbcastReport.ERASED, member=member, value=waiting[0].seq))
         return Closing(effects=tuple(out))
 
-    def _refuses(self, message: Message) -> DropReason | None:
-        """Why this cannot be the next message of its stream."""
-        index = self._index.get(message.origin)
-        if message.kind is not Kind.CBCAST_DATA or index is None:
-            return DropReason.UNEXPECTED
-        if index == self._me:
-            return None
+    def _refusal(self, message: Message) -> DropReason | None:
+        index = self._index[message.origin]
         received = self._delivered[index] + len(self._waiting[index])
         if message.seq != received + 1:
             return DropReason.DUPLICATE if message.seq <= received else DropReason.UNEXPECTED
@@ -150,7 +123,8 @@ class CbcastCore(ViewCore):
             return DropReason.MALFORMED
         return DropReason.OUT_OF_WINDOW if len(self._waiting[index]) >= self._most_waiting else None
 
-    def _on_data(self, message: Message, index: int, out: list[Effect]) -> None:
+    def _on_data(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        index = self._index[message.origin]
         # Nearly always all causes are there.
         if all(map(le, message.words, self._delivered)):
             self._deliver(message, index, out)

@@ -34,29 +34,19 @@ ends such a view. A clock that has reached MAX_TIMESTAMP stops the order for goo
 from __future__ import annotations
 
 import enum
-import heapq
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from struct import Struct
-from typing import NamedTuple
 
 from node.clocks import MAX_TIMESTAMP, ClockKind, EventClock, clock_of
-from node.core import Closing, Membership, Submission, ViewCore
-from node.effects import Deliver, Effect, Multicast, Report, Timer
-from node.errors import DropReason, LocalError, RemoteError
+from node.core import Membership, Submission
+from node.effects import Effect, Report
+from node.errors import DropReason, RemoteError
 from node.parameters import require
-from node.protocols.prefix import Prefix, Walk
+from node.protocols.base import DUMMY, MILLISECOND, HistoryCore, Phase
 from node.reliable.parameters import ReliableParameters
 from node.trace import Notice
-from node.transport import Timers
-from node.wire import Flag, Kind, Message
-
-MILLISECOND = 1_000_000
-DUMMY = Flag.DUMMY.value
-NULL = Timer("null")
-WORDS = {Kind.LAMPORT_DATA: 1, Kind.LAMPORT_NULL: 0}
-"""Of each kind of message, how many words it has: data carries its sender's prefix (node/protocols/prefix.py)."""
+from node.wire import Kind, Message
 
 _MEMORY = Struct(">Q")
 
@@ -95,13 +85,6 @@ class LamportParameters:
         return clock_of(ClockKind(self.clock), minimum_delay_ns=self.mu_ns)
 
 
-class Phase(enum.StrEnum):
-    """EXHAUSTED: the clock has no timestamp left."""
-
-    RUNNING = "running"
-    EXHAUSTED = "exhausted"
-
-
 class LamportReport(enum.IntEnum):
     """Codes of our reports."""
 
@@ -112,18 +95,17 @@ class LamportReport(enum.IntEnum):
     survivor delivers it."""
 
 
-class _Buffered(NamedTuple):
-    """One message; the first two fields are its place in the order and differ between any two."""
-
-    timestamp: int
-    precedence: int
-    message: Message
-
-
-class LamportCore(ViewCore):
+class LamportCore(HistoryCore):
     """See the module's text. `clock`: the clock of this incarnation, which outlives its views; None: a new one.
     RemoteError when `memory` is none.
     """
+
+    ordered_by = "timestamps"
+    last_timestamp = last_number = MAX_TIMESTAMP
+    data_kind = Kind.LAMPORT_DATA
+    null_kind = Kind.LAMPORT_NULL
+    exhausted = LamportReport.EXHAUSTED
+    dropped = LamportReport.DROPPED
 
     def __init__(
         self,
@@ -134,44 +116,22 @@ class LamportCore(ViewCore):
         memory: bytes = b"",
         clock: EventClock | None = None,
     ) -> None:
-        self._us = membership
-        self._me = membership.member
+        self._begin = _timestamp_in(memory)
+        super().__init__(
+            membership,
+            awaited=membership.peers,
+            begin=self._begin,
+            null_after_ns=parameters.null_after_ns,
+            rng=rng,
+        )
         self._places = {member: place for place, member in enumerate(membership.members)}
         self._is_fair = parameters.tie == Tie.FAIR
         self._clock = parameters.new_clock() if clock is None else clock
-        self._null_after_ns = parameters.null_after_ns
         self._reports_clock = parameters.report_clock
-        self._rng = rng
-        self._timers = Timers()
-        self._prefix = Prefix()
-        self._phase = Phase.RUNNING
-        self._begin = _timestamp_in(memory)
-        """All timestamps of this view are later."""
-        self._latest = dict.fromkeys(membership.peers, self._begin)
-        """Of each other member, the timestamp up to which we have everything."""
-        self._buffer: list[_Buffered] = []
-        """A heap of what is not delivered, ours included."""
-        self._sent = self._begin
-        """The timestamp of our last multicast."""
-        self._wanted = self._begin
-        """The greatest timestamp of others' data: they wait until we send something later."""
 
     @property
     def can_submit(self) -> bool:
         return self._phase is Phase.RUNNING and self._clock.value < MAX_TIMESTAMP
-
-    @property
-    def is_idle(self) -> bool:
-        return not self._buffer and not self._owes_null
-
-    @property
-    def phase(self) -> Phase:
-        return self._phase
-
-    @property
-    def buffered(self) -> int:
-        """Messages that wait for later timestamps of others, ours included."""
-        return len(self._buffer)
 
     @property
     def timestamp(self) -> int:
@@ -187,142 +147,54 @@ class LamportCore(ViewCore):
         if self._begin:
             self._clock.tick(now_ns, self._begin)
         if not self.can_submit:
-            self._enter_exhausted(out)
+            self._enter_exhausted(self._clock.value, out)
         return out
 
-    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
-        if not self.can_submit:
-            raise LocalError(f"member {self._me} takes no submission now: ask can_submit before")
-        if submission.target is not None:
-            raise LocalError("timestamps order multicasts; send to one member through the layer below")
-        if not 0 <= submission.not_before < MAX_TIMESTAMP:
-            raise LocalError(f"{submission.not_before} is no timestamp that another can follow")
-        out: list[Effect] = []
-        message = self._us.message(
-            Kind.LAMPORT_DATA,
-            seq=self._clock.tick(now_ns, submission.not_before),
-            flags=submission.flags,
-            words=(self._prefix.word,),
-            inner=submission.inner,
-            payload=submission.payload,
-        )
-        self._buffer_data(message)
+    def _submit(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
+        """Rule 1."""
+        timestamp = self._clock.tick(now_ns, submission.not_before)
+        message = self._data(Kind.LAMPORT_DATA, timestamp, submission, self._prefix.word)
+        self._push(message)
         self._multicast(message, out)
         self._deliver(out)
-        return out
 
-    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
-        out: list[Effect] = []
-        if source == self._me:
-            return out
-        before = self._receive(message, source, out)
-        if before is None:
-            return out
+    def _on_data(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        """Rules 2, 5 and 4."""
+        before = self._take(message)
+        self._move_clock(message, now_ns, out)
+        self._arrange_null(now_ns, out)
+        self._deliver_after(before, out)
+
+    def _on_null(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        before = self._take(message)
+        self._move_clock(message, now_ns, out)
+        self._deliver_after(before, out)
+
+    def _memory(self) -> bytes:
+        return _MEMORY.pack(max(self._latest.values()))
+
+    def _precedence(self, message: Message) -> int:
+        """Rule 3."""
+        place = self._places[message.origin]
+        return (place - message.seq) % len(self._places) if self._is_fair else place
+
+    def _move_clock(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         self._clock.receive(message.seq, now_ns)
         self._tell_clock(out)
-        if message.kind is Kind.LAMPORT_DATA:
-            self._wanted = max(self._wanted, message.seq)
-            self._arrange_null(now_ns, out)
-        # If this stream did not block the head of the buffer, another one does, and still blocks it.
-        if self._buffer and before < self._buffer[0].timestamp:
-            self._deliver(out)
-        return out
-
-    def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
-        if timer != NULL:
-            raise LocalError(f"{timer} is no timer of this core")
-        out: list[Effect] = []
-        self._timers.fired(timer)
-        if self._owes_null:
-            self._send_null(now_ns, out)
-        return out
-
-    def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
-        out: list[Effect] = []
-        for origin in self._us.peers:
-            for message in rest.get(origin, ()):
-                self._receive(message, origin, out)
-        walk = Walk(self._prefix, survivors)
-        while self._buffer:
-            message = heapq.heappop(self._buffer).message
-            if walk.admits(message.origin, message.words[0]):
-                walk.delivered(message.origin, message.seq)
-                out.append(Deliver.of(message))
-            else:
-                out.append(Report(code=LamportReport.DROPPED, member=message.origin, value=message.seq))
-        return Closing(effects=tuple(out), memory=_MEMORY.pack(max((self._sent, *self._latest.values()))))
-
-    # Receiving and delivering.
-
-    def _receive(self, message: Message, source: int, out: list[Effect]) -> int | None:
-        """Take the next message of the stream of `source`: returns the timestamp before it. None: refused, which
-        depends on the stream alone.
-        """
-        reason = self._refusal(message, source)
-        if reason is not None:
-            out.append(Report(code=reason, member=source, value=len(message.payload)))
-            return None
-        before = self._latest[source]
-        self._latest[source] = message.seq
-        if message.kind is Kind.LAMPORT_DATA:
-            self._buffer_data(message)
-        return before
-
-    def _refusal(self, message: Message, source: int) -> DropReason | None:
-        if message.kind not in WORDS or message.origin != source or source not in self._latest:
-            return DropReason.UNEXPECTED
-        if len(message.words) != WORDS[message.kind] or not self._latest[source] < message.seq <= MAX_TIMESTAMP:
-            return DropReason.MALFORMED
-        return None
-
-    def _buffer_data(self, message: Message) -> None:
-        place = self._places[message.origin]
-        precedence = (place - message.seq) % len(self._places) if self._is_fair else place
-        heapq.heappush(self._buffer, _Buffered(message.seq, precedence, message))
-
-    def _deliver(self, out: list[Effect]) -> None:
-        """Rule 4."""
-        complete = min(self._latest.values(), default=MAX_TIMESTAMP)
-        while self._buffer and self._buffer[0].timestamp <= complete:
-            message = heapq.heappop(self._buffer).message
-            self._prefix.delivered(message.origin, message.seq)
-            out.append(Deliver.of(message))
-
-    # Sending.
-
-    @property
-    def _owes_null(self) -> bool:
-        return self._wanted > self._sent and self._phase is Phase.RUNNING
-
-    def _arrange_null(self, now_ns: int, out: list[Effect]) -> None:
-        """Rule 5. A random part of the wait keeps members from answering all at once."""
-        if not self._owes_null:
-            return
-        if self._null_after_ns == 0:
-            self._send_null(now_ns, out)
-        elif NULL not in self._timers:
-            wait_ns = self._rng.randint(self._null_after_ns // 2, self._null_after_ns)
-            self._timers.arm(NULL, now_ns + wait_ns, out)
 
     def _send_null(self, now_ns: int, out: list[Effect]) -> None:
         if self._clock.value >= MAX_TIMESTAMP:
-            self._enter_exhausted(out)
+            self._enter_exhausted(self._clock.value, out)
             return
         self._multicast(self._us.message(Kind.LAMPORT_NULL, seq=self._clock.tick(now_ns), flags=DUMMY), out)
 
     def _multicast(self, message: Message, out: list[Effect]) -> None:
-        self._sent = message.seq
-        self._timers.disarm(NULL, out)
-        out.append(Multicast(message=message))
+        super()._multicast(message, out)
         self._tell_clock(out)
 
     def _tell_clock(self, out: list[Effect]) -> None:
         if self._reports_clock:
             out.append(Report(code=Notice.TIMESTAMP, member=1, value=self._clock.value))
-
-    def _enter_exhausted(self, out: list[Effect]) -> None:
-        self._phase = Phase.EXHAUSTED
-        out.append(Report(code=LamportReport.EXHAUSTED, member=self._me, value=self._clock.value))
 
 
 def _timestamp_in(memory: bytes) -> int:

@@ -36,24 +36,23 @@ from __future__ import annotations
 import enum
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from struct import Struct
 from typing import NamedTuple
 
 from node.clocks import MAX_TIMESTAMP, ClockKind, clock_of
-from node.core import Closing, Membership, Submission, ViewCore
+from node.core import Closing, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, Send, SetTimer, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.group.view import MAX_VIEW
 from node.parameters import require
+from node.protocols.base import CONTROL, MILLISECOND, OrderCore
 from node.reliable.parameters import ReliableParameters
 from node.trace import Level, Notice
-from node.wire import Flag, Kind, Message
+from node.wire import Kind, Message
 
-MILLISECOND = 1_000_000
-CONTROL = Flag.CONTROL.value
 MULTICASTS = (Kind.MUTEX_REQUEST, Kind.MUTEX_RELEASE)
 HOLD = Timer("hold")
 FIRST_TIMESTAMP = 0
@@ -167,13 +166,15 @@ class _Agreed:
         return cls(view=view, clock=clock, queue=queue, is_held=bool(is_held), left=left)
 
 
-class MutexCore(ViewCore):
+class MutexCore(OrderCore):
     """See the module's text."""
+
+    ordered_by = "requests"
+    last_timestamp = MAX_TIMESTAMP
 
     def __init__(self, *, membership: Membership, parameters: MutexParameters, memory: bytes = b"") -> None:
         """RemoteError when no view can have left this memory."""
-        self._us = membership
-        self._me = membership.member
+        super().__init__(membership)
         self._parameters = parameters
         self._saves = parameters.acknowledge == Acknowledge.WHEN_NEEDED
         self._clock = clock_of(ClockKind(parameters.clock), minimum_delay_ns=parameters.mu_ns)
@@ -206,11 +207,12 @@ class MutexCore(ViewCore):
         """The timestamp of our last multicast."""
         self._acknowledged = dict.fromkeys(membership.peers, FIRST_TIMESTAMP)
         """Per peer: the timestamp of our last acknowledgement."""
-        self._handlers: dict[Kind, Callable[[Message, int, list[Effect]], None]] = {
+        self._handlers = {
             Kind.MUTEX_REQUEST: self._on_request,
             Kind.MUTEX_ACKNOWLEDGE: self._on_acknowledge,
             Kind.MUTEX_RELEASE: self._on_release,
         }
+        self._due = {HOLD: self._on_held}
 
     @property
     def can_submit(self) -> bool:
@@ -239,47 +241,24 @@ class MutexCore(ViewCore):
     def on_start(self, now_ns: int) -> list[Effect]:
         return [self._hold(self._holding, now_ns)] if self._holding is not None else []
 
-    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
-        if not self.can_submit:
-            raise LocalError(f"member {self._me} takes no submission now: ask can_submit before")
-        if submission.target is not None:
-            raise LocalError("the resource is requested from everybody; send to one member through the layer below")
-        if not 0 <= submission.not_before < MAX_TIMESTAMP:
-            raise LocalError(f"{submission.not_before} is no timestamp that another can follow")
-        out: list[Effect] = []
+    def _submit(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
         request = self._renew(now_ns, out) if self._places else self._request(submission.not_before, now_ns, out)
         self._wanted.append((request, submission))
         self._enter_if_granted(now_ns, out)
-        return out
 
-    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
-        reason = self._refuses(message)
-        if reason is not None:
-            return [Report(code=reason, member=source, value=len(message.payload))]
-        if message.origin == self._me:
-            return []
-        out: list[Effect] = []
-        self._latest[message.origin] = max(self._latest[message.origin], message.seq)
-        self._clock.receive(message.seq, now_ns)
-        self._handlers[message.kind](message, now_ns, out)
-        self._enter_if_granted(now_ns, out)
-        return out
-
-    def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
-        if timer != HOLD or self._holding is None:
-            raise LocalError(f"{timer} is no timer that is armed here")
-        out: list[Effect] = []
+    def _on_held(self, now_ns: int, out: list[Effect]) -> None:
+        if self._holding is None:
+            raise LocalError("the timer of a holder is due, and we hold nothing: it is no timer that is armed here")
         self._leave(self._holding, now_ns, out)
         self._enter_if_granted(now_ns, out)
-        return out
 
     def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
         """The queue of the cut, without the requests of excluded members; the first of it has the resource."""
         out: list[Effect] = []
-        for message in chain.from_iterable(rest[member] for member in sorted(rest)):
+        for message in self._acceptable(rest):
             # The acknowledgements, which are unicasts, and their timestamps have no part in it.
-            if message.origin != self._me and message.kind in MULTICASTS and self._refuses(message) is None:
-                self._handlers[message.kind](message, now_ns, [])
+            if message.kind in MULTICASTS:
+                self._take(message)
         gone = sorted(member for member, count in self._open.items() if count and member not in survivors)
         out.extend(Report(code=MutexReport.REVOKED, member=member, value=self._open[member]) for member in gone)
         queue = tuple(request for request in self._queue if request.member in survivors)
@@ -292,13 +271,8 @@ class MutexCore(ViewCore):
         handed_back = tuple(submission for _, submission in self._wanted)
         return Closing(effects=tuple(out), handed_back=handed_back, memory=memory)
 
-    def _refuses(self, message: Message) -> DropReason | None:
-        """Of a multicast it depends on its stream and on the memory alone."""
+    def _refusal(self, message: Message) -> DropReason | None:
         origin = message.origin
-        if message.kind not in self._handlers or (origin != self._me and origin not in self._latest):
-            return DropReason.UNEXPECTED
-        if origin == self._me:
-            return None
         last = (self._multicast_at if message.kind in MULTICASTS else self._latest)[origin]
         if not last < message.seq <= MAX_TIMESTAMP:
             return DropReason.MALFORMED
@@ -327,25 +301,44 @@ class MutexCore(ViewCore):
         return request
 
     def _on_request(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        self._note_multicast(message)
-        if message.words:
-            self._absent.discard(Request(message.words[0], message.origin))
-            return
-        request = Request(message.seq, message.origin)
-        self._enqueue(request)
+        self._note_time(message, now_ns)
+        self._take(message)
+        if not message.words:
+            self._acknowledge(Request(message.seq, message.origin), now_ns, out)
+
+    def _on_acknowledge(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        """Its timestamp is all."""
+        self._note_time(message, now_ns)
+
+    def _on_release(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        self._note_time(message, now_ns)
+        self._take(message)
+
+    def _after_message(self, now_ns: int, out: list[Effect]) -> None:
+        self._enter_if_granted(now_ns, out)
+
+    def _note_time(self, message: Message, now_ns: int) -> None:
+        self._latest[message.origin] = max(self._latest[message.origin], message.seq)
+        self._clock.receive(message.seq, now_ns)
+
+    def _take(self, multicast: Message) -> None:
+        """A request or a release, into the queue or out of it."""
+        self._multicast_at[multicast.origin] = multicast.seq
+        self._highest = max(self._highest, multicast.seq)
+        if not multicast.words:
+            self._enqueue(Request(multicast.seq, multicast.origin))
+        elif multicast.kind is Kind.MUTEX_REQUEST:
+            self._absent.discard(Request(multicast.words[0], multicast.origin))
+        else:
+            self._remove(Request(multicast.words[0], multicast.origin))
+
+    def _acknowledge(self, request: Request, now_ns: int, out: list[Effect]) -> None:
         latest = max(self._sent, self._acknowledged[request.member])
         if self._saves and (latest, self._me) > request:
             return
         timestamp = self._acknowledged[request.member] = self._tick(now_ns)
         message = self._us.message(Kind.MUTEX_ACKNOWLEDGE, seq=timestamp, flags=CONTROL)
         out.append(Send(target=request.member, message=message))
-
-    def _on_acknowledge(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        """Its timestamp is all."""
-
-    def _on_release(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        self._note_multicast(message)
-        self._remove(Request(message.words[0], message.origin))
 
     def _enter_if_granted(self, now_ns: int, out: list[Effect]) -> None:
         if self._holding is not None or not self._wanted or self._queue[0] != self._wanted[0][0]:
@@ -405,7 +398,3 @@ class MutexCore(ViewCore):
         self._sent = timestamp
         self._highest = max(self._highest, timestamp)
         out.append(Multicast(message=self._us.message(kind, seq=timestamp, flags=CONTROL, words=words)))
-
-    def _note_multicast(self, message: Message) -> None:
-        self._multicast_at[message.origin] = message.seq
-        self._highest = max(self._highest, message.seq)

@@ -38,19 +38,18 @@ full, are in docs/protocols/sequencer.md.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from node.core import MAX_MEMBER, Closing, Membership, Submission, ViewCore
-from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
-from node.errors import DropReason, LocalError, RemoteError
+from node.core import MAX_MEMBER, Closing, Membership, Submission
+from node.effects import Deliver, Effect, Multicast, Report, Send
+from node.errors import DropReason, RemoteError
 from node.parameters import require
-from node.protocols.prefix import Prefix, Walk
+from node.protocols.base import CONTROL, OrderCore
 from node.reliable.parameters import ReliableParameters
-from node.wire import Flag, Kind, Message
+from node.wire import Kind, Message
 
-CONTROL = Flag.CONTROL.value
 MEMORY_SIZE = 2
 
 
@@ -96,12 +95,15 @@ class Asked(NamedTuple):
     word: int
 
 
-class SequencerCore(ViewCore):
+class SequencerCore(OrderCore):
     """The module's text is its contract. `memory`: what `close` of the view before has answered."""
+
+    ordered_by = "numbers"
+    returning = (Kind.SEQUENCER_REQUEST, Kind.SEQUENCER_NUMBER, Kind.SEQUENCER_DATA)
 
     def __init__(self, *, membership: Membership, parameters: SequencerParameters, memory: bytes = b"") -> None:
         """RemoteError MALFORMED: no `close` has made this memory."""
-        self._us = membership
+        super().__init__(membership)
         self._parameters = parameters
         self._server = membership.first
         if not parameters.replace_server and memory:
@@ -117,7 +119,11 @@ class SequencerCore(ViewCore):
         self._next = 1
         """The number to deliver next."""
         self._buffered: dict[int, Message] = {}
-        self._prefix = Prefix()
+        self._handlers = {
+            Kind.SEQUENCER_REQUEST: self._on_request,
+            Kind.SEQUENCER_NUMBER: self._on_number,
+            Kind.SEQUENCER_DATA: self._on_data,
+        }
 
     @property
     def can_submit(self) -> bool:
@@ -142,60 +148,61 @@ class SequencerCore(ViewCore):
             return [Report(code=SequencerReport.STOPPED, member=self._server)]
         return []
 
-    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
-        if not self.can_submit:
-            raise LocalError(f"member {self._us.member} takes no submission now: ask can_submit before")
-        if submission.target is not None:
-            raise LocalError("the sequencer orders multicasts; send to one member through the layer below")
+    def _submit(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
         asked = Asked(submission, self._prefix.word)
         if self._is_server:
-            return [Multicast(message=self._data(self._give(), asked))]
+            out.append(self._numbered(self._give(), asked))
+            return
         self._requests += 1
         self._asked[self._requests] = asked
         request = self._us.message(Kind.SEQUENCER_REQUEST, seq=self._requests, flags=CONTROL)
-        return [Send(target=self._server, message=request)]
-
-    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
-        if not self._is_expected(message):
-            return [_refused(message, DropReason.UNEXPECTED)]
-        match message.kind:
-            case Kind.SEQUENCER_REQUEST:
-                return self._on_request(message)
-            case Kind.SEQUENCER_NUMBER:
-                return self._on_number(message)
-            case _:
-                return self._on_data(message)
-
-    def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
-        raise LocalError(f"{timer} is no timer of the sequencer: it has none")
+        out.append(Send(target=self._server, message=request))
 
     def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
-        for messages in rest.values():
-            for message in messages:
-                self._buffer_rest(message)
+        for message in self._acceptable(rest):
+            if message.kind is Kind.SEQUENCER_DATA:
+                self._buffered[message.seq] = message
         out: list[Effect] = []
-        walk = Walk(self._prefix, survivors)
-        for number, message in sorted(self._buffered.items()):
-            if number > self._next:
-                out.append(Report(code=SequencerReport.VOID, member=self._server, value=self._next))
-            self._next = number + 1
-            if walk.admits(message.origin, message.words[0]):
-                walk.delivered(message.origin, number)
-                out.append(Deliver.of(message))
-            else:
-                out.append(Report(code=SequencerReport.DROPPED, member=message.origin, value=number))
+        self._settle(self._numbers(out), survivors, SequencerReport.DROPPED, out)
         self._buffered.clear()
         handed_back = tuple(asked.submission for asked in self._asked.values())
         memory = b"" if self._parameters.replace_server else self._server.to_bytes(MEMORY_SIZE, "big")
         return Closing(effects=tuple(out), handed_back=handed_back, memory=memory)
 
+    def _numbers(self, out: list[Effect]) -> Iterator[Message]:
+        """What is buffered, by number; numbers without a message are reported when they are passed over."""
+        for number, message in sorted(self._buffered.items()):
+            if number > self._next:
+                out.append(Report(code=SequencerReport.VOID, member=self._server, value=self._next))
+            self._next = number + 1
+            yield message
+
+    def _refusal(self, message: Message) -> DropReason | None:
+        is_from_server = message.origin == self._server
+        match message.kind:
+            case _ if self._phase is Phase.STOPPED:
+                return DropReason.UNEXPECTED
+            case Kind.SEQUENCER_REQUEST:
+                is_expected, is_formed = self._is_server and not is_from_server, message.seq > 0 and not message.words
+            case Kind.SEQUENCER_NUMBER:
+                is_expected = is_from_server and not self._is_server
+                is_formed = len(message.words) == 1 and message.words[0] > 0
+                if is_expected and is_formed and message.seq not in self._asked:
+                    return DropReason.UNEXPECTED
+            case _:
+                is_expected, is_formed = True, message.seq > 0 and len(message.words) == 1
+                # The first message with a number counts; the sender of the second is wrong.
+                if is_formed and (message.seq < self._next or message.seq in self._buffered):
+                    return DropReason.DUPLICATE
+        if not is_expected:
+            return DropReason.UNEXPECTED
+        return None if is_formed else DropReason.MALFORMED
+
     # At the server.
 
-    def _on_request(self, message: Message) -> list[Effect]:
-        if message.seq == 0 or message.words:
-            raise RemoteError(DropReason.MALFORMED, f"request {message.seq} with the words {message.words}")
+    def _on_request(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         answer = self._us.message(Kind.SEQUENCER_NUMBER, seq=message.seq, flags=CONTROL, words=(self._give(),))
-        return [Send(target=message.origin, message=answer)]
+        out.append(Send(target=message.origin, message=answer))
 
     def _give(self) -> int:
         self._last_given += 1
@@ -203,66 +210,21 @@ class SequencerCore(ViewCore):
 
     # At the sender.
 
-    def _on_number(self, message: Message) -> list[Effect]:
-        if len(message.words) != 1 or message.words[0] == 0:
-            raise RemoteError(DropReason.MALFORMED, f"an answer with the words {message.words}")
-        asked = self._asked.pop(message.seq, None)
-        if asked is None:
-            return [_refused(message, DropReason.UNEXPECTED)]
-        return [Multicast(message=self._data(message.words[0], asked))]
+    def _on_number(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        out.append(self._numbered(message.words[0], self._asked.pop(message.seq)))
 
-    def _data(self, number: int, asked: Asked) -> Message:
-        submission = asked.submission
-        return self._us.message(
-            Kind.SEQUENCER_DATA,
-            seq=number,
-            flags=submission.flags,
-            words=(asked.word,),
-            inner=submission.inner,
-            payload=submission.payload,
-        )
+    def _numbered(self, number: int, asked: Asked) -> Multicast:
+        return Multicast(message=self._data(Kind.SEQUENCER_DATA, number, asked.submission, asked.word))
 
     # At every member.
 
-    def _on_data(self, message: Message) -> list[Effect]:
-        if not _is_well_formed(message):
-            raise RemoteError(DropReason.MALFORMED, f"data with number {message.seq} and the words {message.words}")
-        if self._is_taken(message.seq):
-            return [_refused(message, DropReason.DUPLICATE)]
+    def _on_data(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         self._buffered[message.seq] = message
-        out: list[Effect] = []
         while self._next in self._buffered:
             following = self._buffered.pop(self._next)
             self._prefix.delivered(following.origin, self._next)
             self._next += 1
             out.append(Deliver.of(following))
-        return out
-
-    def _buffer_rest(self, message: Message) -> None:
-        """A message of the cut, unless `on_message` would refuse it."""
-        is_data = message.kind is Kind.SEQUENCER_DATA and self._is_expected(message)
-        if is_data and _is_well_formed(message) and not self._is_taken(message.seq):
-            self._buffered[message.seq] = message
-
-    def _is_expected(self, message: Message) -> bool:
-        """Whether a message of this kind may come from its origin to us in this view."""
-        if self._phase is Phase.STOPPED or message.origin not in self._us.members:
-            return False
-        match message.kind:
-            case Kind.SEQUENCER_REQUEST:
-                return self._is_server and message.origin != self._server
-            case Kind.SEQUENCER_NUMBER:
-                return not self._is_server and message.origin == self._server
-            case kind:
-                return kind is Kind.SEQUENCER_DATA
-
-    def _is_taken(self, number: int) -> bool:
-        """Whether a message has this number already. The first one counts; the sender of the second is wrong."""
-        return number < self._next or number in self._buffered
-
-
-def _is_well_formed(data: Message) -> bool:
-    return data.seq > 0 and len(data.words) == 1
 
 
 def _server_in(memory: bytes) -> int:
@@ -270,7 +232,3 @@ def _server_in(memory: bytes) -> int:
     if len(memory) != MEMORY_SIZE or server > MAX_MEMBER:
         raise RemoteError(DropReason.MALFORMED, f"the memory {memory!r} names no server")
     return server
-
-
-def _refused(message: Message, reason: DropReason) -> Report:
-    return Report(code=reason, member=message.origin, value=len(message.payload))

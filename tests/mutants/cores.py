@@ -263,16 +263,26 @@ class TwoServers(SequencerCore):
         super().__init__(membership=membership, parameters=parameters, memory=memory)
         self._is_server = membership.member in membership.members[:2]
 
-    def _on_data(self, message: Message) -> list[Effect]:
-        return [Deliver.of(message)] if message.seq < self._next else super()._on_data(message)
+    def _refusal(self, message: Message) -> DropReason | None:
+        is_again = message.kind is Kind.SEQUENCER_DATA and message.seq < self._next
+        return None if is_again else super()._refusal(message)
+
+    def _on_data(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        if message.seq < self._next:
+            out.append(Deliver.of(message))
+        else:
+            super()._on_data(message, now_ns, out)
 
 
 class Overtakes(SequencerCore):
     """Delivers a number though a smaller one is pending."""
 
-    def _on_data(self, message: Message) -> list[Effect]:
+    def _refusal(self, message: Message) -> DropReason | None:
+        return None if message.kind is Kind.SEQUENCER_DATA else super()._refusal(message)
+
+    def _on_data(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         self._next = max(self._next, message.seq + 1)
-        return [Deliver.of(message)]
+        out.append(Deliver.of(message))
 
 
 # CBCAST.
@@ -283,9 +293,9 @@ class NoVector(CbcastCore):
 
     def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
         vector = self._delivered
-        self._delivered = [count if index == self._me else 0 for index, count in enumerate(vector)]
+        self._delivered = [count if index == self._own else 0 for index, count in enumerate(vector)]
         effects = super().on_submit(submission, now_ns)
-        vector[self._me] = self._delivered[self._me]
+        vector[self._own] = self._delivered[self._own]
         self._delivered = vector
         return effects
 
@@ -293,8 +303,8 @@ class NoVector(CbcastCore):
 class OnlyItsSender(CbcastCore):
     """Looks at the sender's own entry alone."""
 
-    def _on_data(self, message: Message, index: int, out: list[Effect]) -> None:
-        self._deliver(message, index, out)
+    def _on_data(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        self._deliver(message, self._index[message.origin], out)
 
 
 class NoRelease(CbcastCore):
@@ -332,7 +342,7 @@ class CountsReceipts(CbcastCore):
         vector = self._delivered
         self._delivered = [count + len(waiting) for count, waiting in zip(vector, self._waiting, strict=True)]
         effects = super().on_submit(submission, now_ns)
-        vector[self._me] = self._delivered[self._me]
+        vector[self._own] = self._delivered[self._own]
         self._delivered = vector
         return effects
 

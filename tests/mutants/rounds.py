@@ -20,14 +20,11 @@ def allack(kind: type[AllAckCore] = AllAckCore) -> Build:
 
 
 class OthersOnly(AllAckCore):
-    """Delivers a round when all others have sent it, though it may still send its own message of that round; and does
-    not say so."""
+    """Delivers a round when all others have sent it, though it may still send its own message of that round."""
 
     def _deliver(self, out: list[Effect]) -> None:
-        ours = self._reached.pop(self._me)
+        self._awaited = self._us.peers
         super()._deliver(out)
-        self._reached[self._me] = ours
-        self._delivered = 0
 
 
 class DropsTheExcluded(AllAckCore):

@@ -17,7 +17,7 @@ from node.protocols.cbcast import CbcastCore
 from node.protocols.lamport import LamportCore
 from node.protocols.sequencer import SequencerCore
 from node.trace import ViewReason
-from node.wire import Message
+from node.wire import Kind, Message
 
 Rest = Mapping[int, Sequence[Message]]
 
@@ -55,9 +55,9 @@ class StopsAtAGap(SequencerCore):
     """Waits at the end of the view for a number without a message: what comes after it is lost."""
 
     def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
-        for messages in rest.values():
-            for message in messages:
-                self._buffer_rest(message)
+        for message in self._acceptable(rest):
+            if message.kind is Kind.SEQUENCER_DATA:
+                self._buffered[message.seq] = message
         following = self._next
         while following in self._buffered:
             following += 1

@@ -40,14 +40,15 @@ from __future__ import annotations
 
 import enum
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from node.core import Closing, Membership, Submission, ViewCore
+from node.core import Closing, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, Send, Timer, Undo
-from node.errors import DropReason, LocalError, RemoteError
+from node.errors import DropReason, RemoteError
 from node.parameters import require
 from node.protocols.abcast import AbcastParameters
 from node.protocols.adaptive.candidates import CANDIDATES, Candidate, Making, candidates_in
@@ -64,17 +65,15 @@ from node.protocols.adaptive.opinion import Opinion, Threshold
 from node.protocols.adaptive.vote import Ranking, encode_ranking, tally
 from node.protocols.allack import AllAckParameters
 from node.protocols.atop import AtopParameters
+from node.protocols.base import CONTROL, MILLISECOND, OrderCore
 from node.protocols.sequencer import SequencerParameters
 from node.protocols.timewarp.core import TimeWarpParameters
 from node.protocols.timewarp.execution import Command, Execution, Outcome, ServiceParameters
 from node.reliable.parameters import ReliableParameters
 from node.trace import Level, Notice
-from node.transport import Timers
-from node.wire import Flag, Kind, Message
+from node.wire import Kind, Message
 
-MILLISECOND = 1_000_000
 SECOND = 1_000 * MILLISECOND
-CONTROL = Flag.CONTROL.value
 PROCESS = Timer("process")
 FORCE = Timer("force")
 ESTIMATE = Timer("estimate")
@@ -175,14 +174,16 @@ class Phase(enum.StrEnum):
     SWITCHING = "switching"
 
 
-class AdaptiveCore(ViewCore):
+class AdaptiveCore(OrderCore):
     """See the module's text. `memory`: of `close`; RemoteError: it is malformed."""
+
+    ordered_by = "epochs"
+    returning = (Kind.ADAPTIVE_CARRIED, Kind.ADAPTIVE_LAST)
 
     def __init__(
         self, *, membership: Membership, parameters: AdaptiveParameters, rng: Random, memory: bytes = b""
     ) -> None:
-        self._us = membership
-        self._me = membership.member
+        super().__init__(membership)
         self._is_coordinator = membership.member == membership.first
         self._parameters = parameters
         periods = (
@@ -193,7 +194,6 @@ class AdaptiveCore(ViewCore):
         self._every_ns = tuple((timer, every_ns) for timer, every_ns in periods if every_ns)
         self._candidates = {candidate.code: candidate for candidate in parameters.of}
         self._rng = rng
-        self._timers = Timers()
         begun = Memory.from_bytes(memory, self._candidates) if memory else self._first_epoch()
         self._execution = Execution(
             membership=membership,
@@ -241,7 +241,7 @@ class AdaptiveCore(ViewCore):
         """Counts submissions and deliveries ..."""
         self._seen: dict[Timer, int] = {}
         """... and how far it was when a timer of the busy was due last."""
-        self._handlers: dict[Kind, Callable[[Message, int, list[Effect]], None]] = {
+        self._handlers = {
             Kind.ADAPTIVE_CARRIED: self._on_carried,
             Kind.ADAPTIVE_LAST: self._on_last,
             Kind.ADAPTIVE_REQUEST: self._on_request,
@@ -250,6 +250,12 @@ class AdaptiveCore(ViewCore):
             Kind.ADAPTIVE_DECISION: self._on_decision,
             Kind.ADAPTIVE_PROBE: self._on_probe,
             Kind.ADAPTIVE_ECHO: self._on_echo,
+        }
+        self._due = {
+            PROCESS: self._on_process_due,
+            FORCE: self._force,
+            ESTIMATE: self._estimate,
+            PROBE: self._probe,
         }
 
     @property
@@ -301,77 +307,47 @@ class AdaptiveCore(ViewCore):
         self._after(now_ns, out)
         return out
 
-    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
-        if not self.can_submit:
-            raise LocalError(f"member {self._me} takes no submission now: ask can_submit before")
-        if submission.target is not None:
-            raise LocalError("epochs order multicasts; send to one member through the layer below")
-        out: list[Effect] = []
-        self._submit(submission, now_ns, out)
-        self._after(now_ns, out)
-        return out
-
-    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
-        if not self._is_known(message):
-            return [Report(code=DropReason.UNEXPECTED, member=source, value=len(message.payload))]
-        out: list[Effect] = []
-        if message.origin != self._me or message.kind in (Kind.ADAPTIVE_CARRIED, Kind.ADAPTIVE_LAST):
-            self._handlers[message.kind](message, now_ns, out)
-            self._after(now_ns, out)
-        return out
-
     def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
-        out: list[Effect] = []
         if timer.layer == LAYER:
+            out: list[Effect] = []
             self._carry(self._epoch.fired(timer, now_ns), now_ns, out)
-        elif timer not in (PROCESS, *BUSY):
-            raise LocalError(f"{timer} is no timer of this core")
         else:
-            self._timers.fired(timer)
-            self._on_due(timer, now_ns, out)
+            self._seen[timer] = self._activity
+            out = super().on_timer(timer, now_ns)
         self._after(now_ns, out)
         return out
 
-    def _is_known(self, message: Message) -> bool:
-        return message.kind in self._handlers and message.origin in self._us.members
+    def _on_process_due(self, now_ns: int, out: list[Effect]) -> None:
+        self._process_ns = None
 
-    def _on_due(self, timer: Timer, now_ns: int, out: list[Effect]) -> None:
-        if timer == PROCESS:
-            self._process_ns = None
-            return
-        self._seen[timer] = self._activity
-        {FORCE: self._force, ESTIMATE: self._estimate, PROBE: self._probe}[timer](now_ns, out)
+    def _after_message(self, now_ns: int, out: list[Effect]) -> None:
+        self._after(now_ns, out)
 
     # The end of the view.
 
     def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
         out: list[Effect] = []
-        for _, messages in sorted(rest.items()):
-            for message in messages:
-                self._take_rest(message, out)
-        memory = b""
+        for message in self._acceptable(rest):
+            self._take_rest(message)
         if self._is_complete:
             self._close_epoch(frozenset(self._us.members), now_ns, out)
             for message in self._open_next():
-                self._take_rest(message, out)
-        if self._next is None:
-            memory = self._close_epoch(survivors, now_ns, out)
-        else:
-            self._close_epoch(survivors, now_ns, out)
+                self._take_rest(message)
+        memory = self._close_epoch(survivors, now_ns, out)
         effects: list[Effect] = []
         outcomes = self._execution.drain(now_ns, effects)
         self._sift(effects, now_ns, out)
         sent = [*self._follow_ups, *(payload for outcome in outcomes for payload in outcome.outputs)]
         back = [*self._returned, *(Submission(payload=payload, inner=FOLLOW_UP) for payload in sent)]
         last = self._epoch.number + (self._next is not None)
-        agreed = Memory(last, self._next or self._epoch.code, self._execution.memory, memory)
+        agreed = Memory(
+            last, self._next or self._epoch.code, self._execution.memory, memory if self._next is None else b""
+        )
         return Closing(effects=tuple(out), handed_back=tuple(back), memory=agreed.to_bytes())
 
-    def _take_rest(self, message: Message, out: list[Effect]) -> None:
+    def _take_rest(self, message: Message) -> None:
         """What `on_message` would do, without saying anything. PROBE and CALL have no part in the order."""
-        if not self._is_known(message):
-            return
-        try:
+        with suppress(RemoteError):
             match message.kind:
                 case Kind.ADAPTIVE_CARRIED:
                     if self._is_of_epoch(message):
@@ -379,24 +355,26 @@ class AdaptiveCore(ViewCore):
                     else:
                         self._keep_early(message)
                 case Kind.ADAPTIVE_LAST:
-                    self._hear_last(message)
-                case Kind.ADAPTIVE_DECISION if message.origin != self._me:
+                    self._on_last(message, 0, [])
+                case Kind.ADAPTIVE_DECISION:
                     self._next = self._decided(message)
-        except RemoteError:
-            return
 
     # Submissions, deliveries and the processor.
 
     def _submit(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
+        self._submit_inside(submission, now_ns, out)
+        self._after(now_ns, out)
+
+    def _submit_inside(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
         self._activity += 1
         stamp = self._opinion.stamp(now_ns)
         self._carry(self._epoch.submit(submission, stamp, now_ns), now_ns, out)
 
     def _submit_what_waits(self, now_ns: int, out: list[Effect]) -> None:
         while self._returned and self._epoch.can_submit:
-            self._submit(self._returned.popleft(), now_ns, out)
+            self._submit_inside(self._returned.popleft(), now_ns, out)
         while self._follow_ups and self._takes_more:
-            self._submit(Submission(payload=self._follow_ups.popleft(), inner=FOLLOW_UP), now_ns, out)
+            self._submit_inside(Submission(payload=self._follow_ups.popleft(), inner=FOLLOW_UP), now_ns, out)
 
     def _carry(self, effects: Sequence[Effect], now_ns: int, out: list[Effect]) -> None:
         """What an input of the instance has led to."""
@@ -589,9 +567,6 @@ class AdaptiveCore(ViewCore):
         self._early.append(carried)
 
     def _on_last(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        self._hear_last(message)
-
-    def _hear_last(self, message: Message) -> None:
         if number_of(message) != self._epoch.number or message.origin in self._last:
             raise RemoteError(DropReason.UNEXPECTED, f"the last of epoch {message.seq}, of member {message.origin}")
         self._last.add(message.origin)

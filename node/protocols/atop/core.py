@@ -39,9 +39,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from node.core import Closing, Membership, Submission, ViewCore
+from node.core import Closing, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, Timer
-from node.errors import DropReason, LocalError, RemoteError
+from node.errors import DropReason, RemoteError
 from node.parameters import require
 from node.protocols.atop.order import Draws, Item, Order
 from node.protocols.atop.policy import (
@@ -54,14 +54,11 @@ from node.protocols.atop.policy import (
     pack_weights,
     unpack_weights,
 )
-from node.protocols.prefix import Prefix, Walk
+from node.protocols.base import CONTROL, DUMMY, MILLISECOND, OrderCore
+from node.protocols.prefix import Walk
 from node.reliable.parameters import ReliableParameters
-from node.transport import Timers
-from node.wire import MAX_DATAGRAM, WORD_SIZE, Flag, Kind, Message
+from node.wire import MAX_DATAGRAM, WORD_SIZE, Kind, Message
 
-MILLISECOND = 1_000_000
-CONTROL = Flag.CONTROL.value
-DUMMY = Flag.DUMMY.value
 WINDOW = Timer("window")
 SUB_WINDOW = Timer("sub_window")
 TURN = Timer("turn")
@@ -136,18 +133,17 @@ class AtopReport(enum.IntEnum):
     delivers it."""
 
 
-class AtopCore(ViewCore):
+class AtopCore(OrderCore):
     """See the module's text. RemoteError when `memory` is none."""
+
+    ordered_by = "distributions"
 
     is_brokered: ClassVar[bool] = False
     """Whether numbers may be given away."""
 
     def __init__(self, *, membership: Membership, parameters: WeightedOrderParameters, memory: bytes = b"") -> None:
-        self._us = membership
-        self._me = membership.member
+        super().__init__(membership)
         self._parameters = parameters
-        self._timers = Timers()
-        self._prefix = Prefix()
         self._distribution = 0
         """sndDistID: the one under which we send ..."""
         self._weights = first_weights(memory, membership.members)
@@ -173,7 +169,8 @@ class AtopCore(ViewCore):
             Kind.ATOP_DISTRIBUTION: self._published,
         }
         """Per kind of multicast: what it says to the order. All of them have a place in it."""
-        self._due: dict[Timer, Callable[[int, list[Effect]], None]] = {
+        self._handlers = dict.fromkeys(self._readers, self._on_item)
+        self._due = {
             WINDOW: self._on_window_due,
             SUB_WINDOW: self._on_sub_window_due,
             TURN: self._on_turn_due,
@@ -210,41 +207,23 @@ class AtopCore(ViewCore):
         self._moved_ns = self._spoke_ns = now_ns
         return []
 
-    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
-        if not self.can_submit:
-            raise LocalError(f"member {self._me} takes no submission now: ask can_submit before")
-        if submission.target is not None:
-            raise LocalError("distributions order multicasts; send to one member through the layer below")
-        out: list[Effect] = []
+    def _submit(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
         self._undelivered += 1
         self._say(self._compose(submission), now_ns, out)
-        return out
 
-    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
-        if source == self._me:
-            return []
-        item = self._read(message, source)
-        out: list[Effect] = []
+    def _on_item(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        source = message.origin
+        item = self._read(message)
         self._order.take(source, item)
         if item.weights is not None:
             self._adopt(item.distribution, item.weights, now_ns, out)
         self._count(source, item, now_ns, out)
         self._advance(now_ns, out)
-        return out
-
-    def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
-        if timer not in self._due:
-            raise LocalError(f"{timer} is no timer of this core")
-        out: list[Effect] = []
-        self._timers.fired(timer)
-        self._due[timer](now_ns, out)
-        return out
 
     def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
-        for source, messages in rest.items():
-            for message in messages if source != self._me else ():
-                with suppress(RemoteError):
-                    self._order.take(source, self._read(message, source))
+        for message in self._acceptable(rest):
+            with suppress(RemoteError):
+                self._order.take(message.origin, self._read(message))
         walk = Walk(self._prefix, survivors)
         effects: list[Effect] = []
         for message in self._order.close():
@@ -296,7 +275,7 @@ class AtopCore(ViewCore):
 
     def _say(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         """Multicast, and take into our own order: flow control below may delay what we send."""
-        item = self._read(message, self._me)
+        item = self._read(message)
         self._order.take(self._me, item)
         self._spoke_ns = now_ns
         out.append(Multicast(message=message))
@@ -339,12 +318,10 @@ class AtopCore(ViewCore):
 
     # What comes.
 
-    def _read(self, message: Message, source: int) -> Item:
-        """RemoteError when this cannot be the next multicast in the stream of `source`."""
-        if message.kind not in self._readers or message.origin != source or source not in self._weights:
-            raise RemoteError(DropReason.UNEXPECTED, f"{message.kind.name} of {message.origin} from {source}")
+    def _read(self, message: Message) -> Item:
+        """RemoteError when this cannot be the next multicast in the stream of its origin."""
         item = self._readers[message.kind](message)
-        self._order.check(source, item)
+        self._order.check(message.origin, item)
         return item
 
     def _published(self, message: Message) -> Item:

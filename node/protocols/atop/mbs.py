@@ -36,15 +36,16 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from node.core import Membership, Submission
 from node.effects import Effect, Report, Send, Timer
 from node.errors import DropReason, RemoteError
 from node.parameters import require
-from node.protocols.atop.core import CONTROL, DUMMY, AtopCore, WeightedOrderParameters, split
+from node.protocols.atop.core import AtopCore, WeightedOrderParameters, split
 from node.protocols.atop.order import MAX_COUNT, MAX_NUMBER, Item, Numbers
+from node.protocols.base import CONTROL, DUMMY, Handler
 from node.wire import Kind, Message
 
 LEFTOVER = Timer("leftover")
@@ -87,12 +88,14 @@ class AtopMbsCore(AtopCore):
         self._dm_ns = parameters.dm_ns or parameters.sub_window_ns * 3 // 2
         self._forget()
         self._readers |= {Kind.MBS_BROKERED: self._brokered, Kind.MBS_FILL: self._leftover}
-        self._requests: dict[Kind, Callable[[Message, int, list[Effect]], None]] = {
+        self._handlers |= dict.fromkeys(self._readers, self._on_item)
+        self._requests: dict[Kind, Handler] = {
             Kind.MBS_OFFER: self._on_offer,
             Kind.MBS_WISH: self._on_wish,
             Kind.MBS_GRANT: self._on_grant,
         }
         """Per kind of unicast. None of them has a place in the order."""
+        self._handlers |= dict.fromkeys(self._requests, self._on_request)
         self._due |= {LEFTOVER: self._on_leftover_due}
 
     def _forget(self) -> None:
@@ -122,19 +125,19 @@ class AtopMbsCore(AtopCore):
 
     # What ATOP does otherwise.
 
-    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
-        handler = self._requests.get(message.kind)
-        if handler is None or source == self._me:
-            return super().on_message(message, source, now_ns)
-        wanted = source == self._us.first if message.kind is Kind.MBS_GRANT else self.is_bookkeeper
-        if not wanted or message.origin != source or source not in self._weights:
-            raise RemoteError(DropReason.UNEXPECTED, f"{message.kind.name} of {message.origin} from {source}")
-        if not message.words or message.words[0] > self._distribution:
-            raise RemoteError(DropReason.MALFORMED, f"{message.kind.name} with words {message.words}")
-        out: list[Effect] = []
+    def _refusal(self, message: Message) -> DropReason | None:
+        if message.kind not in self._requests:
+            return None
+        is_from_broker = message.origin == self._us.first
+        if not (is_from_broker if message.kind is Kind.MBS_GRANT else self.is_bookkeeper):
+            return DropReason.UNEXPECTED
+        is_possible = bool(message.words) and message.words[0] <= self._distribution
+        return None if is_possible else DropReason.MALFORMED
+
+    def _on_request(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        """Under an older distribution it is too late."""
         if message.words[0] == self._distribution:
-            handler(message, now_ns, out)
-        return out
+            self._requests[message.kind](message, now_ns, out)
 
     def _compose(self, submission: Submission) -> Message:
         """Rule 3: with a number that was granted, a BMG."""

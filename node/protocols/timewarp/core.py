@@ -42,26 +42,25 @@ from __future__ import annotations
 
 import enum
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from operator import attrgetter, itemgetter
 from typing import NamedTuple, TypeAlias
 
-from node.core import Closing, Membership, Submission, ViewCore
+from node.core import Closing, Membership, Submission
 from node.effects import Effect, Multicast, Report, Timer
-from node.errors import DropReason, LocalError, RemoteError
+from node.errors import DropReason, RemoteError
 from node.packing import MAX_NUMBER
 from node.parameters import require
+from node.protocols.base import CONTROL, MILLISECOND, OrderCore, Phase
 from node.protocols.timewarp.execution import Command, Execution, Key, Outcome, ServiceParameters, Undone
 from node.protocols.timewarp.virtual_time import ENDLESS, RoundReport, Rounds
 from node.reliable.parameters import ReliableParameters
 from node.trace import Notice
-from node.transport import Timers
-from node.wire import Flag, Kind, Message
+from node.wire import Kind, Message
 
-MILLISECOND = 1_000_000
-CONTROL = Flag.CONTROL.value
 PROCESS = Timer("process")
 ROUND = Timer("round")
 LAST_TIMESTAMP = ENDLESS - 1
@@ -115,13 +114,6 @@ class TimeWarpParameters:
         require(1 <= self.most_open <= MOST_OPEN, f"most_open must lie between 1 and {MOST_OPEN}, not {self.most_open}")
 
 
-class Phase(enum.StrEnum):
-    """EXHAUSTED when no timestamp or number is left for a submission."""
-
-    RUNNING = "running"
-    EXHAUSTED = "exhausted"
-
-
 class TimeWarpReport(enum.IntEnum):
     """Codes of our reports."""
 
@@ -141,13 +133,16 @@ class _Sent(NamedTuple):
     payload: bytes
 
 
-class TimeWarpCore(ViewCore):
+class TimeWarpCore(OrderCore):
     """See the module's text.
 
     `execution` None: the core owns its processor, which begins with `memory`, draws from `seed`, and is driven by the
     timer `process`. Given: the owner calls `execution.advance` after each call of this core and at its `due_ns`, and
     hands what has ended to `take_outcomes`, until nothing ends any more. `epoch` stands in front of all keys.
     """
+
+    ordered_by = "timestamps"
+    last_timestamp = LAST_TIMESTAMP
 
     def __init__(
         self,
@@ -159,8 +154,7 @@ class TimeWarpCore(ViewCore):
         execution: Execution | None = None,
         epoch: int = 0,
     ) -> None:
-        self._us = membership
-        self._me = membership.member
+        super().__init__(membership)
         self._parameters = parameters
         self._is_lazy = parameters.cancellation == Cancellation.LAZY
         self._is_owner = execution is None
@@ -170,7 +164,6 @@ class TimeWarpCore(ViewCore):
             raise RemoteError(DropReason.MALFORMED, f"{len(memory)} bytes of memory where the processor is another's")
         self._execution = execution
         self._epoch = epoch
-        self._timers = Timers()
         self._rounds = Rounds(self._me, membership.members)
         self._phase = Phase.RUNNING
         self._received = dict.fromkeys(membership.members, 0)
@@ -198,12 +191,13 @@ class TimeWarpCore(ViewCore):
         self._is_round_due = False
         self._process_ns: int | None = None
         """When PROCESS is due."""
-        self._handlers: dict[Kind, Callable[[Message, int, list[Effect]], None]] = {
+        self._handlers = {
             Kind.TIMEWARP_DATA: self._on_item,
             Kind.TIMEWARP_FOLLOW_UP: self._on_item,
             Kind.TIMEWARP_ANTI: self._on_item,
             Kind.TIMEWARP_REPORT: self._on_report,
         }
+        self._due = {PROCESS: self._on_process_due, ROUND: self._on_round_due}
 
     @property
     def can_submit(self) -> bool:
@@ -232,31 +226,13 @@ class TimeWarpCore(ViewCore):
         """What our next message's must exceed."""
         return max(self._execution.clock, self._latest)
 
-    def on_start(self, now_ns: int) -> list[Effect]:
-        return []
-
-    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
-        if not self.can_submit:
-            raise LocalError(f"member {self._me} takes no submission now: ask can_submit before")
-        if submission.target is not None:
-            raise LocalError("timestamps order multicasts; send to one member through the layer below")
-        if not 0 <= submission.not_before < LAST_TIMESTAMP:
-            raise LocalError(f"{submission.not_before} is no timestamp that another can follow")
-        out: list[Effect] = []
+    def _submit(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
         timestamp = max(self.timestamp, submission.not_before) + 1
-        message = self._us.message(
-            Kind.TIMEWARP_DATA,
-            seq=self._next_number,
-            flags=submission.flags,
-            inner=submission.inner,
-            words=(timestamp,),
-            payload=submission.payload,
-        )
+        message = self._data(Kind.TIMEWARP_DATA, self._next_number, submission, timestamp)
         self._multicast(message, timestamp, out)
         # Not when it comes back from the layer below: flow control may hold it there while others' messages come.
         self._cancel(self._doubted(self._insert(message, now_ns, out)), now_ns, out)
         self._go_on(now_ns, out)
-        return out
 
     def take_outcomes(self, outcomes: Iterable[Outcome], now_ns: int, out: list[Effect]) -> None:
         """These executions have ended: what they send goes out. Only those of our own open messages count; the owner of
@@ -265,37 +241,28 @@ class TimeWarpCore(ViewCore):
         self._take(outcomes, now_ns, out)
         self._see_to_rounds(now_ns, out)
 
-    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
-        if not self._is_known(message):
-            return [Report(code=DropReason.UNEXPECTED, member=source, value=len(message.payload))]
-        out: list[Effect] = []
-        if message.origin != self._me:
-            self._handlers[message.kind](message, now_ns, out)
-            self._go_on(now_ns, out)
-        return out
-
-    def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
-        if timer not in (PROCESS, ROUND):
-            raise LocalError(f"{timer} is no timer of this core")
-        out: list[Effect] = []
-        self._timers.fired(timer)
-        if timer == PROCESS:
-            self._process_ns = None
-        else:
-            self._is_round_due = True
+    def _on_process_due(self, now_ns: int, out: list[Effect]) -> None:
+        self._process_ns = None
         self._go_on(now_ns, out)
-        return out
 
-    def _is_known(self, message: Message) -> bool:
-        return message.kind in self._handlers and message.origin in self._received
+    def _on_round_due(self, now_ns: int, out: list[Effect]) -> None:
+        self._is_round_due = True
+        self._go_on(now_ns, out)
+
+    def _after_message(self, now_ns: int, out: list[Effect]) -> None:
+        self._go_on(now_ns, out)
 
     # The end of the view.
 
     def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
         out: list[Effect] = []
-        for origin, messages in sorted(rest.items()):
-            for message in messages if origin != self._me else ():
-                self._take_rest(message, now_ns, out)
+        for message in self._acceptable(rest):
+            with suppress(RemoteError):
+                # As `on_message` takes it, but nothing is sent any more.
+                if message.kind is Kind.TIMEWARP_REPORT:
+                    self._on_report(message, now_ns, out)
+                else:
+                    self._take_item(message, now_ns, out)
         void, unsent = self._judge_open()
         for key in reversed(void):
             self._drop(key)
@@ -310,18 +277,6 @@ class TimeWarpCore(ViewCore):
             handed_back=tuple(Submission(payload=payload, inner=Kind.TIMEWARP_FOLLOW_UP) for payload in unsent),
             memory=self._execution.memory if self._is_owner else b"",
         )
-
-    def _take_rest(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        """As `on_message` takes it, but nothing is sent any more."""
-        if not self._is_known(message):
-            return
-        try:
-            if message.kind is Kind.TIMEWARP_REPORT:
-                self._hear(message)
-            else:
-                self._take_item(message, now_ns, out)
-        except RemoteError:
-            return
 
     def _judge_open(self) -> tuple[list[Key], list[bytes]]:
         """The follow-ups that are void, ascending; and what executing our messages sends and has not been sent."""
@@ -593,10 +548,7 @@ class TimeWarpCore(ViewCore):
             self._tries.pop(key, None)
 
     def _on_report(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        self._hear(message)
-
-    def _hear(self, message: Message) -> None:
-        """A report. RemoteError: it cannot be the next one of its origin."""
+        """RemoteError: it cannot be the next one of its origin."""
         report = RoundReport.from_words(message.seq, message.words, len(self._received))
         ours = report.received[self._us.members.index(self._me)]
         if ours >= self._next_number:

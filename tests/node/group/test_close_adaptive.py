@@ -13,8 +13,9 @@ from node.errors import RemoteError
 from node.protocols.abcast import AbcastParameters
 from node.protocols.adaptive import core as adaptive
 from node.protocols.adaptive.codec import Memory
-from node.protocols.adaptive.core import MILLISECOND, AdaptiveCore, AdaptiveParameters
+from node.protocols.adaptive.core import AdaptiveCore, AdaptiveParameters
 from node.protocols.adaptive.costs import ABCAST, ALLACK, TIMEWARP
+from node.protocols.base import MILLISECOND
 from node.protocols.timewarp.core import TimeWarpParameters
 from node.protocols.timewarp.execution import ServiceParameters
 from node.trace import Notice

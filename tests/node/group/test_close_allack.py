@@ -8,7 +8,8 @@ import pytest
 
 from node.core import Membership, Submission
 from node.effects import Effect, Multicast
-from node.protocols.allack import MAX_ROUND, AllAckCore, AllAckParameters, Phase
+from node.protocols.allack import MAX_ROUND, AllAckCore, AllAckParameters
+from node.protocols.base import Phase
 from node.wire import Kind, Message
 from tests.node.group.views import Group, Make, after, delivered, give, run
 

@@ -13,7 +13,8 @@ from node.clocks import MAX_TIMESTAMP, EventClock
 from node.core import Membership, Submission
 from node.effects import Multicast, Report
 from node.errors import DropReason, RemoteError
-from node.protocols.lamport import LamportCore, LamportParameters, LamportReport, Phase
+from node.protocols.base import Phase
+from node.protocols.lamport import LamportCore, LamportParameters, LamportReport
 from node.trace import Notice
 from node.wire import Kind, Message
 from tests.node.group.views import Group, after, delivered, give, run

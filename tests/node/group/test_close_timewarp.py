@@ -7,8 +7,9 @@ from random import Random
 import pytest
 
 from node.core import Membership
+from node.protocols.base import MILLISECOND
 from node.protocols.timewarp import core as timewarp
-from node.protocols.timewarp.core import MILLISECOND, TimeWarpCore, TimeWarpParameters, TimeWarpReport
+from node.protocols.timewarp.core import TimeWarpCore, TimeWarpParameters, TimeWarpReport
 from node.protocols.timewarp.execution import ServiceParameters
 from tests.node.group.committed import Recorded, check
 from tests.node.group.views import Group, Make, run

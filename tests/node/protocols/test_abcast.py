@@ -20,7 +20,7 @@ from node.protocols.abcast import MOST_OUTSTANDING, AbcastCore, AbcastParameters
 from node.protocols.prefix import Prefix
 from node.registry import PROTOCOLS
 from node.trace import Notice
-from node.wire import LOCAL_KINDS, Flag, Kind, Message, decode_message
+from node.wire import Flag, Kind, Message, decode_message
 from tests.node.cluster import (
     MILLISECOND,
     SECOND,
@@ -327,19 +327,6 @@ def test_nobody_fills_our_memory_with_what_never_becomes_final() -> None:
     give(one, *(data(1, number) for number in range(1, MOST_OUTSTANDING + 1)))
     assert refused(give(one, data(1, MOST_OUTSTANDING + 1))) == [DropReason.MALFORMED]
     assert one.buffered == MOST_OUTSTANDING
-
-
-@pytest.mark.parametrize("is_exhausted", [False, True], ids=["running", "exhausted"])
-@pytest.mark.parametrize("kind", Kind, ids=lambda kind: str(kind.name))
-def test_every_message_is_taken_or_refused(is_exhausted: bool, kind: Kind) -> None:
-    for words, seq, origin in product(((), (1,), (1, 1)), (0, 1, 2, MAX_TIMESTAMP, 2**64 - 1), (*MEMBERS, 7)):
-        one = core()
-        submit(one)
-        if is_exhausted:
-            give(one, data(1, 1), final(1, 1, MAX_TIMESTAMP), data(1, 2))
-        effects = one.on_message(Message(kind=kind, origin=origin, incarnation=1, seq=seq, words=words), origin, 0)
-        if kind >> 4 != 0xB or kind in LOCAL_KINDS or origin == 7:
-            assert effects == [Report(code=DropReason.UNEXPECTED, member=origin)]
 
 
 def test_a_clock_at_its_end_stops_the_order_safely() -> None:

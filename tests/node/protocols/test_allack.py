@@ -14,7 +14,8 @@ import pytest
 from node.core import Core, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, SetTimer, Timer
 from node.errors import DropReason, LocalError
-from node.protocols.allack import MAX_ROUND, WORDS, AllAckCore, AllAckParameters, AllAckReport, Phase
+from node.protocols.allack import MAX_ROUND, AllAckCore, AllAckParameters, AllAckReport
+from node.protocols.base import Phase
 from node.protocols.prefix import Prefix
 from node.registry import PROTOCOLS
 from node.wire import Flag, Kind, Message, decode_message
@@ -248,30 +249,6 @@ def test_only_a_member_of_the_view_is_heard_and_for_itself_alone() -> None:
     assert give(one, data(7, 5)) == [Report(code=DropReason.UNEXPECTED, member=7)]
     assert one.on_message(data(2, 5), 1, 0) == [Report(code=DropReason.UNEXPECTED, member=1)]
     assert (one.buffered, one.is_idle) == (0, True)
-
-
-@pytest.mark.parametrize("phase", Phase)
-@pytest.mark.parametrize("kind", Kind, ids=lambda kind: str(kind.name))
-def test_every_phase_takes_or_refuses_every_message(phase: Phase, kind: Kind) -> None:
-    for words, seq, origin in product(((), (0,), (0, 0)), (0, 1, MAX_ROUND, 2**64 - 1), (1, 2, 3)):
-        one = in_phase(phase)
-        message = Message(kind=kind, origin=origin, incarnation=1, seq=seq, words=words)
-        refusals = [effect for effect in one.on_message(message, origin, 0) if isinstance(effect, Report)]
-        if kind not in WORDS or origin == 3:
-            assert refusals == [Report(code=DropReason.UNEXPECTED, member=origin)]
-        elif len(words) != WORDS[kind] or not 1 <= seq <= MAX_ROUND or (phase, origin) == (Phase.EXHAUSTED, 1):
-            assert refusals == [Report(code=DropReason.MALFORMED, member=origin)]
-        else:
-            assert DropReason.MALFORMED not in [report.code for report in refusals]
-
-
-def in_phase(phase: Phase) -> AllAckCore:
-    """Of three members; EXHAUSTED by a message of member 1."""
-    one = core(0, null_after_ns=0)
-    if phase is Phase.EXHAUSTED:
-        give(one, data(1, MAX_ROUND))
-    assert one.phase is phase
-    return one
 
 
 def test_the_last_round_stops_the_order_safely() -> None:

@@ -169,7 +169,7 @@ def test_every_message_is_taken_or_refused(kind: Kind) -> None:
 
 
 def test_what_it_cannot_do_is_our_callers_mistake() -> None:
-    with pytest.raises(LocalError, match="orders multicasts"):
+    with pytest.raises(LocalError, match="order multicasts"):
         core(1).on_submit(Submission(payload=b"", target=2), 0)
     with pytest.raises(LocalError, match="no timer"):
         core(1).on_timer(Timer("tick"), 0)

@@ -191,8 +191,7 @@ def test_a_second_message_for_one_number_is_refused() -> None:
 def test_a_malformed_message_is_refused_before_anything_has_changed(member: int, wrong: Message) -> None:
     one = core(member)
     one.on_submit(Submission(payload=b"x"), 0)
-    with pytest.raises(RemoteError, match="MALFORMED"):
-        receive(one, wrong)
+    assert receive(one, wrong) == [Report(code=DropReason.MALFORMED, member=wrong.origin, value=len(wrong.payload))]
     assert delivered(receive(one, data(2, 1), data(2, 2))) == [1, 2]
     expected: Effect = Multicast(message=data(1, 3, b"x")) if member else Send(target=1, message=answer(2, 1))
     assert receive(one, answer(3, 1) if member else request(1, 1)) == [expected]
@@ -223,29 +222,8 @@ def test_a_number_far_away_costs_no_time() -> None:
     assert delivered(close(member).effects) == [2**64 - 1]
 
 
-@pytest.mark.parametrize("member", [0, 1])
-@pytest.mark.parametrize("phase", Phase)
-@pytest.mark.parametrize("kind", Kind, ids=lambda kind: str(kind.name))
-def test_every_phase_takes_or_refuses_every_message(phase: Phase, kind: Kind, member: int) -> None:
-    memory = b"\x00\x09" if phase is Phase.STOPPED else b""
-    own = {Kind.SEQUENCER_REQUEST, Kind.SEQUENCER_NUMBER, Kind.SEQUENCER_DATA} if phase is Phase.RUNNING else ()
-    for words in ((), (0,), (1,), (1, 2), (2**64 - 1,)):
-        for seq in (0, 1, 2**64 - 1):
-            for origin in MEMBERS:
-                one = core(member, replace_server=False, memory=memory)
-                assert one.phase is phase
-                message = Message(kind=kind, origin=origin, incarnation=1, seq=seq, words=words)
-                try:
-                    effects = one.on_message(message, origin, 0)
-                except RemoteError as error:
-                    assert error.reason is DropReason.MALFORMED
-                    continue
-                if kind not in own:
-                    assert effects == [Report(code=DropReason.UNEXPECTED, member=origin)]
-
-
 def test_what_it_cannot_do_is_our_callers_mistake() -> None:
-    with pytest.raises(LocalError, match="orders multicasts"):
+    with pytest.raises(LocalError, match="order multicasts"):
         core(1).on_submit(Submission(payload=b"", target=2), 0)
     with pytest.raises(LocalError, match="no timer"):
         core(1).on_timer(Timer("tick"), 0)

@@ -8,6 +8,7 @@ from unittest import mock
 
 from node.core import Core, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Timer
+from node.errors import DropReason
 from node.group.core import GroupCore
 from node.group.view import View
 from node.protocols.sequencer import SequencerCore, SequencerParameters
@@ -19,14 +20,15 @@ from node.wire import Kind, Message
 class HastySequencer(SequencerCore):
     """Delivers in the order of arrival: numbers are given, and not looked at."""
 
-    def _on_data(self, message: Message) -> list[Effect]:
-        effects = super()._on_data(message)
+    def _on_data(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        super()._on_data(message, now_ns, out)
         early = [self._buffered.pop(number) for number in sorted(self._buffered)]
         self._next = max([self._next, *(one.seq + 1 for one in early)])
-        return [*effects, *map(Deliver.of, early)]
+        out.extend(map(Deliver.of, early))
 
-    def _is_taken(self, number: int) -> bool:
-        return False
+    def _refusal(self, message: Message) -> DropReason | None:
+        reason = super()._refusal(message)
+        return None if reason is DropReason.DUPLICATE else reason
 
 
 def hasty_sequencer(membership: Membership, seed: int) -> Core:

@@ -11,11 +11,11 @@ from node.core import Closing, Membership, Submission
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, SetTimer, Timer, Undo
 from node.errors import DropReason, LocalError, RemoteError
 from node.parameters import from_mapping
+from node.protocols.base import Phase
 from node.protocols.timewarp.core import (
     LAST_TIMESTAMP,
     PROCESS,
     ROUND,
-    Phase,
     TimeWarpCore,
     TimeWarpParameters,
     TimeWarpReport,

@@ -1,0 +1,295 @@
+"""What the ordering cores of one view share.
+
+OrderCore checks each input and gives it to the core's tables: `_handlers` by kind of message, `_due` by timer. A kind
+without a handler, a stranger, and whatever `_refusal` names is refused with its reason before anything has changed.
+
+HistoryCore is for orders by communication history (Défago, Schiper, Urbán 2004): the numbers of each stream rise, and a
+message is delivered when something with its number or a later one has come from every awaited member. A member without
+data sends NULLs for that.
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from random import Random
+from typing import ClassVar, NamedTuple, TypeAlias
+
+from node.core import Closing, Membership, Submission, ViewCore
+from node.effects import Deliver, Effect, Multicast, Report, Timer
+from node.errors import DropReason, LocalError
+from node.protocols.prefix import Prefix, Walk
+from node.transport import Timers
+from node.wire import Flag, Kind, Message
+
+MILLISECOND = 1_000_000
+CONTROL = Flag.CONTROL.value
+DUMMY = Flag.DUMMY.value
+NULL = Timer("null")
+
+Handler: TypeAlias = Callable[[Message, int, list[Effect]], None]
+"""Takes a message, the time, and the effects so far. May raise RemoteError before it has changed anything."""
+
+
+class Phase(enum.StrEnum):
+    """EXHAUSTED: no number is left for a message of ours in this view."""
+
+    RUNNING = "running"
+    EXHAUSTED = "exhausted"
+
+
+class OrderCore(ViewCore):
+    """See the module's text."""
+
+    ordered_by: ClassVar[str]
+    """For the sentence about submissions to one member."""
+    last_timestamp: ClassVar[int | None] = None
+    """Cores with timestamps: the greatest one. None: `Submission.not_before` means nothing."""
+    returning: ClassVar[Collection[Kind]] = ()
+    """Kinds of ours that are handled when they come back from below; the others are handled when they are sent."""
+
+    def __init__(self, membership: Membership) -> None:
+        self._us = membership
+        self._me = membership.member
+        self._timers = Timers()
+        self._prefix = Prefix()
+        self._handlers: dict[Kind, Handler] = {}
+        self._due: dict[Timer, Callable[[int, list[Effect]], None]] = {}
+
+    def on_start(self, now_ns: int) -> list[Effect]:
+        return []
+
+    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
+        if not self.can_submit:
+            raise LocalError(f"member {self._me} takes no submission now: ask can_submit before")
+        if submission.target is not None:
+            raise LocalError(f"{self.ordered_by} order multicasts; send to one member through the layer below")
+        if self.last_timestamp is not None and not 0 <= submission.not_before < self.last_timestamp:
+            raise LocalError(f"{submission.not_before} is no timestamp that another can follow")
+        out: list[Effect] = []
+        self._submit(submission, now_ns, out)
+        return out
+
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        reason: DropReason | None = DropReason.UNEXPECTED
+        if self._is_possible(message, source):
+            if self._was_handled(message):
+                return []
+            reason = self._refusal(message)
+        if reason is not None:
+            return [Report.refusal(reason, message, source)]
+        out: list[Effect] = []
+        self._handlers[message.kind](message, now_ns, out)
+        self._after_message(now_ns, out)
+        return out
+
+    def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
+        if timer not in self._due:
+            raise LocalError(f"{timer} is no timer of this core")
+        out: list[Effect] = []
+        self._timers.fired(timer)
+        self._due[timer](now_ns, out)
+        return out
+
+    @abstractmethod
+    def _submit(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
+        """Send this; it has been checked."""
+
+    def _after_message(self, now_ns: int, out: list[Effect]) -> None:
+        """What follows from every message that was taken."""
+
+    def _refusal(self, message: Message) -> DropReason | None:
+        """Why this message, of a known kind and of a member, cannot come now; None: it is taken. Of a multicast this
+        depends on its stream alone, so all members refuse the same."""
+        return None
+
+    def _acceptable(
+        self, rest: Mapping[int, Sequence[Message]], refused: list[Effect] | None = None
+    ) -> Iterator[Message]:
+        """What `on_message` would take of a cut's rest: each message is judged when those before it were handled.
+        `refused`: takes the reports about the others."""
+        for source, messages in sorted(rest.items()):
+            for message in messages:
+                reason: DropReason | None = DropReason.UNEXPECTED
+                if self._is_possible(message, source):
+                    if self._was_handled(message):
+                        continue
+                    reason = self._refusal(message)
+                if reason is None:
+                    yield message
+                elif refused is not None:
+                    refused.append(Report.refusal(reason, message, source))
+
+    def _is_possible(self, message: Message, source: int) -> bool:
+        return message.kind in self._handlers and message.origin == source and source in self._us.members
+
+    def _was_handled(self, message: Message) -> bool:
+        """Ours, when it was sent."""
+        return message.origin == self._me and message.kind not in self.returning
+
+    def _data(self, kind: Kind, seq: int, submission: Submission, *words: int) -> Message:
+        """The message that carries a submission."""
+        return self._us.message(
+            kind,
+            seq=seq,
+            flags=submission.flags,
+            words=words,
+            inner=submission.inner,
+            payload=submission.payload,
+        )
+
+    def _settle(self, ordered: Iterable[Message], survivors: frozenset[int], dropped: int, out: list[Effect]) -> None:
+        """At the end of a view: deliver these, whose first word is that of a Prefix, in this order. A message that may
+        lack a cause is reported as `dropped`."""
+        walk = Walk(self._prefix, survivors)
+        for message in ordered:
+            if walk.admits(message.origin, message.words[0]):
+                walk.delivered(message.origin, message.seq)
+                out.append(Deliver.of(message))
+            else:
+                out.append(Report(code=dropped, member=message.origin, value=message.seq))
+
+
+class Place(NamedTuple):
+    """A message in the order; number and precedence differ between any two."""
+
+    number: int
+    precedence: int
+    message: Message
+
+
+class HistoryCore(OrderCore):
+    """See the module's text. `begin`: all numbers of this view are later. `awaited`: the members from which something
+    must come before a message is delivered."""
+
+    data_kind: ClassVar[Kind]
+    null_kind: ClassVar[Kind]
+    last_number: ClassVar[int]
+    exhausted: ClassVar[int]
+    dropped: ClassVar[int]
+    """Codes of reports."""
+
+    def __init__(
+        self, membership: Membership, *, awaited: Iterable[int], begin: int, null_after_ns: int, rng: Random
+    ) -> None:
+        super().__init__(membership)
+        self._phase = Phase.RUNNING
+        self._null_after_ns = null_after_ns
+        self._rng = rng
+        self._latest = dict.fromkeys(membership.members, begin)
+        """Of each member, the number up to which we have everything; ours: the last that we have sent."""
+        self._awaited = tuple(awaited)
+        self._buffer: list[Place] = []
+        """A heap of what is not delivered, ours included."""
+        self._outstanding = 0
+        """Of these, ours."""
+        self._wanted = begin
+        """The greatest number of others' data: they wait until we send it or a later one."""
+        self._handlers = {self.data_kind: self._on_data, self.null_kind: self._on_null}
+        self._due = {NULL: self._on_null_due}
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._buffer and not self._owes_null
+
+    @property
+    def phase(self) -> Phase:
+        return self._phase
+
+    @property
+    def buffered(self) -> int:
+        """Messages that wait for later numbers of others, ours included."""
+        return len(self._buffer)
+
+    def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
+        out: list[Effect] = []
+        for message in self._acceptable(rest, out):
+            self._take(message)
+        self._settle((place.message for place in sorted(self._buffer)), survivors, self.dropped, out)
+        self._buffer.clear()
+        return Closing(effects=tuple(out), memory=self._memory())
+
+    def _memory(self) -> bytes:
+        return b""
+
+    @abstractmethod
+    def _on_data(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        """Data of another member."""
+
+    def _on_null(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        self._deliver_after(self._take(message), out)
+
+    @abstractmethod
+    def _precedence(self, message: Message) -> int:
+        """Among equal numbers."""
+
+    @abstractmethod
+    def _send_null(self, now_ns: int, out: list[Effect]) -> None:
+        """It is owed."""
+
+    def _refusal(self, message: Message) -> DropReason | None:
+        # Data carries its sender's prefix (node/protocols/prefix.py).
+        is_formed = len(message.words) == (message.kind is self.data_kind)
+        is_next = self._latest[message.origin] < message.seq <= self.last_number
+        return None if is_formed and is_next else DropReason.MALFORMED
+
+    def _take(self, message: Message) -> int:
+        """The next one of its stream. Returns the number before it."""
+        before, self._latest[message.origin] = self._latest[message.origin], message.seq
+        if message.kind is self.data_kind:
+            self._wanted = max(self._wanted, message.seq)
+            self._push(message)
+        return before
+
+    def _push(self, message: Message) -> None:
+        self._outstanding += message.origin == self._me
+        heapq.heappush(self._buffer, Place(message.seq, self._precedence(message), message))
+
+    def _deliver_after(self, before: int, out: list[Effect]) -> None:
+        """A stream has moved on from `before`. If it did not block the head of the buffer, another one still does."""
+        if self._buffer and before < self._buffer[0].number:
+            self._deliver(out)
+
+    def _deliver(self, out: list[Effect]) -> None:
+        complete = min((self._latest[member] for member in self._awaited), default=self.last_number)
+        while self._buffer and self._buffer[0].number <= complete:
+            message = heapq.heappop(self._buffer).message
+            self._outstanding -= message.origin == self._me
+            self._prefix.delivered(message.origin, message.seq)
+            out.append(Deliver.of(message))
+
+    # Nulls.
+
+    @property
+    def _owes_null(self) -> bool:
+        return self._phase is Phase.RUNNING and self._wanted > self._latest[self._me]
+
+    def _arrange_null(self, now_ns: int, out: list[Effect]) -> None:
+        """Unless one is arranged, or what we have sent will do."""
+        if not self._owes_null or NULL in self._timers:
+            return
+        if self._null_after_ns == 0:
+            self._send_null(now_ns, out)
+        else:
+            self._arm_null(now_ns, out)
+
+    def _arm_null(self, now_ns: int, out: list[Effect]) -> None:
+        """A random part of the wait keeps members from answering all at once."""
+        wait_ns = self._rng.randint(self._null_after_ns // 2, self._null_after_ns)
+        self._timers.arm(NULL, now_ns + wait_ns, out)
+
+    def _on_null_due(self, now_ns: int, out: list[Effect]) -> None:
+        if self._owes_null:
+            self._send_null(now_ns, out)
+
+    def _multicast(self, message: Message, out: list[Effect]) -> None:
+        self._latest[self._me] = message.seq
+        out.append(Multicast(message=message))
+        if not self._owes_null:
+            self._timers.disarm(NULL, out)
+
+    def _enter_exhausted(self, number: int, out: list[Effect]) -> None:
+        self._phase = Phase.EXHAUSTED
+        out.append(Report(code=self.exhausted, member=self._me, value=number))
