@@ -49,7 +49,7 @@ from testbed.spec.faults import (
     Pause,
     Restart,
 )
-from testbed.spec.programs import require_world
+from testbed.spec.program import require_world
 from topologies.dump import dumps
 from topologies.formats.errors import InputError
 from topologies.formats.schema import RawBlock
