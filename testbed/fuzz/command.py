@@ -212,9 +212,8 @@ def _here(campaign: Campaign, jobs: int, console: Console) -> Tally:
 
 
 def _on_spark(campaign: Campaign, folder: Path, console: Console) -> Tally:
-    # Only here: without it the search needs neither Java nor Spark.
+    # Only here: it loads what starts Java and Spark, which no other search needs.
     from analysis.engine.session import open_session
-    from testbed.fuzz.command import hunt_on
 
     folder.mkdir(parents=True, exist_ok=True)
     with console.stage("spark", f"{campaign.count:,} seeds of {campaign.protocol}") as stage:
@@ -286,10 +285,6 @@ _COLUMNS = [
 
 def _row(protocol: str, seed: int) -> tuple[Any, ...]:
     """One seed, judged."""
-    # Imported where it runs: a worker that has it in its process already pays nothing.
-    from testbed.fuzz.draw import draw
-    from testbed.fuzz.judge import judge
-
     judged = judge(draw(protocol, seed))
     kind, sentence = (judged.failures[0].kind, judged.failures[0].sentence) if judged.failures else ("", "")
     coverage = [

@@ -17,8 +17,7 @@ from typing import Any, TypeGuard
 
 from node.registry import PROTOCOLS
 from testbed.fuzz import ranges
-from testbed.fuzz.fan_outs import Moment, moments, with_torn_fan_outs
-from testbed.fuzz.outages import outages, stretched
+from testbed.fuzz.outages import Moment, moments, outages, stretched, with_torn_fan_outs
 from testbed.fuzz.scenario import (
     ClockShift,
     Crash,

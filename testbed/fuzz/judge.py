@@ -24,12 +24,10 @@ from node.group.view import View
 from node.registry import PROTOCOLS
 from node.trace import EndReason, Event, ViewReason
 from node.wire import Kind
-from testbed.fuzz.coverage import Coverage, Watcher
+from testbed.fuzz.coverage import Coverage, Watcher, views_met
 from testbed.fuzz.draw import victims_of
-from testbed.fuzz.joiners import has_views, owed, owed_in_last_view
+from testbed.fuzz.joiners import breaches, has_views, owed, owed_in_last_view
 from testbed.fuzz.scenario import Crash, Scenario, experiment_of, names_of
-from testbed.fuzz.stages import breaches
-from testbed.fuzz.views import views_met
 from testbed.sim.simulation import START_NS, Ending, IncarnationRun, Simulation, simulate
 
 GROUP = 1

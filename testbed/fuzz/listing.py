@@ -10,11 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from testbed.fuzz.command import Hunted
-from testbed.fuzz.coverage import NO_MESSAGE, Coverage
+from testbed.fuzz.coverage import NO_MESSAGE, Coverage, Met
 from testbed.fuzz.explore import Exploration, Scope
 from testbed.fuzz.failure import Shown
 from testbed.fuzz.hunt import Tally
-from testbed.fuzz.views import Met
 
 CELL = 14
 """Columns for a phase, its margins included; longer names of phases are folded."""

@@ -6,9 +6,10 @@ that a reliable layer below it (a parameter block `reliable`) gets that layer's 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import TypeAlias
 
 from node.protocols.adaptive.candidates import CANDIDATES
 from node.registry import PROTOCOLS
@@ -17,6 +18,8 @@ from testbed.spec.raw import Parameter
 
 MILLISECOND = 1_000_000
 
+Choices: TypeAlias = "Mapping[str, Sequence[Parameter] | Choices]"
+"""Of each parameter the values that are equally likely, in the order in which they are drawn."""
 Parameters = dict[str, Parameter]
 
 DEFAULT_PATIENCE_NS = 10_000 * MILLISECOND
@@ -24,6 +27,78 @@ MOST_MEMBERS = 9
 """Of the groups that are drawn."""
 TRIES = 6
 """At least, within the group's patience, when all answers are lost."""
+
+
+def _ms(*values: float) -> tuple[int, ...]:
+    return tuple(round(value * MILLISECOND) for value in values)
+
+
+EITHER = (False, True)
+
+RELIABLE: Choices = {
+    "window": (4, 5, 8, 64),
+    "burst": (1, 2, 64),
+    "heartbeat_ns": _ms(10, 30, 50),
+    "heartbeat_per_member_ns": _ms(0, 5),
+    "announce_ns": _ms(2, 10, 30),
+    "nack_delay_ns": _ms(1, 3, 10),
+    "acknowledge_ns": _ms(1, 5, 10),
+    "retry_least_ns": _ms(12, 20, 40),
+    "retry_first_ns": _ms(50, 100),
+    "retry_most_ns": _ms(100, 500, 1000),
+    "suspect_after_ns": _ms(1200, 3000),
+}
+SEQUENCER: Choices = {"outstanding": (1, 2, 4, 64)}
+TIMESTAMPS: Choices = {
+    "clock": ("logical", "physical", "synchronised"),
+    "mu_ns": (0, LEAST_TRAVEL_NS),  # no frame of the simulator takes less
+}
+ALLACK: Choices = {"null_after_ns": _ms(0, 2, 20), "ahead": (True, True, False), "outstanding": (1, 2, 8, 64)}
+DISTRIBUTIONS: Choices = {  # windows that close while messages are under way, ones that change with every noise
+    "window_ns": _ms(20, 100, 1000),
+    "threshold": (0, 50, 300),
+    "sub_window_ns": _ms(5, 20, 200),
+    "dummy_after_ns": _ms(1, 5, 20),
+    "ahead": EITHER,
+    "draws": ("random", "smooth"),
+    "outstanding": (1, 2, 64),
+}
+ATOP: Choices = {**DISTRIBUTIONS, "least_dummies": (0, 1, 3)}
+_CHOICES: Mapping[str, Choices] = {
+    "sequencer": SEQUENCER,
+    "lamport": {
+        **TIMESTAMPS,
+        "tie": ("member", "fair"),
+        "null_after_ns": _ms(0, 2, 20),
+        "report_clock": EITHER,
+    },
+    "allack": ALLACK,
+    "atop": ATOP,
+    # Numbers that are left over at once, or hardly ever before the next distribution.
+    "atop_mbs": {**DISTRIBUTIONS, "dm_ns": _ms(0, 1, 10, 500)},
+    "abcast": {"outstanding": (1, 2, 8, 64), "report_costs": EITHER},
+    # PB or BB for all, or each for some; groups in which all must have stored what is delivered.
+    "amoeba": {"large_bytes": (0, 40, 100_000), "resilience": (1, 1, 2, 5), "outstanding": (1, 2, 8, 64)},
+    # Few objects, so that calls overlap; logs of both kinds of broadcast; patience as long as that of the group.
+    "objects": {
+        "spaces": (1, 2, 3),
+        "objects_per_space": (1, 2),
+        "outstanding": (1, 4, 64),
+        "patience_ns": _ms(4000, 10_000),
+        "vote_ns": _ms(3500, 4000),
+        "retry_ns": _ms(10, 50),
+        "amoeba": {"large_bytes": (0, 200, 1024), "outstanding": (1, 4, 64)},
+        "load": {"atomic_permille": (0, 150, 500), "listed_permille": (0, 400), "members": (2, 4, 8)},
+    },
+    "mutex": {
+        **TIMESTAMPS,
+        "acknowledge": ("always", "when_needed"),
+        "hold_ns": _ms(0, 1, 5, 30),
+        "outstanding": (1, 2, 64),
+        "initially_granted": EITHER,
+    },
+}
+_BY_PARTITION = frozenset({"objects"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +111,7 @@ class Drawn:
 
 def draw_parameters(protocol: str, rng: Random) -> Drawn:
     """Everything follows from the generator."""
-    draw = _RANGES.get(protocol)
-    parameters = draw(rng) if draw is not None else {}
+    parameters = _DRAWS[protocol](rng) if protocol in _DRAWS else _one_of(_CHOICES.get(protocol, {}), rng)
     patience_ns = DEFAULT_PATIENCE_NS
     if protocol == "reliable":
         parameters = reliable(rng)
@@ -56,22 +130,15 @@ def stands_by_partition(protocol: str) -> bool:
     return protocol in _BY_PARTITION
 
 
+def _one_of(choices: Choices, rng: Random) -> Parameters:
+    return {
+        name: _one_of(values, rng) if isinstance(values, Mapping) else rng.choice(values)
+        for name, values in choices.items()
+    }
+
+
 def reliable(rng: Random) -> Parameters:
-    return _with_several_tries(
-        {
-            "window": rng.choice((4, 5, 8, 64)),
-            "burst": rng.choice((1, 2, 64)),
-            "heartbeat_ns": rng.choice((10, 30, 50)) * MILLISECOND,
-            "heartbeat_per_member_ns": rng.choice((0, 5)) * MILLISECOND,
-            "announce_ns": rng.choice((2, 10, 30)) * MILLISECOND,
-            "nack_delay_ns": rng.choice((1, 3, 10)) * MILLISECOND,
-            "acknowledge_ns": rng.choice((1, 5, 10)) * MILLISECOND,
-            "retry_least_ns": rng.choice((12, 20, 40)) * MILLISECOND,
-            "retry_first_ns": rng.choice((50, 100)) * MILLISECOND,
-            "retry_most_ns": rng.choice((100, 500, 1000)) * MILLISECOND,
-            "suspect_after_ns": rng.choice((1200, 3000)) * MILLISECOND,
-        }
-    )
+    return _with_several_tries(_one_of(RELIABLE, rng))
 
 
 def _with_several_tries(parameters: Parameters) -> Parameters:
@@ -82,30 +149,25 @@ def _with_several_tries(parameters: Parameters) -> Parameters:
     return parameters | {"retry_most_ns": min(retry_ns, longest_ns)}
 
 
-def _sequencer(rng: Random) -> Parameters:
-    return {"outstanding": rng.choice((1, 2, 4, 64))}
-
-
 def _co(rng: Random) -> Parameters:
     """Of CO and of LO alike. The smallest buffers hold one message of each member of the largest group."""
     longest_bytes = rng.choice((100, 1400))
-    return _with_several_tries(
-        {
-            "window": rng.choice((1, 2, 5, 64)),
-            "longest_bytes": longest_bytes,
-            "buffer_bytes": rng.choice((MOST_MEMBERS * longest_bytes, 4 * MOST_MEMBERS * longest_bytes, 16 << 20)),
-            "state_ns": rng.choice((2, 5, 20)) * MILLISECOND,
-            "state_per_member_ns": rng.choice((0, 1)) * MILLISECOND,
-            "spread_ns": rng.choice((0, 1)) * MILLISECOND,
-            "ret_delay_ns": rng.choice((1, 2, 10)) * MILLISECOND,
-            "ret_per_member_ns": rng.choice((0, 50_000)),
-            "retry_least_ns": rng.choice((12, 20, 40)) * MILLISECOND,
-            "retry_first_ns": rng.choice((50, 100)) * MILLISECOND,
-            "retry_most_ns": rng.choice((100, 500, 1000)) * MILLISECOND,
-            "burst": rng.choice((1, 2, 64)),
-            "suspect_after_ns": rng.choice((1_200, 2_500, 10_000)) * MILLISECOND,
-        }
-    )
+    least_bytes = MOST_MEMBERS * longest_bytes
+    choices: Choices = {
+        "window": (1, 2, 5, 64),
+        "buffer_bytes": (least_bytes, 4 * least_bytes, 16 << 20),
+        "state_ns": _ms(2, 5, 20),
+        "state_per_member_ns": _ms(0, 1),
+        "spread_ns": _ms(0, 1),
+        "ret_delay_ns": _ms(1, 2, 10),
+        "ret_per_member_ns": (0, 50_000),
+        "retry_least_ns": _ms(12, 20, 40),
+        "retry_first_ns": _ms(50, 100),
+        "retry_most_ns": _ms(100, 500, 1000),
+        "burst": (1, 2, 64),
+        "suspect_after_ns": _ms(1_200, 2_500, 10_000),
+    }
+    return _with_several_tries({"longest_bytes": longest_bytes, **_one_of(choices, rng)})
 
 
 def _co_strictly_or_not(rng: Random) -> Parameters:
@@ -114,78 +176,26 @@ def _co_strictly_or_not(rng: Random) -> Parameters:
     return _co(rng) | {"acceptance": acceptance, "trace_stages": acceptance == "strict"}
 
 
-def _lamport(rng: Random) -> Parameters:
-    return _timestamps(rng) | {
-        "tie": rng.choice(("member", "fair")),
-        "null_after_ns": rng.choice((0, 2, 20)) * MILLISECOND,
-        "report_clock": rng.choice((False, True)),
-    }
-
-
-def _allack(rng: Random) -> Parameters:
-    return {
-        "null_after_ns": rng.choice((0, 2, 20)) * MILLISECOND,
-        "ahead": rng.choice((True, True, False)),
-        "outstanding": rng.choice((1, 2, 8, 64)),
-    }
-
-
-def _atop(rng: Random) -> Parameters:
-    """Windows that close while messages are under way, distributions that change with every noise."""
-    return _distributions(rng) | {"least_dummies": rng.choice((0, 1, 3))}
-
-
-def _atop_mbs(rng: Random) -> Parameters:
-    """Numbers that are left over at once, or hardly ever before the next distribution."""
-    return _distributions(rng) | {"dm_ns": rng.choice((0, 1, 10, 500)) * MILLISECOND}
-
-
-def _distributions(rng: Random) -> Parameters:
-    return {
-        "window_ns": rng.choice((20, 100, 1000)) * MILLISECOND,
-        "threshold": rng.choice((0, 50, 300)),
-        "sub_window_ns": rng.choice((5, 20, 200)) * MILLISECOND,
-        "dummy_after_ns": rng.choice((1, 5, 20)) * MILLISECOND,
-        "ahead": rng.choice((False, True)),
-        "draws": rng.choice(("random", "smooth")),
-        "outstanding": rng.choice((1, 2, 64)),
-    }
-
-
-def _abcast(rng: Random) -> Parameters:
-    return {"outstanding": rng.choice((1, 2, 8, 64)), "report_costs": rng.choice((False, True))}
-
-
-def _amoeba(rng: Random) -> Parameters:
-    """PB or BB for all, or each for some; groups in which all must have stored what is delivered."""
-    return {
-        "large_bytes": rng.choice((0, 40, 100_000)),
-        "resilience": rng.choice((1, 1, 2, 5)),
-        "outstanding": rng.choice((1, 2, 8, 64)),
-    }
-
-
 def _timewarp(rng: Random) -> Parameters:
     """Processors that lag behind the network and ones that do not, and little room for what is open."""
-    return {
-        "cancellation": rng.choice(("aggressive", "lazy")),
-        "gvt_every_ns": rng.choice((1, 5, 20, 100)) * MILLISECOND,
-        "most_open": rng.choice((1, 4, 16, 256)),
-        "most_tries": rng.choice((0, 1, 3)),
-        "service": _service(rng),
+    choices: Choices = {
+        "cancellation": ("aggressive", "lazy"),
+        "gvt_every_ns": _ms(1, 5, 20, 100),
+        "most_open": (1, 4, 16, 256),
+        "most_tries": (0, 1, 3),
     }
+    return _one_of(choices, rng) | {"service": _service(rng)}
 
 
 def _service(rng: Random) -> Parameters:
     """Follow-ups have follow-ups: more than half would let one message keep a group busy for long."""
-    return {
-        "application": rng.choice(("none", "counter", "transactions")),
-        "processing_ns": rng.choice((0, 0, MILLISECOND // 5, MILLISECOND, 5 * MILLISECOND)),
-        "follow_up_permille": rng.choice((0, 0, 100, 500)),
-        "save_every": rng.choice((1, 2, 7)),
-        "report_costs": rng.random() < 0.3,
-        "report_state": rng.random() < 0.7,
+    choices: Choices = {
+        "application": ("none", "counter", "transactions"),
+        "processing_ns": _ms(0, 0, 0.2, 1, 5),
+        "follow_up_permille": (0, 0, 100, 500),
+        "save_every": (1, 2, 7),
     }
+    return _one_of(choices, rng) | {"report_costs": rng.random() < 0.3, "report_state": rng.random() < 0.7}
 
 
 def _adaptive(rng: Random) -> Parameters:
@@ -193,53 +203,19 @@ def _adaptive(rng: Random) -> Parameters:
     names = rng.sample(sorted(CANDIDATES), rng.choice((2, 2, 3, len(CANDIDATES))))
     timewarp = _timewarp(rng)
     service = timewarp.pop("service")
-    return {
-        "candidates": ", ".join(names),
-        "first": rng.choice(("", *names)),
-        "force_every_ns": rng.choice((2, 10, 50, 300, 0)) * MILLISECOND,
-        "dwell_ns": rng.choice((0, 0, 20)) * MILLISECOND,
-        "estimate_every_ns": rng.choice((0, 10, 100)) * MILLISECOND,
-        "probe_every_ns": rng.choice((0, 20, 100)) * MILLISECOND,
-        "margin_permille": rng.choice((0, 100)),
-        "service": service,
-        "timewarp": timewarp,
-        "abcast": {"outstanding": rng.choice((1, 2, 8, 64))},
-        "allack": _allack(rng),
-        "atop": _atop(rng),
-        "sequencer": _sequencer(rng),
+    choices: Choices = {
+        "first": ("", *names),
+        "force_every_ns": _ms(2, 10, 50, 300, 0),
+        "dwell_ns": _ms(0, 0, 20),
+        "estimate_every_ns": _ms(0, 10, 100),
+        "probe_every_ns": _ms(0, 20, 100),
+        "margin_permille": (0, 100),
+        "abcast": {"outstanding": (1, 2, 8, 64)},
+        "allack": ALLACK,
+        "atop": ATOP,
+        "sequencer": SEQUENCER,
     }
-
-
-def _objects(rng: Random) -> Parameters:
-    """Few objects, so that calls overlap; logs of both kinds of broadcast; patience as long as that of the group."""
-    return {
-        "spaces": rng.choice((1, 2, 3)),
-        "objects_per_space": rng.choice((1, 2)),
-        "outstanding": rng.choice((1, 4, 64)),
-        "patience_ns": rng.choice((4000, 10_000)) * MILLISECOND,
-        "vote_ns": rng.choice((3500, 4000)) * MILLISECOND,
-        "retry_ns": rng.choice((10, 50)) * MILLISECOND,
-        "amoeba": {"large_bytes": rng.choice((0, 200, 1024)), "outstanding": rng.choice((1, 4, 64))},
-        "load": {
-            "atomic_permille": rng.choice((0, 150, 500)),
-            "listed_permille": rng.choice((0, 400)),
-            "members": rng.choice((2, 4, 8)),
-        },
-    }
-
-
-def _mutex(rng: Random) -> Parameters:
-    return _timestamps(rng) | {
-        "acknowledge": rng.choice(("always", "when_needed")),
-        "hold_ns": rng.choice((0, 1, 5, 30)) * MILLISECOND,
-        "outstanding": rng.choice((1, 2, 64)),
-        "initially_granted": rng.choice((False, True)),
-    }
-
-
-def _timestamps(rng: Random) -> Parameters:
-    """`mu_ns`: no frame of the simulator takes less."""
-    return {"clock": rng.choice(("logical", "physical", "synchronised")), "mu_ns": rng.choice((0, LEAST_TRAVEL_NS))}
+    return {"candidates": ", ".join(names), **_one_of(choices, rng), "service": service, "timewarp": timewarp}
 
 
 def _patience(parameters: Parameters) -> int:
@@ -248,19 +224,9 @@ def _patience(parameters: Parameters) -> int:
     return found
 
 
-_RANGES: dict[str, Callable[[Random], Parameters]] = {
-    "sequencer": _sequencer,
+_DRAWS: Mapping[str, Callable[[Random], Parameters]] = {
     "co": _co_strictly_or_not,
     "lo": _co,
-    "lamport": _lamport,
-    "allack": _allack,
-    "atop": _atop,
-    "atop_mbs": _atop_mbs,
-    "abcast": _abcast,
-    "amoeba": _amoeba,
     "timewarp": _timewarp,
-    "mutex": _mutex,
-    "objects": _objects,
     "adaptive": _adaptive,
 }
-_BY_PARTITION = frozenset({"objects"})

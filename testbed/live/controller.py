@@ -35,7 +35,7 @@ from testbed.spec import faults
 from testbed.spec.experiment import World
 from testbed.spec.faults import Cut, Fault, Heal, NodeFault
 from testbed.spec.plans import NODE_FAULTS
-from testbed.spec.programs import require_world
+from testbed.spec.program import require_world
 from topologies.dump import dumps
 from topologies.formats.errors import InputError
 from topologies.formats.schema import RawBlock

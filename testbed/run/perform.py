@@ -17,7 +17,7 @@ from testbed.run.program import require_runnable, unlimited, without_limits
 from testbed.run.store import StoreError
 from testbed.spec import experiment as spec
 from testbed.spec.experiment import Experiment, KernelOption, World
-from testbed.spec.programs import require_world
+from testbed.spec.program import require_world
 from testbed.spec.rate_churn import reseeded
 from testbed.spec.raw import MAX_SEED
 from topologies.formats.errors import InputError

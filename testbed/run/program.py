@@ -22,8 +22,7 @@ from pathlib import Path
 from netem.errors import FabricError
 from netem.runtimes.base import FOREIGN_PATH, NodeHandle, Program
 from netem.runtimes.cgroups import reason_against
-from testbed.spec.program import Place, ProgramChoice
-from testbed.spec.programs import require_world
+from testbed.spec.program import Place, ProgramChoice, require_world
 from testbed.spec.raw import World
 from testbed.spec.values import Experiment
 from topologies.formats.errors import InputError

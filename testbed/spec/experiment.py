@@ -19,7 +19,7 @@ import yaml
 
 from testbed.paths import EXPERIMENTS
 from testbed.spec import parts as spec_parts
-from testbed.spec import programs as spec_program
+from testbed.spec import program as spec_program
 from testbed.spec import rate_churn as rate_churn
 from testbed.spec import sweeps as spec_sweep
 from testbed.spec.parts import ProtocolEntry

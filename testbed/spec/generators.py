@@ -14,7 +14,7 @@ from random import Random
 
 from testbed.spec.faults import Changes, Crash, Pause
 from testbed.spec.plans import ConditionPlan, CutPlan, Layer, NodePlan, Plan
-from testbed.spec.raw_faults import ChaosKind
+from testbed.spec.raw import ChaosKind
 from topologies.model import Direction, NodeName
 
 MAX_INTERVALS = 20_000

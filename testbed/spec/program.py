@@ -15,15 +15,21 @@ whatever else has braces stays as it is. Pure: nothing here touches a file or a 
 
 from __future__ import annotations
 
+import posixpath
 import re
+import shlex
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from analysis.checks.properties import Property
 from netem.runtimes.cgroups import Limits
+from testbed.spec.raw import GRACE_NS, READY_WITHIN_NS, RawExperiment, RawFrom, RawProgram, RawReady, RawStop, World
 from topologies.formats.errors import did_you_mean
-from topologies.model import TRACE_PORT, Node, NodeName, Topology
+from topologies.formats.units import shown
+from topologies.formats.yaml_source import Document, KeyPath
+from topologies.model import TRACE_PORT, Node, NodeName, SelectError, Topology, select
 
 NODE_WORDS = ("name", "host", "ip", "index", "number", "partition")
 """Those that mean each one's inside {each …}."""
@@ -196,3 +202,209 @@ def _filler(values: Mapping[str, str]) -> Callable[[re.Match[str]], str]:
 def by_program(programs: Mapping[NodeName, ProgramChoice]) -> Sequence[ProgramChoice]:
     """Each program once, in the order of its first node."""
     return list({program.nodes: program for program in programs.values()}.values())
+
+
+MAX_NAME = 200
+"""Of a file."""
+
+ENDINGS = ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "KILL")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_RESERVED = ("/", "/proc", "/sys", "/dev", "/dev/shm")  # noqa: S108  # the node has them anyhow
+
+
+def programs(
+    raw: RawExperiment, topology: Topology, document: Document, folder: Path | None
+) -> Mapping[NodeName, ProgramChoice]:
+    """What each node runs that does not run ours, in member order."""
+    chosen: dict[NodeName, tuple[RawProgram, KeyPath]] = {}
+    for position, block in enumerate(raw.program):
+        at = document.item(("program",), position)
+        for name in _selected(topology, block, document, at):
+            if name in chosen:
+                raise document.error((*at, "nodes"), f"{name} stands in two programs; a node can run one")
+            chosen[name] = (block, at)
+    made = {at: _choice(block, topology, document, at, folder) for block, at in chosen.values()}
+    found = {node.name: made[chosen[node.name][1]] for node in topology.nodes() if node.name in chosen}
+    if raw.image is not None and not raw.image.strip():
+        raise document.error(("image",), "expected the name of an image")
+    if sentence := require_world(raw.world, found, raw.image):
+        raise document.error(("world",), sentence)
+    return found
+
+
+def require_world(world: World, programs: Mapping[NodeName, ProgramChoice], image: str | None = None) -> str:
+    """Why these programs, and nodes in this image, cannot run in this world, as a sentence; empty: they can."""
+    if world is World.SIM and programs:
+        return "a program of your own cannot run in the simulated world: take netns or docker"
+    images = [name for name in (image, *(program.image for program in programs.values())) if name is not None]
+    if world is World.NETNS and images:
+        return f"the image {images[0]} needs the world docker; netns runs what this machine has"
+    if world is World.SIM and images:
+        return f"the image {images[0]} needs the world docker; the simulated world has no containers"
+    return ""
+
+
+def _choice(
+    block: RawProgram, topology: Topology, document: Document, at: KeyPath, folder: Path | None
+) -> ProgramChoice:
+    if block.image is not None and not block.image.strip():
+        raise document.error((*at, "image"), "expected the name of an image")
+    private = _private(block, document, at)
+    promises = _promises(block, document, at)
+    if block.member is False and promises:
+        raise document.error((*at, "member"), "a program that promises something is a member; leave member out")
+    choice = ProgramChoice(
+        command=_command(block, document, at),
+        nodes=tuple(_selected(topology, block, document, at)),
+        image=block.image,
+        environment=_environment(block, document, at),
+        files=_files(block, private, document, at, folder),
+        private=private,
+        keep=block.keep,
+        ready=_ready(block.ready, document, (*at, "ready")),
+        stop_signal=_signal(block.stop, document, (*at, "stop", "signal")),
+        grace_ns=GRACE_NS if block.stop is None else block.stop.grace,
+        cues=block.cues,
+        may_end=block.may_end,
+        is_member=bool(promises) or (block.member if block.member is not None else False),
+        promises=promises,
+        limits=_limits(block),
+    )
+    _try_placeholders(choice, topology, document, at)
+    return choice
+
+
+def _selected(topology: Topology, block: RawProgram, document: Document, at: KeyPath) -> list[NodeName]:
+    try:
+        return [node.name for node in select(topology, block.nodes)]
+    except SelectError as error:
+        raise document.error((*at, "nodes"), str(error)) from None
+
+
+def _command(block: RawProgram, document: Document, at: KeyPath) -> tuple[str, ...]:
+    if block.command is None:
+        if block.image is None:
+            raise document.error(at, "the key command is missing: the program and its arguments")
+        return ()
+    try:
+        words = shlex.split(block.command) if isinstance(block.command, str) else list(block.command)
+    except ValueError as error:
+        raise document.error((*at, "command"), f"cannot be split as a shell does ({error}); give a list") from None
+    if not words or not words[0].strip():
+        raise document.error((*at, "command"), "expected a program and its arguments, got nothing")
+    if any("\0" in word for word in words):
+        raise document.error((*at, "command"), "a command cannot have a null character")
+    return tuple(words)
+
+
+def _environment(block: RawProgram, document: Document, at: KeyPath) -> Mapping[str, str]:
+    for name in block.environment:
+        if not _VARIABLE.fullmatch(name):
+            raise document.error((*at, "environment", name), f"{shown(name)} cannot be the name of a variable")
+        if name.startswith("ORDERBED_"):
+            raise document.error((*at, "environment", name), "variables that begin with ORDERBED_ are ours to set")
+    return dict(block.environment)
+
+
+def _files(
+    block: RawProgram, private: tuple[str, ...], document: Document, at: KeyPath, folder: Path | None
+) -> Mapping[str, str | Path]:
+    found: dict[str, str | Path] = {}
+    for name, given in block.files.items():
+        key = (*at, "files", name)
+        _check_name(name, private, document, key)
+        if any(name.startswith(f"{other}/") or other.startswith(f"{name}/") for other in found):
+            raise document.error(key, f"{shown(name)} is a file and a directory at once")
+        found[name] = _copied(given, folder, document, (*key, "from")) if isinstance(given, RawFrom) else given
+    return found
+
+
+def _check_name(name: str, private: tuple[str, ...], document: Document, key: KeyPath) -> None:
+    """A file stays in the node's directory, or in one of its private ones."""
+    parts = PurePosixPath(name).parts
+    if not parts or len(name) > MAX_NAME or "\0" in name or posixpath.normpath(name) != name or name == ".":
+        raise document.error(key, f"{shown(name)} cannot be the name of a file, such as conf/etcd.yaml")
+    if ".." in parts:
+        raise document.error(key, f"{shown(name)} leaves the node's directory; name a file within it")
+    if name.startswith("/") and not any(name.startswith(f"{place}/") for place in private):
+        within = " or ".join(private) or "none"
+        raise document.error(key, f"{shown(name)} is absolute and in no private directory of the program ({within})")
+
+
+def _copied(given: RawFrom, folder: Path | None, document: Document, key: KeyPath) -> Path:
+    path = (folder or Path()) / given.from_
+    try:
+        # A pipe would make us wait before anything has started, and a device has no end.
+        if path.exists() and not path.is_file():
+            raise document.error(key, f"{path} is no regular file")
+        with path.open("rb"):
+            return path.resolve()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise document.error(key, f"{path} cannot be read ({reason})") from None
+
+
+def _private(block: RawProgram, document: Document, at: KeyPath) -> tuple[str, ...]:
+    for position, place in enumerate(block.private):
+        key = document.item((*at, "private"), position)
+        if not place.startswith("/") or posixpath.normpath(place) != place or place.startswith("//") or ":" in place:
+            raise document.error(key, f"expected an absolute directory such as /var/lib/etcd, got {shown(place)}")
+        if place in _RESERVED or place.startswith(("/proc/", "/sys/")):
+            raise document.error(key, f"{place} cannot be a private directory")
+        if any(place == other or place.startswith(f"{other}/") for other in block.private[:position]):
+            raise document.error(key, f"{place} lies in another private directory; leave it out")
+    return tuple(block.private)
+
+
+def _ready(block: RawReady | None, document: Document, at: KeyPath) -> Ready:
+    if block is None:
+        return Ready(within_ns=READY_WITHIN_NS)
+    given = [name for name in ("port", "line", "after") if getattr(block, name) is not None]
+    if len(given) != 1:
+        asked = " and ".join(given) or "none of them"
+        raise document.error(at, f"expected one of port, line and after, got {asked}")
+    if block.line is not None:
+        try:
+            re.compile(block.line)
+        except re.error as error:
+            raise document.error((*at, "line"), f"{shown(block.line)} is no regular expression ({error})") from None
+    return Ready(port=block.port, line=block.line, after_ns=block.after, within_ns=block.within)
+
+
+def _signal(stop: RawStop | None, document: Document, at: KeyPath) -> signal.Signals:
+    name = "TERM" if stop is None else stop.signal
+    plain = name.removeprefix("SIG")
+    if plain not in ENDINGS:
+        raise document.error(at, f"expected one of {', '.join(ENDINGS)}, got {shown(name)}")
+    return signal.Signals[f"SIG{plain}"]
+
+
+def _promises(block: RawProgram, document: Document, at: KeyPath) -> tuple[str, ...]:
+    known = [kind.value for kind in Property]
+    for position, promise in enumerate(block.promises):
+        if promise not in known:
+            key = document.item((*at, "promises"), position)
+            hint = did_you_mean(promise, known) or f"; there are {', '.join(known)}"
+            raise document.error(key, f"no property is called {shown(promise)}{hint}")
+    return tuple(dict.fromkeys(block.promises))
+
+
+def _limits(block: RawProgram) -> Limits | None:
+    if block.limits is None:
+        return None
+    return Limits(
+        memory_bytes=block.limits.memory, processes=block.limits.processes, cpu_ratio=block.limits.cpus
+    )  # fmt: skip
+
+
+def _try_placeholders(choice: ProgramChoice, topology: Topology, document: Document, at: KeyPath) -> None:
+    node = topology.node(choice.nodes[0])
+    place = Place(topology=topology, node=node, program=choice, directory=Path("/"))
+    parts: list[tuple[KeyPath, str]] = [((*at, "command"), word) for word in choice.command]
+    parts += [((*at, "environment", name), value) for name, value in choice.environment.items()]
+    parts += [((*at, "files", name), text) for name, text in choice.files.items() if isinstance(text, str)]
+    for key, text in parts:
+        try:
+            place.fill(text)
+        except PlaceholderError as error:
+            raise document.error(key, str(error)) from None

@@ -26,14 +26,14 @@ from testbed.spec.plans import (
     Strike,
     Timeline,
 )
-from testbed.spec.raw import RawExperiment
-from testbed.spec.raw_faults import (
+from testbed.spec.raw import (
     ChaosKind,
     CutShape,
     FaultDirection,
     RawChaos,
     RawChurn,
     RawCut,
+    RawExperiment,
     RawFault,
     RawFlap,
     RawImpair,

@@ -9,8 +9,8 @@ import pytest
 
 from node.wire import Kind, Message
 from testbed.fuzz.draw import draw
-from testbed.fuzz.fan_outs import fan_outs
 from testbed.fuzz.judge import judge
+from testbed.fuzz.outages import fan_outs
 from testbed.fuzz.scenario import Crash, Freeze, OneWayCut, Scenario, experiment_of
 from testbed.sim.network import Datagram
 from testbed.sim.simulation import START_NS, simulate

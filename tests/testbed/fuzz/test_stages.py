@@ -10,8 +10,8 @@ import pytest
 from node.protocols.co.state import CoState, Pdu
 from node.trace import Event, Notice
 from testbed.fuzz.draw import draw
+from testbed.fuzz.joiners import breaches
 from testbed.fuzz.judge import Failure, judge
-from testbed.fuzz.stages import breaches
 from testbed.sim.member import IncarnationRun
 
 NAMES = {0: "a", 1: "b"}

@@ -9,12 +9,11 @@ from rich.console import Console
 from rich.table import Table
 
 from node.trace import Event, ViewReason
-from testbed.fuzz.coverage import Coverage, from_rows
+from testbed.fuzz.coverage import Coverage, Freeze, IncarnationId, Met, from_rows, views_met
 from testbed.fuzz.draw import draw
 from testbed.fuzz.judge import judge
 from testbed.fuzz.listing import coverage_tables, views_table
 from testbed.fuzz.scenario import Crash, Member, Scenario, Segment
-from testbed.fuzz.views import Freeze, IncarnationId, Met, views_met
 from testbed.sim.member import IncarnationRun
 
 Row = tuple[int, int, int, int, int, int, int, int, int]

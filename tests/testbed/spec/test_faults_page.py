@@ -9,7 +9,7 @@ import pytest
 
 from node.registry import PROTOCOLS
 from testbed.spec import experiment as spec
-from testbed.spec.raw_faults import RawFault
+from testbed.spec.raw import RawFault
 from topologies.formats.yaml_source import reads
 
 PAGE = (Path(__file__).parents[3] / "docs" / "faults.md").read_text(encoding="utf-8")

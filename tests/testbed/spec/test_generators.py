@@ -12,8 +12,7 @@ from node.registry import PROTOCOLS
 from testbed.spec import experiment as spec
 from testbed.spec.faults import ClockShift, Crash, Cut, Deaf, Fault, Heal, Impair, Pause, Recover, Restart, Slow
 from testbed.spec.rate_churn import reseeded
-from testbed.spec.raw import RawExperiment
-from testbed.spec.raw_faults import ChaosKind
+from testbed.spec.raw import ChaosKind, RawExperiment
 from testbed.spec.timeline import timeline
 from topologies import shapes
 from topologies.formats.errors import InputError
