@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from analysis.checks.linear import check_incarnations
 from analysis.checks.properties import Incarnation, Property, Verdict
 from node.core import Core, Membership
 from node.registry import PROTOCOLS
-from testbed.fuzz.judge import LINGER_NS, has_lost_quorum
+from node.trace import Event
+from testbed.fuzz.judge import LINGER_NS, has_lost_quorum, is_expelled
 from testbed.sim.simulation import Ending, simulate
 from testbed.spec.experiment import load
 
@@ -42,6 +44,14 @@ def test_a_world_that_once_failed_keeps_every_promise(path: Path) -> None:
     assert [
         incarnation.member for incarnation in drained if cores[incarnation.member, incarnation.incarnation].buffered
     ] == []
+    shown = path.read_text(encoding="utf-8")
+    given_up = {int(member) for member in re.findall(r"^#   expelled: member (\d+)", shown, re.MULTILINE)}
+    assert [one.member for one in simulation.incarnations if one.member in given_up and is_expelled(one)] == []
+    if "#   silence: " in shown:
+        assert simulation.phases.drained_ns is not None
+        rest_ns = simulation.phases.drained_ns + LINGER_NS // 2
+        rows = [row for one in simulation.incarnations for row in one.records]
+        assert [row for row in rows if row[0] == Event.VIEW and row[6] > rest_ns] == [], "a view begins at rest"
     if not has_lost_quorum(simulation):
         assert Ending.CUT_SHORT not in {incarnation.ending for incarnation in simulation.incarnations}
         assert [kind for kind, finding in findings.items() if finding.verdict is Verdict.UNKNOWN] == []
