@@ -8,11 +8,13 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from netem.kernel.supervised import ExecRequest
 from netem.runtimes.cgroups import Limits
 from topologies.model import Node
+
+if TYPE_CHECKING:  # the world sim needs the values here, and no kernel
+    from netem.kernel.supervised import ExecRequest
 
 FOREIGN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Where programs of others are looked for that have no PATH of their own."""

@@ -49,7 +49,7 @@ def loaded(scenario: Scenario) -> Experiment:
 def test_the_file_of_a_scenario_loads_to_its_experiment(protocol: str, seed: int) -> None:
     scenario = draw(protocol, seed)
     given_, read = experiment_of(scenario), loaded(scenario)
-    assert replace(read, text="", topology_text="", document=given_.document) == given_
+    assert replace(read, text="", document=given_.document) == given_
 
 
 @settings(max_examples=50)
