@@ -175,6 +175,7 @@ _FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "colour": svg.colour_of,
     "cost_rate": words.cost_rate,
     "count": words.count,
+    "kind_class": lambda kind: svg.kind_class(str(kind)),
     "latency_around": lambda fault: report_rows.latency_around(words.mapping(fault)),
     "mapping": words.mapping,
     "member": words.member,
@@ -385,7 +386,7 @@ def _faulted(run: RunFiles, windows: Sequence[FaultWindow]) -> dict[str, str]:
         targets = words.texts(fault.get("targets"))
         if window.lasts and window.kind != "cut" and not is_everybody(targets, everybody):
             for name in targets:
-                classes.setdefault(name, plots.kind_class(window))
+                classes.setdefault(name, svg.kind_class(window.kind))
     return classes
 
 
