@@ -1,21 +1,27 @@
-"""What the report shows of how messages were ordered: the protocol in force over time, roll-backs, and what it cost.
+"""What the report draws of how messages were ordered, on the time axis of the other plots: the protocol in force, the
+work that roll-backs undid, and the cost of the order, measured and as the members estimated it.
 
 Epochs and costs stand in section `ordering` of the summary, roll-backs in the trace. An epoch begins when the first
-member sends in it; until the last one does (`settled_s`), members differ. Pure but for the table that is given.
+member sends in it; until the last one does (`settled_s`), members differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
+from markupsafe import Markup
 
 from analysis.report import formatting as words
+from analysis.report import svg
+from analysis.report.plots import Frame, frame, line_of, over_time, phase_lines, shades, y_axis
 from analysis.report.svg import colour_of
-from analysis.report.time_axis import Phases, Series, series_of
+from analysis.report.time_axis import FaultWindow, Phases, Series, series_of
 
 MAX_EPOCHS: Final = 400
 """That the band shows: more is no band any more."""
@@ -109,18 +115,19 @@ def _settling_s(given: Mapping[str, Any]) -> float:
 def costs_of(summary: Mapping[str, Any]) -> Costs:
     """Cost over time as the summary has it."""
     rows: list[dict[str, float | None]] = []
-    names: dict[str, None] = {}
+    protocols: dict[str, None] = {}
     for given in words.objects(words.mapping(summary.get("ordering")).get("series")):
         estimates = {words.clean(name, 40): words.number(cost) for name, cost in _estimates(given).items()}
-        names |= dict.fromkeys(estimates)
+        protocols |= dict.fromkeys(estimates)
         rows.append(
             estimates | {"t_s": words.number(given.get("t_s")), MEASURED: words.number(given.get("cost_per_s"))}
         )
-    estimated = [name for name in names if name not in ("", "t_s", MEASURED)][:MAX_ESTIMATES]
+    estimated = [name for name in protocols if name not in ("", "t_s", MEASURED)][:MAX_ESTIMATES]
     table = pd.DataFrame(rows, columns=["t_s", MEASURED, *estimated], dtype="float64")
     table = table.where(table.abs() <= _MOST)
-    table[[MEASURED, *estimated]] /= 1e6
-    return Costs(series=series_of(table, [MEASURED, *estimated], np.nanmean), estimated=estimated)
+    names = [MEASURED, *estimated]
+    table[names] /= 1e6
+    return Costs(series=series_of(table, names, dict.fromkeys(names, np.nanmean)), estimated=estimated)
 
 
 def _estimates(given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -151,3 +158,187 @@ def key(epochs: Sequence[Epoch], costs: Costs) -> list[KeyEntry]:
     return [
         KeyEntry(words.protocol(name), colour_of(name), name in in_force, name in costs.estimated) for name in names
     ]
+
+
+# --- the pictures
+
+BAND: Final = 26.0
+"""Height of the band."""
+
+MARKS: Final = 46.0
+"""Height of the largest mark of roll-backs."""
+
+BIN: Final = 3.0
+"""Width of a bin of roll-backs: one cannot tell more apart, and thousands of them take no more room than one."""
+
+SETTLING: Final = 3.0
+"""Least width of the stretch in which members differ: it takes milliseconds, and is what one looks for."""
+
+_CHARACTER: Final = 7.6
+
+
+def rollback_bins(surface: Frame) -> int:
+    """How many bins of roll-backs the axis has room for."""
+    return round((surface.x.end - surface.left) / BIN)
+
+
+def order_over_time(
+    epochs: Sequence[Epoch], rollbacks: Rollbacks, phases: Phases, end_s: float, *, narrow: bool, ticks: bool
+) -> Markup:
+    """The band of the protocol in force, below it the executions that roll-backs undid. Either may be missing.
+
+    `ticks` for when no plot with a time axis follows.
+    """
+    surface = frame(end_s, 0.0, narrow=narrow)
+    top = BAND + 24 if epochs else 18.0
+    floor = top + MARKS if len(rollbacks) else BAND + 4
+    bottom = 24.0 if ticks else 6.0
+    surface = replace(surface, height=floor + bottom, top=top, bottom=bottom)
+    binned = rollbacks.binned(end_s, rollback_bins(surface))
+    parts = [*_marks(binned, surface, phases)] if len(rollbacks) else []
+    parts += _band(epochs, surface)
+    description = f"{_epochs_in_words(epochs)} {_rollbacks_in_words(rollbacks)}"
+    return over_time(surface, "order", "Protocol in force and roll-backs over time", description, *parts, ticks=ticks)
+
+
+def cost_over_time(
+    costs: Costs, epochs: Sequence[Epoch], windows: Sequence[FaultWindow], phases: Phases, surface: Frame
+) -> Markup:
+    """The measured cost as a line over its surface; each protocol's estimated cost as a dashed line of its colour."""
+    series = costs.series
+    largest = [series.range(name)[1] for name in series.lines]
+    most = max((value for value in largest if math.isfinite(value)), default=0.0)
+    y = svg.linear(0.0, svg.nice_ceiling(most), surface.floor, surface.top)
+    estimated = [line_of(series, name, surface, y, f"line-estimate {colour_of(name)}") for name in costs.estimated]
+    low, high = series.range(MEASURED)
+    description = (
+        f"Cost of the order per second of time in bins of {words.significant(series.step_s)} s, "
+        f"from {words.milliseconds(low)} to {words.milliseconds(high)}. {_epochs_in_words(epochs)}"
+    )
+    return over_time(
+        surface,
+        "cost",
+        "Cost of the order over time",
+        description,
+        shades(surface, windows, phases),
+        *_changes(epochs, surface, tinted=not any(window.effective_s is not None for window in windows)),
+        y_axis(surface, y, "ms/s"),
+        *estimated,
+        line_of(series, MEASURED, surface, y, "line-cost"),
+    )
+
+
+def _band(epochs: Sequence[Epoch], surface: Frame) -> Iterator[Markup]:
+    """One segment per epoch; where its begin has not reached all members it is hatched over the one before."""
+    hatched: dict[str, Markup] = {}
+    segments = []
+    for before, epoch in zip([None, *epochs][: len(epochs)], epochs, strict=True):
+        left, right = _span(epoch, surface)
+        segments.append(svg.rect(left, 0, max(right - left, 0.6), BAND, f"epoch {epoch.colour}"))
+        if before is not None:
+            until = max(surface.x(epoch.settled_s), left + SETTLING)
+            hatched.setdefault(epoch.colour, _hatch(epoch, surface))
+            segments.append(svg.rect(left, 0, until - left, BAND, f"epoch {before.colour}"))
+            segments.append(
+                svg.element(
+                    "rect",
+                    x=left,
+                    y=0.0,
+                    width=until - left,
+                    height=BAND,
+                    class_="settling",
+                    fill=f"url(#{_hatch_id(epoch, surface)})",
+                )
+            )
+        segments.append(_label(epoch, left, right))
+    if hatched:
+        yield svg.element("defs", *hatched.values())
+    yield from segments
+
+
+def _label(epoch: Epoch, left: float, right: float) -> Markup:
+    """The protocol's name when the segment has room for it; always a title to point at."""
+    until = "the end" if epoch.until_s is None else f"{epoch.until_s:.3f} s"
+    title = svg.element(
+        "title", f"{epoch.title}, epoch {epoch.number}: {epoch.from_s:.3f} s to {until}{_differ(epoch)}"
+    )
+    room = right - left - 14
+    shown = epoch.title if len(epoch.title) * _CHARACTER <= room else ""
+    return svg.group(
+        title,
+        svg.rect(left, 0, max(right - left, 1.0), BAND, "pointer"),
+        *([svg.text(left + 9, BAND / 2 + 4.5, shown, "epoch-name")] if shown else []),
+        class_="epoch-told",
+    )
+
+
+def _differ(epoch: Epoch) -> str:
+    took_s = epoch.settled_s - epoch.from_s
+    return f"; members differ for {words.milliseconds(took_s * 1000)}" if took_s > 0 else ""
+
+
+def _hatch(epoch: Epoch, surface: Frame) -> Markup:
+    return svg.element(
+        "pattern",
+        svg.line(1.5, 0, 1.5, 6, f"hatch {epoch.colour}"),
+        id=_hatch_id(epoch, surface),
+        width="6",
+        height="6",
+        patternUnits="userSpaceOnUse",
+        patternTransform="rotate(45)",
+    )
+
+
+def _hatch_id(epoch: Epoch, surface: Frame) -> str:
+    return f"{surface.name('hatch')}-{epoch.colour}"
+
+
+def _marks(binned: Series, surface: Frame, phases: Phases) -> Iterator[Markup]:
+    """A tick per bin with a roll-back in it, as high as executions were undone per second."""
+    rate = binned.lines["undone"] / binned.step_s
+    y = svg.linear(0.0, svg.nice_ceiling(float(rate.max(initial=0.0))), surface.floor, surface.top)
+    width = (surface.x.end - surface.left) / len(binned)
+    ticks = [
+        # The least roll-back must still be seen.
+        f"M{svg.coordinate(surface.x(float(t)))} {svg.coordinate(surface.floor)}"
+        f"v{svg.coordinate(min(y(float(value)) - surface.floor, -2.0))}h{svg.coordinate(width * 0.8)}"
+        f"V{svg.coordinate(surface.floor)}z"
+        for t, value in zip(binned.t_s, rate, strict=True)
+        if value > 0
+    ]
+    yield from phase_lines(surface, phases, labelled=False)
+    for tick in (0.0, y.high):
+        yield svg.line(surface.left, y(tick), surface.x.end, y(tick), "grid")
+        yield svg.text(surface.left - 7, y(tick) + 4, svg.tick_label(tick), "tick", "end")
+    yield svg.text(0, surface.top - 10, "undone/s", "unit")
+    yield svg.path("".join(ticks), "rollbacks")
+
+
+def _changes(epochs: Sequence[Epoch], surface: Frame, *, tinted: bool) -> Iterator[Markup]:
+    """A line where the protocol changed; `tinted`: the band's colours behind the plot, where no fault has its shade."""
+    for epoch in epochs if tinted else ():
+        left, right = _span(epoch, surface)
+        yield svg.rect(left, surface.top, right - left, surface.floor - surface.top, f"epoch-tint {epoch.colour}")
+    for _, epoch in pairwise(epochs):
+        x = surface.x(epoch.from_s)
+        yield svg.line(x, surface.top, x, surface.floor, f"epoch-edge {epoch.colour}")
+
+
+def _span(epoch: Epoch, surface: Frame) -> tuple[float, float]:
+    until_s = surface.x.high if epoch.until_s is None else epoch.until_s
+    return surface.x(epoch.from_s), surface.x(until_s)
+
+
+def _epochs_in_words(epochs: Sequence[Epoch]) -> str:
+    """For those who do not see the picture."""
+    if not epochs:
+        return "No epochs were reported."
+    parts = [f"{epoch.title} from {words.seconds(epoch.from_s, 1)}" for epoch in epochs[:12]]
+    return f"In force: {'; '.join(parts)}{' …' if len(epochs) > 12 else ''}."
+
+
+def _rollbacks_in_words(rollbacks: Rollbacks) -> str:
+    if not len(rollbacks):
+        return "No roll-backs."
+    undone = words.plural(int(rollbacks.undone.sum()), "execution")
+    return f"{words.plural(len(rollbacks), 'roll-back')} undid {undone}."

@@ -25,7 +25,7 @@ from markupsafe import Markup
 
 from analysis.checks.properties import merge
 from analysis.errors import MachineError
-from analysis.report import draw, headline, plot_order, plots, svg
+from analysis.report import draw, headline, plots, svg
 from analysis.report import formatting as words
 from analysis.report import ordering as report_ordering
 from analysis.report import rows as report_rows
@@ -175,6 +175,7 @@ _FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "colour": svg.colour_of,
     "cost_rate": words.cost_rate,
     "count": words.count,
+    "kind_class": lambda kind: svg.kind_class(str(kind)),
     "latency_around": lambda fault: report_rows.latency_around(words.mapping(fault)),
     "mapping": words.mapping,
     "member": words.member,
@@ -263,25 +264,17 @@ def _over_time(run: RunFiles, phases: Phases, windows: Sequence[FaultWindow]) ->
     def lanes(narrow: bool) -> Markup:
         return plots.fault_lanes(windows, phases, end_s, narrow=narrow, ticks=bare)
 
-    def latency_plot(narrow: bool) -> Markup:
-        surface = plots.frame(end_s, 230 if narrow else 270, narrow=narrow)
-        return plots.latency_over_time(latency, windows, phases, surface)
-
-    def traffic_plot(narrow: bool) -> Markup:
-        surface = plots.frame(end_s, 200 if narrow else 210, narrow=narrow)
-        return plots.traffic_over_time(traffic, windows, phases, surface)
-
-    def bytes_plot(narrow: bool) -> Markup:
-        surface = plots.frame(end_s, 220 if narrow else 250, narrow=narrow)
-        return plots.bytes_over_time(nodes, windows, phases, surface)
-
     def order_band(narrow: bool) -> Markup:
         is_last = bare and not len(costs.series)
-        return plot_order.order_over_time(epochs, rollbacks, phases, end_s, narrow=narrow, ticks=is_last)
+        return report_ordering.order_over_time(epochs, rollbacks, phases, end_s, narrow=narrow, ticks=is_last)
 
-    def cost_plot(narrow: bool) -> Markup:
-        surface = plots.frame(end_s, 200 if narrow else 210, narrow=narrow)
-        return plot_order.cost_over_time(costs, epochs, windows, phases, surface)
+    def plot(draw: Callable[..., Markup], wide: float, narrow: float, *what: object) -> Pair:
+        """A plot of these heights."""
+        return _pair(
+            lambda is_narrow: draw(
+                *what, windows, phases, plots.frame(end_s, narrow if is_narrow else wide, narrow=is_narrow)
+            )
+        )
 
     placed = any(window.effective_s is not None for window in windows)
     return {
@@ -293,10 +286,10 @@ def _over_time(run: RunFiles, phases: Phases, windows: Sequence[FaultWindow]) ->
         "order_key": report_ordering.key(epochs, costs),
         "rollbacks": len(rollbacks),
         "settling": len(epochs) > 1,
-        "cost": _pair(cost_plot) if len(costs.series) else None,
-        "latency": _pair(latency_plot) if len(latency) else None,
-        "traffic": _pair(traffic_plot) if has_datagrams else None,
-        "bytes": _pair(bytes_plot) if len(nodes) else None,
+        "cost": plot(report_ordering.cost_over_time, 210, 200, costs, epochs) if len(costs.series) else None,
+        "latency": plot(plots.latency_over_time, 270, 230, latency) if len(latency) else None,
+        "traffic": plot(plots.traffic_over_time, 210, 200, traffic) if has_datagrams else None,
+        "bytes": plot(plots.bytes_over_time, 250, 220, nodes) if len(nodes) else None,
         "bytes_key": list(enumerate(nodes.lines)),
         "data": {
             "latency": _plain(latency),
@@ -312,7 +305,7 @@ def _over_time(run: RunFiles, phases: Phases, windows: Sequence[FaultWindow]) ->
 def _order_data(
     epochs: Sequence[report_ordering.Epoch], rollbacks: report_ordering.Rollbacks, end_s: float
 ) -> dict[str, Any]:
-    bins = plot_order.rollback_bins(plots.frame(end_s, 0, narrow=False))
+    bins = report_ordering.rollback_bins(plots.frame(end_s, 0, narrow=False))
     return {
         "epochs": [
             {"from": one.from_s, "until": end_s if one.until_s is None else one.until_s, "label": one.title}
@@ -393,7 +386,7 @@ def _faulted(run: RunFiles, windows: Sequence[FaultWindow]) -> dict[str, str]:
         targets = words.texts(fault.get("targets"))
         if window.lasts and window.kind != "cut" and not is_everybody(targets, everybody):
             for name in targets:
-                classes.setdefault(name, plots.kind_class(window))
+                classes.setdefault(name, svg.kind_class(window.kind))
     return classes
 
 

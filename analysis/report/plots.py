@@ -218,8 +218,8 @@ def shades(surface: Frame, windows: Sequence[FaultWindow], phases: Phases) -> Ma
         if window.effective_s is None:
             continue
         left, right = _span(window, surface)
-        parts.append(svg.rect(left, 0, max(right - left, 1.5), surface.floor, f"shade {kind_class(window)}"))
-        parts.append(svg.line(left, 0, left, surface.floor, f"edge {kind_class(window)}"))
+        parts.append(svg.rect(left, 0, max(right - left, 1.5), surface.floor, f"shade {svg.kind_class(window.kind)}"))
+        parts.append(svg.line(left, 0, left, surface.floor, f"edge {svg.kind_class(window.kind)}"))
         parts.append(svg.text(left + 4, 11, f"#{window.number}", "window-number"))
     return svg.group(*parts, *phase_lines(surface, phases, labelled=True))
 
@@ -242,10 +242,10 @@ def _lane(window: FaultWindow, label: tuple[float, str], top: float, surface: Fr
     x_asked = surface.x(asked or 0.0)
     return svg.group(
         svg.element("title", f"#{window.number} {window.what} {window.where}"),
-        svg.rect(left, top, max(right - left, 2), 18, f"bar {kind_class(window)}", radius=3),
-        svg.rect(left, top, 3, 18, f"bar-start {kind_class(window)}"),
-        svg.line(x_asked, top + 9, left, top + 9, f"asked-line {kind_class(window)}"),
-        svg.circle(x_asked, top + 9, 3.5, f"asked {kind_class(window)}"),
+        svg.rect(left, top, max(right - left, 2), 18, f"bar {svg.kind_class(window.kind)}", radius=3),
+        svg.rect(left, top, 3, 18, f"bar-start {svg.kind_class(window.kind)}"),
+        svg.line(x_asked, top + 9, left, top + 9, f"asked-line {svg.kind_class(window.kind)}"),
+        svg.circle(x_asked, top + 9, 3.5, f"asked {svg.kind_class(window.kind)}"),
         svg.text(label_left, top + 13, told, f"lane-label{' moved' if label_left < left else ''}"),
         class_="lane",
     )
@@ -295,11 +295,6 @@ def _packed(extents: Sequence[tuple[float, float]]) -> list[int]:
 def _span(window: FaultWindow, surface: Frame) -> tuple[float, float]:
     until = surface.x.high if window.until_s is None else window.until_s
     return surface.x(window.effective_s or 0.0), surface.x(until)
-
-
-def kind_class(window: FaultWindow) -> str:
-    """Class of the window's colour; an unknown kind has that of an impairment."""
-    return f"kind-{window.kind}" if window.kind in ("cut", "crash", "pause") else "kind-impair"
 
 
 def _windows_in_words(windows: Sequence[FaultWindow]) -> str:

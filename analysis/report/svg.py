@@ -31,6 +31,11 @@ def colour_of(protocol: str) -> str:
     return f"c{COLOURS.get(protocol.lower(), OTHER_COLOUR)}"
 
 
+def kind_class(kind: str) -> str:
+    """Class of the colour of a kind of fault; an unknown kind has that of an impairment."""
+    return f"kind-{kind}" if kind in ("cut", "crash", "pause") else "kind-impair"
+
+
 Point = tuple[float, float]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -141,28 +141,18 @@ def axis_end_s(phases: Phases, series: Sequence[Series], windows: Sequence[Fault
 
 def latency_series(table: pd.DataFrame) -> Series:
     """p50, p99 and max over time. Where bins are merged: the median p50, the largest p99 and max, the sum of counts."""
-    placed = table[np.isfinite(table["t_s"])]
-    rows = placed[placed["count"] > 0]
-    start, step, length = _grid(placed["t_s"] if len(rows) else rows["t_s"])
-    if length == 0:
-        return Series(t_s=np.empty(0), step_s=step, lines={})
-    lines = {name: _laid_out(rows, name, start, step, length) for name in ("p50_ms", "p99_ms", "max_ms", "count")}
-    return _thinned(start, step, lines, {"p50_ms": np.nanmedian, "count": np.nansum})
+    names = ("p50_ms", "p99_ms", "max_ms", "count")
+    is_counted = np.isfinite(table["t_s"]) & (table["count"] > 0)
+    # A bin that counts nothing has its place on the axis, and no value.
+    rows = table.assign(**{name: table[name].where(is_counted) for name in names}) if is_counted.any() else table[:0]
+    return series_of(rows, names, {"p50_ms": np.nanmedian, "count": np.nansum})
 
 
 def traffic_series(table: pd.DataFrame) -> Series:
-    """Datagrams and wire bytes per second for each class, as `application` and `application bytes`."""
-    rows = table[np.isfinite(table["t_s"])]
-    start, step, length = _grid(rows["t_s"])
-    if length == 0:
-        return Series(t_s=np.empty(0), step_s=step, lines={})
-    lines: dict[str, Floats] = {}
-    for name in CLASSES:
-        of_class = rows[rows["class"] == name]
-        for suffix, column in (("", "datagrams"), (" bytes", "wire_bytes")):
-            laid = np.nan_to_num(_laid_out(of_class, column, start, step, length)) / step
-            lines[name + suffix] = laid
-    return _thinned(start, step, lines, dict.fromkeys(lines, np.nanmean))
+    """Datagrams per second of each class."""
+    wide = table.pivot_table(index="t_s", columns="class", values="datagrams", aggfunc="last")
+    wide = wide.reindex(columns=CLASSES).fillna(0.0).reset_index()
+    return _per_second(series_of(wide, CLASSES, dict.fromkeys(CLASSES, np.nanmean), gap=0.0))
 
 
 def node_lines(table: pd.DataFrame) -> Series:
@@ -173,19 +163,23 @@ def node_lines(table: pd.DataFrame) -> Series:
     names = sorted(rows["node"].unique())[:COLOURS]
     wide = rows.pivot_table(index="t_s", columns="node", values="sent_bytes", aggfunc="sum")
     wide = wide.reindex(columns=names).fillna(0.0).reset_index()
-    series = series_of(wide, names, np.nanmean)
-    per_s = {name: np.nan_to_num(values) / (series.step_s / series.merged) for name, values in series.lines.items()}
-    return Series(t_s=series.t_s, step_s=series.step_s, lines=per_s, merged=series.merged)
+    return _per_second(series_of(wide, names, dict.fromkeys(names, np.nanmean)))
 
 
-def series_of(rows: pd.DataFrame, names: Sequence[str], merge: Any) -> Series:
-    """Columns over the even grid on which their times `t_s` lie; `merge` makes one value of those that are merged."""
+def _per_second(series: Series) -> Series:
+    bin_s = series.step_s / series.merged
+    return replace(series, lines={name: np.nan_to_num(values) / bin_s for name, values in series.lines.items()})
+
+
+def series_of(rows: pd.DataFrame, names: Sequence[str], merge: Mapping[str, Any], *, gap: float = math.nan) -> Series:
+    """Columns over the even grid on which their times `t_s` lie, thinned to MAX_POINTS. `merge`: makes one value of
+    those that are merged, where that is not the largest; `gap`: where there is no row.
+    """
     placed = rows[np.isfinite(rows["t_s"])]
     start, step, length = _grid(placed["t_s"])
     if length == 0:
         return Series(t_s=np.empty(0), step_s=step, lines={})
-    lines = {name: _laid_out(placed, name, start, step, length) for name in names}
-    return _thinned(start, step, lines, dict.fromkeys(names, merge))
+    return _thinned(start, step, {name: _laid_out(placed, name, start, step, length, gap) for name in names}, merge)
 
 
 def _grid(t_s: pd.Series[float]) -> tuple[float, float, int]:
@@ -198,9 +192,9 @@ def _grid(t_s: pd.Series[float]) -> tuple[float, float, int]:
     return float(times[0]), step, round(float(times[-1] - times[0]) / step) + 1
 
 
-def _laid_out(rows: pd.DataFrame, column: str, start: float, step: float, length: int) -> Floats:
-    """The column on the grid, NaN where it has no row."""
-    laid = np.full(length, np.nan)
+def _laid_out(rows: pd.DataFrame, column: str, start: float, step: float, length: int, gap: float) -> Floats:
+    """The column on the grid."""
+    laid = np.full(length, gap)
     places = np.rint((rows["t_s"].to_numpy() - start) / step).astype(int)
     laid[np.clip(places, 0, length - 1)] = rows[column].to_numpy()
     return laid

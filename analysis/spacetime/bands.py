@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
 
 from analysis.checks.properties import Incarnation
 from analysis.report import formatting as words
@@ -43,70 +44,77 @@ def holds(scene: Scene, window: Window, members: Sequence[int]) -> Iterator[Band
     """Critical sections: from the delivery that grants one to the notice that it was left."""
     if not grants(scene):
         return
-    entered: dict[Incarnation, int] = {}
-    found: list[tuple[Incarnation, int, int]] = []
-    for step in sorted(scene.steps, key=lambda step: (step.at_ns, step.record)):
-        if step.event == Event.DELIVER:
-            entered[step.recorder] = step.at_ns
-        elif is_notice(step, Notice.LEFT) and step.recorder in entered:
-            found.append((step.recorder, entered.pop(step.recorder), step.at_ns))
-    for incarnation, from_ns in entered.items():
-        found.append((incarnation, from_ns, window.until_ns))
-    for incarnation, from_ns, until_ns in found:
-        if incarnation.member in members and until_ns >= window.from_ns and from_ns <= window.until_ns:
-            yield Band(
-                member=incarnation.member,
-                from_ns=max(from_ns, window.from_ns),
-                until_ns=min(until_ns, window.until_ns),
-                kind="hold",
-                number="",
-                words=f"in the critical section from {(from_ns - scene.start_ns) / 1e9:.6f} s",
-            )
+    for entered, until_ns in _stretches(
+        scene, window, lambda step: step.event == Event.DELIVER, lambda step: is_notice(step, Notice.LEFT)
+    ):
+        said = f"in the critical section from {(entered.at_ns - scene.start_ns) / 1e9:.6f} s"
+        yield from _band(window, members, entered, until_ns, kind="hold", words=said)
 
 
 def epochs(scene: Scene, window: Window, members: Sequence[int]) -> Iterator[Band]:
     """Which protocol each member sends by, from its notices."""
     begun: dict[Incarnation, list[Step]] = {}
-    for step in sorted(scene.steps, key=lambda step: (step.at_ns, step.record)):
-        if is_notice(step, Notice.IN_FORCE) and step.recorder.member in members:
+    for step in _in_order(scene):
+        if is_notice(step, Notice.IN_FORCE):
             begun.setdefault(step.recorder, []).append(step)
-    ends = {step.recorder: step.at_ns for step in scene.steps if step.event in (Event.STOP, Event.ENDED)}
+    ends = {step.recorder: step.at_ns for step in scene.steps if step.event in _ENDS}
     for incarnation, steps in begun.items():
         until = [*(step.at_ns for step in steps[1:]), min(ends.get(incarnation, window.until_ns), window.until_ns)]
         for step, until_ns in zip(steps, until, strict=True):
-            if step.at_ns <= window.until_ns and until_ns >= window.from_ns:
-                name = protocol_name(step.extra)
-                yield Band(
-                    member=incarnation.member,
-                    from_ns=max(step.at_ns, window.from_ns),
-                    until_ns=min(until_ns, window.until_ns),
-                    kind="epoch",
-                    number=str(step.value),
-                    words=f"epoch {step.value}: {name}",
-                    protocol=step.extra,
-                )
+            said = f"epoch {step.value}: {protocol_name(step.extra)}"
+            for band in _band(window, members, step, until_ns, kind="epoch", words=said, number=str(step.value)):
+                yield replace(band, protocol=step.extra)
 
 
 def minorities(scene: Scene, window: Window, members: Sequence[int]) -> Iterator[Band]:
     """From the record that a member has no quorum to the one that it has one again, or its end."""
-    began: dict[Incarnation, Step] = {}
-    found: list[tuple[Step, int]] = []
-    ends = (Event.STOP, Event.ENDED)
-    for step in sorted(scene.steps, key=lambda step: (step.at_ns, step.record)):
-        if step.event == Event.MINORITY and step.detail == 1:
-            began.setdefault(step.recorder, step)
-        elif (step.event == Event.MINORITY or step.event in ends) and step.recorder in began:
-            found.append((began.pop(step.recorder), step.at_ns))
-    for step, until_ns in (*found, *((step, window.until_ns) for step in began.values())):
-        if step.recorder.member in members and until_ns >= window.from_ns and step.at_ns <= window.until_ns:
-            yield Band(
-                member=step.recorder.member,
-                from_ns=max(step.at_ns, window.from_ns),
-                until_ns=min(until_ns, window.until_ns),
-                kind="minority",
-                number=str(step.number),
-                words=f"without a quorum of view {step.number} from {(step.at_ns - scene.start_ns) / 1e9:.6f} s",
-            )
+    for step, until_ns in _stretches(
+        scene,
+        window,
+        lambda step: step.event == Event.MINORITY and step.detail == 1,
+        lambda step: step.event in (Event.MINORITY, *_ENDS),
+    ):
+        said = f"without a quorum of view {step.number} from {(step.at_ns - scene.start_ns) / 1e9:.6f} s"
+        yield from _band(window, members, step, until_ns, kind="minority", words=said, number=str(step.number))
+
+
+_ENDS: Final = (Event.STOP, Event.ENDED)
+
+
+def _in_order(scene: Scene) -> list[Step]:
+    return sorted(scene.steps, key=lambda step: (step.at_ns, step.record))
+
+
+def _stretches(
+    scene: Scene, window: Window, begins: Callable[[Step], bool], ends: Callable[[Step], bool]
+) -> Iterator[tuple[Step, int]]:
+    """Of each incarnation, from a step that begins a stretch to the next that ends it, or to the end of the window. A
+    second begin changes nothing, except that of two deliveries the latter grants the critical section.
+    """
+    open_: dict[Incarnation, Step] = {}
+    for step in _in_order(scene):
+        if begins(step):
+            if step.event == Event.DELIVER or step.recorder not in open_:
+                open_[step.recorder] = step
+        elif ends(step) and step.recorder in open_:
+            yield open_.pop(step.recorder), step.at_ns
+    for step in open_.values():
+        yield step, window.until_ns
+
+
+def _band(
+    window: Window, members: Sequence[int], step: Step, until_ns: int, *, kind: str, words: str, number: str = ""
+) -> Iterator[Band]:
+    """The part of a stretch that lies in the window, if its member is shown."""
+    if step.recorder.member in members and step.at_ns <= window.until_ns and until_ns >= window.from_ns:
+        yield Band(
+            member=step.recorder.member,
+            from_ns=max(step.at_ns, window.from_ns),
+            until_ns=min(until_ns, window.until_ns),
+            kind=kind,
+            number=number,
+            words=words,
+        )
 
 
 def grants(scene: Scene) -> bool:

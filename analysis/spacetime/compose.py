@@ -125,25 +125,22 @@ def short_names(names: Sequence[str]) -> dict[int, str]:
 
 
 class _Draft(NamedTuple):
-    """An event before it has its number. The first three fields are its place: at one instant the ends of faults (-1),
-    arrivals (0), the host's records in their order (1), then faults and what took no time to come (2).
+    """An event that is not numbered yet, with its place among those of its moment: the ends of faults (phase -1),
+    arrivals (0), the host's records in their `order` (1), then faults and what took no time to come (2).
     """
 
-    at_ns: int
     phase: int
     order: int
     key: tuple[Any, ...]
-    recorder: Incarnation
-    what: What
-    label: str
-    words: str
-    origin: int | None = None
-    position: int | None = None
-    level: int | None = None
-    is_undone: bool = False
-    is_again: bool = False
-    undone: int | None = None
-    view: int | None = None
+    mark: Mark
+
+
+def _draft(
+    at_ns: int, phase: int, key: tuple[Any, ...], recorder: Incarnation, what: What, label: str, said: str
+) -> _Draft:
+    """An event that is not numbered yet; the key of a record is `("step", incarnation, its number)`."""
+    mark = Mark(number=-1, recorder=recorder, at_ns=at_ns, what=what, label=label, words=said)
+    return _Draft(phase, key[2] if key[0] == "step" else 0, key, mark)
 
 
 @dataclass(slots=True, eq=False)
@@ -156,7 +153,7 @@ class _Sheet:
 
     def add(self, draft: _Draft) -> tuple[Any, ...] | None:
         """The key of the event; None when it lies outside the window."""
-        if not self.window.from_ns <= draft.at_ns <= self.window.until_ns:
+        if not self.window.from_ns <= draft.mark.at_ns <= self.window.until_ns:
             return None
         self.drafts.setdefault(draft.key, draft)
         return draft.key
@@ -251,98 +248,77 @@ class _Composer:
         incarnation = Incarnation(transmission.sender, transmission.incarnation)
         label = self._label(departure.header)
         said = f"{self._names.get(incarnation.member, incarnation.member)} sends {label} at {self._time(sent_ns)}"
-        if send is None:
-            key: tuple[Any, ...] = ("wire", transmission)
-            return _Draft(sent_ns, 1, 0, key, incarnation, What.SEND, label, said)
-        return _Draft(sent_ns, 1, send.record, ("step", incarnation, send.record), incarnation, What.SEND, label, said)
+        key = ("wire", transmission) if send is None else ("step", incarnation, send.record)
+        return _draft(sent_ns, 1, key, incarnation, What.SEND, label, said)
 
     def _legs(
         self, window: Window, transmission: Transmission, departure: Sighting, receiver: int, sent_ns: int
     ) -> Iterator[tuple[Arrow, _Draft | None]]:
         """The copies that arrived, or the one that did not."""
+        header, sender = departure.header, transmission.sender
+        kinds = _kinds_of(header)
+        if header is not None and header.epoch is not None:
+            kinds += f", epoch {header.epoch}"
+        said = f"{self._label(header)} ({kinds}) {self._names.get(sender, sender)} → "
+        said += f"{self._names.get(receiver, receiver)}: sent {self._time(sent_ns)}, "
         arrivals = self._pairs.arrivals(receiver, transmission)
         for place, (arrival, receipt) in enumerate(arrivals):
             if arrival.at_ns >= window.from_ns and sent_ns <= window.until_ns:
-                arrow = self._arrow(transmission, departure, receiver, sent_ns, arrival, is_copy=place > 0)
+                took = f"{words.nanoseconds(arrival.at_ns - departure.at_ns)} on the wire"
+                took += ", a copy that the network made" if place else ""
+                took += ", corrupt" if arrival.is_corrupt else ""
+                arrow = replace(
+                    self._arrow(header, sender, receiver, f"{said}arrived {self._time(arrival.at_ns)}, {took}"),
+                    sent_ns=sent_ns,
+                    arrive_ns=arrival.at_ns,
+                    is_copy=place > 0,
+                    is_corrupt=arrival.is_corrupt,
+                )
                 yield arrow, self._arrival_draft(arrival, receipt, transmission, arrow, sent_ns)
         if not arrivals and self._scene.sightings and window.from_ns <= sent_ns <= window.until_ns:
-            yield self._missed(transmission, departure, receiver, sent_ns), None
+            fate, where = self._missed(sender, receiver, departure.at_ns)
+            ended = "still under way when the capture ended" if fate is Fate.UNDER_WAY else "lost"
+            arrow = self._arrow(header, sender, receiver, said + ended + (f" ({where})" if where else ""))
+            yield replace(arrow, sent_ns=sent_ns, fate=fate, where=where), None
 
-    def _arrow(
-        self,
-        transmission: Transmission,
-        departure: Sighting,
-        receiver: int,
-        sent_ns: int,
-        arrival: Sighting,
-        *,
-        is_copy: bool,
-    ) -> Arrow:
-        way = self._way(departure.header, transmission.sender, receiver)
-        took = words.nanoseconds(arrival.at_ns - departure.at_ns)
-        extra = (", a copy that the network made" if is_copy else "") + (", corrupt" if arrival.is_corrupt else "")
+    def _arrow(self, header: Header | None, sender: int, receiver: int, said: str) -> Arrow:
         return Arrow(
-            sender=transmission.sender,
+            sender=sender,
             receiver=receiver,
             tail=None,
             head=None,
-            sent_ns=sent_ns,
-            arrive_ns=arrival.at_ns,
-            fate=Fate.ARRIVED,
-            class_="other" if departure.header is None else departure.header.class_,
-            kind=_kinds_of(departure.header),
-            label=self._label(departure.header),
-            words=f"{way}: sent {self._time(sent_ns)}, arrived {self._time(arrival.at_ns)}, {took} on the wire{extra}",
-            is_copy=is_copy,
-            is_corrupt=arrival.is_corrupt,
-        )
-
-    def _missed(self, transmission: Transmission, departure: Sighting, receiver: int, sent_ns: int) -> Arrow:
-        horizon = self._scene.until_ns
-        path = self._locator.path_at(transmission.sender, receiver, departure.at_ns) if self._locator else None
-        longest_ns = path.path.longest_ns if path is not None else 0
-        is_open = horizon is not None and departure.at_ns + longest_ns > horizon
-        where = "" if is_open or self._locator is None else self._locator.where(path, self._names[receiver])
-        way = self._way(departure.header, transmission.sender, receiver)
-        fate = "still under way when the capture ended" if is_open else f"lost{f' ({where})' if where else ''}"
-        return Arrow(
-            sender=transmission.sender,
-            receiver=receiver,
-            tail=None,
-            head=None,
-            sent_ns=sent_ns,
+            sent_ns=None,
             arrive_ns=None,
-            fate=Fate.UNDER_WAY if is_open else Fate.LOST,
-            class_="other" if departure.header is None else departure.header.class_,
-            kind=_kinds_of(departure.header),
-            label=self._label(departure.header),
-            words=f"{way}: sent {self._time(sent_ns)}, {fate}",
-            where=where,
+            fate=Fate.ARRIVED,
+            class_="other" if header is None else header.class_,
+            kind=_kinds_of(header),
+            label=self._label(header),
+            words=said,
         )
+
+    def _missed(self, sender: int, receiver: int, departed_ns: int) -> tuple[Fate, str]:
+        """What became of a datagram that did not arrive, and where, as far as the asked network tells."""
+        path = self._locator.path_at(sender, receiver, departed_ns) if self._locator else None
+        longest_ns = path.path.longest_ns if path is not None else 0
+        if self._scene.until_ns is not None and departed_ns + longest_ns > self._scene.until_ns:
+            return Fate.UNDER_WAY, ""
+        return Fate.LOST, "" if self._locator is None else self._locator.where(path, self._names[receiver])
 
     def _arrival_draft(
         self, arrival: Sighting, receipt: Step | None, transmission: Transmission, arrow: Arrow, sent_ns: int
     ) -> _Draft:
         """Where the arrow ends: the host's own record of the receipt when it has one, else the switch port."""
-        label = arrow.label
+        label, name = arrow.label, self._names[arrival.member]
         if receipt is not None:
-            said = f"{self._names[arrival.member]} is given {label} at {self._time(receipt.at_ns)}"
+            said = f"{name} is given {label} at {self._time(receipt.at_ns)}"
             key: tuple[Any, ...] = ("step", receipt.recorder, receipt.record)
-            return _Draft(receipt.at_ns, 1, receipt.record, key, receipt.recorder, What.RECEIVE, label, said)
-        said = f"{label} reaches {self._names[arrival.member]} at {self._time(arrival.at_ns)}"
+            return _draft(receipt.at_ns, 1, key, receipt.recorder, What.RECEIVE, label, said)
+        said = f"{label} reaches {name} at {self._time(arrival.at_ns)}"
         # What takes no time must still come after its cause.
         phase = 0 if sent_ns < arrival.at_ns else 2
         key = ("port", arrival.member, transmission, arrival.at_ns, arrow.is_copy)
-        return _Draft(
-            arrival.at_ns,
-            phase,
-            0,
-            key,
-            self._pairs.incarnation_at(arrival.member, arrival.at_ns),
-            What.ARRIVE,
-            label,
-            said,
-        )
+        incarnation = self._pairs.incarnation_at(arrival.member, arrival.at_ns)
+        return _draft(arrival.at_ns, phase, key, incarnation, What.ARRIVE, label, said)
 
     def _stranger(self, sheet: _Sheet, arrival: Sighting) -> None:
         """What arrived and was never seen to be sent: damaged, or forged."""
@@ -352,28 +328,12 @@ class _Composer:
             return
         what = "damaged bytes" if arrival.header is None or arrival.is_corrupt else self._label(arrival.header)
         said = f"{what} of unknown origin at {self._names[arrival.member]} at {self._time(arrival.at_ns)}"
-        draft = _Draft(
-            arrival.at_ns,
-            0,
-            0,
-            ("stranger", arrival),
-            self._pairs.incarnation_at(arrival.member, arrival.at_ns),
-            What.ARRIVE,
-            what,
-            said,
-        )
-        arrow = Arrow(
-            sender=arrival.member,
-            receiver=arrival.member,
-            tail=None,
-            head=None,
-            sent_ns=None,
+        incarnation = self._pairs.incarnation_at(arrival.member, arrival.at_ns)
+        draft = _draft(arrival.at_ns, 0, ("stranger", arrival), incarnation, What.ARRIVE, what, said)
+        arrow = replace(
+            self._arrow(arrival.header, arrival.member, arrival.member, said),
             arrive_ns=arrival.at_ns,
-            fate=Fate.ARRIVED,
-            class_="other" if arrival.header is None else arrival.header.class_,
-            kind=_kinds_of(arrival.header),
             label=what,
-            words=said,
             is_corrupt=True,
         )
         sheet.arrows.append((arrow, None, sheet.add(draft)))
@@ -393,23 +353,20 @@ class _Composer:
             what = What.ENTER
         label, said = self._said(step, what)
         is_delivery = what in (What.DELIVER, What.ENTER)
-        return _Draft(
-            at_ns=step.at_ns,
-            phase=1,
-            order=step.record,
-            key=("step", step.recorder, step.record),
-            recorder=step.recorder,
-            what=what,
-            label=label,
-            words=f"{self._names.get(step.recorder.member, step.recorder.member)} {said} at {self._time(step.at_ns)}",
+        said = f"{self._names.get(step.recorder.member, step.recorder.member)} {said} at {self._time(step.at_ns)}"
+        place = (step.recorder, step.record)
+        draft = _draft(step.at_ns, 1, ("step", *place), step.recorder, what, label, said)
+        mark = replace(
+            draft.mark,
             origin=step.origin if what in _ABOUT_MESSAGES else None,
             position=step.value if is_delivery else None,
             level=step.detail if is_delivery else None,
-            is_undone=(step.recorder, step.record) in self._undone,
-            is_again=(step.recorder, step.record) in self._again,
+            is_undone=place in self._undone,
+            is_again=place in self._again,
             undone=step.extra if what is What.ROLL_BACK else None,
             view=step.number if what is What.VIEW else None,
         )
+        return draft._replace(mark=mark)
 
     def _said(self, step: Step, what: What) -> tuple[str, str]:
         """Label and predicate of a record."""
@@ -475,7 +432,7 @@ class _Composer:
             key = ("fault", words.clean(fault.get("id"), 20), member)
             # What ends a fault comes before what it lets happen, what begins one after what still happened.
             phase = -1 if what in (What.RESTART, What.RESUME) else 2
-            yield _Draft(at_ns, phase, 0, key, incarnation, what, what.value, said)
+            yield _draft(at_ns, phase, key, incarnation, what, what.value, said)
 
     def _bands(self, window: Window) -> tuple[Band, ...]:
         faults = fault_bands(self._scene, window, self._members)
@@ -491,13 +448,6 @@ class _Composer:
             )
         if self._kinds:
             yield f"Only messages of {words.listed(sorted(self._kinds), 6)} are shown."
-
-    def _way(self, header: Header | None, sender: int, receiver: int) -> str:
-        kinds = _kinds_of(header)
-        if header is not None and header.epoch is not None:
-            kinds += f", epoch {header.epoch}"
-        name = self._names.get(sender, str(sender))
-        return f"{self._label(header)} ({kinds}) {name} → {self._names.get(receiver, receiver)}"
 
     def _label(self, header: Header | None) -> str:
         """`n1#17` for what carries application bytes, else the innermost kind without its protocol's name."""
@@ -515,25 +465,8 @@ class _Composer:
 
 def _numbered(drafts: Iterable[_Draft]) -> tuple[tuple[Mark, ...], dict[tuple[Any, ...], int]]:
     """The events in an order that agrees with causality, and the number of each key."""
-    ordered = sorted(drafts, key=lambda draft: (draft.at_ns, draft.phase, draft.recorder, draft.order, str(draft.key)))
-    marks = tuple(
-        Mark(
-            number=number,
-            recorder=draft.recorder,
-            at_ns=draft.at_ns,
-            what=draft.what,
-            label=draft.label,
-            words=draft.words,
-            origin=draft.origin,
-            position=draft.position,
-            level=draft.level,
-            is_undone=draft.is_undone,
-            is_again=draft.is_again,
-            undone=draft.undone,
-            view=draft.view,
-        )
-        for number, draft in enumerate(ordered)
-    )
+    ordered = sorted(drafts, key=lambda one: (one.mark.at_ns, one.phase, one.mark.recorder, one.order, str(one.key)))
+    marks = tuple(replace(draft.mark, number=number) for number, draft in enumerate(ordered))
     return marks, {draft.key: number for number, draft in enumerate(ordered)}
 
 

@@ -35,7 +35,6 @@ from collector.records import (
     MESSAGE_DTYPE,
     PROTOCOL_MAGIC,
     WORD_SIZE,
-    Event,
     Flag,
     Kind,
 )
@@ -383,20 +382,15 @@ def read_datagram(payload: bytes) -> tuple[Transmission, Header] | None:
         seq=int(outermost["seq"]),
         epoch=epoch,
     )
+    # A command that the group's machines sent themselves carries nobody's bytes.
     is_application = not header.flags & (Flag.DUMMY | Flag.CONTROL) and not message["inner"]
-    return sender, header._replace(message=_application_message(payload, offset, header) if is_application else None)
-
-
-def _application_message(payload: bytes, offset: int, header: Header) -> MessageId | None:
-    """Whose bytes stand at `offset`; None for a command that the group's machines sent themselves."""
-    return None if header.kinds[-1] == Kind.TIMEWARP_FOLLOW_UP else _stamp(payload, offset)
-
-
-def _stamp(payload: bytes, offset: int) -> MessageId | None:
+    if not is_application or kinds[-1] == Kind.TIMEWARP_FOLLOW_UP:
+        return sender, header
     if len(payload) < offset + APPLICATION_STAMP_DTYPE.itemsize:
-        return None
+        return sender, header
     stamp = np.frombuffer(payload, APPLICATION_STAMP_DTYPE, 1, offset)[0]
-    return MessageId(int(stamp["origin"]), int(stamp["incarnation"]), int(stamp["number"]))
+    application = MessageId(int(stamp["origin"]), int(stamp["incarnation"]), int(stamp["number"]))
+    return sender, header._replace(message=application)
 
 
 def kind_name(code: int) -> str:
@@ -414,10 +408,6 @@ def protocol_key(code: int) -> str:
     return _PROTOCOLS.get(code, "")
 
 
-def event_name(code: int) -> str:
-    return Event(code).name.lower() if code in _EVENTS else f"event {code}"
-
-
 def incarnation_name(incarnation: Incarnation, names: Mapping[int, str]) -> str:
     """`n1`; a later incarnation `n1.2`."""
     later = "" if incarnation.incarnation <= FIRST_INCARNATION else f".{incarnation.incarnation}"
@@ -431,4 +421,3 @@ def message_name(message: MessageId, names: Mapping[int, str]) -> str:
 
 _PROTOCOLS = {kind >> 4: kind.name.partition("_")[0].lower() for kind in Kind if kind >> 4}
 _KINDS = frozenset(kind.value for kind in Kind)
-_EVENTS = frozenset(event.value for event in Event)

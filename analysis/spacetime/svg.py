@@ -23,7 +23,7 @@ from markupsafe import Markup
 from analysis.checks.properties import Incarnation
 from analysis.report import formatting as words
 from analysis.report import svg
-from analysis.report.svg import colour_of
+from analysis.report.svg import colour_of, kind_class
 from analysis.spacetime.model import Arrow, Band, Diagram, Fate, IncarnationSpan, Mark, Role, Row, What, protocol_key
 from collector.records import Level
 
@@ -129,12 +129,12 @@ class _Sheet:
         diagram = self._diagram
         shown = self._uncrowded()
         moving = (
-            *(self._fault(band) for band in diagram.bands if band.kind not in ("hold", "epoch", "minority")),
+            *(self._band(band) for band in diagram.bands if band.kind not in _STRETCHES),
             self._ticks(),
             *(line for row in diagram.rows for line in self._lifelines(row)),
             *self._views(),
-            *(self._hold(band) for band in diagram.bands if band.kind in ("hold", "minority")),
-            *(self._epoch(band) for band in diagram.bands if band.kind == "epoch"),
+            *(self._band(band) for band in diagram.bands if band.kind in ("hold", "minority")),
+            *(self._band(band) for band in diagram.bands if band.kind == "epoch"),
             *(part for arrow in diagram.arrows for part in self._arrow(arrow)),
             *self._named_arrows(),
             *(self._mark(mark, is_labelled=mark.number in shown) for mark in diagram.marks),
@@ -214,31 +214,23 @@ class _Sheet:
             if start <= until_ns and end >= from_ns:
                 yield _line("incarnation", self._x(max(start, from_ns)), y, self._x(min(end, until_ns)), y)
 
-    def _fault(self, band: Band) -> Markup:
-        kind = f"kind-{band.kind}" if band.kind in ("cut", "crash", "pause") else "kind-impair"
-        y, half = self._y[band.member], self._pitch / 2
+    def _band(self, band: Band) -> Markup:
+        """A fault fills the pitch of its line; a protocol in force lies beside the line, other stretches on it."""
+        top, height, class_, title = -5.0, 10.0, band.kind, band.words
+        if band.kind == "epoch":
+            top, height, class_ = 1.5, 4.5, f"epoch {colour_of(protocol_key(band.protocol))}"
+        elif band.kind not in _STRETCHES:
+            top, height, class_ = -self._pitch / 2, self._pitch, f"fault {kind_class(band.kind)}"
+            title += f", from {self._diagram.seconds(band.from_ns):.6f} s"
         left, right = self._x(band.from_ns), self._x(band.until_ns)
         return svg.element(
             "rect",
-            svg.element("title", f"{band.words}, from {self._diagram.seconds(band.from_ns):.6f} s"),
+            svg.element("title", title),
             x=_place(left),
-            y=_place(y - half),
+            y=_place(self._y[band.member] + top),
             width=_place(max(right - left, 1.0)),
-            height=_place(self._pitch),
-            class_=f"fault {kind}",
-        )
-
-    def _hold(self, band: Band) -> Markup:
-        """On the line itself."""
-        left, right = self._x(band.from_ns), self._x(band.until_ns)
-        return svg.element(
-            "rect",
-            svg.element("title", band.words),
-            x=_place(left),
-            y=_place(self._y[band.member] - 5),
-            width=_place(max(right - left, 1.0)),
-            height="10",
-            class_=band.kind,
+            height=_place(height),
+            class_=class_,
         )
 
     def _views(self) -> Iterator[Markup]:
@@ -257,19 +249,6 @@ class _Sheet:
                     self._y[other.recorder.member],
                 )
                 yield _line("view", *ends)
-
-    def _epoch(self, band: Band) -> Markup:
-        """Beside the line, as wide as the protocol is in force there."""
-        left, right = self._x(band.from_ns), self._x(band.until_ns)
-        return svg.element(
-            "rect",
-            svg.element("title", band.words),
-            x=_place(left),
-            y=_place(self._y[band.member] + 1.5),
-            width=_place(max(right - left, 1.0)),
-            height="4.5",
-            class_=f"epoch {colour_of(protocol_key(band.protocol))}",
-        )
 
     def _named_arrows(self) -> Iterator[Markup]:
         """Names on the arrows that undid something: of a multicast one of them."""
@@ -384,6 +363,8 @@ class _Sheet:
 
 
 _CLASSES = ("application", "control", "dummy", "retransmission", "other")
+_STRETCHES = ("hold", "epoch", "minority")
+"""Bands that are no faults."""
 _UNDOING = "undoing"
 _REACHED = ("past", "future")
 

@@ -261,16 +261,12 @@ MAX_MARKS: Final = 320
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """One window with its picture and what the script must know of it."""
+    """One window with its picture. `command`: draws it on its own."""
 
     id: str
-    title: str
-    why: str
-    window: str
+    choice: Choice
+    diagram: Diagram
     picture: Markup
-    notes: Sequence[str]
-    from_s: str
-    length_s: str
     command: str
 
 
@@ -310,16 +306,11 @@ def views_of(path: Path, summary: Mapping[str, Any], run: str) -> Views:
 
 
 def _view(index: int, choice: Choice, diagram: Diagram, run: str) -> View:
-    from_ns, until_ns = diagram.window
-    from_s, until_s = diagram.seconds(from_ns), diagram.seconds(until_ns)
+    from_s, until_s = (f"{diagram.seconds(at_ns):.4f} s" for at_ns in diagram.window)
     return View(
         id=f"spacetime-{index}",
-        title=choice.title,
-        why=choice.why,
-        window=f"{from_s:.4f} s to {until_s:.4f} s",
+        choice=choice,
+        diagram=diagram,
         picture=spacetime_drawing(diagram, f"spacetime-{index}-drawing"),
-        notes=diagram.notes,
-        from_s=f"{from_s:.9f}",
-        length_s=f"{max(until_s - from_s, 1e-9):.9f}",
-        command=shlex.join(["orderbed", "diagram", run, "--from", f"{from_s:.4f} s", "--until", f"{until_s:.4f} s"]),
+        command=shlex.join(["orderbed", "diagram", run, "--from", from_s, "--until", until_s]),
     )

@@ -16,12 +16,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.report import ordering as report_ordering
-from analysis.report import plot_order
 from analysis.report import plots as plot
 from analysis.report.files import ROLLBACKS, read_run
-from analysis.report.ordering import MAX_EPOCHS, MAX_ESTIMATES, MEASURED, Rollbacks, costs_of, epochs_of
+from analysis.report.ordering import (
+    MAX_EPOCHS,
+    MAX_ESTIMATES,
+    MEASURED,
+    SETTLING,
+    Rollbacks,
+    costs_of,
+    epochs_of,
+    order_over_time,
+    rollback_bins,
+)
 from analysis.report.page import section, write_report
-from analysis.report.plot_order import SETTLING, order_over_time, rollback_bins
 from analysis.report.time_axis import Phases, phases_of
 from tests import report_runs
 from tests.analysis.report.tables import facts, tables
@@ -127,7 +135,7 @@ def test_costs_come_in_milliseconds_with_the_estimates_beside_them(adaptive: Pat
     assert len(costs.series) == 20
     assert costs.series.lines[MEASURED].mean() == pytest.approx(360, rel=0.1)
     surface = plot.frame(20.4, 210, narrow=False)
-    picture = ET.fromstring(str(plot_order.cost_over_time(costs, [], [], PHASES, surface)))
+    picture = ET.fromstring(str(report_ordering.cost_over_time(costs, [], [], PHASES, surface)))
     assert len(of_class(picture, "line-estimate")) == 2
     assert len(of_class(picture, "line-cost")) == 1
 
@@ -200,7 +208,7 @@ def test_no_section_stops_the_report(epochs: Any, series: Any, other: Any) -> No
         assert len(costs.estimated) <= MAX_ESTIMATES
         if len(costs.series):
             surface = plot.frame(20.0, 210, narrow=False)
-            ET.fromstring(str(plot_order.cost_over_time(costs, epochs_of(given_), [], PHASES, surface)))
+            ET.fromstring(str(report_ordering.cost_over_time(costs, epochs_of(given_), [], PHASES, surface)))
 
 
 def test_what_the_script_reads_is_json_without_holes(adaptive: Path) -> None:
