@@ -179,8 +179,9 @@ def with_torn_fan_outs(scenario: Scenario, patience_ns: int, rng: Random) -> Sce
     """The scenario with one or two such falls more; the same one if no multicast of it leaves in several copies."""
     if scenario.dissemination is not Dissemination.UNICAST or len(scenario.members) < LEAST_MEMBERS:
         return scenario
+    after_ns = -1  # an earlier fall would make another run of it, in which the later one tears nothing
     for _ in range(rng.choice((1, 1, 2))):
-        found = fan_outs(scenario)
+        found = [one for one in fan_outs(scenario) if one.at_ns > after_ns]
         if not found:
             break
         # Heartbeats are most of all: each kind is as likely as any other.
@@ -193,6 +194,7 @@ def with_torn_fan_outs(scenario: Scenario, patience_ns: int, rng: Random) -> Sce
             continue
         if not any(is_last(leave, ordered, len(scenario.members)) for leave in leaves):
             scenario = replace(scenario, faults=tuple(ordered))
+            after_ns = fan_out.at_ns
     return scenario
 
 
