@@ -442,14 +442,19 @@ class ViewMember:
         """Whether this member leads the ballot that it promised last."""
         return self.change.led != 0 and self.change.led == self.change.promised
 
+    @property
+    def _witnesses(self) -> set[int]:
+        """Promisers of our ballot that are no suspects, this member included."""
+        return self.change.promises.keys() - self._detector.suspects
+
     def _unheard_witnesses(self, now_ns: int) -> list[int]:
-        """R8: promisers that have not answered lately whether they hear our suspects. Without their words a leader that
+        """R8: those that have not answered lately whether they hear our suspects. Without their words a leader that
         hears little would leave out members that it alone does not hear."""
         since_ns = now_ns - self._limit_ns // 2
         return [
             one
             for one in self._peers
-            if one in self.change.promises
+            if one in self._witnesses
             and self._answered_ns.get(one, -1) < since_ns
             and not self._accusations.accuses(one, self._me)
         ]
@@ -467,7 +472,8 @@ class ViewMember:
         victims = self._victims(now_ns)
         heard_by_others = {one for one in self._detector.suspects if self._is_contradicted(one, now_ns)}
         deaf = {one for one in victims if self._accusations.accuses(one, self._me)}
-        doubtful = self._detector.suspects if self._unheard_witnesses(now_ns) else heard_by_others
+        is_sure = self.view.is_quorum(self._witnesses) and not self._unheard_witnesses(now_ns)
+        doubtful = heard_by_others if is_sure else self._detector.suspects
         constraints = Constraints(
             excused=(self._gone | deaf) - (doubtful - victims - self._replaced),
             leaving=frozenset(self._leavers) | self._replaced,
