@@ -858,6 +858,24 @@ def nobody_is_asked_whether_it_hears_the_suspects(patch: pytest.MonkeyPatch) -> 
     patch.setattr(ViewMember, "_unheard_witnesses", lambda *_: [])
 
 
+def a_promiser_ends_before_the_choice() -> None:
+    """It can no longer say whether it hears the member that ended first; the leader asks those that live."""
+    group = calm(Scripted(5))
+    group.crash(4)
+    group.holds = of_kind(PROMISE, source=3)
+    group.until(lambda: 1 in group.here(0).change.promises)
+    group.crash(1)
+    group.until(lambda: 1 in group.here(0).present, within_ns=STEP_NS)
+    group.until(lambda: 1 not in group.here(0).present)
+    group.release_all()
+    group.until(in_view(group, 2, 0, 2, 3), within_ns=SUSPECT_AFTER_NS // 2)
+    group.until(lambda: group.incarnations_of(0) == ((0, 1), (2, 1), (3, 1)))
+
+
+def whoever_promised_is_a_witness(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ViewMember, "_witnesses", property(lambda member: member.change.promises.keys()))
+
+
 def a_member_that_is_back_makes_no_bad_pair_at_once() -> None:
     """Members 1 and 3 are a minority while 0 returns and 2 is paused; 2 then reads what 0 said before its crash."""
     group = calm(Scripted(4))
@@ -912,6 +930,7 @@ MUTANTS: tuple[tuple[Scenario, Mutate], ...] = (
     (a_deaf_member_holds_up_no_change, deaf_members_are_asked_for_ever),
     (a_deaf_member_takes_no_other_with_it, young_pairs_do_not_count),
     (a_member_that_the_coordinator_did_not_reach_is_asked, nobody_is_asked_whether_it_hears_the_suspects),
+    (a_promiser_ends_before_the_choice, whoever_promised_is_a_witness),
     (a_member_that_is_back_makes_no_bad_pair_at_once, old_accusations_count_against_the_returned),
 )
 
