@@ -403,7 +403,7 @@ class ViewMember:
         """Members to be left out because they and another one have not heard each other for 3/4 of the limit: a member
         that hears nobody shows that within half of it."""
         suspects = self._detector.suspects
-        self._accusations.tell(self._me, suspects, now_ns)
+        self._accusations.tell(self._me, suspects, now_ns)  # our own word is never old
         silent = {one for one in suspects if not self._is_contradicted(one, now_ns)}
         alive = [one for one in self.view.members if one not in silent and one not in self._replaced]
         ranks = {member: rank for rank, member in enumerate(self.view.members)}
@@ -451,13 +451,9 @@ class ViewMember:
         """R8: those that have not answered lately whether they hear our suspects. Without their words a leader that
         hears little would leave out members that it alone does not hear."""
         since_ns = now_ns - self._limit_ns // 2
-        return [
-            one
-            for one in self._peers
-            if one in self._witnesses
-            and self._answered_ns.get(one, -1) < since_ns
-            and not self._accusations.accuses(one, self._me)
-        ]
+        witnesses = self._witnesses
+        asked = [one for one in self._peers if one in witnesses and not self._accusations.accuses(one, self._me)]
+        return [one for one in asked if self._answered_ns.get(one, -1) < since_ns]
 
     def _ask_witnesses(self, among: Collection[int], now_ns: int, out: list[Effect]) -> None:
         if self._detector.suspects and not self.change.has_chosen:
