@@ -295,7 +295,7 @@ def frames_in(path: Path | str, head: CaptureHead) -> Iterator[tuple[Buffer, Fra
 
 
 class Counts:
-    """What the frames of a capture add up to. `problem` is empty when every block is whole."""
+    """Totals over the frames of a capture. `problem` is empty when every block is whole."""
 
     def __init__(self, heads: Sequence[CaptureHead]) -> None:
         interfaces = sum(len(head.interfaces.ports) for head in heads)

@@ -119,7 +119,7 @@ class _Told(NamedTuple):
 
 
 def take_in_part(number: int, part: Pieces, plan: Plan, directories: Sequence[Path]) -> _Told:
-    """What one task does. `directories`: of the parts of `frames` and of `trace`."""
+    """The work of one task. `directories`: of the parts of `frames` and of `trace`."""
     task = _Task(plan)
     with (
         PartWriter(directories[0] / f"part-{number:05d}.parquet", _FRAMES) as frames,

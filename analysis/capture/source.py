@@ -122,7 +122,7 @@ class CaptureReader(DataSourceReader):
 
 
 def read_pieces(partition: InputPartition, schema: T.StructType, table: str) -> Iterator[pa.RecordBatch]:
-    """What one task does."""
+    """The work of one task."""
     keep_imports()
     assert isinstance(partition, Pieces)
     for piece in partition.pieces:

@@ -146,7 +146,7 @@ class PartWriter:
 
 
 TEXT: Final = pa.dictionary(pa.int32(), pa.string())
-"""Each of few words is kept once, and not for each row. Who reads the table gets strings."""
+"""Each of few words is kept once, and not for each row. A reader of the table gets strings."""
 
 
 def as_written(rows: pa.Schema) -> pa.Schema:

@@ -1,4 +1,4 @@
-"""What the report draws of how messages were ordered, on the time axis of the other plots: the protocol in force, the
+"""The report's plots of how messages were ordered, on the time axis of the other plots: the protocol in force, the
 work that roll-backs undid, and the cost of the order, measured and as the members estimated it.
 
 Epochs and costs stand in section `ordering` of the summary, roll-backs in the trace. An epoch begins when the first

@@ -297,7 +297,7 @@ class _Composer:
         )
 
     def _missed(self, sender: int, receiver: int, departed_ns: int) -> tuple[Fate, str]:
-        """What became of a datagram that did not arrive, and where, as far as the asked network tells."""
+        """The fate of a datagram that did not arrive, and the place, as far as the asked network tells."""
         path = self._locator.path_at(sender, receiver, departed_ns) if self._locator else None
         longest_ns = path.path.longest_ns if path is not None else 0
         if self._scene.until_ns is not None and departed_ns + longest_ns > self._scene.until_ns:
