@@ -3,8 +3,11 @@
 A small part of Python's syntax, evaluated by this file and nothing else: names with dots and [index], numbers, texts,
 comparisons (also chained), and, or, not, + - * / **, and the functions abs, min, max, len, sum, mean, slope and
 r_squared (of the straight line through two lists, least squares). A dot on a list takes the field of each item;
-arithmetic on lists works item by item. Whoever wrote the text may be an enemy: length and nesting are bounded, and it
-can neither call nor reach anything but the results.
+arithmetic on lists works item by item, and so does min, max, sum or mean of two lists or more. Of a list of lists, such
+as the series of all runs, min, max, sum and mean have a value for each, and `where` selects in each.
+
+The text may come from an enemy: length and nesting are bounded, and it can neither call nor reach anything but
+the results.
 
 Over the runs of a sweep there are two more functions:
 
@@ -35,7 +38,7 @@ from analysis.metrics.estimate import LEAST_RUNS, estimate
 from topologies.formats.errors import did_you_mean
 from topologies.formats.units import shown
 
-MAX_TEXT = 500
+MAX_TEXT = 1000
 """Characters; this also keeps numbers within reason."""
 
 MAX_DEPTH = 64
@@ -282,7 +285,7 @@ def _named(node: ast.expr, results: Mapping[str, Any]) -> Any:
     where, holder, index = ast.unparse(node.value), _value(node.value, results), _value(node.slice, results)
     if isinstance(index, str):
         return _field(where, holder, index)
-    if not isinstance(holder, Sequence) or isinstance(holder, str) or isinstance(index, bool | float):
+    if not isinstance(holder, Sequence) or isinstance(holder, str) or type(index) is not int:
         _unknown(f"{where} has no place {shown(index)}")
     if not -len(holder) <= index < len(holder):
         _unknown(f"{where} has {len(holder)} items, none at {index}")
@@ -401,10 +404,19 @@ def _selected(arguments: list[ast.expr], results: Mapping[str, Any]) -> list[Any
     """The items of a list for which a condition holds; it is read in each item, as if that were all there is."""
     if len(arguments) != 2:
         _unknown("where takes a list and a condition")
-    items = _value(arguments[0], results)
+    return _those(_value(arguments[0], results), arguments[1])
+
+
+def _those(items: Any, wanted: ast.expr) -> list[Any]:
+    if _is_nested(items):
+        return [_those(item, wanted) for item in items]
     if not isinstance(items, list | tuple) or not all(isinstance(item, Mapping) for item in items):
         _unknown(f"where takes a list of runs, not {shown(items)}")
-    return [item for item in items if _truth(_value(arguments[1], item))]
+    return [item for item in items if _truth(_value(wanted, item))]
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(one, list | tuple) for one in value)
 
 
 def _called(name: str, arguments: list[Any]) -> Any:
@@ -419,6 +431,12 @@ def _called(name: str, arguments: list[Any]) -> Any:
         _unknown(f"{name} takes a list, not {shown(given)}")
     if name == "len":
         return len(given)
+    if _is_nested(given):
+        if len(arguments) == 1:
+            return [_called(name, [one]) for one in given]
+        if len({len(one) for one in given}) > 1:
+            _unknown(f"{name} takes lists of one length")
+        return [_called(name, [items]) for items in zip(*given, strict=True)]
     numbers = [_number(value) for value in given]
     if not numbers and name != "sum":
         _unknown(f"{name} of an empty list has no value")

@@ -9,23 +9,35 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from analysis.errors import AnalysisError
+from analysis.files import parse_json, read_text
 from analysis.network.asked import Network, Strike, build, impairment_of
 from analysis.report.formatting import is_end
 from topologies import load
 from topologies.formats.errors import InputError
-from topologies.model import Impairment, Topology
+from topologies.model import Direction, Impairment, Topology
 
-MAX_FILE_BYTES = 64 << 20
-MAX_FAULTS = 100_000
+MAX_FAULTS = 10_000
+"""Lines that a second is enough for."""
+MAX_FAULT_CHARACTERS = 2 << 20
+"""Of one line: twice what a fault of 10,000 nodes needs."""
+MAX_CUT_PAIRS = 1_000_000
+"""Of nodes, over all cuts: 1,111 cuts of thirty nodes. A cut that names more is not read."""
+MAX_GROUPS = 0xFFFF
+"""Of one cut: as many as a topology can have nodes."""
+MAX_STALLS = 10_000
+"""The witness tells no more (testbed.run.stalls)."""
 
 Nanoseconds = Annotated[int, Field(ge=-(2**62), le=2**62)]
 Count = Annotated[int, Field(ge=0, le=2**62)]
 Text = Annotated[str, Field(max_length=10_000)]
+Item = TypeVar("Item")
+Many = Annotated[tuple[Item, ...], Field(fail_fast=True)]
+"""Read up to the first mistake: to tell two million of them takes ten seconds."""
 
 
 class _Part(BaseModel):
@@ -48,32 +60,25 @@ class Clock(_Part):
     realtime_ns: Nanoseconds
 
 
-class PortCounters(_Part):
-    """The kernel's, of one direction of one port."""
+class ElsewhereCounters(_Part):
+    """The kernel's, of a link or a shared medium; only the drops matter here."""
+
+    delay_line_dropped_frames: Count = 0
+    queue_dropped_frames: Count = 0
+    cut_dropped_frames: Count = 0
+
+    @property
+    def dropped_frames(self) -> int:
+        return self.delay_line_dropped_frames + self.queue_dropped_frames + self.cut_dropped_frames
+
+
+class PortCounters(ElsewhereCounters):
+    """Of one direction of one port."""
 
     node: Text
     direction: Literal["to-node", "from-node"]
     sent_frames: Count
-    delay_line_dropped_frames: Count = 0
-    queue_dropped_frames: Count = 0
-    cut_dropped_frames: Count = 0
     backlog_frames: Count = 0
-
-    @property
-    def dropped_frames(self) -> int:
-        return self.delay_line_dropped_frames + self.queue_dropped_frames + self.cut_dropped_frames
-
-
-class ElsewhereCounters(_Part):
-    """Of a link or a shared medium; only the drops matter here."""
-
-    delay_line_dropped_frames: Count = 0
-    queue_dropped_frames: Count = 0
-    cut_dropped_frames: Count = 0
-
-    @property
-    def dropped_frames(self) -> int:
-        return self.delay_line_dropped_frames + self.queue_dropped_frames + self.cut_dropped_frames
 
 
 class Captured(_Part):
@@ -104,6 +109,23 @@ class Health(_Part):
     lag_max_ns: Count | None = None
 
 
+class Stalls(_Part):
+    """When processors were late for a witness that nothing in the run keeps waiting (testbed.run.stalls)."""
+
+    spans: Annotated[Many[tuple[Nanoseconds, Nanoseconds]], Field(max_length=MAX_STALLS)] | None = None
+    """None: nobody watched (a run in virtual time, one that ended early), so no late frame is excused."""
+
+    @property
+    def as_summary(self) -> dict[str, int | float | None]:
+        """Its part of summary.json's `health`."""
+        if self.spans is None:
+            return {"stalls": None, "stall_max_ms": None}
+        return {
+            "stalls": len(self.spans),
+            "stall_max_ms": max((end - start for start, end in self.spans), default=0) / 1e6,
+        }
+
+
 class Protocol(_Part):
     """What was run; of its parameters only the paper's mu is looked at, which some protocols are told."""
 
@@ -124,22 +146,25 @@ class Manifest(_Part):
     run: Text
     status: Literal["complete", "interrupted", "failed"]
     error: Text = ""
-    invalid: tuple[Text, ...] = ()
+    invalid: Many[Text] = ()
     group: Annotated[int, Field(ge=0, lt=2**32)]
+    world: Text = ""
     protocol: Protocol = Protocol()
-    promises: tuple[Text, ...] = ()
-    members: tuple[Text, ...] = ()
+    promises: Many[Text] = ()
+    members: Many[Text] = ()
     """The nodes whose traces are judged; none named: all of them."""
-    expect: tuple[Text, ...] = ()
+    expect: Many[Text] = ()
     clock: Clock | None = None
     phases: Phases = Phases()
-    asked: Mapping[str, Mapping[Literal["to-node", "from-node"], Mapping[str, Any]]] = Field(default_factory=dict)
-    counters: tuple[PortCounters, ...] = ()
-    link_counters: tuple[ElsewhereCounters, ...] = ()
-    bus_counters: tuple[ElsewhereCounters, ...] = ()
+    asked: Mapping[str, Any] = Field(default_factory=dict)
+    """By node and direction; looked at by `read_run`, mistake by mistake."""
+    counters: Many[PortCounters] = ()
+    link_counters: Many[ElsewhereCounters] = ()
+    bus_counters: Many[ElsewhereCounters] = ()
     capture: Captured = Captured()
-    nodes: tuple[NodeEnd, ...] = ()
+    nodes: Many[NodeEnd] = ()
     health: Health = Health()
+    stalls: Stalls = Stalls()
 
     @property
     def clock_offset_ns(self) -> int:
@@ -153,7 +178,7 @@ class _FaultLine(_Part):
         "impair", "cut", "heal", "crash", "restart", "pause", "resume", "join", "leave",
         "slow", "deaf", "clock", "recover",
     ]  # fmt: skip
-    targets: tuple[Text, ...] = ()
+    targets: Many[Text] = ()
     direction: Literal["to-node", "from-node", "there", "back"] | None = None
     parameters: Mapping[str, Any] = Field(default_factory=dict)
     asked: Mapping[str, Mapping[str, Any]] | None = None
@@ -165,9 +190,9 @@ class _FaultLine(_Part):
 
 
 class _CutParameters(_Part):
-    groups: tuple[tuple[Text, ...], ...] = ()
-    pairs: tuple[tuple[Text, Text], ...] = ()
-    links: tuple[Text, ...] = ()
+    groups: Annotated[Many[Many[Text]], Field(max_length=MAX_GROUPS)] = ()
+    pairs: Many[tuple[Text, Text]] = ()
+    links: Many[Text] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,11 +244,11 @@ def read_run(path: Path) -> RunInputs:
 
 def _text(path: Path) -> str:
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise AnalysisError(f"{path}: is larger than {MAX_FILE_BYTES >> 20} MiB, which no run writes")
-        return path.read_text(encoding="utf-8", errors="replace")
+        return read_text(path)
     except OSError as error:
         raise AnalysisError(f"{path}: cannot be read ({error.strerror}); is this a run directory?") from error
+    except ValueError as error:
+        raise AnalysisError(f"{path}: {error}") from None
 
 
 def _manifest(path: Path) -> Manifest:
@@ -250,15 +275,20 @@ def _topology(path: Path) -> Topology:
 
 def _asked(path: Path, manifest: Manifest, topology: Topology) -> dict[str, dict[str, Impairment]]:
     """The impairment of each port at the start."""
-    known = {str(node.name) for node in topology.nodes()}
+    asked: dict[str, dict[str, Impairment]] = {}
     try:
-        return {
-            node: {direction: impairment_of(values) for direction, values in ports.items()}
-            for node, ports in manifest.asked.items()
-            if node in known
-        }
-    except (ValueError, TypeError) as error:
+        for name in sorted(manifest.asked.keys() & {str(node.name) for node in topology.nodes()}):
+            ports = manifest.asked[name]
+            if not isinstance(ports, dict) or (wrong := sorted(ports.keys() - _DIRECTIONS)):
+                where = f"{name}.{wrong[0]:.40}" if isinstance(ports, dict) else name
+                raise ValueError(f"{where}: expected {' and '.join(sorted(_DIRECTIONS))}")
+            asked[name] = {direction: impairment_of(values) for direction, values in ports.items()}
+    except (ValueError, TypeError, AttributeError) as error:
         raise AnalysisError(f"{path}: asked: {error}") from None
+    return asked
+
+
+_DIRECTIONS = frozenset(direction.value for direction in Direction)
 
 
 def _faults(path: Path, topology: Topology) -> tuple[list[Mapping[str, Any]], list[Strike], int]:
@@ -268,26 +298,35 @@ def _faults(path: Path, topology: Topology) -> tuple[list[Mapping[str, Any]], li
     unread = 0
     if not path.exists():
         return lines, strikes, unread
-    for text in _text(path).splitlines()[:MAX_FAULTS]:
-        if not text.strip():
-            continue
+    written = [text for text in _text(path).splitlines() if text.strip()]
+    pairs = 0
+    for text in written[:MAX_FAULTS]:
         try:
-            strikes.append(_strike(text, topology))
-            lines.append(json.loads(text))
-        except (ValueError, TypeError, KeyError, RecursionError):
+            strike, line = _strike(text, topology), parse_json(text)
+            more = len({node for group in strike.groups for node in group}) ** 2 + len(strike.pairs) + len(strike.links)
+            if pairs + more > MAX_CUT_PAIRS:
+                raise ValueError("more pairs of nodes than can be looked at")
+        except (ValueError, TypeError, KeyError):
             unread += 1
-    return lines, strikes, unread
+        else:
+            pairs += more
+            strikes.append(strike)
+            lines.append(line)
+    return lines, strikes, unread + len(written[MAX_FAULTS:])
 
 
 def _strike(text: str, topology: Topology) -> Strike:
     """Raises ValueError, TypeError or KeyError for a line that is no fault of this topology."""
+    if len(text) > MAX_FAULT_CHARACTERS:
+        raise ValueError(f"a fault of more than {MAX_FAULT_CHARACTERS} characters")
     line = _FaultLine.model_validate_json(text)
     cut = _CutParameters.model_validate_json(json.dumps(line.parameters)) if line.kind == "cut" else _CutParameters()
-    for name in (*line.targets, *(node for group in (*cut.groups, *cut.pairs) for node in group), *cut.links):
-        (topology.node if "/" in name else topology.link)(name)
     asked: Mapping[str, Mapping[str, Any]] = {}
     if line.kind == "impair":
         asked = line.asked if line.asked is not None else dict.fromkeys(line.targets, line.parameters)
+    named = (*line.targets, *(node for group in (*cut.groups, *cut.pairs) for node in group), *cut.links, *asked)
+    for name in dict.fromkeys(named):  # once each: a file may name one node a million times
+        (topology.node if "/" in name else topology.link)(name)
     return Strike(
         id=line.id,
         kind=line.kind,

@@ -6,7 +6,6 @@ Reads what the analysis left; needs neither Spark nor the capture.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +16,7 @@ import pyarrow.parquet as pq
 
 from analysis.errors import AnalysisError
 from analysis.expression import ExpressionError, Unknown, evaluate, parse
-from analysis.inputs import MAX_FILE_BYTES
+from analysis.files import MAX_BYTES, read_json
 from analysis.metrics import sweep_rows
 from topologies import load
 from topologies.model import Topology
@@ -142,19 +141,21 @@ class Sweep:
         return found if (found := Path(recorded)).is_dir() else self.path.parent / Path(recorded).name
 
 
+MAX_POINTS_BYTES = 64 << 20
+"""A sweep has a point for each of its runs, which may be thousands."""
+
+
 def _read_points(path: Path) -> list[dict[str, Any]]:
-    points = _read_json(path, "make it with: orderbed sweep")
+    points = _read_json(path, "make it with: orderbed sweep", max_bytes=MAX_POINTS_BYTES)
     if not isinstance(points, list) or not all(isinstance(point, dict) for point in points):
         raise AnalysisError(f"{path}: is not the list of a sweep's points")
     return points
 
 
-def _read_json(path: Path, remedy: str) -> Any:
+def _read_json(path: Path, remedy: str, *, max_bytes: int = MAX_BYTES) -> Any:
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise AnalysisError(f"{path}: is larger than {MAX_FILE_BYTES >> 20} MiB, which no run writes")
-        return json.loads(path.read_text(encoding="utf-8"))
+        return read_json(path, max_bytes=max_bytes)
     except FileNotFoundError:
         raise AnalysisError(f"{path}: is missing; {remedy}") from None
-    except (ValueError, RecursionError, OSError) as error:
+    except (ValueError, OSError) as error:
         raise AnalysisError(f"{path}: cannot be read ({error})") from error

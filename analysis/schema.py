@@ -57,6 +57,8 @@ TRACE = _table(
     ("at_ns", LONG, "when it happened"),
     ("clock_ns", LONG, "what the node's own clock read"),
     ("value", LONG, ""),
+    ("size_bytes", LONG, "of the payload, its stamp included; SUBMIT and DELIVER only, else 0"),
+    ("checksum", LONG, "of the payload behind its stamp (CRC-32); SUBMIT and DELIVER only, else 0"),
 )
 
 MESSAGES = _table(
@@ -65,7 +67,8 @@ MESSAGES = _table(
     ("incarnation", INT, "its incarnation"),
     ("number", LONG, "counted from 1 by the origin's host"),
     ("submit_ns", LONG, "when the application asked"),
-    ("size_bytes", LONG, "application payload"),
+    ("size_bytes", LONG, "of the payload, its stamp included"),
+    ("checksum", LONG, "of the payload behind its stamp (CRC-32)"),
 )
 
 DELIVERIES = _table(
@@ -82,6 +85,8 @@ DELIVERIES = _table(
     ("latency_ns", LONG, "from the request to this delivery"),
     ("is_undone", T.BooleanType(), "taken back later"),
     ("is_repeat", T.BooleanType(), "delivered before at this level"),
+    ("size_bytes", LONG, "of the payload as it was handed over, its stamp included"),
+    ("checksum", LONG, "of that payload behind its stamp (CRC-32)"),
 )
 
 FAULTS = _table(

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ from analysis.checks.properties import SECTIONS, Finding, Property
 from analysis.checks.sequences import Told
 from analysis.engine import session, tasks
 from analysis.errors import MachineError
+from analysis.files import replace_json
 from analysis.inputs import RunInputs, read_run
 from analysis.metrics import (
     anomalies,
@@ -91,7 +91,11 @@ def analyze(run_dir: Path, *, spark: SparkSession | None = None, on_progress: Sa
             _session(spark, capture, on_progress) as opened,
         ):
             summary = _Analysis(inputs, capture, stage, on_progress).run(opened, submit)
-    _write_json(run_dir / "summary.json", summary)
+    path = run_dir / "summary.json"
+    try:
+        replace_json(path, summary)
+    except OSError as error:
+        raise MachineError(f"{path}: cannot be written ({error.strerror})") from error
     return summary
 
 
@@ -244,7 +248,7 @@ class _Analysis:
             told["clocks"] = skew.clocks(readings, start_ns=self.start_ns, load_ns=load_ns)
             told["clocks"] |= {"readings": sum(map(len, incarnations.values()))}
         if notices.get(Notice.ACCEPTED):
-            told["stages"] = reported.stages(trace)
+            told["stages"] = reported.stages(trace, self.inputs.names)
         if notices.get(Notice.RESIDENT):
             told["resident"] = reported.residents(trace, self.inputs.names)
         if any(notices.get(code) for code in ordering_records.REPORTS):
@@ -311,6 +315,7 @@ class _Analysis:
             first_ns=self.first_ns,
             last_ns=self.last_ns,
             count=self.capture.frames,
+            stalls=self.manifest.stalls.spans or (),
         )
         extra = {(row["direction"], row["node"]): row.pop("extra_copies") for row in rows}
         self.stage.write_rows("links", rows, schema.LINKS)
@@ -371,9 +376,10 @@ class _Analysis:
         manifest, facts = self.manifest, orders.facts
         findings = judgement.bounded(
             orders.findings,
-            gap=judgement.unrecorded_ends(self.inputs, facts.ended),
+            gap=judgement.unrecorded_ends(self.inputs, facts.ended) or judgement.lost_tails(self.inputs, facts.crashed),
             undrained=judgement.undrained(self.inputs),
         )
+        findings = judgement.noted(findings, self.inputs, facts.crashed)
         lag_ns = manifest.health.lag_max_ns
         results = _rounded(results)
         results |= {
@@ -390,11 +396,12 @@ class _Analysis:
             "health": {
                 "cpu_busy_ratio": manifest.health.cpu_busy_ratio,
                 "lag_max_ms": None if lag_ns is None else lag_ns / 1e6,
+                **manifest.stalls.as_summary,
             },
         }
         results["expect"] = [judgement.expectation(text, results) for text in manifest.expect]
         doubts = judgement.doubts(self.inputs, self.capture, staged)
-        doubts += judgement.unexplained(self.inputs, facts.excluded)
+        doubts += judgement.unexplained(self.inputs, facts.excluded, facts.left)
         verdict, reasons = judgement.overall(results["properties"], results["expect"], doubts)
         head = {"format": FORMAT, "run": manifest.run, "verdict": verdict.value, "reasons": reasons}
         return head | {name: results[name] for name in SECTIONS}
@@ -432,19 +439,3 @@ def _fault_row(line: Mapping[str, Any]) -> dict[str, Any]:
 
 def _level_name(level: int) -> str:
     return Level(level).name.lower() if level in set(Level) else str(level)
-
-
-def _write_json(path: Path, value: object) -> None:
-    """Replace a file at once: a reader sees the old one or the whole new one."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with fresh.open("w", encoding="utf-8") as file:
-            json.dump(value, file, indent=1, ensure_ascii=False, allow_nan=False)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
-    except OSError as error:
-        raise MachineError(f"{path}: cannot be written ({error.strerror})") from error
-    finally:
-        fresh.unlink(missing_ok=True)

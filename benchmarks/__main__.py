@@ -16,9 +16,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from analysis.files import replace_json
 from benchmarks import page
 from benchmarks.rows import Row
-from testbed.run.store import write_json
 from topologies.formats.errors import InputError, did_you_mean
 
 SUBJECTS = {
@@ -89,7 +89,7 @@ def _measure_all(modules: dict[str, Any], options: argparse.Namespace) -> int:
         if options.page and len(rows) > found:
             page.update(options.page, rows[found:], SUBJECTS)
         if options.json:
-            write_json(options.json, [row.as_json() for row in rows])
+            replace_json(options.json, [row.as_json() for row in rows])
         print(f"  {time.monotonic() - began:.0f} s\n", flush=True)
     return 3 if failed else 0
 

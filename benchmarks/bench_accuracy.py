@@ -25,8 +25,9 @@ from collector.parse import batches, map_capture, read_interfaces
 from collector.records import PortDirection
 from netem.errors import FabricError
 from netem.kernel.probe import pick, probe, processors_awake
+from netem.kernel.supervised import Sandbox
 from netem.network import EmulatedNetwork, Kernel, KernelOption
-from testbed.cli.console import Console
+from testbed.console import Console
 from testbed.run.perform import Overrides, load_experiment, perform
 from testbed.run.wires import Capture
 from topologies.model import MULTICAST_GROUP, PROTOCOL_PORT, Impairment, Topology
@@ -169,11 +170,16 @@ def _flood(network: EmulatedNetwork, topology: Topology, capture_path: Path, rat
         MULTICAST_GROUP,
         str(PROTOCOL_PORT),
     ]
-    environment = {"PYTHONPATH": str(Path(__file__).resolve().parent.parent), "PATH": os.defpath}
+    root = Path(__file__).resolve().parent.parent
+    environment = {"PYTHONPATH": str(root), "PATH": os.defpath}
+    sandbox = Sandbox(readable=[root, Path(sys.prefix), Path(sys.base_prefix)])
     log = capture_path.with_suffix(".sender")
     with log.open("wb") as said, Path(os.devnull).open("rb") as nothing:
         descriptors = [nothing.fileno(), said.fileno(), said.fileno()]
-        process = network.spawn(argv, environment, descriptors, namespace=network.own_namespace(sender))
+        process = network.spawn(
+            argv, environment, descriptors,
+            namespace=network.own_namespace(sender), directory=Path("/"), sandbox=sandbox,
+        )  # fmt: skip
     if code := process.wait(60 * FLOOD_S):
         raise FabricError(f"the sender ended with exit code {code}: {log.read_text(encoding='utf-8')}")
     capture.stop()

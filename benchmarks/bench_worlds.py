@@ -23,8 +23,8 @@ from netem.runtimes.netns import NetnsRuntime
 from node.registry import PROTOCOLS
 from testbed.run.conductor import NODE_PROGRAM
 from testbed.run.fleet import Fleet, State
-from testbed.run.nodes import configuration
 from testbed.spec import experiment as spec
+from testbed.spec.nodes import configuration
 from testbed.spec.values import Experiment
 from topologies.model import Topology
 

@@ -13,8 +13,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from analysis.files import replace_json
 from benchmarks.rows import Row, shown
-from testbed.run.store import write_json
 from topologies.formats.errors import InputError
 
 Rows = dict[str, dict[str, Any]]
@@ -53,7 +53,7 @@ def update(page: Path, rows: Iterable[Row], titles: Mapping[str, str]) -> None:
     subjects = sorted({_subject(row) for row in known.values()}, key=lambda one: (_place(order, one), one))
     ordered = [row for subject in subjects for row in known.values() if _subject(row) == subject]
     try:
-        write_json(data, ordered)
+        replace_json(data, ordered)
         page.write_text(render(ordered, titles), encoding="utf-8")
     except OSError as error:
         raise InputError(f"{page}: the page of benchmarks cannot be written ({error.strerror})") from error

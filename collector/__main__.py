@@ -1,11 +1,10 @@
 """Command line of the collector.
 
     python -m collector --output capture.pcapng --ports @ports.json --ifindex-base 100000 --comment '{"run": "…"}'
-    python -m collector info capture.pcapng
 
-Recording talks in JSON lines on standard output: `ready`, `status` each second, `error`, `stopped`. It ends at a line
+It talks in JSON lines on standard output: `ready`, `status` each second, `error`, `stopped`. It ends at a line
 `stop`, at the end of standard input, at SIGTERM or SIGINT. Exit codes: 0 all recorded; 1 recording ended early (what
-was recorded is kept) or the file is damaged; 2 wrong use.
+was recorded is kept); 2 wrong use. `orderbed info capture.pcapng` tells what a capture holds.
 """
 
 from __future__ import annotations
@@ -14,14 +13,12 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
 from collector.collect import Recording, record
-from collector.parse import CaptureHead, Counts, count, read_sections, read_statistics
 from collector.pcapng import Port
-from collector.records import CaptureError, PortDirection
+from collector.records import CaptureError
 from collector.ring import BLOCK_BYTES, BLOCKS, MAX_SNAP_LENGTH
 
 EXIT_GOOD, EXIT_INCOMPLETE, EXIT_WRONG_USE = 0, 1, 2
@@ -30,11 +27,8 @@ MIN_SNAP_LENGTH = 78
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if words[:1] == ["info"]:
-        return _info(words[1:])
     try:
-        recording = _recording(_parser().parse_args(words))
+        recording = _recording(_parser().parse_args(arguments))
         return EXIT_GOOD if record(recording, commands=sys.stdin.fileno(), report=_report) else EXIT_INCOMPLETE
     except CaptureError as error:
         _report({"event": "error", "message": str(error)})
@@ -122,58 +116,6 @@ def _json(text: str, option: str) -> Any:
 def _report(event: Mapping[str, Any]) -> None:
     sys.stdout.write(json.dumps(event) + "\n")
     sys.stdout.flush()
-
-
-def _info(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m collector info", description="What a capture holds.")
-    parser.add_argument("capture", type=Path)
-    path = parser.parse_args(arguments).capture
-    try:
-        heads = read_sections(path)
-        counts = count(path, heads)
-        dropped = [
-            said.dropped for head in heads for said in read_statistics(path, head).values() if said.dropped is not None
-        ]
-    except (CaptureError, OSError) as error:
-        text = f"{path}: {error.strerror}" if isinstance(error, OSError) else str(error)
-        sys.stderr.write(text + "\n")
-        return EXIT_WRONG_USE
-    problem = _problem(path, counts)
-    lines = [*_describe(heads, counts), f"dropped     {sum(dropped) if dropped else 'not stated'}"]
-    sys.stdout.write("\n".join([*lines, f"problem     {problem or 'none'}"]) + "\n")
-    return EXIT_INCOMPLETE if problem else EXIT_GOOD
-
-
-def _problem(path: Path, counts: Counts) -> str:
-    if counts.is_truncated:
-        return f"{path}: {counts.problem} after {counts.frames} whole frames"
-    if counts.problem or not counts.damaged:
-        return counts.problem and f"{path}: {counts.problem}"
-    return f"{path}: {counts.damaged} packet blocks contradict themselves and are left out"
-
-
-def _describe(heads: Sequence[CaptureHead], counts: Counts) -> list[str]:
-    interfaces, section = heads[0].interfaces, heads[0].section
-    lines = [f"format      {interfaces.layout.value}", f"comment     {_printable(section.comment)}"]
-    lines.append(f"frames      {counts.frames}, {counts.captured_bytes} bytes of them captured")
-    if counts.first_ns is not None and counts.last_ns is not None:
-        lines.append(f"first       {_date(counts.first_ns)}")
-        lines.append(f"span        {(counts.last_ns - counts.first_ns) / 1e9:.9f} s")
-    names = [name for head in heads for name in head.interfaces.names]
-    for name, frames in zip(names, counts.by_direction.tolist(), strict=True):
-        said = [f"{frames[way]} {way.name.lower()}" for way in PortDirection if frames[way]]
-        lines.append(f"port        {_printable(name)}: {', '.join(said) or 'no frame'}")
-    return lines
-
-
-def _printable(text: str) -> str:
-    """Texts of a file are a stranger's: no control characters to the terminal."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
-
-
-def _date(time_ns: int) -> str:
-    whole = datetime.fromtimestamp(time_ns // 10**9, UTC)
-    return f"{whole:%Y-%m-%d %H:%M:%S}.{time_ns % 10**9:09d} UTC"
 
 
 if __name__ == "__main__":

@@ -132,6 +132,8 @@ class _Collector:
 
     def __init__(self, recording: Recording) -> None:
         self.clock = read_clock()
+        self._step_ns = 0
+        """How far CLOCK_REALTIME was set away from where it was at the start, at the most."""
         self._recording = recording
         self._unlisted = 0
         self._seen = np.zeros(len(recording.ports), np.int64)
@@ -171,6 +173,7 @@ class _Collector:
                     break
                 self._record_block()
             if time.monotonic_ns() >= due_ns:
+                self._note_step(read_clock())
                 report({"event": "status"} | self._counters())
                 due_ns += STATUS_NS
 
@@ -179,6 +182,7 @@ class _Collector:
         counters = self._ring.statistics()
         is_complete = self._writer.close(received=self._seen, dropped_frames=counters.dropped_frames)
         clock = read_clock()
+        self._note_step(clock)
         stopped = (
             {"event": "stopped"}
             | self._counters()
@@ -186,11 +190,15 @@ class _Collector:
                 "complete": is_complete,
                 "problem": self._writer.problem,
                 "clock": clock.as_dict(),
-                "clock_step_ns": clock.offset_ns - self.clock.offset_ns,
+                "clock_step_ns": self._step_ns,
             }
         )
         self._ring.close()
         return stopped
+
+    def _note_step(self, clock: Clock) -> None:
+        """A clock that is set and set back would look untouched at the end."""
+        self._step_ns = max(self._step_ns, clock.offset_ns - self.clock.offset_ns, key=abs)
 
     def _counters(self) -> dict[str, Any]:
         kernel = self._ring.statistics()

@@ -15,7 +15,7 @@ from __future__ import annotations
 import enum
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,6 @@ from collector.records import (
     TRACE_MAGIC,
     TRACE_PORT,
     TRACE_VERSION,
-    WORD_SIZE,
     DropReason,
     EndReason,
     Event,
@@ -57,8 +56,9 @@ from collector.records import (
     Level,
     ViewReason,
 )
-from node.trace import APPLICATION_STAMP, RECORD, TRACE_HEADER
-from node.wire import ENVELOPE, MESSAGE, Field
+from node.errors import RemoteError
+from node.trace import APPLICATION_STAMP, RECORD, TRACE_HEADER, decode_trace
+from node.wire import ENVELOPE, MESSAGE, Field, decode_datagram, decode_message
 
 LUA_PATH = Path(__file__).with_name("orderbed.lua")
 
@@ -113,24 +113,15 @@ def _layer_field(field: Field, default: int | None) -> AnyField:
     return made
 
 
-def _place(table: Sequence[Field], name: str) -> slice:
-    """The bytes of one field."""
-    at = 0
-    for field in table:
-        if field.name == name:
-            return slice(at, at + field.size)
-        at += field.size
-    raise KeyError(name)
-
-
 def _size(table: Sequence[Field]) -> int:
     return sum(field.size for field in table)
 
 
 def _filled(table: Sequence[Field], header: bytes, name: str, value: int) -> bytes:
     """The header with one number put in."""
-    place = _place(table, name)
-    return header[: place.start] + value.to_bytes(place.stop - place.start, "big") + header[place.stop :]
+    place = [field.name for field in table].index(name)
+    at, size = _size(table[:place]), table[place].size
+    return header[:at] + value.to_bytes(size, "big") + header[at + size :]
 
 
 _WORDS: list[AnyField] = [
@@ -163,7 +154,7 @@ class OrderbedMessage(Packet):
 
     def guess_payload_class(self, payload: bytes) -> type[Packet]:
         if self.inner != Kind.APPLICATION:
-            return OrderbedMessage if _is_message(payload) else Raw
+            return OrderbedMessage if _is_accepted(decode_message, payload) else Raw
         is_application = not self._stack_flags() & (Flag.CONTROL | Flag.DUMMY)
         return OrderbedStamp if is_application and len(payload) >= _size(APPLICATION_STAMP) else Raw
 
@@ -184,7 +175,7 @@ class OrderbedEnvelope(Packet):
     @classmethod
     def dispatch_hook(cls, _pkt: bytes | None = None, *_: Any, **__: Any) -> type[Packet]:
         """What a node would refuse is not taken apart."""
-        return cls if _pkt is None or _is_datagram(_pkt) else conf.raw_layer
+        return cls if _pkt is None or _is_accepted(decode_datagram, _pkt) else conf.raw_layer
 
     def guess_payload_class(self, payload: bytes) -> type[Packet]:  # noqa: ARG002
         return OrderbedMessage
@@ -216,7 +207,7 @@ class OrderbedTrace(Packet):
 
     @classmethod
     def dispatch_hook(cls, _pkt: bytes | None = None, *_: Any, **__: Any) -> type[Packet]:
-        return cls if _pkt is None or _is_trace(_pkt) else conf.raw_layer
+        return cls if _pkt is None or _is_accepted(decode_trace, _pkt) else conf.raw_layer
 
     def post_build(self, pkt: bytes, pay: bytes) -> bytes:
         if self.count is None:
@@ -224,41 +215,13 @@ class OrderbedTrace(Packet):
         return pkt + pay
 
 
-def _number(table: Sequence[Field], data: bytes, name: str) -> int:
-    return int.from_bytes(data[_place(table, name)], "big")
-
-
-def _is_datagram(data: bytes) -> bool:
-    """As node.wire.decode_datagram decides, for any group."""
-    if len(data) < _size(ENVELOPE):
+def _is_accepted(decode: Callable[[bytes], object], data: bytes) -> bool:
+    """Whether a node would take these bytes, of any group."""
+    try:
+        decode(data)
+    except RemoteError:
         return False
-    is_ours = _number(ENVELOPE, data, "magic") == PROTOCOL_MAGIC
-    is_ours &= _number(ENVELOPE, data, "version") == PROTOCOL_VERSION and not _number(ENVELOPE, data, "reserved")
-    return is_ours and _is_message(data[_size(ENVELOPE) :])
-
-
-def _is_message(data: bytes) -> bool:
-    """As node.wire.decode_message decides."""
-    if len(data) < _size(MESSAGE):
-        return False
-    kind, inner = _number(MESSAGE, data, "kind"), _number(MESSAGE, data, "inner")
-    size = _size(MESSAGE) + WORD_SIZE * _number(MESSAGE, data, "words") + _number(MESSAGE, data, "length")
-    wire_kinds = set(Kind) - LOCAL_KINDS
-    is_known = kind in wire_kinds and inner in wire_kinds | {Kind.APPLICATION}
-    is_clean = not _number(MESSAGE, data, "spare") and not _number(MESSAGE, data, "flags") & ~sum(Flag)
-    return size == len(data) and is_known and is_clean
-
-
-def _is_trace(data: bytes) -> bool:
-    """As node.trace.decode_trace decides."""
-    header, record = _size(TRACE_HEADER), _size(RECORD)
-    if len(data) < header or _number(TRACE_HEADER, data, "magic") != TRACE_MAGIC:
-        return False
-    count = _number(TRACE_HEADER, data, "count")
-    if _number(TRACE_HEADER, data, "version") != TRACE_VERSION or not 1 <= count <= MAX_RECORDS:
-        return False
-    events = set(Event)
-    return len(data) == header + record * count and all(data[at] in events for at in range(header, len(data), record))
+    return True
 
 
 bind_layers(UDP, OrderbedEnvelope, dport=PROTOCOL_PORT)

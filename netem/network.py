@@ -146,24 +146,24 @@ class EmulatedNetwork(Fabric):
         descriptors: Sequence[int],
         *,
         namespace: str,
-        directory: Path | None = None,
-        sandbox: Sandbox | None = None,
+        sandbox: Sandbox,
+        directory: Path,
     ) -> Process:
         """Start a program as a node: in a held network namespace, in PID and mount namespaces of its own, without
-        capabilities. `descriptors` become its 0, 1, 2. Raises FabricError.
+        rights. `descriptors` become its 0, 1, 2; it starts in `directory`, as it sees it. Raises FabricError.
         """
         return self._supervisor.spawn(
-            argv, environment, descriptors,
-            namespace=namespace, isolated=True, directory=directory, sandbox=sandbox,
-        )  # fmt: skip
+            argv, environment, descriptors, namespace=namespace, directory=directory, sandbox=sandbox
+        )
 
-    def enter(self, node: Node, process: Process | None, request: ExecRequest) -> Process:
-        """Start a command beside a node's process, in its network, PID and mount namespaces, with our privileges; None:
-        in the network namespace that the network holds for the node, and nothing else. Raises FabricError.
+    def enter(self, node: Node, process: Process | None, request: ExecRequest, *, hosts: Path | None) -> Process:
+        """Start a command beside a node's process, in its network and PID namespaces, with the machine's files, `hosts`
+        as /etc/hosts, and our privileges; None: in the network namespace that the network holds for the node, and
+        nothing else. Raises FabricError.
         """
         return self._supervisor.spawn(
             request.argv, request.environment, request.descriptors,
-            namespace=self.own_namespace(node), inside=process, is_terminal=request.is_terminal,
+            namespace=self.own_namespace(node), inside=process, hosts=hosts, is_terminal=request.is_terminal,
             directory=request.directory, step=node.name,
         )  # fmt: skip
 

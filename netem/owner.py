@@ -7,8 +7,11 @@ parts: boot, pid namespace, pid, start time of the process.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
+
+_NUMBER = re.compile(r"[0-9]{1,20}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +34,7 @@ class Owner:
     def parse(cls, text: str) -> Owner | None:
         """What `str` of an owner gave; None if it is none."""
         parts = text.split("/")
-        if len(parts) != 4 or not parts[2].isdigit() or not parts[3].isdigit():
+        if len(parts) != 4 or not all(_NUMBER.fullmatch(part) for part in parts[2:]):
             return None
         return cls(boot=parts[0], pid_namespace=parts[1], pid=int(parts[2]), started_ticks=int(parts[3]))
 

@@ -34,10 +34,11 @@ An incarnation can be excluded by the other members: `has_ended`. It is idle fro
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from random import Random
+from typing import TypeAlias
 
 from node.effects import Effect, Timer
 from node.errors import LocalError
@@ -242,6 +243,10 @@ class ViewCore(Core):
         the order of receipt have no part in it. A message of `rest` may have come from an enemy: what `on_message`
         would refuse is passed over.
         """
+
+
+MakeCore: TypeAlias = Callable[[Membership, Random, bytes], ViewCore]
+"""The core of one view: of its membership, a generator of its own, and the memory of the view before."""
 
 
 class ViewStreams(Core):

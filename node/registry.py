@@ -1,18 +1,19 @@
 """The protocols that can be run by name, each with what it promises.
 
-Each entry imports its cores when it is first asked for, not before: a node runs one protocol, and to import all of them
-took most of the time in which it got ready. Hence the imports inside the functions below.
+The table at the end names modules. They are imported when their entry is first asked for, not before: a node runs one
+protocol, and to import all of them took most of the time in which it got ready.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, fields
-from functools import cache, partial
+from functools import cache
+from importlib import import_module
 from random import Random
 from typing import Any, TypeAlias
 
-from node.core import Core, Membership, ViewCore, random_for
+from node.core import Core, Membership, random_for
 from node.errors import LocalError
 from node.host.application import Application
 from node.host.config import NodeConfig
@@ -115,12 +116,15 @@ class ProtocolEntry:
         return self.parts(config, from_mapping(self.kind, config.parameters, self.name), line, true_ns)
 
 
+MakeEntry: TypeAlias = Callable[[], ProtocolEntry]
+"""Imports what the entry needs. Gives the same one however often it is called."""
+
+
 class Registry(MutableMapping[str, ProtocolEntry]):
     """Entries by name. Each is made on its first use: that imports its cores, and a node runs one protocol.
     To ask for names alone makes nothing."""
 
-    def __init__(self, makers: Mapping[str, Callable[[], ProtocolEntry]]) -> None:
-        """`makers`: those of entries that import; each gives the same entry however often it is called."""
+    def __init__(self, makers: Mapping[str, MakeEntry]) -> None:
         self._makers = dict(makers)
 
     def __getitem__(self, name: str) -> ProtocolEntry:
@@ -150,10 +154,6 @@ def _is_set(parameters: Mapping[str, Any], name: str) -> bool:
     return found is True
 
 
-MakeCore: TypeAlias = Callable[[Membership, Random, bytes], ViewCore]
-"""Makes the core of one view: its membership, a generator of its own, and the memory of the view before."""
-
-
 def _kinds_of(*layers: int) -> tuple[Kind, ...]:
     """All kinds on the wire of the cores with these high half-bytes."""
     return tuple(kind for kind in Kind if kind >> 4 in layers and kind not in LOCAL_KINDS)
@@ -163,36 +163,34 @@ GROUP_KINDS = tuple(kind for kind in Kind if kind.name.startswith("GROUP_"))
 RELIABLE_KINDS = (*GROUP_KINDS, *STREAM_KINDS)
 
 
-def _order(
+def _named(place: str) -> Any:
+    """The object at "module:name"."""
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
+def _over_group(
     name: str,
-    kind: type[Any],
+    kind: str,
     promises: tuple[str, ...],
-    layers: tuple[int, ...],
-    begin: Callable[[Any], MakeCore] | None,
-    *,
-    views: tuple[str, ...] = VIEW_PROMISES,
+    kinds: tuple[Kind, ...],
+    arguments: Callable[[Membership, Any], dict[str, Any]],
     **more: Any,
 ) -> ProtocolEntry:
-    """A core of one view over the group layer and its streams. `layers`: the high half-bytes of the kinds of all cores
-    that it consists of. `begin` is called once for each incarnation, with the parameters, and its answer once for each
-    view; None: the streams alone."""
+    """`kind`: where the parameters' type stands. `arguments`: those of the group layer that differ from protocol to
+    protocol, by membership and parameters; called once for each incarnation."""
+    group = _named("node.group.core:GroupCore")
 
     def build(membership: Membership, parameters: Any, rng: Random) -> Core:
-        from node.group.core import GroupCore
-
-        return GroupCore(
-            membership=membership,
-            founders=membership.founders or membership.members,
-            parameters=parameters if begin is None else parameters.reliable,
-            rng=rng,
-            make=None if begin is None else begin(parameters),
-        )
+        founders = membership.founders or membership.members
+        core: Core = group(membership=membership, founders=founders, rng=rng, **arguments(membership, parameters))
+        return core
 
     return ProtocolEntry(
         name=name,
-        kind=kind,
-        promises=(*promises, *views),
-        kinds=(*RELIABLE_KINDS, *_kinds_of(*layers)),
+        kind=_named(kind),
+        promises=promises,
+        kinds=kinds,
         make=build,
         has_views=True,
         tolerates=CRASHES,
@@ -202,228 +200,157 @@ def _order(
 
 @cache
 def _reliable() -> ProtocolEntry:
-    from node.reliable.parameters import ReliableParameters
-
-    return _order("reliable", ReliableParameters, FIFO_PROMISES, (), None)
-
-
-@cache
-def _sequencer() -> ProtocolEntry:
-    from node.protocols.sequencer import SequencerCore, SequencerParameters
-
-    def begin(parameters: SequencerParameters) -> MakeCore:
-        return lambda us, _, memory: SequencerCore(membership=us, parameters=parameters, memory=memory)
-
-    return _order("sequencer", SequencerParameters, TOTAL_ORDER_PROMISES, (2,), begin)
-
-
-@cache
-def _co(service: str) -> ProtocolEntry:
-    """CO or LO over the group layer: transport and order of a view in one core."""
-    from node.protocols.co.core import CoCore, CoParameters, LoParameters
-    from node.protocols.co.state import Service
-
-    kinds = _kinds_of(3)
-
-    def build(membership: Membership, parameters: Any, rng: Random) -> Core:
-        from node.group.core import GroupCore, Transport
-
-        parameters.require_members(len(membership.members))
-
-        def of_view(us: Membership, view: int, rng: Random) -> CoCore:
-            return CoCore(membership=us, parameters=parameters, rng=rng, service=Service[service], view=view)
-
-        return GroupCore(
-            membership=membership,
-            founders=membership.founders or membership.members,
-            parameters=parameters,
-            rng=rng,
-            make=None,
-            transport=Transport(kinds=frozenset(kinds), question=Kind.CO_RET, make=of_view),
-        )
-
-    return ProtocolEntry(
-        name=service.lower(),
-        kind=CoParameters if service == "CO" else LoParameters,
-        promises=(*(CAUSAL_PROMISES if service == "CO" else FIFO_PROMISES), *VIEW_PROMISES),
-        kinds=(*GROUP_KINDS, *kinds),
-        make=build,
-        has_views=True,
-        tolerates=CRASHES,
-        require_members=LoParameters.require_members,
+    return _over_group(
+        "reliable",
+        "node.reliable.parameters:ReliableParameters",
+        (*FIFO_PROMISES, *VIEW_PROMISES),
+        RELIABLE_KINDS,
+        lambda _, parameters: {"parameters": parameters, "make": None},
     )
 
 
-@cache
-def _cbcast() -> ProtocolEntry:
-    from node.protocols.cbcast import CbcastCore, CbcastParameters
+def _order(
+    name: str,
+    cores: str,
+    kind: str,
+    promises: tuple[str, ...],
+    layers: tuple[int, ...],
+    *,
+    views: tuple[str, ...] = VIEW_PROMISES,
+    **more: Any,
+) -> MakeEntry:
+    """Cores of one view over the group layer and its streams.
 
-    def begin(parameters: CbcastParameters) -> MakeCore:
-        return lambda us, _, __: CbcastCore(membership=us, parameters=parameters)
+    `cores`: the module with the parameters' type, which `kind` names, and with `begin`. That is called once for each
+    incarnation, with the parameters, and its answer once for each view. `layers`: the high half-bytes of the kinds of
+    all cores that it consists of.
+    """
 
-    return _order("cbcast", CbcastParameters, CAUSAL_PROMISES, (4,), begin)
-
-
-@cache
-def _lamport() -> ProtocolEntry:
-    from node.protocols.lamport import LamportCore, LamportParameters
-
-    def begin(parameters: LamportParameters) -> MakeCore:
-        # One clock for all views of an incarnation: it never goes back.
-        clock = parameters.new_clock()
-        return lambda us, rng, memory: LamportCore(
-            membership=us, parameters=parameters, rng=rng, memory=memory, clock=clock
+    @cache
+    def entry() -> ProtocolEntry:
+        begin = _named(f"{cores}:begin")
+        return _over_group(
+            name,
+            f"{cores}:{kind}",
+            (*promises, *views),
+            (*RELIABLE_KINDS, *_kinds_of(*layers)),
+            lambda _, parameters: {"parameters": parameters.reliable, "make": begin(parameters)},
+            **more,
         )
 
-    reported = (("clock_condition", "report_clock"),)
-    return _order("lamport", LamportParameters, TOTAL_ORDER_PROMISES, (5,), begin, reported=reported)
+    return entry
 
 
-@cache
-def _allack() -> ProtocolEntry:
-    from node.protocols.allack import AllAckCore, AllAckParameters
+def _transport(name: str, cores: str, kind: str, promises: tuple[str, ...], layer: int, question: Kind) -> MakeEntry:
+    """Cores that are transport and order of a view in one. `cores` as in `_order`; what its `begin` gives takes the
+    number of the view, too. `question`: the kind by which a member asks for messages that it misses."""
 
-    def begin(parameters: AllAckParameters) -> MakeCore:
-        return lambda us, rng, _: AllAckCore(membership=us, parameters=parameters, rng=rng)
+    @cache
+    def entry() -> ProtocolEntry:
+        kinds, begin, transport = _kinds_of(layer), _named(f"{cores}:begin"), _named("node.group.core:Transport")
 
-    return _order("allack", AllAckParameters, TOTAL_ORDER_PROMISES, (8,), begin)
+        def arguments(us: Membership, parameters: Any) -> dict[str, Any]:
+            _require_members(parameters, len(us.members))
+            made = transport(kinds=frozenset(kinds), question=question, make=begin(parameters))
+            return {"parameters": parameters, "make": None, "transport": made}
 
-
-@cache
-def _atop(name: str) -> ProtocolEntry:
-    from node.protocols import atop
-
-    is_plain = name == "atop"
-    core = atop.AtopCore if is_plain else atop.AtopMbsCore
-
-    def begin(parameters: Any) -> MakeCore:
-        return lambda us, _, memory: core(membership=us, parameters=parameters, memory=memory)
-
-    return _order(
-        name,
-        atop.AtopParameters if is_plain else atop.AtopMbsParameters,
-        TOTAL_ORDER_PROMISES,
-        (9,) if is_plain else (9, 10),
-        begin,
-        require_members=atop.WeightedOrderParameters.require_members,
-    )
-
-
-@cache
-def _abcast() -> ProtocolEntry:
-    from node.protocols.abcast import AbcastCore, AbcastParameters
-
-    def begin(parameters: AbcastParameters) -> MakeCore:
-        return lambda us, _, __: AbcastCore(membership=us, parameters=parameters)
-
-    return _order("abcast", AbcastParameters, TOTAL_ORDER_PROMISES, (11,), begin)
-
-
-@cache
-def _amoeba() -> ProtocolEntry:
-    from node.protocols.amoeba import AmoebaCore, AmoebaParameters
-
-    def begin(parameters: AmoebaParameters) -> MakeCore:
-        return lambda us, _, __: AmoebaCore(membership=us, parameters=parameters)
-
-    return _order("amoeba", AmoebaParameters, TOTAL_ORDER_PROMISES, (14,), begin)
-
-
-@cache
-def _timewarp() -> ProtocolEntry:
-    from node.protocols.timewarp.core import TimeWarpCore, TimeWarpParameters
-
-    def begin(parameters: TimeWarpParameters) -> MakeCore:
-        return lambda us, rng, memory: TimeWarpCore(
-            membership=us, parameters=parameters, seed=rng.getrandbits(64), memory=memory
+        return _over_group(
+            name,
+            f"{cores}:{kind}",
+            (*promises, *VIEW_PROMISES),
+            (*GROUP_KINDS, *kinds),
+            arguments,
+            require_members=_require_members,
         )
 
-    return _order("timewarp", TimeWarpParameters, TOTAL_ORDER_PROMISES, (12,), begin, reported=STATE_REPORTED)
+    return entry
 
 
-@cache
-def _adaptive() -> ProtocolEntry:
-    from node.protocols.adaptive.core import AdaptiveCore, AdaptiveParameters
-
-    def begin(parameters: AdaptiveParameters) -> MakeCore:
-        return lambda us, rng, memory: AdaptiveCore(membership=us, parameters=parameters, rng=rng, memory=memory)
-
-    return _order(
-        "adaptive",
-        AdaptiveParameters,
-        TOTAL_ORDER_PROMISES,
-        (2, 8, 9, 11, 12, 13),
-        begin,
-        reported=STATE_REPORTED,
-        require_members=lambda parameters, members: parameters.atop.require_members(members),
-    )
+def _require_members(parameters: Any, members: int) -> None:
+    parameters.require_members(members)
 
 
-@cache
-def _mutex() -> ProtocolEntry:
-    from node.protocols.mutex import MutexCore, MutexParameters
-
-    def begin(parameters: MutexParameters) -> MakeCore:
-        return lambda us, _, memory: MutexCore(membership=us, parameters=parameters, memory=memory)
-
-    promises = ("integrity", "mutual_exclusion", "grant_order", "service")
-    views = ("view_agreement", "same_view", "no_ghost")
-    return _order("mutex", MutexParameters, promises, (6,), begin, views=views, traces_receipts=True)
+_PROGRAMS = "node.objects.application"
 
 
 @cache
 def _objects() -> ProtocolEntry:
-    from node.objects.application import application_of, require_program
-    from node.objects.manager.machine import MachineCore
-    from node.objects.parameters import ObjectsParameters
-    from node.objects.processes import spaces_of
-
+    core, require_program = _named("node.objects.manager.machine:MachineCore"), _named(f"{_PROGRAMS}:require_program")
     return ProtocolEntry(
         name="objects",
-        kind=ObjectsParameters,
+        kind=_named("node.objects.parameters:ObjectsParameters"),
         promises=CALL_PROMISES,
         kinds=(*RELIABLE_KINDS, *_kinds_of(14, 15)),
         returns=True,
-        make=lambda us, parameters, rng: MachineCore(membership=us, parameters=parameters, rng=rng),
+        make=lambda us, parameters, rng: core(membership=us, parameters=parameters, rng=rng),
         tolerates=CRASHES,
         require_members=lambda parameters, _: require_program(parameters),
-        application=application_of,
-        parts=spaces_of,
+        application=_named(f"{_PROGRAMS}:application_of"),
+        parts=_named("node.objects.processes:spaces_of"),
     )
 
 
 @cache
 def _clocks() -> ProtocolEntry:
-    from node.protocols.clocks import ClocksCore, ClocksParameters
-
+    core = _named("node.protocols.clocks:ClocksCore")
     return ProtocolEntry(
         name="clocks",
-        kind=ClocksParameters,
+        kind=_named("node.protocols.clocks:ClocksParameters"),
         promises=("clock_monotone",),
         kinds=_kinds_of(7),
-        make=lambda us, parameters, rng: ClocksCore(membership=us, parameters=parameters, rng=rng),
+        make=lambda us, parameters, rng: core(membership=us, parameters=parameters, rng=rng),
         tolerates=CRASHES,
         takes_submissions=False,
     )
 
 
+_TOTAL, _CORES = TOTAL_ORDER_PROMISES, "node.protocols"
+_MUTEX = ("integrity", "mutual_exclusion", "grant_order", "service")
+
 PROTOCOLS = Registry(
     {
         "reliable": _reliable,
-        "sequencer": _sequencer,
-        "co": partial(_co, "CO"),
-        "lo": partial(_co, "LO"),
-        "cbcast": _cbcast,
-        "lamport": _lamport,
-        "allack": _allack,
-        "atop": partial(_atop, "atop"),
-        "atop_mbs": partial(_atop, "atop_mbs"),
-        "abcast": _abcast,
-        "amoeba": _amoeba,
-        "timewarp": _timewarp,
-        "adaptive": _adaptive,
+        "sequencer": _order("sequencer", f"{_CORES}.sequencer", "SequencerParameters", _TOTAL, (2,)),
+        "co": _transport("co", f"{_CORES}.co.core", "CoParameters", CAUSAL_PROMISES, 3, Kind.CO_RET),
+        "lo": _transport("lo", f"{_CORES}.co.core", "LoParameters", FIFO_PROMISES, 3, Kind.CO_RET),
+        "cbcast": _order("cbcast", f"{_CORES}.cbcast", "CbcastParameters", CAUSAL_PROMISES, (4,)),
+        "lamport": _order(
+            "lamport",
+            f"{_CORES}.lamport",
+            "LamportParameters",
+            _TOTAL,
+            (5,),
+            reported=(("clock_condition", "report_clock"),),
+        ),
+        "allack": _order("allack", f"{_CORES}.allack", "AllAckParameters", _TOTAL, (8,)),
+        "atop": _order("atop", f"{_CORES}.atop.core", "AtopParameters", _TOTAL, (9,), require_members=_require_members),
+        "atop_mbs": _order(
+            "atop_mbs", f"{_CORES}.atop.mbs", "AtopMbsParameters", _TOTAL, (9, 10), require_members=_require_members
+        ),
+        "abcast": _order("abcast", f"{_CORES}.abcast", "AbcastParameters", _TOTAL, (11,)),
+        "amoeba": _order("amoeba", f"{_CORES}.amoeba", "AmoebaParameters", _TOTAL, (14,)),
+        "timewarp": _order(
+            "timewarp", f"{_CORES}.timewarp.core", "TimeWarpParameters", _TOTAL, (12,), reported=STATE_REPORTED
+        ),
+        "adaptive": _order(
+            "adaptive",
+            f"{_CORES}.adaptive.core",
+            "AdaptiveParameters",
+            _TOTAL,
+            (2, 8, 9, 11, 12, 13),
+            reported=STATE_REPORTED,
+            require_members=lambda parameters, members: parameters.atop.require_members(members),
+        ),
         "objects": _objects,
-        "mutex": _mutex,
+        "mutex": _order(
+            "mutex",
+            f"{_CORES}.mutex",
+            "MutexParameters",
+            _MUTEX,
+            (6,),
+            views=("view_agreement", "same_view", "no_ghost"),
+            traces_receipts=True,
+        ),
         "clocks": _clocks,
     }
 )

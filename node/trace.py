@@ -7,11 +7,15 @@ verdicts of the run `unknown`. Any program in any language can send them. `node.
 Identities. A message is (origin, incarnation, number): the host that takes the application's request counts them, from
 1, per incarnation, and writes APPLICATION_STAMP in front of the application's bytes. The deliver record reports what
 stands in the delivered bytes. So the oracle needs no protocol header, and a broken header cannot certify itself.
+
+Payloads. The records of a submission and of each of its deliveries hold the length of the whole payload and the check
+sum of what stands behind the stamp: a payload that was cut, mixed or replaced on its way shows.
 """
 
 from __future__ import annotations
 
 import enum
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -24,6 +28,7 @@ __all__ = [
     "MAX_RECORDS",
     "RECORD",
     "STAMP_SIZE",
+    "TRACE_DELAY_NS",
     "TRACE_HEADER",
     "TRACE_MAGIC",
     "TRACE_VERSION",
@@ -44,12 +49,13 @@ __all__ = [
     "encode_stamp",
     "encode_trace",
     "encode_trace_header",
+    "payload_checksum",
 ]
 
 TRACE_MAGIC = 0x6F74
 """The letters `ot`."""
 
-TRACE_VERSION = 1
+TRACE_VERSION = 2
 
 TRACE_HEADER: tuple[Field, ...] = (
     Field("magic", 2, "Magic"),
@@ -72,12 +78,19 @@ RECORD: tuple[Field, ...] = (
     Field("at_ns", 8, "Monotonic time (ns)"),
     Field("clock_ns", 8, "Node clock (ns)"),
     Field("value", 8, "Value"),
+    Field("size_bytes", 4, "Payload bytes"),
+    Field("checksum", 4, "Payload check sum"),
 )
-"""40 bytes. `at_ns` is CLOCK_MONOTONIC (the true clock, one for the whole machine); `clock_ns` what the node's own
-clock, with its offset and drift, read at that moment. Times are taken before the record is queued."""
+"""48 bytes. `at_ns` is CLOCK_MONOTONIC (the true clock, one for the whole machine); `clock_ns` what the node's own
+clock, with its offset and drift, read at that moment. Times are taken before the record is queued.
+`size_bytes` and `checksum` are those of the payload in SUBMIT and DELIVER, 0 in all others."""
 
-MAX_RECORDS = 34
-"""Per datagram, so that it fits an Ethernet frame: 16 + 34 * 40 = 1376 bytes."""
+MAX_RECORDS = 30
+"""Per datagram, so that it fits an Ethernet frame: 16 + 30 * 48 = 1456 bytes."""
+
+TRACE_DELAY_NS = 10_000_000
+"""A record waits so long for others at most; that of a submission not at all: it is on the wire before its message. So
+a crash loses the records of this time, and no submission that anybody else can know of."""
 
 APPLICATION_STAMP: tuple[Field, ...] = (
     Field("origin", 2, "Originating member"),
@@ -93,15 +106,16 @@ class Event(enum.IntEnum):
     START = 1
     """The host runs its core from now on."""
     SUBMIT = 2
-    """The application asked to send message (origin, incarnation, number); `value`: payload bytes; `extra`: which of
-    the member's objects asked, from 1; 0: the member itself."""
+    """The application asked to send message (origin, incarnation, number); `size_bytes`, `checksum`: its payload;
+    `extra`: which of the member's objects asked, from 1; 0: the member itself."""
     SEND = 3
     """The core handed a message to the network; `detail`: Kind, `extra`: Flag bits, `number`: seq, `value`: the
     transmission number of its first datagram."""
     DELIVER = 4
     """A message went to the application; `detail`: Level, `value`: 1-based position in this member's sequence. That of
     an optimistic delivery is the position that the message has for good if nothing is taken back before it. `extra`:
-    which of the member's objects took it, from 1; 0 where members have none."""
+    which of the member's objects took it, from 1; 0 where members have none. `size_bytes`, `checksum`: the payload as
+    it was handed over."""
     UNDO = 5
     """An optimistic delivery was taken back; `detail`: Level; the identity says which."""
     DROP = 6
@@ -304,6 +318,8 @@ class Record:
     extra: int = 0
     number: int = 0
     value: int = 0
+    size_bytes: int = 0
+    checksum: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,12 +344,19 @@ def decode_stamp(payload: bytes) -> Stamp:
     return Stamp(origin=origin, incarnation=incarnation, number=number)
 
 
+def payload_checksum(payload: bytes) -> int:
+    """The CRC-32 (that of zlib) of what stands behind the stamp; 0 where nothing does.
+
+    The stamp is left out: a machine that consists of several processes numbers its messages anew.
+    """
+    return zlib.crc32(payload[STAMP_SIZE:])
+
+
 def encode_record(record: Record) -> bytes:
-    """One RECORD of 40 bytes. LocalError when a field does not fit."""
-    values = (record.event, record.detail, record.origin, record.incarnation, record.extra, record.number)
-    return encode_fields(
-        _RECORD, (*values, record.at_ns, record.clock_ns, record.value), "the trace record (event first)"
-    )
+    """One RECORD of 48 bytes. LocalError when a field does not fit."""
+    named = (record.event, record.detail, record.origin, record.incarnation, record.extra, record.number)
+    values = (*named, record.at_ns, record.clock_ns, record.value, record.size_bytes, record.checksum)
+    return encode_fields(_RECORD, values, "the trace record (event first)")
 
 
 def encode_trace_header(header: TraceHeader) -> bytes:
@@ -388,7 +411,7 @@ _EVENTS = {event.value: event for event in Event}
 
 
 def _record(values: tuple[int, ...]) -> Record:
-    event, detail, origin, incarnation, extra, number, at_ns, clock_ns, value = values
+    event, detail, origin, incarnation, extra, number, at_ns, clock_ns, value, size_bytes, checksum = values
     if event not in _EVENTS:
         raise RemoteError(DropReason.MALFORMED, f"event {event} does not exist")
     return Record(
@@ -401,4 +424,6 @@ def _record(values: tuple[int, ...]) -> Record:
         extra=extra,
         number=number,
         value=value,
+        size_bytes=size_bytes,
+        checksum=checksum,
     )

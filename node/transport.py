@@ -62,12 +62,13 @@ class TransportParameters:
 
 class Timers:
     """Which timers of a core are armed. An armed timer never moves: its handler finds out whether there is still
-    something to do, and when next."""
+    something to do, and when next. `layer`: of the core in its stack, for the host; the core names them without."""
 
-    __slots__ = ("_armed",)
+    __slots__ = ("_armed", "_layer")
 
-    def __init__(self) -> None:
+    def __init__(self, layer: int = 0) -> None:
         self._armed: set[Timer] = set()
+        self._layer = layer
 
     def __contains__(self, timer: Timer) -> bool:
         return timer in self._armed
@@ -79,20 +80,23 @@ class Timers:
         """Set a timer unless it is set."""
         if timer not in self._armed:
             self._armed.add(timer)
-            out.append(SetTimer(timer=timer, at_ns=at_ns))
+            out.append(SetTimer(timer=self._of_host(timer), at_ns=at_ns))
 
     def disarm(self, timer: Timer, out: list[Effect]) -> None:
         if timer in self._armed:
             self._armed.discard(timer)
-            out.append(CancelTimer(timer=timer))
+            out.append(CancelTimer(timer=self._of_host(timer)))
 
     def disarm_all(self) -> list[Effect]:
         armed, self._armed = sorted(self._armed), set()
-        return [CancelTimer(timer=timer) for timer in armed]
+        return [CancelTimer(timer=self._of_host(timer)) for timer in armed]
 
     def fired(self, timer: Timer) -> None:
         """The host says that it is due: it is armed no more."""
         self._armed.discard(timer)
+
+    def _of_host(self, timer: Timer) -> Timer:
+        return timer._replace(layer=self._layer) if self._layer else timer
 
 
 class RoundTrip:

@@ -102,6 +102,7 @@ class Kind(enum.IntEnum):
     MUTEX_REQUEST = 0x60
     MUTEX_ACKNOWLEDGE = 0x61
     MUTEX_RELEASE = 0x62
+    MUTEX_REPLY = 0x63
     CLOCKS_TIME = 0x70
     ALLACK_DATA = 0x80
     ALLACK_NULL = 0x81

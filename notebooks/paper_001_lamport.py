@@ -29,11 +29,13 @@ runs = os.environ.get("ORDERBED_RUNS", "runs")
 # ## Mutual exclusion: messages for one entry
 #
 # A request to each, an acknowledgement from each, a release to each: 3(n-1). With the notes 5 and 6 an acknowledgement
-# is left out when a later message of the same sender is there, or will be.
+# is left out when a later message of the same sender is there, or will be. Ricart and Agrawala (1981) have a reply,
+# which a member that is inside puts off, in place of acknowledgement and release: 2(n-1).
 
 # %%
 messages = Sweep.newest("mutex-messages", runs).frame(
     n="given.members",
+    algorithm="given.parameters.algorithm",
     acknowledge="given.parameters.acknowledge",
     per_entry="traffic.inner_per_message",
     overlaps="properties.mutual_exclusion.violations",
@@ -41,9 +43,10 @@ messages = Sweep.newest("mutex-messages", runs).frame(
     unserved="properties.service.violations",
 )
 figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
-for acknowledge, table in messages.groupby("acknowledge"):
-    axes.plot(table["n"], table["per_entry"], "o", label=f"acknowledge: {acknowledge}")
-axes.plot(messages["n"].unique(), 3 * (messages["n"].unique() - 1), "--", label="3(n - 1)")
+for (algorithm, acknowledge), table in messages.groupby(["algorithm", "acknowledge"]):
+    axes.plot(table["n"], table["per_entry"], "o", label=f"{algorithm}, acknowledge: {acknowledge}")
+for factor in (3, 2):
+    axes.plot(messages["n"].unique(), factor * (messages["n"].unique() - 1), "--", label=f"{factor}(n - 1)")
 axes.set(title="Messages for one entry", xlabel="n", ylabel="messages", ylim=(0, None))
 axes.legend()
 messages

@@ -37,7 +37,8 @@ quietly() {
 }
 
 apt_quietly() {
-    DEBIAN_FRONTEND=noninteractive quietly apt-get -y -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 "$@"
+    # Two clones may do so at once, and apt does not wait for another one that updates its lists.
+    DEBIAN_FRONTEND=noninteractive quietly flock /var/lib apt-get -y -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3 "$@"
 }
 
 apt_refresh() {

@@ -9,12 +9,15 @@ from __future__ import annotations
 import importlib
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import pytest
 from hypothesis import settings
+
+from tests import guard, proof
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,6 +94,7 @@ class Needs:
 
 
 NEEDS = pytest.StashKey[Needs]()
+GUARD = pytest.StashKey[subprocess.Popen[bytes]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -98,6 +102,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell starts its background jobs with SIGINT ignored, and every program that a test starts would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if guard.VARIABLE not in os.environ:  # else the session that started this one has a guard
+        config.stash[GUARD] = guard.start()
 
 
 def everything_is_required(environment: Mapping[str, str]) -> bool:
@@ -145,13 +151,22 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A suite of wires that has proved nothing has not passed, however each of its tests ended."""
+    if proof.proved_nothing():
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     unmet = config.stash[NEEDS].unmet
-    if not unmet:
-        return
-    terminalreporter.section("NOT EVERYTHING WAS TESTED", sep="!", yellow=True, bold=True)
-    for reason, count in unmet.items():
-        terminalreporter.write_line(f"{count} tests did not run: {reason}", yellow=True)
+    left_out = [*(f"{count} tests did not run: {reason}" for reason, count in unmet.items()), *proof.proved_in_part()]
+    sections = {"NOT EVERYTHING WAS TESTED": left_out, "WIRES THAT PROVED NOTHING": proof.proved_nothing()}
+    for title, sentences in sections.items():
+        if sentences:
+            terminalreporter.section(title, sep="!", yellow=True, bold=True)
+            for sentence in sentences:
+                terminalreporter.write_line(sentence, yellow=True)
 
 
 @pytest.fixture(scope="session")

@@ -358,7 +358,7 @@ def _summary(
         "faults": [_met(fault) for fault in faults if not is_end(fault)],
         "conservation": list(_conservation(names, random)),
         "capture": {"frames": 61_402, "kernel_dropped_frames": 0, "trace_gaps": 0, "undecodable": 0},
-        "health": {"cpu_busy_ratio": 0.41, "lag_max_ms": 2.37},
+        "health": {"cpu_busy_ratio": 0.41, "lag_max_ms": 2.37, "stalls": 3, "stall_max_ms": 4.91},
     }
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import guard
 from tests.conftest import everything_is_required
+from tests.testbed.orderbed_command import processes_mentioning, wait_for
 
 ROOT = Path(__file__).parents[1]
 
@@ -35,6 +38,21 @@ def test_guest(): raise AssertionError("it ran")
 def test_root(): pass
 def test_plain(): pass
 def test_shy(): pytest.skip("not today")
+"""
+
+KILLED = """
+import os, signal, subprocess
+def test_killed():
+    subprocess.Popen(["sleep", "4719"], start_new_session=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+WIRES = """
+from tests import proof
+def test_wires():
+    proof.tell("wires", ["the CPUs were busy"])
+    proof.tell("others", ["a neighbour"])
+    proof.tell("others", [])
 """
 
 
@@ -91,3 +109,26 @@ def test_no_test_skips_itself() -> None:
 @pytest.mark.parametrize(("value", "required"), [("true", True), ("1", True), ("", False), ("false", False)])
 def test_the_wish_for_everything_is_read_as_a_word(name: str, value: str, required: bool) -> None:
     assert everything_is_required({name: value}) is required
+
+
+def test_a_suite_of_wires_that_proved_nothing_fails_with_the_machines_reason(tmp_path: Path) -> None:
+    (tmp_path / "test_wires.py").write_text(WIRES)
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), f"--rootdir={tmp_path}"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+    done = subprocess.run([*command, str(tmp_path)], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "1 passed" in done.stdout
+    _, partly, nothing = re.split("NOT EVERYTHING WAS TESTED|WIRES THAT PROVED NOTHING", done.stdout)
+    assert "others: 1 of 2 attempts count, the last that does not since a neighbour" in partly
+    assert "wires: 0 of 1 attempts count, the last that does not since the CPUs were busy" in nothing
+
+
+def test_a_session_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
+    (tmp_path / "test_killed.py").write_text(KILLED)
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), f"--rootdir={tmp_path}"]
+    clean = {name: value for name, value in os.environ.items() if name != guard.VARIABLE} | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([*command, str(tmp_path)], cwd=tmp_path, env=clean, stdout=subprocess.DEVNULL)
+    assert done.returncode == -signal.SIGKILL
+    wait_for(lambda: processes_mentioning("sleep 4719") == [], what="the end of what the session started")

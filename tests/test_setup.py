@@ -76,6 +76,8 @@ class Clone:
         self.tool("linux.uml")
         self.tool("ip")
         self.tool("ping")
+        self.tool("pgrep")
+        self.tool("git")
         self.tool("tcpdump")
         self.tool("etcd")
         self.tool("etcdctl")

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -26,6 +26,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "testbed": ("node", "topologies", "netem", "collector", "analysis"),
 }
 """Prefixes of modules. A room may always import itself."""
+
+FLOORS = ("paths", "console", "spec", "reference", "rundir", "sim", "run", "live", "fuzz", "cli")
+"""What `testbed` consists of; each may import those before it."""
 
 STANDARD_LIBRARY_ONLY = ("node",)
 
@@ -105,16 +108,30 @@ def _is_within(module: str, prefix: str) -> bool:
     return module == prefix or module.startswith(prefix + ".")
 
 
+def arrows(files: Iterable[Path], allowed: Collection[str]) -> Iterator[str]:
+    """What these files import of the rooms beyond these prefixes of modules."""
+    for path in files:
+        for module, _ in sorted(imports(path)):
+            if module.split(".")[0] in ROOMS and not any(_is_within(module, prefix) for prefix in allowed):
+                yield f"{path.relative_to(ROOT)} imports {module}"
+
+
 @pytest.mark.parametrize("room", ROOMS)
 def test_import_directions(room: str) -> None:
-    allowed = (room, *MAY_IMPORT[room])
-    wrong = [
-        f"{path.relative_to(ROOT)} imports {module}"
-        for path in python_files(room)
-        for module, _ in imports(path)
-        if module.split(".")[0] in ROOMS and not any(_is_within(module, prefix) for prefix in allowed)
-    ]
-    assert not wrong, "\n".join(wrong)
+    assert not (wrong := list(arrows(python_files(room), (room, *MAY_IMPORT[room])))), "\n".join(wrong)
+
+
+@pytest.mark.parametrize("floor", FLOORS)
+def test_testbed_is_built_floor_by_floor(floor: str) -> None:
+    below = tuple(f"testbed.{name}" for name in FLOORS[: FLOORS.index(floor) + 1])
+    files = [path for path in python_files("testbed") if _is_within(module_name(path), f"testbed.{floor}")]
+    assert files
+    assert not (wrong := list(arrows(files, (*below, *MAY_IMPORT["testbed"])))), "\n".join(wrong)
+
+
+def test_every_part_of_testbed_is_on_a_floor() -> None:
+    names = {module_name(path).split(".")[1] for path in python_files("testbed") if module_name(path) != "testbed"}
+    assert names == set(FLOORS)
 
 
 @pytest.mark.parametrize("room", STANDARD_LIBRARY_ONLY)
@@ -164,6 +181,19 @@ def test_modules_import_each_other_in_one_direction() -> None:
     }
     cycle = find_cycle(graph)
     assert cycle is None, " -> ".join(cycle or ())
+
+
+def test_few_imports_stand_inside_functions() -> None:
+    """Each has its reason beside it: it brings in Spark, Docker, or what touches kernels."""
+    found = {
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in python_files(*ROOMS)
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    }
+    assert 0 < len(found) <= 20, sorted(found)
 
 
 def find_cycle(graph: dict[str, list[str]]) -> list[str] | None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import groupby
 from typing import NewType, TypeAlias
 
 from topologies.formats.errors import did_you_mean
@@ -323,6 +324,9 @@ def _next_hops(graph: _Graph, to_partition: str) -> Mapping[str, str]:
 # Selectors: `*` all, `p1/*` a partition, `p1/n2..n4` a range in file order, `p1/n3` one node.
 
 
+EVERYBODY = "*"
+
+
 class SelectError(ValueError):
     """A selector names nothing in this topology; `str()` says what would."""
 
@@ -331,6 +335,38 @@ def select(topology: Topology, selectors: Iterable[str]) -> tuple[Node, ...]:
     """The nodes that any of the selectors names, each once, in member order."""
     chosen = {node.index: node for selector in selectors for node in _matching(topology, selector)}
     return tuple(chosen[index] for index in sorted(chosen))
+
+
+def shortened(names: Collection[NodeName], topology: Topology) -> str:
+    """Nodes in as few words as selectors allow: `p1/*, p2/n1..n3, p3/n2`; empty for none."""
+    if len(names) == len(topology):
+        return EVERYBODY
+    return ", ".join(shortened_by_partition(names, topology))
+
+
+def shortened_by_partition(names: Collection[NodeName], topology: Topology) -> Iterator[str]:
+    """The same, word by word, and all nodes of the only partition as `p1/*`."""
+    return (word for partition in topology.partitions for word in _shortened(set(names), partition))
+
+
+def _shortened(names: set[NodeName], partition: Partition) -> list[str]:
+    members = [node.name in names for node in partition.nodes]
+    if all(members):
+        return [f"{partition.name}/*"]
+    words, position = [], 0
+    for is_named, run in groupby(members):
+        length = len(list(run))
+        if is_named:
+            words += _neighbours(partition.nodes[position : position + length])
+        position += length
+    return words
+
+
+def _neighbours(nodes: Sequence[Node]) -> list[str]:
+    """Neighbours in the order of the file: a range where it is shorter than a list."""
+    if len(nodes) < 3:
+        return [node.name for node in nodes]
+    return [f"{nodes[0].name}..{nodes[-1].name.partition('/')[2]}"]
 
 
 def specificity(selector: str) -> int:

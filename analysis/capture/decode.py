@@ -8,13 +8,12 @@ fits all. A window is filled with zeros behind what was captured, and nothing ou
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from collector.records import (
-    APPLICATION_STAMP_DTYPE,
     DECODED_ROW,
     ENVELOPE_COLUMNS,
     ENVELOPE_DTYPE,
@@ -45,6 +44,9 @@ from collector.walk import Buffer, Mask, Offsets, gather
 
 Columns = dict[str, npt.NDArray[Any]]
 
+CLASSES: Final = ("application", "control", "dummy", "retransmission")
+"""Of datagrams of our protocols, by their codes."""
+
 IPV4_TYPE = 0x0800
 VLAN_TYPES = (0x8100, 0x88A8, 0x9100)
 UDP_PROTOCOL = 17
@@ -72,42 +74,12 @@ def decode_frames(buffer: memoryview | Buffer, frames: Frames, columns: Collecti
     }
 
 
-def decode_inner(buffer: memoryview | Buffer, columns: Columns) -> Columns:
-    """One level further into nested messages: MESSAGE columns and `payload_offset`, `payload_length` of the message
-    that lies in each row's payload, with `is_message` false (and zeros) where `inner` names none or it does not fit.
-
-    Takes what `decode_frames` (all columns) or `decode_inner` itself gave. Needs frames that were captured whole.
-    """
-    view = np.frombuffer(buffer, np.uint8)
-    is_first = "is_protocol" in columns
-    lower = columns["is_protocol"] if is_first else columns["is_message"]
-    skipped = MESSAGE_DTYPE.itemsize + (ENVELOPE_DTYPE.itemsize if is_first else 0)
-    skip = np.where(lower, skipped + WORD_SIZE * columns["words"].astype(np.int64), 0)
-    offset = columns["payload_offset"] + skip
-    room = columns["payload_length"] - skip
-    is_message = lower & (columns["inner"] != 0) & (room >= MESSAGE_DTYPE.itemsize)
-    is_message &= offset + room <= len(view)
-    head = _gather(view, np.where(is_message, offset, 0), MESSAGE_DTYPE)
-    is_message &= _is_message(head, room)
-    result: Columns = {
-        column.name: np.where(is_message, head[_MESSAGE_FIELDS[column.name]], 0).astype(column.dtype)
-        for column in MESSAGE_COLUMNS
-    }
-    result["payload_offset"] = np.where(is_message, offset, 0)
-    result["payload_length"] = np.where(is_message, room, 0).astype(np.int32)
-    result["is_message"] = is_message
-    return result
-
-
-def decode_stamp(buffer: memoryview | Buffer, offset: Offsets, length: npt.NDArray[np.integer[Any]]) -> Columns:
-    """APPLICATION_STAMP at each offset: `origin`, `incarnation`, `number`, and `is_stamp` false where `length` is too
-    short.
-    """
-    view = np.frombuffer(buffer, np.uint8)
-    is_stamp = (length >= APPLICATION_STAMP_DTYPE.itemsize) & (offset + length <= len(view))
-    stamp = _gather(view, np.where(is_stamp, offset, 0), APPLICATION_STAMP_DTYPE)
-    names = APPLICATION_STAMP_DTYPE.names or ()
-    return {name: np.where(is_stamp, stamp[name], 0).astype(np.int64) for name in names} | {"is_stamp": is_stamp}
+def class_of(flags: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int8]:
+    """The code of each datagram's class: a copy of something sent before is a retransmission whatever it carries."""
+    codes = np.zeros(len(flags), np.int8)
+    for code, flag in enumerate((Flag.CONTROL, Flag.DUMMY, Flag.RETRANSMISSION), start=1):
+        codes[(flags & int(flag)) != 0] = code
+    return codes
 
 
 def decode_trace(buffer: memoryview | Buffer, frames: Frames) -> Columns:

@@ -20,15 +20,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from analysis import schema
-from analysis.capture.decode import decode_frames, decode_trace
+from analysis.capture.decode import CLASSES, class_of, decode_frames, decode_trace
 from analysis.capture.source import CaptureReader, Pieces, checked_batches, table_schema
 from analysis.checks import incarnations
 from analysis.checks.properties import Incarnation
 from analysis.engine.tasks import OfSpark, PartWriter, Staging, as_written
-from analysis.metrics.cost import BIN_NS, CLASSES
+from analysis.metrics.cost import BIN_NS
 from analysis.metrics.tables import conformed, detached, minus
 from analysis.traffic import source as traffic_source
-from collector.records import Event, Flag, Frames, Notice, PortDirection
+from collector.records import Event, Frames, Notice, PortDirection
 from collector.walk import Buffer
 from topologies.model import Direction
 
@@ -296,13 +296,10 @@ def _merged(parts: Sequence[pa.Table], keys: Sequence[str], most: int | None = N
 
 
 def _frame_class(is_trace: Mask, is_ours: Mask, flags: npt.NDArray[Any]) -> npt.NDArray[np.int8]:
-    """Each frame is counted once: a copy of something sent before is a retransmission whatever it carries."""
-    code = FRAME_CLASSES.index
-    klass = np.full(len(flags), code("application"), np.int8)
-    for flag, name in ((Flag.CONTROL, "control"), (Flag.DUMMY, "dummy"), (Flag.RETRANSMISSION, "retransmission")):
-        klass[(flags & int(flag)) != 0] = code(name)
-    klass[~is_ours] = code("other")
-    klass[is_trace] = code("trace")
+    """Each frame is counted once."""
+    klass = class_of(flags)
+    klass[~is_ours] = FRAME_CLASSES.index("other")
+    klass[is_trace] = FRAME_CLASSES.index("trace")
     return klass
 
 

@@ -30,6 +30,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import types as T  # noqa: N812  (the name that everybody knows)
 from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from analysis.capture.decode import decode_frames, decode_trace
 from analysis.engine.tasks import keep_imports
@@ -132,7 +133,7 @@ def read_pieces(partition: InputPartition, schema: T.StructType, table: str) -> 
 def read_piece(piece: Piece, schema: T.StructType, table: str) -> Iterator[pa.RecordBatch]:
     """The rows of one piece. Raises AnalysisError when it does not end where the next one begins."""
     make = _MAKERS[table]
-    arrow = _arrow_schema(schema)
+    arrow = to_arrow_schema(schema)
     for buffer, frames in checked_batches(piece):
         columns = make(buffer, frames, schema.names)
         rows = len(next(iter(columns.values()), ()))
@@ -173,7 +174,7 @@ class CaptureState:
 
 
 def inspect(path: Path) -> CaptureState:
-    """Look through a capture once (10 million frames a second).
+    """Look through a capture once (5 million frames a second).
 
     Raises AnalysisError when it is no capture or cannot be read. One that was cut off is a capture, at whatever byte.
     """
@@ -251,18 +252,6 @@ def checked_schema(schema: T.StructType, table: str) -> T.StructType:
             kind = known[field.name].simpleString()
             raise AnalysisError(f"{FORMAT}: column {field.name!r} is {kind}, not {field.dataType.simpleString()}")
     return schema
-
-
-def _arrow_schema(schema: T.StructType) -> pa.Schema:
-    types: dict[T.DataType, pa.DataType] = {
-        T.ByteType(): pa.int8(),
-        T.ShortType(): pa.int16(),
-        T.IntegerType(): pa.int32(),
-        T.LongType(): pa.int64(),
-        T.BooleanType(): pa.bool_(),
-        T.StringType(): pa.string(),
-    }
-    return pa.schema([pa.field(field.name, types[field.dataType], field.nullable) for field in schema.fields])
 
 
 def _files(path: str) -> list[Path]:

@@ -1,7 +1,7 @@
 """What one look at each message decides: who has it, after what, and what is wrong with its deliveries. In NumPy.
 
 A member delivers a message first at most once, so incarnation by incarnation the columns of a table of messages are
-brought up to date, and nothing is ever grouped. Messages are taken in spans, one after another or side by side: 120
+brought up to date, and nothing is ever grouped. Messages are taken in spans, one after another or side by side: 140
 bytes for each message of a span, and what one incarnation did about them.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.checks.incarnations import Walked
-from analysis.checks.properties import DELIVERY_PROPERTIES, Evidence, Incarnation, Property
+from analysis.checks.properties import DELIVERY_PROPERTIES, Evidence, Incarnation, Property, is_judged
 from analysis.checks.sequences import NOT_COMPARED, Step
 from collector.records import Level
 
@@ -37,7 +37,7 @@ class RunFacts:
     """What is known of a run before its deliveries are looked at."""
 
     level: int
-    """The judged level."""
+    """The highest level of all deliveries that are judged."""
     full: tuple[Incarnation, ...]
     """Members that ran from start to end."""
     ended: frozenset[Incarnation]
@@ -46,10 +46,12 @@ class RunFacts:
     """Those of them that the others have ended, or that have left."""
     excluded: Mapping[Incarnation, int]
     """Those that did not leave by themselves, and when they learnt of it."""
+    left: Mapping[Incarnation, int]
+    """Those that did, and when."""
     has_views: bool
     """Whether anybody records one: then total order is judged view by view, and not here."""
-    last_numbers: Mapping[Incarnation, int]
-    """The highest number that each incarnation submitted; 0: none."""
+    crashed: frozenset[Incarnation]
+    """Incarnations whose end is not on record."""
     missing_records: int
     evidence: Evidence
 
@@ -85,10 +87,9 @@ class Count(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """`lost`: deliveries whose submission may have got lost in a crash."""
+    """A count for each property in BY_MESSAGE. A class: other tasks answer with mappings."""
 
     counts: Mapping[Property, Count]
-    lost: int
 
 
 class Judged(NamedTuple):
@@ -101,18 +102,23 @@ class Judged(NamedTuple):
     """Optimistic deliveries of a full member that were never undone, where a higher level is judged."""
     promises: Rows
     """Broken ones."""
+    handed: Rows
+    """All deliveries, at any level, undone or not."""
 
 
 def judged(columns: Mapping[str, npt.NDArray[np.generic]], incarnation: Incarnation, facts: RunFacts) -> Judged:
     """`columns`: `step`, `level`, `is_undone` and maybe more."""
     step, level, none = columns["step"], columns["level"], np.empty(0, np.intp)
-    is_kept = np.asarray((step == Step.DELIVERY) & ~columns["is_undone"].astype(np.bool_))
+    is_delivery = np.asarray(step == Step.DELIVERY)
+    is_kept = is_delivery & ~columns["is_undone"].astype(np.bool_)
+    is_wanted = np.asarray(is_judged(level, facts.level))
     has_standing = incarnation in facts.full and facts.level > Level.OPTIMISTIC
     return Judged(
         submissions=np.flatnonzero(step == Step.SUBMISSION),
-        deliveries=np.flatnonzero(is_kept & (level == facts.level)),
+        deliveries=np.flatnonzero(is_kept & is_wanted),
         standing=np.flatnonzero(is_kept & (level == Level.OPTIMISTIC)) if has_standing else none,
         promises=np.flatnonzero(step == Step.BROKEN_PROMISE),
+        handed=np.flatnonzero(is_delivery),
     )
 
 
@@ -136,6 +142,8 @@ def totals(incarnations: Sequence[Walked], facts: RunFacts, span: Span) -> Total
     if not len(table.message):
         return None
     for incarnation in incarnations:
+        table.ask(incarnation.name, _Asked.of(incarnation, span), facts)
+    for incarnation in incarnations:
         table.add(incarnation.name, _Seen.of(incarnation, facts, span), facts)
     return table.totals(facts)
 
@@ -145,9 +153,7 @@ def together(parts: Iterable[Totals | None]) -> Totals | None:
     found = [part for part in parts if part is not None]
     if not found:
         return None
-    return Totals(
-        {kind: _added([part.counts[kind] for part in found]) for kind in BY_MESSAGE}, sum(part.lost for part in found)
-    )
+    return Totals({kind: _added([part.counts[kind] for part in found]) for kind in BY_MESSAGE})
 
 
 def merged(parts: Iterable[Ints]) -> Ints:
@@ -162,35 +168,52 @@ def merged(parts: Iterable[Ints]) -> Ints:
     return known
 
 
-class _Seen(NamedTuple):
-    """What an incarnation did about the messages of a span."""
+class _Asked(NamedTuple):
+    """The messages of a span that an incarnation submitted."""
 
     submissions: tuple[Ints, Ints]
     """Messages, and when."""
+    payload: Ints
+
+    @classmethod
+    def of(cls, incarnation: Walked, span: Span) -> _Asked:
+        columns = incarnation.columns("step", "message", "at_ns", "payload")
+        rows = np.flatnonzero((columns["step"] == Step.SUBMISSION) & span.mask(columns["message"]))
+        return cls(submissions=(columns["message"][rows], columns["at_ns"][rows]), payload=columns["payload"][rows])
+
+
+class _Seen(NamedTuple):
+    """The messages of a span that an incarnation delivered."""
+
     firsts: tuple[Ints, Ints]
+    """Messages, and when."""
     predecessor: Ints
     """Of the first deliveries."""
     is_out_of_order: Mask
     repeats: tuple[Ints, Ints]
     standing: tuple[Ints, Ints]
     promises: tuple[Ints, Ints]
+    handed: tuple[Ints, Ints]
+    payload: Ints
+    """Of what was handed over."""
 
     @classmethod
     def of(cls, incarnation: Walked, facts: RunFacts, span: Span) -> _Seen:
         names = ("step", "level", "message", "at_ns", "predecessor", "is_undone", "is_repeat", "is_out_of_order")
-        columns = incarnation.columns(*names)
+        columns = incarnation.columns(*names, "payload")
         message, at_ns = columns["message"], columns["at_ns"]
         wanted = Judged(*(rows[span.mask(message[rows])] for rows in judged(columns, incarnation.name, facts)))
         is_repeat = columns["is_repeat"][wanted.deliveries]
         firsts, repeats = wanted.deliveries[~is_repeat], wanted.deliveries[is_repeat]
         return cls(
-            submissions=(message[wanted.submissions], at_ns[wanted.submissions]),
             firsts=(message[firsts], at_ns[firsts]),
             predecessor=columns["predecessor"][firsts],
             is_out_of_order=columns["is_out_of_order"][firsts],
             repeats=(message[repeats], at_ns[repeats]),
             standing=(message[wanted.standing], at_ns[wanted.standing]),
             promises=(message[wanted.promises], at_ns[wanted.promises]),
+            handed=(message[wanted.handed], at_ns[wanted.handed]),
+            payload=columns["payload"][wanted.handed],
         )
 
 
@@ -208,18 +231,23 @@ class _Table:
         count = len(message)
         self.message = message
         self.submit_ns, self.first_ns, self.full_ns, self.standing_ns = (np.full(count, NEVER) for _ in range(4))
-        self.repeat_ns, self.promise_ns, self.unordered_ns = (np.full(count, NEVER) for _ in range(3))
+        self.repeat_ns, self.promise_ns, self.unordered_ns, self.altered_ns = (np.full(count, NEVER) for _ in range(4))
+        self.payload = np.zeros(count, np.int64)
         self.is_owed, self.is_at_home = (np.zeros(count, np.bool_) for _ in range(2))
         self.firsts, self.firsts_in_order, self.full_deliveries = (np.zeros(count, np.int32) for _ in range(3))
-        self.repeats, self.promises, self.unordered = (np.zeros(count, np.int32) for _ in range(3))
+        self.repeats, self.promises, self.unordered, self.altered = (np.zeros(count, np.int32) for _ in range(4))
         self.least, self.greatest = np.full(count, _GREATEST), np.full(count, _LEAST)
 
-    def add(self, incarnation: Incarnation, seen: _Seen, facts: RunFacts) -> None:
-        """What one incarnation did."""
-        is_full = incarnation in facts.full
-        rows, at_ns = self._rows(seen.submissions)
+    def ask(self, incarnation: Incarnation, asked: _Asked, facts: RunFacts) -> None:
+        """Take in the submissions of one incarnation. Those of all incarnations come before any delivery."""
+        rows, at_ns = self._rows(asked.submissions)
         self.submit_ns[rows] = at_ns
-        self.is_owed[rows] = is_full
+        self.payload[rows] = asked.payload
+        self.is_owed[rows] = incarnation in facts.full
+
+    def add(self, incarnation: Incarnation, seen: _Seen, facts: RunFacts) -> None:
+        """Take in the deliveries of one incarnation."""
+        is_full = incarnation in facts.full
         rows, at_ns = self._rows(seen.firsts)
         self.firsts[rows] += 1
         self.first_ns[rows] = np.minimum(self.first_ns[rows], at_ns)
@@ -233,6 +261,9 @@ class _Table:
         _note(self.unordered, self.unordered_ns, rows[seen.is_out_of_order], at_ns[seen.is_out_of_order])
         _note(self.repeats, self.repeat_ns, *self._rows(seen.repeats))
         _note(self.promises, self.promise_ns, *self._rows(seen.promises))
+        rows, at_ns = self._rows(seen.handed)
+        is_altered = (self.submit_ns[rows] != NEVER) & (self.payload[rows] != seen.payload)
+        _note(self.altered, self.altered_ns, rows[is_altered], at_ns[is_altered])
         rows, at_ns = self._rows(seen.standing)
         np.minimum.at(self.standing_ns, rows, at_ns)
 
@@ -242,12 +273,12 @@ class _Table:
         obliged_ns = np.where(is_delivered, first_ns, self.standing_ns)
         obliged_by_peers_ns = np.where(self.full_ns != NEVER, self.full_ns, self.standing_ns)
         is_missed = (obliged_ns != NEVER) & (self.full_deliveries < len(facts.full))
-        may_be_lost = self._may_be_lost(facts)
-        is_invented = is_delivered & ~is_submitted & ~may_be_lost
+        is_invented = is_delivered & ~is_submitted
         is_early = is_delivered & is_submitted & (first_ns < self.submit_ns)
-        wrong = self.repeats + self.promises + is_early + np.where(is_invented, firsts, 0)
+        wrong = self.repeats + self.promises + self.altered + is_early + np.where(is_invented, firsts, 0)
         wrong_ns = np.where(is_invented | is_early, first_ns, NEVER)
-        wrong_ns = np.minimum(wrong_ns, np.minimum(self.repeat_ns, self.promise_ns))
+        for when in (self.repeat_ns, self.promise_ns, self.altered_ns):
+            wrong_ns = np.minimum(wrong_ns, when)
         is_unmet, is_disputed = self.is_owed & ~self.is_at_home, self.least < self.greatest
         is_missed_by_peers = is_missed & (obliged_by_peers_ns != NEVER)
         counts = {
@@ -260,7 +291,7 @@ class _Table:
             Property.FIFO: self._count(firsts.sum(), self.unordered, self.unordered_ns),
             Property.TOTAL_ORDER: self._count(self.firsts_in_order.sum(), is_disputed, first_ns),
         }
-        return Totals(counts, int(firsts[is_delivered & ~is_submitted & may_be_lost].sum()))
+        return Totals(counts)
 
     def _rows(self, told: tuple[Ints, Ints]) -> tuple[Rows, Ints]:
         """Where these messages stand, and the times that came with them."""
@@ -272,21 +303,6 @@ class _Table:
             rows, predecessor = rows[is_compared], predecessor[is_compared]
         self.least[rows] = np.minimum(self.least[rows], predecessor)
         self.greatest[rows] = np.maximum(self.greatest[rows], predecessor)
-
-    def _may_be_lost(self, facts: RunFacts) -> Mask:
-        """True where the origin crashed before this number was on record."""
-        crashed = {
-            incarnation.code: number
-            for incarnation, number in facts.last_numbers.items()
-            if incarnation not in facts.ended
-        }
-        if not crashed:
-            return np.zeros(len(self.message), np.bool_)
-        codes = np.array(sorted(crashed), np.int64)
-        last = np.array([crashed[code] for code in codes.tolist()], np.int64)
-        origin = self.message >> 32 & 0xFFFFFFFF
-        place = np.minimum(np.searchsorted(codes, origin), len(codes) - 1)
-        return np.asarray((codes[place] == origin) & (self.message & 0xFFFFFFFF > last[place]))
 
     def _count(self, checked: int, violations: npt.NDArray[np.generic], when: Ints) -> Count:
         """`violations` and `when`: of each message."""

@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from analysis.checks.properties import LOST_SUBMISSION, Incarnation, Place, Property, Tally, Witness
+from analysis.checks.properties import Incarnation, Place, Property, Tally, Witness
 from analysis.metrics.calls import Call, Calls, Handed, Id, Object
 
 PAIRS_MAX: Final = 20_000
@@ -30,25 +30,19 @@ _NEVER: Final = 1 << 62
 
 
 def call_integrity(calls: Calls) -> Tally:
-    last = _last_numbers(calls)
     wrong = [(handed, "an object gets it twice") for handed in calls.repeats]
-    lost = 0
     for sequence in calls.sequences.values():
         for handed in sequence:
             call = calls.by_message.get(handed.message)
             if call is None:
-                if handed.message[2] > last.get(Incarnation(*handed.message[:2]), _NEVER):
-                    lost += 1
-                else:
-                    wrong.append((handed, "an object gets what nobody asked for"))
+                wrong.append((handed, "an object gets what nobody asked for"))
             elif call.addressed and (handed.object[0].member, handed.object[1]) not in call.addressed:
                 wrong.append((handed, "an object gets what is not for it"))
             elif handed.at_ns < call.at_ns:
                 wrong.append((handed, "an object gets it before it was asked for"))
     first = min(wrong, default=None)
     witness = None if first is None else _witness(first[1], first[0].place)
-    excuse = LOST_SUBMISSION.format(count=lost) if lost else ""
-    return Tally(_count(calls.sequences) + len(calls.repeats), len(wrong), witness, excuse)
+    return Tally(_count(calls.sequences) + len(calls.repeats), len(wrong), witness)
 
 
 def no_overtaking(calls: Calls) -> Tally:
@@ -189,15 +183,6 @@ def _takers(calls: Calls) -> dict[Id, set[Object]]:
         for handed in sequence:
             found.setdefault(handed.message, set()).add(one)
     return found
-
-
-def _last_numbers(calls: Calls) -> dict[Incarnation, int]:
-    """The highest number that each crashed incarnation is known to have submitted."""
-    last = {incarnation: 0 for incarnation in calls.incarnations if incarnation not in calls.ends}
-    for call in calls.by_message.values():
-        if call.incarnation in last:
-            last[call.incarnation] = max(last[call.incarnation], call.message[2])
-    return last
 
 
 def _count(sequences: Mapping[Object, Sequence[Handed]]) -> int:

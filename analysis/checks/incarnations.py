@@ -3,7 +3,7 @@ and writes its parts of `messages` and `deliveries` and the steps (`analysis.che
 work on.
 
 Rows do not go through the Java machine. Incarnations are put together so that a task has at most ROWS_PER_TASK records
-at hand, 35 bytes each, and of the incarnation that it walks 80 bytes each; beside them stand all submissions, 16 bytes
+at hand, 43 bytes each, and of the incarnation that it walks 96 bytes each; beside them stand all submissions, 16 bytes
 each. A longer incarnation has a task of its own.
 """
 
@@ -25,7 +25,16 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pds
 
 from analysis.checks.properties import Incarnation
-from analysis.checks.sequences import STEPS, Records, Step, Told, compact, is_own_submission, steps_of_incarnation
+from analysis.checks.sequences import (
+    STEPS,
+    Records,
+    Step,
+    Told,
+    compact,
+    is_own_submission,
+    payload_size_bytes,
+    steps_of_incarnation,
+)
 from analysis.engine.tasks import Here, PartWriter, Staging, Workers, finish, unfinished
 from analysis.metrics import tables
 from collector.records import Event
@@ -41,7 +50,7 @@ Ints = npt.NDArray[np.int64]
 
 _COLUMNS = (
     *("member", "member_incarnation", "record", "event", "detail"),
-    *("origin", "incarnation", "number", "at_ns", "value"),
+    *("origin", "incarnation", "number", "at_ns", "value", "size_bytes", "checksum"),
 )
 
 
@@ -196,7 +205,7 @@ class _Counted:
         self._count += submissions.num_rows
         at_ns = submissions["at_ns"].to_numpy()
         self._ends = [min([*self._ends, int(at_ns.min())]), max([*self._ends, int(at_ns.max())])]
-        self._size_bytes += int(submissions["value"].to_numpy().sum(dtype=object))
+        self._size_bytes += int(payload_size_bytes(submissions["payload"].to_numpy()).sum(dtype=object))
 
     def told(self) -> Submissions:
         first_ns, last_ns = self._ends or (None, None)

@@ -14,9 +14,18 @@ from typing import Any
 
 from analysis import expression
 from analysis.capture.source import CaptureState
-from analysis.checks.properties import Finding, Incarnation, Place, Property, Verdict, Witness, merge
+from analysis.checks.properties import (
+    VIEW_PROPERTIES,
+    Finding,
+    Incarnation,
+    Place,
+    Property,
+    Verdict,
+    Witness,
+    merge,
+)
 from analysis.inputs import RunInputs, open_cuts
-from collector.records import Notice
+from collector.records import TRACE_DELAY_NS, Notice
 from topologies.formats.errors import did_you_mean
 
 
@@ -56,10 +65,20 @@ def doubts(inputs: RunInputs, capture: CaptureState | None, staged: Staged) -> l
     return found
 
 
-def unexplained(inputs: RunInputs, excluded: Mapping[Incarnation, int]) -> list[str]:
-    """Incarnations that say that the others have excluded them (and when), though nothing that was done to them
-    explains it. A cut or an impairment of any wire may explain it, a fault of a node only that node's.
+def unexplained(inputs: RunInputs, excluded: Mapping[Incarnation, int], left: Mapping[Incarnation, int]) -> list[str]:
+    """Incarnations that say that the others have excluded them, or that they have left (and when), though nothing that
+    was done to them explains it. A cut or an impairment of any wire may explain an exclusion, a fault of a node only
+    that node's; nothing but being told to leave explains that a member has left.
     """
+    found = []
+    for incarnation, at_ns in sorted(left.items()):
+        asked = [strike for strike in inputs.strikes if strike.kind == "leave" and strike.issued_ns <= at_ns]
+        if not any(inputs.names.get(incarnation.member) in strike.targets for strike in asked):
+            found.append(f"{_said(inputs, incarnation)} left, which no fault of the run explains")
+    return found + _unexplained_exclusions(inputs, excluded)
+
+
+def _unexplained_exclusions(inputs: RunInputs, excluded: Mapping[Incarnation, int]) -> list[str]:
     if any(one.loss_ratio or one.corrupt_ratio or one.rate_bps is not None for one in inputs.network.start.values()):
         return []
     if any(partition.bus is not None for partition in inputs.topology.partitions):
@@ -69,10 +88,13 @@ def unexplained(inputs: RunInputs, excluded: Mapping[Incarnation, int]) -> list[
         name = inputs.names.get(incarnation.member, f"member {incarnation.member}")
         before = [strike for strike in inputs.strikes if strike.issued_ns <= at_ns]
         if not any(strike.kind in _OF_WIRES or name in strike.targets for strike in before):
-            found.append(
-                f"{name} (incarnation {incarnation.incarnation}) was excluded, which no fault of the run explains"
-            )
+            found.append(f"{_said(inputs, incarnation)} was excluded, which no fault of the run explains")
     return found
+
+
+def _said(inputs: RunInputs, incarnation: Incarnation) -> str:
+    name = inputs.names.get(incarnation.member, f"member {incarnation.member}")
+    return f"{name} (incarnation {incarnation.incarnation})"
 
 
 _OF_WIRES = frozenset(("cut", "impair"))
@@ -98,6 +120,40 @@ def unrecorded_ends(inputs: RunInputs, ended: Collection[Incarnation]) -> str:
         if entry.exit == 0 and entry.node in index and (index[entry.node], entry.incarnation) not in ended
     ]
     return f"the last trace records of {', '.join(missing)} are missing" if missing else ""
+
+
+def lost_tails(inputs: RunInputs, crashed: Collection[Incarnation]) -> str:
+    """Why the records of crashed incarnations may end too early, where no gap in their numbers would show it."""
+    lost = inputs.manifest.capture.kernel_dropped_frames
+    if not lost or not crashed:
+        return ""
+    names = ", ".join(_said(inputs, incarnation) for incarnation in sorted(crashed))
+    return f"the collector lost {lost} frames, which may be the last trace records of {names}"
+
+
+def noted(
+    findings: Mapping[Property, Finding], inputs: RunInputs, crashed: Collection[Incarnation]
+) -> dict[Property, Finding]:
+    """Findings, with what passes only as far as the records of crashed incarnations go. On wires a crash takes along
+    what waited to be sent; a simulation loses nothing.
+    """
+    if not crashed or inputs.manifest.world == "sim":
+        return dict(findings)
+    names = ", ".join(_said(inputs, incarnation) for incarnation in sorted(crashed))
+    note = f"as far as is on record: the last {TRACE_DELAY_NS / 1e6:.0f} ms of {names} before the crash may be missing"
+    return {
+        kind: replace(finding, reason=note) if finding.verdict is Verdict.PASS and kind in _OF_THE_CRASHED else finding
+        for kind, finding in findings.items()
+    }
+
+
+_OF_THE_CRASHED = frozenset(
+    (
+        *(Property.UNIFORM_AGREEMENT, Property.INTEGRITY, Property.FIFO, Property.CAUSAL, Property.TOTAL_ORDER),
+        *VIEW_PROPERTIES,
+    )
+)
+"""Properties that bind crashed incarnations, too."""
 
 
 def bounded(findings: Mapping[Property, Finding], *, gap: str = "", undrained: str = "") -> dict[Property, Finding]:

@@ -5,10 +5,8 @@ hold the two
 together: equal verdicts, reasons and counts. (Of causal order the oracle counts the deliveries that lack any cause,
 this module and Spark those that lack a direct one: one count is zero when the other is.)
 
-Records as Python tuples (`check`, `check_incarnations`) go through dictionaries: a few look-ups per delivery and
-nothing to set up, so that a history of a few hundred deliveries takes less than a millisecond. Records as NumPy columns
-go through
-`analysis.checks.columns`, at millions of deliveries a second.
+Records go through dictionaries: a few look-ups per delivery and nothing to set up, so that a history of a few hundred
+deliveries takes less than a millisecond. Long histories are for `analysis.checks.order`.
 
 Why one look per delivery is enough (groupcomm 3.3 and 3.4): a total order holds when each message has the same
 immediate predecessor wherever it is delivered; causal order holds when everybody delivers the direct causes first, by
@@ -23,14 +21,12 @@ from functools import cached_property, partial
 import numpy as np
 
 from analysis.checks import call_orders, sections, synchrony
-from analysis.checks.columns import Columns, grouped, look
 from analysis.checks.oracle import raw
 from analysis.checks.oracle_views import History, Record
 from analysis.checks.properties import (
     ADDRESSED_TO_OBJECTS,
     CALL_PROPERTIES,
     DELIVERY_PROPERTIES,
-    LOST_SUBMISSION,
     STANDING,
     VIEW_PROPERTIES,
     Evidence,
@@ -38,12 +34,15 @@ from analysis.checks.properties import (
     Incarnation,
     Incarnations,
     MessageId,
+    Payload,
     Place,
     Property,
     Raw,
     Tally,
     Witness,
+    altered,
     gap_reason,
+    is_judged,
     judge,
     order_witness,
     undrained_reason,
@@ -56,8 +55,8 @@ Id = tuple[int, int, int]
 """A MessageId without the cost of a class."""
 
 
-Step = tuple[int, int, int, Id, int]
-"""A submission, a delivery or an undoing: record number, event, detail, message, at_ns."""
+Step = tuple[int, int, int, Id, int, Payload]
+"""A submission, a delivery or an undoing: record number, event, detail, message, at_ns, and the payload."""
 
 Row = tuple[int, Id, int]
 """A delivery: record number, message, at_ns."""
@@ -69,7 +68,6 @@ _SUBMIT, _DELIVER, _UNDO = int(Event.SUBMIT), int(Event.DELIVER), int(Event.UNDO
 _STOP, _ENDED = int(Event.STOP), int(Event.ENDED)
 _ENDS = (_STOP, _ENDED)
 _SPEAKING = frozenset((_SUBMIT, _DELIVER, _UNDO))
-_EVENTS = {int(event): event for event in Event}
 _OPTIMISTIC = int(Level.OPTIMISTIC)
 
 
@@ -111,53 +109,6 @@ def check_view(view: View, kinds: Iterable[Property] | None = None) -> dict[Prop
     return {kind: judge(kind, _CHECKS[kind](view), view.evidence) for kind in wanted}
 
 
-def check_columns(
-    records: Columns,
-    *,
-    members: Iterable[int],
-    names: Mapping[int, str] | None = None,
-    kinds: Iterable[Property] | None = None,
-) -> dict[Property, Finding]:
-    """The same over columns, for long histories, and for properties of deliveries only. What does not hold is looked at
-    again, record by record.
-    """
-    wanted = tuple(DELIVERY_PROPERTIES if kinds is None else kinds)
-    if not set(wanted) <= set(DELIVERY_PROPERTIES):
-        raise ValueError("columns tell of deliveries only; check_incarnations judges what reports tell")
-    expected = sorted(members)
-    answer = look(records, members=expected, names=names or {}, wanted=wanted)
-    found = {kind: judge(kind, tally, answer.evidence) for kind, tally in answer.tallies.items()}
-    if answer.violated:
-        found |= check(history_of(records), members=expected, names=names, kinds=answer.violated)
-    return {kind: found[kind] for kind in wanted}
-
-
-def history_of(records: Columns) -> dict[Incarnation, list[Record]]:
-    """The converter from columns to an oracle.History."""
-    ordered, parts = grouped(records)
-    return {
-        incarnation: [_record(row) for row in zip(*_lists(ordered.select(rows)), strict=True)]
-        for incarnation, rows in parts
-    }
-
-
-def columns_of(history: History) -> Columns:
-    """The inverse of history_of."""
-    rows = [(*incarnation, r[0], r[1], r[2], *r[3], r[4]) for incarnation, records in history.items() for r in records]
-    table = np.array(rows, np.int64).reshape(-1, len(Columns._fields))
-    return Columns(*(np.ascontiguousarray(column) for column in table.T))
-
-
-def _lists(records: Columns) -> list[list[int]]:
-    return [column.tolist() for column in records[2:]]
-
-
-def _record(row: tuple[int, ...]) -> Record:
-    record, event, detail, origin, incarnation, number, at_ns = row
-    # An event that is none of ours says nothing; it only has its number.
-    return Record(record, _EVENTS.get(event, Event.REPORT), detail, MessageId(origin, incarnation, number), at_ns)
-
-
 class IncarnationRecord:
     """One incarnation: its steps, and from when the judged level is known its sequence."""
 
@@ -189,10 +140,10 @@ class IncarnationRecord:
         """1-based, of the first deliveries, in their order."""
 
     def judge_at(self, level: int) -> None:
-        rows = [step for step in self.steps if step[2] == level and step[1] != _SUBMIT]
+        rows = [step for step in self.steps if step[1] != _SUBMIT and is_judged(step[2], level)]
         if any(step[1] == _UNDO for step in rows):
             rows = list(_not_undone(rows))
-        self.judged = [(record, message, at_ns) for record, _, _, message, at_ns in rows]
+        self.judged = [(record, message, at_ns) for record, _, _, message, at_ns, _ in rows]
         position: dict[Id, int] = {}
         for _, message, _ in self.judged:
             position.setdefault(message, len(position) + 1)
@@ -229,13 +180,15 @@ class View:
         self.is_optimistic = level > _OPTIMISTIC and _OPTIMISTIC in at
         """Whether there are optimistic deliveries beside those that are judged."""
         self.submitted_ns: dict[Id, int] = {}
+        self.submitted_payload: dict[Id, Payload] = {}
         count = dict[int, int]()
         for incarnation in incarnations:
             incarnation.judge_at(level)
             count[incarnation.name.member] = count.get(incarnation.name.member, 0) + 1
-            for _, event, _, message, at_ns in incarnation.steps:
+            for _, event, _, message, at_ns, payload in incarnation.steps:
                 if event == _SUBMIT and message[0] == incarnation.name[0] and message[1] == incarnation.name[1]:
                     self.submitted_ns.setdefault(message, at_ns)
+                    self.submitted_payload.setdefault(message, payload)
         for incarnation in incarnations:
             is_stopped = incarnation.end is not None and not incarnation.has_ended
             incarnation.is_full = is_stopped and not incarnation.name.is_joiner and count[incarnation.name.member] == 1
@@ -326,7 +279,7 @@ def _standing(view: View) -> dict[Id, tuple[int, Incarnation]]:
     found: dict[Id, tuple[int, Incarnation]] = {}
     for incarnation in view.full:
         rows = [step for step in incarnation.steps if step[2] == _OPTIMISTIC and step[1] != _SUBMIT]
-        for _, _, _, message, at_ns in _not_undone(rows):
+        for _, _, _, message, at_ns, _ in _not_undone(rows):
             found[message] = min(found.get(message, (at_ns, incarnation.name)), (at_ns, incarnation.name))
     return found
 
@@ -335,8 +288,6 @@ def integrity(view: View) -> Tally:
     """A repeat, an invented delivery and a broken promise count each time, a message delivered too early once."""
     wrong: list[tuple[_When, str, Place]] = []
     early: dict[Id, tuple[_When, str, Place]] = {}
-    lost = 0
-    last_numbers = _last_numbers(view)
     for incarnation in view.incarnations:
         seen: set[Id] | None = None if incarnation.firsts is incarnation.judged else set()
         for position, (record, message, at_ns) in enumerate(incarnation.judged, start=1):
@@ -345,8 +296,6 @@ def integrity(view: View) -> Tally:
                 what = "delivered twice"
             elif told_ns is None:
                 what = "delivered but never submitted"
-                if _may_be_lost(message, last_numbers):
-                    lost, what = lost + 1, ""
             else:
                 what = "delivered before it was submitted" if at_ns < told_ns else ""
             if what:
@@ -359,11 +308,11 @@ def integrity(view: View) -> Tally:
             if seen is not None:
                 seen.add(message)
         wrong += _broken_promises(incarnation)
+        wrong += _altered(view, incarnation)
     wrong += early.values()
     found = min(wrong, default=None)
     witness = None if found is None else Witness(what=found[1], places=(found[2],))
-    excuse = LOST_SUBMISSION.format(count=lost) if lost else ""
-    return Tally(sum(len(incarnation.judged) for incarnation in view.incarnations), len(wrong), witness, excuse)
+    return Tally(sum(len(incarnation.judged) for incarnation in view.incarnations), len(wrong), witness)
 
 
 def fifo(view: View) -> Tally:
@@ -484,8 +433,10 @@ _When = tuple[int, Incarnation, int]
 
 def _incarnation_of_records(name: tuple[int, int], records: Sequence[Raw]) -> IncarnationRecord:
     steps = [
-        (number, event, detail, (origin, incarnation, message), at_ns)
-        for number, (event, detail, origin, incarnation, _, message, at_ns, _, _) in enumerate(records, start=1)
+        (number, event, detail, (origin, incarnation, message), at_ns, (size_bytes, checksum))
+        for number, (event, detail, origin, incarnation, _, message, at_ns, _, _, size_bytes, checksum) in enumerate(
+            records, start=1
+        )
         if event in _SPEAKING
     ]
     end = next(((record[0], record[1]) for record in records if record[0] in _ENDS), None)
@@ -501,7 +452,7 @@ def _incarnation_of_records(name: tuple[int, int], records: Sequence[Raw]) -> In
 
 
 def _incarnation_of_history(name: tuple[int, int], records: Sequence[Record]) -> IncarnationRecord:
-    steps: list[Step] = [record[:5] for record in records if record[1] in _SPEAKING]
+    steps: list[Step] = [(*record[:5], record[8:]) for record in records if record[1] in _SPEAKING]
     end = next(((int(record[1]), record[2]) for record in records if record[1] in _ENDS), None)
     numbers = [record[0] for record in records]
     is_gapless = numbers == list(range(numbers[0], numbers[0] + len(numbers))) and records[0][1] == Event.START
@@ -512,13 +463,14 @@ def _incarnation_of_history(name: tuple[int, int], records: Sequence[Record]) ->
 
 
 def _not_undone(rows: Sequence[Step]) -> Iterator[Step]:
-    """Deliveries of which the next record of the same message, at this level, is no UNDO."""
-    following: dict[Id, int] = {}
+    """Deliveries of which the next record of the same message and level is no UNDO."""
+    following: dict[tuple[Id, int], int] = {}
     kept = []
     for row in reversed(rows):
-        if row[1] == _DELIVER and following.get(row[3]) != _UNDO:
+        key = row[3], row[2]
+        if row[1] == _DELIVER and following.get(key) != _UNDO:
             kept.append(row)
-        following[row[3]] = row[1]
+        following[key] = row[1]
     return reversed(kept)
 
 
@@ -538,31 +490,23 @@ def _deliveries_of(message: Id, incarnations: Iterable[IncarnationRecord]) -> It
             yield incarnation.firsts[position - 1][2], incarnation.name
 
 
-def _last_numbers(view: View) -> dict[tuple[int, int], int]:
-    """The highest number that each crashed incarnation is known to have submitted."""
-    last = {
-        (incarnation.name[0], incarnation.name[1]): 0 for incarnation in view.incarnations if incarnation.end is None
-    }
-    for message in view.submitted_ns:
-        if message[:2] in last:
-            last[message[:2]] = max(last[message[:2]], message[2])
-    return last
-
-
-def _may_be_lost(message: Id, last_numbers: Mapping[tuple[int, int], int]) -> bool:
-    """A crash loses the records that were not sent yet."""
-    last = last_numbers.get(message[:2])
-    return last is not None and message[2] > last
-
-
 def _broken_promises(incarnation: IncarnationRecord) -> Iterator[tuple[_When, str, Place]]:
     promised: set[Id] = set()
-    for record, event, detail, message, at_ns in incarnation.steps:
+    for record, event, detail, message, at_ns, _ in incarnation.steps:
         if event == _DELIVER and detail != _OPTIMISTIC:
             promised.add(message)
         elif event == _UNDO and (detail != _OPTIMISTIC or message in promised):
             place = Place(incarnation.name, MessageId(*message), 0, at_ns)
             yield (at_ns, incarnation.name, record), "undone although its delivery was promised", place
+
+
+def _altered(view: View, incarnation: IncarnationRecord) -> Iterator[tuple[_When, str, Place]]:
+    """Deliveries of other bytes than were submitted, at any level, undone or not."""
+    submitted = view.submitted_payload
+    for record, event, _, message, at_ns, payload in incarnation.steps:
+        if event == _DELIVER and submitted.get(message, payload) != payload:
+            place = Place(incarnation.name, MessageId(*message), incarnation.position.get(message, 0), at_ns)
+            yield (at_ns, incarnation.name, record), altered(submitted[message], payload), place
 
 
 def _direct_causes(view: View) -> dict[Id, set[Id]]:
@@ -572,7 +516,7 @@ def _direct_causes(view: View) -> dict[Id, set[Id]]:
         firsts = iter(incarnation.firsts)
         coming = next(firsts, None)
         recent: set[Id] = set()
-        for record, event, _, message, _ in incarnation.steps:
+        for record, event, _, message, *_ in incarnation.steps:
             if event == _SUBMIT:
                 if message not in causes and message[:2] == incarnation.name:
                     causes[message] = recent

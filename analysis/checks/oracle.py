@@ -18,18 +18,20 @@ from analysis.checks.properties import (
     ADDRESSED_TO_OBJECTS,
     CALL_PROPERTIES,
     DELIVERY_PROPERTIES,
-    LOST_SUBMISSION,
     STANDING,
     Evidence,
     Finding,
     Incarnation,
     MessageId,
+    Payload,
     Place,
     Property,
     Raw,
     Tally,
     Witness,
+    altered,
     gap_reason,
+    is_judged,
     judge,
     order_witness,
     undrained_reason,
@@ -53,7 +55,10 @@ def raw(history: History) -> dict[Incarnation, list[Raw]]:
     """The records as hosts make them."""
     return {
         incarnation: [
-            (int(r.event), r.detail, r.message[0], r.message[1], r.extra, r.message[2], r.at_ns, r.clock_ns, r.value)
+            (
+                *(int(r.event), r.detail, r.message[0], r.message[1], r.extra, r.message[2]),
+                *(r.at_ns, r.clock_ns, r.value, r.size_bytes, r.checksum),
+            )
             for r in records
         ]
         for incarnation, records in history.items()
@@ -74,10 +79,12 @@ class View:
         }
         self.first = {incarnation: list(_without_repeats(sequence)) for incarnation, sequence in self.judged.items()}
         self.submitted_ns: dict[MessageId, int] = {}
+        self.submitted_payload: dict[MessageId, Payload] = {}
         for incarnation, records in history.items():
             for record in records:
                 if record.event is Event.SUBMIT and record.message[:2] == incarnation:
                     self.submitted_ns.setdefault(record.message, record.at_ns)
+                    self.submitted_payload.setdefault(record.message, (record.size_bytes, record.checksum))
         self.ended = {incarnation: _end(records) for incarnation, records in history.items()}
         self.full = sorted(incarnation for incarnation in history if self._is_full(incarnation))
         self.standing = [delivery for incarnation in self.full for delivery in self._standing(incarnation)]
@@ -167,30 +174,26 @@ def agreement(view: View, *, uniform: bool) -> Tally:
 
 def integrity(view: View) -> Tally:
     """A repeat, an invented delivery and a broken promise count each time, a message delivered too early once."""
-    checked, wrong, lost = 0, list[tuple[Delivery, str]](), 0
+    checked, wrong = 0, list[tuple[Delivery, str]]()
     early: dict[MessageId, Delivery] = {}
-    last_number = _last_numbers(view)
     for sequence in view.judged.values():
         seen: set[MessageId] = set()
         for delivery in sequence:
             checked += 1
-            origin = Incarnation(*delivery.message[:2])
             submitted_ns = view.submitted_ns.get(delivery.message)
             if delivery.message in seen:
                 wrong.append((delivery, "delivered twice"))
             elif submitted_ns is None:
-                if view.ended.get(origin, _NEVER) is None and delivery.message.number > last_number[origin]:
-                    lost += 1
-                else:
-                    wrong.append((delivery, "delivered but never submitted"))
+                wrong.append((delivery, "delivered but never submitted"))
             elif delivery.at_ns < submitted_ns:
                 early[delivery.message] = min(delivery, early.get(delivery.message, delivery), key=_when)
             seen.add(delivery.message)
     wrong += [(delivery, "delivered before it was submitted") for delivery in early.values()]
     wrong += [pair for incarnation, records in view.history.items() for pair in _broken_promises(incarnation, records)]
-    found = min(wrong, key=lambda pair: _when(pair[0]), default=None)
+    wrong += [pair for incarnation in view.history for pair in _altered(view, incarnation)]
+    found = min(wrong, key=lambda pair: (_when(pair[0]), pair[1]), default=None)
     witness = None if found is None else Witness(what=found[1], places=(found[0].place,))
-    return Tally(checked, len(wrong), witness, LOST_SUBMISSION.format(count=lost) if lost else "")
+    return Tally(checked, len(wrong), witness)
 
 
 def fifo(view: View) -> Tally:
@@ -282,11 +285,12 @@ def _order_witness(view: View, found: Sequence[tuple[MessageId | None, Delivery]
 
 
 def _judged(incarnation: Incarnation, records: Sequence[Record], level: int) -> Iterator[Delivery]:
-    """Deliveries at the judged level that are not undone."""
-    at_level = [r for r in records if r.event in (Event.DELIVER, Event.UNDO) and r.detail == level]
+    """Deliveries that are not undone, for good or (at level OPTIMISTIC) optimistic ones."""
+    at_level = [r for r in records if r.event in (Event.DELIVER, Event.UNDO) and is_judged(r.detail, level)]
     position = 0
     for index, record in enumerate(at_level):
-        following = next((r for r in at_level[index + 1 :] if r.message == record.message), None)
+        same = (r for r in at_level[index + 1 :] if (r.message, r.detail) == (record.message, record.detail))
+        following = next(same, None)
         is_undone = following is not None and following.event is Event.UNDO
         if record.event is Event.DELIVER and not is_undone:
             position += 1
@@ -300,10 +304,6 @@ def _without_repeats(sequence: Iterable[Delivery]) -> Iterator[Delivery]:
         if delivery.message not in seen:
             seen.add(delivery.message)
             yield delivery._replace(position=len(seen))
-
-
-_NEVER = Record(0, Event.STOP, 0, MessageId(0, 0, 0), 0)
-"""Stands for the end of an incarnation that never was: what it is said to have submitted is not excused by a crash."""
 
 
 def _end(records: Sequence[Record]) -> Record | None:
@@ -321,21 +321,24 @@ def _is_gapless(records: Sequence[Record]) -> bool:
     return numbers == list(range(numbers[0], numbers[0] + len(numbers))) and records[0].event is Event.START
 
 
-def _last_numbers(view: View) -> dict[Incarnation, int]:
-    last = dict.fromkeys(view.history, 0)
-    for message in view.submitted_ns:
-        origin = Incarnation(*message[:2])
-        last[origin] = max(last[origin], message.number)
-    return last
-
-
 def _broken_promises(incarnation: Incarnation, records: Sequence[Record]) -> Iterator[tuple[Delivery, str]]:
-    for index, record in enumerate(records):
+    undone = [(index, record) for index, record in enumerate(records) if record.event is Event.UNDO]
+    for index, record in undone:
         before = [r.detail for r in records[:index] if r.event is Event.DELIVER and r.message == record.message]
         is_promised = record.detail != Level.OPTIMISTIC or any(level != Level.OPTIMISTIC for level in before)
-        if record.event is Event.UNDO and is_promised:
+        if is_promised:
             delivery = Delivery(incarnation, 0, record.message, record.record, record.at_ns)
             yield delivery, "undone although its delivery was promised"
+
+
+def _altered(view: View, incarnation: Incarnation) -> Iterator[tuple[Delivery, str]]:
+    """Deliveries at any level, undone or not."""
+    for record in view.history[incarnation]:
+        submitted = view.submitted_payload.get(record.message)
+        if record.event is Event.DELIVER and submitted is not None:
+            position = view.position(incarnation, record.message).position or 0
+            if what := altered(submitted, (record.size_bytes, record.checksum)):
+                yield Delivery(incarnation, position, record.message, record.record, record.at_ns), what
 
 
 def _direct_causes(view: View) -> dict[MessageId, set[MessageId]]:

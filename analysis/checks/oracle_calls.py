@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from analysis.checks.properties import (
     ANYBODY,
-    LOST_SUBMISSION,
     Incarnation,
     Incarnations,
     MessageId,
@@ -106,14 +105,11 @@ class CallView:
 
 def call_integrity(view: CallView) -> Tally:
     wrong: list[tuple[Handed, str]] = []
-    lost = 0
     for handed in (handed for sequence in view.repeated.values() for handed in sequence):
         message, asked = handed.message, view.asked.get(handed.message)
         earlier = view.repeated[handed.object][: handed.position - 1]
         if any(other.message == message for other in earlier):
             wrong.append((handed, "an object gets it twice"))
-        elif asked is None and _may_be_lost(view, message):
-            lost += 1
         elif asked is None:
             wrong.append((handed, "an object gets what nobody asked for"))
         elif message in view.known and not view.is_for(message, handed.object.incarnation.member, handed.object.number):
@@ -123,7 +119,7 @@ def call_integrity(view: CallView) -> Tally:
     checked = sum(len(sequence) for sequence in view.repeated.values())
     first = min(wrong, default=None)
     witness = _witness(first[1], [first[0].place]) if first else None
-    return Tally(checked, len(wrong), witness, LOST_SUBMISSION.format(count=lost) if lost else "")
+    return Tally(checked, len(wrong), witness)
 
 
 def no_overtaking(view: CallView) -> Tally:
@@ -274,13 +270,6 @@ def _objects(mask: int) -> set[int]:
 def _unsigned(value: int) -> int:
     """Tables keep 64 bits with a sign."""
     return value % (1 << 64)
-
-
-def _may_be_lost(view: CallView, message: MessageId) -> bool:
-    """A crash loses the records that were not sent yet."""
-    incarnation = Incarnation(*message[:2])
-    last = max((m.number for m in view.asked if m[:2] == incarnation), default=0)
-    return incarnation in view.incarnations and _end(view.incarnations[incarnation]) is None and message.number > last
 
 
 def _end(records: Collection[Raw]) -> int | None:

@@ -8,7 +8,7 @@ Everything is a set of what somebody knows, and every pair is looked at. `analys
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
@@ -169,27 +169,23 @@ def _known_at_requests(
     knows: dict[Incarnation, set[MessageId]] = {incarnation: set() for incarnation in incarnations}
     sent: dict[Incarnation, list[tuple[Happening, set[MessageId]]]] = {incarnation: [] for incarnation in incarnations}
     received: dict[Incarnation, set[tuple[int, MessageId]]] = {incarnation: set() for incarnation in incarnations}
+    records = {incarnation: _of_incarnation(incarnations, incarnation) for incarnation in incarnations}
+    sends = {incarnation: [h for h in of if h.event == Event.SEND] for incarnation, of in records.items()}
+    new = {incarnation: [h.identity for h in of if h.is_new] for incarnation, of in sends.items()}
     ever = {
-        incarnation: {
-            _sent_of(incarnations, h) for h in _of_incarnation(incarnations, incarnation) if h.event == Event.RECEIVE
-        }
-        for incarnation in incarnations
+        incarnation: {_sent_of(sends, h) for h in of if h.event == Event.RECEIVE} for incarnation, of in records.items()
     }
     found: dict[MessageId, set[MessageId]] = {}
     for h in _in_time(incarnations):
         if h.is_new:
             sent[h.incarnation].append((h, set(knows[h.incarnation])))
-        elif h.event == Event.RECEIVE and (identity := _sent_of(incarnations, h)):
+        elif h.event == Event.RECEIVE and (identity := _sent_of(sends, h)):
             received[h.incarnation].add(identity)
             origin = Incarnation(*identity[1][:2])
             for place, (one, known) in enumerate(sent.get(origin, [])):
                 needed = {other.identity for other, _ in sent[origin][: place + 1]} & ever[h.incarnation]
-                copies = [
-                    other
-                    for other in _of_incarnation(incarnations, origin)
-                    if other.is_new and other.identity == one.identity
-                ]
-                if one.identity in needed and needed <= received[h.incarnation] and len(copies) == 1:
+                is_only = new[origin].count(one.identity) == 1
+                if one.identity in needed and needed <= received[h.incarnation] and is_only:
                     knows[h.incarnation] |= known
         elif h.event == Event.SUBMIT and requests.get(h.message) == h:
             own = {m for m in found if m[:2] == h.incarnation}
@@ -200,15 +196,11 @@ def _known_at_requests(
     return found
 
 
-def _sent_of(incarnations: Incarnations, receipt: Happening) -> tuple[int, MessageId] | None:
+def _sent_of(sends: Mapping[Incarnation, Sequence[Happening]], receipt: Happening) -> tuple[int, MessageId] | None:
     """What was received, by the records of its transmitter: the last SEND that began at or before this number."""
-    transmitter = Incarnation(*receipt.message[:2])
-    sends = [
-        h
-        for h in _of_incarnation(incarnations, transmitter)
-        if h.event == Event.SEND and h.record[8] <= receipt.message.number
-    ]
-    return sends[-1].identity if sends and sends[-1].record[1] not in FOR_ITSELF else None
+    transmitter, number = Incarnation(*receipt.message[:2]), receipt.message.number
+    before = [h for h in sends.get(transmitter, ()) if h.record[8] <= number]
+    return before[-1].identity if before and before[-1].record[1] not in FOR_ITSELF else None
 
 
 def _stays(incarnations: Incarnations) -> Iterator[tuple[Happening, Happening | None]]:

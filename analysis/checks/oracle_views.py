@@ -26,6 +26,8 @@ class Record(NamedTuple):
     extra: int = 0
     value: int = 0
     clock_ns: int = 0
+    size_bytes: int = 0
+    checksum: int = 0
 
 
 History = Mapping[Incarnation, Sequence[Record]]
@@ -338,10 +340,10 @@ def _wrongly_handed(run: Synchrony, incarnation: Incarnation) -> Iterator[tuple[
 
 def _wrong_sets(run: Synchrony, incarnation: Incarnation) -> Iterator[tuple[int, Incarnation, MessageId, Witness]]:
     state = run.state_view(incarnation)
-    step = next((step for step in run.steps(incarnation) if step[0] == state), None)
-    if state is None or step is None:
+    if state is None:
         return
-    elders = [one for one in run.incarnations if one != incarnation and _takes(run, one, step)]
+    steps = [step for step in run.steps(incarnation) if step[0] == state]
+    elders = [one for one in run.incarnations if one != incarnation and any(_takes(run, one, step) for step in steps)]
     elders = [one for one in elders if any(after == state for _, after in run.steps(one))]
     own = run.messages(incarnation, state)
     for message in own.union(*(run.messages(one, state) for one in elders)):

@@ -26,7 +26,6 @@ from analysis.checks.incarnations import Walk, Walked, number_of, walked
 from analysis.checks.properties import (
     ADDRESSED_TO_OBJECTS,
     DELIVERY_PROPERTIES,
-    LOST_SUBMISSION,
     STANDING,
     VIEW_PROPERTIES,
     Evidence,
@@ -36,12 +35,13 @@ from analysis.checks.properties import (
     Property,
     Tally,
     Witness,
+    altered,
     gap_reason,
     judge,
     order_witness,
     undrained_reason,
 )
-from analysis.checks.sequences import NO_MESSAGE, NOT_COMPARED, STEPS, Step, Told, decode
+from analysis.checks.sequences import NO_MESSAGE, NOT_COMPARED, STEPS, Step, Told, decode, decode_payload
 from analysis.engine.tasks import Here, Staging, Workers
 from collector.records import EndReason, Level
 
@@ -119,8 +119,13 @@ def _facts(incarnations: Collection[Told], expected: Collection[int], names: Map
             for told in incarnations
             if told.has_ended and told.end_detail != EndReason.LEFT
         },
+        left={
+            told.incarnation: told.last_ns
+            for told in incarnations
+            if told.has_ended and told.end_detail == EndReason.LEFT
+        },
         has_views=any(told.views.installations for told in incarnations),
-        last_numbers={told.incarnation: told.last_number for told in incarnations},
+        crashed=frozenset(told.incarnation for told in incarnations if told.end_detail < 0),
         missing_records=sum(told.missing_records for told in incarnations),
         evidence=Evidence(
             gap=gap_reason(gaps, silent, names),
@@ -235,9 +240,6 @@ def _tallies(totals: Totals | None, early: _Causal, lookup: Lookup) -> dict[Prop
         count = totals.counts[kind]
         witness = lookup.witness(kind, first[kind]) if kind in first else None
         tallies[kind] = Tally(count.checked, count.violations, witness)
-    if totals.lost:
-        lost = LOST_SUBMISSION.format(count=totals.lost)
-        tallies[Property.INTEGRITY] = tallies[Property.INTEGRITY]._replace(excuse=lost)
     witness = lookup.causal_witness(early.incarnation, early.cause, early.message) if early.violations else None
     tallies[Property.CAUSAL] = Tally(totals.counts[Property.FIFO].checked, early.violations, witness)
     return tallies
@@ -258,6 +260,7 @@ class Seen(NamedTuple):
     previous: int
     is_repeat: bool
     is_out_of_order: bool
+    payload: int
 
 
 class Lookup:
@@ -324,7 +327,8 @@ class Lookup:
 
     def _integrity(self, message: int) -> Witness:
         rows = sorted(self._found[message], key=_when)
-        submit_ns = min((row.at_ns for row in rows if row.step == Step.SUBMISSION), default=None)
+        submission = next((row for row in rows if row.step == Step.SUBMISSION), None)
+        submit_ns = None if submission is None else submission.at_ns
         found: list[tuple[Seen, str]] = []
         for row in rows:
             if row.step == Step.BROKEN_PROMISE:
@@ -335,6 +339,8 @@ class Lookup:
                 found.append((row, "delivered but never submitted"))
             elif row.step == Step.DELIVERY and submit_ns is not None and row.at_ns < submit_ns:
                 found.append((row, "delivered before it was submitted"))
+            elif row.step == Step.HANDED and submission is not None and row.payload != submission.payload:
+                found.append((row, altered(decode_payload(submission.payload), decode_payload(row.payload))))
         row, what = found[0]
         return Witness(what=what, places=(_place(row),))
 
@@ -381,7 +387,7 @@ class Lookup:
 def _seen(incarnation: Walked, facts: RunFacts, asked: Sequence[int]) -> Iterator[Seen]:
     """Judged steps of an incarnation about these messages."""
     columns = incarnation.columns(*STEPS.names)
-    kinds = (Step.SUBMISSION, Step.DELIVERY, Step.STANDING, Step.BROKEN_PROMISE)
+    kinds = (Step.SUBMISSION, Step.DELIVERY, Step.STANDING, Step.BROKEN_PROMISE, Step.HANDED)
     has_order = incarnation.name not in facts.over
     for kind, rows in zip(kinds, judged(columns, incarnation.name, facts), strict=True):
         for row in rows[np.isin(columns["message"][rows], asked)].tolist():

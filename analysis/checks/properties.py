@@ -2,11 +2,11 @@
 
 The history of a run is, per incarnation of each member, the ordered list of its trace records (node.trace).
 
-- *Judged sequence.* Deliveries at the judged level: the highest level that anybody in the run delivered at, and at
-  least AGREED in a run with views. A
-  delivery is left out when the next record of the same message and level in the same incarnation is an UNDO.
-- *Repeats.* The second delivery of a message in one judged sequence violates integrity; the other properties look at
-  the first only.
+- *Judged sequence.* What an incarnation delivered for good, at level AGREED or FINAL. In a run without views in which
+  nobody delivered anything for good, what was delivered optimistically. A delivery is left out when the next record of
+  the same message and level in the same incarnation is an UNDO.
+- *Repeats.* The second delivery of a message in one judged sequence, at whatever level, violates integrity; the other
+  properties look at the first only.
 - *End.* The first STOP or ENDED of an incarnation; one without either crashed.
 - *Full member.* One that ran from start to end: its one and only incarnation is the first, and ends with STOP.
 - *Ended.* An incarnation that the others have ended while it was alive (cut off or frozen for too long), or that has
@@ -24,9 +24,11 @@ The properties (after Hadzilacos and Toueg; Défago et al. for the uniform total
 - agreement: what one full member delivers, every full member delivers; uniform agreement: what anybody delivers. An
   optimistic delivery at a full member that is never undone counts here, too: it became final nowhere else than in the
   judged sequence, or it ought to have been taken back. (An own message that does not become final breaks validity.)
-- integrity: nobody delivers a message twice, or one that its origin did not submit before; a promised (agreed or final)
-  delivery is not undone, and neither is an optimistic delivery of what the same incarnation has promised already. A
-  promise without an optimistic delivery before it is fine: so deliver all that take no risks;
+- integrity: nobody delivers a message twice, or one that its origin did not submit before, or, at any level, other
+  bytes than its origin submitted (length or check sum of the payload differ); a promised (agreed or final) delivery is
+  not undone, and neither is an optimistic delivery of what the same incarnation has promised already.
+  A promise without an optimistic delivery before it is fine: so deliver all that take no risks. A crash excuses no
+  unknown submission: its record is on the wire before the message is (node.trace);
 - FIFO: of one incarnation of an origin, everybody delivers 1, 2, 3 … without a gap;
 - causal: what a member submitted or delivered before it submits m, and what went before that in turn, is delivered
   before m everywhere;
@@ -62,7 +64,7 @@ last sentence of state transfer, bind it only in the views that it survives.
 - state transfer: a joiner delivers nothing before it has the state. If it gets the state in n, it delivers nothing that
   an incarnation that came to n from another view had delivered before n: that was in the state. If it goes on, it
   delivers the same messages in n as those that came to n from another view, have the state all through n and go on to
-  the same view;
+  the same view. A founder that records a STATE all the same is held to this like a joiner;
 - total order in views. Before a view is closed, what any two members have delivered are prefixes of one sequence; a
   survivor goes on from there when it closes the view. So in each view n: (1) Of what any two incarnations deliver
   there, each to before its first void delivery, one is a prefix of the other. (2) The same holds for all of what they
@@ -136,7 +138,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Verdict(enum.Enum):
@@ -253,6 +255,11 @@ _OF_RECEIVERS = frozenset((*DELIVERY_PROPERTIES, Property.VIRTUAL_SYNCHRONY, Pro
 """They compare what members deliver, so a member must be one that messages are for."""
 
 
+def needs_receivers(kind: Property) -> bool:
+    """True where members must be what messages are for."""
+    return kind in _OF_RECEIVERS
+
+
 class Incarnation(NamedTuple):
     """One incarnation of one member; `member` is its index in the topology."""
 
@@ -277,9 +284,9 @@ class MessageId(NamedTuple):
     number: int
 
 
-Raw = tuple[int, int, int, int, int, int, int, int, int]
+Raw = tuple[int, int, int, int, int, int, int, int, int, int, int]
 """One record as the hosts make it, in the order of node.trace.RECORD: event, detail, origin, incarnation, extra,
-number, at_ns, clock_ns, value. Records of an incarnation are numbered by their place, from 1."""
+number, at_ns, clock_ns, value, size_bytes, checksum. Records of an incarnation are numbered by their place, from 1."""
 
 Incarnations = Mapping[Incarnation, Sequence[Raw]]
 
@@ -438,6 +445,29 @@ def _is_ordered(before: Place, after: Place) -> bool:
     return before.position is not None and after.position is not None and before.position < after.position
 
 
+Payload = tuple[int, int]
+"""Of a payload: its length in bytes, and its check sum."""
+
+
+def altered(submitted: Payload, delivered: Payload) -> str:
+    """A sentence about a delivery of other bytes than were submitted; empty when they are the same."""
+    if submitted == delivered:
+        return ""
+    here, there = (
+        f"{size_bytes} bytes with check sum {checksum:08x}" for size_bytes, checksum in (delivered, submitted)
+    )
+    return f"delivered as {here}, submitted as {there}"
+
+
+def is_judged(level: Any, highest: int) -> Any:
+    """Whether deliveries at `level` are in the judged sequence; `highest`: the highest level in the run. `level` may be
+    a number, an array of NumPy or an expression of Arrow, and the answer is of that kind.
+    """
+    return (level >= _AGREED) == (highest >= _AGREED)
+
+
+_AGREED = 1
+
 STANDING = "delivered optimistically, and neither undone nor final"
 """Of what a full member shows as if it were in the order, though nobody has it there."""
 
@@ -446,9 +476,6 @@ ADDRESSED_TO_OBJECTS = "messages are for objects here, not for members: see call
 
 ANYBODY = 0xFFFF
 """The member of a report UNREACHABLE that means all."""
-
-LOST_SUBMISSION = "{count} deliveries are of messages that a crashed member may have submitted without leaving a record"
-"""A crash loses the records that were not sent yet, so such a message is neither certain nor invented."""
 
 
 def _name(incarnation: Incarnation, names: Mapping[int, str]) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from analysis.checks.properties import Incarnation, MessageId
+from analysis.checks.properties import Incarnation, MessageId, Payload
 from analysis.checks.views import VIEW_EVENTS, ViewRecords, read_views
 from collector.records import Event, Level, Notice
 
@@ -31,13 +31,15 @@ class Step(enum.IntEnum):
     """What a row of `steps` is."""
 
     SUBMISSION = 1
-    """The first record of an own submission; `value`: payload bytes."""
+    """The first record of an own submission."""
     DELIVERY = 2
     BROKEN_PROMISE = 3
     """An UNDO of an agreed or final delivery, or of what the same incarnation delivered so before."""
     STANDING = 4
     """An optimistic delivery at a full member that is never undone, where a higher level is judged. Made of deliveries
     by `analysis.checks.order`: an incarnation does not know yet what is judged."""
+    HANDED = 5
+    """A delivery at any level, undone or not: of its payload. Made of deliveries likewise."""
 
 
 NO_MESSAGE = 0
@@ -62,11 +64,13 @@ STEPS = pa.schema(
         pa.field("is_undone", pa.bool_()),
         pa.field("is_repeat", pa.bool_()),
         pa.field("is_out_of_order", pa.bool_()),
+        pa.field("payload", pa.int64()),
     ]
 )
-"""Of a delivery: `level`; `position` among the first deliveries at its level; `predecessor`, the message before it
-there (NOT_COMPARED: a joiner's first, or no first delivery); `is_out_of_order` and `previous`, the message of the same
-origin before it (NO_MESSAGE: none). What a step has not is 0. 54 bytes each.
+"""Of a delivery: `level`; `position` among the first deliveries for good, or the first optimistic ones; `predecessor`,
+the message before it there (NOT_COMPARED: a joiner's first, or no first delivery); `is_out_of_order` and `previous`,
+the message of the same origin before it (NO_MESSAGE: none). Of a submission or delivery: `payload` (encode_payload).
+Fields that a step does not have are 0. 62 bytes each.
 """
 
 
@@ -87,8 +91,6 @@ class Told(NamedTuple):
     first_ns: int
     last_ns: int
     """Of its records."""
-    last_number: int
-    """The highest that it submitted; 0: none."""
     is_for_objects: bool
     """Some of its messages are."""
     views: ViewRecords
@@ -104,8 +106,28 @@ def decode(message: int) -> MessageId:
     return MessageId((message >> 48) & 0xFFFF, (message >> 32) & 0xFFFF, message & 0xFFFFFFFF)
 
 
+def encode_payload(size_bytes: Any, checksum: Any) -> Any:
+    """Length and check sum of a payload as one signed 64-bit number."""
+    return size_bytes << 32 | checksum & 0xFFFFFFFF
+
+
+def payload_size_bytes(payload: Any) -> Any:
+    """The length in it."""
+    return payload >> 32 & 0xFFFFFFFF
+
+
+def payload_checksum(payload: Any) -> Any:
+    """The check sum in it."""
+    return payload & 0xFFFFFFFF
+
+
+def decode_payload(payload: int) -> Payload:
+    """The inverse of encode_payload."""
+    return payload_size_bytes(payload), payload_checksum(payload)
+
+
 class Records(NamedTuple):
-    """Records of one incarnation, by number. 35 bytes each: the longest incarnation of a capture must fit."""
+    """Records of one incarnation, by number. 43 bytes each: the longest incarnation of a capture must fit."""
 
     record: Ints
     event: npt.NDArray[np.int16]
@@ -114,6 +136,7 @@ class Records(NamedTuple):
     at_ns: Ints
     value: Ints
     message: Ints
+    payload: Ints
 
     def select(self, rows: Mask | npt.NDArray[np.intp] | slice) -> Records:
         return Records(
@@ -123,6 +146,7 @@ class Records(NamedTuple):
             at_ns=self.at_ns[rows],
             value=self.value[rows],
             message=self.message[rows],
+            payload=self.payload[rows],
         )
 
     @property
@@ -133,11 +157,11 @@ class Records(NamedTuple):
 def steps_of_incarnation(incarnation: Incarnation, chunks: list[Records]) -> tuple[Told, Iterator[pa.RecordBatch]]:
     """All records of one incarnation, in any order, to what they say of it and to its steps (STEPS): each batch of one
     kind, and each kind in the order of records. `chunks` is emptied, and steps are made when they are asked for, so
-    that what is at hand is what is worked with: at most 80 bytes for each record.
+    that what is at hand is what is worked with: at most 96 bytes for each record.
     """
     records = _in_order(chunks)
     submissions = np.flatnonzero(is_own_submission(records, np.int64(incarnation.code)))
-    return _told(incarnation, records, submissions), _steps(incarnation, records, submissions)
+    return _told(incarnation, records), _steps(incarnation, records, submissions)
 
 
 def is_own_submission(records: Records, code: Any) -> Mask:
@@ -150,12 +174,13 @@ def compact(batch: pa.RecordBatch) -> Records:
     event, detail, origin, incarnation = (
         batch[name].to_numpy().astype(np.int32) for name in ("event", "detail", "origin", "incarnation")
     )
-    record, number, at_ns, value = (
-        batch[name].to_numpy().astype(np.int64) for name in ("record", "number", "at_ns", "value")
+    record, number, at_ns, value, size_bytes, checksum = (
+        batch[name].to_numpy().astype(np.int64)
+        for name in ("record", "number", "at_ns", "value", "size_bytes", "checksum")
     )
     message = encode(origin.astype(np.int64), incarnation.astype(np.int64), number)
     event = np.where(_is_possible(event, number), event, -event).astype(np.int16)
-    return Records(record, event, detail, at_ns, value, message)
+    return Records(record, event, detail, at_ns, value, message, encode_payload(size_bytes, checksum))
 
 
 def _steps(incarnation: Incarnation, records: Records, submissions: Rows) -> Iterator[pa.RecordBatch]:
@@ -182,7 +207,7 @@ def _in_order(chunks: list[Records]) -> Records:
     return Records(*merged)
 
 
-def _told(incarnation: Incarnation, records: Records, submissions: Rows) -> Told:
+def _told(incarnation: Incarnation, records: Records) -> Told:
     span = int(records.record[-1] - records.record[0]) + 1
     numbers = 1 + int(np.count_nonzero(records.record[1:] != records.record[:-1]))
     end = np.flatnonzero((records.event == Event.STOP) | (records.event == Event.ENDED))[:1]
@@ -199,7 +224,6 @@ def _told(incarnation: Incarnation, records: Records, submissions: Rows) -> Told
         end_detail=int(records.detail[end[0]]) if len(end) else -1,
         first_ns=int(records.at_ns[0]),
         last_ns=int(records.at_ns[-1]),
-        last_number=int((records.message[submissions] & 0xFFFFFFFF).max(initial=0)),
         is_for_objects=bool(np.any((records.event == Event.REPORT) & (records.detail == Notice.ADDRESSED))),
         views=_views(records),
     )
@@ -228,6 +252,7 @@ def _parts(step: Step, records: Records, rows: Rows, **columns: npt.NDArray[Any]
             "record": chosen.record,
             "at_ns": chosen.at_ns,
             "value": chosen.value,
+            "payload": chosen.payload,
             **{name: column[part] for name, column in columns.items()},
         }
         arrays = [
@@ -245,6 +270,7 @@ def _deliveries(records: Records, *, is_joiner: bool) -> Iterator[pa.RecordBatch
     rows, is_undone = _judgeable(records)
     detail, message = records.detail[rows], records.message[rows]
     kept = np.flatnonzero(~is_undone)
+    detail = np.minimum(detail, Level.AGREED)  # what is for good is one sequence
     firsts = kept[_first_of_each(detail[kept], message[kept])]
     is_first = _flags(firsts, len(rows))
     level, message = detail[firsts], message[firsts]
@@ -321,7 +347,7 @@ def _first_of_each(*columns: Numbers) -> Mask:
 
 
 def _positions(level: Numbers, is_first: Mask) -> Ints:
-    """How many first deliveries at the same level there are up to each row, itself included."""
+    """How many first deliveries of the same kind there are up to each row, itself included."""
     positions = np.zeros(len(level), np.int64)
     for one in np.unique(level):
         rows = level == one

@@ -388,11 +388,14 @@ class _Judge:
     def _different(self, incarnation: IncarnationDeliveries) -> _Found:
         """Where a joiner and those before it do not deliver the same in the view in which it joins."""
         state = incarnation.state_view
-        following = () if state is None else incarnation.views.ways_from(state)
-        if state is None or not following:
+        if state is None:
             return _FINE
-        together = self._ways_through(state).get(following[0], [])
-        elders = [one for one in together if one is not incarnation and one.views.comes_to(state)]
+        following = set(incarnation.views.ways_from(state))
+        elders = [
+            one
+            for one in self._incarnations
+            if one is not incarnation and one.views.comes_to(state) and following.intersection(one.ways_through(state))
+        ]
         own = incarnation.messages(state)
         wrong = _union(_not_in_all([own, one.messages(state)]) for one in elders)
         if not len(wrong):

@@ -23,8 +23,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from analysis.capture.decode import CLASSES, class_of
+from analysis.network.addresses import MULTICAST_BIT
 from analysis.network.pairing import reached_by
-from collector.records import Event, Flag, Level, PortDirection
+from collector.records import Event, Level, PortDirection
 from topologies.model import Topology
 
 Ints = npt.NDArray[np.int64]
@@ -40,7 +42,6 @@ MAX_CELLS = 1 << 24
 PER_OCTAVE = 32
 BUCKETS = 31 * PER_OCTAVE
 """From a microsecond to half an hour."""
-MULTICAST_BIT = 1 << 40
 
 FIELDS = (
     *("sent", "sent_bytes", "received", "application", "dummy", "control", "retransmission"),
@@ -282,8 +283,9 @@ class Live:
         self._count(sent, "sent_bytes", weights=sent["length"])
         self._count(rows.select(is_arrival), "received")
         protocol = rows.select(~is_arrival & is_ours)
-        for name, is_class in _classes(protocol["flags"].astype(np.int64)).items():
-            self._count(protocol.select(is_class), name)
+        codes = class_of(protocol["flags"])
+        for code, name in enumerate(CLASSES):
+            self._count(protocol.select(codes == code), name)
         self._learn(protocol)
         # Only at a port with directions are sending and arriving told apart.
         is_own = (protocol["direction"] == PortDirection.INBOUND) & (self._members[protocol.node] == protocol["sender"])
@@ -517,19 +519,6 @@ def _datagram(rows: _Rows) -> Ints:
 def _message(rows: _Rows) -> Ints:
     origin, incarnation = rows["origin"].astype(np.int64), rows["incarnation"].astype(np.int64)
     return np.asarray(origin << 48 | incarnation << 32 | rows["number"] & 0xFFFFFFFF)
-
-
-def _classes(flags: Ints) -> dict[str, Mask]:
-    """As analysis.metrics.tables: a copy of something sent before is a retransmission whatever it carries."""
-    is_copy = (flags & Flag.RETRANSMISSION) != 0
-    is_dummy = ~is_copy & ((flags & Flag.DUMMY) != 0)
-    is_control = ~is_copy & ~is_dummy & ((flags & Flag.CONTROL) != 0)
-    return {
-        "retransmission": is_copy,
-        "dummy": is_dummy,
-        "control": is_control,
-        "application": ~(is_copy | is_dummy | is_control),
-    }
 
 
 def _figures(name: str, recent: _Second, settled: Ints, rows: slice, seconds: float) -> Figures:

@@ -63,16 +63,18 @@ def count(served: Served, gap_ns: int) -> tuple[int, int]:
     """Pairs of different members more than `gap_ns` apart, and those of them served the other way round. `served` by
     time of submission.
     """
-    pairs, opposite = _count(served.submit_ns, served.place, gap_ns)
+    pairs, opposite = opposite_pairs(served.submit_ns, served.place, gap_ns)
     for origin in np.unique(served.origin):
         own = served.select(served.origin == origin)
-        own_pairs, own_opposite = _count(own.submit_ns, own.place, gap_ns)
+        own_pairs, own_opposite = opposite_pairs(own.submit_ns, own.place, gap_ns)
         pairs, opposite = pairs - own_pairs, opposite - own_opposite
     return pairs, opposite
 
 
-def _count(submit_ns: Ints, place: Ints, gap_ns: int) -> tuple[int, int]:
-    """For each message all earlier ones up to a limit; those served later than it are found block by block."""
+def opposite_pairs(submit_ns: Ints, place: Ints, gap_ns: int = 0) -> tuple[int, int]:
+    """Pairs of rows more than `gap_ns` apart, and those of them whose places stand the other way round; `submit_ns`
+    ascends. For each row all earlier ones up to a limit: those with a later place are found block by block.
+    """
     limit = np.searchsorted(submit_ns, submit_ns - gap_ns, side="left")
     if np.all(place[1:] > place[:-1]):  # as a member's own are, wherever the order is FIFO
         return int(limit.sum()), 0

@@ -22,6 +22,7 @@ import numpy as np
 
 from analysis.checks.properties import Incarnation, Incarnations
 from analysis.metrics.calls import Call, Calls
+from analysis.metrics.figures import quantiles
 from collector.records import CallReport, Event, Timed
 
 OBJECTS_IN_SPACE: Final = 4096
@@ -189,15 +190,12 @@ def _timed(reports: Iterable[tuple[int, int]]) -> Iterator[dict[str, Any]]:
         if member >> 12 in set(Timed) and member & 0xFFF:
             took.setdefault((member >> 12, member & 0xFFF), []).append(value_ns)
     for (kind, objects), values_ns in sorted(took.items()):
-        values_ms = np.array(values_ns, np.float64) / 1e6
         yield {
             "kind": Timed(kind).name.lower(),
             "objects": objects,
             "count": len(values_ns),
-            "median_ms": float(np.median(values_ms)),
-            "mean_ms": float(values_ms.mean()),
-            "p90_ms": float(np.quantile(values_ms, 0.9)),
-            "max_ms": float(values_ms.max()),
+            "mean_ms": float(np.mean(values_ns)) / 1e6,
+            **quantiles(values_ns, {"median_ms": 0.5, "p90_ms": 0.9, "max_ms": 1.0}),
         }
 
 
@@ -219,13 +217,5 @@ def _counted(reports: Sequence[tuple[int, int]]) -> dict[str, int] | None:
 
 
 def _spread(values_ns: Sequence[int]) -> dict[str, Any]:
-    """Exact quantiles, that interpolate."""
-    if not values_ns:
-        return {"count": 0, "mean_ms": None, **dict.fromkeys(QUANTILES)}
-    values_ms = np.array(values_ns, np.float64) / 1e6
-    found = np.quantile(values_ms, list(QUANTILES.values()))
-    return {
-        "count": len(values_ms),
-        "mean_ms": float(values_ms.mean()),
-        **dict(zip(QUANTILES, map(float, found), strict=True)),
-    }
+    mean_ms = float(np.mean(values_ns)) / 1e6 if values_ns else None
+    return {"count": len(values_ns), "mean_ms": mean_ms, **quantiles(values_ns, QUANTILES)}

@@ -139,7 +139,7 @@ def read_calls(incarnations: Incarnations) -> Calls:
 def _read_incarnation(calls: Calls, incarnation: Incarnation, records: Collection[Raw]) -> None:
     reports: list[tuple[int, int, int]] = []
     taken: dict[int, list[Handed]] = {}
-    for number, (event, detail, origin, start, extra, message, at_ns, _, value) in enumerate(records, start=1):
+    for number, (event, detail, origin, start, extra, message, at_ns, _, value, _, _) in enumerate(records, start=1):
         if event == _DELIVER:
             if extra:
                 handed = Handed(at_ns, (incarnation, extra), number, (origin, start, message), 0)

@@ -23,16 +23,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pds
 
+from analysis.capture.decode import CLASSES
+from analysis.checks.properties import is_judged
 from analysis.inputs import NodeEnd
+from analysis.metrics.figures import Floats, moments, percentiles, to_others
 from collector.records import Kind
 
 QUANTILES = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p999_ms": 0.999}
-CLASSES = ("application", "control", "dummy", "retransmission")
 BIN_NS = 200_000_000
 CDF_POINTS = 200
 
 Rows = list[dict[str, Any]]
-Floats = npt.NDArray[np.float64]
 
 
 class Requests(NamedTuple):
@@ -51,12 +52,16 @@ def requests(submitted: int, first_ns: int | None, last_ns: int | None, size_byt
     return Requests(submitted, (last_ns - first_ns) / (submitted - 1) / 1e6, size_bytes)
 
 
-def judged(deliveries: Path, level: int) -> pa.Table:
-    """The deliveries that results speak of, from the table of that name: at the judged level, the first of each
-    message, not undone; and of these, those whose request is on record.
+def is_spoken_of(level: int) -> pc.Expression:
+    """Of rows of the table of deliveries: in the judged sequence, the first of its message, not undone. `level`: the
+    highest in the run.
     """
-    is_kept = (pc.field("level") == level) & ~pc.field("is_undone") & ~pc.field("is_repeat")
-    wanted = is_kept & pc.is_valid(pc.field("latency_ns"))
+    return is_judged(pc.field("level"), level) & ~pc.field("is_undone") & ~pc.field("is_repeat")
+
+
+def judged(deliveries: Path, level: int) -> pa.Table:
+    """The deliveries that results speak of, from the table of that name, whose request is on record."""
+    wanted = is_spoken_of(level) & pc.is_valid(pc.field("latency_ns"))
     names_once = pds.ParquetFileFormat(dictionary_columns={"member_name"})
     return pds.dataset(deliveries, format=names_once).to_table(columns=_OF_LATENCY, filter=wanted)
 
@@ -70,25 +75,21 @@ def latency(rows: pa.Table, *, between_ms: float | None, load_end_ns: int | None
     is_elsewhere = _plain(rows, "member") != _plain(rows, "origin")
     if load_end_ns is not None:
         is_elsewhere &= _plain(rows, "deliver_ns") < load_end_ns
-    others = _spread(latency_ms[is_elsewhere])
     names = rows["member_name"].unify_dictionaries().combine_chunks()
     found = [*names.dictionary.to_pylist(), None]
     codes = names.indices.fill_null(len(found) - 1).to_numpy()
     by_name = sorted(np.unique(codes).tolist(), key=lambda code: str(found[code]))
     members = {found[code]: np.sort(latency_ms[codes == code]) for code in by_name}
-    mean_ms, variance_ms2 = others["mean_ms"], others["variance_ms2"]
     figures = {
         **_figures(np.sort(latency_ms)),
-        "others": others,
-        "normalised_mean": None if mean_ms is None or not between_ms else mean_ms / between_ms,
-        "variance_over_mean": None if not mean_ms else variance_ms2 / mean_ms,
+        **to_others(latency_ms[is_elsewhere], between_ms),
         "by_member": [{"member": name, **_figures(ordered)} for name, ordered in members.items()],
     }
     points = [place / (CDF_POINTS - 1) for place in range(CDF_POINTS)]
     cdf = [
         {"member_name": name, "latency_ms": value, "ratio": point}
         for name, ordered in members.items()
-        for point, value in zip(points, _percentiles(ordered, points), strict=True)
+        for point, value in zip(points, percentiles(ordered, points), strict=True)
     ]
     return figures, cdf
 
@@ -103,7 +104,7 @@ def latency_series(rows: pa.Table, *, start_ns: int) -> Rows:
         {
             "t_s": _begin_s(bin_number),
             "count": len(ordered),
-            **dict(zip(("p50_ms", "p99_ms"), _percentiles(ordered, (0.5, 0.99)), strict=True)),
+            **dict(zip(("p50_ms", "p99_ms"), percentiles(ordered, (0.5, 0.99)), strict=True)),
             "max_ms": float(ordered[-1]),
         }
         for bin_number, ordered in zip(bins.tolist(), np.split(latency_ms[order], first[1:]), strict=False)
@@ -187,47 +188,17 @@ def _plain(rows: pa.Table, name: str) -> npt.NDArray[np.int64]:
     return np.asarray(rows[name].to_numpy().astype(np.int64, copy=False))
 
 
-def _spread(latency_ms: Floats) -> dict[str, Any]:
-    if not len(latency_ms):
-        return dict(_NOTHING)
-    return {"count": len(latency_ms), "mean_ms": float(latency_ms.mean()), "variance_ms2": float(latency_ms.var())}
-
-
-def _percentiles(ordered: Floats, points: Iterable[float]) -> list[float]:
-    """Between the two nearest values in proportion. `ordered` is ascending and not empty."""
-    position = np.array(list(points)) * (len(ordered) - 1)
-    lower, higher = np.floor(position).astype(np.int64), np.ceil(position).astype(np.int64)
-    values: list[float] = (ordered[lower] + (position - lower) * (ordered[higher] - ordered[lower])).tolist()
-    return values
-
-
 def _begin_s(place: int) -> float:
     return round(place * BIN_NS / 1e9, 3)
 
 
 def _figures(ordered: Floats) -> dict[str, Any]:
     """Of latencies in ascending order."""
-    if not len(ordered):
-        return dict(_NO_FIGURES)
-    quantiles = dict(zip(QUANTILES, _percentiles(ordered, QUANTILES.values()), strict=True))
-    return {**_spread(ordered), **quantiles, "max_ms": float(ordered[-1])}
+    found = dict(zip(QUANTILES, percentiles(ordered, QUANTILES.values()), strict=True))
+    return {**moments(ordered), **found, "max_ms": float(ordered[-1]) if len(ordered) else None}
 
 
-_NO_FIGURES: Mapping[str, Any] = {
-    "count": 0,
-    "mean_ms": None,
-    "variance_ms2": None,
-    **dict.fromkeys(QUANTILES),
-    "max_ms": None,
-}
-_NOTHING: Mapping[str, Any] = {"count": 0, "mean_ms": None, "variance_ms2": None}
-NO_LATENCY: dict[str, Any] = {
-    **_NO_FIGURES,
-    "others": _NOTHING,
-    "normalised_mean": None,
-    "variance_over_mean": None,
-    "by_member": [],
-}
+NO_LATENCY: dict[str, Any] = {**_figures(np.empty(0)), **to_others(np.empty(0), None), "by_member": []}
 """When nothing was delivered."""
 
 

@@ -10,21 +10,17 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from analysis.checks.linear import View
 from analysis.checks.properties import Property
 from analysis.metrics import call_cost
 from analysis.metrics.calls import Calls
 from analysis.metrics.cost import QUANTILES, Requests, requests
+from analysis.metrics.figures import moments, quantiles, to_others
 from collector.records import Event, Level
-
-Floats = npt.NDArray[np.float64]
 
 _FOR_ALL = frozenset((Property.AGREEMENT.value, Property.UNIFORM_AGREEMENT.value))
 """Who promises one of these delivers every message to everybody."""
-
-_NOTHING = {"count": 0, "mean_ms": None, "variance_ms2": None}
 
 
 def requests_of(view: View) -> Requests:
@@ -84,31 +80,8 @@ def latency_of_calls(calls: Calls, *, between_ms: float | None, load_end_ns: int
 
 
 def _latency(everywhere: Sequence[int], others: Sequence[int], between_ms: float | None) -> dict[str, Any]:
-    elsewhere_ms = np.array(others, np.float64) / 1e6
-    everywhere_ms = np.array(everywhere, np.float64) / 1e6
-    told = _moments(elsewhere_ms)
-    mean_ms, variance_ms2 = told["mean_ms"], told["variance_ms2"]
     return {
-        **_moments(everywhere_ms),
-        **_quantiles(everywhere_ms),
-        "others": told,
-        "normalised_mean": None if mean_ms is None or not between_ms else mean_ms / between_ms,
-        "variance_over_mean": None if not mean_ms else variance_ms2 / mean_ms,
+        **moments(np.array(everywhere, np.float64) / 1e6),
+        **quantiles(everywhere, {**QUANTILES, "max_ms": 1.0}),
+        **to_others(np.array(others, np.float64) / 1e6, between_ms),
     }
-
-
-def _moments(values_ms: Floats) -> dict[str, Any]:
-    if not len(values_ms):
-        return dict(_NOTHING)
-    return {
-        "count": len(values_ms),
-        "mean_ms": float(values_ms.mean()),
-        "variance_ms2": float(values_ms.var()),
-    }
-
-
-def _quantiles(values_ms: Floats) -> dict[str, float | None]:
-    if not len(values_ms):
-        return dict.fromkeys((*QUANTILES, "max_ms"))
-    places = np.quantile(values_ms, list(QUANTILES.values()))
-    return {**dict(zip(QUANTILES, map(float, places), strict=True)), "max_ms": float(values_ms.max())}

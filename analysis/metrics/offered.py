@@ -24,14 +24,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pds
 
-from analysis.metrics.cost import CLASSES, Requests, ratio
-from analysis.network.conservation import LINK_LOCAL, MULTICAST_BIT, ip_number
+from analysis.capture.decode import CLASSES
+from analysis.metrics.cost import Requests, ratio
+from analysis.network.addresses import LINK_LOCAL, Receivers
 from collector.records import LOCAL_KINDS, Event, Kind
-from topologies.model import MULTICAST_GROUP, Direction, PartitionName, Topology
+from topologies.model import Direction, PartitionName, Topology
 
 KINDS = {int(kind): kind.name for kind in Kind if kind not in LOCAL_KINDS}
 TO_NODE, FROM_NODE = Direction.TO_NODE.value, Direction.FROM_NODE.value
-_GROUP = ip_number(MULTICAST_GROUP)
 _DATAGRAM = ("sender", "sender_incarnation", "transmission")
 _KEYS = ["class", "kind", "inner"]
 
@@ -154,17 +154,13 @@ def section(load: Load, topology: Topology, requests: Requests) -> dict[str, Any
 def lan_loads(flowed: Iterable[Flow], topology: Topology, seconds: float) -> list[dict[str, Any]]:
     """Of each partition with a shared medium: the share of its rate that was offered to it."""
     partition_of = {node.index: node.partition for node in topology.nodes()}
-    at_address = {ip_number(node.ip): node.partition for node in topology.nodes()}
+    receivers = Receivers(topology)
     offered: dict[PartitionName, int] = {partition.name: 0 for partition in topology.partitions}
     for flow in flowed:
         if flow.direction != FROM_NODE or flow.node_index not in partition_of:
             continue
-        own = partition_of[flow.node_index]
-        if flow.eth_dst & MULTICAST_BIT:
-            targets = set(offered) if flow.ip_dst == _GROUP else {own}
-        else:
-            targets = {own, at_address.get(flow.ip_dst, own)}
-        for target in targets:
+        found = receivers.of(flow.node_index, flow.eth_dst, flow.ip_dst)
+        for target in {partition_of[flow.node_index], *(node.partition for node in found)}:
             offered[target] += flow.wire_bytes
     return [
         {"partition": str(partition.name), "load": offered[partition.name] * 8 / seconds / partition.bus.rate_bps}

@@ -13,28 +13,27 @@ Whoever reports may be broken or an enemy. A cost or a loss that is longer than 
 node's clock may drift), and an epoch or an estimate beyond 63 bits, cannot be: such reports are left out and counted as
 `implausible`.
 
+In force at a member is what its last report IN_FORCE says, and in a run without such reports the run's own protocol
+from beginning to end. An epoch begins with the first member that sends in it and lasts until one sends in the next. A
+report counts for what is in force where and when it is made: a message of the old epoch that becomes final after the
+switch is the new protocol's.
+
 Pure, for both worlds: a run directory through analysis.summary, a run in memory through testbed.sim.point.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from analysis.metrics.ordering_epochs import (
-    by_protocol,
-    costs,
-    epochs,
-    mean,
-    milliseconds,
-    protocol_names,
-    tenures,
-    total,
-)
-from analysis.metrics.ordering_records import INCARNATION_BITS, Ints, Records, Span, Truths
-from collector.records import Event, Level, Notice
+from analysis.metrics.anomalies import opposite_pairs
+from analysis.metrics.figures import quantiles
+from analysis.metrics.ordering_records import INCARNATION_BITS, LEFT, Ints, Records, Span, Truths
+from collector.records import Event, Kind, Level, Notice
 
 QUANTILES: Final = {"p50_ms": 0.5, "p99_ms": 0.99, "max_ms": 1.0}
 
@@ -119,15 +118,13 @@ def _figures(loaded: Records, finals: Finals, still_ns: list[int], load: Span, *
 
 
 def _quantiles(name: str, values_ns: Ints) -> dict[str, float | None]:
-    """Exact ones, that interpolate."""
-    if not len(values_ns):
-        return {f"{name}_{place}": None for place in QUANTILES}
-    found = np.quantile(values_ns / 1e6, list(QUANTILES.values()))
-    return {f"{name}_{place}": float(value) for place, value in zip(QUANTILES, found, strict=True)}
+    return {f"{name}_{place}": value for place, value in quantiles(values_ns, QUANTILES).items()}
 
 
 def _series(loaded: Records, load: Span, *, members: int) -> list[dict[str, Any]]:
-    """Over time, by when something is reported. The last bin may be a shorter one."""
+    """Over time, by when something is reported. The last bin may be a shorter one. No cost is known where none was
+    reported in the whole load.
+    """
     width_ns = BIN_NS * -(-(load.end_ns - load.start_ns) // (MAX_BINS * BIN_NS))
     starts = np.arange(load.start_ns, load.end_ns, width_ns)
     seconds = (np.minimum(starts + width_ns, load.end_ns) - starts) / 1e9
@@ -136,7 +133,7 @@ def _series(loaded: Records, load: Span, *, members: int) -> list[dict[str, Any]
     cost_ns = np.bincount(place[is_cost], loaded.value[is_cost], len(starts))
     columns = (
         (starts - load.start_ns) / 1e9,
-        cost_ns / seconds / members,
+        cost_ns / seconds / members if is_cost.any() else np.full(len(starts), None),
         np.bincount(place[is_cost], minlength=len(starts)),
         np.bincount(place[is_loss], minlength=len(starts)),
     )
@@ -176,7 +173,7 @@ def optimistic_order(records: Records) -> dict[str, Any] | None:
         )
         deliveries += len(order)
         stragglers += int(np.count_nonzero(order < np.maximum.accumulate(order)))
-        inverted += inversions(order)
+        inverted += opposite_pairs(np.arange(len(order)), order)[1]
     if not deliveries:
         return None
     return {
@@ -184,21 +181,6 @@ def optimistic_order(records: Records) -> dict[str, Any] | None:
         "in_order": (deliveries - stragglers) / deliveries,
         "inversions": inverted / deliveries,
     }
-
-
-def inversions(order: Ints) -> int:
-    """How many pairs of a permutation of 0, 1, … stand the other way round. In n log n steps, one bit after the other:
-    two numbers are compared at the highest bit in which they differ, among all that agree in the bits above it.
-    """
-    found = 0
-    for bit in range(len(order).bit_length()):
-        rows = np.argsort(order >> (bit + 1), kind="stable")
-        group, is_one = order[rows] >> (bit + 1), (order[rows] >> bit) & 1
-        ones = np.cumsum(is_one)
-        is_new = np.append(True, np.diff(group) != 0)[: len(group)]
-        before_group = np.maximum.accumulate(np.where(is_new, ones - is_one, 0))
-        found += int((ones - before_group)[is_one == 0].sum())
-    return found
 
 
 def _first_of_each(records: Records, levels: tuple[int, ...]) -> Records:
@@ -299,3 +281,184 @@ def _still_ns(finals: Finals, rises_ns: Ints, span: Span) -> int | None:
     is_bound = (change == 0) | (waiting == 0) | ((change == 1) & (waiting == 1))
     bounds, is_waited = at_ns[is_bound], waiting[is_bound] > 0
     return int(np.diff(bounds)[is_waited[:-1]].max(initial=0))
+
+
+# Which protocol was in force when, and what each cost and was said to cost.
+
+MAX_EPOCHS: Final = 1000
+"""The first ones; a broken core may count as fast as it can."""
+
+UNKNOWN: Final = "unknown"
+"""Whoever says so names a protocol that does not exist."""
+
+_NAMES: Final = {kind >> 4: kind.name.partition("_")[0].lower() for kind in Kind if kind >> 4}
+
+Texts = npt.NDArray[np.str_]
+
+
+def protocol_names(codes: Ints) -> Texts:
+    """Of protocols, by the high half-byte of their kinds."""
+    return np.array([_NAMES.get(code, UNKNOWN) for code in codes.tolist()], np.str_)
+
+
+class Tenures(NamedTuple):
+    """From which row on what is in force in the incarnation of that row; ascending. Times in ns, cut to the load."""
+
+    row: Ints
+    recorder: Ints
+    number: Ints
+    """Of the epoch; 0 where none is reported."""
+    protocol: Texts
+    begun_ns: Ints
+    """Not cut."""
+    from_ns: Ints
+    until_ns: Ints
+
+    def in_force(self, records: Records, rows: Ints) -> Texts:
+        """The protocol at each of these rows; an empty text: none yet."""
+        place = self.place(records, rows)
+        return np.where(place >= 0, self.protocol[place], "") if len(self.row) else np.full(len(rows), "")
+
+    def place(self, records: Records, rows: Ints) -> Ints:
+        """The tenure of each of these rows; -1: none yet."""
+        place = np.searchsorted(self.row, rows, side="right") - 1
+        is_same = (place >= 0) & (self.recorder[place] == records.recorder[rows])
+        return np.where(is_same, place, -1)
+
+
+def tenures(records: Records, load: Span, *, otherwise: str) -> Tenures:
+    """Of all incarnations. `otherwise`: the protocol in force when nobody says which is. There must be a record."""
+    is_first = np.append(True, np.diff(records.recorder) != 0)
+    is_last = np.append(is_first[1:], True)
+    rows = np.flatnonzero(records.reports(Notice.IN_FORCE))
+    protocol, number = protocol_names(records.extra[rows]), records.value[rows]
+    if not len(rows):
+        rows = np.flatnonzero(is_first)
+        protocol, number = np.full(len(rows), otherwise), np.zeros(len(rows), np.int64)
+    incarnation, begun_ns = records.recorder[rows], records.at_ns[rows]
+    incarnation_ends_ns = records.at_ns[is_last][(np.cumsum(is_first) - 1)[rows]]
+    is_followed = np.append(np.diff(incarnation) == 0, False)
+    ended_ns = np.where(is_followed, np.roll(begun_ns, -1), incarnation_ends_ns)
+    from_ns = load.cut(begun_ns)
+    return Tenures(rows, incarnation, number, protocol, begun_ns, from_ns, np.maximum(from_ns, load.cut(ended_ns)))
+
+
+def by_protocol(records: Records, found: Tenures, load: Span, *, members: int) -> dict[str, dict[str, Any]]:
+    """Of all protocols that were in force or estimated, by name."""
+    is_within = load.holds(records.at_ns)
+    cost, loss, told = (
+        np.flatnonzero(records.reports(code) & is_within) for code in (Notice.COST, Notice.ROLLED_BACK, Notice.ESTIMATE)
+    )
+    cost_by, loss_by, told_by = (found.in_force(records, rows) for rows in (cost, loss, told))
+    about = protocol_names(records.extra[told])
+    entries = dict[str, dict[str, Any]]()
+    for name in sorted({*found.protocol.tolist(), *about.tolist()}):
+        is_own = found.protocol == name
+        incarnation_s = float((found.until_ns - found.from_ns)[is_own].sum()) / 1e9
+        cost_ns = records.value[cost[cost_by == name]]
+        standing = records.value[told[(about == name) & (told_by == name)]]
+        otherwise = records.value[told[(about == name) & (told_by != name)]]
+        per_s = total(cost_ns) / incarnation_s if len(cost_ns) and incarnation_s else None
+        estimate = mean(standing)
+        entries[name] = {
+            "seconds": incarnation_s / members,
+            **costs(cost_ns),
+            "cost_per_s": per_s,
+            "roll_backs": int((loss_by == name).sum()),
+            "estimates": len(standing),
+            "estimate_per_s": estimate,
+            "estimate_ratio": estimate / per_s if estimate is not None and per_s else None,
+            "estimates_otherwise": len(otherwise),
+            "estimate_otherwise_per_s": mean(otherwise),
+        }
+    return entries
+
+
+def epochs(records: Records, found: Tenures, load: Span, *, members: int) -> list[dict[str, Any]]:
+    """In the order of their beginnings, those that reach into the load; none where nobody reports one."""
+    if not records.reports(Notice.IN_FORCE).any():
+        return []
+    begun = _begun(found)
+    pauses = _pauses(records)
+    cost, loss = (
+        records.where(records.reports(code) & load.holds(records.at_ns)) for code in (Notice.COST, Notice.ROLLED_BACK)
+    )
+    entries = []
+    for place, epoch in enumerate(begun):
+        until_ns = begun[place + 1].first_ns if place + 1 < len(begun) else load.end_ns
+        span = Span(max(epoch.first_ns, load.start_ns), min(until_ns, load.end_ns))
+        if span.start_ns >= span.end_ns:
+            continue
+        cost_ns = cost.value[span.holds(cost.at_ns)]
+        entries.append(
+            {
+                "number": epoch.number,
+                "protocol": epoch.protocol,
+                "from_ms": (span.start_ns - load.start_ns) / 1e6,
+                "to_ms": (span.end_ns - load.start_ns) / 1e6,
+                "switch_ms": milliseconds(epoch.switch_ns),
+                "pause_ms": milliseconds(pauses.get(epoch.number)),
+                **costs(cost_ns),
+                "cost_per_s": total(cost_ns) / span.seconds / members if len(cost_ns) else None,
+                "roll_backs": int(span.holds(loss.at_ns).sum()),
+            }
+        )
+    return entries
+
+
+class _Epoch(NamedTuple):
+    number: int
+    protocol: str
+    first_ns: int
+    switch_ns: int | None
+    """From the first member's report to the last's, of those that had been in another epoch; None: there are none."""
+
+
+def _begun(found: Tenures) -> list[_Epoch]:
+    """The first MAX_EPOCHS of them. Members that contradict each other about a protocol are outvoted."""
+    _, first_rows = np.unique(np.column_stack((found.recorder, found.number)), axis=0, return_index=True)
+    is_later = np.append(False, np.diff(found.recorder) == 0)
+    told: dict[int, list[int]] = {}
+    for row in first_rows.tolist():
+        told.setdefault(int(found.number[row]), []).append(row)
+    begun = []
+    for number, rows in told.items():
+        at_ns = found.begun_ns[rows]
+        switched_ns = at_ns[is_later[rows]]
+        votes = Counter(sorted(found.protocol[rows].tolist()))
+        switch_ns = int(switched_ns.max() - switched_ns.min()) if len(switched_ns) else None
+        begun.append(_Epoch(number, votes.most_common(1)[0][0], int(at_ns.min()), switch_ns))
+    return sorted(begun, key=lambda epoch: (epoch.first_ns, epoch.number))[:MAX_EPOCHS]
+
+
+def _pauses(records: Records) -> dict[int, int]:
+    """For each epoch: the longest time, in ns, from a member's LEFT of the epoch before to its own report of this one.
+    In this time the member submits nothing. An epoch that begins with a view has none."""
+    rows = np.flatnonzero(records.reports(LEFT) | records.reports(Notice.IN_FORCE))
+    is_left = records.detail[rows] == LEFT
+    before, after = rows[:-1], rows[1:]
+    is_pause = is_left[:-1] & ~is_left[1:] & (records.recorder[before] == records.recorder[after])
+    pauses: dict[int, int] = {}
+    for left, begun in zip(before[is_pause].tolist(), after[is_pause].tolist(), strict=True):
+        number = int(records.value[begun])
+        pause_ns = int(records.at_ns[begun] - records.at_ns[left])
+        pauses[number] = max(pauses.get(number, 0), pause_ns)
+    return pauses
+
+
+def costs(cost_ns: Ints) -> dict[str, Any]:
+    """How many messages, and their mean cost."""
+    return {"messages": len(cost_ns), "cost_mean_ms": milliseconds(mean(cost_ns))}
+
+
+def mean(values: Ints) -> float | None:
+    return total(values) / len(values) if len(values) else None
+
+
+def total(values: Ints) -> float:
+    """In floats: a sum of many large values does not fit 64 bits."""
+    return float(values.astype(np.float64).sum())
+
+
+def milliseconds(value_ns: float | None) -> float | None:
+    return None if value_ns is None else value_ns / 1e6

@@ -129,7 +129,7 @@ def _is_report(row: Raw) -> bool:
 
 def _columns(rows: Sequence[Raw]) -> Iterator[Ints]:
     """As _COLUMNS, of records as the hosts make them."""
-    event, detail, origin, incarnation, extra, number, at_ns, _, value = zip(*rows, strict=True)
+    event, detail, origin, incarnation, extra, number, at_ns, _, value, _, _ = zip(*rows, strict=True)
     yield from map(_column, (event, detail, origin, incarnation, extra, number, at_ns, value))
 
 

@@ -30,10 +30,13 @@ from analysis.checks.properties import (
     Tally,
     judge,
 )
+from analysis.checks.stages import by_view, out_of_order
 from analysis.metrics.anomalies import Served
 from analysis.metrics.calls import Calls, read_calls
+from analysis.metrics.cost import is_spoken_of
+from analysis.metrics.figures import quantiles
 from analysis.metrics.skew import Jump, Reading
-from collector.records import Event, Notice
+from collector.records import RECORD, Event, Notice
 
 COUNTED = (
     *(Notice.LEFT, Notice.CLOCK, Notice.TIMESTAMP, Notice.STATE),
@@ -97,9 +100,11 @@ def nothing_found(promises: Collection[str], evidence: Evidence) -> dict[Propert
 
 def incarnations_of(trace: Path) -> Incarnations:
     """All records, incarnation by incarnation, in the order of their numbers."""
-    rows = pq.read_table(trace).sort_by(
-        [("member", "ascending"), ("member_incarnation", "ascending"), ("record", "ascending")]
-    )
+    return _by_incarnation(pq.read_table(trace))
+
+
+def _by_incarnation(rows: pa.Table) -> Incarnations:
+    rows = rows.sort_by([("member", "ascending"), ("member_incarnation", "ascending"), ("record", "ascending")])
     incarnations: dict[Incarnation, list[Raw]] = defaultdict(list)
     named = zip(rows["member"].to_pylist(), rows["member_incarnation"].to_pylist(), strict=True)
     for incarnation, record in zip(named, zip(*(rows[name].to_pylist() for name in _RAW), strict=True), strict=True):
@@ -107,7 +112,7 @@ def incarnations_of(trace: Path) -> Incarnations:
     return incarnations
 
 
-_RAW = ("event", "detail", "origin", "incarnation", "extra", "number", "at_ns", "clock_ns", "value")
+_RAW = tuple(field.name for field in RECORD)
 
 
 def readings(trace: Path) -> dict[str, list[Reading]]:
@@ -130,25 +135,27 @@ def jumps(trace: Path) -> dict[str, list[Jump]]:
     return found
 
 
-def stages(trace: Path) -> dict[str, Any]:
-    """How long after a member accepted a message it was pre-acknowledged and acknowledged there."""
-    rows = _reports(trace, (Notice.ACCEPTED, *STAGES.values()))
+def stages(trace: Path, names: Mapping[int, str]) -> dict[str, Any]:
+    """How long after a member accepted a message it was pre-acknowledged and acknowledged there; how many times a
+    member acknowledged one before another that its sender had accepted when it sent it, and the first of them."""
+    is_report = _is_report((Notice.ACCEPTED, *STAGES.values()))
+    told = pq.read_table(trace, filters=is_report | (pc.field("event") == int(Event.VIEW)))
+    rows = told.filter(is_report)
     key = ["member", "member_incarnation", "extra", "value"]
     first = rows.group_by([*key, "detail"]).aggregate([("at_ns", "min")])
     accepted = first.filter(pc.field("detail") == int(Notice.ACCEPTED)).select([*key, "at_ns_min"])
     accepted = accepted.rename_columns([*key, "accepted_ns"])
-    return {"accepted": accepted.num_rows} | {
+    late = [one for view in by_view(_by_incarnation(told)) for one in out_of_order(view)]
+    named = {"out_of_order": len(late), "first_out_of_order": late[0].sentence(names) if late else None}
+    return {"accepted": accepted.num_rows, **named} | {
         name: _stage(first.filter(pc.field("detail") == int(code)).join(accepted, key, join_type="inner"))
         for name, code in STAGES.items()
     }
 
 
 def _stage(rows: pa.Table) -> dict[str, Any]:
-    took_ms = (rows["at_ns_min"].to_numpy() - rows["accepted_ns"].to_numpy()) / 1e6
-    if not len(took_ms):
-        return {"count": 0} | dict.fromkeys(QUANTILES)
-    quantiles = np.quantile(took_ms, list(QUANTILES.values()))
-    return {"count": len(took_ms)} | dict(zip(QUANTILES, map(float, quantiles), strict=True))
+    took_ns = rows["at_ns_min"].to_numpy() - rows["accepted_ns"].to_numpy()
+    return {"count": len(took_ns), **quantiles(took_ns, QUANTILES)}
 
 
 def residents(trace: Path, names: Mapping[int, str]) -> dict[str, Any]:
@@ -188,10 +195,12 @@ def served(deliveries: Path, level: int, full: Collection[Incarnation] | None) -
 
 def _judged(deliveries: Path, level: int, columns: list[str]) -> pa.Table:
     """The deliveries that results speak of, also those whose request is not on record."""
-    is_judged = (pc.field("level") == level) & ~pc.field("is_undone") & ~pc.field("is_repeat")
-    return pq.read_table(deliveries, columns=columns, filters=is_judged)
+    return pq.read_table(deliveries, columns=columns, filters=is_spoken_of(level))
 
 
 def _reports(trace: Path, codes: Collection[Notice]) -> pa.Table:
-    wanted = (pc.field("event") == int(Event.REPORT)) & pc.field("detail").isin([int(code) for code in codes])
-    return pq.read_table(trace, filters=wanted)
+    return pq.read_table(trace, filters=_is_report(codes))
+
+
+def _is_report(codes: Collection[Notice]) -> pc.Expression:
+    return (pc.field("event") == int(Event.REPORT)) & pc.field("detail").isin([int(code) for code in codes])

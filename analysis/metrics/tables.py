@@ -12,6 +12,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from analysis import schema
 from analysis.checks.properties import Incarnation
+from analysis.checks.sequences import payload_checksum, payload_size_bytes
 from analysis.engine.tasks import as_written
 
 MESSAGES, DELIVERIES = (as_written(to_arrow_schema(rows)) for rows in (schema.MESSAGES, schema.DELIVERIES))
@@ -45,7 +46,7 @@ def messages(steps: pa.RecordBatch, incarnation: Incarnation, names: Sequence[st
         "incarnation": np.full(len(message), incarnation.incarnation),
         "number": message & 0xFFFFFFFF,
         "submit_ns": steps["at_ns"],
-        "size_bytes": steps["value"],
+        **_payload(steps),
     }
     return conformed(made, MESSAGES)
 
@@ -70,8 +71,14 @@ def deliveries(
         "submit_ns": pa.array(submit_ns, mask=~is_known),
         "latency_ns": pa.array(latency_ns, mask=~(is_known & fits)),
         **{name: steps[name] for name in ("level", "is_undone", "is_repeat")},
+        **_payload(steps),
     }
     return conformed(made, DELIVERIES)
+
+
+def _payload(steps: pa.RecordBatch) -> dict[str, Ints]:
+    payload = steps["payload"].to_numpy()
+    return {"size_bytes": payload_size_bytes(payload), "checksum": payload_checksum(payload)}
 
 
 def minus(left: Ints, right: Ints | np.int64) -> tuple[Ints, npt.NDArray[np.bool_]]:

@@ -39,13 +39,17 @@ from analysis.network.asked import Element, Network
 from analysis.network.asked import Path as NetworkPath
 from analysis.network.realised import (
     ENOUGH_FRAMES,
+    LATE_NS,
+    NO_STALLS,
     Z99,
     Delays,
+    Ints,
     Losses,
     Realised,
     Samples,
     independent_trials,
     measure,
+    stalls_with_backlog,
     wilson,
 )
 from topologies.dump import as_json, changed_fields
@@ -63,18 +67,26 @@ LinkRow = dict[str, Any]
 
 
 def links(
-    spark: SparkSession, frames: Path, network: Network, *, first_ns: int, last_ns: int, count: int = 0
+    spark: SparkSession,
+    frames: Path,
+    network: Network,
+    *,
+    first_ns: int,
+    last_ns: int,
+    count: int = 0,
+    stalls: Sequence[tuple[int, int]] = (),
 ) -> list[LinkRow]:
     """One row per port, direction and interval of constant impairment (schema.LINKS, with `asked` as JSON text and
     `extra_copies`, the duplicates that arrived there in the whole run), by member, direction and time.
 
-    `frames`: the table; `count`: about how many rows it has.
+    `frames`: the table; `count`: about how many rows it has; `stalls`: when the machine stood still.
     """
     chosen = references(network, first_ns=first_ns, last_ns=last_ns)
     members = [node.index for node in network.topology.nodes()]
     tasks = min(len(members), max(spark.sparkContext.defaultParallelism, -(-count // FRAMES_PER_TASK)))
     groups = [members[place::tasks] for place in range(tasks)]
-    told = OfSpark(spark).run(lambda group: measured(frames, network, chosen, group, first_ns, last_ns), groups)
+    stood = stalls_with_backlog(stalls)
+    told = OfSpark(spark).run(lambda group: measured(frames, network, chosen, group, first_ns, last_ns, stood), groups)
     return [row for _, rows in sorted((index, rows) for task in told for index, rows in task.items()) for row in rows]
 
 
@@ -85,14 +97,15 @@ def measured(
     members: Sequence[int],
     first_ns: int,
     last_ns: int,
+    stalls: Ints = NO_STALLS,
 ) -> dict[int, list[LinkRow]]:
     """The rows of both ports of these members. `chosen`: as `references` gives it."""
     ports = pairing.samples(frames, network.topology, chosen, members)
     found: dict[int, list[LinkRow]] = {}
     for member in members:
         name = network.node_name(member)
-        towards = _rows(network, (TO_NODE, name), ports[2 * member], first_ns, last_ns)
-        found[member] = towards + _rows(network, (FROM_NODE, name), ports[2 * member + 1], first_ns, last_ns)
+        towards = _rows(network, (TO_NODE, name), ports[2 * member], first_ns, last_ns, stalls)
+        found[member] = towards + _rows(network, (FROM_NODE, name), ports[2 * member + 1], first_ns, last_ns, stalls)
     return found
 
 
@@ -124,11 +137,11 @@ def _clear_ns(network: Network, sender: str, receiver: str, first_ns: int, last_
     )
 
 
-def _rows(network: Network, element: Element, own: Samples, first_ns: int, last_ns: int) -> list[LinkRow]:
+def _rows(network: Network, element: Element, own: Samples, first_ns: int, last_ns: int, stalls: Ints) -> list[LinkRow]:
     # What a sender's port never duplicated was duplicated further on, and is no copy that this port let through.
     may_copy = element[0] == TO_NODE or any(asked.duplicate_ratio for *_, asked in network.intervals(element))
     extra = _extra_copies(element[0], own) if may_copy else 0
-    found = measure(network, element, own, first_ns=first_ns, last_ns=last_ns)
+    found = measure(network, element, own, first_ns=first_ns, last_ns=last_ns, stalls=stalls)
     return [_row(element, realised) | {"extra_copies": extra} for realised in found]
 
 
@@ -144,6 +157,8 @@ def _extra_copies(direction: str, own: Samples) -> int:
 def _row(element: Element, realised: Realised) -> LinkRow:
     delays, losses = realised.delays, realised.losses
     remark = judge(realised)
+    delay_ms = [None] * 3 if delays is None else [value / 1e6 for value in delays[1:]]
+    loss = [None] * 4 if losses is None else [losses.ratio, losses.low, losses.high, losses.burst_frames]
     return {
         "node": element[1],
         "direction": element[0],
@@ -151,13 +166,8 @@ def _row(element: Element, realised: Realised) -> LinkRow:
         "until_ns": realised.until_ns,
         "frames": 0 if losses is None else losses.frames,
         "asked": json.dumps(as_json(changed_fields(realised.asked))),
-        "delay_p50_ms": None if delays is None else delays.p50_ns / 1e6,
-        "delay_p99_ms": None if delays is None else delays.p99_ns / 1e6,
-        "jitter_ms": None if delays is None else delays.jitter_ns / 1e6,
-        "loss_ratio": None if losses is None else losses.ratio,
-        "loss_low": None if losses is None else losses.low,
-        "loss_high": None if losses is None else losses.high,
-        "loss_burst_frames": None if losses is None else losses.burst_frames,
+        **dict(zip(("delay_p50_ms", "delay_p99_ms", "jitter_ms"), delay_ms, strict=True)),
+        **dict(zip(("loss_ratio", "loss_low", "loss_high", "loss_burst_frames"), loss, strict=True)),
         "duplicate_ratio": None if losses is None else losses.duplicated / losses.frames,
         "rate_bps": realised.rate_bps,
         "verdict": remark.verdict.value,
@@ -165,7 +175,7 @@ def _row(element: Element, realised: Realised) -> LinkRow:
     }
 
 
-MEDIAN_ABOVE_NS = 300_000
+MEDIAN_ABOVE_NS = LATE_NS
 TAIL_ABOVE_NS = 1_000_000
 EARLY_NS = 100_000
 """Two stamps of one clock, taken by two processors, differ by less."""
@@ -173,6 +183,8 @@ MEDIAN_OF_JITTER = 0.1
 RATE_TOLERANCE = 0.05
 BURST_TOLERANCE = 0.05
 ENOUGH_BURSTS = 50
+STALLED_RATIO = 0.1
+"""Of an interval's frames; beyond it the rest is no fair sample."""
 
 
 class Remark(NamedTuple):
@@ -202,11 +214,34 @@ def judge(realised: Realised) -> Remark:
 
 
 def _delay(realised: Realised) -> Iterator[Remark]:
-    delays, asked = realised.delays, realised.asked
-    if delays is None:
-        if asked.loss_ratio < 1.0:
+    """Of all frames; where they fail, without those that a stall of the machine made late: that is no fault of the
+    emulation. With too many of them nothing can be told.
+    """
+    if realised.delays is None:
+        if realised.asked.loss_ratio < 1.0:
             yield Remark(Verdict.UNKNOWN, "no frame arrived, so no delay could be measured")
         return
+    found, stalled = list(_delay_of(realised.delays, realised)), realised.stalled
+    if stalled is None or all(remark.verdict is not Verdict.FAIL for remark in found):
+        yield from found
+    elif stalled.others is None or stalled.frames > STALLED_RATIO * realised.delays.frames:
+        yield Remark(
+            Verdict.UNKNOWN,
+            f"{stalled.frames} of {realised.delays.frames} frames were late by stalls of the machine, of"
+            f" {_ms(stalled.longest_ns)} at most; beyond {_percent(STALLED_RATIO)} nothing can be told",
+        )
+    elif any(remark.verdict is Verdict.FAIL for remark in _delay_of(stalled.others, realised)):
+        yield from found
+    else:
+        yield Remark(
+            Verdict.PASS,
+            f"as asked, but for {stalled.frames} frames during stalls of {_ms(stalled.longest_ns)} at most that the"
+            " machine's witness saw",
+        )
+
+
+def _delay_of(delays: Delays, realised: Realised) -> Iterator[Remark]:
+    asked = realised.asked
     has_queue = asked.rate_bps is not None or any(rest.has_queue for rest in realised.delay_rests)
     jitters = [asked, *(impairment for rest in realised.delay_rests for _, impairment in rest.elements)]
     skewed = [one for one in jitters if one.jitter_ns and one.distribution not in _SYMMETRIC]

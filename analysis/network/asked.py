@@ -8,8 +8,10 @@ the time of one pair into the stretches in which nothing on its path changed; wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
 from topologies.model import CLEAR, Bus, Direction, Distribution, Impairment, Topology, next_hop
@@ -214,6 +216,8 @@ def _converted(name: str, value: Any) -> Any:
     if name == "distribution":
         return Distribution(value)
     if name.endswith("_ratio") or name == "loss_burst_frames":
+        if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:
+            raise ValueError(f"{name} must be a number, not {value!r:.40}")
         return float(value)
     if value is not None and (type(value) is not int or abs(value) > END_NS):
         raise ValueError(f"{name} must be a whole number, not {value!r:.40}")
@@ -223,24 +227,57 @@ def _converted(name: str, value: Any) -> Any:
 def blocked_pairs(strike: Strike) -> Iterator[tuple[str, str]]:
     """The one-way pairs that a cut separates: those named, and all that share no group."""
     yield from strike.pairs
-    together = {(a, b) for group in strike.groups for a in group for b in group}
-    members = sorted({node for group in strike.groups for node in group})
-    yield from ((a, b) for a in members for b in members if (a, b) not in together)
+    groups_of: dict[str, set[int]] = {}
+    for number, group in enumerate(strike.groups):
+        for node in group:
+            groups_of.setdefault(node, set()).add(number)
+    members = sorted(groups_of)
+    yield from ((a, b) for a in members for b in members if groups_of[a].isdisjoint(groups_of[b]))
+
+
+def acts_on(strike: Strike, network: Network) -> Callable[[str, str], bool]:
+    """Whether the fault acts on what one node, the first, sends to another."""
+    targets = frozenset(strike.targets)
+
+    @cache
+    def links(a: str, b: str, direction: str | None = None) -> list[str]:
+        """On the way, or those of them that are passed in one direction."""
+        route = network.route(a, b)
+        elements = () if route is None else route.elements[1:-1]
+        return [link for way, link in elements if direction in (None, way)]
+
+    if strike.kind == "cut":
+        blocked, cut = frozenset(blocked_pairs(strike)), frozenset(strike.links)
+        return lambda a, b: (a, b) in blocked or (bool(cut) and not cut.isdisjoint(links(a, b)))
+    if strike.kind == "impair" and strike.direction in ("there", "back"):
+        return lambda a, b: not targets.isdisjoint(links(a, b, strike.direction))
+    if strike.kind == "impair" and strike.direction == Direction.FROM_NODE.value:
+        return lambda a, _b: a in targets
+    if strike.kind == "clock":
+        return lambda a, b: a in targets or b in targets
+    return lambda _a, b: b in targets
 
 
 def _cuts(strikes: Sequence[Strike]) -> dict[tuple[str, str], list[Change]]:
     by_id = {strike.id: strike for strike in strikes}
-    cuts: dict[tuple[str, str], list[Change]] = {}
-    for cut in strikes:
-        if cut.kind != "cut":
-            continue
-        end = by_id.get(cut.until_id) if cut.until_id is not None else None
-        for blocker in [*blocked_pairs(cut), *(("", link) for link in cut.links)]:
-            # Cuts overlap: the state counts how many are in force.
-            cuts.setdefault(blocker, []).append(Change(cut.issued_ns, cut.effective_ns, 1))
-            if end is not None:
-                cuts[blocker].append(Change(end.issued_ns, end.effective_ns, -1))
-    return {blocker: _counted(changes) for blocker, changes in cuts.items()}
+    cuts = [strike for strike in strikes if strike.kind == "cut"]
+    blockers: dict[tuple[str, str], list[int]] = {}
+    for number, cut in enumerate(cuts):
+        for blocker in dict.fromkeys([*blocked_pairs(cut), *(("", link) for link in cut.links)]):
+            blockers.setdefault(blocker, []).append(number)
+
+    @cache
+    def changes_of(numbers: tuple[int, ...]) -> list[Change]:
+        """Of all pairs that the same cuts separate. Cuts overlap: the state counts how many are in force."""
+        changes = []
+        for cut in map(cuts.__getitem__, numbers):
+            changes.append(Change(cut.issued_ns, cut.effective_ns, 1))
+            if cut.until_id in by_id:
+                end = by_id[cut.until_id]
+                changes.append(Change(end.issued_ns, end.effective_ns, -1))
+        return _counted(changes)
+
+    return {blocker: changes_of(tuple(numbers)) for blocker, numbers in blockers.items()}
 
 
 def _counted(changes: list[Change]) -> list[Change]:

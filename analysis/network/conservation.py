@@ -18,12 +18,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from analysis.inputs import Manifest, PortCounters
-from topologies.model import MULTICAST_GROUP, Direction, Node, Topology, next_hop
-
-MULTICAST_BIT = 1 << 40
-"""Lowest bit of the first byte of a MAC as a number."""
-LINK_LOCAL = 0x0180C2000000
-"""01:80:c2:00:00:00 to 0f, the trace address among them: no bridge forwards them."""
+from analysis.network.addresses import LINK_LOCAL, Receivers
+from topologies.model import Direction, Node, Topology
 
 TO_NODE, FROM_NODE = Direction.TO_NODE.value, Direction.FROM_NODE.value
 
@@ -40,10 +36,6 @@ class Flow(NamedTuple):
     @property
     def is_forwarded(self) -> bool:
         return self.eth_dst >> 4 != LINK_LOCAL >> 4
-
-    @property
-    def is_to_group(self) -> bool:
-        return bool(self.eth_dst & MULTICAST_BIT) and self.ip_dst == _GROUP
 
 
 def flows(counted: Iterable[Mapping[str, Any]]) -> list[Flow]:
@@ -65,7 +57,12 @@ def balance(
     """
     counters = {(str(entry.direction), entry.node): entry for entry in manifest.counters}
     nodes = list(topology.nodes())
-    offered = _offered(counted, topology)
+    receivers = Receivers(topology)
+    offered = dict.fromkeys((node.index for node in nodes), 0)
+    for flow in counted:
+        if flow.direction == FROM_NODE:
+            for target in receivers.of(flow.node_index, flow.eth_dst, flow.ip_dst):
+                offered[target.index] += flow.frames
     seen: dict[tuple[str, int], int] = defaultdict(int)
     for flow in counted:
         seen[flow.direction, flow.node_index] += flow.frames
@@ -78,7 +75,7 @@ def balance(
     entries: list[dict[str, Any]] = []
     for node in nodes:
         name = str(node.name)
-        before = None if elsewhere else _dropped_before(counted, lossy, node, nodes)
+        before = None if elsewhere else _dropped_before(counted, lossy, node, receivers)
         arrived = seen[TO_NODE, node.index] - extra_copies.get((TO_NODE, name), 0)
         towards = _entry(name, TO_NODE, offered[node.index], arrived, before, counters.get((TO_NODE, name)))
         entries.append(towards | {"reason": _WAS_DOWN.format(name=name) if name in crashed else ""})
@@ -111,60 +108,14 @@ def _entry(
     return entry
 
 
-def _offered(counted: Iterable[Flow], topology: Topology) -> dict[int, int]:
-    """Frames that the others put on the wire towards each node."""
-    nodes = list(topology.nodes())
-    by_ip = {ip_number(node.ip): node for node in nodes}
-    by_mac = {_mac_number(node.mac): node for node in nodes}
-    routers = {_mac_number(partition.router_mac) for partition in topology.partitions}
-    offered: dict[int, int] = dict.fromkeys((node.index for node in nodes), 0)
-    for flow in counted:
-        if flow.direction != FROM_NODE:
-            continue
-        sender = nodes[flow.node_index]
-        if flow.eth_dst & MULTICAST_BIT:
-            targets = [n for n in nodes if flow.is_to_group or n.partition == sender.partition]
-        else:
-            target = by_ip.get(flow.ip_dst) if flow.eth_dst in routers else by_mac.get(flow.eth_dst)
-            targets = [] if target is None else [target]
-        for target in targets:
-            if target != sender and _is_connected(topology, sender, target):
-                offered[target.index] += flow.frames
-    return offered
-
-
-def _dropped_before(counted: Sequence[Flow], lossy: Mapping[int, int], node: Node, nodes: Sequence[Node]) -> int | None:
+def _dropped_before(counted: Sequence[Flow], lossy: Mapping[int, int], node: Node, receivers: Receivers) -> int | None:
     """What the senders' own ports lost of what was meant for this node; None when that cannot be told."""
     total = 0
     for sender, dropped in lossy.items():
         if sender == node.index:
             continue
         sent = [flow for flow in counted if flow.node_index == sender and flow.direction == FROM_NODE]
-        is_neighbour = nodes[sender].partition == node.partition
-        reaches = all(flow.is_to_group or (is_neighbour and flow.eth_dst & MULTICAST_BIT) for flow in sent)
-        if not reaches:
+        if not all(node in receivers.of(sender, flow.eth_dst, flow.ip_dst) for flow in sent):
             return None
         total += dropped
     return total
-
-
-def _is_connected(topology: Topology, sender: Node, receiver: Node) -> bool:
-    if sender.partition == receiver.partition:
-        return True
-    try:
-        next_hop(topology, sender.partition, receiver.partition)
-    except ValueError:
-        return False
-    return True
-
-
-def ip_number(ip: str) -> int:
-    """An IPv4 address as the frames table has it."""
-    return int.from_bytes(bytes(int(part) for part in ip.split(".")), "big")
-
-
-def _mac_number(mac: str) -> int:
-    return int(mac.replace(":", ""), 16)
-
-
-_GROUP = ip_number(MULTICAST_GROUP)

@@ -16,9 +16,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,19 +26,15 @@ import pyarrow.dataset as pds
 
 from analysis.inputs import RunInputs
 from analysis.metrics.cost import Around
-from analysis.network.asked import Strike, blocked_pairs
-from analysis.network.conservation import LINK_LOCAL, MULTICAST_BIT
+from analysis.network.addresses import LINK_LOCAL, Receivers
+from analysis.network.asked import Strike, acts_on
 from analysis.report import formatting as words
-from topologies.model import MULTICAST_GROUP, Node, Topology, next_hop
 
 MAX_WARNED = 20
 """So many faults are warned of one by one."""
 
 MAX_TIMED = 200
 """Of so many faults latency is measured before, during and after them."""
-
-Meets: TypeAlias = Callable[[Node, Node], bool]
-"""Whether a fault acts on what this sender sends to this receiver."""
 
 
 class Sent(NamedTuple):
@@ -167,9 +162,11 @@ def _met(inputs: RunInputs, table: Path, effective: Mapping[int, int]) -> dict[i
     counted: dict[int, list[Sent]] = defaultdict(list)
     for sent in _sent(table, edges):
         counted[sent.interval].append(sent)
-    receivers, ways = _Receivers(inputs.topology), _Ways(inputs.topology)
+    receivers = Receivers(inputs.topology)
+    names = [str(node.name) for node in inputs.topology.nodes()]
     return {
-        strike.id: _count(counted, edges, windows[strike.id], _acts_on(strike, ways), receivers) for strike in lasting
+        strike.id: _count(counted, edges, windows[strike.id], acts_on(strike, inputs.network), receivers, names)
+        for strike in lasting
     }
 
 
@@ -177,15 +174,16 @@ def _count(
     counted: Mapping[int, Sequence[Sent]],
     edges: npt.NDArray[np.int64],
     window: tuple[int, int],
-    meets: Meets,
-    receivers: _Receivers,
+    meets: Callable[[str, str], bool],
+    receivers: Receivers,
+    names: Sequence[str],
 ) -> int:
     first, last = (int(np.searchsorted(edges, edge, side="right")) for edge in window)
     total = 0
     for interval in range(first, last):
         for sent in counted.get(interval, ()):
-            pairs = receivers.pairs(sent.sender, sent.eth_dst, sent.ip_dst)
-            if any(meets(sender, receiver) for sender, receiver in pairs):
+            found = receivers.of(sent.sender, sent.eth_dst, sent.ip_dst)
+            if any(meets(names[sent.sender], receiver.name) for receiver in found):
                 total += sent.frames
     return total
 
@@ -208,75 +206,3 @@ def _sent(table: Path, edges: npt.NDArray[np.int64]) -> Iterator[Sent]:
             totals[tuple(key)] += count
     for (interval, node_index, mac, ip), frames in totals.items():
         yield Sent(interval, node_index, mac, ip, frames)
-
-
-class _Receivers:
-    """For whom a frame was sent, from its sender and addresses; remembered, for there are few of them."""
-
-    def __init__(self, topology: Topology) -> None:
-        self._nodes = {node.index: node for node in topology.nodes()}
-        self._by_ip = {_number(node.ip, ".", 10, 8): node for node in topology.nodes()}
-        self._by_mac = {_number(node.mac, ":", 16, 8): node for node in topology.nodes()}
-        self.pairs = lru_cache(maxsize=100_000)(self._pairs)
-
-    def _pairs(self, sender_index: int, eth_dst: int, ip_dst: int) -> tuple[tuple[Node, Node], ...]:
-        sender = self._nodes.get(sender_index)
-        if sender is None:
-            return ()
-        if eth_dst & MULTICAST_BIT:
-            is_for_all = ip_dst == _GROUP
-            found = [node for node in self._nodes.values() if is_for_all or node.partition == sender.partition]
-        else:
-            # Behind a router the address of the frame is the router's.
-            one = self._by_ip.get(ip_dst) or self._by_mac.get(eth_dst)
-            found = [] if one is None else [one]
-        return tuple((sender, node) for node in found if node.index != sender.index)
-
-
-def _number(address: str, separator: str, base: int, bits: int) -> int:
-    value = 0
-    for part in address.split(separator):
-        value = value << bits | int(part, base)
-    return value
-
-
-_GROUP = _number(MULTICAST_GROUP, ".", 10, 8)
-
-
-# What faults act on.
-
-
-def _acts_on(strike: Strike, ways: _Ways) -> Meets:
-    targets = frozenset(strike.targets)
-    if strike.kind == "cut":
-        blocked, links = frozenset(blocked_pairs(strike)), frozenset(strike.links)
-        return lambda a, b: (a.name, b.name) in blocked or not links.isdisjoint(name for name, _ in ways.of(a, b))
-    if strike.kind == "impair" and strike.direction in ("there", "back"):
-        crossed = frozenset((name, strike.direction) for name in targets)
-        return lambda a, b: not crossed.isdisjoint(ways.of(a, b))
-    if strike.kind == "impair" and strike.direction == "from-node":
-        return lambda a, _b: a.name in targets
-    if strike.kind == "clock":
-        return lambda a, b: a.name in targets or b.name in targets
-    return lambda _a, b: b.name in targets
-
-
-class _Ways:
-    """The links between partitions, each with the direction in which it is passed; remembered."""
-
-    def __init__(self, topology: Topology) -> None:
-        self._topology = topology
-        self._between = lru_cache(maxsize=100_000)(self._find)
-
-    def of(self, a: Node, b: Node) -> tuple[tuple[str, str], ...]:
-        return self._between(str(a.partition), str(b.partition))
-
-    def _find(self, at: str, to: str) -> tuple[tuple[str, str], ...]:
-        if at == to:
-            return ()
-        try:
-            hop = next_hop(self._topology, at, to)
-        except ValueError:
-            return ()
-        (link,) = (link for link in self._topology.links if {link.a, link.b} == {at, hop})
-        return ((link.name, "there" if link.a == at else "back"), *self._between(hop, to))

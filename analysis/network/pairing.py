@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pds
 
+from analysis.network.addresses import ip_number
 from analysis.network.realised import NEVER, Samples
 from topologies.model import MULTICAST_GROUP, Direction, Topology
 
@@ -60,7 +61,7 @@ def samples(
     """
     wanted = np.array(members, np.int64)
     reached = {
-        node.index: _Reached(_number(node.ip), _number(MULTICAST_GROUP), _number(partition.multicast_group))
+        node.index: _Reached(ip_number(node.ip), ip_number(MULTICAST_GROUP), ip_number(partition.multicast_group))
         for partition in topology.partitions
         for node in partition.nodes
     }
@@ -88,7 +89,7 @@ def reached_by(topology: Topology) -> Iterator[tuple[int, int]]:
     for partition in topology.partitions:
         for node in partition.nodes:
             for ip in (node.ip, MULTICAST_GROUP, partition.multicast_group):
-                yield _number(ip), node.index
+                yield ip_number(ip), node.index
 
 
 def _read(
@@ -198,7 +199,3 @@ _INTS, _MASK = np.empty(0, np.int64), np.empty(0, np.bool_)
 _NOTHING = Samples(
     peer=_INTS, sent_ns=_INTS, arrive_ns=_INTS, copies=_INTS, length=_INTS, is_multicast=_MASK, is_near=_MASK
 )
-
-
-def _number(ip: str) -> int:
-    return int.from_bytes(bytes(int(part) for part in ip.split(".")), "big")

@@ -25,10 +25,14 @@ Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 NEVER = -1
+NO_STALLS: Ints = np.empty((0, 3), np.int64)
 ENOUGH_FRAMES = 200
 """With fewer, nothing is measured alone, and nothing is judged."""
 
 BUSY_FRAMES = 50
+
+LATE_NS = 300_000
+"""A frame that comes no later than this needs no excuse."""
 
 Z99 = 2.5758293035489004
 """Two-sided 99 % of the normal distribution."""
@@ -65,6 +69,15 @@ class Delays(NamedTuple):
     jitter_ns: float
 
 
+class Stalled(NamedTuple):
+    """The frames that were late because the machine stood still, and the delays of the others."""
+
+    frames: int
+    longest_ns: int
+    """The longest of those stalls."""
+    others: Delays | None
+
+
 class Losses(NamedTuple):
     """Of all frames. `low` and `high`: 99 % confidence interval (Wilson's), widened where bursts are asked for."""
 
@@ -88,6 +101,7 @@ class Realised:
     until_ns: int
     asked: Impairment
     delays: Delays | None
+    stalled: Stalled | None
     losses: Losses | None
     rate_bps: float | None
     """While frames waited in its queue; None: fewer than BUSY_FRAMES did."""
@@ -118,8 +132,13 @@ class _Interval:
     leaked: int = 0
 
 
-def measure(network: Network, element: Element, samples: Samples, *, first_ns: int, last_ns: int) -> list[Realised]:
-    """One result per interval in which the element did not change, within `first_ns` and `last_ns` of the capture."""
+def measure(
+    network: Network, element: Element, samples: Samples, *, first_ns: int, last_ns: int, stalls: Ints = NO_STALLS
+) -> list[Realised]:
+    """One result per interval in which the element did not change, within `first_ns` and `last_ns` of the capture.
+
+    `stalls`: as `stalls_with_backlog` gives them.
+    """
     intervals = [
         _Interval(max(start, first_ns), min(end, last_ns), asked)
         for start, end, asked in network.intervals(element)
@@ -131,7 +150,23 @@ def measure(network: Network, element: Element, samples: Samples, *, first_ns: i
             interval = next((i for i in intervals if i.from_ns < span.until_ns and span.from_ns < i.until_ns), None)
             if interval is not None and rows.stop > rows.start:
                 _take(interval, own.select(rows), span.path, element)
-    return [_realised(interval, element) for interval in intervals]
+    return [_realised(interval, element, stalls) for interval in intervals]
+
+
+def stalls_with_backlog(spans: Sequence[tuple[int, int]]) -> Ints:
+    """Rows of from_ns, until_ns and the longest stall inside, in order; none meets the next.
+
+    The frames that waited in a stall are worked off behind it. That takes at most as long again, and is part of a row.
+    """
+    found: list[tuple[int, int, int]] = []
+    for start, end in sorted(span for span in spans if span[0] < span[1]):
+        long_ns = end - start
+        if found and start <= found[-1][1]:
+            before = found[-1]
+            found[-1] = (before[0], max(before[1], end + long_ns), max(before[2], long_ns))
+        else:
+            found.append((start, end + long_ns, long_ns))
+    return np.array(found, np.int64).reshape(-1, 3)
 
 
 def wilson(hits: float, trials: float) -> tuple[float, float]:
@@ -191,7 +226,7 @@ def _take(interval: _Interval, samples: Samples, path: Path, element: Element) -
         interval.parts.append(_Part(samples=samples, rest=path.without(element)))
 
 
-def _realised(interval: _Interval, element: Element) -> Realised:
+def _realised(interval: _Interval, element: Element, stalls: Ints) -> Realised:
     parts = interval.parts
     if element[0] == Direction.FROM_NODE.value:
         parts = _one_receiver_each(parts)
@@ -199,11 +234,13 @@ def _realised(interval: _Interval, element: Element) -> Realised:
     loss_parts = _cleanest(
         parts, lambda rest: rest.survival == 1.0 and not rest.has_queue, lambda rest: not rest.has_queue
     )
+    delay_ns = _of_arrived(delay_parts, lambda part: part.samples.arrive_ns - part.samples.sent_ns - part.rest.delay_ns)
     return Realised(
         from_ns=interval.from_ns,
         until_ns=interval.until_ns,
         asked=interval.asked,
-        delays=_delays(delay_parts),
+        delays=_delays(delay_ns),
+        stalled=_stalled(delay_parts, delay_ns, interval.asked, stalls),
         losses=_losses(loss_parts, interval.asked),
         rate_bps=_rate_bps(parts, interval.asked),
         leaked=interval.leaked,
@@ -244,9 +281,34 @@ def _rests(parts: Sequence[_Part]) -> tuple[Path, ...]:
     return tuple({part.rest: None for part in parts if len(part) and not part.rest.is_clear})
 
 
-def _delays(parts: Sequence[_Part]) -> Delays | None:
-    own = [_arrived(part.samples.arrive_ns - part.samples.sent_ns - part.rest.delay_ns, part) for part in parts]
-    delay_ns = np.concatenate([np.empty(0, np.int64), *own])
+def _of_arrived(parts: Sequence[_Part], column: Callable[[_Part], Ints]) -> Ints:
+    return np.concatenate([np.empty(0, np.int64), *(_arrived(column(part), part) for part in parts)])
+
+
+def _stalled(parts: Sequence[_Part], delay_ns: Ints, asked: Impairment, stalls: Ints) -> Stalled | None:
+    """A late frame met a stall where it began its way, or where it was due: in between it waits anyway."""
+    if not len(stalls):
+        return None
+    sent_ns = _of_arrived(parts, lambda part: part.samples.sent_ns)
+    arrive_ns = _of_arrived(parts, lambda part: part.samples.arrive_ns)
+    late_ns = delay_ns - asked.delay_ns
+    stall_ns = np.maximum(
+        _stall_met(sent_ns, sent_ns + late_ns, stalls), _stall_met(arrive_ns - late_ns, arrive_ns, stalls)
+    )
+    is_excused = (late_ns > LATE_NS) & (stall_ns > 0)
+    if not is_excused.any():
+        return None
+    return Stalled(int(is_excused.sum()), int(stall_ns[is_excused].max()), _delays(delay_ns[~is_excused]))
+
+
+def _stall_met(from_ns: Ints, until_ns: Ints, stalls: Ints) -> Ints:
+    """How long the first stall was that each of these times meets; 0: it meets none."""
+    first = np.searchsorted(stalls[:, 1], from_ns, "right")
+    own = stalls[np.minimum(first, len(stalls) - 1)]
+    return np.where((first < len(stalls)) & (own[:, 0] < until_ns), own[:, 2], 0)
+
+
+def _delays(delay_ns: Ints) -> Delays | None:
     if not len(delay_ns):
         return None
     p50_ns, p99_ns = np.percentile(delay_ns, (50, 99))

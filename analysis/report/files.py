@@ -6,7 +6,6 @@ Nothing here raises for what a file holds.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,9 @@ from typing import Any, Final, TypeVar
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.dataset as ds
 
+from analysis.files import parse_json, read_json, read_text
 from analysis.report import formatting as words
 from analysis.traffic.flows import is_foreign
 from collector.records import Event, Notice
@@ -22,7 +23,6 @@ from topologies import load
 from topologies.formats.errors import InputError
 from topologies.model import Topology
 
-MAX_JSON_BYTES: Final = 64 * 2**20
 MAX_FAULTS: Final = 5000
 MAX_SERIES_ROWS: Final = 2_000_000
 MAX_NUMBER: Final = 1e12
@@ -76,7 +76,7 @@ def read_run(path: Path) -> RunFiles:
             problems.append(f"{name} is missing: {remedy}")
         except InputError as error:
             problems.append(f"{name} cannot be used: {words.clean(error.sentence)}")
-        except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             problems.append(f"{name} cannot be used: {words.clean(str(error), 160) or type(error).__name__}")
         return otherwise
 
@@ -115,9 +115,7 @@ def read_run(path: Path) -> RunFiles:
 
 
 def _read_object(path: Path) -> Mapping[str, Any]:
-    if path.stat().st_size > MAX_JSON_BYTES:
-        raise ValueError(f"it is larger than {words.size(MAX_JSON_BYTES)}")
-    value = json.loads(path.read_text(encoding="utf-8"))
+    value = read_json(path)
     if not isinstance(value, dict):
         raise ValueError("it is not a JSON object")
     return value
@@ -131,16 +129,14 @@ def _read_topology(path: Path) -> Topology | None:
 
 def _read_faults(path: Path) -> tuple[list[Mapping[str, Any]], int]:
     """The faults, and how many lines are not faults. A run without faults has an empty file."""
-    if path.stat().st_size > MAX_JSON_BYTES:
-        raise ValueError(f"it is larger than {words.size(MAX_JSON_BYTES)}")
     faults: list[Mapping[str, Any]] = []
     unread = 0
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in read_text(path).splitlines():
         if not line.strip():
             continue
         try:
-            fault = json.loads(line)
-        except (ValueError, RecursionError):
+            fault = parse_json(line)
+        except ValueError:
             fault = None
         if isinstance(fault, dict) and len(faults) < MAX_FAULTS:
             faults.append(fault)
@@ -170,9 +166,13 @@ def _drawable(values: pd.Series[Any]) -> pd.Series[float]:
 
 def _table_reader(name: str) -> Callable[[Path], pd.DataFrame]:
     def read(path: Path) -> pd.DataFrame:
-        table = pd.read_parquet(path, columns=list(SERIES[name]))
-        if len(table) > MAX_SERIES_ROWS:
-            raise ValueError(f"it has more than {MAX_SERIES_ROWS:,} rows")
+        try:
+            # Asked before they are read: a few bytes can stand for a billion equal rows.
+            if ds.dataset(path, format="parquet").count_rows() > MAX_SERIES_ROWS:
+                raise ValueError(f"it has more than {MAX_SERIES_ROWS:,} rows")
+            table = pd.read_parquet(path, columns=list(SERIES[name]))
+        except pa.ArrowException as error:  # some of them are none of the errors that a broken file may raise
+            raise ValueError(str(error)) from error
         return usable(name, table)
 
     return read

@@ -22,8 +22,6 @@ LASTING: Final = ("impair", "cut", "crash", "pause", "slow", "deaf", "clock")
 ENDING: Final = ("heal", "restart", "resume", "recover")
 """Kinds that only end other faults."""
 
-DIRECTIONS: Final[Mapping[str, str]] = {"to-node": "to node", "from-node": "from node"}
-
 
 def number(value: object) -> float | None:
     """A finite number, or None. Texts and truth values are not numbers."""
@@ -34,6 +32,18 @@ def number(value: object) -> float | None:
     except OverflowError:
         return None
     return result if math.isfinite(result) else None
+
+
+def scaled(value: object, factor: float) -> float | None:
+    """A number times a factor."""
+    given = number(value)
+    return None if given is None else given * factor
+
+
+def direction(value: object) -> str:
+    """`to node`, `from node`."""
+    given = clean(value, 24)
+    return {"to-node": "to node", "from-node": "from node"}.get(given, given)
 
 
 def mapping(value: object) -> Mapping[str, Any]:

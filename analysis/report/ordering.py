@@ -113,7 +113,7 @@ def _settling_s(given: Mapping[str, Any]) -> float:
 
 
 def costs_of(summary: Mapping[str, Any]) -> Costs:
-    """Cost over time as the summary has it."""
+    """Cost over time as the summary has it; empty where no cost is known."""
     rows: list[dict[str, float | None]] = []
     protocols: dict[str, None] = {}
     for given in words.objects(words.mapping(summary.get("ordering")).get("series")):
@@ -127,7 +127,9 @@ def costs_of(summary: Mapping[str, Any]) -> Costs:
     table = table.where(table.abs() <= _MOST)
     names = [MEASURED, *estimated]
     table[names] /= 1e6
-    return Costs(series=series_of(table, names, dict.fromkeys(names, np.nanmean)), estimated=estimated)
+    if not table[names].notna().any(axis=None):
+        table = table[:0]
+    return Costs(series=series_of(table, names, dict.fromkeys(names, "mean")), estimated=estimated)
 
 
 def _estimates(given: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -12,9 +12,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-import os
 import shlex
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -25,6 +23,7 @@ from markupsafe import Markup
 
 from analysis.checks.properties import merge
 from analysis.errors import MachineError
+from analysis.files import replacing
 from analysis.report import draw, headline, plots, svg
 from analysis.report import formatting as words
 from analysis.report import ordering as report_ordering
@@ -48,7 +47,7 @@ from analysis.report.time_axis import (
     windows_of,
 )
 from analysis.spacetime import windows as spacetime_report
-from analysis.traffic.flows import is_foreign, is_untraced
+from analysis.traffic.flows import is_foreign, is_unnumbered, is_untraced
 
 REPORT: Final = "report.html"
 
@@ -86,7 +85,8 @@ def write_report(run_dir: Path) -> Path:
     page = render(read_run(run_dir))
     path = run_dir / REPORT
     try:
-        _replace(path, page)
+        with replacing(path) as file:
+            file.write(page.encode("utf-8"))
     except OSError as error:
         raise MachineError(f"{path}: cannot be written ({error.strerror}); {_remedy(error)}") from error
     return path
@@ -100,20 +100,6 @@ def render(run: RunFiles) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = environment.get_template("report.html.j2")
     return page.render(_context(run), script=Markup(script), script_hash=f"sha256-{digest}")  # noqa: S704  (ours)
-
-
-def _replace(path: Path, page: str) -> None:
-    """Write a file in one step: whoever reads it meanwhile has the old one. Raises OSError."""
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=path.parent, prefix=path.name, delete=False) as file:
-        try:
-            file.write(page)
-            file.flush()
-            os.fsync(file.fileno())
-            Path(file.name).chmod(0o644)
-            Path(file.name).replace(path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
 
 
 def _remedy(error: OSError) -> str:
@@ -150,7 +136,10 @@ def _environment(undefined: type[Undefined] = StrictUndefined) -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {name: _of_anything(function) for name, function in _FILTERS.items()}
-    environment.tests["known"] = lambda value: words.number(value) is not None
+    environment.tests |= {
+        "known": lambda value: words.number(value) is not None,
+        "impairing": lambda asked: bool(words.impairment(asked)),
+    }
     return environment
 
 
@@ -171,12 +160,22 @@ def _over(part: object, whole: object) -> float | None:
 
 _FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "at_ms": _at_ms,
+    "axis_s": lambda at_ns, phases: words.seconds(phases.seconds(at_ns), 1).removesuffix(" s"),
+    "bit_rate": words.bit_rate,
     "clean": words.clean,
     "colour": svg.colour_of,
     "cost_rate": words.cost_rate,
     "count": words.count,
+    "delay_glyph": lambda link, asked: report_rows.interval_glyph(
+        asked, [link.get(f"delay_{place}_ms") for place in ("p50", "p50", "p99")]
+    ),
+    "direction": words.direction,
+    "explained": report_rows.explained,
     "kind_class": lambda kind: svg.kind_class(str(kind)),
     "latency_around": lambda fault: report_rows.latency_around(words.mapping(fault)),
+    "loss_glyph": lambda link, asked: report_rows.interval_glyph(
+        asked, [link.get(f"loss_{place}") for place in ("low", "ratio", "high")], factor=100
+    ),
     "mapping": words.mapping,
     "member": words.member,
     "members": words.members,
@@ -188,11 +187,14 @@ _FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "over": _over,
     "percent": words.percent,
     "plain": words.plain,
+    "prefixed": lambda text, mark: f"{mark}{text}",
     "protocol": words.protocol,
     "ranges": words.ranges,
+    "scaled": words.scaled,
     "seconds": words.seconds,
     "significant": words.significant,
     "size": words.size,
+    "verdict": headline.verdict_of,
     "whole": lambda value: f"{words.number(value) or 0:.0f}",
 }
 
@@ -200,7 +202,6 @@ _FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
 def _context(run: RunFiles) -> dict[str, Any]:
     phases = phases_of(run.manifest)
     windows = windows_of(run, phases)
-    conservation = report_rows.conservation(run.summary)
     parts = {name: section(name, run.summary) for name in ONLY_OF_SOME}
     without = {name for name, part in parts.items() if not part}
     if is_untraced(run.summary):
@@ -219,14 +220,8 @@ def _context(run: RunFiles) -> dict[str, Any]:
         "properties": report_rows.properties(run.summary),
         "expectations": report_rows.expectations(run.summary),
         "reported": section("reported", run.summary),
-        "accuracy": report_rows.accuracy(run.summary, phases),
+        "accuracy": _accuracy(run.summary, phases),
         "spacetime": spacetime_report.views_of(run.path, run.summary, _name(run.manifest)),
-        "conservation": conservation,
-        "causes": _causes(conservation),
-        "conserved": merge(row.verdict for row in conservation),
-        "conserved_in_short": report_rows.told(
-            [row.verdict for row in conservation], "port direction", "add up to what was offered"
-        ),
         "windows": windows[: report_rows.MAX_ROWS],
         "judged": {str(place): one for place, one in enumerate(words.objects(run.summary.get("faults")))},
         "directory": str(run.path.name),
@@ -238,15 +233,23 @@ def _context(run: RunFiles) -> dict[str, Any]:
     }
 
 
-def _causes(rows: Sequence[report_rows.ConservationRow]) -> dict[str, str]:
-    """The columns of the conservation table that say anything, with their heads."""
-    silent = ("0", words.MISSING)
-    always = ("offered", "arrived", "unexplained")
-    return {
-        name: f">{head}"
-        for name, head in report_rows.CONSERVATION.items()
-        if name in always or any(row.counts[name] not in silent for row in rows)
-    }
+def _accuracy(summary: Mapping[str, Any], phases: Phases) -> Markup:
+    links, conserved = words.objects(summary.get("links")), report_rows.conserved(summary)
+    verdict, sentence = report_rows.certificate(summary, links[: report_rows.MAX_ROWS])
+    return _part(
+        "accuracy",
+        links=links[: report_rows.MAX_ROWS],
+        left_out=max(len(links) - report_rows.MAX_ROWS, 0),
+        verdict=verdict,
+        sentence=sentence,
+        # One reason for all, in place of the same one in each row.
+        unnumbered=is_unnumbered(summary),
+        phases=phases,
+        deviations={"uniform": 3**-0.5, "normal": 1.0},
+        conservation=words.objects(summary.get("conservation"))[: report_rows.MAX_ROWS],
+        conserved=merge(conserved),
+        conserved_in_short=report_rows.told(conserved, "port direction", "add up to what was offered"),
+    )
 
 
 def _over_time(run: RunFiles, phases: Phases, windows: Sequence[FaultWindow]) -> dict[str, Any]:

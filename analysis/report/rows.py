@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -31,63 +31,6 @@ class Fact(NamedTuple):
     name: str
     value: str
     note: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """Asked against realised. `asked` is empty when nothing was asked for."""
-
-    asked: str
-    realised: str
-    glyph: Markup
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccuracyRow:
-    """One direction of one port over one interval."""
-
-    node: str
-    direction: str
-    interval: str
-    frames: str
-    cells: Mapping[str, Cell]
-    verdict: Verdict
-    reason: str
-    impaired: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accuracy:
-    """The accuracy certificate: rows, the columns that any row needs, and what it says in one sentence."""
-
-    rows: Sequence[AccuracyRow]
-    columns: Mapping[str, str]
-    """With their heads."""
-    sentence: str
-    verdict: Verdict
-    left_out: int
-
-    @property
-    def impaired(self) -> list[AccuracyRow]:
-        return [row for row in self.rows if row.impaired]
-
-    @property
-    def clear(self) -> list[AccuracyRow]:
-        return [row for row in self.rows if not row.impaired]
-
-    @property
-    def troubled(self) -> list[AccuracyRow]:
-        return [row for row in self.rows if row.verdict is not Verdict.PASS]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConservationRow:
-    """Where the frames offered at one port went."""
-
-    node: str
-    direction: str
-    counts: Mapping[str, str]
-    verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,64 +67,42 @@ class ExpectationRow:
     reason: str
 
 
-COLUMNS: Final = {
-    "delay": "Delay, ms: p50 / p99",
-    "jitter": "Jitter, ms",
-    "loss": "Loss, % [interval]",
-    "burst": "Burst, frames",
-    "duplicate": "Duplicates, %",
-    "rate": "Rate",
-}
-"""Of the accuracy table, in their order, with their heads."""
-
-CONSERVATION: Final = {
-    "offered": "Offered",
-    "arrived": "= arrived",
-    "dropped_before": "+ lost before",
-    "dropped_delay_line": "+ lost (delay line)",
-    "dropped_queue": "+ overrun (queue)",
-    "dropped_cut": "+ cut",
-    "backlog": "+ waiting",
-    "unexplained": "+ unexplained",
-}
-"""Where frames can be, with the heads of the columns; `lost before`: at the ports of those who sent."""
+def conserved(summary: Mapping[str, Any]) -> list[Verdict]:
+    """Of each port and direction: frames that nothing explains fail."""
+    return [explained(entry) for entry in words.objects(summary.get("conservation"))[:MAX_ROWS]]
 
 
-def accuracy(summary: Mapping[str, Any], phases: Phases) -> Accuracy:
-    """The certificate. Its verdict is the worst of its rows; UNKNOWN without rows."""
-    links = words.objects(summary.get("links"))
-    rows = [_accuracy_row(link, phases) for link in links[:MAX_ROWS]]
+def explained(entry: Mapping[str, Any]) -> Verdict:
+    """Of an entry of section `conservation`."""
+    given = words.number(entry.get("unexplained"))
+    return Verdict.UNKNOWN if given is None else Verdict.FAIL if given else Verdict.PASS
+
+
+def certificate(summary: Mapping[str, Any], links: Sequence[Mapping[str, Any]]) -> tuple[Verdict, str]:
+    """The worst verdict of these entries of section `links`, UNKNOWN without any, and a sentence."""
+    verdicts = [verdict_of(link.get("verdict")) for link in links]
+    sentence = told(verdicts, "interval", "as asked")
     if is_unnumbered(summary):
-        # One reason for all, in place of the same one in each row.
-        rows = [replace(row, reason="") for row in rows]
-    return Accuracy(
-        rows=rows,
-        columns={name: head for name, head in COLUMNS.items() if any(row.cells[name].asked for row in rows)},
-        sentence=_not_measured(rows) if is_unnumbered(summary) else _as_asked(rows),
-        verdict=merge(row.verdict for row in rows) if rows else Verdict.UNKNOWN,
-        left_out=len(links) - len(rows),
-    )
+        intervals = words.plural(len(links), "interval")
+        sentence = f"{intervals} not measured: {UNNUMBERED}. Conservation, below, counts every frame."
+    return merge(verdicts) if verdicts else Verdict.UNKNOWN, sentence
 
 
-def _as_asked(rows: Sequence[AccuracyRow]) -> str:
-    return told([row.verdict for row in rows], "interval", "as asked")
+def interval_glyph(asked: object, realised: Sequence[object], factor: float = 1.0) -> Markup:
+    """What was asked (a line) against what was realised (low, dot and high of a bar, times `factor`): for one table
+    cell, empty where that is not known.
 
-
-def _not_measured(rows: Sequence[AccuracyRow]) -> str:
-    return f"{words.plural(len(rows), 'interval')} not measured: {UNNUMBERED}. Conservation, below, counts every frame."
-
-
-def conservation(summary: Mapping[str, Any]) -> list[ConservationRow]:
-    """Offered = arrived + dropped, per cause; a port with frames that nothing explains fails."""
-    return [
-        ConservationRow(
-            node=words.clean(entry.get("node"), 60),
-            direction=_direction(entry),
-            counts={name: words.count(entry.get(name)) for name in CONSERVATION},
-            verdict=_explained(entry.get("unexplained")),
-        )
-        for entry in words.objects(summary.get("conservation"))[:MAX_ROWS]
-    ]
+    Drawn by the style sheet from four numbers, since a table may have a thousand of them.
+    """
+    given = [words.scaled(value, factor) for value in realised]
+    if None in given:
+        return Markup("")
+    least, dot, most = (value or 0.0 for value in given)
+    line = words.number(asked) or 0.0
+    x = svg.linear(0.0, max(line, most, dot) * 1.12 or 1.0, 1.0, 83.0)
+    places = {"a": x(line), "l": x(least), "m": x(dot), "h": max(x(most), x(least) + 1.5)}
+    style = ";".join(f"--{name}:{svg.coordinate(place)}" for name, place in places.items())
+    return svg.element("i", "", class_="glyph", style=style, aria_hidden="true")
 
 
 def told(verdicts: Sequence[Verdict], noun: str, well: str) -> str:
@@ -292,91 +213,6 @@ def workload(given: Mapping[str, Any]) -> str:
         f"from {words.plural(len(senders), 'node')}" if isinstance(senders, list) else "",
     ]
     return ", ".join(part for part in parts if part)
-
-
-def _accuracy_row(link: Mapping[str, Any], phases: Phases) -> AccuracyRow:
-    asked = words.mapping(link.get("asked"))
-    start, end = phases.seconds(link.get("from_ns")), phases.seconds(link.get("until_ns"))
-    burst = words.significant(link.get("loss_burst_frames"))
-    return AccuracyRow(
-        node=words.clean(link.get("node"), 60),
-        direction=_direction(link),
-        interval=f"{words.seconds(start, 1).removesuffix(' s')} to {words.seconds(end, 1).removesuffix(' s')}",
-        frames=words.count(link.get("frames")),
-        cells={
-            "delay": _delay_cell(link, asked),
-            "jitter": _jitter_cell(link, asked),
-            "loss": _loss_cell(link, asked),
-            "burst": _cell(words.number(asked.get("loss_burst_frames")), burst),
-            "duplicate": _cell(
-                _scaled(asked, "duplicate_ratio", 100), words.significant(_scaled(link, "duplicate_ratio", 100))
-            ),
-            "rate": _rate_cell(link, asked),
-        },
-        verdict=verdict_of(link.get("verdict")),
-        reason=words.clean(link.get("reason")),
-        impaired=bool(words.impairment(asked)),
-    )
-
-
-def _scaled(given: Mapping[str, Any], name: str, factor: float) -> float | None:
-    value = words.number(given.get(name))
-    return None if value is None else value * factor
-
-
-def _cell(asked: float | None, realised: str, glyph: Markup | None = None) -> Cell:
-    wanted = words.plain(asked) if asked else ""
-    return Cell(asked=wanted, realised=realised, glyph=glyph if wanted and glyph is not None else Markup(""))
-
-
-def _delay_cell(link: Mapping[str, Any], asked: Mapping[str, Any]) -> Cell:
-    delay_ms = _scaled(asked, "delay_ns", 1e-6)
-    p50, p99 = words.number(link.get("delay_p50_ms")), words.number(link.get("delay_p99_ms"))
-    if p50 is None or p99 is None:
-        return _cell(delay_ms, words.significant(p50))
-    realised = f"{words.significant(p50)} / {words.significant(p99)}"
-    return _cell(delay_ms, realised, svg.interval_glyph(delay_ms or 0.0, p50, p50, p99))
-
-
-def _jitter_cell(link: Mapping[str, Any], asked: Mapping[str, Any]) -> Cell:
-    """What is measured is a standard deviation, so the one that the asked shape has stands next to what was asked."""
-    jitter_ms = _scaled(asked, "jitter_ns", 1e-6)
-    realised = words.significant(link.get("jitter_ms"))
-    if not jitter_ms:
-        return Cell(asked="", realised=realised, glyph=Markup(""))
-    factor = _DEVIATION.get(words.clean(asked.get("distribution"), 16) or "uniform")
-    deviation = "" if factor is None else f" (σ {words.significant(jitter_ms * factor)})"
-    return Cell(asked=f"±{words.plain(jitter_ms)}{deviation}", realised=f"σ {realised}", glyph=Markup(""))
-
-
-_DEVIATION: Final = {"uniform": 3**-0.5, "normal": 1.0}
-"""Standard deviation of a jitter of 1; that of netem's other tables is not simple."""
-
-
-def _loss_cell(link: Mapping[str, Any], asked: Mapping[str, Any]) -> Cell:
-    wanted = _scaled(asked, "loss_ratio", 100)
-    realised, low, high = (_scaled(link, name, 100) for name in ("loss_ratio", "loss_low", "loss_high"))
-    if realised is None or low is None or high is None:
-        return _cell(wanted, words.significant(realised))
-    bounds = f" [{words.significant(low)}, {words.significant(high)}]" if wanted else ""
-    glyph = svg.interval_glyph(wanted or 0.0, low, realised, high)
-    return _cell(wanted, words.significant(realised) + bounds, glyph)
-
-
-def _rate_cell(link: Mapping[str, Any], asked: Mapping[str, Any]) -> Cell:
-    wanted = words.number(asked.get("rate_bps"))
-    realised = words.bit_rate(link.get("rate_bps"))
-    return Cell(asked=words.bit_rate(wanted) if wanted else "", realised=realised, glyph=Markup(""))
-
-
-def _direction(entry: Mapping[str, Any]) -> str:
-    given = words.clean(entry.get("direction"), 24)
-    return words.DIRECTIONS.get(given, given)
-
-
-def _explained(unexplained: object) -> Verdict:
-    given = words.number(unexplained)
-    return Verdict.UNKNOWN if given is None else Verdict.FAIL if given else Verdict.PASS
 
 
 def _property(name: str, given: Mapping[str, Any], index: int) -> PropertyRow:

@@ -116,18 +116,6 @@ def coordinate(value: float) -> str:
     return rounded[:-2] if rounded.endswith(".0") else rounded
 
 
-def interval_glyph(asked: float, low: float, middle: float, high: float) -> Markup:
-    """What was asked (a line) against what was realised (a bar from low to high with a dot): for one table cell.
-
-    Drawn by the style sheet from four numbers, since a table may have a thousand of them.
-    """
-    most = max(asked, high, middle) * 1.12 or 1.0
-    x = linear(0.0, most, 1.0, 83.0)
-    places = {"a": x(asked), "l": x(low), "m": x(middle), "h": max(x(high), x(low) + 1.5)}
-    style = ";".join(f"--{name}:{coordinate(place)}" for name, place in places.items())
-    return element("i", "", class_="glyph", style=style, aria_hidden="true")
-
-
 def polyline(points: Iterable[Point | None]) -> str:
     """Path data through the points; None lifts the pen, a point alone between two gaps becomes a dot."""
     parts: list[str] = []

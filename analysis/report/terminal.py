@@ -140,8 +140,7 @@ def accuracy_line(summary: Mapping[str, Any]) -> Text:
     links = [headline.verdict_of(link.get("verdict")) for link in words.objects(summary.get("links"))]
     if not links:
         return Text("network accuracy: not measured", "yellow")
-    conserved = [row.verdict for row in report_rows.conservation(summary)]
-    frames = f"frames: {report_rows.told(conserved, 'port direction', 'add up')}"
+    frames = f"frames: {report_rows.told(report_rows.conserved(summary), 'port direction', 'add up')}"
     if is_unnumbered(summary):
         return Text.assemble(("network accuracy: not measured", "yellow"), f" ({UNNUMBERED}); {frames}")
     intervals = report_rows.told(links, "interval", "as asked")

@@ -145,14 +145,14 @@ def latency_series(table: pd.DataFrame) -> Series:
     is_counted = np.isfinite(table["t_s"]) & (table["count"] > 0)
     # A bin that counts nothing has its place on the axis, and no value.
     rows = table.assign(**{name: table[name].where(is_counted) for name in names}) if is_counted.any() else table[:0]
-    return series_of(rows, names, {"p50_ms": np.nanmedian, "count": np.nansum})
+    return series_of(rows, names, {"p50_ms": "median", "count": lambda values: values.sum(min_count=1)})
 
 
 def traffic_series(table: pd.DataFrame) -> Series:
     """Datagrams per second of each class."""
     wide = table.pivot_table(index="t_s", columns="class", values="datagrams", aggfunc="last")
     wide = wide.reindex(columns=CLASSES).fillna(0.0).reset_index()
-    return _per_second(series_of(wide, CLASSES, dict.fromkeys(CLASSES, np.nanmean), gap=0.0))
+    return _per_second(series_of(wide, CLASSES, dict.fromkeys(CLASSES, "mean"), gap=0.0))
 
 
 def node_lines(table: pd.DataFrame) -> Series:
@@ -163,7 +163,7 @@ def node_lines(table: pd.DataFrame) -> Series:
     names = sorted(rows["node"].unique())[:COLOURS]
     wide = rows.pivot_table(index="t_s", columns="node", values="sent_bytes", aggfunc="sum")
     wide = wide.reindex(columns=names).fillna(0.0).reset_index()
-    return _per_second(series_of(wide, names, dict.fromkeys(names, np.nanmean)))
+    return _per_second(series_of(wide, names, dict.fromkeys(names, "mean"), gap=0.0))
 
 
 def _per_second(series: Series) -> Series:
@@ -172,14 +172,21 @@ def _per_second(series: Series) -> Series:
 
 
 def series_of(rows: pd.DataFrame, names: Sequence[str], merge: Mapping[str, Any], *, gap: float = math.nan) -> Series:
-    """Columns over the even grid on which their times `t_s` lie, thinned to MAX_POINTS. `merge`: makes one value of
-    those that are merged, where that is not the largest; `gap`: where there is no row.
+    """Columns over the even grid on which their times `t_s` lie, thinned to MAX_POINTS. `merge`: how pandas makes one
+    value of those that are merged, where that is not the largest; `gap`: where there is no row.
     """
     placed = rows[np.isfinite(rows["t_s"])]
     start, step, length = _grid(placed["t_s"])
     if length == 0:
         return Series(t_s=np.empty(0), step_s=step, lines={})
-    return _thinned(start, step, {name: _laid_out(placed, name, start, step, length, gap) for name in names}, merge)
+    places = np.rint((placed["t_s"].to_numpy() - start) / step).astype(int)
+    table = placed[list(names)].set_index(np.clip(places, 0, length - 1))
+    even = table[~table.index.duplicated(keep="last")].reindex(range(length), fill_value=gap)
+    merged = math.ceil(length / MAX_POINTS)
+    points = even.groupby(np.arange(length) // merged)
+    lines = {name: points[name].agg(merge.get(name, "max")).to_numpy(np.float64) for name in names}
+    t_s = (start + np.arange(len(points)) * step * merged).astype(np.float64)
+    return Series(t_s=t_s, step_s=step * merged, lines=lines, merged=merged)
 
 
 def _grid(t_s: pd.Series[float]) -> tuple[float, float, int]:
@@ -190,31 +197,6 @@ def _grid(t_s: pd.Series[float]) -> tuple[float, float, int]:
     step = float(np.median(np.diff(times))) if len(times) > 1 else 0.2
     step = max(step, float(times[-1] - times[0]) / 1e6, 1e-3)
     return float(times[0]), step, round(float(times[-1] - times[0]) / step) + 1
-
-
-def _laid_out(rows: pd.DataFrame, column: str, start: float, step: float, length: int, gap: float) -> Floats:
-    """The column on the grid."""
-    laid = np.full(length, gap)
-    places = np.rint((rows["t_s"].to_numpy() - start) / step).astype(int)
-    laid[np.clip(places, 0, length - 1)] = rows[column].to_numpy()
-    return laid
-
-
-def _thinned(start: float, step: float, lines: Mapping[str, Floats], merge: Mapping[str, Any]) -> Series:
-    """At most MAX_POINTS points; lines without a rule of their own keep the largest of what is merged."""
-    length = len(next(iter(lines.values())))
-    merged = math.ceil(length / MAX_POINTS)
-    points = math.ceil(length / merged)
-    thin: dict[str, Floats] = {}
-    for name, values in lines.items():
-        padded = np.full(points * merged, np.nan)
-        padded[:length] = values
-        rows = padded.reshape(points, merged)
-        some = ~np.isnan(rows).all(axis=1)
-        thin[name] = np.full(points, np.nan)
-        thin[name][some] = merge.get(name, np.nanmax)(rows[some], axis=1)
-    t_s: Floats = (start + np.arange(points) * step * merged).astype(np.float64)
-    return Series(t_s=t_s, step_s=step * merged, lines=thin, merged=merged)
 
 
 def _number(value: object) -> str:

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from analysis.capture.decode import CLASSES
 from analysis.checks.properties import FIRST_INCARNATION, Incarnation
-from analysis.inputs import MAX_FILE_BYTES
+from analysis.files import read_json
 from analysis.report import formatting as words
 from analysis.spacetime.compose import compose
-from analysis.spacetime.model import CLASSES, Arrow, Diagram, Mark, Window
+from analysis.spacetime.model import Arrow, Diagram, Mark, Window
 from analysis.spacetime.read import Reader
 from analysis.spacetime.svg import standalone
 from analysis.spacetime.text import draw
@@ -127,10 +128,8 @@ def _summary(directory: Path) -> dict[str, Any]:
     """Empty when the run was not judged, or what it holds is no summary: then no violation is known."""
     path = directory / "summary.json"
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            return {}
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        value = read_json(path)
+    except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
 

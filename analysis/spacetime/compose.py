@@ -372,7 +372,7 @@ class _Composer:
         """Label and predicate of a record."""
         message = message_name(step.message, self._names)
         if what is What.SUBMIT:
-            return message, f"is asked to send {message}, {words.size(step.value)}"
+            return message, f"is asked to send {message}, {words.size(step.size_bytes)}"
         if what is What.DELIVER:
             again = " again" if (step.recorder, step.record) in self._again else ""
             undone = ", and takes it back later" if (step.recorder, step.record) in self._undone else ""

@@ -42,8 +42,6 @@ from collector.records import (
 MAX_DEPTH: Final = 8
 """Messages inside one another that are looked at; no stack of ours is deeper."""
 
-CLASSES: Final = ("application", "control", "dummy", "retransmission")
-
 
 class Window(NamedTuple):
     """A stretch of a run, both ends included."""
@@ -65,6 +63,7 @@ class Step(NamedTuple):
     number: int
     at_ns: int
     value: int
+    size_bytes: int = 0
 
     @property
     def message(self) -> MessageId:
@@ -331,10 +330,20 @@ def steps_of(member: int, start: int, records: Iterable[Sequence[int]], first: i
     """The steps of one incarnation from tuples in the order of `node.trace.RECORD`'s fields."""
     incarnation = Incarnation(member, start)
     return [
-        Step(incarnation, number, event, detail, origin, its_incarnation, extra, message, at_ns, value)
-        for number, (event, detail, origin, its_incarnation, extra, message, at_ns, _, value) in enumerate(
-            records, start=first
-        )
+        Step(incarnation, number, event, detail, origin, its_incarnation, extra, message, at_ns, value, size_bytes)
+        for number, (
+            event,
+            detail,
+            origin,
+            its_incarnation,
+            extra,
+            message,
+            at_ns,
+            _,
+            value,
+            size_bytes,
+            _,
+        ) in enumerate(records, start=first)
     ]
 
 

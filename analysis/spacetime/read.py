@@ -11,7 +11,6 @@ is the one that the tables were made from) these few frames are looked up in it.
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -25,6 +24,7 @@ from analysis.capture.decode import decode_frames, udp_checksum_is_good
 from analysis.checks.properties import Incarnation, MessageId
 from analysis.errors import AnalysisError
 from analysis.inputs import RunInputs, read_run
+from analysis.network.addresses import ip_number
 from analysis.network.asked import MARGIN_NS, Network
 from analysis.network.asked import Path as NetworkPath
 from analysis.spacetime.model import Header, Scene, Sighting, Step, Transmission, Window, read_datagram
@@ -46,7 +46,7 @@ _FRAME_COLUMNS = (
 )
 _STEP_COLUMNS = (
     *("member", "member_incarnation", "record", "event", "detail", "origin", "incarnation"),
-    *("extra", "number", "at_ns", "value"),
+    *("extra", "number", "at_ns", "value", "size_bytes"),
 )
 _INCARNATION_EVENTS = [int(Event.START), int(Event.STOP), int(Event.ENDED), int(Event.MINORITY)]
 
@@ -60,8 +60,8 @@ class Reader:
         self._frames = self._table("frames")
         self._trace = self._table("trace")
         topology = self.inputs.topology
-        self._members = {int(ipaddress.IPv4Address(node.ip)): node.index for node in topology.nodes()}
-        self._near_groups = {int(ipaddress.IPv4Address(part.multicast_group)) for part in topology.partitions}
+        self._members = {ip_number(node.ip): node.index for node in topology.nodes()}
+        self._near_groups = {ip_number(part.multicast_group) for part in topology.partitions}
         self._around_ns = min(longest_ns(self.inputs.network), LONGEST_AROUND_NS)
 
     @property

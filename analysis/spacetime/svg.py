@@ -73,7 +73,6 @@ MAX_BESIDE: Final = 6
 NAMED_AT: Final = 0.45
 """At this part of its way an arrow has its name, where it has one."""
 OTHER_SHAPE: Final = "M0-4l4 4-4 4-4-4z"
-_ABOVE = (What.SUBMIT, What.SEND)
 _BELOW = (What.DELIVER, What.ENTER)
 _STRIKES = (What.CRASH, What.RESTART, What.PAUSE, What.RESUME, What.ENDED)
 _PLAIN_ENDS = (What.ARRIVE, What.RECEIVE)

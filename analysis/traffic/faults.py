@@ -8,11 +8,10 @@ still. Only conversations that were alive are looked at: heard in several spans 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeGuard
 
-from analysis.network.asked import Network, Strike
+from analysis.network.asked import Network, Strike, acts_on
 from analysis.report.formatting import LASTING
 from analysis.traffic.flows import Conversation, Gap, Rows, longest_within, named, seconds, served
 
@@ -198,22 +197,12 @@ def _answers(found: Sequence[Conversation], side: frozenset[str], window: Window
 def _touches(strike: Strike, network: Network) -> Callable[[str, str], bool]:
     """Whether the fault acts on what lies between two nodes; names that are no nodes are never touched."""
     known = {str(node.name) for node in network.topology.nodes()}
-    groups_of: dict[str, set[int]] = defaultdict(set)
-    for place, group in enumerate(strike.groups):
-        for node in group:
-            groups_of[node].add(place)
-    pairs = {frozenset(pair) for pair in strike.pairs}
     targets = set(strike.targets) if strike.kind != "cut" else set()
-    links = set(strike.links) | {name for name in targets if "/" not in name}
+    acts = acts_on(strike, network)
 
     def touches(a: str, b: str) -> bool:
         if a not in known or b not in known:
             return bool(targets & {a, b})
-        if targets & {a, b} or frozenset((a, b)) in pairs:
-            return True
-        if a in groups_of and b in groups_of and groups_of[a].isdisjoint(groups_of[b]):
-            return True
-        route = network.route(a, b) if links else None
-        return route is not None and not links.isdisjoint(route.links)
+        return acts(a, b) or acts(b, a)
 
     return touches

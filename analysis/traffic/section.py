@@ -22,8 +22,8 @@ from pyspark.sql import Column, DataFrame, Observation, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
 
 from analysis.capture.source import CaptureState
-from analysis.errors import AnalysisError
 from analysis.inputs import RunInputs
+from analysis.network.addresses import ip_number, mac_number
 from analysis.traffic import faults as traffic_faults
 from analysis.traffic import flows as traffic_talk
 from analysis.traffic import source as traffic_source
@@ -121,18 +121,11 @@ class Measurement:
     def plan(self) -> Plan:
         return Plan(
             edges_ns=tuple(_clamped(edge + self.offset_ns) for edge in self.edges_ns),
-            ports=tuple((0, 0) if node is None else (_ip(node.ip), _mac(node.mac)) for node in self.owners),
+            ports=tuple((0, 0) if node is None else (ip_number(node.ip), mac_number(node.mac)) for node in self.owners),
         )
 
-    def here(self) -> Traffic:
-        """The capture is read in this process. Raises AnalysisError when it is too much for one, and nobody helps."""
-        return self.of(traffic_source.counted_here(str(self.inputs.capture_path), self.plan, self.max_rows))
-
     def of(self, counted: pa.Table) -> Traffic:
-        """`counted`: SPANS with one row for each key; all, or more than `max_rows`. Captures with TCP are read again.
-
-        Raises AnalysisError when Spark is needed and is not there.
-        """
+        """`counted`: SPANS with one row for each key, or more than `max_rows`. For TCP the capture is read again."""
         # Nearly every run has few conversations, and we hold them all. An enemy's are added up by Spark.
         told = self._few(counted.to_pylist()) if counted.num_rows <= self.max_rows else self._many(self._counted())
         tcp = self._tcp(told.found)
@@ -189,8 +182,7 @@ class Measurement:
 
     @property
     def spark(self) -> SparkSession:
-        if self._spark is None:
-            raise AnalysisError(f"{self.inputs.capture_path}: its traffic is too much for one process; it needs Spark")
+        assert self._spark is not None, "TCP and very many conversations are counted by Spark"
         return self._spark
 
     def _read(self, table: str) -> DataFrame:
@@ -429,16 +421,8 @@ def _names(inputs: RunInputs) -> dict[int, str]:
     """Of nodes, by their IPv4 and their MAC addresses."""
     names: dict[int, str] = {}
     for node in inputs.topology.nodes():
-        names[_ip(node.ip)] = names[_mac(node.mac) | MAC] = str(node.name)
+        names[ip_number(node.ip)] = names[mac_number(node.mac) | MAC] = str(node.name)
     return names
-
-
-def _ip(text: str) -> int:
-    return int(ipaddress.IPv4Address(text))
-
-
-def _mac(text: str) -> int:
-    return int(text.replace(":", ""), 16)
 
 
 def _width_ns(length_ns: int, ports: int) -> int:

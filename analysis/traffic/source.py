@@ -138,17 +138,6 @@ class TrafficReader(CaptureReader):
                 yield pa.RecordBatch.from_arrays([pa.array(columns[name]) for name in schema.names], schema=schema)
 
 
-def counted_here(path: str, plan: Plan, max_rows: int) -> pa.Table:
-    """What Sums gives of a whole capture, counted in this process."""
-    reader, sums = CaptureReader(path, SPANS, "spans", 1), Sums(plan, max_rows)
-    for part in reader.partitions():
-        assert isinstance(part, Pieces)
-        for piece in part.pieces:
-            for buffer, frames in checked_batches(piece):
-                sums.add(buffer, frames, decode_frames(buffer, frames, DECODED))
-    return sums.table()
-
-
 def added(rows: pa.Table) -> pa.Table:
     """SPANS with one row for each key."""
     sums = [(name, "sum") for name in ("frames", "wire_bytes")]

@@ -16,18 +16,19 @@ static int dial(int kind, const char *ip, int port) {
     return made;
 }
 
-/* One record to the trace port: pairs of value and size in bytes, all big-endian. */
-static void trace(int event, int detail, int origin, int incarnation, uint64_t number, uint64_t value) {
+/* One record to the trace port: pairs of value and size in bytes, all big-endian. The check sum is 0: a message is its
+   own name and nothing more. */
+static void trace(int event, int detail, int origin, int incarnation, uint64_t number, uint64_t value, int size) {
     static int port;
     static uint64_t sent;
     if (!sent) port = dial(SOCK_DGRAM, getenv("ORDERBED_TRACE_IP"), own("ORDERBED_TRACE_PORT"));
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     uint64_t now = t.tv_sec * 1000000000ull + t.tv_nsec, fields[][2] = {
-        {0x6f74, 2}, {1, 1}, {1, 1}, {own("ORDERBED_GROUP"), 4}, {own("ORDERBED_MEMBER"), 2},
+        {0x6f74, 2}, {2, 1}, {1, 1}, {own("ORDERBED_GROUP"), 4}, {own("ORDERBED_MEMBER"), 2},
         {own("ORDERBED_INCARNATION"), 2}, {++sent, 4}, {event, 1}, {detail, 1}, {origin, 2}, {incarnation, 2},
-        {0, 2}, {number, 8}, {now, 8}, {now, 8}, {value, 8}};
-    unsigned char bytes[56], *at = bytes;
+        {0, 2}, {number, 8}, {now, 8}, {now, 8}, {value, 8}, {size, 4}, {0, 4}};
+    unsigned char bytes[64], *at = bytes;
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         for (int left = fields[i][1]; left--;) *at++ = fields[i][0] >> 8 * left;
     send(port, bytes, sizeof bytes, 0);
@@ -39,7 +40,7 @@ static int origin, incarnation, number;
 
 static void deliver(void) {
     if (fscanf(orders, "%d %d %d", &origin, &incarnation, &number) != 3) exit(1);
-    trace(4, 1, origin, incarnation, number, ++delivered); /* DELIVER, agreed, at this position */
+    trace(4, 1, origin, incarnation, number, ++delivered, 8); /* DELIVER, agreed, at this position */
 }
 
 int main(int argc, char **argv) {
@@ -47,19 +48,19 @@ int main(int argc, char **argv) {
     uint64_t messages = atoi(argv[2]), members = atoi(argv[3]);
     int me = own("ORDERBED_MEMBER"), life = own("ORDERBED_INCARNATION");
     char cue[80];
-    trace(1, 0, me, life, 0, 0); /* START */
+    trace(1, 0, me, life, 0, 0, 0); /* START */
     int connection = dial(SOCK_STREAM, argv[1], 7000);
     orders = fdopen(connection, "r");
     setvbuf(stdout, NULL, _IOLBF, 0);
     puts("ready");
     if (!fgets(cue, sizeof cue, stdin)) return 1; /* "start" */
     for (int mine = 1; mine <= (int)messages; mine++) {
-        trace(2, 0, me, life, mine, 8); /* SUBMIT */
+        trace(2, 0, me, life, mine, 0, 8); /* SUBMIT */
         dprintf(connection, "%d %d %d\n", me, life, mine);
         do deliver(); while (origin != me || incarnation != life || number != mine);
     }
     while (delivered < messages * members) deliver();
-    trace(8, 1, me, life, 0, messages); /* STOP, everything done */
+    trace(8, 1, me, life, 0, messages, 0); /* STOP, everything done */
     puts("drained");
     while (fgets(cue, sizeof cue, stdin) && strcmp(cue, "stop\n")) continue;
     return 0;

@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypeVar
 
 LENGTH = struct.Struct("!I")
 _MAX_FRAME = 64 << 20
+"""Bytes, packed or not."""
 _MAX_DESCRIPTORS = 16
 LINE_PIECE = 1024
 """Bytes; beyond about 1,000 the tty hands its buffer over on its slow path (measured: 0.8 ms for 1,000, 12 ms for
@@ -43,8 +44,13 @@ def pack(values: dict[str, Any]) -> bytes:
 
 
 def unpack(body: bytes) -> dict[str, Any]:
-    """The values of a frame's body."""
-    values = json.loads(zlib.decompress(body))
+    """The values of a frame's body. Raises ValueError for what is none."""
+    inflator = zlib.decompressobj()
+    try:
+        plain = inflator.decompress(body, _MAX_FRAME)
+        values = json.loads(plain) if inflator.eof else None
+    except (zlib.error, RecursionError) as error:
+        raise ValueError(f"a frame that cannot be read: {error}") from None
     if not isinstance(values, dict):
         raise ValueError("a frame holds one JSON object")
     return values

@@ -1,7 +1,17 @@
 """A node's own sandbox: what a program finds around it that is not the machine's.
 
-The supervisor's child furnishes them between fork and exec: directories of its own in place of the machine's, a host
-name, what belongs to the kernel sealed, and an init that hands signals on and collects orphans, as a container has one.
+The supervisor's child makes it between fork and exec: a root of its own with the machine's programs to be read and
+nothing of it to be written, a user without rights, and an init that hands signals on and collects orphans, as a
+container has one.
+
+    /usr /bin /sbin /lib* /etc /opt …   the machine's, read only, without what set-user-id and file capabilities give
+    /sys /proc                          of its own namespaces, read only
+    /dev                                null, zero, full, random, urandom, tty and terminals of its own
+    /tmp /dev/shm                       its own, in memory
+    places                              its own directories, writable
+    readable                            what else of the machine it is to read
+    all else                            not there: homes, /run with the sockets of the machine, other nodes' directories
+
 Standard library only.
 """
 
@@ -9,56 +19,152 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import re
 import signal
 import socket
+import stat
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-CLONE_NEWUTS, CLONE_NEWIPC = 0x04000000, 0x08000000
-_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND = 1, 2, 4, 8, 32, 4096
-_KERNEL_FILE_SYSTEMS = frozenset({"sysfs", "cgroup", "cgroup2"})
-_KERNEL_PATHS = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs")
-_OWN_SETTINGS = "/proc/sys/net"
-"""Those of the node's own network namespace."""
+NODE_USER = 65534
+"""Number of the user and of the group that programs run as: nobody's, and no file's."""
 
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC = 1, 2, 4, 8, 32, 4096, 1 << 14
+_MNT_DETACH = 2
+_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
+_LOAD, _IF_EQUAL, _IF_AT_LEAST, _IF_ANY, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _REFUSE = 0x7FFF0000, 0x00050000
+_CLONE_NEWUSER, _CLONE3 = 0x10000000, 435
+_CALLS = {
+    "x86_64": (0xC000003E, 56, 272, 248, 249, 250, 298, 321, 323),
+    "aarch64": (0xC00000B7, 220, 97, 217, 218, 219, 241, 280, 282),
+    "riscv64": (0xC00000F3, 220, 97, 217, 218, 219, 241, 280, 282),
+}
+"""Machine as the kernel's audit names it; numbers of clone, unshare, and of what is refused: add_key, request_key,
+keyctl, perf_event_open, bpf, userfaultfd."""
+_PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 24, 38, 47, 4
+
+_SYSTEM = ("bin", "etc", "gnu", "lib", "lib32", "lib64", "libx32", "nix", "opt", "sbin", "usr")
+"""Of the machine's root, what every program may need."""
+_DEVICES = ("full", "null", "random", "tty", "urandom", "zero")
+_LINKS = {
+    "/dev/fd": "/proc/self/fd",
+    "/dev/ptmx": "pts/ptmx",
+    "/dev/stderr": "/proc/self/fd/2",
+    "/dev/stdin": "/proc/self/fd/0",
+    "/dev/stdout": "/proc/self/fd/1",
+    "/var/run": "../run",
+}
+_TMP_BYTES = 16 << 20
+"""As much as in a container (netem.runtimes.docker)."""
+_KERNEL_PATHS = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs")
 _HOSTS = "/etc/hosts"
+_PLACE = "a directory of its own at"
+_CONTROL_GROUPS = "/sys/fs/cgroup"
+_BUILD = "/tmp"  # noqa: S108  # where the new root is put together: a place that every machine has
+_OWN_NETWORK = {
+    "/proc/sys/net/ipv4/ping_group_range": f"0 {2**31 - 1}",
+    "/proc/sys/net/ipv4/ip_unprivileged_port_start": "0",
+}
+"""What programs do in their own network without rights, as in a container: `ping`, and listen at any port."""
 
 _SIGNAL_EXIT_BASE = 128
 
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def furnish(request: Mapping[str, Any]) -> None:
-    """Give the calling process, already in a mount namespace of its own, what `request` asks for. Raises OSError.
+def confine(request: Mapping[str, Any]) -> None:
+    """Give the calling process, alone in its PID namespace, a root of its own. Raises OSError.
 
     `groups`: files `cgroup.procs` of control groups to enter.
-    `private`: pairs (directory of the node, directory on the host that stands there; None: an empty one in memory).
-    `hosts`: a file that is read in place of /etc/hosts; empty: none. Where the host has no such file, there is no place
-    for one.
-    A private directory may hide the working directory: that is put back in its place.
+    `places`: pairs (directory of the node, directory of the machine that stands there, writable).
+    `readable`: files and directories of the machine that are seen at their own paths.
+    `hosts`: a file that is read in place of /etc/hosts; empty: the machine's. Where the machine has no such file, there
+    is no place for one.
+    `hostname`: empty: the machine's.
     """
     for procs in request["groups"]:
         Path(procs).write_text("0", encoding="ascii")  # ourselves
-    directory = os.open(request["directory"], os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    sources = [None if source is None else _opened(source) for _target, source in request["private"]]
+    for path, value in _OWN_NETWORK.items():
+        with contextlib.suppress(FileNotFoundError):  # a kernel without it asks for rights
+            Path(path).write_text(value, encoding="ascii")
+    os.umask(0o022)
+    _check(libc.unshare(CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC), "namespaces of its own")
+    shown = {path: (_opened(path), _MS_RDONLY) for path in request["readable"]}
+    shown |= {place: (_opened(source), 0) for place, source in request["places"]}
     if request["hosts"] and Path(_HOSTS).exists():
-        _mount(request["hosts"], _HOSTS, None, _MS_BIND)
-        _make_read_only(_HOSTS)
-    for (target, _source), descriptor in zip(request["private"], sources, strict=True):
-        if descriptor is None:
-            _mount("tmpfs", target, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=1777")
-        else:
-            _mount(f"/proc/self/fd/{descriptor}", target, None, _MS_BIND)
-    if not _is_there(request["directory"], directory):
-        Path(request["directory"]).mkdir(parents=True, exist_ok=True)
-        _mount(f"/proc/self/fd/{directory}", request["directory"], None, _MS_BIND)
-    _seal()
+        shown[_HOSTS] = _opened(request["hosts"]), _MS_RDONLY
+    _mount("tmpfs", _BUILD, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=0755,size=1m")
+    _take_in_the_system()
+    _make_devices()
+    _make_temporary("/tmp", f"mode=1777,size={_TMP_BYTES}")  # noqa: S108
+    _swap_roots(shown)
     if request["hostname"]:
-        _check(libc.unshare(CLONE_NEWUTS | CLONE_NEWIPC), "a host name of its own")
         socket.sethostname(request["hostname"])
+
+
+def give_up_rights() -> None:
+    """Become a user without rights, with no capability now and none to be had by any exec. Raises OSError."""
+    for descriptor in (0, 1, 2):  # a program may open /dev/stdout: the file behind it is to be its own
+        if stat.S_IFMT(os.fstat(descriptor).st_mode) in (stat.S_IFIFO, stat.S_IFREG):
+            os.fchown(descriptor, NODE_USER, NODE_USER)
+    last = int(Path("/proc/sys/kernel/cap_last_cap").read_text(encoding="ascii"))
+    for capability in range(last + 1):
+        _check(libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0), "capbset")
+    _check(libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "ambient")
+    os.setgroups([])
+    os.setresgid(NODE_USER, NODE_USER, NODE_USER)
+    os.setresuid(NODE_USER, NODE_USER, NODE_USER)  # takes the capabilities along
+    _check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    _forbid_calls()
+
+
+def _forbid_calls() -> None:
+    """Refuse the doors through which a user without rights gets at much of the kernel: user namespaces, in which it is
+    root, and calls that no program of a node needs. On a machine whose calls are not known here, none is refused.
+    """
+    machine = os.uname().machine
+    if machine not in _CALLS:
+        return
+    architecture, clone, unshare, *refused = _CALLS[machine]
+    end = len(refused) + 12
+    """Where the refusal stands; a jump counts from the check after it."""
+    checks = [
+        (_LOAD, 0, 0, 4),
+        (_IF_EQUAL, 1, 0, architecture),
+        (_RETURN, 0, 0, _REFUSE | errno.EPERM),  # another machine's calls, by other numbers
+        (_LOAD, 0, 0, 0),
+        (_IF_AT_LEAST, end - 5, 0, 0x40000000),
+        (_IF_EQUAL, end - 5, 0, _CLONE3),
+        *((_IF_EQUAL, end - position, 0, number) for position, number in enumerate(refused, start=7)),
+        (_IF_EQUAL, 2, 0, clone),
+        (_IF_EQUAL, 1, 0, unshare),
+        (_RETURN, 0, 0, _ALLOW),
+        (_LOAD, 0, 0, 16),
+        (_IF_ANY, 1, 0, _CLONE_NEWUSER),
+        (_RETURN, 0, 0, _ALLOW),
+        (_RETURN, 0, 0, _REFUSE | errno.EPERM),
+        (_RETURN, 0, 0, _REFUSE | errno.ENOSYS),  # its flags lie in memory, where no filter looks; libraries use clone
+    ]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *check) for check in checks))
+    program = ctypes.create_string_buffer(struct.pack("@HP", len(checks), ctypes.addressof(code)))
+    _check(libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, program, 0, 0), "a filter of system calls")
+
+
+def look_from(hosts: str) -> None:
+    """Give the calling process, in the PID namespace of a node, the machine's files with the node's /proc and names.
+    Raises OSError.
+    """
+    _check(libc.unshare(CLONE_NEWNS), "a mount namespace of its own")
+    _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    if hosts and Path(_HOSTS).exists():
+        _mount(hosts, _HOSTS, None, _MS_BIND)
+        _remount(_HOSTS, _MS_RDONLY | _MS_NOSUID | _MS_NODEV)
 
 
 def become_init(report: int) -> None:
@@ -103,44 +209,95 @@ def _ended(program: int) -> int | None:
             found = code if code >= 0 else _SIGNAL_EXIT_BASE - code
 
 
-def _seal() -> None:
-    """What is the machine's kernel's can be read and not written: the user is root, and its files are root's.
-
-    A program without capabilities left its control groups, lifted their limits and made groups below that nobody
-    removed; /proc/sys has settings through which the kernel starts programs outside. Raises OSError.
-    """
-    own = _opened(_OWN_SETTINGS)
-    for place in _kernel_mounts():
-        _make_read_only(place)
+def _take_in_the_system() -> None:
+    """Read only from here on: what a program asks for at a place in there that is not there is not made."""
+    for name in _SYSTEM:
+        source, target = Path("/", name), Path(_BUILD, name)
+        if source.is_symlink():
+            target.symlink_to(source.readlink())
+        elif source.is_dir():
+            target.mkdir()
+            _mount(str(source), str(target), None, _MS_BIND | _MS_REC)
+    for name in ("proc", "run", "sys", "var"):
+        Path(_BUILD, name).mkdir()
+    for kind in ("proc", "sysfs"):
+        _mount(kind, f"{_BUILD}/{kind.removesuffix('fs')}", kind, _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    if Path(_CONTROL_GROUPS).is_dir():
+        _mount(_CONTROL_GROUPS, _BUILD + _CONTROL_GROUPS, None, _MS_BIND | _MS_REC)
     for path in _KERNEL_PATHS:
         if Path(path).exists():
-            _mount(path, path, None, _MS_BIND)
-            _make_read_only(path)
-    _mount(f"/proc/self/fd/{own}", _OWN_SETTINGS, None, _MS_BIND)
+            _mount(_BUILD + path, _BUILD + path, None, _MS_BIND)
+    for place in _mounts_below(_BUILD):
+        if place != f"{_BUILD}/proc":
+            _forbid_writing(place)
 
 
-def _kernel_mounts() -> list[str]:
-    """Where the kernel's own file systems can be seen; one that lies under another mount cannot."""
+def _forbid_writing(place: str) -> None:
+    """Of what is mounted at a place; what lies under another mount there cannot be reached, by anybody."""
+    try:
+        noexec = _MS_NOEXEC if os.statvfs(place).f_flag & os.ST_NOEXEC else 0
+        _remount(place, _MS_RDONLY | _MS_NOSUID | _MS_NODEV | noexec)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOENT):
+            raise
+
+
+def _mounts_below(root: str) -> list[str]:
     lines = os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines()
-    found = {_plain_path(line.split(" ")[4]) for line in lines if _kind_of(line) in _KERNEL_FILE_SYSTEMS}
-    return sorted(place for place in found if os.path.ismount(place))
+    places = {_plain_path(line.split(" ")[4]) for line in lines}
+    return sorted(place for place in places if place.startswith(f"{root}/"))
 
 
-def _kind_of(line: str) -> str:
-    return line.partition(" - ")[2].split(" ")[0]
+def _make_devices() -> None:
+    _make_temporary("/dev", "mode=0755,size=64k")
+    for name in _DEVICES:
+        Path(f"{_BUILD}/dev/{name}").touch()
+        _mount(f"/dev/{name}", f"{_BUILD}/dev/{name}", None, _MS_BIND)
+    _make_temporary("/dev/shm", "mode=1777")  # noqa: S108
+    Path(f"{_BUILD}/dev/pts").mkdir()
+    options = "newinstance,ptmxmode=0666,mode=0620"
+    _mount("devpts", f"{_BUILD}/dev/pts", "devpts", _MS_NOSUID | _MS_NOEXEC, options)
+    for path, target in _LINKS.items():
+        Path(_BUILD + path).symlink_to(target)
 
 
-def _plain_path(escaped: str) -> str:
-    """A path as mountinfo writes it: blanks and the like in octal."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), escaped)
+def _make_temporary(place: str, options: str) -> None:
+    Path(_BUILD + place).mkdir()
+    _mount("tmpfs", _BUILD + place, "tmpfs", _MS_NOSUID | _MS_NODEV, options)
 
 
-def _make_read_only(place: str) -> None:
-    _mount("none", place, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+def _swap_roots(shown: Mapping[str, tuple[int, int]]) -> None:
+    """Make what was put together the root, `shown` (place: descriptor, flags of its mount) in it, and lose the
+    machine's. Places are made with the new root in force: a symbolic link in it leads nowhere else.
+    """
+    machine = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    os.chdir(_BUILD)
+    _check(libc.pivot_root(b".", b"."), "a root of its own")  # the machine's lies on top of it now
+    for place, (descriptor, flags) in sorted(shown.items()):
+        _show(place, descriptor, flags)
+    os.fchdir(machine)
+    _check(libc.umount2(b".", _MNT_DETACH), "leaving the machine's root")
+    os.chdir("/")
+    for place in ("/dev", "/"):
+        _remount(place, _MS_RDONLY | _MS_NOSUID | _MS_NODEV)
 
 
-def _opened(source: str) -> int:
-    return os.open(source, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+def _show(place: str, descriptor: int, flags: int) -> None:
+    if place != os.path.normpath(place):
+        raise OSError(errno.EINVAL, f"{place} is no plain path")
+    target = Path(place)
+    if flags and _is_there(place, descriptor):
+        return
+    try:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            target.mkdir(parents=True, exist_ok=True)
+        elif not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.touch()
+    except OSError as error:
+        raise OSError(error.errno, f"{_PLACE} {place}: {error.strerror}") from error
+    _mount(f"/proc/self/fd/{descriptor}", place, None, _MS_BIND)
+    _remount(place, flags | _MS_NOSUID | _MS_NODEV)
 
 
 def _is_there(path: str, descriptor: int) -> bool:
@@ -150,9 +307,22 @@ def _is_there(path: str, descriptor: int) -> bool:
         return False
 
 
+def _plain_path(escaped: str) -> str:
+    """A path as mountinfo writes it: blanks and the like in octal."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), escaped)
+
+
+def _opened(source: str) -> int:
+    return os.open(source, os.O_PATH | os.O_CLOEXEC)
+
+
+def _remount(place: str, flags: int) -> None:
+    _mount("none", place, None, _MS_REMOUNT | _MS_BIND | flags)
+
+
 def _mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
     words = [text.encode() if text is not None else None for text in (source, target, kind, data)]
-    _check(libc.mount(words[0], words[1], words[2], flags, words[3]), f"a directory of its own at {target}")
+    _check(libc.mount(words[0], words[1], words[2], flags, words[3]), f"{_PLACE} {target}")
 
 
 def _check(result: int, what: str) -> None:

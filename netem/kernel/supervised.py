@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +32,30 @@ _NOT_THERE = (errno.ENOENT, errno.ENOTDIR)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
-    """What an isolated process finds around it (netem.kernel.sandbox): an init that passes signals on and collects
-    orphans, a host name, and at each place in `private` a directory of the host's, or with None an empty one in memory.
-    """
+    """What an isolated process finds around it, as a user without rights (netem.kernel.sandbox)."""
 
-    hostname: str
-    private: Sequence[tuple[str, Path | None]] = ()
+    hostname: str = ""
+    """Empty: the machine's."""
+    places: Mapping[str, Path] = field(default_factory=dict)
+    """Its own directories: absolute place -> directory of the machine that stands there, writable."""
+    readable: Sequence[Path] = ()
+    """Absolute paths of the machine that it may read beside the system's."""
     hosts: Path | None = None
-    """A file that it reads as /etc/hosts; None: the host's own."""
+    """A file that it reads as /etc/hosts; None: the machine's own."""
     groups: Sequence[Path] = ()
     """Files `cgroup.procs` of the control groups that it is in from its first instruction."""
+    has_init: bool = False
+    """Whether an init stands in front of it, that passes signals on and collects orphans; else it is process 1."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "hostname": self.hostname,
+            "places": [[place, str(source)] for place, source in self.places.items()],
+            "readable": [str(path) for path in self.readable],
+            "hosts": str(self.hosts or ""),
+            "groups": [str(path) for path in self.groups],
+            "has_init": self.has_init,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +70,7 @@ class ExecRequest:
     is_terminal: bool
     """Whether descriptor 0 is a terminal that becomes its own."""
     directory: Path
-    """Where it starts, if the node has that directory."""
+    """Where it starts, if there is that directory."""
 
 
 class SupervisorLink:
@@ -121,29 +135,26 @@ class SupervisorLink:
         descriptors: Sequence[int],
         *,
         namespace: str = FABRIC,
-        isolated: bool = False,
         urgent: bool = False,
         directory: Path | None = None,
         sandbox: Sandbox | None = None,
         inside: Process | None = None,
+        hosts: Path | None = None,
         is_terminal: bool = False,
         step: str = _STARTING,
     ) -> Process:
         """Start a program in a namespace that the supervisor holds; `descriptors` become its 0, 1, 2, …
 
-        `urgent`: scheduled before ordinary processes. `isolated`: in a PID and mount namespace of its own, without
-        capabilities; `sandbox`: what an isolated process finds in it. `inside`: in the PID and mount namespaces of
-        that process, with all privileges. `is_terminal`: descriptor 0 becomes its controlling terminal. Raises
-        CannotStartError for a program that cannot be executed, FabricError for all else.
+        `urgent`: scheduled before ordinary processes. `sandbox`: in a PID and mount namespace of its own, without
+        rights. `inside`: in the PID namespace of that process, with the machine's files, all privileges, and `hosts` as
+        /etc/hosts. `is_terminal`: descriptor 0 becomes its controlling terminal. Raises CannotStartError for a program
+        that cannot be executed, FabricError for all else.
         """
         reply, received = self.ask(
             "spawn", descriptors, step=step, argv=list(argv), environment=dict(environment),
-            namespace=namespace, isolated=isolated, urgent=urgent, directory=str(directory or Path.cwd()),
-            inside=inside.pid_in_guest if inside else 0, terminal=is_terminal,
-            supervised=sandbox is not None, hostname=sandbox.hostname if sandbox else "",
-            private=[[place, source and str(source)] for place, source in sandbox.private] if sandbox else [],
-            hosts=str(sandbox.hosts) if sandbox and sandbox.hosts else "",
-            groups=[str(path) for path in sandbox.groups] if sandbox else [],
+            namespace=namespace, urgent=urgent, directory=str(directory or Path.cwd()),
+            sandbox=None if sandbox is None else sandbox.as_json(),
+            inside=inside.pid_in_guest if inside else 0, hosts=str(hosts or ""), terminal=is_terminal,
         )  # fmt: skip
         return Process(self, reply["pid"], received[0], argv[0])
 

@@ -32,13 +32,11 @@ from typing import NoReturn
 
 from netem.kernel.agent import CLONE_NEWNET, NetlinkAgent, Reply, Request
 from netem.kernel.framing import ChannelClosedError, receive_frame, send_frame
-from netem.kernel.sandbox import become_init, furnish
+from netem.kernel.sandbox import become_init, confine, give_up_rights, look_from
 
 _CLONE_NEWNS, _CLONE_NEWPID, _CLONE_NEWIPC, _CLONE_NEWUTS = 0x00020000, 0x20000000, 0x08000000, 0x04000000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 1 << 14, 1 << 18
-_PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 24, 38
-_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
-_CAPABILITY_VERSION_3 = 0x20080522
+_PR_SET_PDEATHSIG = 1
 _FREEZE_TIMEOUT_S = 5.0
 _FREEZE_GRAIN_S = 0.0005
 _EXEC_FAILED, _KILLED = 127, 128
@@ -179,7 +177,7 @@ class Supervisor:
             raise OSError(errno.ENOENT, f"no namespace named {request['namespace']!r} is held here")
         host = self._host_of(request)
         outcome, report = os.pipe2(os.O_CLOEXEC)
-        isolated = bool(request["isolated"])
+        isolated = request["sandbox"] is not None
         if isolated:
             _check(libc.unshare(_CLONE_NEWPID), "unshare")  # of our next child, not of ourselves
         elif host is not None:
@@ -209,7 +207,7 @@ class Supervisor:
             return None
         if self._exit_codes.get(pid, 0) is not None:
             raise OSError(errno.ESRCH, f"no child {pid} runs here")
-        return {name: os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ("pid", "mnt", "uts")}
+        return {name: os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ("pid", "uts", "ipc")}
 
     def _namespace_exists(self, name: str) -> bool:
         try:
@@ -222,7 +220,7 @@ class Supervisor:
         self, request: Request, descriptors: Sequence[int], report: int, host: Mapping[str, int] | None
     ) -> NoReturn:
         """In the child: turn into the program, or report why not."""
-        step = "prepare"
+        step, sandbox = "prepare", request["sandbox"]
         try:
             os.setsid()
             signal.set_wakeup_fd(-1)
@@ -233,27 +231,24 @@ class Supervisor:
             if host is not None:
                 step = "join the node for"
                 _check(libc.setns(host["uts"], _CLONE_NEWUTS), "setns")
-                _check(libc.setns(host["mnt"], _CLONE_NEWNS), "setns")
-            if request["isolated"]:
-                step = "mount /proc for"
-                _check(libc.unshare(_CLONE_NEWNS), "unshare")
-                _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
-            if request["supervised"]:
+                _check(libc.setns(host["ipc"], _CLONE_NEWIPC), "setns")
+                look_from(request["hosts"])
+            if sandbox is not None:
                 step = "make room for"
-                furnish(request)
+                confine(sandbox)
             step = "pass descriptors to"
             _arrange(descriptors, report)
             if request["terminal"]:
                 step = "give a terminal to"
                 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-            step = "enter the directory of"
-            os.chdir(request["directory"])
             if request["urgent"]:
                 _hurry()
-            if request["isolated"]:
-                step = "drop the capabilities of"
-                _drop_capabilities()
-            if request["supervised"]:
+            if sandbox is not None:
+                step = "take the rights from"
+                give_up_rights()
+            step = "enter the directory of"
+            os.chdir(request["directory"])
+            if sandbox is not None and sandbox["has_init"]:
                 step = "give an init to"
                 become_init(report)
             step = "start"
@@ -356,17 +351,6 @@ def _arrange(descriptors: Sequence[int], report: int) -> None:
     assert report >= floor, "the supervisor's own descriptors come first"
     os.closerange(len(descriptors), report)
     os.closerange(report + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-
-
-def _drop_capabilities() -> None:
-    """No capability now, and none to be had by any exec."""
-    last = int(Path("/proc/sys/kernel/cap_last_cap").read_text(encoding="ascii"))
-    for capability in range(last + 1):
-        _check(libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0), "capbset")
-    _check(libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "ambient")
-    _check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
-    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
-    _check(libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
 
 
 def _hurry() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from netem.errors import FabricError
 from netem.runtimes.cgroups import Limits
 from topologies.model import Node
 
@@ -32,17 +34,45 @@ class Program:
     work: Path | None = None
     """The node's own directory on the host, at the same path in the node: its working directory, writable.
 
-    With it the node has, too, an init that passes signals on and collects orphans, its name as host name, and an empty
-    /dev/shm; without it the program is our own, and process 1.
+    With it the node has, too, an init that passes signals on and collects orphans, and its name as host name; without
+    it the program is our own, and process 1.
     """
     private: Mapping[str, Path] = field(default_factory=dict)
     """Absolute directory in the node -> directory on the host that stands there, writable; needs `work`."""
+    readable: Sequence[Path] = ()
+    """Netns: absolute paths of the machine that the node reads beside the system's. A container has its image."""
     hosts: Path | None = None
-    """A file on the host that the node reads as its /etc/hosts; in netns it needs `work`."""
+    """A file on the host that the node reads as its /etc/hosts."""
     image: str | None = None
     """Docker: the image to run in; None: ours."""
     limits: Limits | None = None
     """What the node may use; None: what the runtime gives to our own programs."""
+
+
+def hand_over(program: Program, user: int) -> None:
+    """Make the node's own directories the property of the user that it runs as. One that is that already holds only
+    what is the node's own, whatever an earlier incarnation has made of it.
+    """
+    if program.work is None:
+        return
+    for source in (program.work, *program.private.values()):
+        if source.stat().st_uid != user:
+            for path in (*source.rglob("*"), source):
+                os.chown(path, user, user, follow_symlinks=False)
+
+
+def node_code() -> Path:
+    """Our `node` package; found at run time, beside this one.
+
+    Raises FabricError when the user that nodes run as could not read it (a clone under umask 077).
+    """
+    code = Path(__file__).resolve().parents[2] / "node"
+    for path in (code, *code.rglob("*")):
+        with suppress(FileNotFoundError):
+            needed = 0o005 if path.is_dir() else 0o004
+            if path.stat().st_mode & needed != needed:
+                raise FabricError(f"nodes, which are not root, cannot read {path}: run `chmod -R a+rX {code}`")
+    return code
 
 
 class Command(Protocol):
@@ -68,8 +98,8 @@ class NodeHandle(Protocol):
     """One incarnation of one node."""
 
     def enter(self, request: ExecRequest) -> Command:
-        """Run a command in the network, PID and mount namespaces of the node, with the operator's rights and not those
-        of the node's program. Any thread may ask.
+        """Run a command in the network and PID namespaces of the node, with the operator's rights and not those of the
+        node's program. Any thread may ask. In a container it sees the container's files, in netns the machine's.
 
         A node that has ended has its network left at most. Raises FabricError, also when there is no such program.
         """

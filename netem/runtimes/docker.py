@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,8 +28,9 @@ from docker.errors import DockerException
 from docker.types import LogConfig
 
 from netem.errors import FabricError
+from netem.kernel.sandbox import NODE_USER
 from netem.owner import Owner
-from netem.runtimes.base import Program
+from netem.runtimes.base import Program, hand_over, node_code
 from netem.runtimes.cgroups import Limits, cpu_quota_us
 from netem.runtimes.container import ContainerHandle, Witness
 from netem.runtimes.daemon import (
@@ -46,7 +47,6 @@ from netem.runtimes.daemon import (
 from netem.runtimes.image import ensure_image, provide_image
 from topologies.model import Node
 
-NODE_USER = "65534:65534"
 WITHIN_REACH = ["NET_RAW"]
 """Nobody in a container has it or may gain it, but where it is out of reach the kernel refuses to start `ping`, whose
 file asks for it."""
@@ -108,7 +108,7 @@ class DockerRuntime:
             self._client = undo.enter_context(closing(connect()))
             require_rights(self._client)
             remove_abandoned(self._client)
-            self._code = _node_code()
+            self._code = node_code()
             self.image = ensure_image(self._client, on_progress) if image is None else self._named(image, on_progress)
             self._witness = undo.enter_context(closing(Witness(run_id)))
             self._guard = Guard(run_id)
@@ -223,7 +223,7 @@ class DockerRuntime:
             working_dir=None if program.work is None else str(program.work),
             name=f"orderbed-{_plain(self._run_id)}-{_plain(node.name)}-{time.monotonic_ns():x}",
             hostname=_plain(node.name)[:63],
-            user=NODE_USER,
+            user=f"{NODE_USER}:{NODE_USER}",
             stdin_open=True,
             environment={"PYTHONPATH": CODE_PATH, "PYTHONUNBUFFERED": "1", **_home(program), **program.environment},
             labels={LABEL: "1", RUN_LABEL: self._run_id, OWNER_LABEL: str(Owner.this_process())},
@@ -254,11 +254,8 @@ def _own_places(program: Program) -> dict[str, dict[str, str]]:
     """The node's directories on the host as Docker mounts them, made writable for the user inside."""
     if program.work is None:
         return {}
+    hand_over(program, NODE_USER)
     places = {str(program.work): program.work, **program.private}
-    user, group = map(int, NODE_USER.split(":"))
-    for source in places.values():
-        for path in (source, *source.rglob("*")):
-            os.chown(path, user, group, follow_symlinks=False)
     return {str(source): {"bind": place, "mode": "rw"} for place, source in places.items()}
 
 
@@ -280,20 +277,6 @@ def limits_of(program: Program) -> Limits:
 def _plain(text: str) -> str:
     """Only what a container's name and a host name may have."""
     return re.sub(r"[^a-zA-Z0-9-]+", "-", text)
-
-
-def _node_code() -> Path:
-    """Our `node` package; found at run time, beside this one.
-
-    Raises FabricError when the user inside a container could not read it (a clone under umask 077).
-    """
-    code = Path(__file__).resolve().parents[2] / "node"
-    for path in (code, *code.rglob("*")):
-        with suppress(FileNotFoundError):
-            needed = 0o005 if path.is_dir() else 0o004
-            if path.stat().st_mode & needed != needed:
-                raise FabricError(f"containers cannot read {path}: run `chmod -R a+rX {code}`")
-    return code
 
 
 END_BOUND_S = 5.0

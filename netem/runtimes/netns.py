@@ -1,7 +1,8 @@
 """Runtime `netns`: each node a process in network, PID and mount namespaces of its own, inside the network.
 
 The network holds the network namespace, so a node's wires outlive a crash and are there at once for its next
-incarnation. A node runs as the network's user id but without capabilities and with no way to gain any.
+incarnation. A node runs as a user without rights and with no way to gain any, and of the machine's files it sees the
+system's, read only (netem.kernel.sandbox).
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from types import TracebackType
 from typing import IO
 
 from netem.errors import FabricError
+from netem.kernel.sandbox import NODE_USER
 from netem.kernel.supervised import ExecRequest, Process, Sandbox
 from netem.network import EmulatedNetwork
-from netem.runtimes.base import FOREIGN_PATH, LineSplitter, Program
+from netem.runtimes.base import FOREIGN_PATH, LineSplitter, Program, hand_over, node_code
 from netem.runtimes.cgroups import ControlGroup, Limits, over_its_memory
 from topologies.model import Node, NodeName
 
@@ -30,6 +32,8 @@ _SIGNAL_EXIT_BASE = 128
 """An init ends with this plus the signal that ended its program."""
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
+_PYTHON = sorted({Path(sys.prefix), Path(sys.exec_prefix), Path(sys.base_prefix), Path(sys.base_exec_prefix)})
+"""Where the interpreter and its libraries are."""
 
 
 class NetnsRuntime:
@@ -47,6 +51,8 @@ class NetnsRuntime:
         self._network = network
         self._handles: list[NetnsNode] = []
         self._groups: dict[NodeName, ControlGroup] = {}
+        self._python = (*_PYTHON, node_code())
+        """What our own program is made of."""
 
     def __enter__(self) -> NetnsRuntime:
         return self
@@ -66,7 +72,8 @@ class NetnsRuntime:
             with log_path.open("ab") as log:
                 process = self._network.spawn(
                     _command(program), _environment(program), [input_read, output_write, log.fileno()],
-                    namespace=namespace, directory=program.work, sandbox=_sandbox(node, program, group),
+                    namespace=namespace, directory=program.work or Path("/"),
+                    sandbox=self._sandbox(node, program, group),
                 )  # fmt: skip
         except BaseException:
             os.close(input_write)
@@ -77,7 +84,7 @@ class NetnsRuntime:
             os.close(output_write)
         handle = NetnsNode(
             self._network, node, process, os.fdopen(input_write, "wb", 0), os.fdopen(output_read, "rb", 0), on_line,
-            has_init=program.work is not None, group=group, limits=program.limits,
+            hosts=program.hosts, has_init=program.work is not None, group=group, limits=program.limits,
         )  # fmt: skip
         self._handles.append(handle)
         return handle
@@ -92,6 +99,18 @@ class NetnsRuntime:
         for group in self._groups.values():
             group.remove()
         self._groups.clear()
+
+    def _sandbox(self, node: Node, program: Program, group: ControlGroup | None) -> Sandbox:
+        hand_over(program, NODE_USER)
+        work = {} if program.work is None else {str(program.work): program.work}
+        return Sandbox(
+            hostname="" if program.work is None else node.name.replace("/", "-"),
+            places={**program.private, **work},
+            readable=[*self._python, *program.readable],
+            hosts=program.hosts,
+            groups=[] if group is None else group.doors(),
+            has_init=program.work is not None,
+        )
 
     def _group(self, node: Node, program: Program) -> ControlGroup | None:
         """Of all incarnations of a node, with the limits of this one. Raises FabricError where there can be none."""
@@ -115,6 +134,7 @@ class NetnsNode:
         standard_output: IO[bytes],
         on_line: Callable[[str], None],
         *,
+        hosts: Path | None = None,
         has_init: bool = False,
         group: ControlGroup | None = None,
         limits: Limits | None = None,
@@ -122,6 +142,7 @@ class NetnsNode:
         self.name = node.name
         self._network = network
         self._node = node
+        self._hosts = hosts
         self._has_init = has_init
         self._group = group if limits is not None and limits.memory_bytes is not None else None
         self._limits = limits
@@ -138,7 +159,8 @@ class NetnsNode:
         """See `NodeHandle.enter`. Of a node that has ended, the network namespace is left: it is entered alone."""
         host = self._process if self._process.poll() is None else None
         environment = _operators_environment() | dict(request.environment)
-        return NetnsCommand(self._network.enter(self._node, host, replace(request, environment=environment)))
+        request = replace(request, environment=environment)
+        return NetnsCommand(self._network.enter(self._node, host, request, hosts=self._hosts))
 
     def send(self, line: str) -> None:
         """Write one line to its standard input. Raises FabricError when the node is gone."""
@@ -253,16 +275,3 @@ def _operators_environment() -> dict[str, str]:
     """What a command of the operator's has at least."""
     inherited = {name: os.environ[name] for name in ("HOME", "USER", "SHELL") if name in os.environ}
     return {"PATH": FOREIGN_PATH, "HOME": "/", "LANG": "C.UTF-8"} | inherited
-
-
-def _sandbox(node: Node, program: Program, group: ControlGroup | None) -> Sandbox | None:
-    if program.work is None:
-        return None
-    groups = [] if group is None else group.doors()
-    private: list[tuple[str, Path | None]] = [("/dev/shm", None)]  # noqa: S108  # a file system of the node's own
-    return Sandbox(
-        hostname=node.name.replace("/", "-"),
-        private=[*private, *sorted(program.private.items())],
-        hosts=program.hosts,
-        groups=groups,
-    )

@@ -15,9 +15,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import TypeAlias
 
-from node.core import Core, Membership, Submission, ViewCore, ViewStreams
+from node.core import Core, MakeCore, Membership, Submission, ViewCore, ViewStreams
 from node.effects import Effect, Installed, Minority, Multicast, Report, Send, StateTaken, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.group.codec import Decision, Join, Value
@@ -39,9 +38,6 @@ from node.reliable.codec import KINDS as STREAM_KINDS
 from node.trace import ViewReason
 from node.transport import Timers, TransportParameters
 from node.wire import Kind, Message
-
-Make: TypeAlias = Callable[[Membership, Random, bytes], ViewCore]
-"""The ordering core of a view: its membership, a generator of its own, and the memory of the view before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +81,7 @@ class GroupCore(Core):
         founders: Sequence[int],
         parameters: TransportParameters,
         rng: Random,
-        make: Make | None,
+        make: MakeCore | None,
         transport: Transport | None = None,
         heals: bool = False,
     ) -> None:

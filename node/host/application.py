@@ -17,7 +17,7 @@ from random import Random
 
 from node.core import Membership, Submission
 from node.effects import Deliver, Report
-from node.host.workload import Workload, WorkloadKind, due_times_ns
+from node.host.workload import Filler, Workload, WorkloadKind, due_times_ns
 from node.trace import STAMP_SIZE, Stamp, encode_stamp
 
 MAX_WAITING = 10_000
@@ -90,12 +90,12 @@ class Application(ABC):
 
 
 class WorkloadApplication(Application):
-    """Sends what its workload says."""
+    """Sends what its workload says. `rng` draws when, `noise` what."""
 
-    def __init__(self, workload: Workload, membership: Membership, rng: Random) -> None:
+    def __init__(self, workload: Workload, membership: Membership, rng: Random, *, noise: Random) -> None:
         super().__init__(membership)
         self._workload = workload
-        self.filler = bytes(index % 251 for index in range(workload.size_bytes - STAMP_SIZE))
+        self._filler = Filler(workload.size_bytes - STAMP_SIZE, noise)
         self._due = due_times_ns(workload, rng)
         self._is_loading = False
         self._next_ns: int | None = None
@@ -134,7 +134,7 @@ class WorkloadApplication(Application):
 
     def submission(self, stamp: Stamp) -> Submission:
         """The submission that sends this to all members."""
-        return Submission(payload=encode_stamp(stamp) + self.filler)
+        return Submission(payload=encode_stamp(stamp) + next(self._filler))
 
     def note_time(self, elapsed_ns: int) -> None:
         if self._is_loading and self.is_full and self._next_ns is not None:

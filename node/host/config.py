@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -64,7 +65,7 @@ def parse(line: str) -> NodeConfig:
     require(len(line) <= MAX_CONFIG_BYTES, f"the configuration exceeds {MAX_CONFIG_BYTES} bytes")
     try:
         raw = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise LocalError(f"the configuration is not JSON: {error}") from None
     reader = _Reader(raw, "the configuration")
     port = reader.integer("port", 1, MAX_PORT)
@@ -163,7 +164,7 @@ class _Reader:
 
     def number(self, key: str) -> float:
         value = self._get(key)
-        good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf")
+        good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
         require(good, f"{self._where}: {key} must be a number")
         return float(value)
 

@@ -46,7 +46,7 @@ from node.host.endpoint import Endpoint
 from node.host.host import TRANSMISSION_MASK, Host, TraceRow
 from node.host.node_clock import NodeClock
 from node.host.recorder import Recorder
-from node.trace import RECORD
+from node.trace import RECORD, TRACE_DELAY_NS
 from node.wire import Message, encode_envelope, encode_message, table_struct
 
 
@@ -85,7 +85,6 @@ class Parts(Application):
 
 
 STATUS_INTERVAL_S = 1.0
-TRACE_DELAY_S = 0.01
 IDLE_CHECK_S = 0.01
 
 Follow: TypeAlias = Callable[[NodeConfig], tuple[Core, Application | None]]
@@ -439,13 +438,13 @@ class Driver:
     def _record(self, row: TraceRow) -> None:
         self._recorder.add(_PACK_RECORD(*row))
         if self._flush is None:
-            self._flush = self._loop.call_later(TRACE_DELAY_S, self._flush_trace)
+            self._flush = self._loop.call_later(TRACE_DELAY_NS / 1e9, self._flush_trace)
 
     def _flush_trace(self) -> None:
         self._flush = None
-        self._recorder.flush()
-        if self._recorder.is_pending:
-            self._flush = self._loop.call_later(TRACE_DELAY_S, self._flush_trace)
+        if not self._recorder.flush():
+            self._flush = self._loop.call_later(TRACE_DELAY_NS / 1e9, self._flush_trace)
+        self._endpoint.release()
 
 
 class Alarm:

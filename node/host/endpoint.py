@@ -22,6 +22,8 @@ BATCH = 64
 
 MOST_HELD = 8
 """Datagrams that wait for the end of a turn: enough to make records cheap, and a fraction of a millisecond at most."""
+MOST_WAITING = 4096
+"""Datagrams that wait while what must leave before them cannot."""
 
 SO_RCVBUFFORCE = 33
 SO_MEMINFO = 55
@@ -62,7 +64,7 @@ class Endpoint:
         self._own = _bound_socket(address.ip, address.port)
         self.sockets = [self._own]
         self.send_failures = 0
-        self._first: Callable[[], object] | None = None
+        self._first: Callable[[], bool] | None = None
         self._held: list[Callable[[], object]] = []
         groups = [group for group in (multicast, near) if group is not None]
         if groups:
@@ -104,18 +106,25 @@ class Endpoint:
         else:
             self._put_near(datagram, target)
 
-    def hold(self, first: Callable[[], object]) -> None:
+    def hold(self, first: Callable[[], bool]) -> None:
         """Until `release` datagrams wait, so that what `first` sends leaves before them: once for all of a turn, where
         each alone would cost a system call more. Only a few wait; then they leave as in `release`, and others wait.
+        `first` says whether all that it sends has left.
         """
         self._first = first
 
     def release(self) -> None:
-        """To be called at the end of every turn: nothing waits any more."""
+        """To be called at the end of every turn: nothing waits any more, unless what must leave first cannot. Then all
+        wait for the next call; of very many the oldest are lost, and counted."""
         first, self._first = self._first, None
         if first is None:
             return
-        first()
+        if not first():
+            self._first = first
+            lost = max(0, len(self._held) - MOST_WAITING)
+            del self._held[:lost]
+            self.send_failures += lost
+            return
         for leave in self._held:
             leave()
         self._held.clear()

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
-from node.core import MAX_MEMBER, Core, random_for
+from node.core import MAX_MEMBER, Core, Submission, random_for
 from node.effects import (
     CancelTimer,
     Deliver,
@@ -38,7 +38,7 @@ from node.errors import DropReason, LocalError, RemoteError
 from node.host.application import Application, WorkloadApplication
 from node.host.config import NodeConfig
 from node.host.node_clock import NodeClock, Shift
-from node.trace import APPLICATION_STAMP, STAMP_SIZE, EndReason, Event, Level, Stamp
+from node.trace import APPLICATION_STAMP, STAMP_SIZE, EndReason, Event, Level, Stamp, payload_checksum
 from node.wire import Kind, Message, decode_datagram, table_struct
 
 DROPS_TRACED_PER_S = 100
@@ -55,7 +55,7 @@ message costs."""
 TRANSMISSION_MASK = 0xFFFF_FFFF
 EXTRA_MASK = 0xFFFF
 
-TraceRow: TypeAlias = tuple[int, int, int, int, int, int, int, int, int]
+TraceRow: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, int]
 """The values of one trace record in the order of node.trace.RECORD."""
 
 
@@ -131,8 +131,8 @@ class Host:
         """What faults have done to the clock, by fault."""
         self._schedule = Schedule()
         if application is None:
-            workload_rng = random_for(config.seed, config.membership, "workload")
-            application = WorkloadApplication(config.workload, config.membership, workload_rng)
+            rng, noise = (random_for(config.seed, config.membership, purpose) for purpose in ("workload", "payloads"))
+            application = WorkloadApplication(config.workload, config.membership, rng, noise=noise)
         self.application = application
         self._hears = application.hears
         self.answers = application.answers
@@ -233,7 +233,7 @@ class Host:
         on the wire before anything that follows from it."""
         if row[0] == _DELIVER:
             self.delivered += 1
-            row = (*row[:-1], self.delivered)
+            row = (*row[:8], self.delivered, *row[9:])  # its `value`
         self._record(row)
         if row[0] == _SUBMIT:
             self._flush()
@@ -397,14 +397,14 @@ class Host:
         if stamp is None:
             return False
         request = application.queue[-1]
-        self._trace_identity(Event.SUBMIT, stamp, len(request.payload), request.place)
+        self._trace_submission(stamp, request)
         # On the wire before the message is: a crash in between must not leave a message without its submission.
         self._flush()
         self._note_lag()
         self._submit()
         if len(application.queue) == 1:
             # The first one that has to wait. How many there are, the status says.
-            self._trace_identity(Event.REFUSED, stamp, 1)
+            self._trace(Event.REFUSED, 0, stamp.origin, stamp.incarnation, 0, stamp.number, 1)
         return True
 
     def _note_lag(self) -> None:
@@ -504,8 +504,8 @@ class Host:
         clock_ns = self._now_ns()
         if clock_ns < 0:
             clock_ns = 0
-        place = effect.place
-        self._record((_DELIVER, effect.level, origin, incarnation, place, number, self._read_at_ns, clock_ns, position))
+        row = (_DELIVER, effect.level, origin, incarnation, effect.place, number, self._read_at_ns, clock_ns, position)
+        self._record((*row, len(payload), payload_checksum(payload)))
         if self._hears:
             self._hand_over(effect)
 
@@ -558,8 +558,10 @@ class Host:
 
     # Records.
 
-    def _trace_identity(self, event: Event, stamp: Stamp, value: int, place: int = 0) -> None:
-        self._trace(event, 0, stamp.origin, stamp.incarnation, place, stamp.number, value)
+    def _trace_submission(self, stamp: Stamp, request: Submission) -> None:
+        identity = (stamp.origin, stamp.incarnation, request.place, stamp.number)
+        payload = request.payload
+        self._trace(_SUBMIT, 0, *identity, size_bytes=len(payload), checksum=payload_checksum(payload))
 
     def _trace(
         self,
@@ -570,6 +572,8 @@ class Host:
         extra: int = 0,
         number: int = 0,
         value: int = 0,
+        size_bytes: int = 0,
+        checksum: int = 0,
     ) -> None:
         if not self.is_started:
             # START is the first record of every incarnation: what happens before it is counted, not traced.
@@ -577,7 +581,8 @@ class Host:
         clock_ns = self._now_ns()
         if clock_ns < 0:
             clock_ns = 0
-        self._record((event, detail, origin, incarnation, extra, number, self._read_at_ns, clock_ns, value))
+        row = (event, detail, origin, incarnation, extra, number, self._read_at_ns, clock_ns, value)
+        self._record((*row, size_bytes, checksum))
 
 
 def _unrecorded(_row: TraceRow) -> None:

@@ -54,11 +54,12 @@ class Recorder:
             self._seal()
             self._send()
 
-    def flush(self) -> None:
-        """Send everything that the kernel takes now."""
+    def flush(self) -> bool:
+        """Send everything that the kernel takes now; whether that was everything."""
         if self._records:
             self._seal()
         self._send()
+        return not self._waiting
 
     def close(self) -> None:
         if self._socket is not None:

@@ -81,6 +81,32 @@ class Workload:
         )
 
 
+WINDOWS = 256
+"""Fillers that are cut from one piece of noise."""
+
+
+class Filler:
+    """What fills the payloads of a workload, message by message: noise drawn from a seed, no two alike, so that a
+    payload that was mixed with another, replaced or cut shows in its check sum.
+
+    Each is a window of the same noise, one byte further on; after WINDOWS of them the noise is drawn anew. So a filler
+    costs one copy.
+    """
+
+    def __init__(self, size_bytes: int, rng: Random) -> None:
+        self._size_bytes = size_bytes
+        self._rng = rng
+        self._noise = b""
+        self._begin = WINDOWS
+
+    def __next__(self) -> bytes:
+        if self._begin == WINDOWS:
+            self._begin = 0
+            self._noise = self._rng.randbytes(self._size_bytes + WINDOWS)
+        self._begin += 1
+        return self._noise[self._begin : self._begin + self._size_bytes]
+
+
 def due_times_ns(workload: Workload, rng: Random) -> Iterator[int]:
     """When each message is due, ascending, in ns after the start of the load; ends with the load.
 

@@ -97,6 +97,13 @@ class Operation(enum.IntEnum):
     no news answer it, and the payload is not looked at."""
     VANISH = 11
     """They exist no longer: their manager votes against what must reach all of its objects from now on."""
+    BIND_NEW = 12
+    """As BIND; refused where the name means something in the caller's sub-network."""
+
+
+BINDS = frozenset({Operation.BIND, Operation.BIND_NEW})
+NAMING = BINDS | {Operation.UNBIND, Operation.LOOKUP}
+"""What concerns the names: `group` and `objects` are no receivers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from node.objects.addresses import Addressing, GroupId, News, NewsKind, Operation, Reference
+from node.objects.addresses import BINDS, Addressing, GroupId, News, NewsKind, Operation, Reference
 from node.objects.api.calls import Body, CallBody, NameBody, Origin, Receiver, ReplyBody, StateBody
 from node.objects.api.space import Space
 from node.objects.api.values import copy_value
@@ -91,8 +91,9 @@ class Alone:
             made = GroupId(0, *addressing.caller[:2], len(self._registry.groups) + 1)
             self._registry.create(made)
             return replace(done, group=made)
-        if operation is Operation.BIND:
-            return done if self._registry.bind(name, addressing.group or addressing.objects[0]) else refused
+        if operation in BINDS:
+            target = addressing.group or addressing.objects[0]
+            return done if self._registry.bind(name, target, operation) else refused
         if operation is Operation.UNBIND:
             return done if self._registry.unbind(name) else refused
         if operation is Operation.LOOKUP:

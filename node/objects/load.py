@@ -130,7 +130,8 @@ class LoadApplication(WorkloadApplication):
         us = config.membership
         which = "" if space is None else f"/{space}"
         workload = config.workload if space is None else _share(config.workload, space, parameters.spaces)
-        super().__init__(workload, us, random_for(config.seed, us, f"workload{which}"))
+        rng, noise = (random_for(config.seed, us, f"{purpose}{which}") for purpose in ("workload", "payloads"))
+        super().__init__(workload, us, rng, noise=noise)
         self._load = parameters.load
         self._rng = random_for(config.seed, us, f"calls{which}")
         self._field = Field(membership=us, spaces=parameters.spaces, objects=parameters.objects_per_space)
@@ -190,7 +191,7 @@ class LoadApplication(WorkloadApplication):
         caller = self._reference(asker)
         if is_direct:
             (target,) = self._field.pool(draw_height(rng, load), asker).draw(rng, 1)
-            return Addressing(caller=caller, objects=(self._reference(target),), is_direct=True), self.filler
+            return Addressing(caller=caller, objects=(self._reference(target),), is_direct=True), next(self._filler)
         if whom < load.grouped_permille:
             about_group = self._group_call(asker, number, is_atomic=is_atomic, is_ordered=not is_unordered)
             if about_group is not None:
@@ -200,7 +201,9 @@ class LoadApplication(WorkloadApplication):
         else:
             spots = _draw_members(rng, self._field, load, asker)
         objects = tuple(map(self._reference, spots))
-        return Addressing(caller=caller, objects=objects, is_atomic=is_atomic, is_ordered=not is_unordered), self.filler
+        return Addressing(caller=caller, objects=objects, is_atomic=is_atomic, is_ordered=not is_unordered), next(
+            self._filler
+        )
 
     # Groups.
 
@@ -221,8 +224,10 @@ class LoadApplication(WorkloadApplication):
         if known.group is None:
             return None
         if self._rng.randrange(1000) < self._load.changes_permille:
-            return self._change(known, caller), self.filler
-        return Addressing(caller=caller, group=known.group, is_atomic=is_atomic, is_ordered=is_ordered), self.filler
+            return self._change(known, caller), next(self._filler)
+        return Addressing(caller=caller, group=known.group, is_atomic=is_atomic, is_ordered=is_ordered), next(
+            self._filler
+        )
 
     def _change(self, known: _Known, caller: Reference) -> Addressing:
         """The caller joins the group, or leaves it."""

@@ -345,10 +345,7 @@ class _Process:
     def take(self, tag: int, content: bytes) -> None:
         """ValueError, LocalError: what it says makes no sense."""
         if tag == Tag.STATUS:
-            status = json.loads(content)
-            if not isinstance(status, dict):
-                raise ValueError("a status that is none")
-            self.status = status
+            self.status = read_status(content)
             if not self.ready.done():
                 self.ready.set_result(None)
         elif tag == Tag.FAILED:
@@ -439,6 +436,21 @@ _ABOUT_OWN_CALLS = frozenset({Notice.CALLED, CallReport.ABORTED, CallReport.UNRE
 _SPACE_BITS = 4
 
 
+def read_status(content: bytes) -> dict[str, Any]:
+    """The status of a space (Tag.STATUS). Raises ValueError for anything else."""
+    try:
+        status = json.loads(content)
+    except RecursionError:
+        raise ValueError("a status that is nested too deep") from None
+    if not isinstance(status, dict):
+        raise ValueError("a status that is none")
+    dropped = status.get("dropped", {})
+    counts = [status.get(name, 0) for name in (*ADDED, *GREATEST, "waited", "received")]
+    if not isinstance(dropped, dict) or not all(type(count) is int for count in (*counts, *dropped.values())):
+        raise ValueError("a status with a count that is no number")
+    return status
+
+
 class Numbers:
     """Of one incarnation of one machine. Each call takes 12 bytes here, for good: news of it may come at any time.
 
@@ -524,7 +536,7 @@ class Numbers:
 
     def record_up(self, space: int, row: TraceRow) -> TraceRow:
         """What a space has written down, as the machine writes it. A submission gets its number here."""
-        event, detail, origin, incarnation, extra, number, at_ns, clock_ns, value = row
+        event, detail, origin, incarnation, extra, number, at_ns, clock_ns, value, size_bytes, checksum = row
         if event == Event.REPORT:
             if detail not in _ABOUT_OWN_CALLS:
                 return row
@@ -533,4 +545,4 @@ class Numbers:
             return row
         else:
             number = self.allot(space, number) if event == Event.SUBMIT else self.up(space, number)
-        return (event, detail, origin, incarnation, extra, number, at_ns, clock_ns, value)
+        return (event, detail, origin, incarnation, extra, number, at_ns, clock_ns, value, size_bytes, checksum)

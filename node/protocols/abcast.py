@@ -43,7 +43,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from node.clocks import MAX_TIMESTAMP
-from node.core import Closing, Membership, Submission
+from node.core import Closing, MakeCore, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, Send
 from node.errors import DropReason
 from node.parameters import require
@@ -308,3 +308,8 @@ class AbcastCore(OrderCore):
         out.append(Deliver.of(message))
         if self._reports_costs:
             out.append(Report(code=Notice.COST, member=message.origin, value=now_ns - buffered.received_ns))
+
+
+def begin(parameters: AbcastParameters) -> MakeCore:
+    """By view: the core of one member."""
+    return lambda us, _, __: AbcastCore(membership=us, parameters=parameters)

@@ -40,7 +40,7 @@ import enum
 from dataclasses import dataclass, field
 from random import Random
 
-from node.core import Membership, Submission
+from node.core import MakeCore, Membership, Submission
 from node.effects import Effect
 from node.parameters import require
 from node.protocols.base import DUMMY, MILLISECOND, HistoryCore, Phase
@@ -132,3 +132,8 @@ class AllAckCore(HistoryCore):
         self._deliver(out)
         if message.seq >= MAX_ROUND:
             self._enter_exhausted(self.round, out)
+
+
+def begin(parameters: AllAckParameters) -> MakeCore:
+    """By view: the core of one member."""
+    return lambda us, rng, _: AllAckCore(membership=us, parameters=parameters, rng=rng)

@@ -38,7 +38,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from node.core import Closing, Membership, Submission
+from node.core import Closing, MakeCore, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, Send
 from node.errors import DropReason, LocalError
 from node.packing import MAX_NUMBER, pack, unpack
@@ -367,3 +367,8 @@ def _delivery(index: int, entry: Entry) -> Deliver:
         seq=index,
         inner=entry.content.inner,
     )
+
+
+def begin(parameters: AmoebaParameters) -> MakeCore:
+    """By view: the core of one member."""
+    return lambda us, _, __: AmoebaCore(membership=us, parameters=parameters)

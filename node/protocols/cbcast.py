@@ -36,7 +36,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import le
 
-from node.core import Closing, Membership, Submission
+from node.core import Closing, MakeCore, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report
 from node.errors import DropReason
 from node.parameters import require
@@ -156,3 +156,8 @@ class CbcastCore(OrderCore):
                     moved.append(member)
                 if waiting:
                     self._blocked[obstacle].append(member)
+
+
+def begin(parameters: CbcastParameters) -> MakeCore:
+    """By view: the core of one member."""
+    return lambda us, _, __: CbcastCore(membership=us, parameters=parameters)

@@ -39,7 +39,7 @@ from random import Random
 from struct import Struct
 
 from node.clocks import MAX_TIMESTAMP, ClockKind, EventClock, clock_of
-from node.core import Membership, Submission
+from node.core import MakeCore, Membership, Submission
 from node.effects import Effect, Report
 from node.errors import DropReason, RemoteError
 from node.parameters import require
@@ -205,3 +205,11 @@ def _timestamp_in(memory: bytes) -> int:
     if timestamp > MAX_TIMESTAMP:
         raise RemoteError(DropReason.MALFORMED, f"{len(memory)} bytes of memory hold no timestamp")
     return timestamp
+
+
+def begin(parameters: LamportParameters) -> MakeCore:
+    """By view: the core of one member. All have one clock: it never goes back."""
+    clock = parameters.new_clock()
+    return lambda us, rng, memory: LamportCore(
+        membership=us, parameters=parameters, rng=rng, memory=memory, clock=clock
+    )

@@ -42,7 +42,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from node.core import MAX_MEMBER, Closing, Membership, Submission
+from node.core import MAX_MEMBER, Closing, MakeCore, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, Send
 from node.errors import DropReason, RemoteError
 from node.parameters import require
@@ -232,3 +232,8 @@ def _server_in(memory: bytes) -> int:
     if len(memory) != MEMORY_SIZE or server > MAX_MEMBER:
         raise RemoteError(DropReason.MALFORMED, f"the memory {memory!r} names no server")
     return server
+
+
+def begin(parameters: SequencerParameters) -> MakeCore:
+    """By view: the core of one member."""
+    return lambda us, _, memory: SequencerCore(membership=us, parameters=parameters, memory=memory)

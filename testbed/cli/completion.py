@@ -7,7 +7,6 @@ validation of files, nothing heavy to import. What cannot be read is not offered
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import textwrap
@@ -17,6 +16,7 @@ from typing import Any, Final, TypeAlias
 
 import typer
 
+from analysis.files import read_json
 from netem.owner import Owner
 from testbed.paths import EXPERIMENTS, TOPOLOGIES, live_root
 from topologies.formats.errors import InputError
@@ -154,7 +154,7 @@ def _testbeds() -> Iterator[dict[str, Any]]:
     for path in sorted(root.glob("*/about.json")):
         try:
             owner = Owner.parse((path.parent / "owner").read_text(encoding="ascii"))
-            about = json.loads(path.read_text(encoding="utf-8"))
+            about = read_json(path)
         except (OSError, ValueError):
             continue  # it comes or goes just now
         if owner is not None and not owner.is_dead() and _is_sound(about):

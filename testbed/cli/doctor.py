@@ -227,9 +227,9 @@ def check_tshark() -> Check:
 
 def check_foreign() -> Check:
     """Systems that nobody here wrote, in a cluster on the emulated network (docs/foreign.md)."""
-    lacking, remedy = "the experiments with other systems cannot run", "install etcd-server and corosync"
+    lacking, remedy = "the experiments with other systems cannot run", "install etcd-server, etcd-client and corosync"
     version, path = ["etcd", "--version"], f"{os.defpath}:/usr/sbin:/sbin:/usr/local/bin"
-    return _check_programs("other systems", ("etcd", "corosync"), lacking, remedy, version, path=path)
+    return _check_programs("other systems", ("etcd", "etcdctl", "corosync"), lacking, remedy, version, path=path)
 
 
 def check_compilers() -> Check:

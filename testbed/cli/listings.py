@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import yaml
 from rich.table import Table
 from rich.text import Text
 
 from analysis.checks.properties import Verdict, merge
 from analysis.metrics.estimate import estimate, told
 from analysis.report.terminal import mark
-from testbed.cli.console import plain_table, table
+from testbed.console import plain_table, table
+from testbed.spec.sweeps import setting
+from topologies.formats.units import printable
 
 if TYPE_CHECKING:
+    from analysis.independent.compare import Compared
     from testbed.cli.doctor import Check
 
 NOT_RUN = "–"
@@ -69,13 +71,25 @@ def claims_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     return made
 
 
-def setting(value: object) -> str:
-    """One value of a sweep, for people: a block as the file may write it, a protocol without parameters by its name."""
-    if isinstance(value, dict) and list(value) == ["name"]:
-        return str(value["name"])
-    if isinstance(value, dict | list):
-        return str(yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=1000)).strip()
-    return str(value)
+def opinions_table(compared: Sequence[Compared]) -> Table:
+    """One row per property, promised ones bold: the product's verdict, the independent one, and the first witness."""
+    made = table("property", "product", "independent", "agree", "checked>", "why", narrow=("property",))
+    for row in compared:
+        made.add_row(
+            Text(row.name, "bold" if row.is_promised else "dim"),
+            mark(row.verdict),
+            mark(row.opinion.verdict),
+            Text("yes") if row.agrees else Text("NO", "bold red"),
+            Text(f"{row.opinion.checked:,}"),
+            Text(printable(row.why)),
+        )
+    return made
+
+
+def opinions_line(compared: Sequence[Compared], verdict: Verdict) -> Text:
+    """`✔ pass  both agree on 12 of 12 properties`."""
+    agreed = sum(row.agrees for row in compared)
+    return Text.assemble("  ", mark(verdict), f"  both agree on {agreed} of {len(compared)} properties")
 
 
 def _values(points: Sequence[Mapping[str, Any]], key: str) -> list[object]:

@@ -1,7 +1,4 @@
-"""The commands of `orderbed` around a testbed that stays up. Flags and printing; `testbed.live.Testbed` does the work.
-
-What is heavy is imported by the command that needs it, so that help and completion stay quick.
-"""
+"""The commands of `orderbed` around a testbed that stays up: flags and printing; `testbed.live` does the work."""
 
 from __future__ import annotations
 
@@ -23,8 +20,9 @@ from rich.text import Text
 from netem.errors import CannotStartError, FabricError
 from netem.owner import Owner
 from testbed.cli import completion as complete
+from testbed.cli import lazy
 from testbed.cli import live_tables as tables
-from testbed.cli.console import DEFAULT_RUNS, Console, Json, Panel, Runs, output, print_json, say_done
+from testbed.console import DEFAULT_RUNS, Console, Json, Panel, Runs, output, print_json, say_done
 from topologies.formats.errors import InputError
 
 if TYPE_CHECKING:
@@ -128,14 +126,12 @@ def up(
 
     In front it goes with Ctrl-C, with -d it stays until `orderbed down`. Nodes are entered by `exec` and `shell`.
     """
-    from testbed.live import Testbed, running
-
     for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: the terminal gets its cursor back
         signal.signal(number, signal.default_int_handler)
     console = Console(quiet=as_json)
     console.title("orderbed up", topology or experiment or "")
     with console.stage("testbed", "starting") as stage:
-        testbed = Testbed(
+        testbed = lazy.live.Testbed(
             topology,
             experiment=experiment,
             name=name,
@@ -152,7 +148,7 @@ def up(
         print_json(_about(testbed))
         sys.stdout.flush()
     else:
-        _say_what_next(testbed, is_detached=detach, is_alone=len(running()) == 1)
+        _say_what_next(testbed, is_detached=detach, is_alone=len(lazy.live.running()) == 1)
     if not detach:
         _stay(testbed, console)
 
@@ -167,17 +163,14 @@ def ps(
     as_json: Json = False,
 ) -> None:
     """Show nodes and links of a testbed, what is done to them, and the capture that runs."""
-    from testbed.live import running
-    from testbed.live.directory import none_up
-
     if everything:
-        testbeds = running()
+        testbeds = lazy.live.running()
         if as_json:
             print_json([one.as_json() for one in testbeds])
         elif testbeds:
             output().print(tables.testbeds_table(testbeds))
         else:
-            output().print(none_up(), markup=False)
+            output().print(lazy.directory.none_up(), markup=False)
         return
     found = _attach(name or testbed)
     nodes, links, capturing = found.nodes(), found.links(), found.capturing()
@@ -427,20 +420,17 @@ def down(
 
     That is containers, by the label that they carry. Network namespaces end with their run, however it ends.
     """
-    from netem.runtimes import daemon  # the Docker client, slow to import
-    from testbed.live import Testbed, running
-
     if force and not everything:
         raise InputError("--force removes containers of everybody's living runs; it goes with --all only")
-    up_now = [one.name for one in running()]
+    up_now = [one.name for one in lazy.live.running()]
     if name is None and not everything and len(up_now) > 1:
         raise InputError(
             f"several testbeds are up: {', '.join(up_now)}; say which one (`orderbed down NAME`), or --all"
         )
-    chosen = up_now if everything else [Testbed.attach(name).name] if name or up_now else []
+    chosen = up_now if everything else [lazy.live.Testbed.attach(name).name] if name or up_now else []
     for one in chosen:
-        Testbed.attach(one).down()
-    remains = daemon.down(force=force) if everything or not name else daemon.Remains()
+        lazy.live.Testbed.attach(one).down()
+    remains = lazy.daemon.down(force=force) if everything or not name else lazy.daemon.Remains()
     if as_json:
         staying = sorted(container for containers in remains.staying.values() for container in containers)
         print_json({"down": chosen, "removed": list(remains.removed), "staying": staying})
@@ -458,11 +448,9 @@ def _node_command(verb: str) -> Callable[..., None]:
 
 def _tell_of_the_crashed(testbed: Testbed, name: str) -> None:
     """In world netns the network of a crashed node is left and may be entered; in docker there is nothing to enter."""
-    from testbed.live import NodeState
-
     if testbed.description.world == "docker":
         return
-    if any(one.name == name and one.state is NodeState.CRASHED for one in testbed.nodes()):
+    if any(one.name == name and one.state is lazy.live.NodeState.CRASHED for one in testbed.nodes()):
         sys.stderr.write(
             f"{name} has crashed: the command finds its network and nothing else; `orderbed restart {name}`\n"
         )
@@ -477,24 +465,20 @@ def _end_of(do: Callable[[], T]) -> T:
 
 
 def _attach(name: str | None) -> Testbed:
-    from testbed.live import Testbed
-
-    return Testbed.attach(name)
+    return lazy.live.Testbed.attach(name)
 
 
 def _program(text: str | None) -> Any:
     """What `--program` asks for, split as a shell would. Raises InputError."""
     if text is None:
         return None
-    from netem.runtimes.base import Program
-
     try:
         argv = shlex.split(text)
     except ValueError as error:
         raise InputError(f"--program: {text!r} cannot be split into words ({error})") from None
     if not argv:
         raise InputError("--program: expected a command such as 'iperf -s', got nothing")
-    return Program(argv=argv)
+    return lazy.runtimes.Program(argv=argv)
 
 
 def _about(testbed: Testbed) -> dict[str, Any]:
@@ -535,14 +519,12 @@ def _say_what_next(testbed: Testbed, *, is_detached: bool, is_alone: bool) -> No
 
 def _stay(testbed: Testbed, console: Console) -> None:
     """Keep the testbed up until Ctrl-C or a `down` from elsewhere, and show its status meanwhile."""
-    from testbed.live import running
-
     try:
         with testbed, console.stage("up", "ready; Ctrl-C ends it") as stage:
             try:
                 _watch(testbed, stage.say)
             except FabricError:
-                if any(one.name == testbed.name for one in running()):
+                if any(one.name == testbed.name for one in lazy.live.running()):
                     raise
                 stage.result = "somebody took it down"
             except KeyboardInterrupt:
@@ -565,14 +547,12 @@ def _watch(testbed: Testbed, say: Any) -> None:
 
 
 def _follow(testbed: Testbed, path: Path, offset: int) -> None:
-    from testbed.live import running
-
     sys.stdout.flush()
     with path.open("rb") as log:
         log.seek(offset)
         is_up = True
         while is_up:
-            is_up = any(one.name == testbed.name for one in running())
+            is_up = any(one.name == testbed.name for one in lazy.live.running())
             sys.stdout.buffer.write(log.read())
             sys.stdout.buffer.flush()
             time.sleep(FOLLOW_PERIOD_S)
@@ -588,8 +568,6 @@ def _tell(verb: str, testbed: Testbed, changes: Iterable[Mapping[str, Any]], *, 
 
 
 def _say_down(chosen: Sequence[str], removed: Sequence[str], staying: Mapping[str, Sequence[str]]) -> None:
-    from testbed.live.directory import none_up
-
     for one in chosen:
         say_done("down", Text(f"{one}: nothing of it is left"))
     if removed:
@@ -597,7 +575,7 @@ def _say_down(chosen: Sequence[str], removed: Sequence[str], staying: Mapping[st
     if staying:
         output().print(staying_sentence(staying), markup=False)
     elif not chosen and not removed:
-        output().print("nothing was left" if os.geteuid() == 0 else none_up(), markup=False)
+        output().print("nothing was left" if os.geteuid() == 0 else lazy.directory.none_up(), markup=False)
 
 
 def staying_sentence(staying: Mapping[str, Sequence[str]]) -> str:

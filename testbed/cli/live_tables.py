@@ -7,7 +7,7 @@ partition alone stands for its nodes, and commas join several words into one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -18,25 +18,26 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.table import Table
 from rich.text import Text
 
-from testbed.cli.console import table
+from testbed.console import table
 from topologies.dump import changed_fields, spelled
 from topologies.formats.errors import InputError
 from topologies.model import (
+    EVERYBODY,
     Distribution,
     Impairment,
     Node,
     NodeName,
-    Partition,
     SelectError,
     Topology,
     select,
     select_link,
+    shortened,
+    shortened_by_partition,
 )
 
 if TYPE_CHECKING:
     from testbed.live import CaptureStatus, Counters, Description, LinkStatus, NodeStatus
 
-EVERYBODY = "*"
 LINK_MARK = "--"
 """Names of partitions and nodes have single hyphens only, so this tells a link from a node."""
 
@@ -103,38 +104,6 @@ def selector(word: str, topology: Topology) -> str:
 def split(words: Sequence[str]) -> list[str]:
     """Words, and what commas separate in them."""
     return [part.strip() for word in words for part in word.split(",") if part.strip()]
-
-
-def shortened(names: Collection[NodeName], topology: Topology) -> str:
-    """Nodes in as few words as selectors allow: `p1/*, p2/n1..n3, p3/n2`; empty for none."""
-    if len(names) == len(topology):
-        return EVERYBODY
-    return ", ".join(shortened_by_partition(names, topology))
-
-
-def shortened_by_partition(names: Collection[NodeName], topology: Topology) -> Iterator[str]:
-    """The same, word by word, and all nodes of the only partition as `p1/*`."""
-    return (word for partition in topology.partitions for word in _shortened(set(names), partition))
-
-
-def _shortened(names: set[NodeName], partition: Partition) -> list[str]:
-    members = [node.name in names for node in partition.nodes]
-    if all(members):
-        return [f"{partition.name}/*"]
-    words, position = [], 0
-    for is_named, run in groupby(members):
-        length = len(list(run))
-        if is_named:
-            words += _run(partition.nodes[position : position + length])
-        position += length
-    return words
-
-
-def _run(nodes: Sequence[Node]) -> list[str]:
-    """Neighbours in the order of the file: a range where it is shorter than a list."""
-    if len(nodes) < 3:
-        return [node.name for node in nodes]
-    return [f"{nodes[0].name}..{nodes[-1].name.partition('/')[2]}"]
 
 
 def _example(topology: Topology) -> str:

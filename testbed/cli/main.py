@@ -10,7 +10,7 @@ import signal
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 from rich.console import Console as RichConsole
@@ -19,14 +19,14 @@ from analysis.errors import MachineError
 from netem.errors import FabricError
 from node.errors import LocalError
 from testbed.cli import completion as complete
+from testbed.cli import lazy, overview
 from testbed.cli import live as cli_live
-from testbed.cli import overview
 from testbed.cli import watch as watch_command
-from testbed.cli.console import DEFAULT_RUNS, Console, ExitCode, Json, Panel, Runs
-from testbed.cli.console import print_json as _print_json
 from testbed.cli.live import CommandEndedError
-from testbed.run import store
-from testbed.run.store import StoreError
+from testbed.console import DEFAULT_RUNS, Console, ExitCode, Json, Panel, Runs
+from testbed.console import print_json as _print_json
+from testbed.rundir import store
+from testbed.rundir.store import StoreError
 from topologies.formats.errors import InputError
 from topologies.formats.units import printable
 
@@ -72,7 +72,7 @@ KernelOption = Annotated[
 def main() -> None:
     """Entry point: a user's mistake is one sentence and exit code 2, never a traceback."""
     try:
-        app(standalone_mode=True)
+        app(prog_name="orderbed", standalone_mode=True)  # whatever `-m` Python was started with
     except (FabricError, MachineError, StoreError) as error:
         _stop(str(error), ExitCode.UNKNOWN)
     except (InputError, LocalError) as error:
@@ -102,9 +102,7 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Dry run: check the file, and print when each fault would strike, the load and the network. Builds nothing."""
-    from testbed.run.dry import describe
-
-    described = describe(experiment, kernel, world, in_full=verbose)
+    described = lazy.dry.describe(experiment, kernel, world, in_full=verbose)
     if as_json:
         _print_json(described)
         return
@@ -127,40 +125,45 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run an experiment on the emulated network, analyse it, and say what came out."""
-    from testbed.run.perform import Overrides, run_experiment
-
     console = Console(quiet=as_json)
-    overrides = Overrides(world=world, kernel=kernel, seed=seed, name=name, runs=runs, analyze=analyze)
-    outcome = run_experiment(experiment, overrides, console)
+    overrides = lazy.perform.Overrides(world=world, kernel=kernel, seed=seed, name=name, runs=runs, analyze=analyze)
+    outcome = lazy.perform.run_experiment(experiment, overrides, console)
     _show(outcome.directory, outcome.summary, as_json=as_json)
 
 
 @app.command(rich_help_panel=Panel.RUNS)
 def analyze(run: RunName = None, runs: Runs = DEFAULT_RUNS, as_json: Json = False) -> None:
     """Turn a run's capture into tables, verdicts and the report again."""
-    from testbed.run.perform import analyze_and_report
-
     directory = store.find(runs, run)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is half done is swept away
-    summary = analyze_and_report(directory, Console(quiet=as_json))
+    summary = lazy.perform.analyze_and_report(directory, Console(quiet=as_json))
     _show(directory, summary, as_json=as_json)
 
 
 @app.command(rich_help_panel=Panel.RUNS)
-def check(run: RunName = None, runs: Runs = DEFAULT_RUNS, as_json: Json = False) -> None:
+def check(
+    run: RunName = None,
+    runs: Runs = DEFAULT_RUNS,
+    independent: Annotated[
+        bool,
+        typer.Option("--independent", help="Judge every property once more in SQL, from its definition, and compare."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Say again how a run was judged; the exit code is the verdict."""
     directory = store.find(runs, run)
-    _show(directory, store.read_summary(directory), as_json=as_json)
+    summary = store.read_summary(directory)
+    if independent:
+        _check_independently(directory, summary, as_json=as_json)
+    _show(directory, summary, as_json=as_json)
 
 
 @app.command(rich_help_panel=Panel.RUNS)
 def report(run: RunName = None, runs: Runs = DEFAULT_RUNS, as_json: Json = False) -> None:
     """Write a run's report.html again from its summary and tables."""
-    from analysis.report.page import write_report
-
     directory = store.find(runs, run)
     store.read_summary(directory)
-    path = write_report(directory)
+    path = lazy.page.write_report(directory)
     if as_json:
         _print_json({"report": str(path)})
     else:
@@ -187,14 +190,12 @@ def diagram(
     as_json: Json = False,
 ) -> None:
     """Draw who sent what to whom, and when it came: a space-time diagram of any window of a run."""
-    from analysis.spacetime.command import DiagramOptions, diagram_text
-
     console = RichConsole(highlight=False, soft_wrap=True)
     width = console.width if console.is_terminal else FILE_WIDTH
-    overrides = DiagramOptions(
+    overrides = lazy.diagrams.DiagramOptions(
         begin=begin, end=end, members=_split(members), kinds=_split(kinds), format=form, width=width
     )
-    text = diagram_text(store.find(runs, run), overrides)
+    text = lazy.diagrams.diagram_text(store.find(runs, run), overrides)
     if output is not None:
         try:
             output.write_text(text, encoding="utf-8")
@@ -222,21 +223,18 @@ def sweep(
     as_json: Json = False,
 ) -> None:
     """Run an experiment once for each combination of its `sweep` values."""
-    from testbed.cli import listings
-    from testbed.run.perform import Overrides
-    from testbed.run.sweep import Point, run_sweep
 
-    def shown(point: Point) -> None:
+    def shown(point: lazy.sweep.Point) -> None:
         console.done("point", f"{point.label}: {point.verdict}")
 
     console = Console(quiet=as_json)
-    overrides = Overrides(world=world, kernel=kernel, seed=seed, runs=runs)
-    points = run_sweep(experiment, console, shown, overrides=overrides, is_job=spark)
-    worst = listings.worst(point.verdict for point in points)
+    overrides = lazy.perform.Overrides(world=world, kernel=kernel, seed=seed, runs=runs)
+    points = lazy.sweep.run_sweep(experiment, console, shown, overrides=overrides, is_job=spark)
+    worst = lazy.listings.worst(point.verdict for point in points)
     if as_json:
         _print_json({"verdict": worst, "points": [point.as_dict() for point in points]})
     else:
-        RichConsole().print(listings.sweep_table(listings.over_seeds([point.as_dict() for point in points])))
+        RichConsole().print(lazy.listings.sweep_table(lazy.listings.over_seeds([point.as_dict() for point in points])))
     raise typer.Exit(EXIT_OF_VERDICT[worst])
 
 
@@ -255,26 +253,23 @@ def claims(
     as_json: Json = False,
 ) -> None:
     """Run the papers' figures as checked claims: the paper's value, ours, and a verdict."""
-    from testbed.cli import listings
-    from testbed.run.claims import Selection, check_page, list_claims, run_claims, update_page
-    from testbed.run.perform import Overrides
-
     if page is not None:
-        check_page(page)
-    selection = Selection(paper=paper, experiment=experiment)
-    overrides = Overrides(world=world, kernel=kernel, runs=runs)
-    rows: list[dict[str, Any]] = [row.as_dict() for row in list_claims(selection)] if listed else []
-    for row in () if listed else run_claims(selection, Console(quiet=as_json), overrides=overrides, is_job=spark):
+        lazy.claims.check_page(page)
+    selection = lazy.claims.Selection(paper=paper, experiment=experiment)
+    overrides = lazy.perform.Overrides(world=world, kernel=kernel, runs=runs)
+    rows: list[dict[str, Any]] = [row.as_dict() for row in lazy.claims.list_claims(selection)] if listed else []
+    console = Console(quiet=as_json)
+    for row in () if listed else lazy.claims.run_claims(selection, console, overrides=overrides, is_job=spark):
         rows.append(row.as_dict())
         if page is not None:
             # After each: a long row of experiments that ends early keeps what is known.
-            update_page(page, rows)
+            lazy.claims.update_page(page, rows)
     if as_json:
         _print_json(rows)
     else:
-        RichConsole().print(listings.claims_table(rows))
+        RichConsole().print(lazy.listings.claims_table(rows))
     if not listed and rows:
-        raise typer.Exit(EXIT_OF_VERDICT[listings.worst(row["verdict"] for row in rows)])
+        raise typer.Exit(EXIT_OF_VERDICT[lazy.listings.worst(row["verdict"] for row in rows)])
 
 
 # Commands and their headings stand in the help as they stand here.
@@ -299,28 +294,30 @@ def fuzz(
 
     A failing seed is made as small as it gets, drawn, and written as an experiment that can be run again.
     """
-    from testbed.fuzz import command, listing
-
     console = Console(quiet=as_json)
     if seed is not None:
-        hunted = command.run_seed(protocol, seed, keep=keep, console=console)
+        hunted = lazy.fuzz.run_seed(protocol, seed, keep=keep, console=console)
     else:
-        hunted = command.run_fuzz(
+        hunted = lazy.fuzz.run_fuzz(
             protocol, first=first, count=seeds, jobs=jobs, goes_on=goes_on, keep=keep, is_spark=spark, console=console
         )
     tally = hunted.tally
     if as_json:
         _print_json(
-            {**tally.as_dict(), "seconds": hunted.seconds, "shown": [listing.failure_json(x) for x in hunted.failures]}
+            {
+                **tally.as_dict(),
+                "seconds": hunted.seconds,
+                "shown": [lazy.fuzz_listing.failure_json(x) for x in hunted.failures],
+            }
         )
     else:
         out = RichConsole(highlight=False, soft_wrap=True)
         if tally.coverage.pairs:
-            for table in listing.coverage_tables(tally.coverage, width=out.width):
+            for table in lazy.fuzz_listing.coverage_tables(tally.coverage, width=out.width):
                 out.print(table)
         if tally.coverage.views:
-            out.print(listing.views_table(tally.coverage))
-        for line in listing.campaign_lines(hunted):
+            out.print(lazy.fuzz_listing.views_table(tally.coverage))
+        for line in lazy.fuzz_listing.campaign_lines(hunted):
             out.print(line, markup=False)
     if tally.bad:
         raise typer.Exit(ExitCode.FAILED)
@@ -341,9 +338,7 @@ def explore(
     as_json: Json = False,
 ) -> None:
     """Try out everything: every order of arrivals, losses, duplications and timers, for a few members and messages."""
-    from testbed.fuzz import command, listing
-
-    scope = command.scope_of(
+    scope = lazy.fuzz.scope_of(
         protocol,
         submissions=submissions,
         network=network,
@@ -353,12 +348,12 @@ def explore(
         states=states,
         depth=depth,
     )
-    found = command.run_explore(protocol, scope=scope, console=Console(quiet=as_json))
+    found = lazy.fuzz.run_explore(protocol, scope=scope, console=Console(quiet=as_json))
     if as_json:
-        _print_json(listing.exploration_json(protocol, scope, found))
+        _print_json(lazy.fuzz_listing.exploration_json(protocol, scope, found))
     else:
         out = RichConsole(highlight=False, soft_wrap=True)
-        for line in listing.exploration_lines(protocol, scope, found):
+        for line in lazy.fuzz_listing.exploration_lines(protocol, scope, found):
             out.print(line, markup=False)
     if found.violation is not None:
         raise typer.Exit(ExitCode.FAILED)
@@ -369,14 +364,11 @@ def explore(
 @app.command(rich_help_panel=Panel.MACHINE)
 def doctor(as_json: Json = False) -> None:
     """Show every probe: what this machine can carry, and what to install for the rest."""
-    from testbed.cli import listings
-    from testbed.cli.doctor import checks
-
-    found = checks()
+    found = lazy.doctor.checks()
     if as_json:
         _print_json([dataclasses.asdict(check) for check in found])
     else:
-        RichConsole().print(listings.doctor_table(found))
+        RichConsole().print(lazy.listings.doctor_table(found))
     if not all(check.ok or check.optional for check in found):
         raise typer.Exit(ExitCode.WRONG_USE)
 
@@ -384,6 +376,21 @@ def doctor(as_json: Json = False) -> None:
 def _split(given: list[str] | None) -> list[str]:
     """Values that were given by repeated options or with commas."""
     return [name.strip() for text in given or () for name in text.split(",") if name.strip()]
+
+
+def _check_independently(directory: Path, summary: dict[str, Any], *, as_json: bool) -> NoReturn:
+    """Print both opinions of each property and leave: a disagreement is a failure, whoever is right."""
+    compared = lazy.compare.compare_run(lazy.inputs.read_run(directory), summary)
+    verdict = lazy.compare.overall(compared, summary["verdict"])
+    if as_json:
+        properties = {row.name: row.as_dict() for row in compared}
+        agrees = all(row.agrees for row in compared)
+        _print_json({"verdict": verdict.value, "agrees": agrees, "properties": properties, "directory": str(directory)})
+    else:
+        out = RichConsole(highlight=False)
+        out.print(lazy.listings.opinions_table(compared))
+        out.print(lazy.listings.opinions_line(compared, verdict))
+    raise typer.Exit(EXIT_OF_VERDICT[verdict.value])
 
 
 def _show(directory: Path, summary: dict[str, Any] | None, *, as_json: bool) -> None:
@@ -395,10 +402,8 @@ def _show(directory: Path, summary: dict[str, Any] | None, *, as_json: bool) -> 
     if as_json:
         _print_json({**summary, "directory": str(directory)})
     else:
-        from analysis.report import terminal as tables
-
         out = RichConsole()
-        out.print(tables.results(summary, store.read_manifest(directory)))
+        out.print(lazy.terminal.results(summary, store.read_manifest(directory)))
         out.print(f"report: {directory / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(EXIT_OF_VERDICT[summary["verdict"]])
 

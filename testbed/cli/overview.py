@@ -17,9 +17,9 @@ from analysis.report.headline import headline, verdict_of
 from analysis.report.terminal import mark
 from node.registry import PROTOCOLS, VIEW_PROMISES, ProtocolEntry
 from testbed.cli import completion
-from testbed.cli.console import DEFAULT_RUNS, Json, Panel, Runs, output, plain_table, print_json, table
+from testbed.console import DEFAULT_RUNS, Json, Panel, Runs, output, plain_table, print_json, table
 from testbed.paths import EXPERIMENTS, TOPOLOGIES, is_file
-from testbed.run import store
+from testbed.rundir import store
 from topologies.formats import yaml_source
 from topologies.formats.errors import InputError
 
@@ -170,7 +170,7 @@ def compare(
     """Compare two runs: settings and verdicts that differ, and key numbers with their ratio."""
     directories = [store.find(runs, name) for name in (one, other)]
     settings = _differences([_settings(directory) for directory in directories])
-    first, second = (_verdicts(directory) for directory in directories)
+    first, second = (verdicts_of(directory) for directory in directories)
     both = first.keys() & second.keys()
     verdicts = _differences([{key: told for key, told in side.items() if key in both} for side in (first, second)])
     summaries = [_summary(directory) for directory in directories]
@@ -229,7 +229,8 @@ def _settings(directory: Path) -> dict[str, str]:
     return found | {name: formatting.clean(manifest.get(name), 80) for name in SETTINGS if name in manifest}
 
 
-def _verdicts(directory: Path) -> dict[str, str]:
+def verdicts_of(directory: Path) -> dict[str, str]:
+    """Of the run and of all that it is judged by."""
     summary = _summary(directory)
     found = {"run": headline(summary, store.read_manifest(directory)).verdict.value}
     for name, told in formatting.mapping(summary.get("properties")).items():

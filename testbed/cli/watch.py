@@ -19,9 +19,10 @@ from rich.live import Live as LiveDisplay
 from rich.table import Table
 from rich.text import Text
 
-from testbed.cli.console import DEFAULT_RUNS, Console, Json, Panel, Runs, plain_table, print_json, table
+from testbed.cli import lazy
+from testbed.console import DEFAULT_RUNS, Console, Json, Panel, Runs, plain_table, print_json, table
 from testbed.paths import is_directory, is_there
-from testbed.run import store
+from testbed.rundir import store
 from topologies.formats.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,33 +43,33 @@ def watch(
     ] = LONGEST_IDLE_S,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line, twice a second.")] = False,
 ) -> None:
-    """Show live what a run does: rates, latency, dummies and losses of each node. Ends when the run does, or Ctrl-C."""
-    from testbed.run import watch as watching
+    """Show live what a run does: rates, latency, dummies and losses of each node. Ends when the run does, or Ctrl-C.
 
+    The exit code is 3 when the run is over and did not come to its end.
+    """
     if not 0 < idle < 86_400:
         raise InputError(f"--idle must lie between 0 and 86400 seconds, not {idle:g}")
-    target = watching.find(runs, what)
+    target = lazy.watch.find(runs, what)
     console = Console(quiet=as_json)
     # Ctrl-C is how one stops looking: no fault, and nothing is lost by it.
     with contextlib.suppress(KeyboardInterrupt):
-        if as_json:
-            watching.watch(target, watching.json_line, console, idle_s=idle)
-            return
         out = RichConsole(highlight=False)
-        if not out.is_terminal:
-            out.print(
-                look_table(watching.watch(target, lambda _: None, console, idle_s=idle), target.name, width=out.width)
-            )
-            return
-        with contextlib.ExitStack() as stack:
-            display = LiveDisplay(console=out, auto_refresh=False, vertical_overflow="crop")
+        if as_json:
+            lazy.watch.watch(target, lazy.watch.json_line, console, idle_s=idle)
+        elif not out.is_terminal:
+            last = lazy.watch.watch(target, lambda _: None, console, idle_s=idle)
+            out.print(look_table(last, target.name, width=out.width))
+        else:
+            with contextlib.ExitStack() as stack:
+                display = LiveDisplay(console=out, auto_refresh=False, vertical_overflow="crop")
 
-            def show(look: watching.Look) -> None:
-                if not display.is_started:
-                    stack.enter_context(display)
-                display.update(look_table(look, target.name, width=out.width, height=out.height), refresh=True)
+                def show(look: Look) -> None:
+                    if not display.is_started:
+                        stack.enter_context(display)
+                    display.update(look_table(look, target.name, width=out.width, height=out.height), refresh=True)
 
-            watching.watch(target, show, console, idle_s=idle)
+                lazy.watch.watch(target, show, console, idle_s=idle)
+        target.require_whole()
 
 
 def info(
@@ -79,10 +80,8 @@ def info(
     as_json: Json = False,
 ) -> None:
     """Say what a capture holds: interfaces, times, frames, drops and protocols. Reads 5 million frames a second."""
-    from analysis.capture.totals import totals
-
     is_run = is_directory(capture) or not (capture.suffix or is_there(capture))
-    found = totals(store.find(runs, str(capture)) / "capture.pcapng" if is_run else capture)
+    found = lazy.totals.totals(store.find(runs, str(capture)) / "capture.pcapng" if is_run else capture)
     if as_json:
         print_json(dataclasses.asdict(found))
         return

@@ -12,7 +12,6 @@ Exit codes: 0 no failing seed, 1 a failing seed, 2 wrong use.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -22,13 +21,16 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from testbed.cli.console import Console
+from pydantic import TypeAdapter
+
+from analysis.files import read_json, replace_json
+from testbed.console import Console
 from testbed.fuzz.command import run_fuzz
 from testbed.fuzz.draw import FUZZED
 from testbed.fuzz.hunt import Tally
 from testbed.fuzz.judge import WITHOUT_A_QUORUM
-from testbed.run.manifest import git_revision
-from testbed.run.store import write_json
+from testbed.rundir.manifest import git_revision
+from topologies.formats.errors import InputError
 
 FIRST_SEED = 10_000_000
 """Above all seeds that were looked at by hand while the protocols were written."""
@@ -75,11 +77,15 @@ class Entry:
 
 
 class Record:
-    """The entries of a file, in the order in which they were begun."""
+    """The entries of a file, in the order in which they were begun. Raises InputError when the file holds none."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.entries = [Entry(**row) for row in json.loads(path.read_text())] if path.exists() else []
+        try:
+            self.entries = _ENTRIES.validate_python(read_json(path)) if path.exists() else []
+        except (OSError, ValueError) as error:
+            reason = str(error).partition("\n")[0]
+            raise InputError(f"{path}: not the record of campaigns ({reason}); give another --record") from None
 
     def worlds_of(self, protocol: str) -> int:
         return sum(entry.worlds for entry in self.entries if entry.protocol == protocol)
@@ -96,9 +102,11 @@ class Record:
 
     def write(self) -> None:
         """The record, and the page beside it."""
-        write_json(self._path, [asdict(entry) for entry in self.entries])
+        replace_json(self._path, [asdict(entry) for entry in self.entries])
         self._path.with_suffix(".md").write_text(page(self.entries), encoding="utf-8")
 
+
+_ENTRIES = TypeAdapter(list[Entry])
 
 HEAD = """\
 # Campaigns on record
@@ -168,7 +176,10 @@ def main(words: Sequence[str]) -> int:
         parser.error(f"{unknown[0]} is none of {', '.join(FUZZED)}")
     if asked.minutes <= 0 or asked.jobs < 1:
         parser.error("--minutes and --jobs must be above 0")
-    record = Record(asked.record)
+    try:
+        record = Record(asked.record)
+    except InputError as error:
+        parser.error(str(error))
     return int(campaign(protocols, minutes=asked.minutes, jobs=asked.jobs, is_spark=asked.spark, record=record) > 0)
 
 

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812  (the names that everybody 
 from analysis.checks.properties import Property
 from node.core import Core, Membership
 from node.registry import PROTOCOLS
-from testbed.cli.console import Console
+from testbed.console import Console
 from testbed.fuzz.coverage import from_rows
 from testbed.fuzz.draw import FUZZED, draw
 from testbed.fuzz.explore import (

@@ -245,7 +245,7 @@ class _History:
     @classmethod
     def of(cls, incarnation: IncarnationRun) -> _History:
         found = cls((incarnation.member, incarnation.incarnation))
-        for event, detail, origin, start, _, number, at_ns, _, _ in incarnation.records:
+        for event, detail, origin, start, _, number, at_ns, *_ in incarnation.records:
             if event == Event.SUBMIT:
                 found.submitted_ns[origin, start, number] = at_ns
             elif event == Event.DELIVER:

@@ -338,7 +338,8 @@ def _put(channels: Channels, at: int, channel: tuple[int, ...]) -> Channels:
 
 
 def _record(row: Row, at_ns: int) -> Raw:
-    return (row.event, row.detail, row.origin, row.incarnation, row.extra, row.number, at_ns, at_ns, row.value)
+    named = (row.event, row.detail, row.origin, row.incarnation, row.extra, row.number)
+    return (*named, at_ns, at_ns, row.value, row.size_bytes, row.checksum)
 
 
 def _named(message: Message) -> str:

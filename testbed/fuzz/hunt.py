@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from multiprocessing import connection
 from typing import Any, TypeAlias
 
-from testbed.cli.console import held_back
+from testbed.console import held_back
 from testbed.fuzz.coverage import Coverage
 from testbed.fuzz.draw import draw
 from testbed.fuzz.judge import Judged, judge

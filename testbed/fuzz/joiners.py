@@ -1,4 +1,4 @@
-"""Checks of a whole run beyond the oracle: what is owed to and by members that came back, and CO's stages.
+"""A check of a whole run beyond the oracle: what is owed to and by members that came back.
 
 The oracle's validity and agreement speak of members that ran from start to end: where a joiner's part of each stream
 begins, no record tells. But once it is certain that its part has begun, the same is owed:
@@ -16,25 +16,16 @@ in no minority:
 - what one of them submitted, all of them deliver (validity of its own, agreement of the others'), a joiner apart to
   which it came with the state: the sender delivered it in a view before the one in which the joiner got that;
 - what one of them delivers in the last view, all of them do (agreement).
-
-CO delivers a message when everybody has pre-acknowledged it, so a history of deliveries does not tell a right CPI
-operation from a wrong one. The reports of the stages (`trace_stages`) do. Paper 000, sections 2.2 and 3.3 to 3.5:
-
-- nobody pre-acknowledges what somebody has not accepted, nobody acknowledges what somebody has not pre-acknowledged;
-- what an entity had accepted when it sent q is acknowledged before q everywhere (with the strict acceptance condition;
-  the literal one does not promise it).
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from analysis.checks.linear import IncarnationRecord, view_of
 from analysis.checks.properties import FIRST_INCARNATION, Incarnation, MessageId, Property, Raw
-from node.trace import Event, Notice
-from testbed.sim.simulation import IncarnationRun
+from node.trace import Event, Level
 
 
 class Owed(NamedTuple):
@@ -105,7 +96,7 @@ def owed_in_last_view(living: Mapping[Incarnation, Sequence[Raw]]) -> Iterator[O
 def _unmet(settled: Sequence[IncarnationRecord]) -> Iterator[Owed]:
     """What some of them submitted and others, or they themselves, lack."""
     for sender in settled:
-        for _, event, _, message, _ in sender.steps:
+        for _, event, _, message, *_ in sender.steps:
             if event == Event.SUBMIT and message[:2] == sender.name:
                 delivered_in = _view_of(sender, message)
                 for incarnation in settled:
@@ -146,10 +137,10 @@ def _view_of(incarnation: IncarnationRecord, message: tuple[int, int, int]) -> i
 
 
 def _judged(living: Mapping[Incarnation, Sequence[Raw]]) -> dict[Incarnation, list[Raw]]:
-    """The records without deliveries below the highest level at which anybody delivers."""
+    """The records without optimistic deliveries, where anybody delivers anything for good."""
     level = max((r[1] for records in living.values() for r in records if r[0] == Event.DELIVER), default=0)
     return {
-        incarnation: [r for r in records if r[0] != Event.DELIVER or r[1] == level]
+        incarnation: [r for r in records if r[0] != Event.DELIVER or r[1] >= min(level, Level.AGREED)]
         for incarnation, records in living.items()
     }
 
@@ -178,106 +169,3 @@ def _sent_to(living: Mapping[Incarnation, Sequence[Raw]], joiner: Incarnation) -
     for incarnation, records in living.items():
         place = next((at for at, r in enumerate(records) if r[0] == Event.DELIVER and r[2:4] == joiner), len(records))
         yield from _messages(incarnation, records[place:], Event.SUBMIT)
-
-
-Pdu = tuple[int, int]
-"""Origin and number of a message."""
-
-Stage = tuple[int, Pdu, int]
-"""Which stage a message has reached, and when."""
-
-
-class Breach(NamedTuple):
-    """`stage`: of a stage that is reached too early; empty for the order of what was accepted."""
-
-    stage: str
-    sentence: str
-
-
-def breaches(incarnations: Sequence[IncarnationRun], names: Mapping[int, str]) -> Iterator[Breach]:
-    """At most one of each kind and view; none for incarnations that do not report stages."""
-    views = sorted({row[5] for incarnation in incarnations for row in incarnation.records if row[0] == Event.VIEW})
-    for view in views:
-        members = [
-            incarnation
-            for incarnation in incarnations
-            if any(row[0] == Event.VIEW and row[5] == view for row in incarnation.records)
-        ]
-        yield from _breaches_in(
-            {incarnation.member: list(_stages(incarnation, view)) for incarnation in members}, names
-        )
-
-
-def _breaches_in(stages: Mapping[int, Sequence[Stage]], names: Mapping[int, str]) -> Iterator[Breach]:
-    for before, after in _AFTER:
-        early = _early(stages, before, after)
-        if early is not None:
-            yield Breach(after.name.lower(), _too_early(*early, before, after, names))
-            break
-    late = _out_of_order(stages)
-    if late is not None:
-        member, (origin, number), (cause, last) = late
-        sentence = (
-            f"{names[member]} acknowledges {names[origin]} #{number} before {names[cause]} #{last}, which its sender "
-            "had accepted"
-        )
-        yield Breach("", sentence)
-
-
-_AFTER = ((Notice.ACCEPTED, Notice.PREACKNOWLEDGED), (Notice.PREACKNOWLEDGED, Notice.ACKNOWLEDGED))
-_NEVER_NS = 1 << 63
-
-
-def _stages(incarnation: IncarnationRun, view: int) -> Iterator[Stage]:
-    codes = {code for pair in _AFTER for code in pair}
-    for event, code, _, _, member, _, at_ns, _, value in incarnation.records:
-        if event == Event.REPORT and code in codes and value >> 32 == view:
-            yield code, (member, value & 0xFFFF_FFFF), at_ns
-
-
-def _early(stages: Mapping[int, Sequence[Stage]], before: Notice, after: Notice) -> tuple[int, Pdu, int] | None:
-    """Who, which message, and who else was not so far: somebody reached the stage `after` while another had not yet
-    reached `before`."""
-    reached: dict[int, dict[Pdu, int]] = {
-        member: {pdu: at_ns for code, pdu, at_ns in rows if code == before} for member, rows in stages.items()
-    }
-    for member, rows in stages.items():
-        for code, pdu, at_ns in rows:
-            if code == after:
-                for other, times in reached.items():
-                    if times.get(pdu, _NEVER_NS) > at_ns:
-                        return member, pdu, other
-    return None
-
-
-def _too_early(member: int, pdu: Pdu, other: int, before: Notice, after: Notice, names: Mapping[int, str]) -> str:
-    origin, number = pdu
-    return (
-        f"at {names[member]} {names[origin]} #{number} is {after.name.lower()} while at {names[other]} it is not "
-        f"{before.name.lower()}"
-    )
-
-
-def _out_of_order(stages: Mapping[int, Sequence[Stage]]) -> tuple[int, Pdu, Pdu] | None:
-    """Who acknowledges which message before which."""
-    causes = dict(_accepted_before(stages))
-    for member, rows in stages.items():
-        done: Counter[int] = Counter()
-        for code, pdu, _ in rows:
-            if code == Notice.ACKNOWLEDGED:
-                for origin, last in sorted(causes.get(pdu, {}).items()):
-                    if done[origin] < last:
-                        return member, pdu, (origin, last)
-                done[pdu[0]] = max(done[pdu[0]], pdu[1])
-    return None
-
-
-def _accepted_before(stages: Mapping[int, Sequence[Stage]]) -> Iterator[tuple[Pdu, dict[int, int]]]:
-    """For each message the last of each origin that its sender had accepted when it sent it."""
-    for member, rows in stages.items():
-        last: dict[int, int] = defaultdict(int)
-        for code, (origin, number), _ in rows:
-            if code == Notice.ACCEPTED:
-                if origin == member:
-                    yield (origin, number), dict(last)
-                last[origin] = number

@@ -1,22 +1,24 @@
 """One scenario, simulated and held against everything that its protocol promises.
 
-Promises hold for members that live on. Who crashed, and who was expelled by the reliable layer while it was silent,
-counts as crashed: what it submitted is known, what it delivered does not oblige the others, and its own order may end
-otherwise than theirs; but where there are views, all are held to the order (analysis.checks.properties says how
-far). Liveness
-is judged because everything has healed and the run has come to rest; one that does not come to rest fails for that.
+Promises hold for all incarnations as far as analysis.checks.properties says: crashed and excluded ones, too, are held
+to the order and to the bytes that were submitted. Liveness is judged because everything has healed and the run has come
+to rest; one that does not come to rest fails for that.
+
+A simulation loses no record, so nothing is excused by missing ones: what cannot be told though it was looked at is a
+failure. Only what nobody delivered, or what a lost quorum or a run without a full member leaves open, is unjudged.
 """
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
 from analysis.checks.linear import check_incarnations
-from analysis.checks.properties import Finding, Incarnation, Property, Raw, Verdict
+from analysis.checks.properties import Finding, Incarnation, Incarnations, Property, Raw, Verdict
+from analysis.checks.stages import breaches
 from node.core import Core, Membership
 from node.group.member import GroupReport
 from node.group.view import Incarnation as Member
@@ -24,10 +26,11 @@ from node.group.view import View
 from node.registry import PROTOCOLS
 from node.trace import EndReason, Event, ViewReason
 from node.wire import Kind
+from testbed.fuzz import opinions
 from testbed.fuzz.coverage import Coverage, Watcher, views_met
 from testbed.fuzz.draw import victims_of
-from testbed.fuzz.joiners import breaches, has_views, owed, owed_in_last_view
-from testbed.fuzz.scenario import Crash, Scenario, experiment_of, names_of
+from testbed.fuzz.joiners import has_views, owed, owed_in_last_view
+from testbed.fuzz.scenario import DRAIN_NS, Crash, Leave, Scenario, experiment_of, names_of
 from testbed.sim.simulation import START_NS, Ending, IncarnationRun, Simulation, simulate
 
 GROUP = 1
@@ -43,17 +46,19 @@ WITHOUT_A_QUORUM = "progress without a quorum"
 
 _AT_THE_END = frozenset((Ending.DRAINED, Ending.CUT_SHORT))
 
+PATIENCE_NS = 60 * 10**9
+"""How long after its load a group may take to come to rest. If it has not, and has its quorum, it is simulated again
+for `DRAIN_NS`. A group without a quorum never comes to rest, and ten minutes of its questions cost as much as all other
+worlds together."""
+
 LINGER_NS = 60 * 10**9
 """How long a group that is idle is watched: its longest time-outs are some seconds."""
-
-PROMISED_TO_THE_LIVING = frozenset((Property.TOTAL_ORDER,))
-"""In a run without views. The others speak of full members only, or hold for the dead, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """What went wrong. `kind` is a property's name, `rest`, `silence`, `expelled`, `buffered`, `stages`, or
-    `exception`; failures are alike when kind and `where` are.
+    """What went wrong. `kind` is a property's name, `rest`, `silence`, `expelled`, `left`, `untold`, `buffered`,
+    `stages`, `opinions` or `exception`; failures are alike when kind and `where` are.
     """
 
     kind: str
@@ -88,20 +93,23 @@ class Judged:
 
 def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
     """Simulate and judge. `build` replaces the protocol's own core."""
-    cores = _Cores(builder_of(scenario, build))
-    watcher = Watcher(scenario, cores.buffered_by)
-    try:
-        simulation = simulate(
-            experiment_of(scenario), group=GROUP, build=cores.make, observer=watcher, linger_ns=LINGER_NS
-        )
-    except Exception as error:  # whatever a core raises is its failure
-        return _judged(scenario, watcher, None, (_exception(error),), ())
+    for drain_ns in (PATIENCE_NS, DRAIN_NS):
+        cores = _Cores(builder_of(scenario, build))
+        watcher = Watcher(scenario, cores.buffered_by)
+        experiment = replace(experiment_of(scenario), drain_ns=drain_ns)
+        try:
+            simulation = simulate(experiment, group=GROUP, build=cores.make, observer=watcher, linger_ns=LINGER_NS)
+        except Exception as error:  # whatever a core raises is its failure
+            return _judged(scenario, watcher, None, (_exception(error),), ())
+        if simulation.phases.drained_ns is not None or _is_without_quorum(scenario, simulation):
+            break
     promises_agreement = Property.AGREEMENT.value in PROTOCOLS[scenario.protocol].promises
     met = views_met(simulation.incarnations, watcher.freezes, promises_agreement=promises_agreement)
     watcher.coverage.views.update(met)
     findings = findings_of(scenario, simulation)
+    disputed = tuple(_disputed(scenario, simulation, findings))
     unjudged = [kind.value for kind, finding in findings.items() if finding.verdict is Verdict.UNKNOWN]
-    if PROTOCOLS[scenario.protocol].has_views and has_lost_quorum(simulation):
+    if _is_without_quorum(scenario, simulation):
         # Nothing is promised to come true any more; all that must never happen still must not.
         unjudged = [WITHOUT_A_QUORUM]
         findings = {kind: finding for kind, finding in findings.items() if kind not in OWED_WITH_A_QUORUM}
@@ -111,31 +119,30 @@ def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
     failures = (
         *progress,
         *_expelled(scenario, simulation),
+        *_left(scenario, simulation),
+        *untold(findings),
         *cores.buffered(simulation),
         *_broken(findings, names_of(scenario)),
         *_stages(scenario, simulation),
+        *disputed,
     )
     return _judged(scenario, watcher, simulation, failures, tuple(sorted(set(unjudged))))
 
 
 def findings_of(scenario: Scenario, simulation: Simulation) -> dict[Property, Finding]:
     """The promised properties. Witnesses speak of members by their names of `names_of`."""
+    records = _records_of(simulation)
     promised = [Property(name) for name in PROTOCOLS[scenario.protocol].promised(scenario.parameters)]
-    records = {
-        Incarnation(incarnation.member, incarnation.incarnation): _records(incarnation)
-        for incarnation in simulation.incarnations
-    }
-    living = {key: rows for key, rows in records.items() if rows[-1][0] == Event.STOP}
-    to_the_living = frozenset() if has_views(records) else PROMISED_TO_THE_LIVING
-    findings: dict[Property, Finding] = {}
-    for among, kinds in (
-        (records, [kind for kind in promised if kind not in to_the_living]),
-        (living, [kind for kind in promised if kind in to_the_living]),
-    ):
-        if kinds:
-            members = {incarnation.member for incarnation in among}
-            findings |= check_incarnations(among, members=members, names=names_of(scenario), kinds=kinds)
-    return {kind: findings[kind] for kind in promised}
+    members = {incarnation.member for incarnation in records}
+    return check_incarnations(records, members=members, names=names_of(scenario), kinds=promised)
+
+
+def _records_of(simulation: Simulation) -> Incarnations:
+    return {incarnation.name: _records(incarnation) for incarnation in simulation.incarnations}
+
+
+def _is_without_quorum(scenario: Scenario, simulation: Simulation) -> bool:
+    return PROTOCOLS[scenario.protocol].has_views and has_lost_quorum(simulation)
 
 
 def has_lost_quorum(simulation: Simulation) -> bool:
@@ -148,12 +155,12 @@ def has_lost_quorum(simulation: Simulation) -> bool:
         for incarnation in simulation.incarnations
         if incarnation.ending in _AT_THE_END and not _knows_its_end(incarnation)
     ]
-    living = {Incarnation(incarnation.member, incarnation.incarnation) for incarnation in ended}
+    living = {incarnation.name for incarnation in ended}
     for incarnation in simulation.incarnations:
         for row in incarnation.records:
             if row[0] == Event.VIEW:
                 views.setdefault(row[5], {})[row[4]] = Incarnation(row[2], row[3])
-                installed.setdefault(row[5], set()).add(Incarnation(incarnation.member, incarnation.incarnation))
+                installed.setdefault(row[5], set()).add(incarnation.name)
     if not views:
         return False  # of a core without views everything is owed
     newest = [number for number in sorted(views) if installed[number] & living]
@@ -223,6 +230,13 @@ def _broken(findings: Mapping[Property, Finding], names: Mapping[int, str]) -> I
             yield Failure(kind=kind.value, sentence=sentence)
 
 
+def _disputed(scenario: Scenario, simulation: Simulation, findings: Mapping[Property, Finding]) -> Iterator[Failure]:
+    """Of a sampled share of the worlds: properties on which the three opinions do not agree."""
+    if opinions.is_sampled(scenario.seed):
+        for sentence in opinions.disputes(_records_of(simulation), findings, names_of(scenario)):
+            yield Failure(kind="opinions", sentence=sentence, where=sentence.partition(":")[0])
+
+
 def _restless(simulation: Simulation) -> Iterator[Failure]:
     """Members that live on and still have something to do at the very end."""
     busy = [
@@ -262,7 +276,7 @@ def _loud(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
 
 def _stages(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
     """Of CO, which promises more than its deliveries can show."""
-    for stage, sentence in breaches(simulation.incarnations, names_of(scenario)):
+    for stage, sentence in breaches(simulation.records, names_of(scenario)):
         yield Failure(kind="stages", sentence=sentence, where=stage)
 
 
@@ -276,7 +290,7 @@ def _owed(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
         if incarnation.ending is Ending.DRAINED and not is_expelled(incarnation)
     ]
     calm = [incarnation for incarnation in calm if incarnation.records[-1][0] == Event.STOP]
-    records = {Incarnation(incarnation.member, incarnation.incarnation): incarnation.records for incarnation in calm}
+    records = {incarnation.name: incarnation.records for incarnation in calm}
     told: set[Property] = set()
     for one in owed_in_last_view(records) if has_views(records) else owed(records):
         if one.kind not in told and one.kind.value in PROTOCOLS[scenario.protocol].promises:
@@ -295,6 +309,22 @@ def _expelled(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
             yield Failure(
                 kind="expelled", sentence=f"member {incarnation.member} was given up although it was never away long"
             )
+
+
+def _left(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
+    """Nobody leaves that was not asked to."""
+    asked = {fault.member for fault in scenario.faults if isinstance(fault, Leave)}
+    for incarnation in simulation.incarnations:
+        last = incarnation.records[-1]
+        if incarnation.member not in asked and (last[0], last[1]) == (Event.ENDED, EndReason.LEFT):
+            yield Failure(kind="left", sentence=f"member {incarnation.member} left although nobody asked it to")
+
+
+def untold(findings: Mapping[Property, Finding]) -> Iterator[Failure]:
+    """Of what must never happen, all is known here: there is nothing to excuse."""
+    for kind, finding in findings.items():
+        if finding.verdict is Verdict.UNKNOWN and finding.checked and not kind.is_liveness:
+            yield Failure(kind="untold", sentence=f"{kind.value}: {finding.reason}", where=kind.value)
 
 
 def _last_view(incarnation: IncarnationRun, members: int) -> frozenset[int]:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, TypeAlias
 from node.core import Core, Membership, Submission
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer, Undo
 from node.errors import RemoteError
-from node.trace import Event, Notice, Stamp, decode_stamp, encode_stamp
+from node.trace import Event, Notice, Stamp, decode_stamp, encode_stamp, payload_checksum
 from node.wire import Kind, Message
 
 FIRST_INCARNATION = 1
@@ -42,6 +42,8 @@ class Row(NamedTuple):
     extra: int = 0
     number: int = 0
     value: int = 0
+    size_bytes: int = 0
+    checksum: int = 0
 
 
 class BrokenCoreError(Exception):
@@ -135,8 +137,9 @@ class Places:
     def _effects(self, core: Core, work: _Work, place: Place, given: Given) -> list[Effect]:
         if given == SUBMIT:
             number = self._submissions[place.member] - place.queue + 1
-            payload = encode_stamp(Stamp(origin=place.member, incarnation=FIRST_INCARNATION, number=number))
-            work.rows.append(Row(Event.SUBMIT, 0, place.member, FIRST_INCARNATION, 0, number, len(payload)))
+            stamp = Stamp(origin=place.member, incarnation=FIRST_INCARNATION, number=number)
+            payload = encode_stamp(stamp) + f"{place.member}.{number}".encode()
+            work.rows.append(_row(Event.SUBMIT, 0, payload, 0))
             return core.on_submit(Submission(payload=payload), work.now_ns)
         if given == TIMER:
             at_ns, _, timer = work.timers.pop(0)
@@ -151,7 +154,7 @@ class Places:
         """The place that the member is in now: one that was met before, or a new one."""
         history = (*work.history, *(row for row in work.rows if is_told(row)))
         timers = tuple(work.timers)
-        mark = digest(work.member, core, timers, work.now_ns, queue, [row[:6] for row in history])
+        mark = digest(work.member, core, timers, work.now_ns, queue, [(*row[:6], *row[7:]) for row in history])
         place = self._places.get(mark)
         if place is None:
             place = self._places[mark] = Place(
@@ -208,10 +211,16 @@ class _Work:
     def _hand_over(self, effect: Deliver | Undo) -> None:
         if effect.inner is not Kind.APPLICATION:
             return
-        stamp = decode_stamp(effect.payload)
         event = Event.DELIVER if isinstance(effect, Deliver) else Event.UNDO
         self._delivered += event is Event.DELIVER
-        self.rows.append(Row(event, effect.level, stamp.origin, stamp.incarnation, 0, stamp.number, self._delivered))
+        self.rows.append(_row(event, effect.level, effect.payload, self._delivered))
+
+
+def _row(event: Event, detail: int, payload: bytes, value: int) -> Row:
+    """The record about a message of the application."""
+    stamp = decode_stamp(payload)
+    name = (stamp.origin, stamp.incarnation, 0, stamp.number)
+    return Row(event, detail, *name, value, len(payload), payload_checksum(payload))
 
 
 def is_told(row: Row) -> bool:

@@ -92,6 +92,7 @@ _CHOICES: Mapping[str, Choices] = {
     },
     "mutex": {
         **TIMESTAMPS,
+        "algorithm": ("lamport", "ricart_agrawala"),
         "acknowledge": ("always", "when_needed"),
         "hold_ns": _ms(0, 1, 5, 30),
         "outstanding": (1, 2, 64),

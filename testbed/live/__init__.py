@@ -7,7 +7,8 @@ with Testbed("three-partitions") as testbed:
 
 from testbed.live.client import Testbed, running
 from testbed.live.commands import Completed, Running
-from testbed.live.status import CaptureStatus, Counters, Description, LinkStatus, NodeState, NodeStatus
+from testbed.live.status import CaptureStatus, Counters, Description, LinkStatus, NodeStatus
+from testbed.spec.faults import NodeState
 
 __all__ = [
     "CaptureStatus",

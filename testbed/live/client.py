@@ -22,11 +22,12 @@ from netem.errors import FabricError
 from netem.kernel.framing import readable
 from netem.kernel.probe import KernelOption
 from netem.runtimes.base import Program
+from node.registry import PROTOCOLS
 from testbed import paths
 from testbed.live import directory as places
+from testbed.live import rpc
 from testbed.live.commands import CHUNK_BYTES, Completed, Running, run_on_terminal
 from testbed.live.directory import RuntimeDirectory
-from testbed.live.rpc import RpcClient, raise_refusal
 from testbed.live.starter import StartRequest, start_server
 from testbed.live.status import CaptureStatus, Counters, Description, LinkStatus, NodeStatus
 from topologies.formats.errors import InputError
@@ -123,7 +124,7 @@ class Testbed:
         """The testbed called `name`, or the only one that is up. Raises InputError when there is none."""
         directory = places.the_directory(name)
         made = cls.__new__(cls)
-        made._join(directory, RpcClient.ask(directory, {"do": "describe"}), owns=False)
+        made._join(directory, rpc.ask(directory, {"do": "describe"}), owns=False)
         return made
 
     def _join(self, directory: RuntimeDirectory, about: Mapping[str, Any], *, owns: bool) -> None:
@@ -222,7 +223,7 @@ class Testbed:
             for _descriptor, pipe in ends:
                 if pipe is not None:
                     keep.callback(pipe.close)
-            connection = keep.enter_context(RpcClient.connect(self._directory))
+            connection = keep.enter_context(rpc.connect(self._directory))
             request = {
                 "do": "exec",
                 "node": node,
@@ -231,8 +232,8 @@ class Testbed:
                 "terminal": is_terminal,
                 "directory": str(Path.cwd()),
             }
-            RpcClient.tell(connection, request, [descriptor for descriptor, _pipe in ends])
-            raise_refusal(RpcClient.hear(connection))
+            rpc.tell(connection, request, [descriptor for descriptor, _pipe in ends])
+            rpc.raise_refusal(rpc.hear(connection))
             keep.pop_all()
             pipes = [pipe for _descriptor, pipe in ends]
             return Running(connection, argv, stdin=pipes[0], stdout=pipes[1], stderr=pipes[2])
@@ -346,12 +347,11 @@ class Testbed:
         return tuple(self._ask(do, **arguments))
 
     def _ask(self, do: str, **arguments: Any) -> Any:
-        return RpcClient.ask(self._directory, {"do": do, **arguments})
+        return rpc.ask(self._directory, {"do": do, **arguments})
 
 
 def _members(given: str | Path) -> Experiment:
-    from node.registry import PROTOCOLS
-    from testbed.spec import experiment as spec
+    from testbed.spec import experiment as spec  # here: it brings pydantic in
 
     experiment = spec.load(spec.find(given), protocols=PROTOCOLS)
     if experiment.programs:

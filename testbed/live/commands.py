@@ -13,15 +13,15 @@ import termios
 import threading
 import time
 import tty
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from netem.errors import FabricError
 from netem.kernel.framing import readable
-from testbed.live.rpc import RpcClient, raise_refusal
+from testbed.live import rpc
 
 CHUNK_BYTES = 1 << 16
 _SIZE = struct.Struct("HHHH")
@@ -121,7 +121,7 @@ class Running:
     def _say(self, word: dict[str, Any]) -> None:
         with self._sending:
             if self._code is None:
-                RpcClient.tell(self._connection, word)
+                rpc.tell(self._connection, word)
 
     def _take(self, timeout_s: float | None) -> int | None:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -130,7 +130,7 @@ class Running:
                 left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
                 if not readable([self._connection], left_s):
                     return None
-                self._code = int(raise_refusal(RpcClient.hear(self._connection))["ended"])
+                self._code = int(rpc.raise_refusal(rpc.hear(self._connection))["ended"])
             return self._code
 
 
@@ -141,26 +141,14 @@ def _close_quietly(pipe: IO[bytes]) -> None:
         return  # what was left in its buffer has no reader any more
 
 
-class Starter(Protocol):
-    """`Testbed.start`."""
-
-    def __call__(
-        self,
-        node: str,
-        argv: Sequence[str],
-        *,
-        stdin: int | None,
-        stdout: int | None,
-        stderr: int | None,
-        environment: Mapping[str, str] | None,
-        is_terminal: bool = ...,
-    ) -> Running: ...
-
-
 def run_on_terminal(
-    start: Starter, node: str, argv: Sequence[str], streams: tuple[int, int, int], environment: dict[str, str]
+    start: Callable[..., Running],
+    node: str,
+    argv: Sequence[str],
+    streams: tuple[int, int, int],
+    environment: dict[str, str],
 ) -> int:
-    """Run it on these streams and return its exit code."""
+    """Run a command, which `start` (Testbed.start) starts, on these streams and return its exit code."""
     if not (os.isatty(streams[0]) and os.isatty(streams[1])):
         stdin, stdout, stderr = streams
         with start(node, argv, stdin=stdin, stdout=stdout, stderr=stderr, environment=environment) as command:

@@ -16,31 +16,34 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from analysis.files import replacing
 from netem.errors import FabricError
 from netem.network import EmulatedNetwork
 from netem.runtimes.base import NodeHandle, Runtime
+from netem.runtimes.cgroups import Brakes
 from node.registry import PROTOCOLS
 from testbed.live import requests as asks
 from testbed.live.ending import Stopped, note, write_notes_to
 from testbed.live.processes import NodeProcesses
 from testbed.live.starter import StartRequest
 from testbed.live.state import LiveState, wall_clock
-from testbed.live.status import CaptureStatus, Counters, Description, NodeState
-from testbed.run import store, wires
-from testbed.run.manifest import pick, ports_of
+from testbed.live.status import CaptureStatus, Counters, Description
+from testbed.run import wires
 from testbed.run.program import require_images, write_hosts
-from testbed.run.store import RunDirectory, StoreError, clock_pair
+from testbed.run.schedule import Performer
 from testbed.run.wires import Capture, Effect
-from testbed.spec import faults
-from testbed.spec.experiment import World
-from testbed.spec.faults import Cut, Fault, Heal, NodeFault
+from testbed.rundir import store
+from testbed.rundir.manifest import pick, ports_of
+from testbed.rundir.store import RunDirectory, StoreError, clock_pair
+from testbed.spec.faults import Crash, Fault, Leave, NodeFault, NodeState
 from testbed.spec.plans import NODE_FAULTS
 from testbed.spec.program import require_world
+from testbed.spec.raw import RawTargets, World
 from topologies.dump import dumps
 from topologies.formats.errors import InputError
 from topologies.formats.schema import RawBlock
 from topologies.load import loads
-from topologies.model import NodeName, Topology
+from topologies.model import Topology
 
 ANYWAY = frozenset({"describe", "nodes", "links", "capturing", "failure", "log", "stop_capture"})
 """What can be asked of a testbed whose network is gone."""
@@ -66,19 +69,19 @@ class Controller:
             self._require_image()
             self._network = stack.enter_context(self._open_network(on_progress))
             runtime = self._open_runtime(on_progress)
+            brakes = stack.enter_context(Brakes())
             self.processes = self._make_processes(runtime)
             stack.callback(self.processes.close)
             self.processes.start_all(on_progress)
+            self._performer = Performer(self._network, self.topology, self.processes.fleet, brakes)
             self._started_ns = time.monotonic_ns()
             self.record.note({"phases": {"start_ns": self._started_ns, "end_ns": None}})
             self.state = self._make_state()
             self._description = self._describe()
             self._stack = stack.pop_all()
 
-    # Verbs: each takes the words of its request and returns what crosses the socket.
-
     def perform(self, verb: str, words: RawBlock) -> Any:
-        """Carry out one verb. Raises InputError, FabricError, StoreError."""
+        """Carry out one verb and return what crosses the socket. Raises InputError, FabricError, StoreError."""
         if verb not in ANYWAY:
             self._refuse_ruin()
         return _VERBS[verb](self, words)
@@ -91,7 +94,7 @@ class Controller:
         """The node in which a command is to run, and its latest incarnation. Raises InputError, FabricError."""
         self._refuse_ruin()
         name = self.state.node(node)
-        if self.state.state(name) is NodeState.ABSENT and not self.processes.is_there(name):
+        if self.state.state(name) is NodeState.ABSENT and not self.processes.fleet.has(name):
             raise InputError(f"{name} has not joined yet and runs nothing: `orderbed join {name}`")
         if self._world.world is World.DOCKER:
             state = self.state.state(name)
@@ -99,7 +102,7 @@ class Controller:
                 raise InputError(f"{name} is paused and runs nothing: resume it, then enter it")
             if state is NodeState.CRASHED:
                 raise InputError(f"{name} has crashed and its container with it: `orderbed restart {name}`")
-        return name, self.processes.handle(name)
+        return name, self.processes.fleet.member(name).handle
 
     def _refuse_ruin(self) -> None:
         failure = self._network.failure()
@@ -112,11 +115,13 @@ class Controller:
         if failure is not None:
             self._note_once(f"the network is gone: {failure}")
             return
-        for name, code in self.processes.ended():
-            note(f"{name} has ended by itself ({f'exit code {code}' if code >= 0 else signal.Signals(-code).name})")
-            self.state.ended(name, code, wall_clock(), cause=self.processes.handle(name).cause())
-        for name, incarnation, said in self.processes.standing():
-            self.state.heard(name, incarnation, said)
+        for member in self.processes.members():
+            name, code = member.node.name, member.exit_code
+            if code is None and self._experiment is not None:
+                self.state.heard(name, member.incarnation, member.last)
+            elif code is not None and self.state.state(name) not in (NodeState.CRASHED, NodeState.ENDED):
+                note(f"{name} has ended by itself ({f'exit code {code}' if code >= 0 else signal.Signals(-code).name})")
+                self.state.ended(name, code, wall_clock(), cause=member.handle.cause())
         self._notice_capture()
 
     def _notice_capture(self) -> None:
@@ -170,8 +175,7 @@ class Controller:
             self._network,
             self.topology,
             self._world.world,
-            # The label of the containers: not even a testbed of the same name and second shares it.
-            run_id=f"{self.record.run_id}-{os.getpid()}",
+            run_id=self.record.run_id,
             image=self._request.image,
             on_progress=on_progress,
         )
@@ -224,51 +228,30 @@ class Controller:
 
     # Looking.
 
-    def about(self, _words: RawBlock | None = None) -> dict[str, Any]:
+    def about(self) -> dict[str, Any]:
         """What a client needs to know once."""
         return {"description": self._description.as_json(), "topology": dumps(self.topology)}
 
-    def _nodes(self, _words: RawBlock) -> list[dict[str, Any]]:
+    def _nodes(self) -> list[dict[str, Any]]:
         self.notice()
         return [one.as_json() for one in self.state.nodes()]
-
-    def _links(self, _words: RawBlock) -> list[dict[str, Any]]:
-        return [one.as_json() for one in self.state.links()]
-
-    def _count(self, _words: RawBlock) -> dict[str, Any]:
-        return self._counters().as_json()
 
     def _counters(self) -> Counters:
         return Counters(
             ports=self._network.counters(), links=self._network.link_counters(), buses=self._network.bus_counters()
         )
 
-    def _capturing(self, _words: RawBlock) -> dict[str, Any] | None:
+    def _capturing(self) -> dict[str, Any] | None:
         self._notice_capture()
         return None if self._capture is None else self._capture[1].as_json()
 
-    def _failure(self, _words: RawBlock) -> str | None:
+    def _failure(self) -> str | None:
         failure = self._network.failure()
         return None if failure is None else str(failure)
 
-    def _log(self, words: asks.AskNode) -> str:
-        return str(self.processes.log_path(self.state.node(words.node)))
-
     # Changing.
 
-    def _impair(self, words: asks.AskImpair) -> list[dict[str, Any]]:
-        return self._happen(self.state.impair(words.impair, self._now_ns()))
-
-    def _restore(self, words: asks.AskRestore) -> list[dict[str, Any]]:
-        return self._happen(self.state.restore(words.restore, self._now_ns()))
-
-    def _cut(self, words: asks.AskCut) -> list[dict[str, Any]]:
-        return self._happen(self.state.cut(words.cut, self._now_ns()))
-
-    def _heal(self, _words: RawBlock) -> list[dict[str, Any]]:
-        return self._happen(self.state.heal(self._now_ns()))
-
-    def _node_fault(self, kind: type[NodeFault], words: asks.AskTargets) -> list[dict[str, Any]]:
+    def _node_fault(self, kind: type[NodeFault], words: RawTargets) -> list[dict[str, Any]]:
         self.notice()
         return self._happen(self.state.node_fault(kind, words.targets, self._now_ns()))
 
@@ -276,36 +259,17 @@ class Controller:
         """Perform, record and commit each; their lines in faults.jsonl."""
         lines = []
         for event in events:
-            struck = self._strike(event)
+            effect = self._performer.perform(event, [*self.state.cuts, event])
+            if isinstance(event, Leave):
+                _refuse_refused(effect)
             self.state.commit(event, wall_clock())
-            if isinstance(event, faults.Crash):
+            if isinstance(event, Crash):
                 for target in event.targets:
-                    self.state.crashed_with(target, self.processes.handle(target).poll())
-            line = struck.line(event)
+                    self.state.crashed_with(target, self.processes.fleet.member(target).exit_code)
+            line = effect.line(event)
             self.record.append_fault(line)
             lines.append(line)
         return lines
-
-    def _strike(self, event: Fault) -> Effect:
-        if isinstance(event, faults.Impair | faults.ImpairLink):
-            return wires.impair(self._network, self.topology, event)
-        if isinstance(event, Cut | Heal):
-            return wires.block(self._network, self.topology, *self.state.blocked(event))
-        assert isinstance(event, NodeFault), "the state makes no other"
-        act: dict[type[NodeFault], Callable[[NodeName], object]] = {
-            faults.Crash: self.processes.crash,
-            faults.Restart: self.processes.start,
-            faults.Pause: self.processes.pause,
-            faults.Resume: self.processes.resume,
-            faults.Join: self.processes.join,
-            faults.Leave: self._leave,
-        }
-        return Effect.of_each(act[type(event)], event.targets)
-
-    def _leave(self, name: NodeName) -> None:
-        refused = self.processes.leave(name).get("refused")
-        if refused is not None:
-            raise InputError(f"{name} cannot leave: {refused}")
 
     def _now_ns(self) -> int:
         return time.monotonic_ns() - self._started_ns
@@ -316,18 +280,13 @@ class Controller:
         if self._capture is not None:
             raise InputError(f"a capture runs already, into {self._capture[1].path}; stop it first")
         path = _new_file(words.path) if words.path is not None else self._next_capture()
-        capture = Capture(
-            self._network,
-            self.topology,
-            path,
-            self.record.capture_comment,
-            self.record.path / "network" / "collector.log",
-        )
+        log_path = self.record.path / "network" / "collector.log"
+        capture = Capture(self._network, self.topology, path, self.record.capture_comment, log_path)
         self._capture = capture, CaptureStatus(path=path, since=wall_clock())
         self._capture_clock = clock_pair()
         return str(path)
 
-    def _end_capture(self, _words: RawBlock) -> dict[str, Any]:
+    def _end_capture(self) -> dict[str, Any]:
         if self._capture is None:
             raise InputError("no capture runs; start one first")
         return self._stop_capture()
@@ -357,28 +316,27 @@ class Controller:
         _close_record(self.record, {**facts, **end}, self.state.until)
 
 
+def _node_verb(kind: type[NodeFault]) -> Callable[[Controller, RawTargets], Any]:
+    return lambda one, words: one._node_fault(kind, words)
+
+
 _VERBS: dict[str, Callable[[Controller, Any], Any]] = {
-    "describe": Controller.about,
-    "nodes": Controller._nodes,
-    "links": Controller._links,
-    "counters": Controller._count,
-    "capturing": Controller._capturing,
-    "failure": Controller._failure,
-    "log": Controller._log,
-    "impair": Controller._impair,
-    "restore": Controller._restore,
-    "cut": Controller._cut,
-    "heal": Controller._heal,
+    "describe": lambda one, _: one.about(),
+    "nodes": lambda one, _: one._nodes(),
+    "links": lambda one, _: [link.as_json() for link in one.state.links()],
+    "counters": lambda one, _: one._counters().as_json(),
+    "capturing": lambda one, _: one._capturing(),
+    "failure": lambda one, _: one._failure(),
+    "log": lambda one, words: str(one.processes.log_path(one.state.node(words.node))),
+    "impair": lambda one, words: one._happen(one.state.impair(words.impair, one._now_ns())),
+    "restore": lambda one, words: one._happen(one.state.restore(words.restore, one._now_ns())),
+    "cut": lambda one, words: one._happen(one.state.cut(words.cut, one._now_ns())),
+    "heal": lambda one, _: one._happen(one.state.heal(one._now_ns())),
+    **{name: _node_verb(kind) for name, kind in NODE_FAULTS.items()},
     "start_capture": Controller._start_capture,
-    "stop_capture": Controller._end_capture,
+    "stop_capture": lambda one, _: one._end_capture(),
 }
-
-
-def _verb_of(kind: type[NodeFault]) -> Callable[[Controller, asks.AskTargets], Any]:
-    return lambda keep, words: keep._node_fault(kind, words)
-
-
-_VERBS |= {name: _verb_of(kind) for name, kind in NODE_FAULTS.items()}
+"""What can be asked of a testbed; `exec` and `down` are the server's."""
 
 
 def _create_record(request: StartRequest, topology: Topology) -> RunDirectory:
@@ -422,13 +380,19 @@ def _close_record(record: RunDirectory, facts: Mapping[str, Any], until: Mapping
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         told = [line | {"until_id": until.get(line["id"])} for line in lines]
-        temporary = path.with_name(path.name + ".new")
-        temporary.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in told), encoding="utf-8")
-        temporary.replace(path)
+        with replacing(path) as file:
+            file.write("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in told).encode("utf-8"))
     except OSError as error:
         raise StoreError(f"{record.path}: {error.strerror or error}; what was recorded is kept") from error
     finally:
         record.close()
+
+
+def _refuse_refused(effect: Effect) -> None:
+    """Raise InputError when a node says that it cannot leave."""
+    for name, said in effect.readback.items():
+        if "refused" in said:
+            raise InputError(f"{name} cannot leave: {said['refused']}")
 
 
 def _new_file(given: str) -> Path:

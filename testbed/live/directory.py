@@ -12,7 +12,6 @@ so of two that come at once one wins, and nobody ever sees a directory without i
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -22,10 +21,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from analysis.files import read_json, replace_json
 from netem.owner import Owner
 from testbed.live.status import Description
 from testbed.paths import live_root
-from testbed.run.store import write_json
 from topologies.formats.errors import InputError, did_you_mean
 from topologies.formats.schema import parse_title
 from topologies.model import Topology
@@ -81,14 +80,14 @@ class RuntimeDirectory:
             },
             "links": [link.name for link in topology.links],
         }
-        write_json(self.path / "about.json", description.as_json() | names)
+        replace_json(self.path / "about.json", description.as_json() | names)
 
     def description(self) -> Description | None:
         """What is up here; None when nothing is, or not yet, or no longer."""
         if self.is_dead():
             return None
         try:
-            return Description.from_json(json.loads((self.path / "about.json").read_text(encoding="utf-8")))
+            return Description.from_json(read_json(self.path / "about.json"))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -184,7 +183,7 @@ def none_up() -> str:
 def _tell_of_the_dead(directory: Path) -> None:
     """Note in the record of a killed server that it was found dead."""
     try:
-        about = Description.from_json(json.loads((directory / "about.json").read_text(encoding="utf-8")))
+        about = Description.from_json(read_json(directory / "about.json"))
         with (about.directory / "server.log").open("a", encoding="utf-8") as log:
             log.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC  found dead: process {about.server_pid} was killed\n")
         (about.directory / ".reserve").unlink(missing_ok=True)

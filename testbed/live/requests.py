@@ -10,17 +10,16 @@ from typing import Annotated, Any
 
 from pydantic import Field, PlainValidator
 
+from testbed.spec.raw import RawCut, RawImpair, RawRestore, RawTargets
 from topologies.formats.errors import InputError, did_you_mean
-from topologies.formats.schema import OneOrMany, RawBlock, Text, validated
+from topologies.formats.schema import RawBlock, Text, validated
 from topologies.formats.units import shown
 from topologies.formats.yaml_source import Document
-from topologies.load import RawImpairment
 
 MAX_WORD_BYTES = 128 * 1024
 """Of one argument: what Linux takes (MAX_ARG_STRLEN)."""
 
 MAX_WORDS = 4096
-MAX_SELECTORS = 10_000
 MAX_SIZE = 0xFFFF
 """Rows or columns of a terminal."""
 
@@ -55,7 +54,6 @@ def parse_environment(given: object) -> dict[str, str]:
 Words = Annotated[list[str], PlainValidator(parse_words)]
 Environment = Annotated[dict[str, str], PlainValidator(parse_environment)]
 Word = Annotated[str, PlainValidator(parse_word)]
-Selectors = Annotated[list[Text], Field(max_length=MAX_SELECTORS), OneOrMany()]
 
 
 class AskNothing(RawBlock):
@@ -66,12 +64,6 @@ class AskNode(RawBlock):
     """About one node."""
 
     node: Text = Field(description="a node such as p1/n1")
-
-
-class AskTargets(RawBlock):
-    """Some nodes."""
-
-    targets: Selectors = Field(description="the nodes, by selector, such as p1/*")
 
 
 class AskExec(RawBlock):
@@ -90,40 +82,16 @@ class AskCapture(RawBlock):
     path: Word | None = Field(None, description="the file; none: in the record")
 
 
-class Impair(RawImpairment):
-    """Changes at ports or links; what is not named stays as it is."""
-
-    targets: Selectors | None = Field(None, description="the nodes whose ports change, by selector, such as p1/*")
-    links: Selectors | None = Field(None, description="the links that change, by name, such as p1--p2")
-    direction: Text | None = Field(None, description="to-node, from-node or both; for links there, back or both")
-
-
-class Restore(RawBlock):
-    """Ports or links go back to what the topology asks for."""
-
-    targets: Selectors | None = Field(None, description="the nodes whose ports are restored, by selector")
-    links: Selectors | None = Field(None, description="the links that are restored, by name")
-
-
-class Cut(RawBlock):
-    """Who can no longer reach whom."""
-
-    groups: list[Selectors] | None = Field(None, description="nodes in different groups are cut off from each other")
-    from_: Selectors | None = Field(None, alias="from", description="with to: these nodes' frames no longer arrive")
-    to: Selectors | None = Field(None, description="with from: where those frames no longer arrive")
-    links: Selectors | None = Field(None, description="links that carry nothing, by name, such as p1--p2")
-
-
 class AskImpair(RawBlock):
-    impair: Impair = Field(description="what changes, and where")
+    impair: RawImpair = Field(description="what changes, and where")
 
 
 class AskRestore(RawBlock):
-    restore: Restore = Field(description="what goes back")
+    restore: RawRestore = Field(description="what goes back")
 
 
 class AskCut(RawBlock):
-    cut: Cut = Field(description="who is cut off from whom")
+    cut: RawCut = Field(description="who is cut off from whom")
 
 
 VERBS: Mapping[str, type[RawBlock]] = {
@@ -139,12 +107,12 @@ VERBS: Mapping[str, type[RawBlock]] = {
     "restore": AskRestore,
     "cut": AskCut,
     "heal": AskNothing,
-    "crash": AskTargets,
-    "restart": AskTargets,
-    "pause": AskTargets,
-    "resume": AskTargets,
-    "join": AskTargets,
-    "leave": AskTargets,
+    "crash": RawTargets,
+    "restart": RawTargets,
+    "pause": RawTargets,
+    "resume": RawTargets,
+    "join": RawTargets,
+    "leave": RawTargets,
     "start_capture": AskCapture,
     "stop_capture": AskNothing,
     "down": AskNothing,

@@ -19,7 +19,7 @@ from typing import Any
 from netem.errors import CannotStartError, FabricError
 from netem.kernel.framing import LENGTH, ChannelClosedError, pack, receive_exactly, send_frame
 from testbed.live.directory import RuntimeDirectory
-from testbed.run.store import StoreError
+from testbed.rundir.store import StoreError
 from topologies.formats.errors import InputError
 
 MAX_PACKED_BYTES = 8 << 20
@@ -64,44 +64,40 @@ def raise_refusal(reply: dict[str, Any]) -> dict[str, Any]:
     return reply
 
 
-class RpcClient:
-    """The client's side."""
+def connect(directory: RuntimeDirectory) -> socket.socket:
+    """The client's side: a connection to a testbed. Raises FabricError when nobody answers."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        with directory.socket_path() as path:
+            connection.connect(path)
+    except OSError:
+        connection.close()
+        raise _gone(directory.name) from None
+    return connection
 
-    @staticmethod
-    def connect(directory: RuntimeDirectory) -> socket.socket:
-        """A connection to the testbed at `place`. Raises FabricError when nobody answers."""
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        try:
-            with directory.socket_path() as path:
-                connection.connect(path)
-        except OSError:
-            connection.close()
-            raise _gone(directory.name) from None
-        return connection
 
-    @staticmethod
-    def ask(directory: RuntimeDirectory, request: dict[str, Any]) -> Any:
-        """One verb and its answer. Raises InputError, FabricError or StoreError as the server did."""
-        with RpcClient.connect(directory) as connection:
-            RpcClient.tell(connection, request)
-            return raise_refusal(RpcClient.hear(connection)).get("result")
+def ask(directory: RuntimeDirectory, request: dict[str, Any]) -> Any:
+    """One verb and its answer. Raises InputError, FabricError or StoreError as the server did."""
+    with connect(directory) as connection:
+        tell(connection, request)
+        return raise_refusal(hear(connection)).get("result")
 
-    @staticmethod
-    def tell(connection: socket.socket, values: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """Send one frame. Raises FabricError when the server is gone."""
-        try:
-            send_frame(connection, values, descriptors)
-        except (ChannelClosedError, OSError):
-            raise _gone() from None
 
-    @staticmethod
-    def hear(connection: socket.socket) -> dict[str, Any]:
-        """The next frame. Raises FabricError when the server is gone."""
-        try:
-            values, _descriptors = receive(connection, max_descriptors=0)
-        except (ChannelClosedError, BadFrameError, OSError):
-            raise _gone() from None
-        return values
+def tell(connection: socket.socket, values: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+    """Send one frame. Raises FabricError when the server is gone."""
+    try:
+        send_frame(connection, values, descriptors)
+    except (ChannelClosedError, OSError):
+        raise _gone() from None
+
+
+def hear(connection: socket.socket) -> dict[str, Any]:
+    """The next frame. Raises FabricError when the server is gone."""
+    try:
+        values, _descriptors = receive(connection, max_descriptors=0)
+    except (ChannelClosedError, BadFrameError, OSError):
+        raise _gone() from None
+    return values
 
 
 def receive(

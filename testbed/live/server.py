@@ -38,7 +38,7 @@ from testbed.live.ending import Ending, Stopped, note
 from testbed.live.rpc import BadFrameError, answer, close_all, receive, refusal
 from testbed.live.starter import StartRequest
 from testbed.paths import is_directory
-from testbed.run.store import StoreError
+from testbed.rundir.store import StoreError
 from topologies.formats.errors import InputError
 
 TICK_S = 0.25

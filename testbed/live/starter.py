@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from netem.errors import FabricError
 from netem.runtimes.base import Program
+from node.registry import PROTOCOLS
 from testbed.live.rpc import raise_refusal
 from testbed.live.status import Plain
 from testbed.paths import ROOT
@@ -53,8 +54,7 @@ class StartRequest(Plain):
         """The experiment whose members the nodes are. Raises InputError."""
         if self.experiment_text is None:
             return None
-        from node.registry import PROTOCOLS
-        from testbed.spec import experiment as spec
+        from testbed.spec import experiment as spec  # here: it brings pydantic in
 
         return spec.loads(self.experiment_text, self.name, protocols=PROTOCOLS, folder=self.experiment_folder)
 

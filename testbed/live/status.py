@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +12,7 @@ from typing import Annotated, Any, Self, TypeAlias
 from pydantic import PlainSerializer, TypeAdapter
 
 from netem.network import BusCounters, LinkCounters, PortCounters
+from testbed.spec.faults import NodeState
 from topologies.model import Impairment, NodeName, PartitionName
 
 Time: TypeAlias = Annotated[datetime, PlainSerializer(datetime.isoformat, when_used="json")]
@@ -40,19 +40,6 @@ class Plain:
         kind: Any = cls
         made: Self = _adapter(kind).validate_python(values)
         return made
-
-
-class NodeState(enum.Enum):
-    """Where the main process of a node stands."""
-
-    RUNNING = "running"
-    PAUSED = "paused"
-    CRASHED = "crashed"
-    """Killed by `crash`."""
-    ENDED = "ended"
-    """It ended by itself."""
-    ABSENT = "absent"
-    """No member of the group: it has not joined yet, or has left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

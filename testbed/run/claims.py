@@ -2,33 +2,40 @@
 
 Their page is a Markdown table that stands in a repository, with the rows it was made from beside it:
 
-claims.json   every row ever measured, one for each claim and world; measuring again replaces it
-claims.md     made from it: the papers' statements, their values, ours in each world, and the verdicts
+claims.json   what was measured, one row for each claim and world; measuring again replaces it
+claims.md     every claim of the shipped experiments: the paper's statement and value, ours in each world with commit,
+              date and number of runs, and the verdict; or that it has not been run
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from analysis.expression import Unknown
+from analysis.files import read_json, replace_json
 from analysis.metrics.estimate import told
 from node.registry import PROTOCOLS
-from testbed.cli.console import Console
-from testbed.run import store
+from testbed.console import Console
 from testbed.run.perform import Overrides, apply_overrides
 from testbed.run.sweep import Point, run_points, simulate_points
+from testbed.rundir import store
+from testbed.rundir.manifest import git_revision
 from testbed.spec import experiment as spec
-from testbed.spec.experiment import Claim, Experiment, World
+from testbed.spec.raw import Claim, World
+from testbed.spec.values import Experiment
 from topologies.formats.errors import InputError
 
 TITLES = {
     "000": "Paper 000: CO, causally ordered broadcast",
+    "beyond 000": "Beyond paper 000",
     "001": "Paper 001: time, clocks, and the ordering of events",
+    "beyond 001": "Beyond paper 001",
     "002": "Paper 002: ATOP and ATOP/MBS",
     "beyond 002": "Beyond paper 002",
     "003": "Paper 003: adaptive selection of total-order protocols",
@@ -42,13 +49,15 @@ HEAD = """# Claims
 
 What the papers say, and what comes out here. Each row is a claim of an experiment under `experiments/`.
 `orderbed claims --page docs/claims.md` runs them and writes this page. ✔ it holds, ✘ it does not, ? it cannot be told.
-`a ± b`: the mean over runs with different seeds, and the half-width of its 95 % interval.
+`a ± b`: the mean over runs with different seeds, and the half-width of its 95 % interval. Below each value stand the
+commit and the date of its measurement, and over how many runs it was taken.
 """
+NOT_RUN = "not run yet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One claim of one experiment; `ours`, `verdict` and `world` are empty until it was run."""
+    """One claim of one experiment. From `ours` on: what came out, empty until it was run; `runs`: over how many."""
 
     experiment: str
     id: str
@@ -56,11 +65,14 @@ class Row:
     statement: str
     value: Any
     accept: str
+    note: str = ""
     ours: Any = None
     verdict: str = ""
     reason: str = ""
     world: str = ""
-    note: str = ""
+    runs: int = 0
+    commit: str = ""
+    date: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -89,13 +101,14 @@ def run_claims(selection: Selection, console: Console, *, overrides: Overrides, 
     Raises InputError, FabricError, AnalysisError.
     """
     for experiment in _experiments(selection):
+        origin = {"commit": git_revision() or "", "date": f"{datetime.now(UTC):%Y-%m-%d}"}
         overridden = apply_overrides(experiment, overrides)
         if is_job and overridden.seeds and overridden.world is World.SIM:
             points = simulate_points(overridden, overrides, console, store.stamp())
         else:
             points = list(run_points(overridden, overrides, console, store.stamp()))
         for claim in _claims(experiment, selection):
-            row = _judged(experiment, claim, points)
+            row = _judged(experiment, claim, points, origin)
             console.done("claim", f"{claim.id}: {row.verdict}")
             yield row
 
@@ -120,17 +133,19 @@ def _claims(experiment: Experiment, selection: Selection) -> list[Claim]:
     return [claim for claim in experiment.claims if selection.paper in (None, claim.paper)]
 
 
-def _judged(experiment: Experiment, claim: Claim, points: list[Point]) -> Row:
-    """A run whose numbers must not be trusted decides nothing: the claim is `unknown`."""
-    world = points[0].world
+def _judged(experiment: Experiment, claim: Claim, points: list[Point], origin: Mapping[str, str]) -> Row:
+    """`origin`: commit and date of the runs. A run whose numbers must not be trusted decides nothing: the claim is
+    `unknown`.
+    """
+    measured = _row(experiment, claim, verdict="unknown", world=points[0].world, runs=len(points), **origin)
     doubts = list(dict.fromkeys(doubt for point in points for doubt in point.doubts))
     if doubts:
-        return _row(experiment, claim, verdict="unknown", reason="; ".join(doubts), world=world)
+        return replace(measured, reason="; ".join(doubts))
     results = [point.results() for point in points]
     ours, holds = claim.judge({"runs": results} if experiment.sweep or experiment.seeds else results[0])
     if isinstance(holds, Unknown):
-        return _row(experiment, claim, verdict="unknown", reason=holds.reason, world=world)
-    return _row(experiment, claim, ours=ours, verdict="pass" if holds else "fail", world=world)
+        return replace(measured, reason=holds.reason)
+    return replace(measured, ours=ours, verdict="pass" if holds else "fail")
 
 
 def _row(experiment: Experiment, claim: Claim, **judged: Any) -> Row:
@@ -159,38 +174,50 @@ def check_page(page: Path) -> None:
     _read(page.with_suffix(".json"))
 
 
+@cache
+def _all_claims() -> tuple[Row, ...]:
+    """Read once: the page is written after each claim, and reading all experiments takes seconds."""
+    return tuple(list_claims(Selection()))
+
+
 def update_page(page: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Put measured rows into the page at `page` (a .md file). Raises InputError when it cannot be written or read."""
     check_page(page)
     data = page.with_suffix(".json")
     known = {(row["id"], row["world"]): row for row in _read(data)}
     known |= {(row["id"], row["world"]): dict(row) for row in rows}
-    ordered = [known[key] for key in sorted(known)]
+    claims, shipped = {row.id: row.as_dict() for row in _all_claims()}, spec.names()
+    claims |= {row["id"]: row for row in known.values() if row["experiment"] not in shipped}
+    ordered = [known[key] for key in sorted(known) if key[0] in claims]
     try:
-        store.write_json(data, ordered)
-        page.write_text(render_page(ordered), encoding="utf-8")
+        replace_json(data, ordered)
+        page.write_text(render_page(list(claims.values()), ordered), encoding="utf-8")
     except OSError as error:
         raise InputError(f"{page}: the page of claims cannot be written ({error.strerror})") from error
 
 
-def render_page(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The page's text."""
+def render_page(claims: Sequence[Mapping[str, Any]], measured: Sequence[Mapping[str, Any]]) -> str:
+    """The page's text. `claims`: those that it lists, as rows; a row of `measured` counts as long as its claim says and
+    accepts the same."""
     parts = [HEAD]
-    ordered = sorted(rows, key=lambda row: (row["paper"], row["id"], row["world"]))
-    for paper, claims in groupby(ordered, lambda row: str(row["paper"])):
+    ordered = sorted(claims, key=lambda row: (row["paper"].removeprefix("beyond "), row["paper"], row["id"]))
+    for paper, rows in groupby(ordered, lambda row: str(row["paper"])):
         parts.append(f"## {TITLES.get(paper, f'Paper {paper}')}\n")
         parts.append("| claim | the paper says | paper | accepted | ours |\n|---|---|---|---|---|")
-        parts += [_line(list(worlds)) for _, worlds in groupby(claims, lambda row: row["id"])]
+        parts += [_line(claim, [row for row in measured if _is_of(row, claim)]) for claim in rows]
         parts.append("")
     return "\n".join(parts)
 
 
-def _line(worlds: Sequence[Mapping[str, Any]]) -> str:
-    first = worlds[0]
-    ours = "<br>".join(_ours(row) for row in worlds)
-    if note := first.get("note"):
-        ours += f"<br>{_cell(note)}"
-    cells = (f"`{first['id']}`<br>{first['experiment']}", first["statement"], _shown(first["value"]), first["accept"])
+def _is_of(row: Mapping[str, Any], claim: Mapping[str, Any]) -> bool:
+    return all(row[key] == claim[key] for key in ("id", "experiment", "statement", "accept"))
+
+
+def _line(claim: Mapping[str, Any], worlds: Sequence[Mapping[str, Any]]) -> str:
+    ours = "<br>".join(_ours(row) for row in sorted(worlds, key=lambda row: str(row["world"]))) or NOT_RUN
+    if worlds and claim["note"]:
+        ours += f"<br>{_cell(claim['note'])}"
+    cells = (f"`{claim['id']}`<br>{claim['experiment']}", claim["statement"], _shown(claim["value"]), claim["accept"])
     return "| " + " | ".join((*map(_cell, cells), ours)) + " |"
 
 
@@ -200,7 +227,9 @@ def _cell(value: object) -> str:
 
 def _ours(row: Mapping[str, Any]) -> str:
     reason = f" ({_cell(row['reason'])})" if row["reason"] else ""
-    return f"{MARKS[row['verdict']]} {row['world']}: {_shown(row['ours'])}{reason}"
+    runs = f"{row['runs']} run{'' if row['runs'] == 1 else 's'}"
+    origin = f"<br><sub>{_cell(row['commit'])}, {_cell(row['date'])}, {runs}</sub>"
+    return f"{MARKS[row['verdict']]} {row['world']}: {_shown(row['ours'])}{reason}{origin}"
 
 
 def _shown(value: Any) -> str:
@@ -217,9 +246,9 @@ def _read(data: Path) -> list[dict[str, Any]]:
     if not data.exists():
         return []
     try:
-        rows = json.loads(data.read_text(encoding="utf-8"))
-        return [dict(row) for row in rows if row["id"] and row["world"] and row["verdict"] in MARKS]
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        rows = read_json(data)
+        return [asdict(Row(**row)) for row in rows if row["id"] and row["world"] and row["verdict"] in MARKS]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise InputError(
             f"{data}: not the rows of a page of claims ({error}); remove it or give another --page"
         ) from None

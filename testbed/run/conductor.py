@@ -22,18 +22,18 @@ from netem.kernel.probe import processors_awake
 from netem.network import EmulatedNetwork
 from netem.runtimes.base import Program
 from netem.runtimes.cgroups import Brakes
-from testbed.cli.console import Console, Stage
-from testbed.cli.live_tables import shortened
+from testbed.console import Console, Stage
 from testbed.run import wires
 from testbed.run.fleet import Fleet, State
-from testbed.run.manifest import CpuTimes, WorldChoice, counted, doubts, health_of, programs_said, said
-from testbed.run.nodes import configuration
 from testbed.run.program import own_programs
-from testbed.run.schedule import Schedule
-from testbed.run.store import RunDirectory, clock_pair
+from testbed.run.schedule import Performer, Schedule
+from testbed.run.stalls import stalls_watched
 from testbed.run.wires import Capture
-from testbed.spec.experiment import Experiment
-from topologies.model import Node
+from testbed.rundir.manifest import CpuTimes, WorldChoice, counted, doubts, health_of, programs_said, said
+from testbed.rundir.store import RunDirectory, clock_pair
+from testbed.spec.nodes import configuration
+from testbed.spec.values import Experiment
+from topologies.model import Node, shortened
 
 NODE_PROGRAM = Program(argv=("python3", "-S", "-P", "-m", "node"))
 """A node needs the standard library and our package, no site packages: to look through those takes as long as to start
@@ -72,9 +72,11 @@ class Conductor:
             brakes = stack.enter_context(Brakes())
             fleet = self._start_nodes(network, stack)
             stack.callback(self._record_nodes, fleet)
+            told_stalls = stack.enter_context(stalls_watched())
             self._load(network, fleet, capture, brakes)
             self._drain(fleet)
             brakes.release_all()
+            self._manifest["stalls"] = told_stalls()
             self._stop(network, fleet, capture)
 
     # --- phases, in order
@@ -145,7 +147,8 @@ class Conductor:
         self._start_ns = time.monotonic_ns() + START_LEAD_NS
         fleet.broadcast(f'start {{"at_ns": {self._start_ns}}}')
         self._phase("start_ns", self._start_ns)
-        schedule = Schedule(self._experiment, network, fleet, self._directory, brakes, start_ns=self._start_ns)
+        performer = Performer(network, self._topology, fleet, brakes)
+        schedule = Schedule(self._experiment, performer, self._directory, start_ns=self._start_ns)
         duration_s = self._experiment.duration_ns / 1e9
         with self._console.bar("load", "", total_s=duration_s) as stage:
             end_ns = self._start_ns + self._experiment.duration_ns

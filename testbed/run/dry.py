@@ -10,9 +10,10 @@ from netem.kernel import probe as kernels
 from netem.wiring import plan
 from netem.wiring.steps import Kernel
 from node.host.workload import Workload, WorkloadKind
-from testbed.run.manifest import counted, programs_said
 from testbed.run.perform import Overrides, check_option, is_topology, load_experiment, untolerated
-from testbed.spec.experiment import Experiment, World
+from testbed.rundir.manifest import counted, programs_said
+from testbed.spec.raw import World
+from testbed.spec.values import Experiment
 from topologies import load as topology_files
 from topologies.dump import changed_fields, spelled
 from topologies.formats.errors import InputError

@@ -19,10 +19,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from analysis.files import parse_json
 from netem.errors import CannotStartError, FabricError
 from netem.runtimes.base import NodeHandle, Program, Runtime, together
-from testbed.run.nodes import FIRST_JOINER
 from testbed.run.program import DRAINED_LINE, OwnProgram
+from testbed.spec.nodes import FIRST_JOINER
 from topologies.model import Node, NodeName
 
 LOG_TAIL_LINES = 4
@@ -178,6 +179,8 @@ class Fleet:
         """Start the next incarnation of nodes that do not run and set them to work; returns when all of them run."""
         by_name = {node.name: node for node in self._nodes}
         members = [self.start(by_name[name]) for name in names]
+        if self._configure is None:
+            return
         self.wait_all((State.READY,), timeout_s=RESTART_TIMEOUT_S, doing="ready again", members=members)
         for member in members:
             self._tell(member, f'start {{"at_ns": {time.monotonic_ns()}}}')
@@ -279,7 +282,7 @@ class Fleet:
 
     def wait_gone(self, *, timeout_s: float) -> None:
         """Pump until every process has ended; FabricError when one does not."""
-        presses = [len(m.pressing) * m.own.choice.grace_ns / 1e9 for m in self.history if m.own is not None]
+        presses = [len(m.pressing) * m.own.choice.stop.grace_ns / 1e9 for m in self.history if m.own is not None]
         deadline = time.monotonic() + timeout_s + max(presses, default=0.0)
         while any(m.exit_code is None for m in self.history):
             self._press()
@@ -313,14 +316,16 @@ class Fleet:
                 log.write(line + "\n")
 
         own = self._own.get(node.name)
-        if own is None:
-            program = self._prepare(node, self._program)
-            try:
-                handle = self._runtime.start(node, program, on_line=on_line, log_path=log_path)
-            except CannotStartError as error:
+        program = self._prepare(node, self._program) if own is None else own.prepare(incarnation)
+        heard = on_line if own is None else own.listener(on_line)
+        try:
+            handle = self._runtime.start(node, program, on_line=heard, log_path=log_path)
+        except FabricError as error:
+            if own is not None:
+                raise FabricError(f"the program of {node.name} cannot be started: {error}") from error
+            if isinstance(error, CannotStartError):
                 raise CannotStartError(f"{node.name}: {error}", is_there=error.is_there) from error
-        else:
-            handle = self._start_own(own, node, incarnation, own.listener(on_line))
+            raise
         return Member(
             node=node, incarnation=incarnation, handle=handle, log_path=log_path, begun_as=incarnation, own=own
         )
@@ -329,13 +334,6 @@ class Fleet:
         member.since_s = time.monotonic()
         self._current[member.node.name] = member
         self.history.append(member)
-
-    def _start_own(self, own: OwnProgram, node: Node, incarnation: int, on_line: Callable[[str], None]) -> NodeHandle:
-        program = own.prepare(incarnation)
-        try:
-            return self._runtime.start(node, program, on_line=on_line, log_path=self._log_path(node.name))
-        except FabricError as error:
-            raise FabricError(f"the program of {node.name} cannot be started: {error}") from error
 
     def _tell(self, member: Member, line: str) -> None:
         """Send a line; a program of somebody else's gets only those that it asked for."""
@@ -352,7 +350,7 @@ class Fleet:
         elif verb == "stop":
             member.state = State.STOPPED
             asks = [lambda: _cue(member, line)] if choice.cues else []
-            member.pressing = [*asks, lambda: member.handle.signal(choice.stop_signal), lambda: _kill(member)]
+            member.pressing = [*asks, lambda: member.handle.signal(choice.stop.number), lambda: _kill(member)]
             self._press()
 
     def _press(self) -> None:
@@ -361,7 +359,7 @@ class Fleet:
             if member.pressing and member.exit_code is None and time.monotonic() >= member.press_at_s:
                 assert member.own is not None
                 member.pressing.pop(0)()
-                member.press_at_s = time.monotonic() + member.own.choice.grace_ns / 1e9
+                member.press_at_s = time.monotonic() + member.own.choice.stop.grace_ns / 1e9
 
     def _configure_now(self, member: Member) -> None:
         if member.own is not None or self._configure is None:
@@ -387,24 +385,24 @@ class Fleet:
 
     def _take_last_words(self, member: Member, line: str) -> None:
         """Lines of a killed node, the last perhaps cut off, count only where they tell of another incarnation."""
-        with contextlib.suppress(ValueError, TypeError, KeyError):
-            said = json.loads(line)
+        with contextlib.suppress(ValueError):
+            said = said_in(line)
             if said["event"] == "returned":
                 self._follow(member, said)
 
     def _follow(self, member: Member, said: dict[str, Any]) -> None:
         """This incarnation has ended, and its process goes on as the next one."""
         state = State.CRASHED if member.state is State.CRASHED else State.RUNNING
-        following = replace(member, incarnation=int(said["incarnation"]), state=state, last={})
+        following = replace(member, incarnation=said["incarnation"], state=state, last={})
         member.state, member.last, member.exit_code = State.ENDED, said, 0
         self._enter(following)
 
     def _take_ours(self, member: Member, line: str) -> None:
         try:
-            said = json.loads(line)
-            event = said["event"]
-        except (ValueError, TypeError, KeyError):
+            said = said_in(line)
+        except ValueError:
             raise FabricError(f"{member.node.name} wrote a line that is not one of ours: {line[:120]!r}") from None
+        event = said["event"]
         if event == "error":
             raise FabricError(f"{member.node.name} cannot run: {said.get('message', 'no reason given')}")
         if event == "returned":
@@ -458,16 +456,33 @@ class Fleet:
                 raise FabricError(f"{_obituary(latest)}{_tail(latest)}")
 
     def _last_words(self, member: Member) -> None:
-        """Read the last lines of a dead node: they explain more than its exit code."""
-        while True:
-            try:
-                name, begun_as, line = self._inbox.get(timeout=POLL_S)
-            except queue.Empty:
-                return
-            if name == member.node.name and begun_as == member.begun_as:
+        """Take in what is said until a dead node has been silent for a moment: its last lines explain more than its
+        exit code. Lines of others count as ever.
+        """
+        until_s = time.monotonic() + POLL_S
+        while member.state is not State.STOPPED and (left_s := until_s - time.monotonic()) > 0:
+            with contextlib.suppress(queue.Empty):
+                name, begun_as, line = self._inbox.get(timeout=left_s)
+                if (name, begun_as) == (member.node.name, member.begun_as):
+                    until_s = time.monotonic() + POLL_S
                 self._take(name, begun_as, line)
-                if member.state is State.STOPPED:
-                    return
+
+
+_NUMBERS = (*MANIFEST_COUNTERS, "waiting", "incarnation", "at_ns", "view", "view_members")
+
+
+def said_in(line: str) -> dict[str, Any]:
+    """A line of a node program of ours: an `event`, and its counters, if any, as numbers. Raises ValueError for any
+    other line: objects of the user's live in the same process and may write there, too.
+    """
+    said = parse_json(line)
+    if not isinstance(said, dict) or not isinstance(said.get("event"), str):
+        raise ValueError("it names no event")
+    if not all(type(said.get(name, 0)) is int for name in _NUMBERS):
+        raise ValueError("a counter that is no number")
+    if said["event"] == "returned" and "incarnation" not in said:
+        raise ValueError("an incarnation without its number")
+    return said
 
 
 def _cue(member: Member, line: str) -> None:

@@ -7,19 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analysis.engine.session import require_java
+from analysis.network import fault_overlap
 from netem.errors import FabricError
 from node.registry import CRASHES, PROTOCOLS
-from testbed.cli.console import Console
+from testbed.console import Console
 from testbed.paths import TOPOLOGIES, is_file
-from testbed.run import store
-from testbed.run.manifest import WorldChoice, first_manifest, pick, require_privilege
 from testbed.run.program import require_runnable, unlimited, without_limits
-from testbed.run.store import StoreError
+from testbed.rundir import store
+from testbed.rundir.manifest import WorldChoice, first_manifest, pick, require_privilege
+from testbed.rundir.store import StoreError
+from testbed.sim.world import SimulatedWorld
 from testbed.spec import experiment as spec
-from testbed.spec.experiment import Experiment, KernelOption, World
 from testbed.spec.program import require_world
 from testbed.spec.rate_churn import reseeded
-from testbed.spec.raw import MAX_SEED
+from testbed.spec.raw import MAX_SEED, KernelOption, World
+from testbed.spec.values import Experiment
 from topologies.formats.errors import InputError
 
 if TYPE_CHECKING:
@@ -120,8 +123,6 @@ def perform(
 ) -> Outcome:
     """Like `run_experiment`, from a loaded experiment; `spark`: a session to analyse with."""
     if overrides.analyze:
-        from analysis.engine.session import require_java
-
         require_java()
     store.require_space(overrides.runs, needed_bytes(experiment))
     world = pick(experiment.world)
@@ -146,13 +147,10 @@ def perform(
     directory.manifest = first_manifest(experiment, world, directory)
     directory.save()
     try:
-        # Only that world's machinery is imported: the simulated one touches no kernel.
         if world.world is World.SIM:
-            from testbed.sim.world import SimulatedWorld
-
             SimulatedWorld(experiment, directory, console).perform()
         else:
-            from testbed.run.conductor import Conductor
+            from testbed.run.conductor import Conductor  # here: it brings in what touches kernels, a third of a second
 
             Conductor(experiment, world, directory, console).perform()
     except KeyboardInterrupt:
@@ -173,7 +171,7 @@ def analyze_and_report(directory: Path, console: Console, *, spark: SparkSession
 
     Raises AnalysisError.
     """
-    from analysis.network import fault_overlap
+    # Here: they bring Spark and the plots in.
     from analysis.report.page import write_report
     from analysis.summary import analyze
 
@@ -199,7 +197,7 @@ def require_faults(experiment: Experiment, world: WorldChoice) -> None:
     """FabricError before anything has started when a fault cannot be had in this world."""
     if world.world is World.SIM or not experiment.faults:
         return
-    from testbed.run import schedule
+    from testbed.run import schedule  # here, as the conductor
 
     entry = PROTOCOLS.get(experiment.protocol.name)
     schedule.require(experiment, several_processes=entry is not None and entry.parts is not None)

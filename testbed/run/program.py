@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 from netem.errors import FabricError
@@ -60,7 +60,7 @@ class OwnProgram:
                 for directory in directories:
                     directory.mkdir(parents=True)
                 self._write_files(place)
-        except OSError as error:
+        except (OSError, RecursionError) as error:  # a program may have made a million directories, each in the other
             raise FabricError(f"the directory of {place.node.name} cannot be made: {error}") from error
         return Program(
             argv=tuple(place.fill(word) for word in self.choice.command),
@@ -69,6 +69,7 @@ class OwnProgram:
             | {"ORDERBED_REALTIME_OFFSET_NS": str(time.time_ns() - time.monotonic_ns())},
             work=place.directory,
             private=private,
+            readable=where(self.choice.command[0] if self.choice.command else "", self.choice.environment),
             hosts=self._hosts,
             image=self.choice.image,
             limits=self.choice.limits,
@@ -149,9 +150,6 @@ def require_runnable(experiment: Experiment, world: World) -> None:
         word = place.fill(program.command[0])
         if not _is_found(word, program, place):
             raise InputError(f"{name}: this machine has no program {word}: install it, or give its path")
-        for private in program.private:
-            if not Path(private).is_dir():
-                raise InputError(f"{name}: the private directory {private} needs a place: make it on this machine once")
 
 
 def unlimited(experiment: Experiment, world: World) -> str:
@@ -183,21 +181,6 @@ def has_port(pid: int, port: int) -> bool:
     return False
 
 
-def described(programs: Mapping[NodeName, ProgramChoice]) -> list[dict[str, object]]:
-    """The manifest's `programs`."""
-    return [
-        {
-            "node": name,
-            "command": list(program.command),
-            "image": program.image,
-            "ready": str(program.ready),
-            "limits": None if program.limits is None else asdict(program.limits),
-            "member": program.is_member,
-        }
-        for name, program in programs.items()
-    ]
-
-
 def _beyond_programs(experiment: Experiment) -> str:
     """A setting that only our own program can follow, as a sentence; else empty."""
     for name in experiment.clocks:
@@ -206,17 +189,21 @@ def _beyond_programs(experiment: Experiment) -> str:
     return ""
 
 
+def where(word: str, environment: Mapping[str, str]) -> tuple[Path, ...]:
+    """Where the machine has a program, its links followed, too; empty: it is none of the machine's."""
+    path = environment.get("PATH", FOREIGN_PATH)
+    found = shutil.which(word, path=path) if "/" not in word or word.startswith("/") else None
+    return () if found is None else tuple({Path(found): None, Path(found).resolve(): None})
+
+
 def _is_found(word: str, program: ProgramChoice, place: Place) -> bool:
     """Whether a program exists; one in the node's own directory does when it is among the files."""
-    path = program.environment.get("PATH", FOREIGN_PATH)
-    if word == "python3":
+    if word == "python3" or where(word, program.environment):
         return True
     if "/" not in word:
-        return shutil.which(word, path=path) is not None
+        return False
     relative = str(Path(word).relative_to(place.directory)) if word.startswith(f"{place.directory}/") else word
-    if relative.removeprefix("./") in program.files or word in program.files:
-        return True
-    return word.startswith("/") and shutil.which(word) is not None
+    return relative.removeprefix("./") in program.files or word in program.files
 
 
 def _place(experiment: Experiment, node: Node, nodes: Path, group: int) -> Place:

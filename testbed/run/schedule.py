@@ -1,4 +1,5 @@
-"""Faults strike: each event of the plan at its time, recorded with what was asked, issued and effective.
+"""Faults strike: each event of the plan at its time, recorded with what was asked, issued and effective. A testbed that
+stays up performs its events in the same way.
 
 `faults.jsonl` gets a line per event the moment it has been performed: a run that ends early has the faults that struck.
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from netem.errors import FabricError
@@ -16,43 +17,27 @@ from netem.runtimes import cgroups as limits
 from netem.runtimes.cgroups import Brakes
 from testbed.run import wires
 from testbed.run.fleet import Fleet
-from testbed.run.store import RunDirectory
 from testbed.run.wires import Effect
+from testbed.rundir.store import RunDirectory
 from testbed.spec import faults
-from testbed.spec.experiment import Experiment
 from testbed.spec.faults import Cut, Fault, Heal, blocked_after, blocked_links_after
-from topologies.model import NodeName
+from testbed.spec.values import Experiment
+from topologies.model import NodeName, Topology
 
 NEVER_NS = 2**63 - 1
 
 
-class Schedule:
-    """The faults of one run, from `start_ns` on. `brakes` slow nodes down; whoever made them lets them go."""
+class Performer:
+    """Carries events out on the wires and the nodes. `brakes` slow nodes down; whoever made them lets them go."""
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        network: EmulatedNetwork,
-        fleet: Fleet,
-        directory: RunDirectory,
-        brakes: Brakes,
-        *,
-        start_ns: int,
-    ) -> None:
-        self._experiment = experiment
+    def __init__(self, network: EmulatedNetwork, topology: Topology, fleet: Fleet, brakes: Brakes) -> None:
         self._network = network
+        self._topology = topology
         self._fleet = fleet
         self._brakes = brakes
-        self._directory = directory
-        self._start_ns = start_ns
-        self._waiting = list(experiment.faults)
-        self._in_force: dict[int, Fault] = {}
-        self.struck = 0
-        self._perform: dict[type[Fault], Callable[[Any], Effect]] = {
-            faults.Impair: self._impair,
-            faults.ImpairLink: self._impair,
-            Cut: self._block,
-            Heal: self._block,
+        self._acts: dict[type[Fault], Callable[[Any], Effect]] = {
+            faults.Impair: lambda fault: wires.impair(network, topology, fault),
+            faults.ImpairLink: lambda fault: wires.impair(network, topology, fault),
             faults.Crash: lambda fault: Effect.of_each(fleet.crash, fault.targets),
             faults.Restart: self._restart,
             faults.Pause: lambda fault: Effect.of_each(fleet.pause, fault.targets),
@@ -65,41 +50,14 @@ class Schedule:
             faults.Recover: self._recover,
         }
 
-    def next_ns(self) -> int:
-        """When the next event is due (CLOCK_MONOTONIC)."""
-        return self._start_ns + self._waiting[0].at_ns if self._waiting else NEVER_NS
-
-    def strike(self, now_ns: int) -> None:
-        """Perform every event that is due. Raises FabricError when the kernel or a runtime refuses."""
-        while self.next_ns() <= now_ns:
-            fault = self._waiting.pop(0)
-            struck = self._perform[type(fault)](fault)
-            self.struck += not fault.is_end
-            self._note_in_force(fault)
-            self._directory.append_fault(struck.line(fault))
-
-    def finish(self) -> None:
-        """Perform what is due at the very end of the workload."""
-        self.strike(self._start_ns + self._experiment.duration_ns)
-
-    def active(self) -> str:
-        """The faults in force now, for people."""
-        return ", ".join(str(fault) for fault in self._in_force.values())
-
-    def _note_in_force(self, fault: Fault) -> None:
-        self._in_force = {key: old for key, old in self._in_force.items() if old.until_id != fault.id}
-        if isinstance(fault, Heal):
-            self._in_force = {key: old for key, old in self._in_force.items() if not isinstance(old, Cut)}
-        if not fault.is_end and not isinstance(fault, faults.Join):
-            self._in_force[fault.id] = fault
-
-    def _impair(self, fault: faults.Impair | faults.ImpairLink) -> Effect:
-        return wires.impair(self._network, self._experiment.topology, fault)
-
-    def _block(self, fault: Cut | Heal) -> Effect:
-        plan = self._experiment.faults
-        pairs, links = blocked_after(plan, fault), blocked_links_after(plan, fault)
-        return wires.block(self._network, self._experiment.topology, pairs, links)
+    def perform(self, fault: Fault, plan: Sequence[Fault]) -> Effect:
+        """Returns when it has taken effect; `plan` has the cuts that are in force. Raises FabricError when the kernel
+        or a runtime refuses.
+        """
+        if isinstance(fault, Cut | Heal):
+            pairs, links = blocked_after(plan, fault), blocked_links_after(plan, fault)
+            return wires.block(self._network, self._topology, pairs, links)
+        return self._acts[type(fault)](fault)
 
     def _restart(self, fault: faults.Restart) -> Effect:
         """Effective when every new incarnation runs."""
@@ -136,6 +94,47 @@ class Schedule:
 
     def _change(self, targets: tuple[NodeName, ...], what: str, words: Mapping[str, Any]) -> Effect:
         return _as_said(lambda: self._fleet.change(targets, f"{what} {json.dumps(words)}"))
+
+
+class Schedule:
+    """The faults of one run, from `start_ns` on."""
+
+    def __init__(self, experiment: Experiment, performer: Performer, directory: RunDirectory, *, start_ns: int) -> None:
+        self._experiment = experiment
+        self._performer = performer
+        self._directory = directory
+        self._start_ns = start_ns
+        self._waiting = list(experiment.faults)
+        self._in_force: dict[int, Fault] = {}
+        self.struck = 0
+
+    def next_ns(self) -> int:
+        """When the next event is due (CLOCK_MONOTONIC)."""
+        return self._start_ns + self._waiting[0].at_ns if self._waiting else NEVER_NS
+
+    def strike(self, now_ns: int) -> None:
+        """Perform every event that is due. Raises FabricError when the kernel or a runtime refuses."""
+        while self.next_ns() <= now_ns:
+            fault = self._waiting.pop(0)
+            effect = self._performer.perform(fault, self._experiment.faults)
+            self.struck += not fault.is_end
+            self._note_in_force(fault)
+            self._directory.append_fault(effect.line(fault))
+
+    def finish(self) -> None:
+        """Perform what is due at the very end of the workload."""
+        self.strike(self._start_ns + self._experiment.duration_ns)
+
+    def active(self) -> str:
+        """The faults in force now, for people."""
+        return ", ".join(str(fault) for fault in self._in_force.values())
+
+    def _note_in_force(self, fault: Fault) -> None:
+        self._in_force = {key: old for key, old in self._in_force.items() if old.until_id != fault.id}
+        if isinstance(fault, Heal):
+            self._in_force = {key: old for key, old in self._in_force.items() if not isinstance(old, Cut)}
+        if not fault.is_end and not isinstance(fault, faults.Join):
+            self._in_force[fault.id] = fault
 
 
 def require(experiment: Experiment, *, several_processes: bool) -> None:

@@ -15,13 +15,16 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from analysis.checks.properties import Verdict
+from analysis.files import replace_json
 from node.registry import PROTOCOLS
-from testbed.cli.console import Console
-from testbed.cli.listings import setting
-from testbed.run import store
+from testbed.console import Console
 from testbed.run.perform import Overrides, apply_overrides, load_experiment, perform
-from testbed.spec.experiment import Experiment, World, expand_sweep
+from testbed.rundir import store
+from testbed.spec.experiment import expand_sweep
 from testbed.spec.given import given
+from testbed.spec.raw import World
+from testbed.spec.sweeps import setting
+from testbed.spec.values import Experiment
 from topologies.formats.errors import InputError
 
 if TYPE_CHECKING:
@@ -135,7 +138,7 @@ def run_points(
                 directory=outcome.directory,
             )
             points.append(point.as_dict())
-            store.write_json(overrides.runs / experiment.name / f"sweep-{stamp}.json", points)
+            replace_json(overrides.runs / experiment.name / f"sweep-{stamp}.json", points)
             yield point
 
 

@@ -26,9 +26,10 @@ from collector import index
 from collector.blocks import CutOffError
 from collector.parse import map_capture, read_head
 from collector.records import CaptureError
-from testbed.cli.console import Console
+from netem.errors import FabricError
+from testbed.console import Console
 from testbed.paths import is_file
-from testbed.run import store
+from testbed.rundir import store
 from topologies.formats.errors import InputError
 
 EVERY_S = 0.5
@@ -49,6 +50,14 @@ class Target:
     def has_ended(self) -> bool:
         """Whether the run's conductor has said so; a capture alone has none."""
         return self.run is not None and not (self.run / ".reserve").exists()
+
+    def require_whole(self) -> None:
+        """FabricError when the run is over and did not come to its end."""
+        if self.run is None or not self.has_ended:
+            return
+        manifest = store.read_manifest(self.run)
+        if (status := manifest.get("status")) != "complete":
+            raise FabricError(f"{self.name}: this run is {status} ({manifest.get('error') or 'before its end'})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

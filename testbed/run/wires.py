@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import secrets
 import sys
 import threading
 import time
@@ -19,9 +20,9 @@ from netem.network import Change, EmulatedNetwork
 from netem.runtimes.base import Runtime
 from netem.runtimes.netns import NetnsRuntime
 from testbed.paths import ROOT
-from testbed.run.manifest import collect
-from testbed.spec.experiment import World
+from testbed.rundir.manifest import collect
 from testbed.spec.faults import Fault, Impair, ImpairLink, LinkDirection
+from testbed.spec.raw import World
 from topologies.model import PORT_IFINDEX_BASE, NodeName, Topology
 
 READY_TIMEOUT_S = 15.0
@@ -57,13 +58,17 @@ def open_runtime(
     image: str | None,
     on_progress: Callable[[str], None],
 ) -> tuple[Runtime, dict[str, Any]]:
-    """What starts the nodes, and what the manifest says of it. Docker makes its image first when it is missing."""
+    """What starts the nodes, and what the manifest says of it. Docker makes its image first when it is missing.
+
+    Containers are removed by their label. `run_id` alone could be that of a run of the same name in another `--runs`.
+    """
     if world is World.NETNS:
         network.own_namespaces(topology.nodes())
         return NetnsRuntime(network), {}
     from netem.runtimes.docker import DockerRuntime  # only for Docker: its client is slow to import
 
-    runtime = DockerRuntime(network, run_id=run_id, image=image, on_progress=on_progress)
+    label = f"{run_id}-{secrets.token_hex(8)}"
+    runtime = DockerRuntime(network, run_id=label, image=image, on_progress=on_progress)
     return runtime, {"containers": runtime.facts()}
 
 
@@ -171,7 +176,8 @@ class Capture:
             os.close(self._told)
             self._told = -1
         closing = self._wait("stopped", STOP_TIMEOUT_S)
-        return {name: closing.get(name) for name in ("frames", "bytes", "kernel_dropped_frames", "complete")}
+        names = ("frames", "bytes", "kernel_dropped_frames", "complete", "clock_step_ns")
+        return {name: closing.get(name) for name in names}
 
     def _wait(self, event: str, timeout_s: float) -> dict[str, Any]:
         deadline = time.monotonic() + timeout_s

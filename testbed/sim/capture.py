@@ -28,8 +28,8 @@ import numpy as np
 from collector.pcapng import PcapngWriter, Port
 from collector.records import Frames, PortDirection
 from node.host.endpoint import NEAR_TTL
-from testbed.run.nodes import MULTICAST_TTL
 from testbed.sim.network import UNICAST_TTL, Datagram
+from testbed.spec.nodes import MULTICAST_TTL
 from topologies.model import MULTICAST_GROUP, PROTOCOL_PORT, TRACE_MAC, TRACE_PORT, Node, Partition, Topology, next_hop
 
 EPOCH_NS = 946_684_800 * 10**9

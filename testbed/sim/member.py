@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from analysis.checks.properties import Incarnation
 from node.core import Core
 from node.host.application import Application
 from node.host.config import NodeConfig
@@ -87,6 +88,11 @@ class IncarnationRun:
     """It is over at its own request."""
     ending: Ending | None = None
     """None while it lives."""
+
+    @property
+    def name(self) -> Incarnation:
+        """As checks of records call it."""
+        return Incarnation(self.member, self.incarnation)
 
 
 class Observer(Protocol):

@@ -18,9 +18,9 @@ from random import Random
 from typing import Any, Protocol, TypeAlias
 
 from node.wire import Message
-from testbed.run.nodes import MULTICAST_TTL
 from testbed.sim.engine import Engine
 from testbed.sim.line import Line, Server
+from testbed.spec.nodes import MULTICAST_TTL
 from topologies.model import (
     Direction,
     Impairment,

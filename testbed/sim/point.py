@@ -25,15 +25,15 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from analysis.checks import judgement
 from analysis.checks.linear import View, check_view, view_of
-from analysis.checks.properties import Incarnation, Property, Verdict
+from analysis.checks.properties import Property, Verdict
 from analysis.metrics import call_cost, measures, membership, offered, ordering_cost, ordering_records, sweep_rows
 from analysis.metrics.offered import FROM_NODE, TO_NODE, Flow, Load, Sent, Window
-from analysis.network.conservation import MULTICAST_BIT, ip_number
+from analysis.network.addresses import MULTICAST_BIT, ip_number
 from node.host.workload import WorkloadKind
 from node.registry import PROTOCOLS
 from node.trace import Event
 from node.wire import Flag, Message
-from testbed.run import manifest
+from testbed.rundir import manifest
 from testbed.sim.network import Datagram
 from testbed.sim.simulation import START_NS, IncarnationRun, Simulation, simulate
 from testbed.spec.faults import Cut, Heal
@@ -64,10 +64,7 @@ def measure(experiment: Experiment) -> dict[str, Any]:
 def _results(experiment: Experiment, simulation: Simulation, meter: LoadMeter) -> dict[str, Any]:
     promises = PROTOCOLS[experiment.protocol.name].promised(experiment.protocol.parameters)
     names = {node.index: str(node.name) for node in experiment.topology.nodes()}
-    records = {
-        Incarnation(incarnation.member, incarnation.incarnation): incarnation.records
-        for incarnation in simulation.incarnations
-    }
+    records = simulation.records
     view = view_of(records, members=names, names=names)
     requests = measures.requests_of(view)
     load = offered.section(meter.load(simulation.incarnations), experiment.topology, requests)
@@ -282,7 +279,4 @@ def _batch(spark: SparkSession, first: int, experiments: Sequence[Experiment]) -
 
 
 def _row(point: int, packed: bytes) -> pa.RecordBatch:
-    # Imported where it runs: a worker that has it in its process already pays nothing.
-    from testbed.sim.point import measure
-
     return sweep_rows.to_batch([measure(pickle.loads(packed)) | {"point": point}])  # noqa: S301 (we packed it)

@@ -20,16 +20,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
+from analysis.checks.properties import Incarnations
 from node.core import Core, Membership
 from node.errors import LocalError
 from node.host.config import NodeConfig, parse
 from node.registry import PROTOCOLS
-from testbed.run.nodes import FIRST_JOINER, configuration
 from testbed.sim.engine import Engine
 from testbed.sim.member import Ending, IncarnationRun, Member, Observer
 from testbed.sim.network import Counters, Datagram, Network, Tap
 from testbed.spec import faults
 from testbed.spec.faults import Cut, Fault, Heal, LinkDirection, NodeFault, blocked_after, blocked_links_after
+from testbed.spec.nodes import FIRST_JOINER, configuration
 from testbed.spec.values import Experiment
 from topologies.model import Node, NodeName
 
@@ -85,6 +86,11 @@ class Simulation:
     events: int
     """Of the engine."""
     now_ns: int
+
+    @property
+    def records(self) -> Incarnations:
+        """Of all incarnations, as checks take them."""
+        return {incarnation.name: incarnation.records for incarnation in self.incarnations}
 
 
 def simulate(

@@ -18,13 +18,13 @@ from typing import Any
 from collector.records import CaptureError
 from netem.errors import FabricError
 from node.errors import LocalError
-from testbed.cli.console import Console, Interrupt, Stage, held_back
-from testbed.run.manifest import collect as collect_versions
-from testbed.run.manifest import counted, doubts, said
-from testbed.run.store import RunDirectory, StoreError
+from testbed.console import Console, Interrupt, Stage, held_back
+from testbed.rundir.manifest import collect as collect_versions
+from testbed.rundir.manifest import counted, doubts, said
+from testbed.rundir.store import RunDirectory, StoreError
 from testbed.sim.capture import EPOCH_NS, SimulatedCapture
 from testbed.sim.simulation import START_NS, Datagram, Ending, IncarnationRun, Simulation, simulate
-from testbed.spec.experiment import Experiment
+from testbed.spec.values import Experiment
 from topologies.model import Node, Topology
 
 KERNEL = {"picked": "none", "why": "the simulated world has no kernel", "probes": []}

@@ -18,20 +18,13 @@ from pathlib import Path
 import yaml
 
 from testbed.paths import EXPERIMENTS
-from testbed.spec import parts as spec_parts
 from testbed.spec import program as spec_program
-from testbed.spec import rate_churn as rate_churn
+from testbed.spec import rate_churn
 from testbed.spec import sweeps as spec_sweep
-from testbed.spec.parts import ProtocolEntry
-from testbed.spec.raw import Dissemination, KernelOption, RawExperiment, World
+from testbed.spec.parts import Parts, ProtocolEntry
+from testbed.spec.raw import RawExperiment
 from testbed.spec.timeline import timeline
-from testbed.spec.values import (
-    Claim,
-    Experiment,
-    ProtocolChoice,
-    SweepAxis,
-    WrongClock,
-)
+from testbed.spec.values import Experiment
 from topologies import dump
 from topologies import load as topology_files
 from topologies.formats.errors import InputError, did_you_mean
@@ -39,24 +32,6 @@ from topologies.formats.schema import json_schema, validated
 from topologies.formats.units import format_duration, shown
 from topologies.formats.yaml_source import Document, KeyPath, Value, read, reads
 from topologies.model import Topology
-
-__all__ = [
-    "Claim",
-    "Dissemination",
-    "Experiment",
-    "KernelOption",
-    "ProtocolChoice",
-    "ProtocolEntry",
-    "SweepAxis",
-    "World",
-    "WrongClock",
-    "expand_sweep",
-    "find",
-    "load",
-    "loads",
-    "names",
-    "schema",
-]
 
 MAX_DURATION_NS = 24 * 3600 * 10**9
 MAX_RUNS = 10_000
@@ -146,21 +121,20 @@ def _experiment(document: Document, folder: Path | None, protocols: Mapping[str,
     _check_durations(raw, document)
     topology, topology_text = _topology(raw, document, folder)
     programs = spec_program.programs(raw, topology, document, folder)
-    protocol = spec_parts.protocol(raw, topology, document, protocols, programs)
-    workloads = spec_parts.workloads(raw, topology, document, protocols, programs)
-    unrests = spec_parts.unrests(raw, topology, document)
-    clocks = spec_parts.clocks(raw, topology, document)
-    spec_parts.check_views(raw, document, protocols)
-    absent = spec_parts.absent(raw, topology, document, programs)
+    parts = Parts(raw=raw, document=document, topology=topology, protocols=protocols, programs=programs)
+    protocol, workloads, churn, clocks = parts.protocol(), parts.workloads(), parts.rate_churn(), parts.clocks()
+    parts.check_views()
+    absent = parts.absent()
     faults = timeline(raw.faults, topology, raw.duration, document, seed=raw.seed, programs=programs, absent=absent)
-    spec_parts.check_drifts(clocks, faults, document)
+    parts.check_claims()
+    parts.check_drifts(clocks, faults)
     return Experiment(
         name=raw.name,
         question=raw.question,
         topology=topology,
         protocol=protocol,
         dissemination=raw.dissemination,
-        workloads=rate_churn.unsettled(workloads, unrests, duration_ns=raw.duration, seed=raw.seed),
+        workloads=rate_churn.unsettled(workloads, churn, duration_ns=raw.duration, seed=raw.seed),
         clocks=clocks,
         duration_ns=raw.duration,
         drain_ns=raw.drain,
@@ -169,12 +143,12 @@ def _experiment(document: Document, folder: Path | None, protocols: Mapping[str,
         kernel=raw.kernel,
         faults=faults,
         absent=absent,
-        expect=tuple(spec_parts.expectations(raw, document)),
+        expect=tuple(raw.expect),
         sweep=spec_sweep.axes(raw, document),
-        claims=tuple(spec_parts.claims(raw, document)),
+        claims=tuple(raw.claims),
         programs=programs,
         image=raw.image,
-        rate_churn=unrests,
+        rate_churn=churn,
         seeds=spec_sweep.seeds(raw, document),
         text=document.text,
         topology_text=topology_text,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from typing import Any, ClassVar, TypeAlias
 
@@ -25,6 +25,19 @@ MAX_GROUPS_SHOWN = 4
 """Of a cut with a shape; one with more groups is told by its shape."""
 
 
+class NodeState(enum.Enum):
+    """Where the main process of a node stands."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    CRASHED = "crashed"
+    """Killed by `crash`."""
+    ENDED = "ended"
+    """It ended by itself: only in a testbed that stays up, where that is no failure."""
+    ABSENT = "absent"
+    """No member of the group: it has not joined yet, or has left."""
+
+
 class LinkDirection(enum.Enum):
     """Along a link: THERE is from its first partition to its second."""
 
@@ -36,12 +49,12 @@ class LinkDirection(enum.Enum):
 class Fault:
     """One event. `at_ns` counts from the start of the workload; `until_id` None: it lasts to the end of the run.
 
-    Ids count from 0 in the order in which the events happen.
+    Ids count from 0 in the order in which the events happen; -1: it has no time yet.
     """
 
     kind: ClassVar[str]
-    id: int
-    at_ns: int
+    id: int = -1
+    at_ns: int = 0
     until_id: int | None = None
 
     @property
@@ -65,42 +78,57 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Impair(Fault):
-    """Ports of nodes change. `settings` holds the full impairment of each target from now on.
+class _Impairment(Fault):
+    """Ports or links change. `settings` holds the full impairment of each target from now on.
 
     `restores`: this ends an earlier one; `changes` is then empty.
     """
 
     kind: ClassVar[str] = "impair"
-    targets: tuple[NodeName, ...]
-    direction: Direction
-    changes: Changes
-    settings: tuple[tuple[NodeName, Impairment], ...] = field(repr=False)
-    restores: bool = False
-
-    def record(self) -> dict[str, Any]:
-        return _impair_record(self, Fault.record(self))
-
-    def __str__(self) -> str:
-        return _impair_text(self)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImpairLink(Fault):
-    """One direction of links between routers changes; otherwise like Impair."""
-
-    kind: ClassVar[str] = "impair"
     targets: tuple[str, ...]
-    direction: LinkDirection
+    direction: Direction | LinkDirection
     changes: Changes
     settings: tuple[tuple[str, Impairment], ...] = field(repr=False)
     restores: bool = False
 
     def record(self) -> dict[str, Any]:
-        return _impair_record(self, Fault.record(self))
+        """`asked`: the full impairment of each target from now on. The parameters of an end are what all targets
+        share.
+        """
+        asked = {target: as_json(changed_fields(impairment)) for target, impairment in self.settings}
+        parameters = as_json(self.changes)
+        if self.restores:
+            first, *others = asked.values()
+            parameters = {name: value for name, value in first.items() if all(one.get(name) == value for one in others)}
+        return Fault.record(self) | {
+            "targets": list(self.targets),
+            "direction": self.direction.value,
+            "parameters": parameters,
+            "asked": asked,
+            "restores": self.restores,
+        }
 
     def __str__(self) -> str:
-        return _impair_text(self)
+        where = f"{_listed(self.targets)} {self.direction.value}"
+        if self.restores:
+            return f"restore {where}"
+        return f"impair {where}: {', '.join(f'{key} {text}' for key, text in spelled(self.changes).items())}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Impair(_Impairment):
+    """Ports of nodes change."""
+
+    targets: tuple[NodeName, ...]
+    direction: Direction
+    settings: tuple[tuple[NodeName, Impairment], ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImpairLink(_Impairment):
+    """One direction of links between routers changes."""
+
+    direction: LinkDirection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,12 +187,14 @@ class Heal(Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFault(Fault):
-    """Something happens to whole nodes."""
+    """Something happens to whole nodes. What a kind has beyond `targets` are its parameters."""
 
     targets: tuple[NodeName, ...]
 
     def record(self) -> dict[str, Any]:
-        return Fault.record(self) | {"targets": list(self.targets)}
+        common = {one.name for one in fields(NodeFault)}
+        parameters = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in common}
+        return Fault.record(self) | {"targets": list(self.targets), "parameters": parameters}
 
     def __str__(self) -> str:
         return f"{self.kind} {_listed(self.targets)}"
@@ -219,9 +249,6 @@ class Slow(NodeFault):
     kind: ClassVar[str] = "slow"
     cpu_ratio: float
 
-    def record(self) -> dict[str, Any]:
-        return NodeFault.record(self) | {"parameters": {"cpu_ratio": self.cpu_ratio}}
-
     def __str__(self) -> str:
         return f"{NodeFault.__str__(self)}: {format_ratio(self.cpu_ratio)} of a core"
 
@@ -232,9 +259,6 @@ class Deaf(NodeFault):
 
     kind: ClassVar[str] = "deaf"
     buffer_bytes: int
-
-    def record(self) -> dict[str, Any]:
-        return NodeFault.record(self) | {"parameters": {"buffer_bytes": self.buffer_bytes}}
 
     def __str__(self) -> str:
         return f"{NodeFault.__str__(self)}: a receive buffer of {format_size(self.buffer_bytes)}"
@@ -249,8 +273,8 @@ class ClockShift(NodeFault):
     drift_ppm: float = 0.0
 
     def record(self) -> dict[str, Any]:
-        parameters = {"step_ns": self.step_ns, "drift_ppm": self.drift_ppm}
-        return NodeFault.record(self) | {"parameters": {name: value for name, value in parameters.items() if value}}
+        record = NodeFault.record(self)
+        return record | {"parameters": {name: value for name, value in record["parameters"].items() if value}}
 
     def __str__(self) -> str:
         step = f"a step of {format_duration(self.step_ns)}" if self.step_ns else ""
@@ -265,9 +289,6 @@ class Recover(NodeFault):
     kind: ClassVar[str] = "recover"
     what: str
     ends: int
-
-    def record(self) -> dict[str, Any]:
-        return NodeFault.record(self) | {"parameters": {"what": self.what, "ends": self.ends}}
 
     def __str__(self) -> str:
         return f"{NodeFault.__str__(self)} from {self.what}"
@@ -323,29 +344,6 @@ def blocked_links_after(faults: Sequence[Fault], fault: Cut | Heal) -> frozenset
 
 def _cuts(faults: Sequence[Fault], fault: Cut | Heal) -> list[Cut]:
     return [one for one in faults if isinstance(one, Cut) and one.id in fault.in_force]
-
-
-def _impair_record(fault: Impair | ImpairLink, record: dict[str, Any]) -> dict[str, Any]:
-    """`asked`: the full impairment of each target from now on. The parameters of an end are what all targets share."""
-    asked = {target: as_json(changed_fields(impairment)) for target, impairment in fault.settings}
-    parameters = as_json(fault.changes)
-    if fault.restores:
-        first, *others = asked.values()
-        parameters = {name: value for name, value in first.items() if all(one.get(name) == value for one in others)}
-    return record | {
-        "targets": list(fault.targets),
-        "direction": fault.direction.value,
-        "parameters": parameters,
-        "asked": asked,
-        "restores": fault.restores,
-    }
-
-
-def _impair_text(fault: Impair | ImpairLink) -> str:
-    where = f"{_listed(fault.targets)} {fault.direction.value}"
-    if fault.restores:
-        return f"restore {where}"
-    return f"impair {where}: {', '.join(f'{key} {text}' for key, text in spelled(fault.changes).items())}"
 
 
 def _listed(names: Sequence[str]) -> str:

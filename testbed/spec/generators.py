@@ -8,13 +8,13 @@ first and clipped to [start, end]: all that a generator took away is back when i
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
+from typing import TypeAlias
 
-from testbed.spec.faults import Changes, Crash, Pause
+from testbed.spec.faults import Changes, ClockShift, Crash, Cut, Deaf, Pause, Slow
 from testbed.spec.plans import ConditionPlan, CutPlan, Layer, NodePlan, Plan
-from testbed.spec.raw import ChaosKind
+from testbed.spec.raw import ChaosKind, RawChaos, RawChurn, RawFlap
 from topologies.model import Direction, NodeName
 
 MAX_INTERVALS = 20_000
@@ -37,137 +37,105 @@ class TooManyError(Exception):
     """A generator would draw more than MAX_INTERVALS."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
-    """From when to when, and to whom it happens (churn)."""
-
-    from_ns: int
-    until_ns: int
-    node: NodeName | None = None
+Drawn: TypeAlias = tuple[int, int, Plan]
+"""From when to when (ns), and what."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Flap:
-    """Away for `down_ns`, there for `up_ns`, each time longer or shorter by at most `jitter_ratio`."""
-
-    down_ns: int
-    up_ns: int
-    jitter_ratio: float
-
-    def draw(self, start_ns: int, end_ns: int, rng: Random) -> list[Interval]:
-        """When it is away, in order, the first time from the start on. Raises TooManyError."""
-        found: list[Interval] = []
-        at_ns = start_ns
-        while at_ns < end_ns:
-            until_ns = min(end_ns, at_ns + self._length_ns(self.down_ns, rng))
-            found.append(Interval(from_ns=at_ns, until_ns=until_ns))
-            _check(len(found))
-            at_ns = until_ns + self._length_ns(self.up_ns, rng)
-        return found
-
-    def _length_ns(self, usual_ns: int, rng: Random) -> int:
-        return _rounded(usual_ns * (1 + self.jitter_ratio * rng.uniform(-1, 1)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Churn:
-    """Each node runs for a while (exponential, `up_ns` on average), is gone for a while (`down_ns`), and so on.
-
-    Who would go while `at_most` others are gone stays, and draws anew how long it runs.
+def flap(
+    block: RawFlap, plans: Callable[[], Sequence[Plan]], start_ns: int, end_ns: int, rng: Random
+) -> Iterator[Drawn]:
+    """Away for `down`, there for `up`, each time longer or shorter by at most the share `jitter`; away first. Each time
+    is a fault of its own, made by `plans`.
     """
 
-    nodes: Sequence[NodeName]
-    up_ns: int
-    down_ns: int
-    at_most: int
+    def length_ns(usual_ns: int) -> int:
+        return _rounded(usual_ns * (1 + block.jitter * rng.uniform(-1, 1)))
 
-    def draw(self, start_ns: int, end_ns: int, rng: Random) -> list[Interval]:
-        """When which node is gone, in order. Raises TooManyError."""
-        found: list[Interval] = []
-        gone: list[int] = []
-        crashes = [(start_ns + _exponential_ns(self.up_ns, rng), place) for place in range(len(self.nodes))]
-        heapq.heapify(crashes)
-        draws = 0
-        while crashes and crashes[0][0] < end_ns:
-            at_ns, place = heapq.heappop(crashes)
-            gone = [until_ns for until_ns in gone if until_ns > at_ns]
-            back_ns = at_ns
-            if len(gone) < self.at_most:
-                back_ns = min(end_ns, at_ns + _exponential_ns(self.down_ns, rng))
-                gone.append(back_ns)
-                found.append(Interval(from_ns=at_ns, until_ns=back_ns, node=self.nodes[place]))
-            draws += 1
-            _check(draws)
-            heapq.heappush(crashes, (back_ns + _exponential_ns(self.up_ns, rng), place))
-        return found
+    at_ns, count = start_ns, 0
+    while at_ns < end_ns:
+        until_ns = min(end_ns, at_ns + length_ns(block.down))
+        count += 1
+        _check(count)
+        yield from ((at_ns, until_ns, plan) for plan in plans())
+        at_ns = until_ns + length_ns(block.up)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chaos:
-    """Faults of `kinds`, each equally likely, `every_ns` apart on average (exponential), lasting `lasts_ns` (uniform).
+def churn(block: RawChurn, nodes: Sequence[NodeName], start_ns: int, end_ns: int, rng: Random) -> Iterator[Drawn]:
+    """Each node runs for a while (exponential, `up` on average), is gone for a while (`down`), and so on.
+
+    A node that would go while `at_most` others are gone stays, and draws anew how long it runs.
+    """
+    gone: list[int] = []
+    crashes = [(start_ns + _exponential_ns(block.up, rng), place) for place in range(len(nodes))]
+    heapq.heapify(crashes)
+    draws = 0
+    while crashes and crashes[0][0] < end_ns:
+        at_ns, place = heapq.heappop(crashes)
+        gone = [until_ns for until_ns in gone if until_ns > at_ns]
+        back_ns = at_ns
+        if len(gone) < block.at_most:
+            back_ns = min(end_ns, at_ns + _exponential_ns(block.down, rng))
+            gone.append(back_ns)
+            yield at_ns, back_ns, NodePlan(kind=Crash, targets=(nodes[place],))
+        draws += 1
+        _check(draws)
+        heapq.heappush(crashes, (back_ns + _exponential_ns(block.up, rng), place))
+
+
+def chaos(block: RawChaos, nodes: Sequence[NodeName], start_ns: int, end_ns: int, rng: Random) -> Iterator[Drawn]:
+    """Faults of `kinds`, each equally likely, `every` apart on average (exponential), lasting `lasts` (uniform).
 
     One that would come while `at_most` are in force does not come. No node is hit by two at once.
     """
-
-    kinds: Sequence[ChaosKind]
-    nodes: Sequence[NodeName]
-    every_ns: int
-    lasts_ns: tuple[int, int]
-    at_most: int
-
-    def draw(self, start_ns: int, end_ns: int, rng: Random) -> Iterator[tuple[Interval, Plan]]:
-        """Plans with the times of their starts and ends. Raises TooManyError."""
-        active: list[_Active] = []
-        at_ns = start_ns
-        draws = 0
-        while (at_ns := at_ns + _exponential_ns(self.every_ns, rng)) < end_ns:
-            draws += 1
-            _check(draws)
-            active = [one for one in active if one.until_ns > at_ns]
-            until_ns = min(end_ns, at_ns + _rounded(rng.uniform(*self.lasts_ns)))
-            kind = self.kinds[rng.randrange(len(self.kinds))]
-            busy = {node for one in active for node in one.nodes}
-            free = [node for node in self.nodes if node not in busy]
-            if len(active) >= self.at_most or not free:
-                continue
-            plan, hit = self._plan(kind, free, rng)
-            active.append(_Active(until_ns=until_ns, nodes=hit))
-            yield Interval(from_ns=at_ns, until_ns=until_ns), plan
-
-    def _plan(self, kind: ChaosKind, free: Sequence[NodeName], rng: Random) -> tuple[Plan, tuple[NodeName, ...]]:
-        one = free[rng.randrange(len(free))]
-        others = tuple(node for node in self.nodes if node != one)
-        if kind in (ChaosKind.CUT, ChaosKind.ONE_WAY) and others:
-            return self._cut(kind, free, rng)
-        if kind in (ChaosKind.CRASH, ChaosKind.PAUSE):
-            return NodePlan(kind=Crash if kind is ChaosKind.CRASH else Pause, targets=(one,)), (one,)
-        if kind is ChaosKind.SLOW:
-            return ConditionPlan(targets=(one,), cpu_ratio=round(rng.uniform(*CPU_RATIO), 2), lasts=True), (one,)
-        if kind is ChaosKind.DEAF:
-            return ConditionPlan(targets=(one,), buffer_bytes=rng.randint(*BUFFER_BYTES), lasts=True), (one,)
-        if kind is ChaosKind.CLOCK:
-            sign = rng.choice((-1, 1))
-            step_ns, drift_ppm = _rounded(rng.uniform(*STEP_NS)), round(rng.uniform(*DRIFT_PPM), 1)
-            plan = ConditionPlan(targets=(one,), step_ns=sign * step_ns, drift_ppm=sign * drift_ppm, lasts=True)
-            return plan, (one,)
-        return Layer(direction=Direction.TO_NODE, targets=(one,), changes=_impairment(rng)), (one,)
-
-    def _cut(self, kind: ChaosKind, free: Sequence[NodeName], rng: Random) -> tuple[Plan, tuple[NodeName, ...]]:
-        """A smaller part of the nodes, drawn from those that are free, from all others; both ways or only outwards."""
-        most = max(1, min(len(free), len(self.nodes) // 2))
-        part = tuple(sorted(rng.sample(list(free), rng.randint(1, most)), key=list(self.nodes).index))
-        rest = tuple(node for node in self.nodes if node not in part)
-        if kind is ChaosKind.ONE_WAY:
-            return CutPlan(pairs=tuple((a, b) for a in part for b in rest)), part
-        return CutPlan(groups=(part, rest)), part
+    kinds = tuple(dict.fromkeys(block.kinds))
+    active: list[tuple[int, tuple[NodeName, ...]]] = []
+    """When a fault in force ends, and the nodes that no other may hit meanwhile."""
+    at_ns, draws = start_ns, 0
+    while (at_ns := at_ns + _exponential_ns(block.every, rng)) < end_ns:
+        draws += 1
+        _check(draws)
+        active = [one for one in active if one[0] > at_ns]
+        until_ns = min(end_ns, at_ns + _rounded(rng.uniform(*block.lasts)))
+        kind = kinds[rng.randrange(len(kinds))]
+        busy = {node for _, hit in active for node in hit}
+        free = [node for node in nodes if node not in busy]
+        if len(active) < block.at_most and free:
+            plan, hit = _of_chaos(kind, nodes, free, rng)
+            active.append((until_ns, hit))
+            yield at_ns, until_ns, plan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Active:
-    """A fault of chaos in force, and the nodes that no other may hit meanwhile."""
+def _of_chaos(
+    kind: ChaosKind, nodes: Sequence[NodeName], free: Sequence[NodeName], rng: Random
+) -> tuple[Plan, tuple[NodeName, ...]]:
+    """A plan, and the nodes that it hits."""
+    one = (free[rng.randrange(len(free))],)
+    if kind in (ChaosKind.CUT, ChaosKind.ONE_WAY) and len(nodes) > 1:
+        return _cut(kind, nodes, free, rng)
+    if kind in (ChaosKind.CRASH, ChaosKind.PAUSE):
+        return NodePlan(kind=Crash if kind is ChaosKind.CRASH else Pause, targets=one), one
+    if kind is ChaosKind.SLOW:
+        return ConditionPlan(fault=Slow(targets=one, cpu_ratio=round(rng.uniform(*CPU_RATIO), 2)), lasts=True), one
+    if kind is ChaosKind.DEAF:
+        return ConditionPlan(fault=Deaf(targets=one, buffer_bytes=rng.randint(*BUFFER_BYTES)), lasts=True), one
+    if kind is ChaosKind.CLOCK:
+        sign = rng.choice((-1, 1))
+        step_ns, drift_ppm = _rounded(rng.uniform(*STEP_NS)), round(rng.uniform(*DRIFT_PPM), 1)
+        fault = ClockShift(targets=one, step_ns=sign * step_ns, drift_ppm=sign * drift_ppm)
+        return ConditionPlan(fault=fault, lasts=True), one
+    return Layer(direction=Direction.TO_NODE, targets=one, changes=_impairment(rng)), one
 
-    until_ns: int
-    nodes: tuple[NodeName, ...] = field(default=())
+
+def _cut(
+    kind: ChaosKind, nodes: Sequence[NodeName], free: Sequence[NodeName], rng: Random
+) -> tuple[Plan, tuple[NodeName, ...]]:
+    """A smaller part of the nodes, drawn from those that are free, from all others; both ways or only outwards."""
+    most = max(1, min(len(free), len(nodes) // 2))
+    part = tuple(sorted(rng.sample(list(free), rng.randint(1, most)), key=list(nodes).index))
+    rest = tuple(node for node in nodes if node not in part)
+    if kind is ChaosKind.ONE_WAY:
+        return CutPlan(cut=Cut(pairs=tuple((a, b) for a in part for b in rest))), part
+    return CutPlan(cut=Cut(groups=(part, rest))), part
 
 
 def _impairment(rng: Random) -> Changes:

@@ -6,8 +6,7 @@ plan's start or end changes that and returns the event which says so.
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, Protocol
 
@@ -25,6 +24,7 @@ from testbed.spec.faults import (
     Leave,
     LinkDirection,
     NodeFault,
+    NodeState,
     Pause,
     Recover,
     Restart,
@@ -35,23 +35,15 @@ from topologies.formats.units import format_duration
 from topologies.formats.yaml_source import Document, KeyPath
 from topologies.model import Direction, Impairment, NodeName, Topology
 
-
-class Status(enum.Enum):
-    RUNNING = "running"
-    CRASHED = "crashed"
-    PAUSED = "paused"
-    ABSENT = "absent"
-    """Not there yet, or it has left."""
-
-
-TRANSITIONS: dict[type[NodeFault], tuple[Status, Status]] = {
-    Crash: (Status.RUNNING, Status.CRASHED),
-    Restart: (Status.CRASHED, Status.RUNNING),
-    Pause: (Status.RUNNING, Status.PAUSED),
-    Resume: (Status.PAUSED, Status.RUNNING),
-    Join: (Status.ABSENT, Status.RUNNING),
-    Leave: (Status.RUNNING, Status.ABSENT),
+TRANSITIONS: dict[type[NodeFault], tuple[tuple[NodeState, ...], NodeState]] = {
+    Crash: ((NodeState.RUNNING,), NodeState.CRASHED),
+    Restart: ((NodeState.CRASHED, NodeState.ENDED), NodeState.RUNNING),
+    Pause: ((NodeState.RUNNING,), NodeState.PAUSED),
+    Resume: ((NodeState.PAUSED,), NodeState.RUNNING),
+    Join: ((NodeState.ABSENT,), NodeState.RUNNING),
+    Leave: ((NodeState.RUNNING,), NodeState.ABSENT),
 }
+"""From which states a node may come, and where it goes."""
 _ENDS: dict[type[NodeFault], type[NodeFault]] = {Crash: Restart, Pause: Resume, Leave: Join}
 NODE_FAULTS: dict[str, type[NodeFault]] = {one.kind: one for one in TRANSITIONS}
 
@@ -85,20 +77,21 @@ class Now:
 
 
 class Timeline:
-    """What holds at the moment that the play has reached."""
+    """What holds at the moment that the play has reached. A mistake is one of `document`."""
 
-    def __init__(self, topology: Topology, document: Document, absent: Sequence[NodeName] = ()) -> None:
+    def __init__(self, topology: Topology, document: Document | None = None, absent: Collection[NodeName] = ()) -> None:
         self.topology = topology
         self.document = document
         self.layers: list[Layer] = []
         self.cuts: list[CutPlan] = []
         self.open_faults: dict[int, set[NodeName]] = {}
         """Crashes, pauses and leaves by id, with the nodes that they still hold."""
-        self.status: dict[NodeName, tuple[Status, int]] = dict.fromkeys(absent, (Status.ABSENT, 0))
+        self.states: dict[NodeName, tuple[NodeState, int]] = dict.fromkeys(absent, (NodeState.ABSENT, 0))
         """Of nodes that something happened to, with the time since when."""
         self.conditions: dict[tuple[str, NodeName], int] = {}
         """Who is slow, deaf or has a wrong clock until an end, and the id of the fault that made it so."""
         self.until: dict[int, int] = {}
+        """By id of a fault that lasted: that of the event which ended it."""
 
     def perform(self, strike: Strike, number: int) -> Fault | None:
         now = Now(id=number, at_ns=strike.at_ns, path=strike.path)
@@ -112,25 +105,38 @@ class Timeline:
                 if number not in self.conditions.values():
                     self.until[number] = now.id
 
+    def state(self, node: NodeName) -> NodeState:
+        return self.states.get(node, (NodeState.RUNNING, 0))[0]
+
     def has_members(self) -> bool:
-        """Whether anybody is in the group who has not crashed."""
-        away = (Status.CRASHED, Status.ABSENT)
-        return any(self.status.get(node.name, (Status.RUNNING, 0))[0] not in away for node in self.topology.nodes())
+        """Whether anybody is in the group whose process lives."""
+        return any(self.state(node.name) in (NodeState.RUNNING, NodeState.PAUSED) for node in self.topology.nodes())
 
     def fail(self, now: Now, sentence: str) -> NoReturn:
+        assert self.document is not None, "a plan is read from a document"
         raise self.document.error(now.path, sentence)
 
-    def impairments(self, layer: Layer, now: Now) -> Iterator[tuple[str, Impairment]]:
-        """What each target of `layer` has now: what the topology asks for, under all layers in the order they came."""
-        for target in layer.targets:
-            changes: dict[str, Any] = {}
-            for one in self.layers:
-                if one.direction is layer.direction and target in one.left:
-                    changes |= one.changes
-            try:
-                yield target, replace(self._asked(target, layer.direction), **changes)
-            except ValueError as error:
-                self.fail(now, f"at {format_duration(now.at_ns)}, {target} {layer.direction.value}: {error}")
+    def refuse(self, target: NodeName, doing: str, why: str, now: Now) -> NoReturn:
+        self.fail(now, f"{target} cannot {doing}{self.when(now)}: {why}")
+
+    def when(self, now: Now) -> str:
+        """The time of an event, in the middle of a sentence."""
+        return f" at {format_duration(now.at_ns)}"
+
+    def standing(self, node: NodeName) -> str:
+        """The state of a node and since when, at the end of a sentence."""
+        state, since_ns = self.states.get(node, (NodeState.RUNNING, 0))
+        return f"{state.value} since {format_duration(since_ns)}" if since_ns else state.value
+
+    def impairment(self, target: str, direction: Direction | LinkDirection) -> Impairment:
+        """What a port has now: what the topology asks for, under all layers in the order they came. ValueError when
+        these do not go together.
+        """
+        changes: dict[str, Any] = {}
+        for one in self.layers:
+            if one.direction is direction and target in one.left:
+                changes |= one.changes
+        return replace(self._asked(target, direction), **changes)
 
     def _asked(self, target: str, direction: Direction | LinkDirection) -> Impairment:
         if isinstance(direction, Direction):
@@ -166,27 +172,24 @@ class Layer:
         self.left -= targets
 
     def _event(self, timeline: Timeline, now: Now, *, restores: bool = False) -> Impair | ImpairLink:
-        settings = tuple(timeline.impairments(self, now))
-        changes: Changes = {} if restores else self.changes
-        if isinstance(self.direction, Direction):
-            return Impair(
-                id=now.id,
-                at_ns=now.at_ns,
-                targets=tuple(NodeName(target) for target in self.targets),
-                direction=self.direction,
-                changes=changes,
-                settings=tuple((NodeName(target), impairment) for target, impairment in settings),
-                restores=restores,
-            )
-        return ImpairLink(
+        kind: Any = Impair if isinstance(self.direction, Direction) else ImpairLink
+        event: Impair | ImpairLink = kind(
             id=now.id,
             at_ns=now.at_ns,
             targets=self.targets,
             direction=self.direction,
-            changes=changes,
-            settings=settings,
+            changes={} if restores else self.changes,
+            settings=tuple(self._settings(timeline, now)),
             restores=restores,
         )
+        return event
+
+    def _settings(self, timeline: Timeline, now: Now) -> Iterator[tuple[str, Impairment]]:
+        for target in self.targets:
+            try:
+                yield target, timeline.impairment(target, self.direction)
+            except ValueError as error:
+                timeline.fail(now, f"{target} {self.direction.value}{timeline.when(now)}: {error}")
 
 
 class Restoring(Layer):
@@ -203,26 +206,15 @@ class Restoring(Layer):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class CutPlan:
-    """A cut, in one of its three forms. `shape`: what they make together, for people."""
+    """A cut, without its time until it starts."""
 
-    groups: tuple[tuple[NodeName, ...], ...] = ()
-    pairs: tuple[tuple[NodeName, NodeName], ...] = ()
-    links: tuple[str, ...] = ()
-    shape: str = ""
+    cut: Cut
     id: int = -1
 
     def start(self, timeline: Timeline, now: Now) -> Fault:
         self.id = now.id
         timeline.cuts.append(self)
-        return Cut(
-            id=now.id,
-            at_ns=now.at_ns,
-            groups=self.groups,
-            pairs=self.pairs,
-            links=self.links,
-            shape=self.shape,
-            in_force=tuple(cut.id for cut in timeline.cuts),
-        )
+        return replace(self.cut, id=now.id, at_ns=now.at_ns, in_force=tuple(one.id for one in timeline.cuts))
 
     def end(self, timeline: Timeline, now: Now) -> Fault:
         return _heal(timeline, now, [self] if self in timeline.cuts else [])
@@ -264,24 +256,17 @@ class NodePlan:
         return self._happen(_ENDS[self.kind], timeline, now)
 
     def _happen(self, kind: type[NodeFault], timeline: Timeline, now: Now) -> Fault:
-        needed, status = TRANSITIONS[kind]
+        allowed, state = TRANSITIONS[kind]
         for target in self.targets:
-            found, since_ns = timeline.status.get(target, (Status.RUNNING, 0))
-            if found is not needed:
-                since = f"{found.value} since {format_duration(since_ns)}" if since_ns else found.value
-                timeline.fail(
-                    now,
-                    f"{target} cannot {kind.kind} at {format_duration(now.at_ns)}: "
-                    f"it must be {needed.value} and is {since}",
-                )
-            timeline.status[target] = (status, now.at_ns)
+            if timeline.state(target) not in allowed:
+                needed = " or ".join(one.value for one in allowed)
+                timeline.refuse(target, kind.kind, f"it must be {needed} and is {timeline.standing(target)}", now)
+            timeline.states[target] = (state, now.at_ns)
         if kind is Leave and not timeline.has_members():
-            timeline.fail(
-                now, f"{self.targets[-1]} cannot leave at {format_duration(now.at_ns)}: it is the last member"
-            )
-        if status is Status.CRASHED:
+            timeline.refuse(self.targets[-1], kind.kind, "it is the last member", now)
+        if state is NodeState.CRASHED:
             timeline.forget(self.targets, now)
-        if status is Status.RUNNING:
+        if state is NodeState.RUNNING:
             self._close(timeline, now)
         else:
             timeline.open_faults[now.id] = set(self.targets)
@@ -302,58 +287,41 @@ class ConditionPlan:
     A clock and a buffer are changed by the node itself, which must be awake to do it.
     """
 
-    targets: tuple[NodeName, ...]
-    cpu_ratio: float | None = None
-    buffer_bytes: int | None = None
-    step_ns: int = 0
-    drift_ppm: float = 0.0
+    fault: Slow | Deaf | ClockShift
+    """Without its time."""
     lasts: bool = False
     id: int = -1
 
-    @property
-    def what(self) -> str:
-        if self.cpu_ratio is not None:
-            return Slow.kind
-        return ClockShift.kind if self.buffer_bytes is None else Deaf.kind
-
     def start(self, timeline: Timeline, now: Now) -> Fault:
         self.id = now.id
-        for target in self.targets:
+        kind, targets = self.fault.kind, self.fault.targets
+        for target in targets:
             self._check(target, timeline, now)
-        if self.lasts or self.what != ClockShift.kind:
-            timeline.conditions |= {(self.what, target): now.id for target in self.targets}
-        common: dict[str, Any] = {"id": now.id, "at_ns": now.at_ns, "targets": self.targets}
-        if self.cpu_ratio is not None:
-            return Slow(**common, cpu_ratio=self.cpu_ratio)
-        if self.buffer_bytes is not None:
-            return Deaf(**common, buffer_bytes=self.buffer_bytes)
-        return ClockShift(**common, step_ns=self.step_ns, drift_ppm=self.drift_ppm)
+        if self.lasts or kind != ClockShift.kind:
+            timeline.conditions |= {(kind, target): now.id for target in targets}
+        return replace(self.fault, id=now.id, at_ns=now.at_ns)
 
     def end(self, timeline: Timeline, now: Now) -> Fault | None:
-        left = tuple(target for target in self.targets if timeline.conditions.get((self.what, target)) == self.id)
+        kind, held = self.fault.kind, timeline.conditions
+        left = tuple(target for target in self.fault.targets if held.get((kind, target)) == self.id)
         for target in left:
-            self._check_awake(target, timeline, now, f"recover from {self.what}")
-            del timeline.conditions[self.what, target]
+            self._check_awake(target, timeline, now, f"recover from {kind}")
+            del held[kind, target]
         if not left:
             return None
         timeline.until[self.id] = now.id
-        return Recover(id=now.id, at_ns=now.at_ns, targets=left, what=self.what, ends=self.id)
+        return Recover(id=now.id, at_ns=now.at_ns, targets=left, what=kind, ends=self.id)
 
     def _check(self, target: NodeName, timeline: Timeline, now: Now) -> None:
-        doing = f"become {self.what}" if self.what != ClockShift.kind else "have its clock changed"
-        if timeline.status.get(target, (Status.RUNNING, 0))[0] is Status.ABSENT:
-            timeline.fail(now, f"{target} cannot {doing} at {format_duration(now.at_ns)}: it is absent")
+        doing = f"become {self.fault.kind}" if self.fault.kind != ClockShift.kind else "have its clock changed"
+        if timeline.state(target) is NodeState.ABSENT:
+            timeline.refuse(target, doing, "it is absent", now)
         self._check_awake(target, timeline, now, doing)
-        if (self.what, target) in timeline.conditions:
-            earlier = timeline.conditions[self.what, target]
-            timeline.fail(
-                now, f"{target} cannot {doing} at {format_duration(now.at_ns)}: fault {earlier} still does that"
-            )
+        if (self.fault.kind, target) in timeline.conditions:
+            earlier = timeline.conditions[self.fault.kind, target]
+            timeline.refuse(target, doing, f"fault {earlier} still does that", now)
 
     def _check_awake(self, target: NodeName, timeline: Timeline, now: Now, doing: str) -> None:
-        found, since_ns = timeline.status.get(target, (Status.RUNNING, 0))
-        if found is Status.CRASHED or (found is Status.PAUSED and self.what != Slow.kind):
-            since = f"{found.value} since {format_duration(since_ns)}"
-            timeline.fail(
-                now, f"{target} cannot {doing} at {format_duration(now.at_ns)}: it must be running and is {since}"
-            )
+        state = timeline.state(target)
+        if state is NodeState.CRASHED or (state is NodeState.PAUSED and self.fault.kind != Slow.kind):
+            timeline.refuse(target, doing, f"it must be running and is {timeline.standing(target)}", now)

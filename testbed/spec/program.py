@@ -18,14 +18,13 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-import signal
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 
 from analysis.checks.properties import Property
 from netem.runtimes.cgroups import Limits
-from testbed.spec.raw import GRACE_NS, READY_WITHIN_NS, RawExperiment, RawFrom, RawProgram, RawReady, RawStop, World
+from testbed.spec.raw import RawExperiment, RawFrom, RawProgram, Ready, Stop, World
 from topologies.formats.errors import did_you_mean
 from topologies.formats.units import shown
 from topologies.formats.yaml_source import Document, KeyPath
@@ -46,25 +45,6 @@ class PlaceholderError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
-    """When a program counts as ready: it has this port, said such a line, or has run for so long; and how long that may
-    take. With none of them it is ready once it has started.
-    """
-
-    port: int | None = None
-    line: str | None = None
-    after_ns: int | None = None
-    within_ns: int
-
-    def __str__(self) -> str:
-        if self.port is not None:
-            return f"port {self.port}"
-        if self.line is not None:
-            return f"a line with {self.line}"
-        return "started" if self.after_ns is None else f"{self.after_ns / 1e9:g} s after its start"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramChoice:
     """What one node runs in place of our program. Texts may have placeholders."""
 
@@ -79,8 +59,7 @@ class ProgramChoice:
     private: tuple[str, ...] = ()
     keep: bool = True
     ready: Ready
-    stop_signal: signal.Signals = signal.SIGTERM
-    grace_ns: int
+    stop: Stop
     cues: bool = False
     may_end: bool = False
     is_member: bool = False
@@ -199,15 +178,9 @@ def _filler(values: Mapping[str, str]) -> Callable[[re.Match[str]], str]:
     return fill
 
 
-def by_program(programs: Mapping[NodeName, ProgramChoice]) -> Sequence[ProgramChoice]:
-    """Each program once, in the order of its first node."""
-    return list({program.nodes: program for program in programs.values()}.values())
-
-
 MAX_NAME = 200
 """Of a file."""
 
-ENDINGS = ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "KILL")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RESERVED = ("/", "/proc", "/sys", "/dev", "/dev/shm")  # noqa: S108  # the node has them anyhow
 
@@ -219,7 +192,7 @@ def programs(
     chosen: dict[NodeName, tuple[RawProgram, KeyPath]] = {}
     for position, block in enumerate(raw.program):
         at = document.item(("program",), position)
-        for name in _selected(topology, block, document, at):
+        for name in selected(topology, block.nodes, document, (*at, "nodes")):
             if name in chosen:
                 raise document.error((*at, "nodes"), f"{name} stands in two programs; a node can run one")
             chosen[name] = (block, at)
@@ -255,15 +228,14 @@ def _choice(
         raise document.error((*at, "member"), "a program that promises something is a member; leave member out")
     choice = ProgramChoice(
         command=_command(block, document, at),
-        nodes=tuple(_selected(topology, block, document, at)),
+        nodes=tuple(selected(topology, block.nodes, document, (*at, "nodes"))),
         image=block.image,
         environment=_environment(block, document, at),
         files=_files(block, private, document, at, folder),
         private=private,
         keep=block.keep,
-        ready=_ready(block.ready, document, (*at, "ready")),
-        stop_signal=_signal(block.stop, document, (*at, "stop", "signal")),
-        grace_ns=GRACE_NS if block.stop is None else block.stop.grace,
+        ready=block.ready,
+        stop=block.stop,
         cues=block.cues,
         may_end=block.may_end,
         is_member=bool(promises) or (block.member if block.member is not None else False),
@@ -274,11 +246,12 @@ def _choice(
     return choice
 
 
-def _selected(topology: Topology, block: RawProgram, document: Document, at: KeyPath) -> list[NodeName]:
+def selected(topology: Topology, selectors: Sequence[str], document: Document, at: KeyPath) -> list[NodeName]:
+    """The nodes that selectors name. InputError at `at` for what names none."""
     try:
-        return [node.name for node in select(topology, block.nodes)]
+        return [node.name for node in select(topology, selectors)]
     except SelectError as error:
-        raise document.error((*at, "nodes"), str(error)) from None
+        raise document.error(at, str(error)) from None
 
 
 def _command(block: RawProgram, document: Document, at: KeyPath) -> tuple[str, ...]:
@@ -356,29 +329,6 @@ def _private(block: RawProgram, document: Document, at: KeyPath) -> tuple[str, .
     return tuple(block.private)
 
 
-def _ready(block: RawReady | None, document: Document, at: KeyPath) -> Ready:
-    if block is None:
-        return Ready(within_ns=READY_WITHIN_NS)
-    given = [name for name in ("port", "line", "after") if getattr(block, name) is not None]
-    if len(given) != 1:
-        asked = " and ".join(given) or "none of them"
-        raise document.error(at, f"expected one of port, line and after, got {asked}")
-    if block.line is not None:
-        try:
-            re.compile(block.line)
-        except re.error as error:
-            raise document.error((*at, "line"), f"{shown(block.line)} is no regular expression ({error})") from None
-    return Ready(port=block.port, line=block.line, after_ns=block.after, within_ns=block.within)
-
-
-def _signal(stop: RawStop | None, document: Document, at: KeyPath) -> signal.Signals:
-    name = "TERM" if stop is None else stop.signal
-    plain = name.removeprefix("SIG")
-    if plain not in ENDINGS:
-        raise document.error(at, f"expected one of {', '.join(ENDINGS)}, got {shown(name)}")
-    return signal.Signals[f"SIG{plain}"]
-
-
 def _promises(block: RawProgram, document: Document, at: KeyPath) -> tuple[str, ...]:
     known = [kind.value for kind in Property]
     for position, promise in enumerate(block.promises):
@@ -408,3 +358,18 @@ def _try_placeholders(choice: ProgramChoice, topology: Topology, document: Docum
             place.fill(text)
         except PlaceholderError as error:
             raise document.error(key, str(error)) from None
+
+
+def described(programs: Mapping[NodeName, ProgramChoice]) -> list[dict[str, object]]:
+    """The manifest's `programs`."""
+    return [
+        {
+            "node": name,
+            "command": list(program.command),
+            "image": program.image,
+            "ready": str(program.ready),
+            "limits": None if program.limits is None else asdict(program.limits),
+            "member": program.is_member,
+        }
+        for name, program in programs.items()
+    ]

@@ -12,28 +12,17 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-import math
 from collections.abc import Mapping, Sequence
 from random import Random
 
 from node.host.workload import RateChange, Workload
-from testbed.run.nodes import derive_seed
+from testbed.spec.nodes import derive_seed
 from testbed.spec.timeline import replay
 from testbed.spec.values import Experiment, RateChurn
 from topologies.model import NodeName
 
 MAX_CHANGES = 100_000
 """In one run, as expected; what is compiled is sent to every node before it starts."""
-
-
-def senders_in_change(rate_churn: RateChurn) -> int:
-    """How many senders are in a change at any time: the share of them, to the nearest whole number."""
-    return math.floor(rate_churn.share_ratio * len(rate_churn.senders) + 0.5)
-
-
-def expected_changes(rate_churn: RateChurn, duration_ns: int) -> float:
-    """How many changes begin within the load, on average: each lasts half of the length."""
-    return senders_in_change(rate_churn) * (1 + 2 * duration_ns / rate_churn.length_ns)
 
 
 def unsettled(
@@ -71,7 +60,7 @@ def rate_changes(
         rates[name][at_ns] = rate_per_s * (1 + rate_churn.rise_ratio * rng.random())
         heapq.heappush(ends, (end_ns, place, name))
 
-    for place in range(senders_in_change(rate_churn)):
+    for place in range(rate_churn.in_change):
         begin(0, place)
     while ends and ends[0][0] < duration_ns:
         end_ns, place, name = heapq.heappop(ends)

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
+from signal import Signals
 from typing import Annotated, Any, ClassVar, TypeAlias
 
-from pydantic import Discriminator, Field, PlainValidator, Tag, WithJsonSchema
+from pydantic import Discriminator, Field, PlainValidator, Tag, WithJsonSchema, model_validator
 
+from analysis.expression import (
+    Expression,
+    ExpressionError,
+    Unknown,
+    condition,
+    evaluate,
+    misnamed,
+    parse,
+    summary_names,
+)
 from node.host.workload import WorkloadKind
 from topologies.formats.schema import (
+    TEXT_SCHEMA,
     Drift,
     Duration,
     EventRate,
@@ -21,6 +34,7 @@ from topologies.formats.schema import (
     Text,
     Title,
     choice,
+    parse_text,
     whole,
 )
 from topologies.formats.units import shown
@@ -212,6 +226,7 @@ MAX_FILE_CHARACTERS = 2**18
 MAX_PROCESSES = 2**22
 READY_WITHIN_NS = 30 * 10**9
 GRACE_NS = 5 * 10**9
+ENDINGS = ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "KILL")
 
 
 def parse_word(given: object) -> str:
@@ -230,6 +245,23 @@ def parse_content(given: object) -> str:
     raise ValueError(f"expected a text of at most {MAX_FILE_CHARACTERS} characters, got {shown(given)}")
 
 
+def parse_regular_expression(given: object) -> str:
+    text = parse_text(given)
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"{shown(text)} is no regular expression ({error})") from None
+    return text
+
+
+def parse_signal(given: object) -> str:
+    """TERM or SIGTERM."""
+    plain = parse_text(given).removeprefix("SIG")
+    if plain not in ENDINGS:
+        raise ValueError(f"expected one of {', '.join(ENDINGS)}, got {shown(given)}")
+    return plain
+
+
 def parse_cpus(given: object) -> float:
     """Processors: 0.5 is half of one."""
     if isinstance(given, int | float) and not isinstance(given, bool) and 0.001 <= given <= 4096:
@@ -239,6 +271,8 @@ def parse_cpus(given: object) -> float:
 
 Word: TypeAlias = Annotated[str, PlainValidator(parse_word), WithJsonSchema({"type": ["string", "number"]})]
 Content: TypeAlias = Annotated[str, PlainValidator(parse_content), WithJsonSchema({"type": "string"})]
+RegularExpression: TypeAlias = Annotated[str, PlainValidator(parse_regular_expression), TEXT_SCHEMA]
+EndingSignal: TypeAlias = Annotated[str, PlainValidator(parse_signal), TEXT_SCHEMA]
 Processors: TypeAlias = Annotated[
     float, PlainValidator(parse_cpus), WithJsonSchema({"type": "number", "minimum": 0.001, "maximum": 4096})
 ]
@@ -259,22 +293,50 @@ class RawFrom(RawBlock):
     from_: Text = Field(alias="from", description="its path, beside the experiment file; it is copied as it is")
 
 
-class RawReady(RawBlock):
+class Ready(RawBlock):
     """When a program counts as ready; one of port, line and after."""
 
     port: whole(1, 65535) | None = Field(  # type: ignore[valid-type]
         None, description="once it listens at this TCP port, or has this UDP port, such as 2379"
     )
-    line: Text | None = Field(None, description="once a line of its output has this regular expression in it")
-    after: Duration | None = Field(None, description="once this time has passed since its start, such as 1 s")
-    within: Duration = Field(READY_WITHIN_NS, description="how long that may take, such as 30 s")
+    line: RegularExpression | None = Field(
+        None, description="once a line of its output has this regular expression in it"
+    )
+    after_ns: Duration | None = Field(
+        None, alias="after", description="once this time has passed since its start, such as 1 s"
+    )
+    within_ns: Duration = Field(READY_WITHIN_NS, alias="within", description="how long that may take, such as 30 s")
+
+    @model_validator(mode="after")
+    def _check(self) -> Ready:
+        given = [key for key in ("port", "line", "after") if {key, f"{key}_ns"} & self.model_fields_set]
+        if len(given) != 1:
+            raise ValueError(f"expected one of port, line and after, got {' and '.join(given) or 'none of them'}")
+        return self
+
+    def __str__(self) -> str:
+        if self.port is not None:
+            return f"port {self.port}"
+        if self.line is not None:
+            return f"a line with {self.line}"
+        return "started" if self.after_ns is None else f"{self.after_ns / 1e9:g} s after its start"
 
 
-class RawStop(RawBlock):
+READY_AT_ONCE = Ready.model_construct()
+"""Of a program without the block: it is ready once it has started."""
+
+
+class Stop(RawBlock):
     """How a program is ended at the end of a run."""
 
-    signal: Text = Field("TERM", description="the signal that asks it to end, such as INT")
-    grace: Duration = Field(GRACE_NS, description="how long it may take before it is killed, such as 5 s")
+    signal: EndingSignal = Field("TERM", description="the signal that asks it to end, such as INT")
+    grace_ns: Duration = Field(
+        GRACE_NS, alias="grace", description="how long it may take before it is killed, such as 5 s"
+    )
+
+    @property
+    def number(self) -> Signals:
+        return Signals[f"SIG{self.signal}"]
 
 
 class RawLimits(RawBlock):
@@ -309,10 +371,11 @@ class RawProgram(RawBlock):
         [], description="absolute directories that are the node's own and empty at first, such as /var/lib/corosync"
     )
     keep: bool = Field(True, description="whether its directories outlive a crash, as a disk does")
-    ready: RawReady | None = Field(
-        None, description="when it counts as ready: {port: 2379}, {line: regex} or {after: 1 s}; without: once started"
+    ready: Ready = Field(
+        READY_AT_ONCE,
+        description="when it counts as ready: {port: 2379}, {line: regex} or {after: 1 s}; without: once started",
     )
-    stop: RawStop | None = Field(None, description="how it is ended: signal and grace")
+    stop: Stop = Field(Stop.model_construct(), description="how it is ended: signal and grace")
     cues: bool = Field(
         False, description="whether it is told start, drain and stop by lines on its standard input, as ours are"
     )
@@ -356,13 +419,40 @@ class KernelOption(enum.Enum):
     UML = "uml"
 
 
-def parse_accept(given: object) -> list[float] | str:
+def parse_expression(given: object) -> Expression:
+    """One over the numbers of a summary."""
+    try:
+        return parse(parse_text(given))
+    except ExpressionError as error:
+        raise ValueError(str(error)) from None
+
+
+def parse_condition(given: object) -> Expression:
+    """An expression that holds or does not."""
+    expression = parse_expression(given)
+    if not expression.may_be_condition:
+        raise ValueError(f"{shown(given)} is no condition; compare it, such as latency.p99_ms <= 80")
+    return expression
+
+
+def parse_expectation(given: object) -> Expression:
+    """A condition over the summary of a run."""
+    condition = parse_condition(given)
+    if (wrong := misnamed(condition, summary_names())) is not None:
+        raise ValueError(f"{shown(given)}: {wrong}")
+    return condition
+
+
+def parse_accept(given: object) -> tuple[float, float] | Expression:
     """`[low, high]`, or a condition."""
     if isinstance(given, str):
-        return given
-    if isinstance(given, list) and len(given) == 2 and all(type(one) in (int, float) for one in given):
-        return [float(one) for one in given]
-    raise ValueError(f"expected two numbers [low, high], or a condition over ours and value, got {shown(given)}")
+        return parse_condition(given)
+    if not (isinstance(given, list) and len(given) == 2 and all(type(one) in (int, float) for one in given)):
+        raise ValueError(f"expected two numbers [low, high], or a condition over ours and value, got {shown(given)}")
+    low, high = map(float, given)
+    if low > high:
+        raise ValueError(f"expected [low, high] with low at most high, got [{low:g}, {high:g}]")
+    return low, high
 
 
 def parse_parameter(given: object) -> Parameter:
@@ -392,8 +482,10 @@ Scalar: TypeAlias = Annotated[
     PlainValidator(parse_scalar),
     WithJsonSchema({"type": ["string", "number", "boolean"]}),
 ]
+Formula: TypeAlias = Annotated[Expression, PlainValidator(parse_expression), TEXT_SCHEMA]
+Expectation: TypeAlias = Annotated[Expression, PlainValidator(parse_expectation), TEXT_SCHEMA]
 Accept: TypeAlias = Annotated[
-    list[float] | str,
+    tuple[float, float] | Expression,
     PlainValidator(parse_accept),
     WithJsonSchema(
         {
@@ -463,16 +555,35 @@ class RawClock(RawBlock):
     drift: Drift = Field(0.0, description="how much too fast it runs, such as 50 ppm or -50 ppm")
 
 
-class RawClaim(RawBlock):
+class Claim(RawBlock):
     """A statement of a paper beside what comes out here."""
 
     id: Title = Field(description="the claim's name, such as 000-fig7")
     paper: Text = Field(description="the paper's number or title")
     statement: Text = Field(description="what the paper says, in a sentence")
     value: Scalar = Field(description="the paper's value, as a number or in words")
-    ours: Text = Field(description="an expression over our results, such as latency.p50_ms")
+    ours: Formula = Field(description="an expression over our results, such as latency.p50_ms")
     accept: Accept = Field(description="[low, high] for ours, or a condition such as ours <= 2 * value")
     note: Text = Field(default="", description="why ours differs, by a measurement; shown beside the result")
+
+    def judge(self, results: Mapping[str, Any]) -> tuple[Any, bool | Unknown]:
+        """Our value over `results`, and whether the claim holds."""
+        ours = evaluate(self.ours, results)
+        if isinstance(ours, Unknown):
+            return ours, ours
+        accept = self.accept
+        if isinstance(accept, tuple):
+            accept = parse(_within(ours, *accept))
+        return ours, condition(accept, {**results, "ours": ours, "value": self.value})
+
+
+def _within(ours: Any, low: float, high: float) -> str:
+    """The condition that a range stands for. An estimate lies in it with its whole interval, several do with each."""
+    if isinstance(ours, Mapping):
+        return f"{low!r} <= ours.low and ours.high <= {high!r}"
+    if isinstance(ours, list):
+        return f"{low!r} <= min(ours.low) and max(ours.high) <= {high!r}"
+    return f"{low!r} <= ours <= {high!r}"
 
 
 class RawExperiment(RawBlock):
@@ -509,8 +620,8 @@ class RawExperiment(RawBlock):
         [], description="members that are not there from the start and begin with the fault join, by selector"
     )
     faults: Annotated[list[RawFault], OneOrMany()] = Field([], description="what goes wrong, and when")
-    expect: Annotated[list[Text], OneOrMany()] = Field([], description="conditions that give the verdict")
+    expect: Annotated[list[Expectation], OneOrMany()] = Field([], description="conditions that give the verdict")
     sweep: RawSweep = Field(
         {}, description="values by key, such as workload.rate: [50 /s, 100 /s]; seeds: 10 runs each with ten seeds"
     )
-    claims: Annotated[list[RawClaim], OneOrMany()] = Field([], description="what a paper says about this")
+    claims: Annotated[list[Claim], OneOrMany()] = Field([], description="what a paper says about this")

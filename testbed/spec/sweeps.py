@@ -17,7 +17,9 @@ import re
 from collections.abc import Mapping
 from random import Random
 
-from testbed.run.nodes import derive_seed
+import yaml
+
+from testbed.spec.nodes import derive_seed
 from testbed.spec.raw import MAX_SEEDS, RawExperiment
 from testbed.spec.values import SweepAxis
 from topologies.formats.units import shown
@@ -126,3 +128,12 @@ def _check_rows(axis: SweepAxis, document: Document, at: KeyPath) -> None:
             got = f"{len(row)} values" if isinstance(row, list) else shown(row)
             expected = f"a row of {len(axis.keys)} values, for {', '.join(axis.keys)}"
             raise document.error((*at, position), f"expected {expected}, got {got}")
+
+
+def setting(value: object) -> str:
+    """One value of a sweep, for people: a block as the file may write it, a protocol without parameters by its name."""
+    if isinstance(value, dict) and list(value) == ["name"]:
+        return str(value["name"])
+    if isinstance(value, dict | list):
+        return str(yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=1000)).strip()
+    return str(value)

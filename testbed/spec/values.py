@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from analysis.expression import Expression, Unknown, condition, evaluate, parse
+from analysis.expression import Expression
 from node.host.workload import Workload
 from testbed.spec.faults import Fault
 from testbed.spec.program import ProgramChoice
-from testbed.spec.raw import Dissemination, KernelOption, Parameter, World
+from testbed.spec.raw import Claim, Dissemination, KernelOption, Parameter, World
 from topologies.formats.yaml_source import Document, Value
 from topologies.model import Node, NodeName, Topology
 
@@ -35,6 +35,15 @@ class RateChurn:
     share_ratio: float
     length_ns: int
     rise_ratio: float
+
+    @property
+    def in_change(self) -> int:
+        """How many senders are in a change at any time: the share of them, to the nearest whole number."""
+        return math.floor(self.share_ratio * len(self.senders) + 0.5)
+
+    def expected_changes(self, duration_ns: int) -> float:
+        """How many changes begin within the load, on average: each lasts half of the length."""
+        return self.in_change * (1 + 2 * duration_ns / self.length_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,39 +73,6 @@ class SweepAxis:
             return {self.key: value}
         assert isinstance(value, list)
         return dict(zip(self.keys, value, strict=True))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """A paper's statement, and what would bear it out: a range for `ours`, or a condition over `ours` and `value`."""
-
-    id: str
-    paper: str
-    statement: str
-    value: bool | int | float | str
-    ours: Expression
-    accept: tuple[float, float] | Expression
-    note: str = ""
-    """Why ours differs from the paper's."""
-
-    def judge(self, results: Mapping[str, Any]) -> tuple[Any, bool | Unknown]:
-        """Our value over `results`, and whether the claim holds."""
-        ours = evaluate(self.ours, results)
-        if isinstance(ours, Unknown):
-            return ours, ours
-        accept = self.accept
-        if isinstance(accept, tuple):
-            accept = parse(_within(ours, *accept))
-        return ours, condition(accept, {**results, "ours": ours, "value": self.value})
-
-
-def _within(ours: Any, low: float, high: float) -> str:
-    """The condition that a range stands for. An estimate lies in it with its whole interval, several do with each."""
-    if isinstance(ours, Mapping):
-        return f"{low!r} <= ours.low and ours.high <= {high!r}"
-    if isinstance(ours, list):
-        return f"{low!r} <= min(ours.low) and max(ours.high) <= {high!r}"
-    return f"{low!r} <= ours <= {high!r}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -475,6 +475,27 @@ def silence(history: PlainHistory, rng: random.Random) -> PlainHistory:
     return {incarnation: records for incarnation, records in history.items() if incarnation.member != member} or history
 
 
+def alter_payload(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    """Other bytes arrive than were sent: fewer, more, or as many."""
+    found = _pick(history, rng, Event.DELIVER)
+    if found is None:
+        return history
+    size_bytes, checksum = rng.choice([(7, 0), (2**32 - 1, 2**32 - 1), (0, 2**31)])
+    return _replace(history, found, lambda r: r._replace(size_bytes=size_bytes, checksum=checksum))
+
+
+def alter_optimistic_payload(history: PlainHistory, rng: random.Random) -> PlainHistory:
+    """Other bytes are shown, and taken back."""
+    found = _pick(history, rng, Event.DELIVER)
+    if found is None:
+        return history
+    record = _record(history, found)._replace(detail=Level.OPTIMISTIC, checksum=1)
+    at = found[1] - 1
+    records = history[found[0]]
+    shown = [record, record._replace(event=Event.UNDO, checksum=0)]
+    return history | {found[0]: _numbered([*records[:at], *shown, *records[at:]])}
+
+
 def undo(history: PlainHistory, rng: random.Random) -> PlainHistory:
     found = _pick(history, rng, Event.DELIVER)
     if found is None:
@@ -527,7 +548,7 @@ def rejoin(history: PlainHistory, rng: random.Random) -> PlainHistory:
 
 
 def raise_level(history: PlainHistory, rng: random.Random) -> PlainHistory:
-    """One delivery promises more than all others: they are no longer judged."""
+    """One delivery promises more than all others, which are judged all the same."""
     found = _pick(history, rng, Event.DELIVER)
     return history if found is None else _replace(history, found, lambda r: r._replace(detail=Level.FINAL))
 
@@ -640,6 +661,8 @@ MUTATIONS: tuple[Mutation, ...] = (
     lose_record,
     repeat_record,
     silence,
+    alter_payload,
+    alter_optimistic_payload,
     undo,
     undo_optimistic,
     deliver_optimistically,
@@ -655,18 +678,24 @@ def suits(mutate: Mutation, name: str) -> bool:
     return mutate not in OF_VIEWS or "views" in name
 
 
-HARMLESS = (deliver_optimistically, forget_stop, expel, go_on_after_the_end, rejoin)
+HARMLESS = (deliver_optimistically, forget_stop, expel, go_on_after_the_end, rejoin, raise_level)
 """They make a member crash or join late, which excuses much, or show early what is delivered anyway."""
 
-Row = tuple[int, int, int, int, int, int, int, int, int, int, int]
+Row = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int]
 
 
 def write_trace(history: PlainHistory, path: Path) -> Path:
+    pq.write_table(trace_of(history), path)
+    return path
+
+
+def trace_of(history: PlainHistory) -> pa.Table:
     """As the table `trace` has it, in the order in which it happened: incarnations take turns in it."""
     rows = [
         (
             *(*incarnation, r.record, int(r.event), int(r.detail), *r.message[:2], r.extra, r.message.number),
             *(r.at_ns, r.clock_ns, (r.value + (1 << 63)) % (1 << 64) - (1 << 63)),  # 64 bits with a sign
+            *(r.size_bytes, r.checksum),
         )
         for incarnation, records in history.items()
         for r in records
@@ -674,8 +703,7 @@ def write_trace(history: PlainHistory, path: Path) -> Path:
     rows.sort(key=lambda row: row[9])
     columns = list(zip(*rows, strict=True)) or [()] * len(_TRACE)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, _TRACE, strict=True)]
-    pq.write_table(pa.table(arrays, schema=_TRACE), path)
-    return path
+    return pa.table(arrays, schema=_TRACE)
 
 
 def _level(history: PlainHistory) -> int:

@@ -96,13 +96,14 @@ class MadeRun:
         self.records.setdefault((member, recorder), []).append(record)
 
     def submit(self, member: int, number: int, at_ns: int, *, size: int = 100) -> None:
-        self.note(member, Event.SUBMIT, at_ns, origin=member, incarnation=1, number=number, value=size)
+        self.note(member, Event.SUBMIT, at_ns, origin=member, incarnation=1, number=number, size_bytes=size)
 
     def deliver(self, member: int, origin: int, number: int, at_ns: int, *, level: Level = Level.AGREED) -> None:
         delivered = sum(r.event is Event.DELIVER for r in self.records[member, 1])
-        self.note(
-            member, Event.DELIVER, at_ns, detail=level, origin=origin, incarnation=1, number=number, value=delivered + 1
-        )
+        submitted = (r for r in self.records.get((origin, 1), ()) if r.event is Event.SUBMIT and r.number == number)
+        size = next((r.size_bytes for r in submitted), 100)
+        named = {"detail": level, "origin": origin, "incarnation": 1, "number": number}
+        self.note(member, Event.DELIVER, at_ns, **named, value=delivered + 1, size_bytes=size)
 
     def write(self, path: Path, *, change: Callable[[dict[str, Any]], None] | None = None) -> Path:
         """Make the run directory at `path`."""

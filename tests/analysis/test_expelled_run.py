@@ -8,6 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from analysis.checks.properties import Incarnation
+from analysis.independent.compare import compare_run
+from analysis.inputs import read_run
 from analysis.report.page import write_report
 from analysis.spacetime.compose import compose
 from analysis.spacetime.model import What, Window
@@ -16,7 +18,7 @@ from analysis.spacetime.svg import spacetime_drawing
 from analysis.summary import analyze
 from collector.records import Event
 from node.registry import PROTOCOLS
-from testbed.cli.console import Console
+from testbed.console import Console
 from testbed.run.perform import Overrides, apply_overrides, perform
 from testbed.spec import experiment as spec
 from tests.testbed.orderbed_command import manifest_of, write_experiment
@@ -44,6 +46,7 @@ def test_the_manifest_the_verdicts_the_report_and_the_diagram_say_it(spark: Spar
     assert manifest["phases"]["drained_ns"] is not None
     promised = {name: entry["verdict"] for name, entry in summary["properties"].items() if entry["promised"]}
     assert promised == dict.fromkeys(PROTOCOLS["sequencer"].promises, "pass"), summary["reasons"]
+    assert all(row.agrees for row in compare_run(read_run(run), summary))
     assert "ended by the others: counts as crashed" in write_report(run).read_text()
     reader = Reader(run)
     ended_ns = reader.first_event(Event.ENDED)

@@ -38,6 +38,7 @@ RESULTS: dict[str, Any] = {
     "huge": [10**400, 1],
     "messages": {"submitted": 100, "deliveries": 400},
     "links": [],
+    "days": [{"hours": [{"t": 0, "cost": 1}, {"t": 1, "cost": 2}]}, {"hours": [{"t": 0, "cost": 5}]}],
     "runs": [{"latency": {"p50_ms": 1}}, {"latency": {"p50_ms": 2}}, {"latency": {"p50_ms": 4}}],
 }
 
@@ -66,6 +67,11 @@ RESULTS: dict[str, Any] = {
         ("mean(runs.latency.p50_ms)", 7 / 3),
         ("slope(runs.latency.p50_ms, 3 * runs.latency.p50_ms + 1)", 3.0),
         ("r_squared(runs.latency.p50_ms, 3 * runs.latency.p50_ms + 1)", 1.0),
+        ("sum(days.hours.cost)", [3, 5]),
+        ("max(where(days.hours, t < 1).cost)", [1, 5]),
+        ("len(days.hours)", 2),
+        ("sum(days.hours.cost) / sum(where(days.hours, t == 0).cost)", [3.0, 1.0]),
+        ("min(runs.latency.p50_ms, 3 - runs.latency.p50_ms)", [1, 1, -1]),
         ("  1 + 1  ", 2),
         ("'text'", "text"),
         ("not valid", False),
@@ -131,6 +137,9 @@ def test_answers_conditions(text: str, answer: bool) -> None:
         ("sum(latency.by_member.member) > 1", "'p1/n1' is not a number"),
         ("sum(3) > 1", "sum takes a list, not 3"),
         ("abs(1, 2) > 1", "abs takes one number or one list"),
+        ("min(runs.latency.p50_ms, latency.by_member.p99_ms) > 1", "min takes lists of one length"),
+        ("sum(where(days.hours, t > 0).cost) > 1", "a list > 1 cannot be compared"),
+        ("max(where(days.hours, t > 0).cost) > 1", "max of an empty list has no value"),
         ("slope(runs.latency.p50_ms, 1) > 1", "slope takes two lists, of x and of y"),
         ("slope(links, links) > 1", "slope has no value: linear regression requires at least two data points"),
         (
@@ -202,7 +211,7 @@ def test_the_subject_is_what_the_condition_is_about(text: str, value: object) ->
         ("b'x'", f"\"b'x'\" is not taken in an expression (allowed: {ALLOWED})"),
         ("1j", f"'1j' is not taken in an expression (allowed: {ALLOWED})"),
         ("-" * 100 + "1", "expected at most 64 nested operations in an expression"),
-        ("a" * 501, f"expected an expression of at most {MAX_TEXT} characters, got 501"),
+        ("a" * (MAX_TEXT + 1), f"expected an expression of at most {MAX_TEXT} characters, got {MAX_TEXT + 1}"),
     ],
 )
 def test_refuses_everything_else(text: str, sentence: str) -> None:
@@ -259,7 +268,10 @@ def test_names_of_a_summary_are_known(text: str) -> None:
         ("-abs(faults[0].latency.durng.p99_ms) < 3", "faults[0].latency has no 'durng'; did you mean during?"),
         ("faults[links[0].nothing].id == 3", "links[0] has no 'nothing'; it has node, direction, "),
         ("len(where(links, latency.p50_ms > 3)) > 3", "links has no 'latency'; it has node, direction, "),
-        ("capture.frames == 3 and health.x", "health has no 'x'; it has cpu_busy_ratio, lag_max_ms"),
+        (
+            "capture.frames == 3 and health.x",
+            "health has no 'x'; it has cpu_busy_ratio, lag_max_ms, stalls, stall_max_ms",
+        ),
     ],
 )
 def test_a_name_that_no_summary_has_is_told(text: str, sentence: str) -> None:

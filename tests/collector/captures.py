@@ -60,9 +60,9 @@ def datagram(number: int = 1, *, payload: bytes = b"hello", sender: int = 3) -> 
 
 
 def trace_datagram(first: int, events: Sequence[int] = (1, 2), *, node: int = 3) -> bytes:
-    header = struct.pack(">HBBIHHI", 0x6F74, 1, len(events), 0xDEADBEEF, node, 1, first)
+    header = struct.pack(">HBBIHHI", 0x6F74, 2, len(events), 0xDEADBEEF, node, 1, first)
     records = (
-        struct.pack(">BBHHHQQQQ", event, 0, node, 1, 0, first + place, 10**9 + place, 2 * 10**9, 5)
+        struct.pack(">BBHHHQQQQII", event, 0, node, 1, 0, first + place, 10**9 + place, 2 * 10**9, 5, 0, 0)
         for place, event in enumerate(events)
     )
     return header + b"".join(records)

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from analysis.capture.decode import (
     Columns,
     decode_frames,
-    decode_inner,
-    decode_stamp,
     decode_trace,
     udp_checksum_is_good,
 )
@@ -113,19 +111,10 @@ def test_vectors_of_datagrams(vector: dict[str, Any]) -> None:
     assert columns["is_undecodable"].tolist() == [False]
     for name, value in vector["envelope"].items():
         assert columns[name][0] == value, name
-    level, inner = columns, levels_of(vector)
-    while inner:
-        expected = inner.pop(0)
-        _assert_message(level, expected)
-        stamp_at = level["payload_offset"] + _message_bytes(expected) + (16 if level is columns else 0)
-        payload = bytes.fromhex(expected["payload_hex"])
-        assert bytes(view[stamp_at[0] :]) == payload
-        level = decode_inner(view, level)
-        assert level["is_message"].tolist() == [bool(inner)]
-
-
-def _message_bytes(message: dict[str, Any]) -> int:
-    return 20 + 8 * len(message["words"])
+    outermost = levels_of(vector)[0]
+    _assert_message(columns, outermost)
+    payload_at = columns["payload_offset"][0] + 16 + 20 + 8 * len(outermost["words"])
+    assert bytes(view[payload_at:]) == bytes.fromhex(outermost["payload_hex"])
 
 
 def _assert_message(columns: Columns, expected: dict[str, Any]) -> None:
@@ -270,7 +259,6 @@ def test_noise_never_breaks_the_decoder(frames: list[bytes], tail: bytes) -> Non
     view, rows = _frames(frames)
     columns = decode_frames(view, rows)
     decode_trace(view, rows)
-    decode_inner(view, decode_inner(view, columns))
     udp_checksum_is_good(view, columns)
     assert {len(values) for values in columns.values()} == {len(frames)}
 
@@ -286,34 +274,6 @@ def test_changed_headers_never_break_the_decoder(changes: list[tuple[int, int]],
     end = columns["payload_offset"] + columns["payload_length"]
     assert (end <= rows.offset + rows.length).all()
     udp_checksum_is_good(view, columns)
-
-
-def test_nested_messages_to_any_depth() -> None:
-    application = struct.pack(">HHI", 4, 2, 99) + b"text"
-
-    def message(kind: int, inner: int, seq: int, words: int, payload: bytes) -> bytes:
-        head = struct.pack(">BBBBHHHHQ", kind, 0, inner, 0, 4, 2, words, len(payload), seq)
-        return head + bytes(8 * words) + payload
-
-    inmost = message(0x22, 0, 33, 0, application)
-    middle = message(0x21, 0x22, 22, 1, inmost)
-    outer = message(0x10, 0x21, 11, 2, middle)
-    envelope = struct.pack(">HBBIHHI", 0x6F62, 1, 0, 7, 3, 1, 5)
-    liar = message(0x10, 0x22, 12, 0, inmost[:-1])
-    view, frames = _frames([udp_frame(envelope + outer), udp_frame(datagram(1)), udp_frame(envelope + liar)])
-    first = decode_frames(view, frames)
-    second = decode_inner(view, first)
-    third = decode_inner(view, second)
-    fourth = decode_inner(view, third)
-    assert first["seq"].tolist() == [11, 1, 12]
-    assert second["is_message"].tolist() == [True, False, False]
-    assert second["seq"].tolist() == [22, 0, 0]
-    assert third["seq"].tolist() == [33, 0, 0]
-    assert not fourth["is_message"].any()
-    at = third["payload_offset"] + 20
-    stamp = decode_stamp(view, at, third["message_length"])
-    assert stamp["is_stamp"].tolist() == [True, False, False]
-    assert (stamp["origin"][0], stamp["incarnation"][0], stamp["number"][0]) == (4, 2, 99)
 
 
 def test_udp_checksums() -> None:

@@ -1,4 +1,4 @@
-"""Lanes find the same boundaries as a serial walk, whatever the payloads pretend to be."""
+"""Runs of packet blocks are found as a serial walk finds them, whatever the payloads pretend to be."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from collector import walk as walk_module
 from collector.blocks import Layout
 from collector.parse import batches, map_capture, read_sections
-from collector.walk import walk, walk_even
+from collector.walk import walk
 from tests.collector.captures import block, packet, pcap, pcapng, traffic
 
 
@@ -42,14 +42,12 @@ def _walk(data: bytes, layout: Layout = Layout.PCAPNG, start: int = 0) -> list[i
 
 
 @pytest.fixture
-def short_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many lanes in little data."""
-    monkeypatch.setattr(walk_module, "LANE_BYTES", 1 << 11)
-    monkeypatch.setattr(walk_module, "SEARCH_BYTES", 1 << 10)
-    monkeypatch.setattr(walk_module, "SEARCH_STEP_BYTES", 1 << 8)
+def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many pieces of little data."""
+    monkeypatch.setattr(walk_module, "PIECE_BYTES", 1 << 10)
 
 
-pytestmark = pytest.mark.usefixtures("short_lanes")
+pytestmark = pytest.mark.usefixtures("short_pieces")
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -76,8 +74,7 @@ def test_payloads_that_are_captures_do_not_deceive(layout: Layout, shift: int) -
     assert _walk(data, layout, start) == _serially(data, layout, start)
 
 
-def test_lanes_without_any_boundary() -> None:
-    """Blocks that are no packets are never guessed: all of it is one lane. One block may span many lanes."""
+def test_blocks_that_are_no_packets_and_blocks_of_many_pieces() -> None:
     data = block("<", 0xBAD, bytes(60_000)) * 3 + block("<", 10, bytes(8)) * 900 + packet(bytes(40)) * 500
     assert _walk(data) == _serially(data, Layout.PCAPNG)
 
@@ -131,35 +128,6 @@ def test_blocks_may_reach_past_the_end_of_the_range() -> None:
 def test_a_range_outside_the_buffer_is_our_own_mistake() -> None:
     with pytest.raises(ValueError, match="does not lie in a buffer of 10 bytes"):
         walk(np.zeros(10, np.uint8), start=0, end=11, layout=Layout.PCAPNG, byte_order="<")
-
-
-@pytest.mark.parametrize("make", [packet, None])
-@pytest.mark.parametrize("even", [0, 1, 31, 32, 33, 200])
-def test_a_run_of_equal_blocks_ends_where_another_begins(make, even: int) -> None:  # type: ignore[no-untyped-def]
-    layout = Layout.PCAP if make is None else Layout.PCAPNG
-    bodies = [b"x" * 40] * even + [b"y" * 44] + [b"x" * 40] * 50
-    blocks = [
-        struct.pack("<IIII", 0, 0, len(body), len(body)) + body if make is None else make(body) for body in bodies
-    ]
-    data = b"".join(blocks)
-    for end in (len(data), len(blocks[0]) * even // 2):
-        for most in (1000, 20):
-            found = walk_even(np.frombuffer(data, np.uint8), start=0, end=end, layout=layout, byte_order="<", most=most)
-            begins = [at for at in _serially(data, layout) if at < end]
-            assert found.offsets.tolist() == begins[: min(most, even or 1)]
-            assert found.stop == sum(map(len, blocks[: len(found.offsets)]))
-
-
-def test_a_run_of_equal_blocks_ends_at_one_that_is_not_whole() -> None:
-    block_bytes = packet(b"x" * 40)
-    for damage in (4, len(block_bytes) - 4):
-        data = bytearray(block_bytes * 60)
-        struct.pack_into("<I", data, 40 * len(block_bytes) + damage, 8)
-        view = np.frombuffer(data, np.uint8)
-        found = walk_even(view, start=0, end=len(view), layout=Layout.PCAPNG, byte_order="<", most=1000)
-        assert len(found.offsets) == 40
-    view = np.frombuffer(block_bytes * 60, np.uint8)[:-1]
-    assert len(walk_even(view, start=0, end=len(view), layout=Layout.PCAPNG, byte_order="<", most=1000).offsets) == 59
 
 
 def open_files() -> int:

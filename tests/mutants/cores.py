@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from node.clocks import LamportClock
-from node.core import Core, Membership, Submission, random_for
+from node.core import Core, MakeCore, Membership, Submission, random_for
 from node.effects import Deliver, Effect, Multicast, Report, Timer
 from node.errors import DropReason, LocalError
-from node.group.core import GroupCore, Make
+from node.group.core import GroupCore
 from node.group.view import View
 from node.protocols.cbcast import CbcastCore, CbcastParameters
 from node.protocols.lamport import LamportCore, LamportParameters
-from node.protocols.mutex import MutexCore, MutexParameters, Request
+from node.protocols.mutex import Kept, MutexCore, MutexParameters, Request, RicartAgrawalaCore
 from node.protocols.sequencer import SequencerCore, SequencerParameters
 from node.registry import PROTOCOLS
 from node.reliable import ReliableCore, ReliableParameters, view_of
@@ -48,7 +48,7 @@ def reliable(kind: type[ReliableCore] = ReliableCore) -> Build:
 
 
 def over_group(
-    make: Make | None, kind: type[GroupCore] = GroupCore, parameters: ReliableParameters = RELIABLE
+    make: MakeCore | None, kind: type[GroupCore] = GroupCore, parameters: ReliableParameters = RELIABLE
 ) -> Build:
     """Cores of one view, each made by `make`, over the group layer."""
     return lambda us, seed: kind(
@@ -74,7 +74,7 @@ def lamport(clock: type[LamportClock] = LamportClock, kind: type[LamportCore] = 
     def build(us: Membership, seed: int) -> Core:
         parameters = LamportParameters(report_clock=True, null_after_ns=40 * MILLISECOND)
         of_all_views = clock()
-        make: Make = lambda us, rng, memory: kind(  # noqa: E731
+        make: MakeCore = lambda us, rng, memory: kind(  # noqa: E731
             membership=us, parameters=parameters, rng=rng, memory=memory, clock=of_all_views
         )
         return over_group(make)(us, seed)
@@ -86,6 +86,17 @@ def mutex(kind: type[MutexCore] = MutexCore) -> Build:
     return over_group(
         lambda us, _, memory: kind(membership=us, parameters=MutexParameters(), memory=memory), parameters=QUIET
     )
+
+
+def ricart_agrawala(kind: type[RicartAgrawalaCore] = RicartAgrawalaCore) -> Build:
+    def build(us: Membership, seed: int) -> Core:
+        kept = Kept()
+        make: MakeCore = lambda us, _, memory: kind(  # noqa: E731
+            membership=us, parameters=MutexParameters(), kept=kept, memory=memory
+        )
+        return over_group(make, parameters=QUIET)(us, seed)
+
+    return build
 
 
 def registered(name: str) -> Build:
@@ -396,3 +407,25 @@ class NewestFirst(MutexCore):
             (one, first), (other, second) = self._wanted.pop(), self._wanted.pop()
             self._wanted += [(other, first), (one, second)]
         return effects
+
+
+class RepliesInside(RicartAgrawalaCore):
+    """Replies while it is inside."""
+
+    def _defers(self, request: Request) -> bool:
+        return self._wanted is not None and self._wanted < request
+
+
+class DefersInsideOnly(RicartAgrawalaCore):
+    """Replies although an earlier request of its own waits."""
+
+    def _defers(self, request: Request) -> bool:
+        return self._holding is not None
+
+
+class ForgetsTheDeferred(RicartAgrawalaCore):
+    """Leaves without the replies that it owes."""
+
+    def _leave(self, request: Request, now_ns: int, out: list[Effect]) -> None:
+        self._deferred.clear()
+        super()._leave(request, now_ns, out)

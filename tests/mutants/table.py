@@ -14,6 +14,7 @@ from functools import partial
 
 from analysis.checks.properties import VIEW_PROPERTIES, Incarnation, MessageId, Verdict
 from collector.records import Event, Level, Notice
+from node.protocols.mutex import RicartAgrawalaCore
 from node.registry import CAUSAL_PROMISES, FIFO_PROMISES, PROTOCOLS, TOTAL_ORDER_PROMISES
 from node.wire import Kind, Message, encode_datagram
 from tests.analysis.histories import Author, PlainHistory
@@ -268,6 +269,21 @@ def contention(build: Build) -> Recorded:
     for member in cluster.members:
         cluster.submit(member, 2)
     return cluster
+
+
+def latecomers(build: Build) -> Recorded:
+    """Two want the resource while the third is inside."""
+    cluster = Recorded(3, build)
+    cluster.submit(0)
+    for member in (1, 2):
+        cluster.submit_later(member, (3 + member) * MILLISECOND)
+    return cluster
+
+
+def replies_pair(
+    scenario: Scenario, wrong: type[RicartAgrawalaCore]
+) -> tuple[Callable[[], Outcome], Callable[[], Outcome]]:
+    return cluster_pair(scenario, cores.ricart_agrawala(), cores.ricart_agrawala(wrong), MUTEX_PROMISES)
 
 
 def _delay_first_copy(cluster: Recorded, *, source: int, target: int, kind: Kind, seq: int) -> None:
@@ -774,6 +790,28 @@ MUTANTS: tuple[Mutant, ...] = (
         "mutex",
         cluster_pair(contention, cores.mutex(), cores.mutex(cores.NewestFirst), MUTEX_PROMISES),
         "grant_order",
+    ),
+    _row(
+        "",
+        "a member that is inside lets others in",
+        "mutex, by replies",
+        replies_pair(latecomers, cores.RepliesInside),
+        "mutual_exclusion",
+    ),
+    _row(
+        "",
+        "a member lets others in before an earlier request of its own",
+        "mutex, by replies",
+        replies_pair(contention, cores.DefersInsideOnly),
+        "mutual_exclusion",
+    ),
+    _row(
+        "",
+        "a member leaves and forgets the replies that it owes",
+        "mutex, by replies",
+        replies_pair(contention, cores.ForgetsTheDeferred),
+        BUFFERS,
+        unknown=("grant_order", "service"),
     ),
     _row(
         "",

@@ -13,11 +13,11 @@ from node.objects.log.book import Book
 from node.objects.log.entries import CallId, Key
 from node.objects.log.records import Order, Record
 from node.objects.manager import machine
-from node.objects.manager.agenda import Agenda
 from node.objects.manager.context import Context
-from node.objects.manager.holds import Holds
 from node.objects.manager.local import LocalCore
 from node.objects.manager.machine import LogCore
+from node.objects.manager.requests import Holds
+from node.objects.manager.steps import Agenda
 from node.protocols.amoeba import AmoebaCore
 from testbed.fuzz.draw import draw
 from testbed.fuzz.judge import judge

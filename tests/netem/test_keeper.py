@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from netem.errors import FabricError
-from netem.kernel.supervised import Process, SupervisorLink
+from netem.kernel.supervised import Process, Sandbox, SupervisorLink
 
 pytestmark = pytest.mark.root
 
+SANDBOX = Sandbox(readable=[Path(sys.prefix), Path(sys.base_prefix)])
 SAY = "import os, sys; sys.stdout.write({}); sys.stdout.flush(); sys.stdin.read()"
 
 
@@ -39,7 +40,8 @@ class Child:
             {"GREETING": "hello"},
             [theirs, write, 2],
             namespace=namespace,
-            isolated=isolated,
+            directory=Path("/"),
+            sandbox=SANDBOX if isolated else None,
         )
         os.close(theirs)
         os.close(write)

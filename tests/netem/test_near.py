@@ -17,8 +17,8 @@ import pytest
 from netem.network import EmulatedNetwork, KernelOption
 from node.host.config import Address
 from node.host.endpoint import Endpoint
-from testbed.run.nodes import MULTICAST_TTL
 from testbed.sim.capture import Framer
+from testbed.spec.nodes import MULTICAST_TTL
 from tests.netem.wired import Group, gather, inside, topology
 from topologies.model import MULTICAST_GROUP, PROTOCOL_PORT, Bus, Direction, Node, NodeName
 

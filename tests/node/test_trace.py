@@ -25,6 +25,7 @@ from tests.node.vectors import read_vectors
 EXAMPLE = Record(event=Event.START, at_ns=1, clock_ns=2)
 
 u16 = st.integers(0, 2**16 - 1)
+u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)
 records = st.builds(
     Record,
@@ -37,6 +38,8 @@ records = st.builds(
     at_ns=u64,
     clock_ns=u64,
     value=u64,
+    size_bytes=u32,
+    checksum=u32,
 )
 
 
@@ -78,19 +81,19 @@ def test_round_trip(some: list[Record], node: int, incarnation: int, first: int)
 @given(st.binary(max_size=200), st.booleans())
 def test_random_bytes_raise_nothing_but_remote_error(data: bytes, with_magic: bool) -> None:
     try:
-        decode_trace(b"\x6f\x74\x01\x02" + data if with_magic else data)
+        decode_trace(b"\x6f\x74\x02\x02" + data if with_magic else data)
     except RemoteError as error:
         assert error.reason in DropReason
 
 
 def test_a_full_datagram_fits_an_ethernet_frame() -> None:
     data = encode_trace(group=1, node=0, node_incarnation=1, first=1, records=[EXAMPLE] * MAX_RECORDS)
-    assert len(data) == 1376
+    assert len(data) == 1456
 
 
 @pytest.mark.parametrize("count", [0, MAX_RECORDS + 1])
 def test_too_few_or_too_many_records_are_our_callers_mistake(count: int) -> None:
-    with pytest.raises(LocalError, match="1 to 34"):
+    with pytest.raises(LocalError, match="1 to 30"):
         encode_trace(group=1, node=0, node_incarnation=1, first=1, records=[EXAMPLE] * count)
 
 

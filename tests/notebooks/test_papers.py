@@ -16,7 +16,7 @@ import yaml
 from PIL import Image
 from pyspark.sql import SparkSession
 
-from testbed.cli.console import Console
+from testbed.console import Console
 from testbed.run.perform import Overrides
 from testbed.run.sweep import run_sweep
 from testbed.spec import experiment as spec

@@ -4,6 +4,10 @@ of a millisecond that a real kernel and a real process add stay far below what i
 
 from __future__ import annotations
 
+from typing import Any
+
+import yaml
+
 CASES: dict[str, str] = {
     "ports": """
 question: Does each impairment of a port do the same?
@@ -77,3 +81,17 @@ SEED = 11
 def text(name: str) -> str:
     """The experiment file of a case."""
     return f"name: parity-{name}\nseed: {SEED}\ndrain: 8 s\n{CASES[name].lstrip()}"
+
+
+def control(name: str) -> str:
+    """The same load with no fault, and without what delays frames in the case: ports and links that are impaired, a
+    medium that is shared. The delay that is left is the machine's.
+    """
+    case: dict[str, Any] = yaml.safe_load(text(name))
+    del case["impairments"]
+    case.pop("faults", None)
+    for link in case["topology"].get("links", ()):
+        del link["there"], link["back"]
+    for partition in case["topology"]["partitions"].values():
+        partition.pop("bus", None)
+    return yaml.safe_dump(case | {"name": f"parity-{name}-control"}, sort_keys=False)

@@ -1,12 +1,15 @@
 """The same experiments in the simulated world and on real wires: the same verdicts, the same distributions.
 
 What is compared are distributions, not frames: the two worlds draw different losses. The simulator leaves out what
-machines cost (docs/limits.md), a few tenths of a millisecond a hop, which is why the delays here are 5 ms and more and
-medians may differ by LATENCY_TOLERANCE.
+machines cost (docs/limits.md): a few tenths of a millisecond for each datagram, or a whole one where two slow
+processors play six members. So each experiment has a control, with the same load and nothing impaired. By how much the
+control is slower on wires than simulated is what the machine costs; with that added, the simulated medians are those of
+real wires within LATENCY_TOLERANCE. The delays are 5 ms and more, so that the machine's part stays the small one.
 
 Each experiment runs once in each world, on real wires once more when the machine was too busy to measure. If it is too
 busy again, the product must say so (the run is invalid, its verdict unknown). Then only what a busy machine cannot
-change is compared: it makes everything later, nothing earlier.
+change is compared: it makes everything later, nothing earlier. Of all runs on real wires at least one has to count
+(tests/proof.py).
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ from analysis.capture.decode import decode_frames
 from collector.parse import map_capture, parse_blocks, read_interfaces
 from testbed.paths import ROOT
 from testbed.sim.capture import Framer
-from tests.parity.cases import CASES, text
+from tests import proof
+from tests.parity.cases import CASES, control, text
 from tests.testbed.orderbed_command import manifest_of, orderbed
 from topologies import load
 from topologies.model import MULTICAST_GROUP, Topology
@@ -59,7 +63,7 @@ class Performed:
 
     @property
     def case(self) -> str:
-        return self.directory.parent.name.removeprefix("parity-")
+        return self.directory.parent.name.removeprefix("parity-").removesuffix("-control")
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -69,6 +73,10 @@ class Performed:
     def summary(self) -> dict[str, Any]:
         loaded: dict[str, Any] = json.loads((self.directory / "summary.json").read_text())
         return loaded
+
+    @property
+    def has_faults(self) -> bool:
+        return bool((self.directory / "faults.jsonl").read_text())
 
     @property
     def is_valid(self) -> bool:
@@ -84,6 +92,8 @@ class Performed:
 
 
 Pair = dict[str, Performed]
+EXPERIMENTS = {key: file for name in CASES for key, file in ((name, text(name)), (f"{name}-control", control(name)))}
+"""By name. A control follows its case, so that it meets the same machine."""
 
 
 @pytest.fixture(scope="module")
@@ -92,19 +102,20 @@ def performed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
     for all of them.
     """
     folder = tmp_path_factory.mktemp("parity")
-    on_wires = {name: run_on_wires(folder, name) for name in CASES}
-    simulated = {name: run(folder, name, SIM, 1) for name in CASES}
+    on_wires = {name: run_on_wires(folder, name) for name in EXPERIMENTS}
+    simulated = {name: run(folder, name, SIM, 1) for name in EXPERIMENTS}
     runs = [str(one.directory) for one in (*on_wires.values(), *simulated.values())]
     argv = [sys.executable, "-m", "tests.parity.analyse", *runs]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
-    return {name: {WIRE: on_wires[name], SIM: simulated[name]} for name in CASES}
+    return {name: {WIRE: on_wires[name], SIM: simulated[name]} for name in EXPERIMENTS}
 
 
 def run_on_wires(folder: Path, name: str) -> Performed:
     """Again when the machine was too busy."""
     attempts = (run(folder, name, WIRE, attempt) for attempt in range(1, ATTEMPTS + 1))
     for found in attempts:
+        proof.tell("parity", found.manifest["invalid"])
         if found.is_valid:
             break
     return found
@@ -112,7 +123,7 @@ def run_on_wires(folder: Path, name: str) -> Performed:
 
 def run(folder: Path, name: str, world: str, attempt: int) -> Performed:
     file = folder / f"{name}.yaml"
-    file.write_text(text(name))
+    file.write_text(EXPERIMENTS[name])
     runs, leaf = folder / world, f"attempt-{attempt}"
     done = orderbed("run", str(file), "--world", world, "--no-analyze", "--runs", str(runs), "--name", leaf)
     assert done.code == 0, done.err
@@ -126,20 +137,27 @@ def medians(one: Performed) -> dict[str, float]:
     if one.case in FED_BACK:
         return {"all": median_before_faults(one)}
     latency = one.summary["latency"]
-    is_mixed = (one.directory / "faults.jsonl").read_text() or one.summary["load"]["lan_load"] is not None
+    is_mixed = one.has_faults or one.summary["load"]["lan_load"] is not None
     members = () if is_mixed else latency["by_member"]
     return {"all": latency["p50_ms"]} | {entry["member"]: entry["p50_ms"] for entry in members}
 
 
 def median_before_faults(one: Performed) -> float:
-    """Of what was submitted before the first of them, at others than its sender, in ms: most of that takes all three
-    steps, so the median does not lie between two populations.
+    """Of what was submitted before the first of them (of everything, if there is none), at others than its sender, in
+    ms: most of that takes all three steps, so the median does not lie between two populations.
     """
-    first_ns = min(pq.read_table(one.directory / "tables" / "faults.parquet")["effective_ns"].to_pylist())
     deliveries = pq.read_table(one.directory / "tables" / "deliveries.parquet")
-    is_elsewhere = pc.not_equal(deliveries["member"], deliveries["origin"])
-    before = deliveries.filter(pc.and_(pc.less(deliveries["submit_ns"], first_ns), is_elsewhere))
+    before = deliveries.filter(pc.not_equal(deliveries["member"], deliveries["origin"]))
+    if one.has_faults:
+        first_ns = min(pq.read_table(one.directory / "tables" / "faults.parquet")["effective_ns"].to_pylist())
+        before = before.filter(pc.less(before["submit_ns"], first_ns))
     return float(pc.quantile(before["latency_ns"], q=0.5)[0].as_py()) / 1e6
+
+
+def medians_of_machine(unimpaired: Pair) -> dict[str, float]:
+    """By how much a median is later on wires than simulated where nothing delays a frame, in ms."""
+    sim, wire = (medians(unimpaired[world]) for world in (SIM, WIRE))
+    return {name: wire[name] - sim[name] for name in sim}
 
 
 def assert_said_so(one: Performed) -> None:
@@ -177,14 +195,20 @@ def test_the_verdict_of_the_run(pair: Pair) -> None:
     assert pair[WIRE].summary["verdict"] == expected, pair[WIRE].summary["reasons"]
 
 
-def test_median_latency(pair: Pair) -> None:
+def test_median_latency(pair: Pair, performed: dict[str, Pair]) -> None:
     sim, wire = (medians(pair[world]) for world in (SIM, WIRE))
     assert set(sim) == set(wire)
-    if pair[WIRE].is_valid:
-        assert wire == pytest.approx(sim, rel=LATENCY_TOLERANCE)
-    else:
-        assert_said_so(pair[WIRE])
-        assert {name: ms for name, ms in wire.items() if ms < (1 - LATENCY_TOLERANCE) * sim[name]} == {}
+    unimpaired = performed[f"{pair[WIRE].case}-control"]
+    for one in (pair[WIRE], unimpaired[WIRE]):
+        if not one.is_valid:
+            assert_said_so(one)
+    # A busy machine makes everything later: then a cost is only known to be no more than this, and a median no less.
+    most = medians_of_machine(unimpaired)
+    least = most if unimpaired[WIRE].is_valid and pair[WIRE].is_valid else dict.fromkeys(sim, 0.0)
+    for name, ms in sim.items():
+        assert wire[name] >= ms + least[name] - LATENCY_TOLERANCE * ms, (name, wire, sim, most)
+        if pair[WIRE].is_valid:
+            assert wire[name] <= ms + most[name] + LATENCY_TOLERANCE * ms, (name, wire, sim, most)
 
 
 def test_the_simulator_accounts_for_every_frame(pair: Pair) -> None:

@@ -43,7 +43,7 @@ def test_the_tables_of_the_trace_explain_every_event_and_add_up() -> None:
         assert len(rows) == len(kind)
         assert all(len(row.split(" | ")[2]) > 20 for row in rows)
     assert "| 16 | | | end |" in tables["header"]
-    assert "| 40 | | | end |" in tables["record"]
+    assert "| 48 | | | end |" in tables["record"]
 
 
 def test_the_sender_on_the_trace_page_is_that_of_the_member() -> None:

@@ -234,7 +234,7 @@ TWO = NETWORK + "  p2: {nodes: 2}\n"
         ),
         (
             NETWORK + "impairments:\n  *: {to-node: {delay: 5 ms}}",
-            "x.yaml:5: not valid YAML: expected alphabetic or numeric character, but found ':'; "
+            "x.yaml:5: not valid YAML: did not find expected alphabetic or numeric character; "
             'a text that starts with * must be quoted: "*"',
         ),
         (

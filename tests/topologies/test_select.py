@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from topologies import shapes
-from topologies.model import SelectError, select, select_link, specificity
+from topologies.load import loads
+from topologies.model import NodeName, SelectError, Topology, select, select_link, shortened, specificity
 
 TOPOLOGY = shapes.star(2, 12, name="pair")
+SMALL = loads("name: small\npartitions: {p1: {nodes: 4}, p2: {nodes: 2}}\nlinks: [{between: [p1, p2]}]\n")
 
 
 @pytest.mark.parametrize(
@@ -57,3 +61,25 @@ def test_selects_links_by_name() -> None:
     with pytest.raises(SelectError) as caught:
         select_link(shapes.one_partition(2), "p1--p2")
     assert str(caught.value) == "'p1--p2' names no link: the topology one-partition has none"
+
+
+def names(topology: Topology) -> list[NodeName]:
+    return [node.name for node in topology.nodes()]
+
+
+def test_names_become_as_few_words_as_can_be() -> None:
+    assert shortened(names(SMALL), SMALL) == "*"
+    assert shortened(names(SMALL)[:4], SMALL) == "p1/*"
+    assert shortened(names(SMALL)[1:5], SMALL) == "p1/n2..n4, p2/n1"
+    assert shortened([], SMALL) == ""
+
+
+@given(st.data())
+def test_shortened_names_select_the_same_nodes(data: st.DataObject) -> None:
+    sizes = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
+    topology = shapes.network(
+        "any", {f"p{number}": [f"n{k}" for k in range(1, n + 1)] for number, n in enumerate(sizes)}
+    )
+    chosen = data.draw(st.sets(st.sampled_from(names(topology)), min_size=1))
+    words = shortened(chosen, topology).split(", ")
+    assert {node.name for node in select(topology, words)} == chosen

@@ -147,13 +147,13 @@ def choice(kinds: type[enum.Enum]) -> Any:
 EnumType = TypeVar("EnumType", bound=enum.Enum)
 Model = TypeVar("Model", bound=RawBlock)
 
-_TEXT = {"type": "string", "maxLength": MAX_TEXT}
+TEXT_SCHEMA = WithJsonSchema({"type": "string", "maxLength": MAX_TEXT})
 _NAME = {"type": "string", "maxLength": MAX_NAME, "pattern": f"^{NAME_PATTERN}$"}
 _TITLE = {"type": "string", "maxLength": MAX_TITLE, "pattern": "^[a-z0-9]+(-[a-z0-9]+)*$"}
 
 Name = Annotated[str, PlainValidator(parse_name), WithJsonSchema(_NAME)]
 Title = Annotated[str, PlainValidator(parse_title), WithJsonSchema(_TITLE)]
-Text = Annotated[str, PlainValidator(parse_text), WithJsonSchema(_TEXT)]
+Text = Annotated[str, PlainValidator(parse_text), TEXT_SCHEMA]
 Duration = Annotated[int, PlainValidator(units.parse_duration), quantity(units.DURATION)]
 Offset = Annotated[int, PlainValidator(units.parse_offset), quantity(units.DURATION)]
 Rate = Annotated[int, PlainValidator(units.parse_rate), quantity(units.RATE, zero=False)]
@@ -184,14 +184,15 @@ def json_schema(model: type[RawBlock], title: str) -> str:
 
 
 def _at_key(key: str, sentence: str) -> PydanticCustomError:
-    return PydanticCustomError("key", "{sentence}", {"key": key, "sentence": sentence})
+    # In a tuple: pydantic puts a text into its own message, which fails for half a character (a lone surrogate).
+    return PydanticCustomError("key", "{sentence}", {"key": (key,), "sentence": sentence})
 
 
 def _input_error(detail: ErrorDetails, document: Document) -> InputError:
     context = detail.get("ctx", {})
     location: tuple[str | int, ...] = detail["loc"]
     if detail["type"] == "key":
-        location += (context["key"],)
+        location += context["key"]
     return document.error(_path(location, document.value), _sentence(detail))
 
 

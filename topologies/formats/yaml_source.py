@@ -3,8 +3,7 @@
 Whoever wrote the file may be an enemy or may have slipped; both get an InputError with file and line. What this part of
 YAML has: one document of blocks, lists, texts, numbers, true, false and null. What it has not: anchors and aliases (and
 so no exponential growth), tags (and so no objects), duplicate keys, keys that are not plain texts, control characters,
-and the surprises of YAML 1.1 (`no`, `1:30` and `007` are texts here). The event stream is read iteratively, so that
-depth is refused before it can exhaust the stack.
+and the surprises of YAML 1.1 (`no`, `1:30` and `007` are texts here).
 """
 
 from __future__ import annotations
@@ -26,11 +25,17 @@ MAX_BYTES = 2**20
 MAX_DEPTH = 24
 """Nested blocks and lists. The deepest valid experiment file has 8."""
 
+MAX_VALUES = 50_000
+"""Of keys and items of lists: what a second is enough for. The longest valid file has one block for each node."""
+
 MAX_KEY_TEXT = 120
 """Characters of a key path in an error; more would hide the sentence."""
 
 Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
 KeyPath: TypeAlias = tuple[str | int, ...]
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The parser in C takes a tenth of the time. A PyYAML that was built without it reads the same files, slowly."""
 
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,18})", re.ASCII)
 _FLOAT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)\.[0-9]+(?:[eE][-+]?[0-9]+)?", re.ASCII)
@@ -126,111 +131,78 @@ def _syntax_error(error: yaml.MarkedYAMLError, source: str) -> InputError:
     hint = ""
     if "alias" in (error.context or ""):
         hint = '; a text that starts with * must be quoted: "*"'
-    elif "'\\t'" in problem:
-        hint = "; indent with spaces"
+    elif "cannot start any token" in problem:
+        hint = "; indent with spaces, and quote what begins with % or @"
     line = None if mark is None else mark.line + 1
     return InputError(f"not valid YAML: {problem}{hint}", source=source, line=line)
 
 
 class _Reader:
-    """Builds values from the event stream, with an explicit stack of what is open."""
+    """Builds values from the event stream. Depth is refused before it can exhaust the stack."""
 
     def __init__(self, text: str, source: str) -> None:
         self._text = text
         self._source = source
-        self._events: Iterator[yaml.Event] = iter(yaml.parse(text, Loader=yaml.SafeLoader))
+        self._events: Iterator[yaml.Event] = iter(yaml.parse(text, Loader=_LOADER))
         self._lines: dict[KeyPath, int] = {}
-        self._open: list[_Open] = []
-        self._root: Value = None
 
     def document(self) -> Document:
-        documents = 0
+        value: Value = None
         for event in self._events:
             if isinstance(event, yaml.DocumentStartEvent):
-                documents += 1
-                if documents > 1:
+                if self._lines:
                     raise self._error(event, "the file holds a second document; give each file one")
                 self._lines[()] = _line(event)
-            elif isinstance(event, yaml.NodeEvent):
-                self._node(event)
-            elif isinstance(event, yaml.CollectionEndEvent):
-                self._open.pop()
-        if documents == 0:
+                value = self._value(next(self._events), ())
+        if not self._lines:
             raise InputError("the file is empty", source=self._source)
-        return Document(source=self._source, text=self._text, value=self._root, lines=self._lines)
+        return Document(source=self._source, text=self._text, value=value, lines=self._lines)
 
-    def _node(self, event: yaml.NodeEvent) -> None:
-        self._refuse_extras(event)
-        top = self._open[-1] if self._open else None
-        if top is not None and isinstance(top.value, dict) and top.key is None:
-            self._take_key(event, top.value)
-            return
+    def _value(self, event: yaml.Event, path: KeyPath) -> Value:
+        """What begins with this event."""
+        self._refuse_extras(event, path)
+        if len(self._lines) > MAX_VALUES:
+            raise self._error(event, f"the file holds more than {MAX_VALUES:,} values", path)
         if isinstance(event, yaml.ScalarEvent):
-            self._attach(event, _scalar(event))
-        else:
-            value: dict[str, Value] | list[Value] = {} if isinstance(event, yaml.MappingStartEvent) else []
-            path = self._attach(event, value)
-            if len(self._open) >= MAX_DEPTH:
-                raise self._error(event, f"blocks and lists are nested more than {MAX_DEPTH} deep")
-            self._open.append(_Open(value=value, path=path))
+            return _scalar(event)
+        if len(path) >= MAX_DEPTH:
+            raise self._error(event, f"blocks and lists are nested more than {MAX_DEPTH} deep", path)
+        return self._block(path) if isinstance(event, yaml.MappingStartEvent) else self._list(path)
 
-    def _take_key(self, event: yaml.NodeEvent, block: dict[str, Value]) -> None:
-        top = self._open[-1]
-        if not isinstance(event, yaml.ScalarEvent):
-            raise self._error(event, "a key must be a text, not a block or a list")
-        key: str = event.value
-        path = (*top.path, key)
-        if key in block:
-            first = self._lines[path]
-            raise self._error(event, f"this key stands here a second time (first on line {first})", path)
-        top.key = key
-        self._lines[path] = _line(event)
+    def _list(self, path: KeyPath) -> list[Value]:
+        items: list[Value] = []
+        while not isinstance(event := next(self._events), yaml.CollectionEndEvent):
+            within = (*path, len(items))
+            self._lines[within] = _line(event)
+            items.append(self._value(event, within))
+        return items
 
-    def _attach(self, event: yaml.NodeEvent, value: Value) -> KeyPath:
-        """Put a value where it belongs and return its path."""
-        if not self._open:
-            self._root = value
-            return ()
-        top = self._open[-1]
-        if isinstance(top.value, list):
-            path: KeyPath = (*top.path, len(top.value))
-            self._lines[path] = _line(event)
-            top.value.append(value)
-            return path
-        assert top.key is not None
-        path = (*top.path, top.key)
-        top.value[top.key] = value
-        top.key = None
-        return path
+    def _block(self, path: KeyPath) -> dict[str, Value]:
+        block: dict[str, Value] = {}
+        while not isinstance(event := next(self._events), yaml.CollectionEndEvent):
+            self._refuse_extras(event, path)
+            if not isinstance(event, yaml.ScalarEvent):
+                raise self._error(event, "a key must be a text, not a block or a list", path)
+            within = (*path, event.value)
+            if event.value in block:
+                first = self._lines[within]
+                raise self._error(event, f"this key stands here a second time (first on line {first})", within)
+            self._lines[within] = _line(event)
+            block[event.value] = self._value(next(self._events), within)
+        return block
 
-    def _refuse_extras(self, event: yaml.NodeEvent) -> None:
+    def _refuse_extras(self, event: yaml.Event, path: KeyPath) -> None:
         if isinstance(event, yaml.AliasEvent):
-            raise self._error(event, 'aliases are not taken here; a text that starts with * must be quoted: "*"')
-        if event.anchor is not None:
-            raise self._error(event, "anchors are not taken here; a text that starts with & must be quoted")
+            raise self._error(event, 'aliases are not taken here; a text that starts with * must be quoted: "*"', path)
+        if getattr(event, "anchor", None) is not None:
+            raise self._error(event, "anchors are not taken here; a text that starts with & must be quoted", path)
         if getattr(event, "tag", None) is not None:
-            raise self._error(event, "tags are not taken here; a text that starts with ! must be quoted")
+            raise self._error(event, "tags are not taken here; a text that starts with ! must be quoted", path)
         if isinstance(event, yaml.ScalarEvent) and _has_control_character(event.value):
-            raise self._error(event, "control characters are not taken here")
+            raise self._error(event, "control characters are not taken here", path)
 
-    def _error(self, event: yaml.Event, sentence: str, path: KeyPath | None = None) -> InputError:
-        at = self._path_here() if path is None else path
-        return InputError(sentence, source=self._source, line=_line(event), key=key_text(at))
-
-    def _path_here(self) -> KeyPath:
-        if not self._open:
-            return ()
-        top = self._open[-1]
-        return top.path if top.key is None else (*top.path, top.key)
-
-
-@dataclass(slots=True, kw_only=True)
-class _Open:
-    """A block or list whose end has not come yet; `key` is the one that waits for its value."""
-
-    value: dict[str, Value] | list[Value]
-    path: KeyPath
-    key: str | None = None
+    def _error(self, event: yaml.Event, sentence: str, path: KeyPath = ()) -> InputError:
+        return InputError(sentence, source=self._source, line=_line(event), key=key_text(path))
 
 
 def _line(event: yaml.Event) -> int:
@@ -246,7 +218,7 @@ def _has_control_character(text: str) -> bool:
 def _scalar(event: yaml.ScalarEvent) -> Value:
     """Plain numbers and constants by the core rules of YAML 1.2; everything else, and whatever is quoted, is a text."""
     text: str = event.value
-    if event.style is not None:
+    if event.style:
         return text
     if text in _CONSTANTS:
         return _CONSTANTS[text]

@@ -14,10 +14,11 @@ exactly there, and handles no later call before it has it. Members whose machine
 more; one that lives learns it (`expelled`) and may join again. An object of this space whose class lacks get_state or
 set_state is refused at once, also as the first member (LocalError): with it in the group no other could join.
 
-UGroup is kept by one object, in the space that made it, and is gone with it. A call first asks it who the members are;
-so calls of one group keep their order, but a later call of its caller to others may come before. No state is handed
-over. A member that has been destroyed is one until a call waits for its answer and hears of it. Atomic calls hear of
-nobody, they are aborted: make a member of an atomic group leave before it is destroyed.
+UGroup is kept by one object, in the space that made it, and is gone with it, its name, too (`UGroup.named`). A call
+first asks it who the members are; so calls of one group keep their order, but a later call of its caller to others may
+come before. No state is handed over. A member that has been destroyed is one until a call waits for its answer and
+hears of it. Atomic calls hear of nobody, they are aborted: make a member of an atomic group leave before it is
+destroyed.
 """
 
 from __future__ import annotations
@@ -46,10 +47,9 @@ from node.objects.api.export import (
     require_kind,
 )
 from node.objects.api.replies import Call, Replies
-from node.objects.api.space import SHAPE_GROUP, Ref, Space
+from node.objects.api.space import SHAPE_GROUP, SHAPE_UGROUP, Ref, Space
 from node.objects.api.values import MAX_POINTER_WORDS, Pointer
 
-SHAPE_UGROUP = 3
 ASK_EVERY_S = 1.0
 """How often a member asks whether it is one still."""
 
@@ -312,6 +312,13 @@ class UGroup(Group[K]):
         if not isinstance(found, UGroupRef):
             raise LocalError(f"a {type(found).__name__} stands for no group with a keeper")
         return cls(found.space, found.keeper, cast("type[K]", found.kind))
+
+    @classmethod
+    async def named(cls, space: Space, name: str, kind: type[K]) -> UGroup[K]:
+        """The one whose proxy was bound to `name`: a name means its keeper, so `space.names.lookup` gives no group.
+        Raises what `space.names.lookup` does."""
+        require_kind(kind)
+        return cls(space, await space.names.lookup(name, Keeper), kind)
 
     async def join(self, member: K) -> None:
         _reference_of(member, self._kind)

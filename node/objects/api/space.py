@@ -480,6 +480,8 @@ Space.shapes[SHAPE_OBJECT] = _object_proxy
 
 SHAPE_GROUP = 2
 """Of pointers to replicated groups."""
+SHAPE_UGROUP = 3
+"""Of pointers to groups with a keeper: its reference."""
 MAX_NAME_BYTES = 255
 FIRST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 0.5
@@ -495,12 +497,15 @@ class Names:
     def __init__(self, space: Space) -> None:
         self._space = space
 
-    async def bind(self, name: str, callee: Remote) -> None:
-        """`name` means this object or replicated group (its proxy) from now on, whatever it has meant. Raises Refused
-        or Unreachable; LocalError for a name that cannot be, or a callee that is neither."""
+    async def bind(self, name: str, callee: Remote, *, replace: bool = True) -> None:
+        """`name` means this object or group (its proxy) from now on, whatever it has meant; a UGroup is found again by
+        `UGroup.named`. Without `replace` Refused is raised when it means something in this sub-network already: of
+        several that try, one succeeds. Raises Refused when we are cut off, or Unreachable; LocalError for a name that
+        cannot be, or a callee that is neither."""
         group = _group_of(callee)
-        objects = () if group is not None else (self._space.reference_of(callee),)
-        await self._space.operate(Operation.BIND, name=_checked(name), group=group, objects=objects)
+        objects = () if group is not None else (_keeper_of(callee) or self._space.reference_of(callee),)
+        operation = Operation.BIND if replace else Operation.BIND_NEW
+        await self._space.operate(operation, name=_checked(name), group=group, objects=objects)
 
     async def unbind(self, name: str) -> None:
         """`name` means nothing any more. Raises Refused when it does not now, or Unreachable."""
@@ -551,6 +556,16 @@ def _checked(name: str) -> str:
 
 
 def _group_of(callee: object) -> GroupId | None:
+    word = _word_of(callee, SHAPE_GROUP)
+    return None if word is None else GroupId.of_word(word)
+
+
+def _keeper_of(callee: object) -> Reference | None:
+    word = _word_of(callee, SHAPE_UGROUP)
+    return None if word is None else Reference.of_word(word)
+
+
+def _word_of(callee: object, shape: int) -> int | None:
+    """The word that the proxy of a group of this shape carries; None for anything else."""
     pointer = callee.pointer if isinstance(callee, Pointed) else None
-    is_group = pointer is not None and pointer.shape == SHAPE_GROUP
-    return GroupId.of_word(pointer.words[0]) if pointer is not None and is_group else None
+    return pointer.words[0] if pointer is not None and pointer.shape == shape else None

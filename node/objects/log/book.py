@@ -38,7 +38,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from node.errors import DropReason, RemoteError
-from node.objects.addresses import MAX_ADDRESSED, GroupId, Operation, Reference
+from node.objects.addresses import BINDS, MAX_ADDRESSED, NAMING, GroupId, Operation, Reference
 from node.objects.log.commit import Commit
 from node.objects.log.entries import (
     MAX_EPOCH,
@@ -278,7 +278,7 @@ class Book:
         self._answers.pop(space, None)
         addressing = asked.addressing
         call = replace(asked, members=(), is_atomic=addressing.is_atomic)
-        if addressing.operation in _OF_NAMES:
+        if addressing.operation in NAMING:
             self._on_name(call, out)
         elif addressing.group is None:
             if addressing.operation is Operation.CALL:
@@ -300,8 +300,8 @@ class Book:
         is_done = False
         if addressing.operation is Operation.UNBIND:
             is_done = self._registry.unbind(name)
-        elif addressing.operation is Operation.BIND and (addressing.group or addressing.objects):
-            is_done = self._registry.bind(name, addressing.group or addressing.objects[0])
+        elif addressing.operation in BINDS and (addressing.group or addressing.objects):
+            is_done = self._registry.bind(name, addressing.group or addressing.objects[0], addressing.operation)
         _answer_with(Verdict.DONE if is_done else Verdict.REFUSED, call, out)
 
     def _pump(self, name: GroupId, out: list[Step]) -> None:
@@ -394,9 +394,6 @@ class Book:
                 group.members += (joiner,)
 
 
-_OF_NAMES = (Operation.BIND, Operation.UNBIND, Operation.LOOKUP)
-
-
 def _answer_with(verdict: Verdict, call: Call, out: list[Step], objects: Iterable[Reference] = ()) -> None:
     out.append(Answer(id=call.id, caller=call.caller, verdict=verdict, objects=tuple(objects)))
 
@@ -452,10 +449,11 @@ class Registry:
         self.groups[name] = Group()
         return True
 
-    def bind(self, name: bytes, target: GroupId | Reference) -> bool:
-        """It means `target` from now on. False: it is no name, or there are too many."""
+    def bind(self, name: bytes, target: GroupId | Reference, operation: Operation) -> bool:
+        """It means `target` from now on. False: no name, one too many, or BIND_NEW of one that means something."""
         text = _text_of(name)
-        if text is None or (text not in self.names and len(self.names) >= MAX_NAMES):
+        is_known = text in self.names
+        if text is None or (operation is Operation.BIND_NEW if is_known else len(self.names) >= MAX_NAMES):
             return False
         self.names[text] = target
         return True

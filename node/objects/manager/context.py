@@ -1,8 +1,7 @@
 """What the parts of a machine's manager share: who we are, the time, the work of this turn, the spaces, the log queue.
 
 A turn is what follows from one input of the host. Whatever a part learns that concerns others becomes work, done in
-order; whatever is to leave the machine becomes effects, in order. Effects of the parts wait in `own`, because their
-timers do not have the machine's layer yet; `flush` moves them behind what has already left.
+order; whatever is to leave the machine becomes effects, in order (`out`).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from itertools import groupby
 from typing import TypeVar
 
 from node.core import Core, Membership, Submission
-from node.effects import CancelTimer, Deliver, Effect, Send, SetTimer, Timer
+from node.effects import Deliver, Effect, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.objects.addresses import OBJECTS_IN_SPACE, News, Operation, Reference, decode_news
 from node.objects.log.entries import Call, Called, Entry, Heard, Settled, message_of
@@ -62,7 +61,7 @@ class Context:
         self.now_ns = 0
         self.heard = 0
         """The highest timestamp that anything here knows of."""
-        self.timers = Timers()
+        self.timers = Timers(layer)
         self.channels = DirectChannels(
             membership=membership,
             parameters=parameters.reliable,
@@ -73,12 +72,9 @@ class Context:
         self.managers = LocalManagers(self, parameters.spaces, take, is_alone=is_alone)
         self.log_queue: deque[Submission] = deque()
         """Entries that wait until the log takes them."""
-        self.own: list[Effect] = []
-        """Effects of our parts, whose timers do not have our layer yet."""
         self.out: list[Effect] = []
         """What the host is to do, in order."""
         self._work: deque[Callable[[], None]] = deque()
-        self._layer = layer
 
     def mine(self, objects: Iterable[Reference]) -> tuple[Reference, ...]:
         """Those that lie in this incarnation of this machine."""
@@ -108,7 +104,7 @@ class Context:
         direct = Direct(
             payload=encode_message(message), inner=message.kind, after=after, heard=self.heard, flags=message.flags
         )
-        return self.channels.send(target, direct, self.now_ns, self.own)
+        return self.channels.send(target, direct, self.now_ns, self.out)
 
     # The turn.
 
@@ -127,21 +123,8 @@ class Context:
     def drop_work(self) -> None:
         self._work.clear()
 
-    def flush(self) -> None:
-        """Effects of our parts leave, with their timers in our layer."""
-        for effect in self.own:
-            match effect:
-                case SetTimer(timer=timer, at_ns=at_ns):
-                    self.out.append(SetTimer(timer=timer._replace(layer=self._layer), at_ns=at_ns))
-                case CancelTimer(timer=timer):
-                    self.out.append(CancelTimer(timer=timer._replace(layer=self._layer)))
-                case _:
-                    self.out.append(effect)
-        self.own.clear()
-
     def take_out(self) -> list[Effect]:
         """Everything that the host is to do now."""
-        self.flush()
         out, self.out = self.out, []
         return out
 
@@ -227,7 +210,6 @@ class LocalManagers:
             self._full.discard(space)
         else:
             self._full.add(space)
-        self._context.flush()
         for effect in effects:
             if isinstance(effect, Send) and effect.target == MACHINE:
                 self.said(space, effect.message)

@@ -13,10 +13,10 @@ goes down; managers deliver strictly one after another. The argument: docs/proto
 
 The parts, all of which share context.py. In this module: the log, the phases, the duties.
 
-    requests.py     what our objects ask: the ways of it; holds.py: nothing overtakes
+    requests.py     what our objects ask: the ways of it; nothing overtakes
     service.py      what callers elsewhere ask of our Book, and are told
     votes.py        two-phase commit: the votes of our spaces, and of the machines
-    steps.py        what the Book says, carried out; agenda.py: what goes to our objects next
+    steps.py        what the Book says, carried out; what goes to our objects next
     direct.py       channels to the managers of other machines
 
 Everything a machine says carries the highest timestamp that it knows of (`heard`): what it asks for afterwards gets a
@@ -58,7 +58,6 @@ from node.objects.log.entries import (
     message_of,
     timestamp_of,
 )
-from node.objects.manager.agenda import Item
 from node.objects.manager.context import Context
 from node.objects.manager.direct import TIMERS as DIRECT_TIMERS
 from node.objects.manager.direct import Acknowledged, Arrival, Direct, Event, Failed, Incarnation
@@ -66,7 +65,7 @@ from node.objects.manager.duties import DUTIES, QUESTIONS, Duties
 from node.objects.manager.local import SPACE_BASE, Vote
 from node.objects.manager.requests import Requests
 from node.objects.manager.service import Service
-from node.objects.manager.steps import AGENDA, Steps
+from node.objects.manager.steps import AGENDA, Item, Steps
 from node.objects.manager.votes import VOTES, Preparations, Votes
 from node.objects.parameters import ObjectsParameters
 from node.protocols.amoeba import AmoebaCore, AmoebaParameters
@@ -260,16 +259,12 @@ class MachineCore(Core):
     def _now_ns(self) -> int:
         return self._context.now_ns
 
-    @property
-    def _own(self) -> list[Effect]:
-        return self._context.own
-
     def _on_objects(self, message: Message, source: int) -> None:
         """A datagram of another machine's manager. RemoteError before anything has changed."""
         if message.origin != source or source not in self._us.peers:
             raise RemoteError(DropReason.UNEXPECTED, f"a message of {message.origin} from {source}")
         if message.kind in (Kind.OBJECTS_DIRECT, Kind.OBJECTS_RECEIVED):
-            self._context.channels.receive(message, source, self._now_ns, self._own)
+            self._context.channels.receive(message, source, self._now_ns, self._context.out)
         elif message.kind is Kind.OBJECTS_VOTE and source in self._near.members:
             self._votes.receive(message)
         elif message.kind in CROSSINGS:
@@ -280,7 +275,7 @@ class MachineCore(Core):
 
     def _on_own_timer(self, timer: Timer) -> None:
         if timer.name in DIRECT_TIMERS:
-            self._context.channels.on_timer(timer, self._now_ns, self._own)
+            self._context.channels.on_timer(timer, self._now_ns, self._context.out)
         elif timer == DUTIES:
             self._give_up_duties()
         elif timer == QUESTIONS:
@@ -314,7 +309,7 @@ class MachineCore(Core):
         if self._phase is not Phase.ENDED:
             self._phase = Phase.ENDED
             self._context.drop_work()
-            self._own.extend(self._context.timers.disarm_all())
+            self._context.out.extend(self._context.timers.disarm_all())
 
     def _on_passed_on(self, space: int, message: Message) -> None:
         """What a local manager says: calls that it passes on, and votes."""
@@ -333,7 +328,7 @@ class MachineCore(Core):
                 try:
                     self._on_arrival(source, direct)
                 except RemoteError as error:
-                    self._own.append(Report(code=error.reason, member=source.member, value=len(direct.payload)))
+                    self._context.out.append(Report(code=error.reason, member=source.member, value=len(direct.payload)))
             case Failed():
                 self._requests.directs.failed(event)
             case Acknowledged(target=target):
@@ -389,7 +384,6 @@ class MachineCore(Core):
 
     def _from_log(self, effects: Iterable[Effect]) -> None:
         """Views of a sub-network are no views of the whole group: the host does not hear of them."""
-        self._context.flush()
         for effect in effects:
             if isinstance(effect, Multicast):
                 self._context.out.append(Multicast(message=effect.message, is_near=True))
@@ -418,7 +412,7 @@ class MachineCore(Core):
                 self._book = self._new_book(view.incarnation_of)
         for incarnation in sorted(self._book.incarnations.items()):
             if incarnation not in view:
-                self._context.channels.end(Incarnation(*incarnation), self._own)
+                self._context.channels.end(Incarnation(*incarnation), self._context.out)
                 self._votes.ended(Incarnation(*incarnation))
                 self._ended = (incarnation[0], self._now_ns)
                 self._steps.carry_out(self._book.ended(*incarnation))
@@ -433,7 +427,7 @@ class MachineCore(Core):
             message = decode_message(delivery.payload)
             entry = entry_of(message)
         except RemoteError as error:
-            self._own.append(Report(code=error.reason, member=delivery.origin, value=len(delivery.payload)))
+            self._context.out.append(Report(code=error.reason, member=delivery.origin, value=len(delivery.payload)))
             self._steps.carry_out([])
             return
         if isinstance(entry, Asked | Proposed | Outcome | Settled):
@@ -459,7 +453,7 @@ class MachineCore(Core):
             return
         reply = self._book.reply(entry)
         if reply is not None:
-            self._own.append(Send(target=source, message=message_of(reply, self._us)))
+            self._context.out.append(Send(target=source, message=message_of(reply, self._us)))
         key = (message.kind, entry.road.place, message.seq)
         if key not in self._crossing:
             for new in self._book.news(entry):
@@ -476,8 +470,8 @@ class MachineCore(Core):
             self._was_master = is_master
             if is_master:
                 self._take_over()
-        self._duties.owe(duties, self._now_ns, self._own)
-        for vote in self._votes.see_to(self.sequencer, self._now_ns, self._own):
+        self._duties.owe(duties, self._now_ns, self._context.out)
+        for vote in self._votes.see_to(self.sequencer, self._now_ns, self._context.out):
             self._context.append(vote, is_ours=self._votes.is_ours(vote.id))
 
     def _push_clock(self) -> None:
@@ -490,12 +484,12 @@ class MachineCore(Core):
     def _take_over(self) -> None:
         if self._ended is not None:
             member, ended_ns = self._ended
-            self._own.append(Report(code=CallReport.TAKEN_OVER, member=member, value=self._now_ns - ended_ns))
+            self._context.out.append(Report(code=CallReport.TAKEN_OVER, member=member, value=self._now_ns - ended_ns))
         for prepare in self._book.open_votes():
             self._steps.open_vote(prepare)
 
     def _give_up_duties(self) -> None:
-        for duty in self._duties.on_timer(self._now_ns, self._own):
+        for duty in self._duties.on_timer(self._now_ns, self._context.out):
             self._context.append(duty.given_up(self._context.place))
 
 

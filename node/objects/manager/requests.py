@@ -7,28 +7,40 @@ what becomes of it.
     a group; operations, names        the log of the group's sub-network: ours, or by a question to a machine there
     members of a group, look-ups      whichever Book is the right one, as it is
 
-holds.py says when a request may start. An ordered one is over for its machine when it has been handed to objects here,
-or is known not to be for them; whom a call to a group reaches is known when the log (or the answer) says so.
+No request overtakes an earlier one of its machine (Holds; paper 004, end of section 4): a message that a lower manager
+could deliver by itself waits for an earlier one that had to go higher. Which request waits for which, and why:
+docs/protocols/objects.md. A direct message that is acknowledged, a LOG request that is final and delivered here (or not
+for us), a MACHINE request that is delivered are done. Which machines a call to a group covers is not known before its
+place in the order: as the earlier request it covers all of them, as the later one its home alone.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from node.errors import DropReason, RemoteError
-from node.objects.addresses import OBJECTS_IN_SPACE, News, NewsKind, Operation, Reference, decode_news
+from node.errors import DropReason, LocalError, RemoteError
+from node.objects.addresses import NAMING, OBJECTS_IN_SPACE, News, NewsKind, Operation, Reference, decode_news
 from node.objects.log.entries import Answer, Call, Called, CallId, Verdict, message_of
 from node.objects.manager.context import Context
 from node.objects.manager.direct import Failed, Incarnation
 from node.objects.manager.duties import Questions
-from node.objects.manager.holds import Hold, Holds, Route
 from node.objects.manager.service import ASKED_OF_ANY, Service, news_of, no_group, refused, unreachable
 from node.objects.manager.votes import Preparations
 from node.wire import Message
 
+
+class Route(enum.Enum):
+    """How a request goes to its objects."""
+
+    MACHINE = enum.auto()
+    DIRECT = enum.auto()
+    LOG = enum.auto()
+    MEMBERS = enum.auto()
+
+
 NUMBERED = frozenset({Route.LOG, Route.MEMBERS})
-NAMING = frozenset({Operation.BIND, Operation.UNBIND, Operation.LOOKUP})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +265,7 @@ class Requests:
             self._finish(request)
 
     def _ask(self, call: Call, places: tuple[int, ...]) -> None:
-        self._questions.ask(call, places, self._context.now_ns, self._context.own)
+        self._questions.ask(call, places, self._context.now_ns, self._context.out)
 
     def _ask_place(self, place: int, turn: int, call: Call) -> None:
         member = self._machine_of(place, turn)
@@ -269,7 +281,7 @@ class Requests:
             self._managers.tell(place, message)
             return
         is_unknown = news.operation is Operation.LOOKUP and not (news.group or news.objects)
-        if is_unknown and self._questions.next_place(message.seq, self._context.now_ns, self._context.own):
+        if is_unknown and self._questions.next_place(message.seq, self._context.now_ns, self._context.out):
             return
         call = self._questions.answered(message.seq)
         if call is not None:
@@ -286,7 +298,7 @@ class Requests:
 
     def on_timer(self) -> None:
         """QUESTIONS is due."""
-        for call in self._questions.on_timer(self._context.now_ns, self._context.own):
+        for call in self._questions.on_timer(self._context.now_ns, self._context.out):
             is_call = call.addressing.operation is Operation.CALL
             self._managers.tell_caller(call, unreachable() if is_call else refused(call))
             request = self._numbered.get(call.id.number)
@@ -363,3 +375,129 @@ class Directs:
 
 def _at(objects: Iterable[Reference], target: Incarnation) -> tuple[Reference, ...]:
     return tuple(one for one in objects if one[:2] == target)
+
+
+class _Progress(enum.IntEnum):
+    WAITING = 0
+    STARTED = 1
+    FINAL = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """What one request means to later ones. `machines`: the members that it covers, None while nobody knows; `home`:
+    the sub-network that numbers it (LOG), `covers`: the sub-networks that it covers at least.
+    """
+
+    key: int
+    route: Route
+    machines: frozenset[int] | None
+    home: int = 0
+    covers: frozenset[int] = frozenset()
+
+    def reaches(self, member: int) -> bool:
+        """Whether it may be for an object there."""
+        return self.machines is None or member in self.machines
+
+
+@dataclass(slots=True)
+class _Held:
+    hold: Hold
+    progress: _Progress = _Progress.WAITING
+
+
+class Holds:
+    """Of one machine. Keys rise in the order of the requests."""
+
+    def __init__(self, *, member: int, partition: int) -> None:
+        self._me = member
+        self._partition = partition
+        self._open: dict[int, _Held] = {}
+        self._last = 0
+        self._waiting = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that may not start yet."""
+        return self._waiting
+
+    def add(self, hold: Hold) -> None:
+        """A request that waits until `take` names it. LocalError for a key that does not rise, or for a direct message
+        that is not for one machine."""
+        if hold.key <= self._last:
+            raise LocalError(f"request {hold.key} follows {self._last}")
+        if hold.route is Route.DIRECT and (hold.machines is None or len(hold.machines) != 1):
+            raise LocalError("a direct message is for one machine")
+        self._last = hold.key
+        self._open[hold.key] = _Held(hold)
+        self._waiting += 1
+
+    def take(self) -> tuple[int, ...]:
+        """The requests that may start now, in their order; they have started."""
+        found: list[int] = []
+        if self._waiting:
+            before: list[_Held] = []
+            for one in tuple(self._open.values()):
+                if one.progress is _Progress.WAITING and all(self._passes(earlier, one.hold) for earlier in before):
+                    self._start(one)
+                    found.append(one.hold.key)
+                before.append(one)
+        return tuple(found)
+
+    def resolved(self, key: int, *, machines: frozenset[int], covers: frozenset[int]) -> None:
+        """The members of a group are known now."""
+        one = self._open.get(key)
+        if one is not None:
+            old = one.hold
+            one.hold = Hold(key=key, route=old.route, machines=machines, home=old.home, covers=covers)
+
+    def final(self, key: int) -> None:
+        """A LOG request has its timestamp, or will never be delivered anywhere it is not yet."""
+        one = self._open.get(key)
+        if one is not None and one.progress is _Progress.STARTED:
+            one.progress = _Progress.FINAL
+            if not one.hold.reaches(self._me):
+                self.done(key)
+
+    def done(self, key: int) -> None:
+        """Nothing waits for it any more: acknowledged, delivered here, or dropped."""
+        one = self._open.pop(key, None)
+        if one is not None and one.progress is _Progress.WAITING:
+            self._waiting -= 1
+
+    def _start(self, one: _Held) -> None:
+        one.progress = _Progress.STARTED
+        self._waiting -= 1
+
+    def _passes(self, earlier: _Held, later: Hold) -> bool:
+        """The table of docs/protocols/objects.md."""
+        route = earlier.hold.route
+        if route in (Route.MACHINE, Route.MEMBERS):
+            return False
+        if route is Route.DIRECT:
+            return self._passes_direct(earlier, later)
+        if later.route is Route.MEMBERS:
+            return False
+        if later.route is Route.LOG:
+            return earlier.progress is _Progress.FINAL or self._follows(earlier, later)
+        if later.route is Route.DIRECT and not later.reaches(self._me):
+            return earlier.progress is _Progress.FINAL
+        return not any(earlier.hold.reaches(member) for member in later.machines or (self._me,))
+
+    def _passes_direct(self, earlier: _Held, later: Hold) -> bool:
+        (target,) = earlier.hold.machines or (self._me,)
+        has_started = earlier.progress is not _Progress.WAITING
+        return not later.reaches(target) or (has_started and later.route is not Route.LOG)
+
+    def _follows(self, earlier: _Held, later: Hold) -> bool:
+        """Whether the order of the log alone gives `later` the later timestamp."""
+        first = earlier.hold
+        return (
+            earlier.progress is _Progress.STARTED
+            and first.machines is not None
+            and first.home == later.home == self._partition
+            and first.covers <= later.covers
+        )

@@ -189,7 +189,7 @@ class Preparations:
         asking = self._asking.pop(name, None)
         if asking is not None:
             blocked_ns = self._context.now_ns - asking.since_ns
-            self._context.own.append(Report(code=CallReport.BLOCKED, value=blocked_ns))
+            self._context.out.append(Report(code=CallReport.BLOCKED, value=blocked_ns))
 
     def _count(self, name: CallId, asking: _Asking) -> None:
         if asking.decide is None:

@@ -46,7 +46,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from node.core import Closing, Membership, Submission
+from node.core import Closing, MakeCore, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, Send, Timer, Undo
 from node.errors import DropReason, RemoteError
 from node.parameters import require
@@ -685,3 +685,8 @@ class AdaptiveCore(OrderCore):
 
     def _on_echo(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         self._opinion.echoed(message.origin, number_of(message), now_ns)
+
+
+def begin(parameters: AdaptiveParameters) -> MakeCore:
+    """By view: the core of one member."""
+    return lambda us, rng, memory: AdaptiveCore(membership=us, parameters=parameters, rng=rng, memory=memory)

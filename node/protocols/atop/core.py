@@ -39,7 +39,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from node.core import Closing, Membership, Submission
+from node.core import Closing, MakeCore, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, Timer
 from node.errors import DropReason, RemoteError
 from node.parameters import require
@@ -431,3 +431,8 @@ def _dummy(message: Message) -> Item:
     if count == 0:
         raise RemoteError(DropReason.MALFORMED, "a dummy that fills nothing")
     return Item(distribution, message.seq, count, final=final)
+
+
+def begin(parameters: AtopParameters) -> MakeCore:
+    """By view: the core of one member."""
+    return lambda us, _, memory: AtopCore(membership=us, parameters=parameters, memory=memory)

@@ -39,7 +39,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from node.core import Membership, Submission
+from node.core import MakeCore, Membership, Submission
 from node.effects import Effect, Report, Send, Timer
 from node.errors import DropReason, RemoteError
 from node.parameters import require
@@ -383,3 +383,8 @@ class Broker:
                 self._wishes[member] = wanted - count
             grants.append((member, ranges))
         return grants
+
+
+def begin(parameters: AtopMbsParameters) -> MakeCore:
+    """By view: the core of one member."""
+    return lambda us, _, memory: AtopMbsCore(membership=us, parameters=parameters, memory=memory)

@@ -784,3 +784,9 @@ def _submission(p: Pdu) -> Submission:
     """As it was submitted."""
     message = p.message
     return Submission(payload=message.payload, inner=message.inner, flags=message.flags & ~RETRANSMISSION)
+
+
+def begin(parameters: LoParameters) -> Callable[[Membership, int, Random], CoCore]:
+    """By view and its number: the core of one member."""
+    service = Service.CO if isinstance(parameters, CoParameters) else Service.LO
+    return lambda us, view, rng: CoCore(membership=us, parameters=parameters, rng=rng, service=service, view=view)

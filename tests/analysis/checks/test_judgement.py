@@ -126,9 +126,51 @@ def test_an_exclusion_that_no_fault_explains_casts_doubt(
 ) -> None:
     run = MadeRun()
     run.faults += faults
-    found = judgement.unexplained(read_run(run.write(tmp_path / "run")), {Incarnation(1, 1): START_NS + 20})
+    found = judgement.unexplained(read_run(run.write(tmp_path / "run")), {Incarnation(1, 1): START_NS + 20}, {})
 
     assert found == ([] if explained else ["p1/n2 (incarnation 1) was excluded, which no fault of the run explains"])
+
+
+@pytest.mark.parametrize(
+    ("faults", "explained"),
+    [
+        ([fault("leave", "p1/n2", at_ns=START_NS + 5)], True),
+        ([fault("leave", "p1/n1", at_ns=START_NS + 5)], False),
+        ([fault("leave", "p1/n2", at_ns=START_NS + 50)], False),
+        ([fault("cut", at_ns=START_NS + 5)], False),
+    ],
+)
+def test_a_leave_that_nobody_asked_for_casts_doubt(
+    tmp_path: Path, faults: list[dict[str, Any]], *, explained: bool
+) -> None:
+    run = MadeRun()
+    run.faults += faults
+    found = judgement.unexplained(read_run(run.write(tmp_path / "run")), {}, {Incarnation(1, 1): START_NS + 20})
+
+    assert found == ([] if explained else ["p1/n2 (incarnation 1) left, which no fault of the run explains"])
+
+
+def test_a_crash_takes_records_along_and_that_is_said_and_bounded(tmp_path: Path) -> None:
+    crashed = {Incarnation(1, 1)}
+    findings = dict.fromkeys(DELIVERY_PROPERTIES, PASS)
+    real, simulated = inputs(tmp_path / "real", world="netns"), inputs(tmp_path / "simulated", world="sim")
+
+    noted = judgement.noted(findings, real, crashed)
+    assert {finding.verdict for finding in noted.values()} == {Verdict.PASS}
+    assert noted[Property.TOTAL_ORDER].reason == (
+        "as far as is on record: the last 10 ms of p1/n2 (incarnation 1) before the crash may be missing"
+    )
+    assert noted[Property.VALIDITY].reason == ""
+    assert judgement.noted(findings, real, ()) == judgement.noted(findings, simulated, crashed) == findings
+
+
+def test_lost_frames_may_be_the_last_records_of_a_crashed_member(tmp_path: Path) -> None:
+    run = inputs(tmp_path, capture={"kernel_dropped_frames": 3})
+
+    assert judgement.lost_tails(run, ()) == ""
+    assert judgement.lost_tails(run, {Incarnation(1, 1)}) == (
+        "the collector lost 3 frames, which may be the last trace records of p1/n2 (incarnation 1)"
+    )
 
 
 PASS = Finding(verdict=Verdict.PASS, checked=10, violations=0)

@@ -155,11 +155,50 @@ def test_integrity_fails_when_an_agreed_delivery_is_undone() -> None:
     assert finding.verdict is Verdict.FAIL
 
 
-def test_what_a_crashed_member_may_have_submitted_is_not_called_invented() -> None:
-    findings = judge(written((A, S, "a1"), (B, D, "a1"), (B, D, "a2"), stop=(B,)))
+def test_a_crash_excuses_no_submission_without_a_record() -> None:
+    """Its record is on the wire before the message is."""
+    finding = judge(written((A, S, "a1"), (B, D, "a1"), (B, D, "a2"), stop=(B,)))[Property.INTEGRITY]
 
-    assert findings[Property.INTEGRITY].verdict is Verdict.UNKNOWN
-    assert "crashed member" in findings[Property.INTEGRITY].reason
+    assert (finding.verdict, finding.violations) == (Verdict.FAIL, 1)
+    assert finding.witness is not None
+    assert "delivered but never submitted: p1/a #2" in finding.witness.sentence(NAMES)
+
+
+def test_integrity_fails_on_other_bytes_than_were_submitted() -> None:
+    history = written(*BOTH)
+    history[A][1] = history[A][1]._replace(size_bytes=64, checksum=0xABCD)
+    history[A] = [r._replace(size_bytes=64, checksum=0xABCD) if r.message.origin == 0 else r for r in history[A]]
+    history[B] = [r._replace(size_bytes=63, checksum=0x1) if r.message.origin == 0 else r for r in history[B]]
+    finding = judge(history)[Property.INTEGRITY]
+
+    assert (finding.verdict, finding.violations) == (Verdict.FAIL, 1)
+    assert finding.witness is not None
+    assert finding.witness.sentence(NAMES) == (
+        "delivered as 63 bytes with check sum 00000001, submitted as 64 bytes with check sum 0000abcd: "
+        "p1/a #1: p1/b delivers it at position 1"
+    )
+
+
+def test_one_final_delivery_silences_nothing() -> None:
+    """Two members deliver in different orders; a third has one final delivery among agreed ones."""
+    history = written(*BOTH, (C, D, "a1"), (C, D, "b1"), stop=(A, B, C))
+    history[B][2], history[B][3] = (
+        history[B][2]._replace(message=history[B][3].message),
+        history[B][3]._replace(message=history[B][2].message),
+    )
+    history[C][1] = history[C][1]._replace(detail=Level.FINAL)
+    findings = judge(history, (0, 1, 2))
+
+    assert findings[Property.TOTAL_ORDER].verdict is Verdict.FAIL
+    assert findings[Property.TOTAL_ORDER].checked == 6
+    assert findings[Property.AGREEMENT].verdict is Verdict.PASS
+
+
+def test_a_message_is_handed_over_for_good_once_at_whatever_level() -> None:
+    history = written((A, S, "a1"), (A, D, "a1"), (A, D, "a1"), (B, D, "a1"))
+    history[A][3] = history[A][3]._replace(detail=Level.FINAL)
+
+    assert judge(history)[Property.INTEGRITY].violations == 1
 
 
 def test_fifo_fails_on_a_gap_and_names_what_came_before() -> None:

@@ -383,7 +383,7 @@ def test_digests_are_shown_without_a_sign() -> None:
     """Tables keep 64 bits as a signed number."""
     history = committed((1 << 63,), (5,), (5,))
     signed = {
-        incarnation: [(*r[:8], r[8] - (1 << 64) if r[8] >> 63 else r[8]) for r in rs]
+        incarnation: [(*r[:8], r[8] - (1 << 64) if r[8] >> 63 else r[8], 0, 0) for r in rs]
         for incarnation, rs in raw(history).items()
     }
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 import pytest
 
 from analysis.checks import linear
-from analysis.checks.properties import Finding, Incarnation, Property, Verdict
+from analysis.checks.properties import Finding, Incarnations, Property, Verdict
+from analysis.checks.stages import breaches
 from node.clocks import LamportClock
 from testbed.sim.simulation import simulate
 from tests.testbed.sim.made import MILLISECOND, SECOND, experiment, periodic, topology
@@ -16,7 +17,7 @@ from topologies.model import Impairment
 MUTEX = (Property.INTEGRITY, Property.MUTUAL_EXCLUSION, Property.GRANT_ORDER, Property.SERVICE)
 
 
-def judged(protocol: str, seed: int, kinds: tuple[Property, ...], **parameters: object) -> dict[Property, Finding]:
+def simulated(protocol: str, seed: int, **parameters: object) -> Incarnations:
     """Three members behind jitter and 10 % loss."""
     impairment = Impairment(delay_ns=2 * MILLISECOND, jitter_ns=MILLISECOND, loss_ratio=0.1)
     made = experiment(
@@ -28,11 +29,11 @@ def judged(protocol: str, seed: int, kinds: tuple[Property, ...], **parameters: 
         drain_ns=30 * SECOND,
         seed=seed,
     )
-    incarnations = {
-        Incarnation(incarnation.member, incarnation.incarnation): incarnation.records
-        for incarnation in simulate(made, group=7).incarnations
-    }
-    return linear.check_incarnations(incarnations, members=range(3), kinds=kinds)
+    return simulate(made, group=7).records
+
+
+def judged(protocol: str, seed: int, kinds: tuple[Property, ...], **parameters: object) -> dict[Property, Finding]:
+    return linear.check_incarnations(simulated(protocol, seed, **parameters), members=range(3), kinds=kinds)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -61,3 +62,19 @@ def test_clocks_that_do_not_listen_are_caught(monkeypatch: pytest.MonkeyPatch) -
 
     assert condition.verdict is Verdict.FAIL
     assert order.violations > 0
+
+
+def test_only_strict_acceptance_keeps_the_order_of_what_entities_accept() -> None:
+    names = {member: f"n{member + 1}" for member in range(3)}
+    found = {
+        acceptance: [
+            breach.stage
+            for seed in range(4)
+            for breach in breaches(simulated("co", seed, acceptance=acceptance, trace_stages=True), names)
+        ]
+        for acceptance in ("literal", "strict")
+    }
+
+    assert found["strict"] == []
+    assert found["literal"], "in some of the four runs"
+    assert set(found["literal"]) == {""}

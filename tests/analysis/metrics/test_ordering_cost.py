@@ -15,7 +15,7 @@ import pytest
 from analysis import schema
 from analysis.checks.properties import Incarnation, Raw
 from analysis.metrics import ordering_cost, ordering_records
-from analysis.metrics.ordering_epochs import MAX_EPOCHS
+from analysis.metrics.ordering_cost import MAX_EPOCHS
 from analysis.metrics.ordering_records import LEFT
 from node.trace import Event, Level, Notice
 from node.wire import Kind
@@ -40,7 +40,7 @@ class Made:
         """`fields`: detail, origin, incarnation, extra, number, value."""
         detail, origin, start, extra, number, value = (*fields, 0, 0, 0, 0, 0, 0)[:6]
         at_ns = START_NS + round(at_ms * MILLISECOND)
-        row = (int(event), detail, origin, start, extra, number, at_ns, at_ns, value)
+        row = (int(event), detail, origin, start, extra, number, at_ns, at_ns, value, 0, 0)
         self.incarnations.setdefault(Incarnation(member, incarnation), []).append(row)
 
     def report(self, member: int, at_ms: float, code: int, value: int, *, about: int = 0, incarnation: int = 1) -> None:
@@ -50,7 +50,7 @@ class Made:
         self.report(member, at_ms, Notice.COST, round(cost_ms * MILLISECOND), incarnation=incarnation)
 
     def submit(self, member: int, at_ms: float, number: int) -> None:
-        self.note(member, Event.SUBMIT, at_ms, 0, member, 1, 0, number, 100)
+        self.note(member, Event.SUBMIT, at_ms, 0, member, 1, 0, number)
 
     def deliver(self, member: int, at_ms: float, origin: int, number: int, level: Level = Level.FINAL) -> None:
         self.note(member, Event.DELIVER, at_ms, level, origin, 1, 0, number, 1)
@@ -297,6 +297,14 @@ def test_the_series_has_a_bin_for_each_second() -> None:
     assert [row["estimates"] for row in series] == [{}, {"abcast": 15.0}, {}]
 
 
+def test_where_no_cost_is_reported_none_is_known_at_any_time() -> None:
+    run = Made()
+    run.report(0, 300, Notice.ROLLED_BACK, MILLISECOND, about=3)
+    series = run.found()["series"]
+    assert [row["cost_per_s"] for row in series] == [None, None]
+    assert [row["roll_backs"] for row in series] == [1, 0]
+
+
 @pytest.mark.parametrize(("load_s", "bins", "width_s"), [(400, 400, 1.0), (401, 201, 2.0), (100_000, 400, 250.0)])
 def test_a_long_load_has_wider_bins(load_s: int, bins: int, width_s: float) -> None:
     run = Made()
@@ -390,7 +398,7 @@ def senseless(seed: int) -> Made:
         value = rng.choice([rng.randrange(SECOND), *words])
         incarnation = Incarnation(rng.randrange(3), rng.choice([1, 2, 0xFFFF]))
         run.incarnations.setdefault(incarnation, []).append(
-            (int(event), int(detail), origin, start, extra, rng.choice(words), at_ns, at_ns, value)
+            (int(event), int(detail), origin, start, extra, rng.choice(words), at_ns, at_ns, value, 0, 0)
         )
     run.cost(0, 1_000, 1)
     return run
@@ -402,7 +410,7 @@ def test_whatever_is_recorded_gives_a_section_of_the_same_keys(seed: int) -> Non
     found = senseless(seed).found()
     assert found.keys() == _keys()
     assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert all(row["cost_per_s"] >= 0 for row in found["series"])
+    assert all((row["cost_per_s"] or 0) >= 0 for row in found["series"])
     assert all(epoch["from_ms"] < epoch["to_ms"] for epoch in found["epochs"])
     assert found["cost_max_ms"] <= 2 * 2_000
 
@@ -431,7 +439,7 @@ def test_a_table_in_any_order_tells_the_same_as_the_records(seed: int, tmp_path:
 
 def test_a_table_without_such_reports_has_no_section(tmp_path: Path) -> None:
     names = [field.name for field in schema.TRACE.fields]
-    for rows in ([], [[0, 1, 1, int(Event.START), 0, 0, 0, 0, 0, START_NS, START_NS, 0]]):
+    for rows in ([], [[0, 1, 1, int(Event.START), 0, 0, 0, 0, 0, START_NS, START_NS, 0, 0, 0]]):
         columns = np.array(rows, np.int64).reshape(-1, len(names)).T
         pq.write_table(pa.table([pa.array(column) for column in columns], names=names), tmp_path / "trace.parquet")
         assert ordering_records.from_trace(tmp_path / "trace.parquet") is None

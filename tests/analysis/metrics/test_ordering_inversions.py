@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.checks.properties import Incarnation, Incarnations, Raw
-from analysis.metrics.ordering_cost import inversions, optimistic_order
+from analysis.metrics.anomalies import opposite_pairs
+from analysis.metrics.ordering_cost import optimistic_order
 from analysis.metrics.ordering_records import from_incarnations
 from collector.records import Event, Level, Notice
 
@@ -20,8 +21,8 @@ def told(*deliveries: tuple[Incarnation, Level, int]) -> Incarnations:
     """Messages of A by number; one report, without which nobody asks."""
     incarnations: dict[Incarnation, list[Raw]] = {A: [], B: []}
     for at_ns, (incarnation, level, number) in enumerate(deliveries):
-        incarnations[incarnation].append((Event.DELIVER, level, 0, 1, 0, number, at_ns, at_ns, 0))
-    incarnations[A].append((Event.REPORT, Notice.GVT, 0, 1, 0, 0, 99, 99, 7))
+        incarnations[incarnation].append((Event.DELIVER, level, 0, 1, 0, number, at_ns, at_ns, 0, 0, 0))
+    incarnations[A].append((Event.REPORT, Notice.GVT, 0, 1, 0, 0, 99, 99, 7, 0, 0))
     return incarnations
 
 
@@ -58,7 +59,7 @@ def test_who_shows_nothing_early_has_no_such_order() -> None:
 def test_inversions_are_the_pairs_the_wrong_way_round(order: list[int]) -> None:
     expected = sum(one > other for one, other in combinations(order, 2))
 
-    assert inversions(np.array(order, np.int64)) == expected
+    assert opposite_pairs(np.arange(len(order)), np.array(order, np.int64))[1] == expected
 
 
 @given(st.permutations(range(8)), st.permutations(range(8)))

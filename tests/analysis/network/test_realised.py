@@ -13,7 +13,15 @@ import pytest
 from analysis.checks.properties import Verdict
 from analysis.network import accuracy
 from analysis.network.asked import Network, Strike, build
-from analysis.network.realised import NEVER, Realised, Samples, independent_trials, measure, wilson
+from analysis.network.realised import (
+    NEVER,
+    Realised,
+    Samples,
+    independent_trials,
+    measure,
+    stalls_with_backlog,
+    wilson,
+)
 from topologies import load
 from topologies.model import Distribution, Impairment
 
@@ -124,6 +132,67 @@ def test_the_99th_percentile_may_lie_1_ms_above(tail_ms: float, expected: Verdic
     (found,) = to_n2(sent(1000, delay_ns=delay_ns), network(asked))
 
     assert verdict(found)[0] is expected
+
+
+MS = 1_000_000
+LATE = "p99 of the delay is 6.500 ms, 5.000 ms was asked"
+
+
+def stalled(*spans: tuple[int, int], late: int = 40) -> Realised:
+    """2,000 frames, one a millisecond, of which `late` come late from 500 ms on; and what a witness saw (ms)."""
+    number = np.arange(2000)
+    delay_ns = np.where((number >= 500) & (number < 500 + late), 6_500_000, 5_100_000)
+    (found,) = measure(
+        network({"p1/n2": {"to-node": Impairment(delay_ns=5_000_000)}}),
+        ("to-node", "p1/n2"),
+        sent(2000, delay_ns=delay_ns),
+        first_ns=-1,
+        last_ns=LAST_NS,
+        stalls=stalls_with_backlog([(start * MS, end * MS) for start, end in spans]),
+    )
+    return found
+
+
+def test_a_stall_that_a_witness_saw_is_no_fault_of_the_emulation() -> None:
+    found = stalled((200, 202), (500, 530))
+
+    assert verdict(found) == (
+        Verdict.PASS,
+        "as asked, but for 40 frames during stalls of 30.000 ms at most that the machine's witness saw",
+    )
+    assert found.delays is not None
+    assert found.delays.p99_ns == 6_500_000
+    """The row shows what all frames took."""
+
+
+@pytest.mark.parametrize(
+    ("spans", "late", "expected", "why"),
+    [
+        ([], 40, Verdict.FAIL, LATE),
+        ([(800, 840)], 40, Verdict.FAIL, LATE),
+        ([(502, 505)], 40, Verdict.FAIL, LATE),
+        (
+            [(480, 660)],
+            250,
+            Verdict.UNKNOWN,
+            "250 of 2000 frames were late by stalls of the machine, of 180.000 ms at most;"
+            " beyond 10 % nothing can be told",
+        ),
+        ([(500, 530)], 0, Verdict.PASS, ""),
+    ],
+    ids=["nobody saw one", "elsewhere", "too short", "too many", "nothing to excuse"],
+)
+def test_a_stall_excuses_no_more_than_it_did(
+    spans: list[tuple[int, int]], late: int, expected: Verdict, why: str
+) -> None:
+    assert verdict(stalled(*spans, late=late)) == (expected, why)
+
+
+def test_stalls_of_several_processors_are_one_with_the_backlog_behind_them() -> None:
+    spans = [(100, 110), (105, 130), (300, 301), (156, 157), (50, 50)]
+
+    assert stalls_with_backlog(spans).tolist() == [[100, 155, 25], [156, 158, 1], [300, 302, 1]]
+    assert stalls_with_backlog([]).shape == (0, 3)
 
 
 def test_jitter_is_judged_by_its_median_only() -> None:

@@ -140,6 +140,17 @@ def test_costs_come_in_milliseconds_with_the_estimates_beside_them(adaptive: Pat
     assert len(of_class(picture, "line-cost")) == 1
 
 
+def test_costs_that_nobody_reported_are_not_drawn(copy: Path) -> None:
+    told = json.loads((copy / "summary.json").read_text())
+    for row in told["ordering"]["series"]:
+        row |= {"cost_per_s": None, "estimates": {}}
+    (copy / "summary.json").write_text(json.dumps(told))
+    assert len(costs_of(told).series) == 0
+    page = write_report(copy).read_text()
+    assert 'id="cost-wide"' not in page
+    assert 'id="order-wide"' in page
+
+
 def test_only_reports_of_roll_backs_are_taken_for_such(adaptive: Path) -> None:
     run = read_run(adaptive)
     rollbacks = report_ordering.rollbacks_of(run.rollbacks, phases_of(run.manifest))

@@ -340,3 +340,14 @@ def test_thirty_nodes_with_ten_intervals_each_stay_small(three_partitions: Path,
     path = write_report(run)
     assert "All 600 intervals of impaired ports" in path.read_text(encoding="utf-8")
     assert path.stat().st_size < MAX_BYTES
+
+
+def test_the_certificate_has_the_columns_that_something_was_asked_of_and_what_was_asked(tmp_path: Path) -> None:
+    page = write_report(report_runs.quickstart(tmp_path / "run")).read_text()
+    table = re.search(r'aria-label="Accuracy of impaired ports">.*?</table>', page, re.DOTALL)
+    assert table is not None
+    heads = re.findall(r'<th scope="col"[^>]*>([^<]*)</th>', table[0])
+    assert heads[4:] == ["Delay, ms: p50 / p99", "Jitter, ms", "Loss, % [interval]", "Rate"]
+    row = next(row for row in table[0].split("<tr") if "p1/n3" in row and "4.0 to 9.0" in row)
+    assert re.findall(r'<span class="asked">([^<]*) →</span>', row) == ["5", "±1 (σ 0.577)", "10"]
+    assert row.count('class="glyph"') == 2

@@ -22,6 +22,7 @@ from analysis.report.time_axis import (
     Phases,
     axis_end_s,
     latency_series,
+    node_lines,
     phases_of,
     traffic_series,
     windows_of,
@@ -136,6 +137,14 @@ def test_traffic_is_told_per_second_and_classes_without_rows_are_zero() -> None:
     assert series.lines["application"].tolist() == pytest.approx([50.0, 100.0])
     assert series.lines["dummy"].tolist() == pytest.approx([0.0, 5.0])
     assert set(CLASSES) == set(series.lines)
+
+
+def test_a_node_that_sends_nothing_for_a_while_counts_in_the_mean_of_merged_bins() -> None:
+    bins = [number for number in range(2 * MAX_POINTS) if number % 4 != 3]
+    table = pd.DataFrame({"t_s": np.array(bins) * 0.2, "node": "p1/n1", "sent_bytes": 100.0})
+    series = node_lines(table)
+    assert (len(series), series.merged) == (MAX_POINTS, 2)
+    assert series.lines["p1/n1"][:6].tolist() == pytest.approx([500.0, 250.0] * 3)
 
 
 def test_no_rows_make_an_empty_series() -> None:

@@ -251,7 +251,9 @@ def test_any_bytes_are_read_or_refused(payload: bytes) -> None:
 
 
 def test_steps_come_from_a_hosts_records() -> None:
-    (first, second) = steps_of(3, 2, [(1, 0, 0, 0, 0, 0, 10, 11, 0), (6, DropReason.OWN, 1, 1, 4, 5, 20, 21, 9)])
+    (first, second) = steps_of(
+        3, 2, [(1, 0, 0, 0, 0, 0, 10, 11, 0, 0, 0), (6, DropReason.OWN, 1, 1, 4, 5, 20, 21, 9, 0, 0)]
+    )
     assert (first.recorder, first.record, first.at_ns) == (Incarnation(3, 2), 1, 10)
     assert (second.record, second.event, second.extra, second.number, second.value) == (2, Event.DROP, 4, 5, 9)
 

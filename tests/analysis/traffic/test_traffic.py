@@ -34,6 +34,7 @@ from analysis.traffic.section import Traffic
 from analysis.traffic.source import SEGMENTS
 from collector.records import PortDirection
 from tests.analysis.runs import FOUR_NODES, START_NS, MadeRun, Sighting, udp_frame
+from tests.analysis.traffic.counted import traffic_of
 from topologies import load
 
 SECOND = 1_000_000_000
@@ -174,7 +175,7 @@ def _struck(at_s: int) -> dict[str, int]:
 def measured(spark: SparkSession, path: Path, **how: int) -> Traffic:
     inputs = read_run(path)
     capture = source.inspect(inputs.capture_path)
-    return traffic.Measurement(inputs, capture, start_ns=START_NS, spark=spark, **how).here()
+    return traffic_of(traffic.Measurement(inputs, capture, start_ns=START_NS, spark=spark, **how))
 
 
 def by_scapy(run: MadeRun) -> Iterator[tuple[tuple[str, ...], int]]:

@@ -13,9 +13,9 @@ from itertools import pairwise
 from random import Random
 from typing import TypeAlias
 
-from node.core import Closing, Core, Membership, Submission, ViewCore
+from node.core import Closing, Core, MakeCore, Membership, Submission, ViewCore
 from node.effects import Deliver, Effect, Installed, Minority, Multicast, StateTaken, Timer
-from node.group.core import GroupCore, Make
+from node.group.core import GroupCore
 from node.group.member import ViewMember
 from node.registry import PROTOCOLS
 from node.reliable import ReliableParameters
@@ -116,7 +116,7 @@ class Ledger(ViewCore):
         return Closing(effects=tuple(effects), memory=memory + b"-" * self._padding)
 
 
-def ledger(padding: int) -> Make:
+def ledger(padding: int) -> MakeCore:
     def make(membership: Membership, rng: Random, memory: bytes) -> ViewCore:
         del rng
         return Ledger(membership, memory, padding)
@@ -133,7 +133,7 @@ class Scripted(Cluster):
         count: int,
         *,
         order: str = "reliable",
-        make: Make | None = None,
+        make: MakeCore | None = None,
         founders: Iterable[int] | None = None,
         seed: int = 1,
         delay_ns: int = MILLISECOND,

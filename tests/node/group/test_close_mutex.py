@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -16,15 +18,18 @@ from node.errors import RemoteError
 from node.group.view import MAX_VIEW, Incarnation
 from node.protocols.mutex import (
     HOLD,
+    Kept,
     MutexCore,
     MutexParameters,
     MutexReport,
     Phase,
     Request,
-    _Agreed,
+    RicartAgrawalaCore,
 )
+from node.protocols.mutex.lamport import _Agreed
 from node.trace import Notice
 from node.wire import Kind, Message
+from tests.mutants.cores import DefersInsideOnly, RepliesInside
 from tests.node.group.views import Group, Make, Place
 from tests.node.protocols.test_mutex import acknowledge, core, give, granted, release, request, want
 
@@ -51,6 +56,8 @@ class Locks(Group):
         """Per message of this view (origin, incarnation, timestamp), what its sender knew."""
         self.owner: dict[bytes, Incarnation] = {}
         self.granted: set[bytes] = set()
+        self.kept_inside = self.renewed = 0
+        """How often a survivor was inside at the end of a view, and how many requests were renewed."""
         self.gone: set[Incarnation] = set()
         super().__init__(make, members, seed, **more)
 
@@ -77,6 +84,7 @@ class Locks(Group):
                 name = (message.origin, message.incarnation, message.seq)
                 assert name not in self.told, "timestamps of one member differ"
                 self.told[name] = set(self.known[place.member])
+                self.renewed += message.kind is Kind.MUTEX_REQUEST and bool(message.words)
         super().take(place, effects)
 
     def step(self, source: int, target: int) -> bool:
@@ -117,7 +125,9 @@ class Locks(Group):
                 self.fire(member)
             else:
                 self.step(self.rng.choice(self.view.members), member)
-        if self.inside not in survivors:
+        if self.inside in survivors:
+            self.kept_inside += 1
+        else:
             self.inside = None
         self.gone |= {one for one in self.view.incarnations if one.member not in survivors}
         together = set().union(*(self.known[member] for member in survivors))
@@ -136,16 +146,28 @@ class Locks(Group):
             assert set(place.submitted) <= waiting | granted, "each request is granted or handed back"
 
 
-def make(kind: type[MutexCore] = MutexCore, **parameters: Any) -> Make:
+def lamport(parameters: MutexParameters, kind: type[MutexCore] = MutexCore) -> Make:
     def made(membership: Membership, _: Random, memory: bytes) -> ViewCore:
-        return kind(membership=membership, parameters=MutexParameters(**parameters), memory=memory)
+        return kind(membership=membership, parameters=parameters, memory=memory)
 
     return made
 
 
-def run(seed: int, kind: type[MutexCore] = MutexCore) -> Locks:
+def ricart_agrawala(
+    parameters: MutexParameters, kind: type[RicartAgrawalaCore] = RicartAgrawalaCore, kept_as: type[Kept] = Kept
+) -> Make:
+    kept: dict[tuple[int, int], Kept] = defaultdict(kept_as)
+
+    def made(membership: Membership, _: Random, memory: bytes) -> ViewCore:
+        own = kept[membership.member, membership.incarnation]
+        return kind(membership=membership, parameters=parameters, kept=own, memory=memory)
+
+    return made
+
+
+def run(seed: int, make: Callable[[MutexParameters], Make] = lamport) -> Locks:
     rng = Random(f"locks/{seed}")
-    parameters = {
+    parameters: dict[str, Any] = {
         "acknowledge": rng.choice(("always", "when_needed")),
         "clock": rng.choice(("logical", "physical", "synchronised")),
         "hold_ns": rng.choice((0, 1_000_000)),
@@ -153,7 +175,8 @@ def run(seed: int, kind: type[MutexCore] = MutexCore) -> Locks:
         "initially_granted": rng.random() < 0.3,
     }
     first = 0 if parameters["initially_granted"] else None
-    locks = Locks(make(kind, **parameters), rng.randint(2, 5), seed, first=first, lags=rng.random() < 0.5)
+    group = make(MutexParameters(**parameters))
+    locks = Locks(group, rng.randint(2, 5), seed, first=first, lags=rng.random() < 0.5)
     for _ in range(5):
         locks.play(rng.randrange(120), load=rng.choice((0.05, 0.2)))
         locks.change(locks.draw_survivors(rng))
@@ -242,7 +265,88 @@ class ClocksFall(MutexCore):
 def test_each_rule_is_missed_by_some_history(kind: type[MutexCore]) -> None:
     with pytest.raises((AssertionError, RemoteError)):
         for seed in range(40):
-            run(seed, kind)
+            run(seed, partial(lamport, kind=kind))
+
+
+@pytest.mark.parametrize("first", range(0, 300, 50))
+def test_mutual_exclusion_by_replies_survives_view_changes(first: int) -> None:
+    kept_inside = renewed = 0
+    for seed in range(first, first + 50):
+        locks = run(seed, ricart_agrawala)
+        kept_inside += locks.kept_inside
+        renewed += locks.renewed
+    assert kept_inside > 20
+    assert renewed > 50
+
+
+class DefersWhatItHasSent(RicartAgrawalaCore):
+    """A request of an earlier view does not count until it is sent in this one."""
+
+    def _defers(self, request: Request) -> bool:
+        return super()._defers(request) and (self._holding is not None or self._submission is not None)
+
+
+class RenewsAsNew(RicartAgrawalaCore):
+    """A submission that was handed back is a new request."""
+
+    def _submit(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
+        self._wanted = None
+        super()._submit(submission, now_ns, out)
+
+
+class CountsItsOwnGrants(RicartAgrawalaCore):
+    """Fences do not follow what the replies say."""
+
+    def _on_reply(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        super()._on_reply(replace(message, words=(0,)), now_ns, out)
+
+
+class CountsGrantsAnew(RicartAgrawalaCore):
+    """Fences do not follow the views."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self._view = 1
+
+
+class NumbersFall(RicartAgrawalaCore):
+    """Timestamps begin anew with each view."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        self._floor = 0
+
+
+class KeepsNothing(Kept):
+    """Each view begins as if its members were outside."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value if name != "holding" else None)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(
+            partial(ricart_agrawala, kind=kind)
+            for kind in (
+                RepliesInside,
+                DefersInsideOnly,
+                DefersWhatItHasSent,
+                RenewsAsNew,
+                CountsItsOwnGrants,
+                CountsGrantsAnew,
+                NumbersFall,
+            )
+        ),
+        partial(ricart_agrawala, kept_as=KeepsNothing),
+    ],
+    ids=lambda make: make.keywords.get("kind", KeepsNothing).__name__,
+)
+def test_each_rule_of_replies_is_missed_by_some_history(make: Callable[[MutexParameters], Make]) -> None:
+    with pytest.raises((AssertionError, RemoteError)):
+        for seed in range(100):
+            run(seed, make)
 
 
 # One end of a view.
@@ -418,7 +522,7 @@ def test_what_would_be_refused_is_passed_over_alike_by_those_that_have_received_
 
 def test_nobody_fills_our_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     one = core(0)
-    monkeypatch.setattr("node.protocols.mutex.MOST_OUTSTANDING", 3)
+    monkeypatch.setattr("node.protocols.mutex.lamport.MOST_OUTSTANDING", 3)
     give(one, *(request(2, timestamp) for timestamp in range(1, 9)))
     assert one.buffered == 3
 

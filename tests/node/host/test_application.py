@@ -15,8 +15,8 @@ from node.errors import LocalError
 from node.host.application import MAX_WAITING, WorkloadApplication
 from node.host.host import Schedule
 from node.host.node_clock import NodeClock
-from node.host.workload import RateChange, Workload, WorkloadKind, due_times_ns
-from node.trace import decode_stamp
+from node.host.workload import WINDOWS, Filler, RateChange, Workload, WorkloadKind, due_times_ns
+from node.trace import STAMP_SIZE, decode_stamp
 
 SECOND = 10**9
 US = Membership(member=3, members=(0, 3), incarnation=2)
@@ -135,7 +135,7 @@ def test_a_workload_that_cannot_be_is_refused() -> None:
 
 def application(kind: WorkloadKind = WorkloadKind.PERIODIC, **changes: object) -> WorkloadApplication:
     workload = Workload(**{"kind": kind, "rate_per_s": 10.0, "size_bytes": 64, "stop_after_ns": SECOND, **changes})  # type: ignore[arg-type]
-    made = WorkloadApplication(workload, US, Random(1))
+    made = WorkloadApplication(workload, US, Random(1), noise=Random(2))
     made.begin()
     return made
 
@@ -149,6 +149,27 @@ def test_requests_are_stamped_and_counted_from_one() -> None:
     assert [decode_stamp(payload) for payload in payloads] == stamps[:10]
     assert made.submitted == 10
     assert made.next_ns(can_submit=True) is None
+
+
+def test_no_two_payloads_are_alike_and_a_seed_gives_the_same_ones() -> None:
+    def payloads(seed: int) -> list[bytes]:
+        filler = Filler(56, Random(seed))
+        return [next(filler) for _ in range(3 * WINDOWS)]
+
+    assert len(set(payloads(1))) == 3 * WINDOWS
+    assert {len(payload) for payload in payloads(1)} == {56}
+    assert payloads(1) == payloads(1) != payloads(2)
+    assert [submission.payload for submission in asked(12).queue] == [
+        submission.payload for submission in asked(12).queue
+    ]
+    assert len({submission.payload[STAMP_SIZE:] for submission in asked(10).queue}) == 10
+
+
+def asked(count: int) -> WorkloadApplication:
+    made = application()
+    for _ in range(count):
+        made.request(SECOND, can_submit=True)
+    return made
 
 
 def test_nothing_is_asked_before_it_is_due() -> None:

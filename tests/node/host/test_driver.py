@@ -77,7 +77,7 @@ def check_incarnation(records: list[Record], *, size: int = 128) -> None:
     assert len(of(records, Event.DRAIN)) == 1
     submits = of(records, Event.SUBMIT)
     assert [record.number for record in submits] == list(range(1, len(submits) + 1))
-    assert {record.value for record in submits} == {size}
+    assert {record.size_bytes for record in submits} == {size}
     assert records[-1].value == len(submits)
     deliveries = of(records, Event.DELIVER)
     assert [record.value for record in deliveries] == list(range(1, len(deliveries) + 1))

@@ -109,7 +109,12 @@ def test_a_near_datagram_that_the_kernel_refuses_is_counted(multicast_ends: Ends
 
 def test_what_is_held_leaves_in_order_behind_what_must_come_first(unicast_ends: Ends) -> None:
     end = unicast_ends.ends[0]
-    end.hold(lambda: end.send(1, b"record"))
+
+    def first() -> bool:
+        end.send(1, b"record")
+        return True
+
+    end.hold(first)
     end.send(1, b"one")
     end.transmit_near(b"two", end.near_targets()[0])
     assert unicast_ends.received() == []
@@ -119,9 +124,28 @@ def test_what_is_held_leaves_in_order_behind_what_must_come_first(unicast_ends: 
     assert [inbox.recv(64) for _ in range(4)] == [b"record", b"one", b"two", b"after"]
 
 
+def test_nothing_leaves_while_what_must_come_first_cannot(unicast_ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("node.host.endpoint.MOST_WAITING", 2)
+    end, can_leave = unicast_ends.ends[0], list[bool]()
+    end.hold(lambda: bool(can_leave))
+    for number in range(3):
+        end.send(1, b"%d" % number)
+    end.release()
+    assert (unicast_ends.received(), end.send_failures) == ([], 1)
+    can_leave.append(True)
+    end.release()
+    inbox = unicast_ends.ends[1].sockets[0]
+    assert [inbox.recv(64) for _ in range(2)] == [b"1", b"2"]
+
+
 def test_only_a_few_are_held(unicast_ends: Ends) -> None:
     end, firsts = unicast_ends.ends[0], list[int]()
-    end.hold(lambda: firsts.append(1))
+
+    def first() -> bool:
+        firsts.append(1)
+        return True
+
+    end.hold(first)
     for number in range(MOST_HELD + 1):
         end.send(1, b"%d" % number)
     assert len(firsts) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -202,6 +203,7 @@ def test_a_delivery_is_recorded_by_the_stamp_inside_it_and_by_its_place() -> Non
     payload = encode_stamp(Stamp(origin=3, incarnation=2, number=17)) + b"rest"
     world.give([Deliver(payload=payload, origin=0, incarnation=9, seq=4, level=Level.FINAL)] * 2)
     assert world.last() == (Event.DELIVER, Level.FINAL, 3, 2, 0, 17, 2)
+    assert world.rows[-1][9:] == (12, zlib.crc32(b"rest"))
     world.give([Undo(payload=payload, origin=0, incarnation=9)])
     assert world.last() == (Event.UNDO, Level.OPTIMISTIC, 3, 2, 0, 17, 0)
     assert world.host.delivered == 2
@@ -374,7 +376,7 @@ def test_a_request_is_on_the_wire_before_its_message() -> None:
     world.host.wake()
     assert world.events() == [Event.START, Event.SUBMIT, Event.SEND]
     assert world.out == [("flush", 2), ("multicast", 1)]
-    assert (*world.rows[1][:6], world.rows[1][8]) == (Event.SUBMIT, 0, 1, 3, 0, 1, 16)
+    assert (*world.rows[1][:6], world.rows[1][9]) == (Event.SUBMIT, 0, 1, 3, 0, 1, 16)
 
 
 def test_what_flow_control_holds_back_is_noted_once_and_goes_later() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from node.objects.addresses import Addressing, Reference
 from node.objects.log.entries import Call, CallId
-from node.objects.manager.agenda import Agenda, Item
 from node.objects.manager.direct import Incarnation
+from node.objects.manager.steps import Agenda, Item
 
 HERE, THERE = Reference(1, 1, 1), Reference(1, 1, 2)
 CALLER = Reference(0, 1, 1)

@@ -71,6 +71,8 @@ def test_names_mean_objects_and_groups() -> None:
         await space.names.bind("all", group.proxy)
         assert await (await space.names.lookup("one", Counter)).add(1) == 1
         assert await (await space.names.lookup("all", Counter)).add(1) == 2
+        with pytest.raises(Refused):
+            await space.names.bind("one", group.proxy, replace=False)
         await space.names.unbind("one")
         with pytest.raises(UnknownName):
             await space.names.lookup("one", Counter)

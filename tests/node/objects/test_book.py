@@ -394,10 +394,14 @@ def test_names_are_bound_to_the_last_and_go_with_their_object() -> None:
     addressing = Addressing(caller=thing(1), objects=(thing(1),), operation=Operation.BIND)
     ours.apply(Called(call=Call(id=CallId(1, 1, 1), addressing=addressing, payload=b"12345678counter")))
     assert ours.lookup(b"counter") == thing(1)
+    assert answer_in(ours.apply(on_group(0, 3, Operation.BIND_NEW, b"counter"))).verdict is Verdict.REFUSED
+    assert ours.lookup(b"counter") == thing(1)
     ours.ended(1, 1)
     assert ours.lookup(b"counter") is None
+    assert answer_in(ours.apply(on_group(0, 4, Operation.BIND_NEW, b"counter"))).verdict is Verdict.DONE
+    assert ours.lookup(b"counter") == GROUP
     for bad in (b"", b"\xff", b"x" * 256):
-        number = 3 + len(bad)
+        number = 5 + len(bad)
         assert answer_in(ours.apply(on_group(0, number, Operation.BIND, bad))).verdict is Verdict.REFUSED
 
 

@@ -11,8 +11,8 @@ import pytest
 from node.errors import LocalError, RemoteError
 from node.objects.api.errors import CallError, DeadObject, EmptyGroup, NoSuchGroup, Refused, RemoteException
 from node.objects.api.export import Remote, export, kind_name
-from node.objects.api.groups import SHAPE_UGROUP, Group, RGroup, UGroup
-from node.objects.api.space import SHAPE_GROUP, Space, UnknownName
+from node.objects.api.groups import Group, RGroup, UGroup
+from node.objects.api.space import SHAPE_GROUP, SHAPE_UGROUP, Space, UnknownName
 from node.objects.api.values import Pointer, decode_value, encode_value
 from node.objects.programs import Setting
 from tests.node.objects.stage import play
@@ -365,6 +365,27 @@ def test_a_group_with_a_keeper_goes_on_without_a_member_that_is_dead(monkeypatch
 # Names.
 
 
+def test_a_group_with_a_keeper_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Any] = []
+
+    async def main(space: Space, setting: Setting) -> None:
+        here = space.create(Register())
+        if is_first(setting):
+            group = UGroup.create(space, Register)
+            await group.join(here)
+            await space.names.bind("all", group.proxy)
+            return
+        await space.names.wait_for("all", Remote)
+        group = await UGroup.named(space, "all", Register)
+        await group.join(here)
+        found.append(await group.proxy.tell.all(7))
+        with pytest.raises(UnknownName):
+            await UGroup.named(space, "none", Register)
+
+    play(monkeypatch, main, (2,))
+    assert found == [[1, 1]]
+
+
 def test_a_name_means_the_same_everywhere_until_it_is_bound_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     found: dict[int, Any] = {}
 
@@ -383,6 +404,24 @@ def test_a_name_means_the_same_everywhere_until_it_is_bound_anew(monkeypatch: py
     play(monkeypatch, main, (2, 2))
     assert set(found) == {1, 2, 3}
     assert set(found.values()) == {1, 2, 3}
+
+
+def test_of_several_that_bind_a_new_name_one_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused: list[int] = []
+    found: list[Any] = []
+
+    async def main(space: Space, setting: Setting) -> None:
+        here = space.create(Register())
+        try:
+            await space.names.bind("it", here, replace=False)
+        except Refused:
+            refused.append(setting.membership.member)
+        found.append(await space.names.lookup("it", Register))
+
+    play(monkeypatch, main, (4,))
+    assert len(refused) == 3
+    assert len(found) == 4
+    assert len({one.pointer for one in found}) == 1, "all mean the same"
 
 
 def test_names_that_mean_nothing_and_names_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:

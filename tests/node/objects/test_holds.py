@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.errors import LocalError
-from node.objects.manager.holds import Hold, Holds, Route
+from node.objects.manager.requests import Hold, Holds, Route
 
 ME, NEIGHBOUR, FAR = 0, 1, 5
 HOME, ELSEWHERE = 0, 1

@@ -20,7 +20,7 @@ PLACE = 1
 
 
 def submit(numbers: Numbers, space: int, count: int) -> int:
-    row = numbers.record_up(space, (Event.SUBMIT, 0, 3, 2, 0, count, 5, 6, 7))
+    row = numbers.record_up(space, (Event.SUBMIT, 0, 3, 2, 0, count, 5, 6, 0, 8, 9))
     return row[5]
 
 
@@ -75,7 +75,7 @@ def test_what_comes_down_has_the_number_that_the_space_knows() -> None:
 def test_calls_of_other_machines_keep_their_numbers() -> None:
     numbers = Numbers(3, 2)
     assert numbers.message_down(0, handed(77, member=1)) == handed(77, member=1)
-    row = (Event.DELIVER, 1, 1, 2, PLACE, 77, 5, 6, 7)
+    row = (Event.DELIVER, 1, 1, 2, PLACE, 77, 5, 6, 7, 8, 9)
     assert numbers.record_up(0, row) == row
 
 
@@ -96,9 +96,9 @@ def test_reports_about_own_calls_are_renumbered_and_no_others() -> None:
     submit(numbers, 1, 1)
     submit(numbers, 0, 1)
     for code in (Notice.CALLED, CallReport.ABORTED, CallReport.UNREACHABLE, CallReport.REFUSED):
-        assert numbers.record_up(0, (Event.REPORT, code, 0, 0, 0, 0, 5, 6, 1))[8] == 2
+        assert numbers.record_up(0, (Event.REPORT, code, 0, 0, 0, 0, 5, 6, 1, 0, 0))[8] == 2
     for code in (Notice.ADDRESSED, CallReport.TIMED, CallReport.COUNTED):
-        assert numbers.record_up(0, (Event.REPORT, code, 0, 0, 0, 0, 5, 6, 1))[8] == 1
+        assert numbers.record_up(0, (Event.REPORT, code, 0, 0, 0, 0, 5, 6, 1, 0, 0))[8] == 1
 
 
 def test_a_successor_counts_anew_and_does_not_know_the_calls_of_its_predecessor() -> None:

@@ -18,6 +18,7 @@ from analysis.checks.properties import CALL_PROPERTIES, Incarnation, Verdict
 from node.objects.addresses import OBJECTS_IN_SPACE
 from node.trace import RECORD, CallReport, Event, Record, Timed
 from testbed.sim.simulation import simulate
+from tests import proof
 from tests.node.processes import Nodes, nodes
 from tests.testbed.orderbed_command import manifest_of, only_run, orderbed
 from tests.testbed.sim.made import experiment, periodic, topology
@@ -77,9 +78,6 @@ def reports(records: list[Record], code: int) -> Iterator[Record]:
 
 def broken(group: Nodes) -> list[str]:
     """What the calls of a run do not keep."""
-    assert tuple(field.name for field in RECORD) == tuple(
-        name for name in ("event", "detail", "origin", "incarnation", "extra", "number", "at_ns", "clock_ns", "value")
-    )
     names = [field.name for field in RECORD]
     order = [[field.name for field in fields(Record)].index(name) for name in names]
     incarnations = {
@@ -321,9 +319,10 @@ def test_machines_on_emulated_wires_consist_of_processes(tmp_path: Path) -> None
     path = tmp_path / "processes.yaml"
     path.write_text(EXPERIMENT)
     done = orderbed("run", str(path), "--runs", str(tmp_path / "runs"))
-    # 0: all holds; 3: it holds, but this machine was too busy to vouch for its clocks.
-    assert done.code in (0, 3), done.out + done.err
     run = only_run(tmp_path / "runs")
+    invalid = manifest_of(run)["invalid"]
+    proof.tell("runs on wires", invalid)
+    assert done.code == (3 if invalid else 0), done.out + done.err
     summary = json.loads((run / "summary.json").read_text())
     found = {name: summary["properties"][name]["verdict"] for name in summary["properties"]}
     assert {found[kind.value] for kind in CALL_PROPERTIES} == {"pass"}

@@ -30,6 +30,11 @@ from tests.node.protocols.drifting import Drifting
 MEMBERS = (0, 1, 2)
 CLOCKS = ("logical", "physical", "synchronised")
 ACKNOWLEDGE = ("always", "when_needed")
+MODES: tuple[dict[str, Any], ...] = (
+    *({"acknowledge": mode} for mode in ACKNOWLEDGE),
+    {"algorithm": "ricart_agrawala"},
+)
+of_both_algorithms = pytest.mark.parametrize("algorithm", ("lamport", "ricart_agrawala"))
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -60,7 +65,7 @@ def want(one: MutexCore, payload: bytes = b"", not_before: int = 0) -> list[Effe
     return one.on_submit(Submission(payload=payload, not_before=not_before), 0)
 
 
-def give(one: MutexCore, *messages: Message) -> list[Effect]:
+def give(one: Core, *messages: Message) -> list[Effect]:
     return [effect for message in messages for effect in one.on_message(message, message.origin, 0)]
 
 
@@ -249,6 +254,7 @@ def test_what_it_cannot_do_is_our_callers_mistake() -> None:
         with pytest.raises(LocalError, match="no timer"):
             core().on_timer(timer, 0)
     wrong: list[dict[str, Any]] = [
+        {"algorithm": "x"},
         {"acknowledge": "x"},
         {"clock": "x"},
         {"hold_ns": -1},
@@ -272,12 +278,12 @@ class Watched(Cluster):
         self.asked_ns: dict[Identity, int] = {}
         super().__init__(count, build, **more)
 
-    def submit(self, member: int, count: int = 1, size: int = 24, target: int | None = None) -> None:
-        host = self.hosts[member]
-        first = host.submitted + 1
-        for number in range(first, first + count):
-            self.asked_ns[member, host.membership.incarnation, number] = self.now_ns
-        super().submit(member, count, size, target)
+    def _push(self, host: Host) -> None:
+        """What waits in the host is no request yet."""
+        super()._push(host)
+        us = host.membership
+        for number in range(1, host.submitted - len(host.queue) + 1):
+            self.asked_ns.setdefault((us.member, us.incarnation, number), self.now_ns)
 
     def _carry_out(self, host: Host, effect: Effect) -> None:
         super()._carry_out(host, effect)
@@ -309,7 +315,7 @@ def kinds(cluster: Cluster) -> Counter[Kind]:
     counted: Counter[Kind] = Counter()
     for _, message in cluster.sent:
         if message.inner >> 4 == 6 and not message.flags & Flag.RETRANSMISSION:
-            is_multicast = message.inner is not Kind.MUTEX_ACKNOWLEDGE
+            is_multicast = message.inner in (Kind.MUTEX_REQUEST, Kind.MUTEX_RELEASE)
             counted[message.inner] += len(cluster.members) - 1 if is_multicast else 1
     return counted
 
@@ -376,25 +382,25 @@ def test_under_contention_the_notes_save_messages_and_change_no_order() -> None:
     assert 2 * 4 < entries["when_needed"] < 0.9 * 3 * 4
 
 
-@pytest.mark.parametrize(("clock", "mode"), list(product(CLOCKS, ACKNOWLEDGE)))
-def test_conditions_hold_over_a_long_run_under_loss_with_wrong_clocks(clock: str, mode: str) -> None:
-    make = build(
-        clock=clock, acknowledge=mode, mu_ns=MILLISECOND, hold_ns=MILLISECOND, drift_ppm=10_000, offset_ns=SECOND
-    )
+@pytest.mark.parametrize(("clock", "mode"), list(product(CLOCKS, MODES)), ids=str)
+def test_conditions_hold_over_a_long_run_under_loss_with_wrong_clocks(clock: str, mode: dict[str, Any]) -> None:
+    make = build(clock=clock, mu_ns=MILLISECOND, hold_ns=MILLISECOND, drift_ppm=10_000, offset_ns=SECOND, **mode)
     network = Network(loss_ratio=0.05, jitter_ns=4 * MILLISECOND, duplicate_ratio=0.05)
     cluster = Watched(5, make, network=network)
-    rng = Random(clock + mode)
+    rng = Random(clock + "".join(mode.values()))
     for _, member in product(range(40), range(5)):
         cluster.submit_later(member, rng.randint(0, 4 * SECOND))
     check_conditions(cluster)
     assert len(cluster.sections) == 200
 
 
+@of_both_algorithms
 @settings(max_examples=15, deadline=None)
 @given(seed=seeds)
-def test_conditions_hold_in_random_histories(seed: int) -> None:
+def test_conditions_hold_in_random_histories(algorithm: str, seed: int) -> None:
     rng = Random(seed)
     make = build(
+        algorithm=algorithm,
         clock=rng.choice(CLOCKS),
         acknowledge=rng.choice(ACKNOWLEDGE),
         mu_ns=MILLISECOND,
@@ -442,9 +448,12 @@ def test_the_payload_of_a_request_stays_at_home() -> None:
     assert all(message.flags & Flag.CONTROL for _, message in cluster.sent if message.inner >> 4 == 6)
 
 
-def test_the_same_seed_is_the_same_history() -> None:
+@of_both_algorithms
+def test_the_same_seed_is_the_same_history(algorithm: str) -> None:
+    make = build(algorithm=algorithm, acknowledge="when_needed")
+
     def transcript(seed: int) -> str:
-        cluster = Watched(3, build(acknowledge="when_needed"), seed=seed, network=Network(loss_ratio=0.2))
+        cluster = Watched(3, make, seed=seed, network=Network(loss_ratio=0.2))
         for member in range(3):
             cluster.submit(member, 5)
         cluster.run()

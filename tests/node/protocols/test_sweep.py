@@ -20,7 +20,7 @@ from node.protocols.amoeba import AmoebaCore, AmoebaParameters
 from node.protocols.atop import AtopCore, AtopMbsCore, AtopMbsParameters, AtopParameters
 from node.protocols.cbcast import CbcastCore, CbcastParameters
 from node.protocols.lamport import LamportCore, LamportParameters
-from node.protocols.mutex import MutexCore, MutexParameters
+from node.protocols.mutex import Kept, MutexCore, MutexParameters, RicartAgrawalaCore
 from node.protocols.sequencer import SequencerCore, SequencerParameters
 from node.protocols.timewarp.core import TimeWarpCore, TimeWarpParameters
 from node.wire import LOCAL_KINDS, Kind, Message
@@ -83,6 +83,14 @@ def holding_mutex() -> ViewCore:
     return give(submitted(mutex()), *(message(Kind.MUTEX_ACKNOWLEDGE, member, 5) for member in (1, 2)))
 
 
+def ricart_agrawala() -> ViewCore:
+    return RicartAgrawalaCore(membership=us(), parameters=MutexParameters(), kept=Kept())
+
+
+def holding_ricart_agrawala() -> ViewCore:
+    return give(submitted(ricart_agrawala()), *(message(Kind.MUTEX_REPLY, member, 5, 0) for member in (1, 2)))
+
+
 class Row(NamedTuple):
     """A core in one phase; the high half-bytes of its kinds, none: it refuses all; its phase by name."""
 
@@ -103,6 +111,9 @@ ROWS = {
     "mutex-released": Row(mutex, (6,), "released"),
     "mutex-waiting": Row(lambda: submitted(mutex()), (6,), "waiting"),
     "mutex-holding": Row(holding_mutex, (6,), "holding"),
+    "ricart-agrawala-released": Row(ricart_agrawala, (6,), "released"),
+    "ricart-agrawala-waiting": Row(lambda: submitted(ricart_agrawala()), (6,), "waiting"),
+    "ricart-agrawala-holding": Row(holding_ricart_agrawala, (6,), "holding"),
     "allack": Row(allack, (8,), "running"),
     "allack-exhausted": Row(lambda: give(allack(), message(Kind.ALLACK_DATA, 1, MAX_ROUND, 0)), (8,), "exhausted"),
     "atop": Row(lambda: submitted(AtopCore(membership=us(), parameters=AtopParameters())), (9,)),

@@ -14,8 +14,8 @@ from netem.kernel import probe as kernel
 from node.registry import PROTOCOLS
 from testbed.cli import listings
 from testbed.cli import main as cli
-from testbed.cli.console import ExitCode
 from testbed.cli.doctor import Check
+from testbed.console import ExitCode
 from testbed.paths import EXPERIMENTS
 from testbed.run import dry
 from testbed.run import perform as run

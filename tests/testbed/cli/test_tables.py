@@ -8,19 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console as RichConsole
 
 from netem.network import BusCounters, LinkCounters, PortCounters
 from testbed.cli import live_tables as tables
-from testbed.cli.listings import over_seeds, setting
-from testbed.cli.live_tables import groups_named, named, nodes_named, one_node, rest_of, shortened
+from testbed.cli.listings import over_seeds
+from testbed.cli.live_tables import groups_named, named, nodes_named, one_node, rest_of
 from testbed.live import CaptureStatus, Counters, Description, LinkStatus, NodeState, NodeStatus
-from topologies import shapes
+from testbed.spec.sweeps import setting
 from topologies.formats.errors import InputError
 from topologies.load import loads
-from topologies.model import CLEAR, Direction, Impairment, NodeName, PartitionName, Topology, select
+from topologies.model import CLEAR, Direction, Impairment, NodeName, PartitionName, Topology
 
 SMALL = loads("name: small\npartitions: {p1: {nodes: 4}, p2: {nodes: 2}}\nlinks: [{between: [p1, p2]}]\n")
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
@@ -272,24 +270,6 @@ def test_the_rest_of_a_group_is_everybody_else() -> None:
     assert rest_of(["p1/*", "p2/n1"], SMALL) == ("p2/n2",)
     with pytest.raises(InputError, match="there is nobody to be cut off from"):
         rest_of(["*"], SMALL)
-
-
-def test_names_become_as_few_words_as_can_be() -> None:
-    assert shortened(names(SMALL), SMALL) == "*"
-    assert shortened(names(SMALL)[:4], SMALL) == "p1/*"
-    assert shortened(names(SMALL)[1:5], SMALL) == "p1/n2..n4, p2/n1"
-    assert shortened([], SMALL) == ""
-
-
-@given(st.data())
-def test_shortened_names_select_the_same_nodes(data: st.DataObject) -> None:
-    sizes = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
-    topology = shapes.network(
-        "any", {f"p{number}": [f"n{k}" for k in range(1, n + 1)] for number, n in enumerate(sizes)}
-    )
-    chosen = data.draw(st.sets(st.sampled_from(names(topology)), min_size=1))
-    words = shortened(chosen, topology).split(", ")
-    assert {node.name for node in select(topology, words)} == chosen
 
 
 # Sweeps.

@@ -18,12 +18,15 @@ from rich.console import Console
 
 from analysis.capture.totals import totals
 from analysis.errors import AnalysisError
+from analysis.files import replace_json
 from analysis.live.counts import Figures, Quantiles, View
+from netem.errors import FabricError
 from testbed.cli.watch import look_table
-from testbed.run import store, watch
+from testbed.run import watch
 from testbed.run.watch import Look
+from testbed.rundir import store
 from tests.analysis.runs import MadeRun, ordered
-from tests.collector.captures import pcap, pcapng, traffic
+from tests.collector.captures import interface, packet, pcap, pcapng, section, traffic
 from topologies.formats.errors import InputError
 
 COMMAND = [sys.executable, "-c", "from testbed.cli.main import main; main()"]
@@ -164,6 +167,18 @@ def test_info_of_what_is_no_capture_is_one_sentence(tmp_path: Path) -> None:
     assert said.stderr == f"orderbed: {path}: is compressed (gzip); unpack it first: gunzip --keep {path.name}\n"
 
 
+def test_info_lets_no_control_character_through_and_takes_any_date(tmp_path: Path) -> None:
+    path = tmp_path / "a.pcapng"
+    head = section(comment="\x1b[2J") + interface(name="evil\x07name", resolution=0)
+    path.write_bytes(head + packet(b"x" * 20, 2**64 - 1) + packet(bytes(40))[:-1])
+    said = orderbed("info", str(path))
+
+    assert said.returncode == 0, said.stderr
+    assert not {"\x1b", "\x07"} & set(said.stdout)
+    assert "1969-12-31" in said.stdout
+    assert f"cut off at byte {len(head) + len(packet(b'x' * 20))}" in said.stdout
+
+
 def test_totals_of_a_device_do_not_begin() -> None:
     with pytest.raises(AnalysisError, match="/dev/zero: is no regular file; write what comes out of it to one first"):
         totals(Path("/dev/zero"))
@@ -216,10 +231,26 @@ def test_ctrl_c_ends_a_look_cleanly(tmp_path: Path) -> None:
     assert (process.returncode, told) == (0, "")
 
 
+@pytest.mark.spark
+def test_a_run_that_failed_is_shown_and_the_exit_code_says_so(tmp_path: Path) -> None:
+    run = MadeRun().write(tmp_path / "runs" / "made" / "1")
+    manifest = json.loads((run / "manifest.json").read_text())
+    replace_json(run / "manifest.json", manifest | {"status": "failed", "error": "p1/n1 ended by itself"})
+    said = orderbed("watch", "made", "--json", "--runs", str(tmp_path / "runs"))
+    last = said.stdout.splitlines()[-1]
+
+    assert (said.returncode, json.loads(last)["has_ended"]) == (3, True)
+    assert said.stderr == f"orderbed: {run}: this run is failed (p1/n1 ended by itself)\n"
+
+
 def test_a_run_whose_conductor_still_works_is_not_over(tmp_path: Path) -> None:
     directory = store.create(tmp_path, "made", 1)
     target = watch.Target(name="made", capture=directory.capture_path, run=directory.path)
 
     assert not target.has_ended
+    target.require_whole()
+    directory.manifest["status"] = "interrupted"
     directory.close()
+    with pytest.raises(FabricError, match=r"^made: this run is interrupted \(before its end\)$"):
+        target.require_whole()
     assert target.has_ended

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from analysis.checks.linear import check_incarnations
-from analysis.checks.properties import Incarnation, Property, Verdict
+from analysis.checks.properties import Property, Verdict
 from node.core import Core, Membership
 from node.registry import PROTOCOLS
 from node.trace import Event
@@ -32,13 +32,9 @@ def test_a_world_that_once_failed_keeps_every_promise(path: Path) -> None:
         return made
 
     simulation = simulate(experiment, group=1, build=build, linger_ns=LINGER_NS)
-    records = {
-        Incarnation(incarnation.member, incarnation.incarnation): incarnation.records
-        for incarnation in simulation.incarnations
-    }
     names = {node.index: str(node.name) for node in experiment.topology.nodes()}
     kinds = [Property(name) for name in entry.promised(parameters)]
-    findings = check_incarnations(records, members=set(names), names=names, kinds=kinds)
+    findings = check_incarnations(simulation.records, members=set(names), names=names, kinds=kinds)
     assert [kind for kind, finding in findings.items() if finding.verdict is Verdict.FAIL] == []
     drained = [incarnation for incarnation in simulation.incarnations if incarnation.ending is Ending.DRAINED]
     assert [

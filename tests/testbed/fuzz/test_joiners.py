@@ -23,7 +23,10 @@ OLD, JOINER = Incarnation(0, 1), Incarnation(1, 2)
 
 
 def records(*steps: tuple[Event, Incarnation, int]) -> list[Raw]:
-    return [(int(event), 1, *incarnation, 0, number, at, 0, 0) for at, (event, incarnation, number) in enumerate(steps)]
+    return [
+        (int(event), 1, *incarnation, 0, number, at, 0, 0, 0, 0)
+        for at, (event, incarnation, number) in enumerate(steps)
+    ]
 
 
 def submit(incarnation: Incarnation, number: int) -> tuple[Event, Incarnation, int]:
@@ -91,8 +94,8 @@ def test_a_joiner_that_hears_nothing_is_found() -> None:
 
 def test_what_is_only_shown_obliges_nobody() -> None:
     """OLD shows its second message optimistically, and makes the first final alone."""
-    shown = [(int(Event.DELIVER), int(Level.OPTIMISTIC), *OLD, 0, number, number, 0, 0) for number in (1, 2)]
-    final = [(int(Event.DELIVER), int(Level.FINAL), *OLD, 0, 1, 9, 0, 0)]
+    shown = [(int(Event.DELIVER), int(Level.OPTIMISTIC), *OLD, 0, number, number, 0, 0, 0, 0) for number in (1, 2)]
+    final = [(int(Event.DELIVER), int(Level.FINAL), *OLD, 0, 1, 9, 0, 0, 0, 0)]
     assert found([*records(submit(OLD, 1), submit(OLD, 2)), *shown, *final], list(final)) == []
 
 

@@ -6,15 +6,18 @@ from dataclasses import replace
 
 import pytest
 
+from analysis.checks import linear
 from analysis.checks.oracle import raw
-from analysis.checks.properties import Property, Verdict
+from analysis.checks.properties import Finding, MessageId, Property, Tally, Verdict
 from node.core import Core, Membership
 from node.effects import Effect, Multicast, SetTimer, Timer
-from node.trace import Event
-from node.wire import Kind
+from node.registry import PROTOCOLS
+from node.trace import Event, Level
+from node.wire import Kind, Message
+from testbed.fuzz import opinions
 from testbed.fuzz.coverage import Coverage, from_rows
 from testbed.fuzz.draw import FUZZED, draw
-from testbed.fuzz.judge import GROUP, Failure, findings_of, is_expelled, judge
+from testbed.fuzz.judge import GROUP, WITHOUT_A_QUORUM, Failure, findings_of, is_expelled, judge, untold
 from testbed.fuzz.scenario import Crash, Cut, Freeze, Member, Scenario, Segment, Worsening, experiment_of
 from testbed.sim.member import IncarnationRun
 from testbed.sim.simulation import simulate
@@ -111,6 +114,25 @@ def test_who_is_given_up_without_need_is_a_failure() -> None:
     assert "expelled" in [failure.kind for failure in judged.failures]
 
 
+@pytest.mark.parametrize("is_quorum_left", [True, False])
+def test_only_a_group_with_a_quorum_is_simulated_for_longer_than_its_patience(is_quorum_left: bool) -> None:
+    """Each run makes the cores anew."""
+    made: list[int] = []
+    gone = tuple(Crash(at_ns=0, for_ns=1, member=member, is_final=True) for member in (1, 2))
+    scenario = small("reliable") if is_quorum_left else replace(small("reliable"), faults=gone)
+
+    def build(membership: Membership, seed: int) -> Core:
+        made.append(membership.member)
+        if is_quorum_left:
+            return RestlessCore(membership)
+        return PROTOCOLS["reliable"].build(membership=membership, parameters={}, seed=seed)
+
+    judged = judge(scenario, build=build)
+    assert (WITHOUT_A_QUORUM in judged.unjudged) is not is_quorum_left
+    assert [failure.kind for failure in judged.failures] == (["rest"] if is_quorum_left else [])
+    assert made == [0, 1, 2] * (2 if is_quorum_left else 1)
+
+
 def test_a_restarted_member_is_judged_as_a_joiner() -> None:
     down = Crash(at_ns=2 * MILLISECOND, for_ns=50 * MILLISECOND, member=1)
     judged = judge(replace(small("reliable"), faults=(down,), parameters={"suspect_after_ns": 1000 * MILLISECOND}))
@@ -177,16 +199,20 @@ def test_coverage_adds_up_and_survives_its_rows() -> None:
 
 def order_of(history: PlainHistory) -> Verdict:
     """As if a run of the sequencer had left this history."""
+    return findings_in(history)[Property.TOTAL_ORDER].verdict
+
+
+def findings_in(history: PlainHistory) -> dict[Property, Finding]:
     scenario = small("sequencer")
     incarnations = tuple(
         IncarnationRun(member=m, incarnation=i, records=list(rows)) for (m, i), rows in raw(history).items()
     )
     simulation = replace(simulate(experiment_of(scenario), group=GROUP), incarnations=incarnations)
-    return findings_of(scenario, simulation)[Property.TOTAL_ORDER].verdict
+    return findings_of(scenario, simulation)
 
 
 @pytest.mark.parametrize("end", [None, Event.ENDED])
-def test_with_views_crashed_and_excluded_incarnations_are_held_to_the_order(end: Event | None) -> None:
+def test_crashed_incarnations_are_held_to_the_order_and_with_views_excluded_ones_too(end: Event | None) -> None:
     def story(*, has_views: bool) -> PlainHistory:
         told = Story(A, B, C)
         if has_views:
@@ -196,8 +222,58 @@ def test_with_views_crashed_and_excluded_incarnations_are_held_to_the_order(end:
             told.install(2, A, B)
         return (told if end is None else told.note(C, end)).stop(A, B)
 
-    assert order_of(story(has_views=False)) is Verdict.PASS
+    assert order_of(story(has_views=False)) is (Verdict.FAIL if end is None else Verdict.PASS)
     assert order_of(story(has_views=True)) is Verdict.FAIL
+
+
+def test_what_a_crashed_member_is_not_on_record_to_have_submitted_is_invented() -> None:
+    """A simulation loses no record."""
+    told = Story(A, B, C).deliver((A, B, C), "c1")
+    told.author.note(A, Event.DELIVER, MessageId(*C, 2), Level.AGREED)
+    assert findings_in(told.stop(A, B))[Property.INTEGRITY].verdict is Verdict.FAIL
+
+
+def test_what_cannot_be_told_though_nothing_was_lost_is_a_failure() -> None:
+    """A core that hides its START would otherwise make all of its world unknown."""
+    history = Story(A, B).deliver((A, B), "a1").stop(A, B)
+    history[A] = [record._replace(record=number) for number, record in enumerate(history[A][1:], start=1)]
+    failures = list(untold(findings_in(history)))
+    assert {failure.kind for failure in failures} == {"untold"}
+    assert "trace records of p1/n1 are missing" in failures[0].sentence
+
+
+class EndingCore(PlainCore):
+    """Says that it is over as soon as it hears anything: that the others have excluded it."""
+
+    has_heard = False
+
+    @property
+    def has_ended(self) -> bool:
+        return self.has_heard
+
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        self.has_heard = True
+        return super().on_message(message, source, now_ns)
+
+
+class LeavingCore(EndingCore):
+    """Says that it has left."""
+
+    @property
+    def has_left(self) -> bool:
+        return self.has_heard
+
+
+@pytest.mark.parametrize(
+    ("core", "sentence"),
+    [
+        (EndingCore, "member 0 was given up although it was never away long"),
+        (LeavingCore, "member 0 left although nobody asked it to"),
+    ],
+)
+def test_an_end_that_no_fault_explains_is_a_failure(core: type[PlainCore], sentence: str) -> None:
+    failures = judge(small(), build=lambda membership, seed: core(membership)).failures
+    assert sentence in {failure.sentence for failure in failures}
 
 
 def test_an_excluded_incarnation_counts_as_expelled_and_one_that_left_does_not() -> None:
@@ -205,3 +281,27 @@ def test_an_excluded_incarnation_counts_as_expelled_and_one_that_left_does_not()
 
     assert is_expelled(IncarnationRun(member=0, incarnation=1, records=list(records[A])))
     assert not is_expelled(IncarnationRun(member=1, incarnation=1, records=list(records[B])))
+
+
+def test_of_a_sampled_world_three_opinions_are_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check that never sees a violation is noticed by both others."""
+
+    def never(*_: object) -> Tally:
+        return Tally(24, 0)
+
+    scenario = replace(small(), seed=opinions.EVERY)
+    monkeypatch.setitem(linear._CHECKS, Property.FIFO, never)
+    kinds = {failure.kind: failure.sentence for failure in judge(scenario).failures}
+    unsampled = judge(replace(scenario, seed=opinions.EVERY + 1)).failures
+
+    assert kinds.keys() == {"opinions"}
+    assert kinds["opinions"].startswith("fifo: pass (24 checked) by the product, pass (18 checked) by the ")
+    assert not unsampled
+
+
+@pytest.mark.parametrize("protocol", ["sequencer", "objects"])
+def test_three_opinions_agree_on_sampled_worlds(protocol: str) -> None:
+    """Seed 0 of every protocol is in test_slice.py."""
+    disputed = [one for one in judge(draw(protocol, opinions.EVERY)).failures if one.kind == "opinions"]
+
+    assert not disputed

@@ -16,24 +16,24 @@ from testbed.fuzz.listing import coverage_tables, views_table
 from testbed.fuzz.scenario import Crash, Member, Scenario, Segment
 from testbed.sim.member import IncarnationRun
 
-Row = tuple[int, int, int, int, int, int, int, int, int]
+Row = tuple[int, int, int, int, int, int, int, int, int, int, int]
 
 
 def view(number: int, at_ns: int, reason: ViewReason = ViewReason.SUSPICION) -> Row:
     """The record of the first member of a view; the others do not matter here."""
-    return (Event.VIEW, ViewReason.FIRST if number == 1 else reason, 0, 1, 0, number, at_ns, at_ns, 2)
+    return (Event.VIEW, ViewReason.FIRST if number == 1 else reason, 0, 1, 0, number, at_ns, at_ns, 2, 0, 0)
 
 
 def submitted(origin: int, number: int, at_ns: int) -> Row:
-    return (Event.SUBMIT, 0, origin, 1, 0, number, at_ns, at_ns, 8)
+    return (Event.SUBMIT, 0, origin, 1, 0, number, at_ns, at_ns, 8, 0, 0)
 
 
 def delivered(origin: int, number: int, at_ns: int) -> Row:
-    return (Event.DELIVER, 0, origin, 1, 0, number, at_ns, at_ns, 1)
+    return (Event.DELIVER, 0, origin, 1, 0, number, at_ns, at_ns, 1, 0, 0)
 
 
 def state(at_ns: int) -> Row:
-    return (Event.STATE, 0, 0, 1, 0, 2, at_ns, at_ns, 8)
+    return (Event.STATE, 0, 0, 1, 0, 2, at_ns, at_ns, 8, 0, 0)
 
 
 def met(

@@ -18,9 +18,8 @@ import pytest
 
 from netem.errors import FabricError
 from netem.kernel.framing import LENGTH, pack
-from testbed.live import Testbed, running
+from testbed.live import Testbed, rpc, running
 from testbed.live.directory import RuntimeDirectory
-from testbed.live.rpc import RpcClient, receive
 from testbed.paths import ROOT
 from tests.testbed.live import testbeds
 from tests.testbed.live.testbeds import received
@@ -204,10 +203,10 @@ def test_what_cannot_be_is_refused_before_anything_starts(places: Path, options:
 
 
 def say(name: str, data: bytes, descriptors: tuple[int, ...] = ()) -> dict[str, Any]:
-    with RpcClient.connect(RuntimeDirectory.of(name)) as connection:
+    with rpc.connect(RuntimeDirectory.of(name)) as connection:
         socket.send_fds(connection, [data], list(descriptors)) if descriptors else connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
-        return receive(connection)[0]
+        return rpc.receive(connection)[0]
 
 
 BOMB = zlib.compress(b'{"do": "' + b"x" * (64 << 20))
@@ -256,7 +255,7 @@ def test_descriptors_that_nobody_asked_for_are_closed(testbed: Testbed) -> None:
 
 
 def test_silent_clients_block_nobody(testbed: Testbed) -> None:
-    silent = [RpcClient.connect(RuntimeDirectory.of(testbed.name)) for _ in range(50)]
+    silent = [rpc.connect(RuntimeDirectory.of(testbed.name)) for _ in range(50)]
     assert len(testbed.nodes()) == 4
     for connection in silent:
         connection.close()
@@ -265,8 +264,8 @@ def test_silent_clients_block_nobody(testbed: Testbed) -> None:
 def test_words_to_a_command_that_are_none_change_nothing(testbed: Testbed) -> None:
     with testbed.start("p1/n1", ["sleep", "600"]) as command:
         for word in ({"signal": 0}, {"signal": 9999}, {"signal": "KILL"}, {"resize": [0, 1]}, {"resize": 3}, {"x": 1}):
-            RpcClient.tell(command._connection, word)
-        RpcClient.tell(command._connection, {"signal": int(signal.SIGUSR2)})
+            rpc.tell(command._connection, word)
+        rpc.tell(command._connection, {"signal": int(signal.SIGUSR2)})
         assert command.wait(5) == -signal.SIGUSR2
 
 

@@ -13,7 +13,7 @@ from testbed.live import NodeState
 from testbed.live import requests as asks
 from testbed.live.state import LiveState
 from testbed.live.status import LinkStatus, NodeStatus
-from testbed.spec.faults import Crash, Fault, Impair, Join, Leave, Pause, Restart, Resume
+from testbed.spec.faults import Crash, Cut, Fault, Impair, Join, Leave, Pause, Restart, Resume
 from testbed.spec.plans import NODE_FAULTS
 from tests.testbed.live.testbeds import TOPOLOGY
 from topologies.formats.errors import InputError
@@ -82,34 +82,19 @@ def test_a_heal_names_the_cuts_that_it_ends(state: LiveState) -> None:
     happen(state, state.cut(words("cut", links=["p1--p2"]), 2))
     (heal,) = state.heal(3)
     assert (heal.cuts, heal.in_force) == ((0, 1), ())  # type: ignore[attr-defined]
-    assert state.blocked(heal) == (frozenset(), frozenset())  # type: ignore[arg-type]
+    assert [cut.id for cut in state.cuts] == [0, 1]
     happen(state, [heal])
+    assert state.cuts == []
     assert state.until == {0: 2, 1: 2}
 
 
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        ({}, "expected exactly one of groups, from and to, links, got none"),
-        ({"groups": [["p1/n1"]]}, "this separates nobody"),
-        ({"groups": [["p1/n1"], ["p1/n1"]]}, "this separates nobody"),
-        ({"from": ["p1/n1"]}, "from and to stand together"),
-        ({"from": ["p1/n1"], "to": ["p1/n1"]}, "this separates nobody"),
-        ({"links": ["p2--p1"]}, "did you mean p1--p2"),
-        ({"links": ["p1--p2"], "groups": []}, "got groups and links"),
-    ],
-)
-def test_a_cut_that_cannot_be(state: LiveState, given: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
-        state.cut(words("cut", **given), 1)
-
-
-def test_a_restart_closes_the_crash_of_the_same_nodes(state: LiveState) -> None:
-    happen(state, state.node_fault(Crash, ["p1/n1", "p1/n2"], 1))
-    happen(state, state.node_fault(Restart, ["p1/n1"], 2))
-    assert state.until == {}
-    happen(state, state.node_fault(Restart, ["p1/n2"], 3))
-    assert state.until == {0: 2}
+def test_what_cannot_be_is_refused_as_in_an_experiment(state: LiveState) -> None:
+    with pytest.raises(InputError, match=r"^this separates nobody: name nodes on two different sides$"):
+        state.cut(words("cut", groups=[["p1/n1"]]), 1)
+    with pytest.raises(InputError, match=r"^links: 'p2--p1' names no link of state; did you mean p1--p2"):
+        state.cut(words("cut", links=["p2--p1"]), 1)
+    (event,) = state.cut(words("cut", shape="isolate", of="p1/n1"), 1)
+    assert isinstance(event, Cut) and len(event.blocked_pairs()) == 6
 
 
 def test_a_node_that_ended_can_only_be_started_again(state: LiveState) -> None:

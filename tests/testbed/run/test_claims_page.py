@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from testbed.run.claims import render_page, update_page
+from testbed.run.claims import NOT_RUN, Selection, list_claims, render_page, update_page
 from topologies.formats.errors import InputError
+
+ROOT = Path(__file__).parents[3]
 
 
 def row(**changes: Any) -> dict[str, Any]:
@@ -20,38 +22,67 @@ def row(**changes: Any) -> dict[str, Any]:
         "statement": "T_co grows as O(n) | linearly.",
         "value": "O(n)",
         "accept": "0.9 to 1",
+        "note": "",
         "ours": 0.98765,
         "verdict": "pass",
         "reason": "",
         "world": "sim",
+        "runs": 7,
+        "commit": "0123abc",
+        "date": "2026-11-25",
         **changes,
     }
 
 
-def test_one_line_for_a_claim_and_an_entry_for_each_world() -> None:
-    text = render_page([row(world="netns", ours=None, verdict="unknown", reason="a busy machine"), row()])
-    (line,) = [line for line in text.splitlines() if "000-figure7-tco" in line]
-    assert line.endswith("| ? netns: – (a busy machine)<br>✔ sim: 0.9877 |")
+def line_of(*rows: dict[str, Any]) -> str:
+    """Of a page that lists the claim of the first of these rows."""
+    (line,) = [line for line in render_page(rows[:1], rows).splitlines() if "000-figure7-tco" in line]
+    return line
+
+
+ORIGIN = "<br><sub>0123abc, 2026-11-25, 7 runs</sub>"
+
+
+def test_one_line_for_a_claim_and_an_entry_for_each_world_with_its_origin() -> None:
+    line = line_of(row(), row(world="netns", ours=None, verdict="unknown", reason="a busy machine"))
+    assert line.endswith(f"| ? netns: – (a busy machine){ORIGIN}<br>✔ sim: 0.9877{ORIGIN} |")
     assert "T_co grows as O(n) \\| linearly." in line
-    assert "## Paper 000: CO" in text
+    assert "## Paper 000: CO" in render_page([row()], [])
 
 
 def test_a_note_says_why_ours_differs() -> None:
-    (line,) = [line for line in render_page([row(note="it was a | short day")]).splitlines() if "000-figure7" in line]
-    assert line.endswith("✔ sim: 0.9877<br>it was a \\| short day |")
+    assert line_of(row(note="it was a | short day")).endswith(f"✔ sim: 0.9877{ORIGIN}<br>it was a \\| short day |")
+
+
+def test_a_claim_without_a_measurement_stands_on_the_page_as_such() -> None:
+    for measured in ([], [row(accept="0.8 to 1")], [row(experiment="co-scale")]):
+        assert render_page([row()], measured).rstrip().endswith(f"| 0.9 to 1 | {NOT_RUN} |")
 
 
 def test_papers_in_order_each_with_its_table() -> None:
-    text = render_page([row(id="001-x", paper="001"), row(id="000-b"), row(id="000-a")])
+    text = render_page([row(id="001-x", paper="001"), row(id="000-b"), row(id="000-a")], [])
     places = [text.index(word) for word in ("Paper 000", "000-a", "000-b", "Paper 001", "001-x")]
     assert places == sorted(places)
     assert text.count("| claim | the paper says |") == 2
 
 
+def test_the_page_of_the_repository_has_every_claim_as_its_rows_say_it() -> None:
+    """A claim that was added, or changed what it accepts, is put there by `update_page`."""
+    page = ROOT / "docs" / "claims.md"
+    claims = [row.as_dict() for row in list_claims(Selection())]
+    rows = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))
+    assert page.read_text(encoding="utf-8") == render_page(claims, rows)
+    assert all(one["commit"] and one["date"] and one["runs"] for one in rows)
+    notes = {one["id"]: one["note"] for one in claims}
+    silent = [one["id"] for one in rows if one["verdict"] == "fail" and not notes[one["id"]]]
+    assert not silent, "a claim that does not hold says why"
+
+
 def test_measuring_again_replaces_one_row_and_keeps_the_others(tmp_path: Path) -> None:
     page = tmp_path / "claims.md"
-    update_page(page, [row(), row(world="netns")])
-    update_page(page, [row(ours=0.5, verdict="fail")])
+    mine = row(experiment="mine")
+    update_page(page, [mine, mine | {"world": "netns"}])
+    update_page(page, [mine | {"ours": 0.5, "verdict": "fail"}])
     kept = {(one["world"], one["verdict"]) for one in json.loads((tmp_path / "claims.json").read_text())}
     assert kept == {("sim", "fail"), ("netns", "pass")}
     assert "✘ sim: 0.5" in page.read_text()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from node.registry import PROTOCOLS
-from testbed.cli.console import Console
+from testbed.console import Console
 from testbed.run import perform as run
 from testbed.run.perform import Overrides
 from testbed.spec import experiment as spec

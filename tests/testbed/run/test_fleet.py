@@ -115,6 +115,7 @@ class ProcessRuntime:
 
     def __init__(self) -> None:
         self.handles: list[ProcessHandle] = []
+        self.said: list[str] = []
 
     def start(self, node: Node, program: Program, *, on_line: Callable[[str], None], log_path: Path) -> ProcessHandle:
         with log_path.open("a") as log:
@@ -135,12 +136,12 @@ class ProcessRuntime:
             assert handle.process.stdin is not None
             handle.process.stdin.close()
 
-    @staticmethod
-    def _read(process: subprocess.Popen[str], on_line: Callable[[str], None]) -> None:
+    def _read(self, process: subprocess.Popen[str], on_line: Callable[[str], None]) -> None:
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
                 on_line(line.rstrip("\n"))
+                self.said.append(line)
 
 
 @pytest.fixture
@@ -198,6 +199,29 @@ def test_a_node_that_dies_at_once(runtime: ProcessRuntime, tmp_path: Path) -> No
         FabricError, match=r"p1/n\d ended by itself \(exit code 1\); its log .* ends: the core is broken"
     ):
         fleet.wait_all((State.READY,), timeout_s=10, doing="ready")
+
+
+def test_what_others_say_while_a_dead_node_is_heard_out_is_not_lost(
+    runtime: ProcessRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = running(OBEDIENT, runtime, tmp_path)
+    dead, other = (fleet.member(node.name).handle for node in NODES)
+    assert isinstance(dead, ProcessHandle)
+    found_dead = dead.poll
+
+    def poll() -> int | None:
+        code = found_dead()
+        if code is not None:
+            other.send("drain")
+            while not any("drained" in line for line in runtime.said):
+                time.sleep(0.01)
+        return code
+
+    monkeypatch.setattr(dead, "poll", poll)
+    dead.process.kill()
+    with pytest.raises(FabricError, match=r"p1/n1 ended by itself \(signal 9\)"):
+        fleet.pump(time.monotonic() + 10)
+    assert fleet.member(NODES[1].name).state is State.DRAINED
 
 
 def test_of_a_log_without_end_only_the_end_is_quoted(runtime: ProcessRuntime, tmp_path: Path) -> None:

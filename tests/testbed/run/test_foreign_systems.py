@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from analysis.capture import source
 from analysis.inputs import read_run
 from analysis.traffic import section as traffic
+from tests.analysis.traffic.counted import traffic_of
 from tests.testbed.orderbed_command import orderbed, wait_for
 
 pytestmark = [pytest.mark.foreign, pytest.mark.root, pytest.mark.uml]
@@ -44,7 +45,7 @@ def run_short(
     start_ns = inputs.manifest.phases.start_ns
     assert start_ns is not None
     capture = source.inspect(inputs.capture_path)
-    return run_dir, traffic.Measurement(inputs, capture, start_ns=start_ns, spark=spark).here().summary
+    return run_dir, traffic_of(traffic.Measurement(inputs, capture, start_ns=start_ns, spark=spark)).summary
 
 
 @pytest.mark.spark
@@ -71,8 +72,7 @@ def in_the_middle(told: dict[str, Any], at_s: float) -> set[str]:
 
 
 def test_corosync_forms_a_ring_on_each_side_and_one_again_after_the_heal(tmp_path: Path) -> None:
-    # Its port answers before its first ring stands. A cut at 1 s once ended a daemon meanwhile, by an assertion of its
-    # own that is known to fail (https://github.com/corosync/corosync/issues/371).
+    # Its port answers before its first ring stands.
     cut = {"at": "4 s", "for": "4 s", "cut": {"groups": [["p1/n1..n2"], ["p1/n3..n5"]]}}
     _, told = run_short("corosync-cut", tmp_path, cut, duration="10 s")
     fault = told["faults"][0]

@@ -13,7 +13,7 @@ import pytest
 
 from netem.errors import FabricError
 from node.registry import PROTOCOLS
-from testbed.cli.console import Console
+from testbed.console import Console
 from testbed.paths import ROOT
 from testbed.run.perform import Overrides, apply_overrides, perform
 from testbed.spec import experiment as spec

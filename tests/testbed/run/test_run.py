@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from analysis.capture.source import inspect
+from tests import guard
 from tests.testbed.orderbed_command import (
     POWERLESS,
     alive,
@@ -165,7 +166,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 80 MiB: enough to start, not enough to finish a saturating run."""
     mount = tmp_path / "disk"
     mount.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=80m", "tmpfs", str(mount)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=80m", os.environ[guard.VARIABLE], str(mount)], check=True)
     yield mount
     subprocess.run(["umount", str(mount)], check=True)
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
-from testbed.run.nodes import MULTICAST_TTL
 from testbed.sim.capture import Framer
 from testbed.sim.network import UNICAST_TTL
+from testbed.spec.nodes import MULTICAST_TTL
 from tests.collector.captures import checksum
 from topologies.model import MULTICAST_GROUP, PROTOCOL_PORT, TRACE_MAC, TRACE_PORT, Node, Topology
 from topologies.shapes import one_partition, ring

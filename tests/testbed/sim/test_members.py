@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from analysis.checks.linear import check_incarnations
-from analysis.checks.properties import Incarnation, Property, Verdict
+from analysis.checks.properties import Property, Verdict
 from node.registry import PROTOCOLS
 from node.trace import EndReason, Event
 from testbed.sim.simulation import START_NS, Ending, IncarnationRun, Simulation, simulate
@@ -162,9 +162,8 @@ def test_a_member_that_was_away_for_too_long_is_excluded_and_its_process_goes_on
     assert AWAY[1].at_ns <= ended_ns - START_NS <= AWAY[1].at_ns + SECOND, "as soon as it hears of it"
     assert submitted == excluded.submitted < simulation.incarnations[0].submitted, "it asks for nothing more"
     assert again.submitted > 0
-    records = {Incarnation(one.member, one.incarnation): one.records for one in simulation.incarnations}
     promised = [Property(name) for name in PROTOCOLS[protocol].promises]
-    findings = check_incarnations(records, members=range(4), kinds=promised)
+    findings = check_incarnations(simulation.records, members=range(4), kinds=promised)
     assert {kind: finding.verdict for kind, finding in findings.items()} == dict.fromkeys(promised, Verdict.PASS)
 
 

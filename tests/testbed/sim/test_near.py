@@ -14,7 +14,7 @@ from scapy.layers.l2 import Ether
 
 from analysis.capture.decode import decode_frames
 from analysis.metrics.offered import FROM_NODE, lan_loads
-from analysis.network.conservation import ip_number
+from analysis.network.addresses import ip_number
 from analysis.spacetime.compose import compose
 from analysis.spacetime.model import Window
 from collector.parse import map_capture, parse_blocks, read_interfaces

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from analysis.checks.linear import check_incarnations
-from analysis.checks.properties import Incarnation, Property, Verdict
+from analysis.checks.properties import Property, Verdict
 from node.registry import PROTOCOLS
 from node.trace import Event, ViewReason
 from testbed.sim.simulation import Ending, IncarnationRun, Simulation, simulate
@@ -50,13 +50,11 @@ def incarnations(simulation: Simulation) -> list[tuple[int, int]]:
 def test_what_views_promise_holds(name: str) -> None:
     simulation = run(name)
     assert simulation.phases.drained_ns is not None
-    incarnations = {
-        Incarnation(incarnation.member, incarnation.incarnation): incarnation.records
-        for incarnation in simulation.incarnations
-    }
     promised = [*VIEWS, *(Property(one) for one in PROTOCOLS["reliable"].promises)]
     found = check_incarnations(
-        incarnations, members=sorted({incarnation.member for incarnation in simulation.incarnations}), kinds=promised
+        simulation.records,
+        members=sorted({incarnation.member for incarnation in simulation.incarnations}),
+        kinds=promised,
     )
     assert {kind: finding.verdict for kind, finding in found.items()} == dict.fromkeys(promised, Verdict.PASS)
 

@@ -19,10 +19,10 @@ from node.host.host import TraceRow
 from node.registry import PROTOCOLS
 from node.trace import Event, decode_trace
 from node.wire import Kind, decode_datagram
-from testbed.run.nodes import derive_seed
 from testbed.sim.network import Datagram
 from testbed.sim.simulation import START_NS, Ending, IncarnationRun, Simulation, simulate
 from testbed.spec.faults import Crash, Cut, Heal, Impair, ImpairLink, LinkDirection, Pause, Restart, Resume
+from testbed.spec.nodes import derive_seed
 from testbed.spec.raw import Dissemination
 from testbed.spec.values import Experiment, WrongClock
 from tests.testbed.sim.made import (
@@ -397,7 +397,7 @@ def test_the_trace_on_the_wire_is_the_trace_of_the_incarnation() -> None:
             assert all(at_ns - 5 * MILLISECOND <= record.at_ns <= at_ns for record in records)
             incarnation += [
                 (one.event, one.detail, one.origin, one.incarnation, one.extra, one.number, one.at_ns, one.clock_ns,
-                 one.value)
+                 one.value, one.size_bytes, one.checksum)
                 for one in records
             ]  # fmt: skip
     assert rows == {

@@ -12,7 +12,7 @@ import pytest
 from analysis.metrics import sweep_rows
 from analysis.run import Sweep
 from node.registry import PROTOCOLS
-from testbed.cli.console import Console
+from testbed.console import Console
 from testbed.run.claims import Selection, run_claims
 from testbed.run.perform import Overrides, load_experiment, perform
 from testbed.run.sweep import Point, run_sweep

@@ -15,12 +15,13 @@ from analysis.capture.source import inspect
 from netem.errors import FabricError
 from node.core import Core
 from node.registry import PROTOCOLS
-from testbed.cli.console import Console
+from testbed.console import Console
 from testbed.run.perform import Overrides, apply_overrides, perform
 from testbed.sim.capture import EPOCH_NS
 from testbed.sim.simulation import START_NS
 from testbed.spec import experiment as spec
-from testbed.spec.experiment import Experiment
+from testbed.spec.values import Experiment
+from tests import guard
 from tests.testbed.orderbed_command import (
     Done,
     assert_good,
@@ -165,7 +166,7 @@ opened = []
 sys.addaudithook(lambda event, _: opened.append(event) if event.startswith("socket.") else None)
 from pathlib import Path
 from testbed.run.perform import Overrides, run_experiment
-from testbed.cli.console import Console
+from testbed.console import Console
 overrides = Overrides(runs=Path({str(tmp_path / "runs")!r}), analyze=False)
 run_experiment({str(path)!r}, overrides, Console(quiet=True))
 loaded = [name for name in sys.modules if name.split(".")[0] in ("netem", "pyroute2", "docker")]
@@ -222,7 +223,7 @@ def test_a_disk_that_is_full_ends_the_run_and_keeps_it(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("kind: poisson, rate: 40 /s, size: 128 B", "kind: saturating, size: 1 kB"))
     runs = tmp_path / "small-disk"
     runs.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=80m", "none", str(runs)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=80m", os.environ[guard.VARIABLE], str(runs)], check=True)
     try:
         done = orderbed("run", str(path), "--no-analyze", "--runs", str(runs))
         found = only_run(runs)
@@ -255,6 +256,9 @@ def test_the_quickstart_in_the_simulated_world(tmp_path: Path) -> None:
     assert sum(entry["dropped_queue"] for entry in summary["conservation"]) > 0
     assert (summary["accuracy"]["fail"], summary["capture"]["trace_gaps"]) == (0, 0)
     assert (found / "report.html").stat().st_size > 10_000
+    compared = orderbed("check", str(found), "--independent", "--json")
+    assert (compared.code, compared.json()["agrees"]) == (0, True), compared.out
+    assert compared.json()["properties"].keys() == summary["properties"].keys()
 
 
 @pytest.mark.spark
@@ -272,7 +276,7 @@ def counted(**words):
     return open_session(**words)
 session.open_session = counted
 from testbed.run.claims import Selection, run_claims
-from testbed.cli.console import Console
+from testbed.console import Console
 from testbed.run.perform import Overrides
 from testbed.run.sweep import run_sweep
 overrides = Overrides(world="sim", runs=Path({str(tmp_path / "runs")!r}))

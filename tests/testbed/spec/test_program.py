@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from netem.runtimes.cgroups import Limits
 from node.registry import PROTOCOLS
-from testbed.run.nodes import configuration
 from testbed.run.program import OwnProgram, own_programs, require_runnable
 from testbed.spec import experiment as spec
+from testbed.spec.nodes import configuration
 from testbed.spec.program import Place, PlaceholderError
 from testbed.spec.raw import World
+from testbed.spec.values import Experiment
 from topologies.formats.errors import InputError
 
 HEAD = """\
@@ -27,7 +28,7 @@ duration: 2 s
 OURS = "protocol: {name: sequencer}\nworkload: {kind: periodic, rate: 50 /s, size: 64 B}\n"
 
 
-def loads(text: str, folder: Path | None = None) -> spec.Experiment:
+def loads(text: str, folder: Path | None = None) -> Experiment:
     return spec.loads(HEAD + text, "x.yaml", protocols=PROTOCOLS, folder=folder)
 
 
@@ -209,7 +210,7 @@ def test_a_program_is_a_value_with_everything_in_it() -> None:
     assert program.promises == ("fifo", "total_order")
     assert program.is_member
     assert program.limits == Limits(memory_bytes=64 << 20, processes=9, cpu_ratio=0.5)
-    assert (program.ready.port, program.ready.within_ns, program.grace_ns) == (2379, 9 * 10**9, 10**9)
+    assert (program.ready.port, program.ready.within_ns, program.stop.grace_ns) == (2379, 9 * 10**9, 10**9)
     assert (experiment.protocol.name, experiment.has_protocol, experiment.workloads) == ("etcd", False, {})
     assert len(experiment.members) == 4
 
@@ -232,7 +233,6 @@ def test_what_this_machine_has_not_is_said_before_anything_starts(tmp_path: Path
             "clocks: p1/n2 runs a program of its own, which",
         ),
         ("program: {command: ./none}", r"this machine has no program ./none"),
-        ("program: {command: 'true', private: /no/such}", "private directory /no/such needs a place: make it on this"),
     ):
         with pytest.raises(InputError, match=sentence):
             require_runnable(loads(text), World.NETNS)

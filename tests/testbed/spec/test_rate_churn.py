@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from node.host.workload import RateChange
 from node.registry import PROTOCOLS
-from testbed.run.nodes import configuration
 from testbed.run.perform import Overrides, apply_overrides
 from testbed.spec import experiment as spec
-from testbed.spec.experiment import Experiment
-from testbed.spec.rate_churn import rate_changes, reseeded, senders_in_change
-from testbed.spec.values import RateChurn
+from testbed.spec.nodes import configuration
+from testbed.spec.rate_churn import rate_changes, reseeded
+from testbed.spec.values import Experiment, RateChurn
 from topologies.formats.errors import InputError
 from topologies.model import NodeName
 
@@ -61,14 +60,14 @@ def rate_at(events: tuple[RateChange, ...], at_ns: int) -> float:
 )
 def test_the_share_is_in_a_change_at_any_time(senders: int, share: float, length_ns: int, seed: int) -> None:
     one = rate_churn(senders, share=share, length_ns=length_ns)
-    if not 1 <= senders_in_change(one) < senders:
+    if not 1 <= one.in_change < senders:
         return
     duration_ns = 20 * length_ns
     changes = compiled(one, duration_ns=duration_ns, seed=seed)
     instants = {0, duration_ns - 1} | {event.after_ns for events in changes.values() for event in events}
     for at_ns in sorted(instants)[:50]:
         rates = [rate_at(events, at_ns) for events in changes.values()]
-        assert sum(rate > MEAN_PER_S for rate in rates) == senders_in_change(one)
+        assert sum(rate > MEAN_PER_S for rate in rates) == one.in_change
         assert max(rates) <= MEAN_PER_S * 1.4
 
 

@@ -9,8 +9,8 @@ import pytest
 from node.registry import PROTOCOLS
 from testbed.run.perform import Overrides, apply_overrides
 from testbed.spec import experiment as spec
-from testbed.spec.experiment import Experiment
 from testbed.spec.sweeps import derived_seeds
+from testbed.spec.values import Experiment
 from topologies.formats.errors import InputError
 
 BASE = """\

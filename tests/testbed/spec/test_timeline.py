@@ -272,7 +272,7 @@ def test_an_absent_node_has_nothing_that_could_be_done_to_it() -> None:
         ),
         (
             ["{at: 5 s, restart: {targets: p1/n1}}"],
-            "[0].restart: p1/n1 cannot restart at 5 s: it must be crashed and is running",
+            "[0].restart: p1/n1 cannot restart at 5 s: it must be crashed or ended and is running",
         ),
         (
             ["{at: 5 s, for: 5 s, pause: {targets: p1/n1}}", "{at: 7 s, crash: {targets: p1/n1}}"],
@@ -280,7 +280,7 @@ def test_an_absent_node_has_nothing_that_could_be_done_to_it() -> None:
         ),
         (
             ["{at: 5 s, for: 5 s, crash: {targets: p1/n1}}", "{at: 7 s, restart: {targets: p1/n1}}"],
-            "[0].crash: p1/n1 cannot restart at 10 s: it must be crashed and is running since 7 s",
+            "[0].crash: p1/n1 cannot restart at 10 s: it must be crashed or ended and is running since 7 s",
         ),
         (
             ["{at: 1 s, resume: {targets: p1/n1}}"],
@@ -309,7 +309,7 @@ def test_an_absent_node_has_nothing_that_could_be_done_to_it() -> None:
         ),
         (
             ["{at: 1 s, impair: {targets: p1/n1, jitter: 6 ms}}"],
-            "[0].impair: at 1 s, p1/n1 to-node: jitter must not exceed the delay: "
+            "[0].impair: p1/n1 to-node at 1 s: jitter must not exceed the delay: "
             "a frame cannot arrive before it was sent",
         ),
         (
@@ -317,7 +317,7 @@ def test_an_absent_node_has_nothing_that_could_be_done_to_it() -> None:
                 "{at: 1 s, for: 5 s, impair: {targets: p1/n1, rate: 1 Mbit/s}}",
                 "{at: 2 s, impair: {targets: p1/n1, queue: 5 frames}}",
             ],
-            "[0].impair: at 6 s, p1/n1 to-node: a queue limit needs a rate: without one the queue never fills",
+            "[0].impair: p1/n1 to-node at 6 s: a queue limit needs a rate: without one the queue never fills",
         ),
         (
             ["{at: 1 s, cut: {}}"],

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from testbed.run import store
+from testbed.rundir import manifest, store
 from topologies.formats.errors import InputError
 
 
@@ -32,6 +33,25 @@ def test_a_directory_that_cannot_be_made_names_the_cause(tmp_path: Path) -> None
 def test_a_name_is_that_of_one_directory(name: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="a run's name is that of one directory"):
         store.create(tmp_path, "quickstart", 1, name=name)
+
+
+def test_a_revision_is_marked_when_files_differ_but_not_for_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifest, "ROOT", tmp_path)
+    assert manifest.git_revision() is None
+    for name in ("docs", "node"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("as committed")
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for words in (["init", "-q"], ["add", "."], [*identity, "commit", "-qm", "one"]):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+    clean = manifest.git_revision()
+    assert clean
+    (tmp_path / "docs" / "file").write_text("a record")
+    assert manifest.git_revision() == clean
+    (tmp_path / "node" / "file").write_text("another program")
+    assert manifest.git_revision() == f"{clean}-dirty"
 
 
 def test_the_default_name_is_seed_and_stamp(tmp_path: Path) -> None:
@@ -65,8 +85,8 @@ def test_find_takes_a_path_a_name_an_experiment_or_nothing(tmp_path: Path) -> No
 def test_the_record_of_a_testbed_is_no_run(tmp_path: Path) -> None:
     run = store.create(tmp_path, "quickstart", 1, name="1-a")
     record = store.create(tmp_path, store.UP, 0, name="lab-1")
-    for made, manifest in ((run, {"format": 1}), (record, {"format": 1, "kind": store.UP})):
-        made.manifest = manifest
+    for made, written in ((run, {"format": 1}), (record, {"format": 1, "kind": store.UP})):
+        made.manifest = written
         made.save()
     os.utime(run.path / "manifest.json", (1_000_000, 1_000_000))
     assert store.find(tmp_path, None) == run.path
@@ -83,18 +103,8 @@ def test_find_says_what_a_run_is(tmp_path: Path) -> None:
             store.find(tmp_path, name)
 
 
-def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
-    path = tmp_path / "manifest.json"
-    store.write_json(path, {"run": "é"})
-    store.write_json(path, {"run": "b"})
-    assert json.loads(path.read_text(encoding="utf-8")) == {"run": "b"}
-    assert [entry.name for entry in tmp_path.iterdir()] == ["manifest.json"]
-
-
 def test_a_name_of_a_file_that_is_not_utf_8_is_written_too(tmp_path: Path) -> None:
     given = os.fsdecode(b"capture-\xff.pcapng")
-    store.write_json(tmp_path / "manifest.json", {"capture": given})
-    assert json.loads((tmp_path / "manifest.json").read_text(encoding="utf-8")) == {"capture": given}
     run = store.create(tmp_path, "quickstart", 1)
     run.append_fault({"id": 0, "path": given})
     assert json.loads((run.path / "faults.jsonl").read_text(encoding="utf-8"))["path"] == given

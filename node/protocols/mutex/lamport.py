@@ -1,4 +1,4 @@
-"""Mutual exclusion by logical time: a core of one view over reliable FIFO streams.
+"""Lamport's mutual exclusion by logical time: a core of one view over reliable FIFO streams.
 
 Paper 001 (Lamport 1978), "Ordering the Events Totally": processes share one resource. (I) A process which has been
 granted it must release it before it can be granted to another. (II) Different requests must be granted in the order in
@@ -11,117 +11,50 @@ granted. The five rules, and where they are:
   5. the resource is granted when (i) the own request is before all others in the queue and
      (ii) something later than T_m has come from every other process                          _enter_if_granted
 
-A submission is one request. Deliver, at the requester only, is the grant. The requester holds the resource for
-`hold_ns` (that is the using process), reports LEFT and releases. A release names its request (note 7), as several
-requests of one member may wait. `acknowledge: when_needed` adds the notes 5 (no acknowledgement to a member that
-something later than T_m has been sent to) and 6 (if P_i precedes P_j then T_m itself will do). `initially_granted` is
-the paper's beginning: the lowest member holds the resource by a request T_0, which is not delivered; its LEFT has the
-value 0.
+A release names its request (note 7), as several requests of one member may wait. `acknowledge: when_needed` adds the
+notes 5 (no acknowledgement to a member that something later than T_m has been sent to) and 6 (if P_i precedes P_j then
+T_m itself will do). `initially_granted` is the paper's beginning: the lowest member holds the resource by a request
+T_0, which is not delivered; its LEFT has the value 0.
 
 Views (a deviation: in the paper a failed process stops the others). At the end of a view all survivors have the queue
 of the cut. Requests of excluded members leave it; the first of the others is granted, if it was not before. The queue
 goes into the memory and timestamps go on, so requests keep their places; the submissions of those that wait are handed
 back, and are attached to them in the next view by a REQUEST that names the place (`_renew`).
 
-Fence: Deliver.seq, (ordinal of the view << 32) + ordinal of the grant in it, rises with every grant. An excluded holder
-may still run and believe that it holds the resource; a resource that has seen a higher fence must refuse it.
+Fences count the releases of the view: a member that is granted has received exactly those of all earlier grants.
 
-Invariants. Queues hold each request once. The timestamps of one member rise in a view; those of requests and releases
-rise over views. The resource is ours only while our request is the first of our queue. The memory names the one
-survivor that holds it. docs/protocols/mutex.md has the argument.
+Invariants. Queues hold each request once. The resource is ours only while our request is the first of our queue. The
+memory names the one survivor that holds it. docs/protocols/mutex.md has the argument.
 """
 
 from __future__ import annotations
 
-import enum
 from bisect import insort
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from struct import Struct
-from typing import NamedTuple
 
-from node.clocks import MAX_TIMESTAMP, ClockKind, clock_of
+from node.clocks import MAX_TIMESTAMP
 from node.core import Closing, Membership, Submission
-from node.effects import Deliver, Effect, Multicast, Report, Send, SetTimer, Timer
-from node.errors import DropReason, LocalError, RemoteError
+from node.effects import Effect, Report, Send
+from node.errors import DropReason, RemoteError
 from node.group.view import MAX_VIEW
-from node.parameters import require
-from node.protocols.base import CONTROL, MILLISECOND, OrderCore
-from node.reliable.parameters import ReliableParameters
-from node.trace import Level, Notice
+from node.protocols.base import CONTROL
+from node.protocols.mutex.section import (
+    FIRST_TIMESTAMP,
+    MOST_OUTSTANDING,
+    Acknowledge,
+    MutexParameters,
+    MutexReport,
+    Request,
+    SectionCore,
+)
+from node.trace import Notice
 from node.wire import Kind, Message
 
 MULTICASTS = (Kind.MUTEX_REQUEST, Kind.MUTEX_RELEASE)
-HOLD = Timer("hold")
-FIRST_TIMESTAMP = 0
-"""T_0: earlier than every timestamp."""
-MOST_OUTSTANDING = 65536
-"""A member has at most this many requests that are not released; more of them are refused."""
-
-
-class Acknowledge(enum.StrEnum):
-    """Which requests are acknowledged."""
-
-    ALWAYS = "always"
-    WHEN_NEEDED = "when_needed"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MutexParameters:
-    """Of the exclusion and of the reliable layer under it. Times in ns."""
-
-    acknowledge: str = "always"
-    """`always` (the five rules) or `when_needed` (with the notes 5 and 6)."""
-    hold_ns: int = 5 * MILLISECOND
-    """How long a member keeps the resource."""
-    outstanding: int = 64
-    """Requests of one member that wait; more submissions wait in the host."""
-    clock: str = "logical"
-    """`logical`, `physical` or `synchronised` (see lamport)."""
-    mu_ns: int = 0
-    """What every message takes at least, for `synchronised`."""
-    initially_granted: bool = False
-    """Whether the lowest member of the first view holds the resource from its start."""
-    reliable: ReliableParameters = field(default_factory=ReliableParameters)
-
-    def __post_init__(self) -> None:
-        choices = tuple(Acknowledge)
-        require(
-            self.acknowledge in choices, f"acknowledge must be one of {', '.join(choices)}, not {self.acknowledge!r}"
-        )
-        require(self.clock in tuple(ClockKind), f"clock must be one of {', '.join(ClockKind)}, not {self.clock!r}")
-        require(0 <= self.hold_ns <= 2**62, f"hold_ns must not be negative, not {self.hold_ns}")
-        require(self.mu_ns >= 0, f"mu_ns must not be negative, not {self.mu_ns}")
-        require(
-            1 <= self.outstanding <= MOST_OUTSTANDING,
-            f"outstanding must lie between 1 and {MOST_OUTSTANDING}, not {self.outstanding}",
-        )
-
-
-class Phase(enum.StrEnum):
-    """Whether this member holds the resource, wants it, or neither."""
-
-    RELEASED = "released"
-    WAITING = "waiting"
-    HOLDING = "holding"
-
-
-class MutexReport(enum.IntEnum):
-    """Codes of our reports."""
-
-    FENCE = 0x62
-    """The fence of the grant that was delivered just before; `value`: the fence."""
-    REVOKED = 0x63
-    """The view has ended without `member`: `value` requests of it left the queue, held or not."""
-
-
-class Request(NamedTuple):
-    """T_m:P_i. Requests compare as the relation => does."""
-
-    timestamp: int
-    member: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,9 +63,7 @@ class _Agreed:
     and of each count."""
 
     view: int = 1
-    """Views are counted here: cores do not know their number."""
     clock: int = FIRST_TIMESTAMP
-    """No request of an earlier view is later; all timestamps of this view are."""
     queue: tuple[Request, ...] = ()
     is_held: bool = False
     """Whether the first of the queue has been granted. If not, its submission has not come back to its member yet."""
@@ -166,22 +97,21 @@ class _Agreed:
         return cls(view=view, clock=clock, queue=queue, is_held=bool(is_held), left=left)
 
 
-class MutexCore(OrderCore):
+class MutexCore(SectionCore):
     """See the module's text."""
-
-    ordered_by = "requests"
-    last_timestamp = MAX_TIMESTAMP
 
     def __init__(self, *, membership: Membership, parameters: MutexParameters, memory: bytes = b"") -> None:
         """RemoteError when no view can have left this memory."""
-        super().__init__(membership)
-        self._parameters = parameters
-        self._saves = parameters.acknowledge == Acknowledge.WHEN_NEEDED
-        self._clock = clock_of(ClockKind(parameters.clock), minimum_delay_ns=parameters.mu_ns)
         first = (Request(FIRST_TIMESTAMP, membership.members[0]),) if parameters.initially_granted else ()
         begin = _Agreed.decode(memory, membership.members) if memory else _Agreed(queue=first, is_held=bool(first))
-        self._view = begin.view
-        self._floor = begin.clock
+        super().__init__(
+            membership=membership,
+            parameters=parameters,
+            view=begin.view,
+            floor=begin.clock,
+            holding=begin.queue[0] if begin.is_held and begin.queue[0].member == membership.member else None,
+        )
+        self._saves = parameters.acknowledge == Acknowledge.WHEN_NEEDED
         self._queue = list(begin.queue)
         """Sorted."""
         self._absent = set(begin.queue[begin.is_held :])
@@ -190,19 +120,11 @@ class MutexCore(OrderCore):
         """Ours of them: the places in the queue of the submissions that come first."""
         self._wanted: deque[tuple[Request, Submission]] = deque()
         """Our requests that are not granted, in their order."""
-        holds = begin.is_held and begin.queue[0].member == self._me
-        self._holding: Request | None = begin.queue[0] if holds else None
         self._open = Counter(one.member for one in begin.queue)
         """Per member, its requests in the queue."""
         self._left = Counter(begin.left)
         self._released = 0
         """Releases in this view."""
-        self._highest = self._floor
-        """The last timestamp of a multicast, ours or another's."""
-        self._latest = dict.fromkeys(membership.peers, self._floor)
-        """Per peer: its last timestamp."""
-        self._multicast_at = dict(self._latest)
-        """Per peer: that of its last multicast."""
         self._sent = FIRST_TIMESTAMP
         """The timestamp of our last multicast."""
         self._acknowledged = dict.fromkeys(membership.peers, FIRST_TIMESTAMP)
@@ -212,7 +134,6 @@ class MutexCore(OrderCore):
             Kind.MUTEX_ACKNOWLEDGE: self._on_acknowledge,
             Kind.MUTEX_RELEASE: self._on_release,
         }
-        self._due = {HOLD: self._on_held}
 
     @property
     def can_submit(self) -> bool:
@@ -223,33 +144,17 @@ class MutexCore(OrderCore):
         return not self._queue
 
     @property
-    def phase(self) -> Phase:
-        if self._holding is not None:
-            return Phase.HOLDING
-        return Phase.WAITING if self._wanted else Phase.RELEASED
+    def _is_waiting(self) -> bool:
+        return bool(self._wanted)
 
     @property
     def buffered(self) -> int:
         """Requests in the queue, ours and others'."""
         return len(self._queue)
 
-    @property
-    def timestamp(self) -> int:
-        """That of the last event here, for users that hand it along."""
-        return max(self._clock.value, self._floor)
-
-    def on_start(self, now_ns: int) -> list[Effect]:
-        return [self._hold(self._holding, now_ns)] if self._holding is not None else []
-
     def _submit(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
         request = self._renew(now_ns, out) if self._places else self._request(submission.not_before, now_ns, out)
         self._wanted.append((request, submission))
-        self._enter_if_granted(now_ns, out)
-
-    def _on_held(self, now_ns: int, out: list[Effect]) -> None:
-        if self._holding is None:
-            raise LocalError("the timer of a holder is due, and we hold nothing: it is no timer that is armed here")
-        self._leave(self._holding, now_ns, out)
         self._enter_if_granted(now_ns, out)
 
     def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
@@ -273,8 +178,7 @@ class MutexCore(OrderCore):
 
     def _refusal(self, message: Message) -> DropReason | None:
         origin = message.origin
-        last = (self._multicast_at if message.kind in MULTICASTS else self._latest)[origin]
-        if not last < message.seq <= MAX_TIMESTAMP:
+        if not self._is_timely(message, is_multicast=message.kind in MULTICASTS):
             return DropReason.MALFORMED
         if message.kind is Kind.MUTEX_REQUEST and not message.words:
             return DropReason.MALFORMED if self._open[origin] >= MOST_OUTSTANDING else None
@@ -314,17 +218,9 @@ class MutexCore(OrderCore):
         self._note_time(message, now_ns)
         self._take(message)
 
-    def _after_message(self, now_ns: int, out: list[Effect]) -> None:
-        self._enter_if_granted(now_ns, out)
-
-    def _note_time(self, message: Message, now_ns: int) -> None:
-        self._latest[message.origin] = max(self._latest[message.origin], message.seq)
-        self._clock.receive(message.seq, now_ns)
-
     def _take(self, multicast: Message) -> None:
         """A request or a release, into the queue or out of it."""
-        self._multicast_at[multicast.origin] = multicast.seq
-        self._highest = max(self._highest, multicast.seq)
+        self._note_multicast(multicast)
         if not multicast.words:
             self._enqueue(Request(multicast.seq, multicast.origin))
         elif multicast.kind is Kind.MUTEX_REQUEST:
@@ -358,22 +254,9 @@ class MutexCore(OrderCore):
     def _grant(self, request: Request, fence: int, out: list[Effect]) -> None:
         granted, submission = self._wanted.popleft()
         assert granted == request, "our requests are granted in their order"
-        delivery = Deliver(
-            payload=submission.payload,
-            origin=self._me,
-            incarnation=self._us.incarnation,
-            seq=fence,
-            level=Level.AGREED,
-            inner=submission.inner,
-        )
-        out += [delivery, Report(code=MutexReport.FENCE, member=self._me, value=fence)]
-
-    def _hold(self, request: Request, now_ns: int) -> SetTimer:
-        self._holding = request
-        return SetTimer(timer=HOLD, at_ns=now_ns + self._parameters.hold_ns)
+        self._deliver(submission, fence, out)
 
     def _leave(self, request: Request, now_ns: int, out: list[Effect]) -> None:
-        self._holding = None
         self._remove(request)
         out.append(Report(code=Notice.LEFT, member=self._me, value=self._left[self._me]))
         self._multicast(Kind.MUTEX_RELEASE, self._tick(now_ns), (request.timestamp,), out)
@@ -391,10 +274,6 @@ class MutexCore(OrderCore):
         self._released += 1
         self._left[request.member] += request.timestamp != FIRST_TIMESTAMP
 
-    def _tick(self, now_ns: int, after: int = 0) -> int:
-        return self._clock.tick(now_ns, max(after, self._floor))
-
     def _multicast(self, kind: Kind, timestamp: int, words: tuple[int, ...], out: list[Effect]) -> None:
         self._sent = timestamp
-        self._highest = max(self._highest, timestamp)
-        out.append(Multicast(message=self._us.message(kind, seq=timestamp, flags=CONTROL, words=words)))
+        super()._multicast(kind, timestamp, words, out)

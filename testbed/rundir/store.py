@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from analysis.files import read_json, replace_json
 from testbed.paths import is_directory, is_file
 from topologies.formats.errors import InputError
 
@@ -50,18 +51,6 @@ def clock_pair() -> dict[str, int]:
     return {"monotonic_ns": best[1], "realtime_ns": best[2]}
 
 
-def write_json(path: Path, value: object) -> None:
-    """Replace `path` atomically: a reader sees the old file or the whole new one."""
-    temporary = path.with_name(path.name + ".new")
-    # A name of a file need not be UTF-8; JSON has an escape for what of it is not.
-    with temporary.open("w", encoding="utf-8", errors="backslashreplace") as file:
-        json.dump(value, file, indent=1, ensure_ascii=False)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
 @dataclass(slots=True)
 class RunDirectory:
     """One run on disk. `manifest` is the growing manifest; `save` writes what is known now."""
@@ -87,7 +76,7 @@ class RunDirectory:
     def save(self) -> None:
         """Write the manifest as it stands. Raises StoreError."""
         try:
-            write_json(self.path / "manifest.json", self.manifest)
+            replace_json(self.path / "manifest.json", self.manifest)
         except OSError as error:
             raise StoreError(_unwritable(self.path, error)) from error
 
@@ -147,7 +136,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     """The manifest of a run. Raises InputError when it is no manifest."""
     path = directory / "manifest.json"
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = read_json(path)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: not a manifest ({error}); the run cannot be read") from None
     if not isinstance(manifest, dict):
@@ -192,7 +181,7 @@ def read_summary(directory: Path) -> dict[str, Any]:
     path = directory / "summary.json"
     again = f"`orderbed analyze {directory}`"
     try:
-        loaded = json.loads(path.read_text(encoding="utf-8"))
+        loaded = read_json(path)
     except FileNotFoundError:
         raise InputError(f"{directory}: this run was not analysed; do it with {again}") from None
     except (OSError, ValueError) as error:

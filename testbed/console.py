@@ -41,10 +41,6 @@ class Console:
     def __init__(self, *, quiet: bool = False) -> None:
         self._out = RichConsole(stderr=True, quiet=quiet, highlight=False, soft_wrap=True)
 
-    @property
-    def is_live(self) -> bool:
-        return self._out.is_terminal
-
     def title(self, text: str, subtitle: str = "") -> None:
         self._out.print(
             Text.assemble((printable(text), "bold"), ("  " + printable(subtitle) if subtitle else "", "dim"))

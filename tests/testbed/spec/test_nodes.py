@@ -11,10 +11,10 @@ import pytest
 from node.host.config import parse
 from node.host.workload import WorkloadKind
 from node.registry import PROTOCOLS
-from testbed.run.manifest import CPU_BUSY_RATIO_MAX, LAG_MAX_NS, CpuTimes, health_of, judge
-from testbed.run.nodes import configuration, derive_seed
 from testbed.run.program import hosts_file
+from testbed.rundir.manifest import CLOCK_STEP_NS, CPU_BUSY_RATIO_MAX, LAG_MAX_NS, CpuTimes, doubts, health_of, judge
 from testbed.spec import experiment as spec
+from testbed.spec.nodes import configuration, derive_seed
 from topologies.load import loads
 
 MS = 10**6
@@ -120,3 +120,23 @@ def test_a_fit_machine_has_no_reasons_and_a_saturating_load_is_behind_on_purpose
 def test_the_real_machine_can_be_read() -> None:
     first = CpuTimes.read()
     assert first.total >= first.idle > 0
+
+
+@pytest.mark.parametrize(
+    ("step_ns", "doubt"),
+    [
+        (None, None),
+        (-CLOCK_STEP_NS, None),
+        (-1_500 * MS, "the machine's clock was set by -1,500 ms during the run"),
+        (37 * 10**9, "the machine's clock was set by +37,000 ms during the run"),
+    ],
+)
+def test_a_step_of_the_machines_clock_makes_a_run_invalid(step_ns: int | None, doubt: str | None) -> None:
+    """A capture that is stopped early has none."""
+    manifest = {
+        "health": {"cpu_busy_ratio": 0.1, "steal_ratio": 0.0, "lag_max_ns": 0},
+        "capture": {"kernel_dropped_frames": 0, "complete": True, "clock_step_ns": step_ns},
+        "infrastructure_drops": {},
+    }
+    found = doubts(spec.loads(TEXT, "x.yaml", protocols=PROTOCOLS), manifest)
+    assert [reason.partition(":")[0] for reason in found] == ([] if doubt is None else [doubt])

@@ -14,14 +14,13 @@ from netem.errors import FabricError
 from node.host.workload import WorkloadKind
 from node.registry import PROTOCOLS
 from testbed.paths import EXPERIMENTS, ROOT
-from testbed.run.program import described
-from testbed.run.store import RunDirectory
-from testbed.spec.experiment import Experiment, World
+from testbed.rundir.store import RunDirectory
+from testbed.spec.program import described
+from testbed.spec.raw import World
+from testbed.spec.values import Experiment
 from topologies.dump import as_json, changed_fields
 from topologies.formats.errors import InputError
 from topologies.model import Direction, Topology
-
-__all__ = ["World", "WorldChoice", "pick", "require_privilege"]
 
 _CAP_SYS_ADMIN = 21
 """linux/capability.h: without it there is no network namespace."""
@@ -120,6 +119,10 @@ def programs_said(experiment: Experiment) -> str:
     return ", ".join(parts)
 
 
+CLOCK_STEP_NS = 1_000_000
+"""The two clocks of the machine run at one rate, and their readings are good to some microseconds: more is a step."""
+
+
 def doubts(experiment: Experiment, manifest: Mapping[str, Any]) -> list[str]:
     """Reasons why the numbers of a finished run must not be trusted: its `invalid`."""
     measured, capture = manifest["health"], manifest["capture"]
@@ -137,6 +140,12 @@ def doubts(experiment: Experiment, manifest: Mapping[str, Any]) -> list[str]:
         found.append(f"frames were lost where the emulated network loses none ({where})")
     if not capture["complete"]:
         found.append("the capture is not complete")
+    step_ns = capture.get("clock_step_ns") or 0
+    if abs(step_ns) > CLOCK_STEP_NS:
+        found.append(
+            f"the machine's clock was set by {step_ns / 1e6:+,.0f} ms during the run: frames have its times, faults "
+            "and trace records do not, so neither is known to come before the other"
+        )
     return found
 
 
@@ -203,18 +212,22 @@ def collect(*, guest_linux: str | None) -> dict[str, str]:
 
 
 def git_revision() -> str | None:
-    """The checkout's commit, with a mark when files differ from it; None outside a checkout or without git."""
+    """The checkout's commit, with a mark when files differ from it; None outside a checkout or without git. `docs` does
+    not count: its pages change no run, and the records of claims and campaigns grow while they are measured.
+    """
+    described = _git("describe", "--always", "--abbrev=12")
+    if described is None or described.returncode != 0:
+        return None
+    changed = _git("diff", "--quiet", "HEAD", "--", ".", ":(exclude)docs")
+    is_clean = changed is not None and changed.returncode == 0
+    return described.stdout.strip() + ("" if is_clean else "-dirty")
+
+
+def _git(*words: str) -> subprocess.CompletedProcess[str] | None:
     try:
-        done = subprocess.run(
-            ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"],
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=False,
-        )
+        return subprocess.run(["git", "-C", str(ROOT), *words], capture_output=True, text=True, timeout=5, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() or None
 
 
 # Was the machine fit to measure?

@@ -1,0 +1,193 @@
+"""The SQL of this package, run by DuckDB.
+
+All tables have a column `run`, so that one pass judges as many histories as there are. What goes in:
+
+- `trace`: the records (analysis.schema.TRACE);
+- `member`: run, member, name, is_expected (it is to leave records);
+- `drained`: run, at_ns (NULL: it did not drain); no row where the trace alone decides;
+- `cut`: run, healed_ns (NULL: never) of each cut of the network;
+- `ended_in_order`: run, member, incarnation of each node whose program ended with exit code 0;
+- `lost_frames`: runs in which the collector lost frames.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as pds
+
+from analysis.checks.properties import Incarnations, Property, Verdict, needs_receivers
+from analysis.errors import AnalysisError
+from analysis.inputs import RunInputs
+
+INT, LONG, TEXT = pa.int32(), pa.int64(), pa.string()
+
+TRACE = pa.schema(
+    [
+        *((name, INT) for name in ("member", "member_incarnation")),
+        ("record", LONG),
+        *((name, INT) for name in ("event", "detail", "origin", "incarnation", "extra")),
+        *((name, LONG) for name in ("number", "at_ns", "clock_ns", "value", "size_bytes", "checksum")),
+    ]
+)
+"""As analysis.schema.TRACE, which needs Spark."""
+MEMBER = pa.schema([("run", INT), ("member", INT), ("name", TEXT), ("is_expected", pa.bool_())])
+DRAINED = pa.schema([("run", INT), ("at_ns", LONG)])
+CUT = pa.schema([("run", INT), ("healed_ns", LONG)])
+ENDED_IN_ORDER = pa.schema([("run", INT), ("member", INT), ("incarnation", INT)])
+LOST_FRAMES = pa.schema([("run", INT)])
+
+_THREADS = 2
+"""A run is judged beside others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opinion:
+    """What the SQL says of one property of one run: `checked` counts what was looked at, `violations` what was wrong.
+    `reason` says why it is unknown; `witness` is the earliest violation in a sentence. Empty where there is none.
+    """
+
+    verdict: Verdict
+    checked: int
+    violations: int
+    reason: str
+    witness: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """One run in memory. `trace`: as in schema.TRACE. `members`: all that should have left records."""
+
+    trace: pa.Table
+    members: Collection[int]
+    names: Mapping[int, str]
+
+
+def judge_histories(histories: Sequence[History], kinds: Iterable[Property]) -> list[dict[Property, Opinion]]:
+    """Judge these properties of every history, all histories together."""
+    trace = pa.concat_tables(
+        [
+            history.trace.append_column("run", pa.array(np.full(history.trace.num_rows, run, np.int32)))
+            for run, history in enumerate(histories)
+        ]
+    )
+    members = [
+        (run, member, history.names.get(member), member in history.members)
+        for run, history in enumerate(histories)
+        for member in sorted({*history.members, *history.names})
+    ]
+    with _opened() as database:
+        database.register("trace", trace)
+        database.register("member", _table(members, MEMBER))
+        nothing = {"drained": DRAINED, "cut": CUT, "ended_in_order": ENDED_IN_ORDER, "lost_frames": LOST_FRAMES}
+        for name, schema in nothing.items():
+            database.register(name, _table([], schema))
+        answers = dict(_opinions(database, kinds))
+    return [{kind: of_runs[run] for kind, of_runs in answers.items()} for run in range(len(histories))]
+
+
+def judge_run(inputs: RunInputs, kinds: Iterable[Property]) -> dict[Property, Opinion]:
+    """Judge these properties of a run that has been analysed, over its table `trace`. Raises AnalysisError where that
+    cannot be read.
+    """
+    path = inputs.path / "tables" / "trace.parquet"
+    manifest, index = inputs.manifest, {name: member for member, name in inputs.names.items()}
+    effective_ns = {strike.id: strike.effective_ns for strike in inputs.strikes}
+    cuts = [
+        (0, None if strike.until_id is None else effective_ns.get(strike.until_id))
+        for strike in inputs.strikes
+        if strike.kind == "cut"
+    ]
+    members = [(0, member, name, member in inputs.members) for member, name in inputs.names.items()]
+    ended = [(0, index[end.node], end.incarnation) for end in manifest.nodes if end.exit == 0 and end.node in index]
+    try:
+        with _opened() as database:
+            database.register("of_run", pds.dataset(path, format="parquet"))
+            database.execute("CREATE VIEW trace AS SELECT 0 AS run, * FROM of_run")
+            database.register("member", _table(members, MEMBER))
+            database.register("drained", _table([(0, manifest.phases.drained_ns)], DRAINED))
+            database.register("cut", _table(cuts, CUT))
+            database.register("ended_in_order", _table(ended, ENDED_IN_ORDER))
+            database.register(
+                "lost_frames", _table([(0,)] if manifest.capture.kernel_dropped_frames else [], LOST_FRAMES)
+            )
+            return {kind: of_runs[0] for kind, of_runs in _opinions(database, kinds)}
+    except (OSError, pa.ArrowException, duckdb.Error) as error:
+        what = " ".join(str(error).split())[:200]
+        raise AnalysisError(f"{path}: cannot be read ({what}); make it with: orderbed analyze {inputs.path}") from error
+
+
+@contextmanager
+def _opened() -> Iterator[duckdb.DuckDBPyConnection]:
+    with (
+        tempfile.TemporaryDirectory(prefix="orderbed-") as scratch,
+        duckdb.connect(
+            config={"threads": _THREADS, "temp_directory": scratch, "autoinstall_known_extensions": False}
+        ) as database,
+    ):
+        yield database
+
+
+def _opinions(
+    database: duckdb.DuckDBPyConnection, kinds: Iterable[Property]
+) -> Iterator[tuple[Property, dict[int, Opinion]]]:
+    """For each property its opinions by run."""
+    for name in _facts():
+        database.execute(_text(name))
+    for kind in kinds:
+        database.execute(_text(f"properties/{kind.value}.sql"))
+        given = {
+            "liveness": kind.is_liveness,
+            "of_receivers": needs_receivers(kind),
+        }
+        rows = database.execute(_text("verdict.sql"), given).fetchall()
+        yield (
+            kind,
+            {
+                run: Opinion(
+                    verdict=Verdict(verdict), checked=checked, violations=violations, reason=reason, witness=witness
+                )
+                for run, verdict, checked, violations, reason, witness in rows
+            },
+        )
+
+
+def table_of(incarnations: Incarnations) -> pa.Table:
+    """The hosts' own records as the table `trace`: 64 bits with a sign."""
+    rows = [
+        (*incarnation, place, *record)
+        for incarnation, records in incarnations.items()
+        for place, record in enumerate(records, start=1)
+    ]
+    columns = list(zip(*rows, strict=True)) or [()] * len(TRACE)
+    return pa.table([_column(column, field.type) for column, field in zip(columns, TRACE, strict=True)], schema=TRACE)
+
+
+def _column(values: Sequence[int], kind: pa.DataType) -> pa.Array:
+    return pa.array([(value + (1 << 63)) % (1 << 64) - (1 << 63) for value in values], kind)
+
+
+def _table(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    return pa.table(
+        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)], schema=schema
+    )
+
+
+@cache
+def _facts() -> tuple[str, ...]:
+    folder = resources.files(__package__) / "sql" / "facts"
+    return tuple(sorted(f"facts/{file.name}" for file in folder.iterdir()))
+
+
+@cache
+def _text(name: str) -> str:
+    return (resources.files(__package__) / "sql" / name).read_text(encoding="utf-8")

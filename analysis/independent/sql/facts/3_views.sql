@@ -1,0 +1,89 @@
+-- Views, and what each process delivered in which.
+
+-- Records VIEW that follow each other and name one view are a stretch. An installation takes as many of its records as
+-- its first one says that the view has members; what is left of the stretch is another installation.
+CREATE OR REPLACE TEMP TABLE view_record AS
+SELECT *, row_number() OVER (PARTITION BY process, stretch ORDER BY record) AS place FROM (
+    SELECT *, sum(is_new::INT) OVER (PARTITION BY process ORDER BY record) AS stretch FROM (
+        SELECT process, record, at_ns, number AS view, detail AS reason, value AS size, origin AS member, incarnation,
+            (lag(record) OVER of_process, lag(number) OVER of_process) IS DISTINCT FROM (record - 1, number) AS is_new
+        FROM record WHERE event = 'view' WINDOW of_process AS (PARTITION BY process ORDER BY record)
+    )
+);
+
+CREATE OR REPLACE TEMP TABLE installation AS
+WITH RECURSIVE beginning AS (
+    FROM view_record WHERE place = 1
+    UNION ALL
+    SELECT following.* FROM beginning JOIN view_record AS following
+        ON following.process = beginning.process AND following.stretch = beginning.stretch
+        AND following.place = beginning.place + greatest(beginning.size, 1)
+)
+SELECT process, run, record, at_ns, view, reason, size,
+    row_number() OVER of_process AS nth,
+    lag(view) OVER of_process AS view_before
+FROM beginning JOIN process USING (process)
+WINDOW of_process AS (PARTITION BY process ORDER BY record);
+
+-- The members that each installation names, in order of rank.
+CREATE OR REPLACE TEMP TABLE named AS
+SELECT installation.process, nth, named.record, member, incarnation,
+    row_number() OVER (PARTITION BY installation.process, nth ORDER BY named.record) AS rank
+FROM view_record AS named ASOF JOIN installation
+    ON named.process = installation.process AND named.record >= installation.record;
+
+-- From which view to which one a process goes.
+CREATE OR REPLACE TEMP TABLE transition AS
+SELECT DISTINCT process, run, view_before AS old_view, view AS new_view FROM installation WHERE nth > 1;
+
+-- A survivor of a view installs it and later one of a greater number.
+CREATE OR REPLACE TEMP TABLE survivor AS
+SELECT DISTINCT process, run, view FROM (
+    SELECT process, run, view, max(view) OVER (PARTITION BY process) AS last_view FROM installation
+)
+WHERE view < last_view;
+
+-- A founder's first view has the reason FIRST (1). `view`: in which it got the state by a record STATE; before: 0.
+CREATE OR REPLACE TEMP TABLE founder AS
+SELECT process FROM installation WHERE nth = 1 AND reason = 1;
+
+CREATE OR REPLACE TEMP TABLE state_taken AS
+SELECT taken.process, process.run, taken.record, coalesce(installation.view, 0) AS view
+FROM (SELECT process, min(record) AS record FROM record WHERE event = 'state' GROUP BY process) AS taken
+JOIN process USING (process)
+ASOF LEFT JOIN installation ON taken.process = installation.process AND taken.record >= installation.record;
+
+-- It has the state all through view n when it has it before it installs n, a founder always: from which view on.
+CREATE OR REPLACE TEMP TABLE stateful AS
+SELECT process, min(from_view) AS from_view FROM (
+    SELECT process, 0 AS from_view FROM founder UNION ALL SELECT process, view + 1 FROM state_taken
+)
+GROUP BY process;
+
+-- First deliveries with their view (0: before the first one) and their place among those of the process in that view.
+CREATE OR REPLACE TEMP TABLE in_view AS
+SELECT *, row_number() OVER (PARTITION BY process, view ORDER BY position) AS place FROM (
+    SELECT delivery.process, process.run, message, position, delivery.record, delivery.at_ns,
+        coalesce(view, 0) AS view, nth
+    FROM delivery JOIN process USING (process) JOIN run ON process.run = run.run AND has_views
+    ASOF LEFT JOIN installation ON delivery.process = installation.process AND delivery.record >= installation.record
+);
+
+-- Void is a delivery below level FINAL (2) in a view that its process does not survive though others do, of a message that
+-- no survivor of the view delivers there or before.
+CREATE OR REPLACE TEMP TABLE void AS
+WITH outlived AS (
+    SELECT process, run, view, message FROM in_view JOIN judged_level USING (run)
+    WHERE level < 2
+      AND (run, view) IN (SELECT (run, view) FROM survivor)
+      AND (process, view) NOT IN (SELECT (process, view) FROM survivor)
+)
+SELECT process, message FROM outlived
+EXCEPT
+SELECT outlived.process, outlived.message
+FROM outlived JOIN survivor USING (run, view)
+JOIN in_view ON in_view.process = survivor.process AND in_view.message = outlived.message
+    AND in_view.view <= outlived.view;
+
+CREATE OR REPLACE TEMP VIEW for_good AS
+FROM in_view ANTI JOIN void USING (process, message);

@@ -1,0 +1,30 @@
+-- Critical sections. A submission is a request, the delivery of it at its own member the grant.
+
+-- The end of its view ends the section of an excluded process: when the first member installs a later view than the last
+-- one of the process that leaves it out.
+CREATE OR REPLACE TEMP TABLE exclusion AS
+SELECT excluded.process, min(later.at_ns) AS at_ns
+FROM (SELECT process, run, max(view) AS last_view FROM installation GROUP BY process, run) AS excluded
+JOIN process USING (process)
+JOIN installation AS later ON later.run = excluded.run AND later.view > last_view
+LEFT JOIN named ON named.process = later.process AND named.nth = later.nth
+    AND named.member = process.member AND named.incarnation = process.incarnation
+WHERE named.process IS NULL
+GROUP BY excluded.process;
+
+-- Sections end with the next report LEFT of the process; without one with its crash, that is its last record.
+-- `end_ns` NULL: the process stopped in order and never left. A grant after the exclusion does not count.
+CREATE OR REPLACE TEMP TABLE section AS
+WITH granted AS (
+    SELECT process, record, message, at_ns FROM step WHERE event = 'deliver' AND process = sender
+),
+last_record AS (
+    SELECT process, arg_max(at_ns, record) AS at_ns, bool_or(event = 'stop') AS is_stopped FROM record GROUP BY process
+)
+SELECT granted.process, process.run, granted.record, message, granted.at_ns,
+    least(coalesce(departure.at_ns, if(is_stopped, NULL, last_record.at_ns)), exclusion.at_ns) AS end_ns
+FROM granted JOIN process USING (process) JOIN last_record ON last_record.process = granted.process
+ASOF LEFT JOIN (FROM report WHERE code = 'left') AS departure
+    ON departure.process = granted.process AND departure.record > granted.record
+LEFT JOIN exclusion ON exclusion.process = granted.process
+WHERE exclusion.at_ns IS NULL OR granted.at_ns < exclusion.at_ns;

@@ -1,0 +1,58 @@
+-- How far the records can be trusted. Each excuse stands with its run.
+
+CREATE OR REPLACE TEMP TABLE process_name AS
+SELECT process, coalesce(name, 'member ' || member) || if(is_joiner, ' (incarnation ' || incarnation || ')', '') AS name
+FROM process LEFT JOIN member USING (run, member);
+
+-- Records that are missing: then nothing can be judged.
+CREATE OR REPLACE TEMP TABLE missing AS
+SELECT run, string_agg(DISTINCT reason, '; ' ORDER BY reason) AS reason FROM (
+SELECT run, 'trace records of ' || name || ' are missing' AS reason
+FROM (
+    SELECT process FROM record GROUP BY process
+    HAVING min(record) <> 1 OR max(record) <> count(*) OR count(DISTINCT record) <> count(*)
+        OR arg_min(event, record) <> 'start'
+)
+JOIN process USING (process) JOIN process_name USING (process)
+UNION ALL
+SELECT member.run, coalesce(name, 'member ' || member) || ' left no trace records'
+FROM member ANTI JOIN process USING (run, member) WHERE member.is_expected
+UNION ALL
+SELECT run, 'the last trace records of ' || coalesce(name, 'member ' || member) || ' are missing'
+FROM ended_in_order JOIN member USING (run, member)
+WHERE (run, member, ended_in_order.incarnation) NOT IN (
+    SELECT (run, member, incarnation) FROM process JOIN ending USING (process)
+)
+UNION ALL
+SELECT run, 'the collector lost frames, which may be the last trace records of ' || name
+FROM lost_frames JOIN process USING (run) ANTI JOIN ending USING (process) JOIN process_name USING (process)
+)
+GROUP BY run;
+
+-- What should happen eventually may not have happened yet.
+CREATE OR REPLACE TEMP TABLE undrained AS
+SELECT run, string_agg(DISTINCT reason, '; ' ORDER BY reason) AS reason FROM (
+SELECT run, 'the run ended before ' || name || ' had become quiet' AS reason
+FROM ending JOIN process USING (process) JOIN process_name USING (process)
+WHERE event = 'stop' AND detail = 0
+UNION ALL
+SELECT run, 'the run ended while ' || name || ' had no quorum'
+FROM (
+    SELECT process FROM record WHERE event = 'minority' GROUP BY process HAVING arg_max(detail, record) = 1
+)
+JOIN ending USING (process) JOIN process USING (process) JOIN process_name USING (process)
+WHERE event = 'stop'
+UNION ALL
+SELECT DISTINCT run, 'no member ran from start to end' FROM member ANTI JOIN full_member USING (run)
+UNION ALL
+SELECT run, 'the run did not drain' FROM drained WHERE at_ns IS NULL
+UNION ALL
+SELECT DISTINCT run, 'the network was still cut when the run drained'
+FROM cut JOIN drained USING (run) WHERE coalesce(cut.healed_ns > drained.at_ns, true)
+)
+GROUP BY run;
+
+-- Where messages are for objects, a member is no receiver.
+CREATE OR REPLACE TEMP TABLE for_objects AS
+SELECT DISTINCT run, 'messages are for objects here, not for members' AS reason
+FROM report JOIN process USING (process) WHERE code = 'addressed';

@@ -1,0 +1,20 @@
+-- Call integrity: no object gets a call twice, one that is not for it, or one that its caller did not submit before.
+
+CREATE OR REPLACE TEMP VIEW checked AS
+SELECT process.run, process.member, got_any.* FROM got_any JOIN process USING (process);
+
+CREATE OR REPLACE TEMP VIEW violation AS
+SELECT run, at_ns, process, message, format('got twice by object {} of', object) AS what FROM checked WHERE nth > 1
+UNION ALL
+SELECT run, at_ns, process, message, format('never asked for, but got by object {} of', object)
+FROM checked ANTI JOIN submission USING (message)
+WHERE nth = 1
+UNION ALL
+SELECT checked.run, checked.at_ns, checked.process, message, format('not for it, but got by object {} of', checked.object)
+FROM checked JOIN call USING (message)
+ANTI JOIN is_for ON (is_for.message, is_for.member, is_for.object) = (checked.message, checked.member, checked.object)
+WHERE nth = 1 AND is_known
+UNION ALL
+SELECT checked.run, checked.at_ns, checked.process, message, format('got before it was asked for by object {} of', checked.object)
+FROM checked JOIN call USING (message)
+WHERE nth = 1 AND checked.at_ns < call.at_ns;

@@ -1,0 +1,29 @@
+-- View agreement: processes that install view n name the same members in the same order; the numbers of one process's views
+-- ascend; it is a member of each; no view after its first one has the reason FIRST (1). Of an installation that a crash cut
+-- off, as far as it goes: it is the last that the process recorded.
+
+CREATE OR REPLACE TEMP VIEW checked AS
+SELECT installation.process, run, nth, installation.at_ns, view, view_before, reason, size,
+    count(*) AS names, max(named.record) = any_value(last_record) AS is_last,
+    bool_or((named.member, named.incarnation) = (process.member, process.incarnation)) AS names_itself
+FROM installation JOIN process USING (process, run) JOIN named USING (process, nth)
+JOIN (SELECT process, max(record) AS last_record FROM record GROUP BY process) USING (process)
+GROUP BY ALL;
+
+CREATE OR REPLACE TEMP VIEW violation AS
+SELECT run, at_ns, process, NULL AS message, 'a view whose number does not ascend at' AS what
+FROM checked WHERE view <= view_before
+UNION ALL
+SELECT run, at_ns, process, NULL, 'a first view after another one at' FROM checked WHERE reason = 1 AND nth > 1
+UNION ALL
+SELECT run, at_ns, process, NULL, 'a view with fewer members than it says at' FROM checked WHERE names < size AND NOT is_last
+UNION ALL
+SELECT run, at_ns, process, NULL, 'a view without the process that installs it at'
+FROM checked WHERE names >= size AND NOT names_itself
+UNION ALL
+SELECT run, max(at_ns), arg_max(process, at_ns), NULL, 'a view of another size than elsewhere at'
+FROM checked GROUP BY run, view HAVING count(DISTINCT size) > 1
+UNION ALL
+SELECT run, max(at_ns), arg_max(process, at_ns), NULL, 'a view with another member than elsewhere at'
+FROM checked JOIN named USING (process, nth)
+GROUP BY run, view, rank HAVING count(DISTINCT (member, incarnation)) > 1;

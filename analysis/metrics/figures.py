@@ -1,0 +1,45 @@
+"""Figures of many values, the same in all sections of summary.json."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+
+def moments(values_ms: Floats) -> dict[str, Any]:
+    """`count`, `mean_ms` and `variance_ms2`."""
+    if not len(values_ms):
+        return {"count": 0, "mean_ms": None, "variance_ms2": None}
+    return {"count": len(values_ms), "mean_ms": float(values_ms.mean()), "variance_ms2": float(values_ms.var())}
+
+
+def quantiles(values_ns: Iterable[int] | npt.NDArray[np.int64], places: Mapping[str, float]) -> dict[str, float | None]:
+    """By their names, in ms."""
+    values_ms = np.sort(np.array(values_ns, np.float64) / 1e6)
+    return dict(zip(places, percentiles(values_ms, places.values()), strict=True))
+
+
+def percentiles(ordered: Floats, points: Iterable[float]) -> list[float] | list[None]:
+    """Exact ones, between the two nearest values in proportion; `ordered` is ascending. None where it is empty."""
+    position = np.array(list(points)) * (len(ordered) - 1)
+    if not len(ordered):
+        return [None] * len(position)
+    lower, higher = np.floor(position).astype(np.int64), np.ceil(position).astype(np.int64)
+    values: list[float] = (ordered[lower] + (position - lower) * (ordered[higher] - ordered[lower])).tolist()
+    return values
+
+
+def to_others(others_ms: Floats, between_ms: float | None) -> dict[str, Any]:
+    """As paper 002 measures latency: of deliveries at others than the sender; `between_ms` as in cost.Requests."""
+    told = moments(others_ms)
+    mean_ms = told["mean_ms"]
+    return {
+        "others": told,
+        "normalised_mean": None if mean_ms is None or not between_ms else mean_ms / between_ms,
+        "variance_over_mean": None if not mean_ms else told["variance_ms2"] / mean_ms,
+    }

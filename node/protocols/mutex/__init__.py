@@ -1,0 +1,32 @@
+"""Mutual exclusion by logical time, by two algorithms.
+
+section.py           what both have in common: the critical section, parameters, timestamps, reports
+lamport.py           Lamport 1978: a queue at every member; request, acknowledgement, release
+ricart_agrawala.py   Ricart and Agrawala 1981: request, reply
+"""
+
+from node.core import MakeCore
+from node.protocols.mutex.lamport import MutexCore
+from node.protocols.mutex.ricart_agrawala import Kept, RicartAgrawalaCore
+from node.protocols.mutex.section import HOLD, Algorithm, MutexParameters, MutexReport, Phase, Request
+
+__all__ = [
+    "HOLD",
+    "Algorithm",
+    "Kept",
+    "MutexCore",
+    "MutexParameters",
+    "MutexReport",
+    "Phase",
+    "Request",
+    "RicartAgrawalaCore",
+    "begin",
+]
+
+
+def begin(parameters: MutexParameters) -> MakeCore:
+    """By view: the core of one member."""
+    if parameters.algorithm == Algorithm.LAMPORT:
+        return lambda us, _, memory: MutexCore(membership=us, parameters=parameters, memory=memory)
+    kept = Kept()
+    return lambda us, _, memory: RicartAgrawalaCore(membership=us, parameters=parameters, kept=kept, memory=memory)

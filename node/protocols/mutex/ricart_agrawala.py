@@ -1,0 +1,188 @@
+"""Mutual exclusion with replies alone: a core of one view over reliable streams.
+
+Ricart and Agrawala, "An Optimal Algorithm for Mutual Exclusion in Computer Networks", CACM 24(1), 1981. An entry takes
+2(n-1) messages. The rules, and where they are:
+  1. request: send REQUEST with a number greater than all seen to all others                  _submit
+  2. on a REQUEST: defer the REPLY while inside, or while an own request is earlier (by number, then by member);
+     else send it at once                                                                     _on_request, _defers
+  3. enter when all others have replied                                                       _enter_if_granted
+  4. leave: send the REPLYs that were deferred                                                _leave
+As in the paper, one request of a member waits at a time; the next one may be made while the member is inside.
+
+Views (a deviation: in the paper nodes that fail are taken out of the others' tables). No multicast says which member is
+inside and whose request is still open. None is needed: a member enters only with the replies of all members of its
+view, given in that view, and each member knows of itself whether it is inside and what it wants. So the memory says
+nothing about requests; `Kept` goes from core to core of one incarnation. A member that is inside goes on, and defers
+the requests of the next view until it leaves. A request that was not granted keeps its place: its submission is handed
+back, and the REQUEST that renews it names its timestamp. Until that is sent, later requests are deferred all the same.
+
+Fences. A REPLY carries the ordinal of the last grant of this view that its sender knows; a grant has the one after the
+greatest. REPLYs have timestamps, too (a deviation): the clock condition, and with it II, is about all messages.
+
+Invariants. At most one request of ours waits, and at most one of each peer is deferred. A request is deferred only
+while we are inside or an own request is earlier. docs/protocols/mutex.md has the argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from struct import Struct
+
+from node.clocks import MAX_TIMESTAMP
+from node.core import Closing, Membership, Submission
+from node.effects import Effect, Report, Send
+from node.errors import DropReason, RemoteError
+from node.group.view import MAX_VIEW
+from node.protocols.base import CONTROL
+from node.protocols.mutex.section import FIRST_TIMESTAMP, MutexParameters, Request, SectionCore
+from node.trace import Notice
+from node.wire import Kind, Message
+
+MOST_GRANTS = 2**32 - 1
+"""The last ordinal of a grant in one view."""
+_MEMORY = Struct(">IQ")
+"""The ordinal of the view, the last timestamp of a multicast before it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Kept:
+    """The part of an incarnation's state that nobody else knows, from the core of a view to that of the next."""
+
+    holding: Request | None = None
+    """Our request for which we are inside."""
+    wanted: Request | None = None
+    """Our request that is not granted; the host has its submission."""
+    left: int = 0
+    """How often we have left the section."""
+
+
+class RicartAgrawalaCore(SectionCore):
+    """See the module's text."""
+
+    def __init__(self, *, membership: Membership, parameters: MutexParameters, kept: Kept, memory: bytes = b"") -> None:
+        """`kept`: of the incarnation; `close` writes it. RemoteError when no view can have left this memory."""
+        view, floor = _decode(memory) if memory else (1, FIRST_TIMESTAMP)
+        is_first = parameters.initially_granted and not memory and membership.member == membership.members[0]
+        super().__init__(
+            membership=membership,
+            parameters=parameters,
+            view=view,
+            floor=floor,
+            holding=Request(FIRST_TIMESTAMP, membership.member) if is_first else kept.holding,
+        )
+        self._kept = kept
+        self._left = kept.left
+        self._wanted = kept.wanted
+        """Our request that is not granted."""
+        self._submission: Submission | None = None
+        """That of the request, once it is here and the request is sent in this view."""
+        self._awaited: set[int] = set()
+        """The peers whose REPLY to it is missing."""
+        self._deferred: dict[int, Request] = {}
+        """Per peer: its request that we have not replied to."""
+        self._granted = 0
+        """The ordinal of the last grant of this view that we know of."""
+        self._handlers = {Kind.MUTEX_REQUEST: self._on_request, Kind.MUTEX_REPLY: self._on_reply}
+
+    @property
+    def can_submit(self) -> bool:
+        return self._submission is None and self.timestamp < MAX_TIMESTAMP and self._granted < MOST_GRANTS
+
+    @property
+    def is_idle(self) -> bool:
+        return self._holding is None and self._wanted is None
+
+    @property
+    def _is_waiting(self) -> bool:
+        return self._submission is not None
+
+    @property
+    def buffered(self) -> int:
+        """Requests that wait here, ours and others'."""
+        return len(self._deferred) + (self._wanted is not None)
+
+    def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
+        """Only the timestamps of the cut are agreed; what we hold and want, we keep for ourselves."""
+        for message in self._acceptable(rest):
+            if message.kind is Kind.MUTEX_REQUEST:
+                self._note_multicast(message)
+        self._kept.holding, self._kept.wanted, self._kept.left = self._holding, self._wanted, self._left
+        handed_back = () if self._submission is None else (self._submission,)
+        return Closing(handed_back=handed_back, memory=_MEMORY.pack(self._view + 1, self._highest))
+
+    def _refusal(self, message: Message) -> DropReason | None:
+        origin, words = message.origin, message.words
+        is_request = message.kind is Kind.MUTEX_REQUEST
+        if not self._is_timely(message, is_multicast=is_request):
+            return DropReason.MALFORMED
+        if not is_request:
+            if len(words) != 1 or words[0] >= MOST_GRANTS:
+                return DropReason.MALFORMED
+            return None if origin in self._awaited else DropReason.UNEXPECTED
+        # One request of a member waits, so its first one in a view is all that can have a place.
+        is_first = self._multicast_at[origin] == self._floor
+        is_place = is_first and len(words) == 1 and FIRST_TIMESTAMP < words[0] <= self._floor
+        return None if is_place or not words else DropReason.MALFORMED
+
+    # The rules.
+
+    def _submit(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
+        timestamp = self._tick(now_ns, submission.not_before)
+        words: tuple[int, ...] = ()
+        if self._wanted is None:
+            self._wanted = Request(timestamp, self._me)
+        else:
+            words = (self._wanted.timestamp,)
+        self._multicast(Kind.MUTEX_REQUEST, timestamp, words, out)
+        self._submission = submission
+        self._awaited = set(self._us.peers)
+        self._enter_if_granted(now_ns, out)
+
+    def _on_request(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        self._note_time(message, now_ns)
+        self._note_multicast(message)
+        request = Request(message.words[0] if message.words else message.seq, message.origin)
+        if self._defers(request):
+            self._deferred[message.origin] = request
+        else:
+            self._reply(message.origin, now_ns, out)
+
+    def _defers(self, request: Request) -> bool:
+        return self._holding is not None or (self._wanted is not None and self._wanted < request)
+
+    def _on_reply(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        self._note_time(message, now_ns)
+        self._granted = max(self._granted, message.words[0])
+        self._awaited.discard(message.origin)
+
+    def _enter_if_granted(self, now_ns: int, out: list[Effect]) -> None:
+        if self._holding is not None or self._wanted is None or self._submission is None or self._awaited:
+            return
+        self._granted += 1
+        self._deliver(self._submission, self._view << 32 | self._granted, out)
+        out.append(self._hold(self._wanted, now_ns))
+        self._wanted = self._submission = None
+
+    def _leave(self, request: Request, now_ns: int, out: list[Effect]) -> None:
+        self._left += request.timestamp != FIRST_TIMESTAMP
+        out.append(Report(code=Notice.LEFT, member=self._me, value=self._left))
+        for deferred in sorted(self._deferred.values()):
+            if not self._defers(deferred):
+                del self._deferred[deferred.member]
+                self._reply(deferred.member, now_ns, out)
+
+    def _reply(self, member: int, now_ns: int, out: list[Effect]) -> None:
+        words = (self._granted,)
+        message = self._us.message(Kind.MUTEX_REPLY, seq=self._tick(now_ns), flags=CONTROL, words=words)
+        out.append(Send(target=member, message=message))
+
+
+def _decode(memory: bytes) -> tuple[int, int]:
+    """RemoteError MALFORMED when no view can begin so: a donor sends it."""
+    if len(memory) != _MEMORY.size:
+        raise RemoteError(DropReason.MALFORMED, f"a memory of {len(memory)} bytes")
+    view, clock = _MEMORY.unpack(memory)
+    if not (1 < view <= MAX_VIEW and clock <= MAX_TIMESTAMP):
+        raise RemoteError(DropReason.MALFORMED, "a memory that no view has ended with")
+    return view, clock

@@ -1,0 +1,203 @@
+"""The critical section of one member in one view: what the algorithms of mutual exclusion have in common.
+
+A submission is one request. Deliver, at the requester only, is the grant. The requester holds the resource for
+`hold_ns` (that is the using process), then it reports LEFT. How a member learns that it may enter is the algorithm's:
+`_enter_if_granted` and `_leave`.
+
+Fence: Deliver.seq, (ordinal of the view << 32) + an ordinal in it, rises with every grant. An excluded holder may still
+run and believe that it holds the resource; a resource that has seen a higher fence must refuse it.
+
+Invariants. The timestamps of one member rise in a view; those of multicasts rise over views.
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from node.clocks import MAX_TIMESTAMP, ClockKind, clock_of
+from node.core import Membership, Submission
+from node.effects import Deliver, Effect, Multicast, Report, SetTimer, Timer
+from node.errors import LocalError
+from node.parameters import require
+from node.protocols.base import CONTROL, MILLISECOND, OrderCore
+from node.reliable.parameters import ReliableParameters
+from node.trace import Level
+from node.wire import Kind, Message
+
+HOLD = Timer("hold")
+FIRST_TIMESTAMP = 0
+"""T_0: earlier than every timestamp."""
+MOST_OUTSTANDING = 65536
+"""A member has at most this many requests that are not released; more of them are refused."""
+
+
+class Algorithm(enum.StrEnum):
+    """How a member learns that it may enter."""
+
+    LAMPORT = "lamport"
+    RICART_AGRAWALA = "ricart_agrawala"
+
+
+class Acknowledge(enum.StrEnum):
+    """Which requests are acknowledged."""
+
+    ALWAYS = "always"
+    WHEN_NEEDED = "when_needed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MutexParameters:
+    """Of the exclusion and of the reliable layer under it. Times in ns."""
+
+    algorithm: str = "lamport"
+    """`lamport`: requests, acknowledgements and releases; `ricart_agrawala`: requests and replies."""
+    acknowledge: str = "always"
+    """Of `lamport`: `always` (the five rules) or `when_needed` (with the notes 5 and 6)."""
+    hold_ns: int = 5 * MILLISECOND
+    """How long a member keeps the resource."""
+    outstanding: int = 64
+    """Of `lamport`: requests of one member that wait; more submissions wait in the host. `ricart_agrawala` has one."""
+    clock: str = "logical"
+    """`logical`, `physical` or `synchronised` (see lamport)."""
+    mu_ns: int = 0
+    """What every message takes at least, for `synchronised`."""
+    initially_granted: bool = False
+    """Whether the lowest member of the first view holds the resource from its start."""
+    reliable: ReliableParameters = field(default_factory=ReliableParameters)
+
+    def __post_init__(self) -> None:
+        for name, choices in (("algorithm", Algorithm), ("acknowledge", Acknowledge), ("clock", ClockKind)):
+            value = getattr(self, name)
+            require(value in tuple(choices), f"{name} must be one of {', '.join(choices)}, not {value!r}")
+        require(0 <= self.hold_ns <= 2**62, f"hold_ns must not be negative, not {self.hold_ns}")
+        require(self.mu_ns >= 0, f"mu_ns must not be negative, not {self.mu_ns}")
+        require(
+            1 <= self.outstanding <= MOST_OUTSTANDING,
+            f"outstanding must lie between 1 and {MOST_OUTSTANDING}, not {self.outstanding}",
+        )
+
+
+class Phase(enum.StrEnum):
+    """Whether this member holds the resource, wants it, or neither."""
+
+    RELEASED = "released"
+    WAITING = "waiting"
+    HOLDING = "holding"
+
+
+class MutexReport(enum.IntEnum):
+    """Codes of our reports."""
+
+    FENCE = 0x62
+    """The fence of the grant that was delivered just before; `value`: the fence."""
+    REVOKED = 0x63
+    """The view has ended without `member`: `value` requests of it left the queue, held or not."""
+
+
+class Request(NamedTuple):
+    """T_m:P_i. Requests compare as the relation => does."""
+
+    timestamp: int
+    member: int
+
+
+class SectionCore(OrderCore):
+    """See the module's text."""
+
+    ordered_by = "requests"
+    last_timestamp = MAX_TIMESTAMP
+
+    def __init__(
+        self, *, membership: Membership, parameters: MutexParameters, view: int, floor: int, holding: Request | None
+    ) -> None:
+        super().__init__(membership)
+        self._parameters = parameters
+        self._clock = clock_of(ClockKind(parameters.clock), minimum_delay_ns=parameters.mu_ns)
+        self._view = view
+        """Views are counted here: cores do not know their number."""
+        self._floor = floor
+        """No request of an earlier view is later; all timestamps of this view are."""
+        self._holding = holding
+        """Our request for which we are inside."""
+        self._highest = floor
+        """The last timestamp of a multicast, ours or another's."""
+        self._latest = dict.fromkeys(membership.peers, floor)
+        """Per peer: its last timestamp."""
+        self._multicast_at = dict(self._latest)
+        """Per peer: that of its last multicast."""
+        self._due = {HOLD: self._on_held}
+
+    @property
+    @abstractmethod
+    def _is_waiting(self) -> bool:
+        """Whether a submission of ours is here that is not granted."""
+
+    @abstractmethod
+    def _enter_if_granted(self, now_ns: int, out: list[Effect]) -> None:
+        """Enter for our first request, unless we are inside or the algorithm forbids it."""
+
+    @abstractmethod
+    def _leave(self, request: Request, now_ns: int, out: list[Effect]) -> None:
+        """The section that was entered for this request was left: report LEFT, and let the others know."""
+
+    @property
+    def phase(self) -> Phase:
+        if self._holding is not None:
+            return Phase.HOLDING
+        return Phase.WAITING if self._is_waiting else Phase.RELEASED
+
+    @property
+    def timestamp(self) -> int:
+        """That of the last event here, for users that hand it along."""
+        return max(self._clock.value, self._floor)
+
+    def on_start(self, now_ns: int) -> list[Effect]:
+        return [self._hold(self._holding, now_ns)] if self._holding is not None else []
+
+    def _on_held(self, now_ns: int, out: list[Effect]) -> None:
+        if self._holding is None:
+            raise LocalError("the timer of a holder is due, and we hold nothing: it is no timer that is armed here")
+        request, self._holding = self._holding, None
+        self._leave(request, now_ns, out)
+        self._enter_if_granted(now_ns, out)
+
+    def _after_message(self, now_ns: int, out: list[Effect]) -> None:
+        self._enter_if_granted(now_ns, out)
+
+    def _hold(self, request: Request, now_ns: int) -> SetTimer:
+        self._holding = request
+        return SetTimer(timer=HOLD, at_ns=now_ns + self._parameters.hold_ns)
+
+    def _deliver(self, submission: Submission, fence: int, out: list[Effect]) -> None:
+        grant = Deliver(
+            payload=submission.payload,
+            origin=self._me,
+            incarnation=self._us.incarnation,
+            seq=fence,
+            level=Level.AGREED,
+            inner=submission.inner,
+        )
+        out += [grant, Report(code=MutexReport.FENCE, member=self._me, value=fence)]
+
+    def _is_timely(self, message: Message, *, is_multicast: bool) -> bool:
+        """Whether its timestamp follows what its origin has sent. Of a multicast this depends on its stream alone."""
+        last = (self._multicast_at if is_multicast else self._latest)[message.origin]
+        return last < message.seq <= MAX_TIMESTAMP
+
+    def _note_time(self, message: Message, now_ns: int) -> None:
+        self._latest[message.origin] = max(self._latest[message.origin], message.seq)
+        self._clock.receive(message.seq, now_ns)
+
+    def _note_multicast(self, message: Message) -> None:
+        self._multicast_at[message.origin] = message.seq
+        self._highest = max(self._highest, message.seq)
+
+    def _tick(self, now_ns: int, after: int = 0) -> int:
+        return self._clock.tick(now_ns, max(after, self._floor))
+
+    def _multicast(self, kind: Kind, timestamp: int, words: tuple[int, ...], out: list[Effect]) -> None:
+        self._highest = max(self._highest, timestamp)
+        out.append(Multicast(message=self._us.message(kind, seq=timestamp, flags=CONTROL, words=words)))

@@ -1,0 +1,267 @@
+"""Three opinions on the same histories: the oracle, the product's checks and the SQL say the same of each property,
+from as many things looked at.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import resources
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from analysis.checks import linear, oracle, synchrony
+from analysis.checks.properties import (
+    CALL_PROPERTIES,
+    DELIVERY_PROPERTIES,
+    REPORT_PROPERTIES,
+    VIEW_PROPERTIES,
+    Finding,
+    Property,
+    Verdict,
+)
+from analysis.independent.compare import agrees, disagreements
+from analysis.independent.judge import History, Opinion, judge_histories, table_of
+from collector.records import CallReport, Event, Kind, Notice
+from tests.analysis import histories
+from tests.analysis.checks import call_histories, test_reports
+from tests.analysis.checks.test_order import judge as judge_run
+from tests.analysis.histories import PlainHistory
+
+OF_ORDERS = (*DELIVERY_PROPERTIES, *VIEW_PROPERTIES)
+OF_REPORTS = tuple(kind for kind in REPORT_PROPERTIES if kind not in CALL_PROPERTIES)
+
+Judge = Callable[[PlainHistory], Mapping[Property, Finding]]
+
+
+def members_of(history: PlainHistory) -> range:
+    """All that left a trace, and all below them."""
+    return range(max(incarnation.member for incarnation in history) + 1)
+
+
+def opinions(runs: Iterable[PlainHistory], kinds: Sequence[Property]) -> list[dict[Property, Opinion]]:
+    given = [History(trace=histories.trace_of(run), members=members_of(run), names={}) for run in runs]
+    return judge_histories(given, kinds)
+
+
+def by_oracle(kinds: Sequence[Property]) -> Judge:
+    return lambda history: oracle.check(history, members=members_of(history), kinds=kinds)
+
+
+def by_linear(kinds: Sequence[Property]) -> Judge:
+    return lambda history: linear.check(history, members=members_of(history), kinds=kinds)
+
+
+def assert_one_opinion(runs: Sequence[PlainHistory], kinds: Sequence[Property], *judges: Judge) -> None:
+    for number, (history, third) in enumerate(zip(runs, opinions(runs, kinds), strict=True)):
+        for judge in judges:
+            assert not disagreements(judge(history), third), f"history {number}"
+
+
+def made(name: str, seed: int, mutations: Iterable[histories.Mutation]) -> PlainHistory:
+    history, rng = histories.CORRECT[name](seed), random.Random(seed)
+    for mutate in mutations:
+        history = mutate(history, rng)
+    return history
+
+
+def random_orders(count: int, first: int) -> list[PlainHistory]:
+    """Correct histories of every kind, broken in up to three ways."""
+    runs = []
+    for seed in range(first, first + count):
+        rng = random.Random(seed)
+        mutations = [rng.choice(histories.MUTATIONS) for _ in range(rng.randrange(4))]
+        runs.append(made(rng.choice(sorted(histories.CORRECT)), seed, mutations))
+    return runs
+
+
+def random_calls(count: int, first: int) -> list[PlainHistory]:
+    """Half of them anything at all, half right ones that are broken."""
+    runs = [call_histories.wild(seed, events=seed % 60) for seed in range(first, first + count // 2)]
+    for seed in range(first, first + count // 2):
+        history, rng = call_histories.right(seed), random.Random(seed)
+        for _ in range(seed % 4):
+            history = rng.choice(histories.MUTATIONS)(history, rng)
+        runs.append(history)
+    return runs
+
+
+FIRST = st.integers(0, 1 << 40)
+
+
+def test_every_way_to_break_every_history() -> None:
+    runs = [
+        made(name, seed, mutations)
+        for name in histories.CORRECT
+        for mutations in ((), *((mutate,) for mutate in histories.MUTATIONS if histories.suits(mutate, name)))
+        for seed in range(3)
+    ]
+
+    assert len(runs) > 1_000
+    assert_one_opinion(runs, OF_ORDERS, by_oracle(OF_ORDERS), by_linear(OF_ORDERS))
+
+
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
+@given(first=FIRST)
+def test_thousands_of_random_orders(first: int) -> None:
+    assert_one_opinion(random_orders(1_000, first), OF_ORDERS, by_oracle(OF_ORDERS), by_linear(OF_ORDERS))
+
+
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
+@given(first=FIRST)
+def test_the_tasks_of_the_analysis_on_random_orders(first: int) -> None:
+    """What judges runs on disk: the walk over Parquet, message by message."""
+    runs = random_orders(300, first)
+    for history, third in zip(runs, opinions(runs, OF_ORDERS), strict=True):
+        assert not disagreements(judge_run(history), third)
+
+
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
+@given(first=FIRST)
+def test_random_reports(first: int) -> None:
+    runs = [test_reports.wild(seed, events=seed % 60) for seed in range(first, first + 150)]
+
+    assert_one_opinion(runs, OF_REPORTS, by_oracle(OF_REPORTS), by_linear(OF_REPORTS))
+
+
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
+@given(first=FIRST)
+def test_random_calls(first: int) -> None:
+    assert_one_opinion(
+        random_calls(200, first), CALL_PROPERTIES, by_oracle(CALL_PROPERTIES), by_linear(CALL_PROPERTIES)
+    )
+
+
+def test_the_random_ones_hold_and_break_every_property() -> None:
+    """So that the comparisons above compare something."""
+    found: Counter[tuple[Property, Verdict]] = Counter()
+    for runs, kinds in (
+        (random_orders(400, 0), OF_ORDERS),
+        ([test_reports.wild(seed, events=60) for seed in range(100)], OF_REPORTS),
+        (random_calls(100, 0), CALL_PROPERTIES),
+    ):
+        found.update((kind, one.verdict) for of_run in opinions(runs, kinds) for kind, one in of_run.items())
+
+    assert {kind for kind, verdict in found if verdict is Verdict.FAIL} == set(Property)
+    assert {kind for kind, verdict in found if verdict is Verdict.PASS} >= set(Property) - {Property.SERVICE}
+
+
+@pytest.mark.parametrize("mutations", [(histories.take_state,), (histories.drop_state, histories.take_state)])
+def test_states_taken_where_none_is_due(mutations: tuple[histories.Mutation, ...]) -> None:
+    """A founder that takes a state; a joiner that takes it inside an installation, so that it goes from a view to
+    itself first, and only then on.
+    """
+    runs = [made("views", seed, mutations) for seed in range(60)]
+
+    assert_one_opinion(runs, VIEW_PROPERTIES, by_oracle(VIEW_PROPERTIES), by_linear(VIEW_PROPERTIES))
+    verdicts = {third[Property.STATE_TRANSFER].verdict for third in opinions(runs, VIEW_PROPERTIES)}
+    assert verdicts == {Verdict.PASS, Verdict.FAIL}
+
+
+def test_hosts_records_are_read_as_the_table_has_them() -> None:
+    history = call_histories.wild(5, events=40)
+    table = table_of(oracle.raw(history))
+
+    assert table.sort_by("at_ns").to_pylist() == histories.trace_of(history).to_pylist()
+
+
+def test_the_words_are_those_of_the_trace_format() -> None:
+    text = (resources.files("analysis.independent") / "sql" / "facts" / "1_records.sql").read_text()
+    words = {int(code): word for code, word in re.findall(r"WHEN (\d+) THEN '(\w+)'", text)}
+    reports = {**Notice.__members__, **CallReport.__members__}
+
+    assert {code: word for code, word in words.items() if code < min(CallReport)} == {
+        int(Event[word.upper()]): word for code, word in words.items() if code < min(CallReport)
+    }
+    assert {code: word for code, word in words.items() if code >= min(CallReport)} == {
+        int(reports[word.upper()]): word for code, word in words.items() if code >= min(CallReport)
+    }
+
+
+def test_the_kinds_that_carry_nothing_are_those_of_the_wire() -> None:
+    text = (resources.files("analysis.independent") / "sql" / "properties" / "grant_order.sql").read_text()
+    (listed,) = re.findall(r"detail NOT IN \(([\d, ]+)\)", text)
+    own = {kind for kind in Kind if kind.name.startswith("GROUP_")} | {
+        *(Kind.RELIABLE_NACK, Kind.RELIABLE_HEARTBEAT, Kind.RELIABLE_ACKNOWLEDGEMENT, Kind.CO_RET, Kind.CO_STATE)
+    }
+
+    assert {int(code) for code in listed.split(",")} == {int(kind) for kind in own}
+
+
+def test_every_property_has_its_file_and_its_definition() -> None:
+    folder = resources.files("analysis.independent") / "sql" / "properties"
+    texts = {file.name.removesuffix(".sql"): file.read_text() for file in folder.iterdir()}
+
+    assert texts.keys() == {kind.value for kind in Property}
+    assert all(text.startswith("-- ") for text in texts.values())
+
+
+# Single edits of the product's checks, each noticed by the disagreement.
+
+
+def last_delivery_ignored(patch: pytest.MonkeyPatch) -> None:
+    judged = linear.IncarnationRecord.judge_at
+
+    def short(self: linear.IncarnationRecord, level: int) -> None:
+        self.steps = self.steps[:-1] if self.steps and self.steps[-1][1] == Event.DELIVER else self.steps
+        judged(self, level)
+
+    patch.setattr(linear.IncarnationRecord, "judge_at", short)
+
+
+def repeats_not_removed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(linear, "_without_repeats", list)
+
+
+def undone_deliveries_judged(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(linear, "_not_undone", lambda rows: [row for row in rows if row[1] == Event.DELIVER])
+
+
+def views_agree_on_size_alone(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("analysis.checks.views.Installation.agrees", lambda one, other: one.size == other.size)
+
+
+def founders_never_have_the_state(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("analysis.checks.views.ViewRecords.is_founder", property(lambda _: False))
+
+
+def nobody_goes_beyond_a_survivor(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(synchrony, "_beyond", lambda whole, view: [])
+
+
+MUTANTS = (
+    last_delivery_ignored,
+    repeats_not_removed,
+    undone_deliveries_judged,
+    views_agree_on_size_alone,
+    founders_never_have_the_state,
+    nobody_goes_beyond_a_survivor,
+)
+
+
+@pytest.mark.parametrize("mutate", MUTANTS, ids=lambda mutate: mutate.__name__)
+def test_a_changed_check_is_noticed(
+    mutate: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_views = (histories.deliver_again, histories.rename_member)
+    runs = random_orders(400, 0) + [made("views, uniform", seed, (of_views[seed % 2],)) for seed in range(200)]
+    expected = opinions(runs, OF_ORDERS)
+    mutate(monkeypatch)
+    found = [by_linear(OF_ORDERS)(history) for history in runs]
+
+    assert any(disagreements(one, third) for one, third in zip(found, expected, strict=True))
+
+
+def test_the_same_verdict_from_fewer_deliveries_is_a_disagreement() -> None:
+    """Of a good run a check that looks at half of it says no less."""
+    (third,) = opinions([histories.total_order(1)], [Property.FIFO])
+    opinion = third[Property.FIFO]
+
+    assert opinion.verdict is Verdict.PASS
+    assert agrees(Verdict.PASS, opinion.checked, opinion)
+    assert not agrees(Verdict.PASS, opinion.checked - 1, opinion)
+    assert not agrees(Verdict.UNKNOWN, opinion.checked, opinion)

@@ -1,0 +1,37 @@
+"""What real wires have proved in this session. A machine that is busy all the time proves nothing, and that is no pass.
+
+Tests of wires tell here, by suite, whether an attempt counted. A suite of which none did fails the session, with what
+the machine was doing instead (tests/conftest.py). They run in one process (`make test` gives them no others).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+_counted: Counter[str] = Counter()
+_reasons: dict[str, list[str]] = {}
+
+
+def tell(suite: str, reasons: Sequence[str]) -> None:
+    """An attempt has ended. `reasons`: why it does not count; none: it does."""
+    if reasons:
+        _reasons.setdefault(suite, []).append("; ".join(reasons))
+    else:
+        _counted[suite] += 1
+
+
+def proved_nothing() -> list[str]:
+    """A sentence for each suite of which no attempt counted."""
+    return [sentence for suite, sentence in _sentences() if not _counted[suite]]
+
+
+def proved_in_part() -> list[str]:
+    """A sentence for each of the others of which some attempts did not count."""
+    return [sentence for suite, sentence in _sentences() if _counted[suite]]
+
+
+def _sentences() -> Iterator[tuple[str, str]]:
+    for suite, reasons in _reasons.items():
+        tried = len(reasons) + _counted[suite]
+        yield suite, f"{suite}: {_counted[suite]} of {tried} attempts count, the last that does not since {reasons[-1]}"

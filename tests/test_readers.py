@@ -1,0 +1,148 @@
+"""No reader of what others have written falls over, or takes longer than a second: a slice of tests/readers.py."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from analysis.metrics import sweep_rows
+from tests.mutations import NUMBERS, SCALARS, WORDS, changed
+from tests.node.host.test_config import GOOD as GOOD_CONFIG
+from tests.readers import BOUND_S, Reader, Tally, judge, readers, take
+
+
+def _with(values: Mapping[str, Any], **others: object) -> bytes:
+    return json.dumps({**values, **others}).encode()
+
+
+def _sweep(block: str | None) -> bytes:
+    """One row of a simulated sweep, with this text where JSON belongs."""
+    row: dict[str, Any] = dict.fromkeys(sweep_rows.SCHEMA.names)
+    table = pa.Table.from_pylist([row | {"point": 1, "given": block}], schema=sweep_rows.SCHEMA)
+    file = io.BytesIO()
+    pq.write_table(table, file)
+    return file.getvalue()
+
+
+INPUTS = 150
+INPUTS_OF_REPORTS = 10
+"""A page takes 0.2 s, its tables 0.03 s."""
+NAMES = (
+    "yaml", "topology", "experiment", "formula", "request", "request-in-form", "frame", "frame-in-form", "owner",
+    "place-of-a-testbed", "configuration-of-a-node", "line-of-a-node", "status-of-a-space", "manifest", "faults",
+    "recorded-topology", "manifest-of-a-command", "summary", "results-shown", "report-of-a-summary",
+    "report-of-a-manifest", "report-of-faults", "record-of-campaigns", "record-of-claims", "points-of-a-sweep",
+    "rows-of-a-sweep", "table-of-a-report",
+    "capture", "index", "index-in-form", "frame-of-a-capture", "comment-of-a-capture", "datagram-of-a-diagram",
+    "dissected", "datagram", "datagram-in-form", "trace", "trace-in-form", "command", "stamp", "words-of-views",
+    "words-of-streams", "words-of-orders", "memories", "snapshot", "values", "call", "news", "addressing",
+    "entry-of-a-log",
+)  # fmt: skip
+MANIFEST = {"format": 1, "run": "made/1", "status": "complete", "group": 1}
+FAULT = {"id": 0, "issued_ns": 1, "effective_ns": 2}
+DEEP = b"[" * 100_000
+FOUND = {
+    "formula": [b"latency['by_member'][latency].p99_ms", b"latency.by_member[null]"],
+    "request-in-form": [b'{"do": "impair", "im\xed\xa0\x80": {"targets": ["p1/n1"]}}'],
+    "frame": [b"no zlib"],
+    "frame-in-form": [DEEP, b"\0" * (65 << 20)],
+    "owner": ["a/b/\u00b2/5".encode(), b"a/b/" + b"9" * 5000 + b"/5"],
+    "configuration-of-a-node": [DEEP, _with(GOOD_CONFIG, clock={"offset_ns": 0, "drift_ppm": 10**400})],
+    "line-of-a-node": [
+        DEEP, b'"event"', b'{"event": []}', b'{"event": "returned"}', b'{"event": "returned", "incarnation": Infinity}',
+        b'{"event": "status", "submitted": null}',
+    ],
+    "status-of-a-space": [DEEP, b'{"lag_ns": "1"}', b'{"dropped": [1]}', b'{"dropped": {"DUPLICATE": null}}'],
+    "manifest": [
+        *(_with(MANIFEST, **{name: [0] * 1_900_000}) for name in ("promises", "counters")),
+        _with(MANIFEST, asked={f"p1/n{number}": 0 for number in range(250_000)}),
+    ],
+    "faults": [
+        _with(FAULT, kind="impair", targets=["p1/n1"], asked={"p1/n1": {"loss_ratio": 10**400}}),
+        _with(FAULT, kind="cut", parameters={"groups": [["p1/n1"] * 300_000]}),
+        _with(FAULT, kind="cut", parameters={"groups": [["p1/n1"]] * 300_000}),
+        _with(FAULT, kind="cut", parameters={"pairs": [["p1/n1", "p1/n2"]] * 150_000}),
+        _with(FAULT, kind="impair", targets=["p1/n1"], asked={f"p1/n{number}": {} for number in range(200_000)}),
+    ],
+    "rows-of-a-sweep": [_sweep("{"), _sweep(None), _sweep("[" * 100_000)],
+    "record-of-claims": [
+        b'[{"experiment": "co-data", "id": "000-x", "paper": "000", "statement": "s", "value": 1, "accept": "a", '
+        b'"verdict": "pass", "world": "sim", "ours": ' + b"[" * 900 + b"]" * 900 + b"}]"
+    ],
+    "record-of-campaigns": [b"7", b"[7]", b'[{"protocol": "co"}]', b'[{"failing": 1}]', DEEP],
+}  # fmt: skip
+"""Inputs that a reader once took a second for, or answered with something else than its refusal."""
+SEED = 1 if os.environ.get("CI") else random.randrange(2**32)
+
+
+@pytest.fixture(scope="module")
+def every(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Reader]]:
+    yield readers(tmp_path_factory.mktemp("readers"))
+
+
+def test_all_readers_are_in_the_slice(every: dict[str, Reader]) -> None:
+    assert tuple(every) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_reader_gives_a_value_or_its_refusal(name: str, every: dict[str, Reader]) -> None:
+    count = INPUTS_OF_REPORTS if name.startswith(("report", "table")) else INPUTS
+    outcome = judge(every[name], seed=SEED, numbers=range(count))
+    assert outcome.finds == [], f"python -m tests.readers {name} --seed {SEED} --count {count}"
+    assert outcome.inputs == count
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_was_found_once_is_refused_or_read(name: str, every: dict[str, Reader]) -> None:
+    outcome = Tally()
+    for number, data in enumerate(FOUND[name]):
+        take(every[name], data, number, outcome)
+    assert [(number, what) for number, what, _data in outcome.finds] == []
+
+
+def test_samples_are_read(every: dict[str, Reader]) -> None:
+    """Changes of what is refused anyway would show little."""
+    for reader in every.values():
+        for sample in reader.samples:
+            reader.read(sample)
+
+
+def test_a_reader_that_falls_over_is_found_and_so_is_a_slow_one(tmp_path: Path) -> None:
+    def read(data: bytes) -> None:
+        if len(data) % 2:
+            raise KeyError("a bug")
+
+    outcome = judge(Reader(read, [b"abc", b"abcd"], ()), seed=1, numbers=range(50))
+    assert outcome.finds
+    assert all("KeyError" in what for _number, what, _data in outcome.finds)
+    assert BOUND_S == 1.0
+    again = changed([b"abc", b"abcd"], (b"x",), random.Random("1/7"))
+    assert again == changed([b"abc", b"abcd"], (b"x",), random.Random("1/7"))
+
+
+def test_changes_that_keep_the_structure_of_a_text_come_as_often_as_those_that_do_not() -> None:
+    sample = json.dumps({"a": [1, {"b": "text"}], "c": {"d": None}, "e": True}).encode()
+    whole = 0
+    for number in range(1000):
+        try:
+            json.loads(changed([sample], WORDS, random.Random(number)))
+        except (ValueError, RecursionError):
+            continue
+        whole += 1
+    assert whole > 300
+
+
+def test_changes_that_keep_the_structure_of_bytes_move_nothing() -> None:
+    lengths = [len(changed([bytes(40)], NUMBERS, random.Random(number))) for number in range(1000)]
+    assert lengths.count(40) > 400
+    assert len(set(lengths)) > 40
+    assert b"NaN" in SCALARS
