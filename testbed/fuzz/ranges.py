@@ -60,7 +60,8 @@ DISTRIBUTIONS: Choices = {  # windows that close while messages are under way, o
     "sub_window_ns": _ms(5, 20, 200),
     "dummy_after_ns": _ms(1, 5, 20),
     "ahead": EITHER,
-    "draws": ("random", "smooth"),
+    "draws": ("random", "bounded", "smooth"),
+    "lag": (1, 3),
     "outstanding": (1, 2, 64),
 }
 ATOP: Choices = {**DISTRIBUTIONS, "least_dummies": (0, 1, 3)}

@@ -85,7 +85,9 @@ class WeightedOrderParameters:
     ahead: bool = True
     """Fill all numbers up to what is undelivered with one dummy; false: one number per dummy, as in the paper."""
     draws: str = "random"
-    """`random` as in the paper, or `smooth`: turns evenly spread."""
+    """`random` as in the paper, `bounded` (never further than `lag` turns from the shares) or `smooth` (no chance)."""
+    lag: int = 1
+    """Of `bounded` draws: the turns of a member that are drawn together, anew for each such block."""
     outstanding: int = 64
     """Own messages undelivered; more submissions wait in the host."""
     reliable: ReliableParameters = field(default_factory=ReliableParameters)
@@ -96,6 +98,7 @@ class WeightedOrderParameters:
             require(1 <= value <= 2**62, f"{name} must be positive, not {value}")
         require(0 <= self.threshold <= 1000, f"threshold must lie between 0 and 1000 per mille, not {self.threshold}")
         require(self.draws in tuple(Draws), f"draws must be one of {', '.join(Draws)}, not {self.draws!r}")
+        require(1 <= self.lag <= 1024, f"lag must lie between 1 and 1024 turns, not {self.lag}")
         require(1 <= self.outstanding <= 65536, f"outstanding must lie between 1 and 65536, not {self.outstanding}")
 
     def require_members(self, members: int) -> None:
@@ -151,7 +154,11 @@ class AtopCore(OrderCore):
         self._given = 0
         """... and the last number of ours that we have used or given away under it."""
         self._order = Order(
-            self._weights, bookkeeper=membership.first, brokered=self.is_brokered, draws=Draws(parameters.draws)
+            self._weights,
+            bookkeeper=membership.first,
+            brokered=self.is_brokered,
+            draws=Draws(parameters.draws),
+            lag=parameters.lag,
         )
         least_dummies = parameters.least_dummies if isinstance(parameters, AtopParameters) else 0
         self._window = Window(membership.members, least_dummies=least_dummies)

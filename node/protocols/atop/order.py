@@ -31,12 +31,13 @@ from __future__ import annotations
 import copy
 import enum
 import heapq
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Container
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from node.errors import DropReason, RemoteError
 from node.protocols.atop.policy import Weights
@@ -83,10 +84,11 @@ class Item:
 class Order:
     """See the module's text. `weights`: of all members, ascending, under distribution 0; at least one is above 0."""
 
-    def __init__(self, weights: Weights, *, bookkeeper: int, brokered: bool, draws: Draws) -> None:
+    def __init__(self, weights: Weights, *, bookkeeper: int, brokered: bool, draws: Draws, lag: int = 1) -> None:
         self._bookkeeper = bookkeeper
         self._is_brokered = brokered
         self._draws = draws
+        self._lag = lag
         self.published = weights
         """The weights of the latest distribution in the bookkeeper's stream."""
         self.buffered = 0
@@ -105,7 +107,7 @@ class Order:
         self.current = distribution
         """ordDistID: the distribution in force."""
         self._now = self._backlog(distribution)
-        self._now.draws = self._draws.under(distribution, weights)
+        self._now.draws = self._draws.under(distribution, weights, self._lag)
         speaking = (member for member, latest in self._sending.items() if latest == distribution)
         self._unpassed = set() if self._is_closed else set(speaking)
         self._weightless = deque(member for member, weight in weights.items() if not weight)
@@ -304,7 +306,7 @@ class _Backlog:
 
     __slots__ = ("_lanes", "draws")
 
-    draws: RandomDraws | SmoothDraws
+    draws: RandomDraws | TimedDraws
 
     def __init__(self) -> None:
         self._lanes: dict[int, _Lane] = {}
@@ -374,15 +376,19 @@ class _Backlog:
 class Draws(enum.StrEnum):
     """How the next source is chosen: the same at every member and on every platform.
 
-    Both have `first` (the source that is drawn; None when nobody is left), `use` (the next draw), `leave` (the drawn
+    All have `first` (the source that is drawn; None when nobody is left), `use` (the next draw), `leave` (the drawn
     source is left out from now on, and the draw is repeated) and `copy`.
     """
 
     RANDOM = "random"
+    BOUNDED = "bounded"
     SMOOTH = "smooth"
 
-    def under(self, distribution: int, weights: Weights) -> RandomDraws | SmoothDraws:
-        return RandomDraws(distribution, weights) if self is Draws.RANDOM else SmoothDraws(weights)
+    def under(self, distribution: int, weights: Weights, lag: int) -> RandomDraws | TimedDraws:
+        """`lag`: see BoundedDraws; the others have none."""
+        if self is Draws.RANDOM:
+            return RandomDraws(distribution, weights)
+        return SmoothDraws(weights) if self is Draws.SMOOTH else BoundedDraws(weights, distribution, lag)
 
 
 class RandomDraws:
@@ -409,10 +415,8 @@ class RandomDraws:
     def use(self) -> None:
         self.first = None
         while self._weights and self.first not in self._weights:
-            self._state = mixed = (self._state + 0x9E37_79B9_7F4A_7C15) & _MASK
-            mixed = ((mixed ^ mixed >> 30) * 0xBF58_476D_1CE4_E5B9) & _MASK
-            mixed = ((mixed ^ mixed >> 27) * 0x94D0_49BB_1331_11EB) & _MASK
-            drawn = (mixed ^ mixed >> 31) * self._bounds[-1] >> 64
+            self._state = (self._state + _GAMMA) & _MASK
+            drawn = _mixed(self._state) * self._bounds[-1] >> 64
             self.first = self._members[bisect_right(self._bounds, drawn)]
 
     def leave(self) -> None:
@@ -426,10 +430,10 @@ class RandomDraws:
         return other
 
 
-class SmoothDraws:
-    """Not in the paper: no chance at all. Turn k (from 0) of the member at place i of n is at the time (k + i/n) /
-    weight, and the earliest is drawn. Every member is within one turn of its share at any time; equal weights make a
-    round. A draw costs O(log n), to leave, too.
+class TimedDraws(ABC):
+    """Not in the paper: each turn of a member has a place on the member's own axis, its `_position`. The place over the
+    member's weight is the turn's time, and the earliest turn is next. A draw costs O(log n), to leave, too. The times
+    stay when others leave.
     """
 
     __slots__ = ("_heap", "_size")
@@ -437,33 +441,81 @@ class SmoothDraws:
     def __init__(self, weights: Weights) -> None:
         self._size = len(weights)
         self._heap = [
-            (_time(place, self._size, weight), member, place, weight)
+            (self._position(place, 0) // weight, member, place, 0, weight)
             for place, (member, weight) in enumerate(weights.items())
             if weight
         ]
         heapq.heapify(self._heap)
+
+    @abstractmethod
+    def _position(self, place: int, turn: int) -> int:
+        """Of turn 0, 1, 2, … of the member at this place of the weights, in turns * 2**64: any two weights of 32 bits
+        give different times. Asked for once, in rising order of turns."""
 
     @property
     def first(self) -> int | None:
         return self._heap[0][1] if self._heap else None
 
     def use(self) -> None:
-        _, member, turn, weight = self._heap[0]
-        turn += self._size
-        heapq.heapreplace(self._heap, (_time(turn, self._size, weight), member, turn, weight))
+        _, member, place, turn, weight = self._heap[0]
+        turn += 1
+        heapq.heapreplace(self._heap, (self._position(place, turn) // weight, member, place, turn, weight))
 
     def leave(self) -> None:
         heapq.heappop(self._heap)
 
-    def copy(self) -> SmoothDraws:
+    def copy(self) -> Self:
         other = copy.copy(self)
         other._heap = self._heap.copy()
         return other
 
 
+class SmoothDraws(TimedDraws):
+    """No chance at all: turn k of the member at place i of n is at k + i/n. Every member is within one turn of its
+    share at any time; equal weights make a round.
+    """
+
+    __slots__ = ()
+
+    def _position(self, place: int, turn: int) -> int:
+        return ((turn * self._size + place) << 64) // self._size
+
+
+class BoundedDraws(TimedDraws):
+    """A lottery that is drawn anew for every `lag` turns of a member: they are anywhere among the places of these
+    turns. So every member is within `lag` turns of its share at any time; the paper's lottery wanders off for ever.
+    """
+
+    __slots__ = ("_distribution", "_lag", "_places")
+
+    def __init__(self, weights: Weights, distribution: int, lag: int) -> None:
+        self._distribution = distribution
+        self._lag = lag
+        self._places: dict[int, list[int]] = {}
+        """By member: of the turns of its block that are not drawn yet, latest first, in 1/2**64 of the block."""
+        super().__init__(weights)
+
+    def _position(self, place: int, turn: int) -> int:
+        block, inside = divmod(turn, self._lag)
+        if not inside:
+            seed = _mixed(_mixed(self._distribution) ^ place)
+            self._places[place] = sorted(
+                (_mixed(seed + (turn + later) * _GAMMA & _MASK) for later in range(self._lag)), reverse=True
+            )
+        return self._lag * ((block << 64) + self._places[place].pop())
+
+    def copy(self) -> Self:
+        other = super().copy()
+        other._places = {place: left.copy() for place, left in self._places.items()}
+        return other
+
+
 _MASK = 2**64 - 1
+_GAMMA = 0x9E37_79B9_7F4A_7C15
 
 
-def _time(turn: int, size: int, weight: int) -> int:
-    """`turn` / (`size` * `weight`), fine enough that any two weights of 32 bits differ."""
-    return (turn << 64) // (size * weight)
+def _mixed(state: int) -> int:
+    """The output of SplitMix64 in this state: 64 bits."""
+    mixed = (state ^ state >> 30) * 0xBF58_476D_1CE4_E5B9 & _MASK
+    mixed = (mixed ^ mixed >> 27) * 0x94D0_49BB_1331_11EB & _MASK
+    return mixed ^ mixed >> 31

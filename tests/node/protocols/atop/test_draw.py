@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.protocols.atop.order import Draws, RandomDraws, SmoothDraws
+from node.protocols.atop.order import Draws, RandomDraws, TimedDraws
 
 weights_of_some = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=12).filter(any)
 distributions = st.integers(0, 2**64 - 1)
@@ -18,17 +18,18 @@ kinds = st.sampled_from(tuple(Draws))
 
 GOLDEN = {
     Draws.RANDOM: "1430131434343344311344313411343414313333",
+    Draws.BOUNDED: "4430313034134314334431413431034304431333",
     Draws.SMOOTH: "0134314334013431433401343143340134314334",
 }
 """The first 40 draws under distribution 3 with weights (1, 2, 0, 4, 3)."""
 
 
-def draws_of(draws: Draws, distribution: int, *weights: int) -> RandomDraws | SmoothDraws:
+def draws_of(draws: Draws, distribution: int, *weights: int, lag: int = 3) -> RandomDraws | TimedDraws:
     """Members are 0, 1, 2, ..."""
-    return draws.under(distribution, dict(enumerate(weights)))
+    return draws.under(distribution, dict(enumerate(weights)), lag)
 
 
-def some(draws: RandomDraws | SmoothDraws, count: int) -> list[int]:
+def some(draws: RandomDraws | TimedDraws, count: int) -> list[int]:
     drawn = []
     for _ in range(count):
         assert draws.first is not None
@@ -104,8 +105,9 @@ def test_a_copy_comes_out_the_same_and_moves_nothing(
     assert some(turns, 40) == some(other, 40)
 
 
-def test_distributions_draw_differently() -> None:
-    drawn = {tuple(some(draws_of(Draws.RANDOM, distribution, 1, 1, 1, 1), 30)) for distribution in range(200)}
+@pytest.mark.parametrize("draws", [Draws.RANDOM, Draws.BOUNDED])
+def test_distributions_draw_differently(draws: Draws) -> None:
+    drawn = {tuple(some(draws_of(draws, distribution, 1, 1, 1, 1), 30)) for distribution in range(200)}
     assert len(drawn) == 200
 
 
@@ -123,6 +125,31 @@ def test_smooth_draws_keep_everybody_near_its_share(weights: list[int], rounds: 
             # One turn at a time, and the number of draws is that time within one turn of each.
             assert abs(had - count * weight / total) < 1 + weight * len(weights) / total
     assert seen == [rounds * weight for weight in weights]
+
+
+@given(
+    distribution=distributions,
+    weights=st.lists(st.integers(1, 50), min_size=1, max_size=8),
+    lag=st.integers(1, 20),
+    rounds=st.integers(1, 4),
+)
+def test_bounded_draws_keep_everybody_within_the_lag(
+    distribution: int, weights: list[int], lag: int, rounds: int
+) -> None:
+    """Each block of `lag` turns has its own span of time, and the draws follow time."""
+    seen = [0] * len(weights)
+    for member in some(draws_of(Draws.BOUNDED, distribution, *weights, lag=lag), rounds * lag * len(weights)):
+        seen[member] += 1
+        latest = max(max(had - 1, 0) // lag * lag / weight for had, weight in zip(seen, weights, strict=True))
+        earliest = min((had // lag + 1) * lag / weight for had, weight in zip(seen, weights, strict=True))
+        assert latest <= earliest, "the last turn of one is in a block that begins after the next turn of another"
+
+
+@pytest.mark.parametrize("lag", [1, 4])
+def test_bounded_draws_are_a_lottery_inside_a_block(lag: int) -> None:
+    """Of the first turns of two equal members either is first in half of 400 distributions: 5.5 sigma."""
+    firsts = [draws_of(Draws.BOUNDED, distribution, 1, 1, lag=lag).first for distribution in range(400)]
+    assert 145 < firsts.count(0) < 255
 
 
 def test_smooth_draws_do_not_bunch() -> None:
