@@ -17,7 +17,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import takewhile
 from multiprocessing import connection
+from multiprocessing.synchronize import Event
 from typing import Any, TypeAlias
 
 from testbed.console import held_back
@@ -165,19 +167,23 @@ def _here(campaign: Campaign) -> Parts:
 
 def _in_processes(campaign: Campaign, jobs: int) -> Parts:
     """Chunks in their order, some of them ahead; what is not wanted any more is given up."""
-    pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), initializer=_begin_work)
+    context = multiprocessing.get_context("spawn")
+    with held_back(), _deaf_children():
+        given_up = context.Event()
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin_work, initargs=(given_up,))
     waiting: deque[Future[Tally]] = deque()
     try:
         for seeds in _chunks(campaign):
             # A pool that is half started, or half shut down, cannot be given up.
             with held_back(), _deaf_children():
-                waiting.append(pool.submit(tally_of, campaign.protocol, seeds, goes_on=campaign.goes_on))
+                waiting.append(pool.submit(_work, campaign.protocol, seeds, goes_on=campaign.goes_on))
             if len(waiting) >= CHUNKS_AHEAD * jobs:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
     finally:
         with held_back():
+            given_up.set()
             pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -193,9 +199,20 @@ def _deaf_children() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _begin_work() -> None:
+_given_up: Event
+"""In a worker: nobody waits for its chunk any more."""
+
+
+def _begin_work(given_up: Event) -> None:
     """No worker outlives the first process, however that one ends."""
+    global _given_up
+    _given_up = given_up
     threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _work(protocol: str, seeds: Iterable[int], *, goes_on: bool) -> Tally:
+    """`tally_of`, up to the world in which it is given up."""
+    return tally_of(protocol, takewhile(lambda _: not _given_up.is_set(), seeds), goes_on=goes_on)
 
 
 def _end_with_parent() -> None:
