@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from analysis.errors import AnalysisError
 from analysis.files import parse_json, read_text
+from analysis.formatting import is_end
 from analysis.network.asked import Network, Strike, build, impairment_of
-from analysis.report.formatting import is_end
 from topologies import load
 from topologies.formats.errors import InputError
 from topologies.model import Direction, Impairment, Topology

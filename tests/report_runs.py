@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from analysis.report.formatting import is_end
+from analysis.formatting import is_end
 from collector.records import Event, Notice
 from topologies import load
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from analysis.report import formatting as words
-from analysis.report import svg
+from analysis import formatting as words
+from analysis import svg
 
 MAX_LANES: Final = 6
 MAX_MESSAGES: Final = 6

@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from analysis import formatting as words
 from analysis.checks.properties import Incarnation, Incarnations, Raw
 from analysis.checks.views import ViewRecords, views_of
-from analysis.report import formatting as words
 from collector.records import EndReason, Event, ViewReason
 
 

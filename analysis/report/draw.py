@@ -14,8 +14,8 @@ from typing import Final
 
 from markupsafe import Markup
 
-from analysis.report import formatting as words
-from analysis.report import svg
+from analysis import formatting as words
+from analysis import svg
 from topologies.model import Direction, Impairment, Link, Node, Partition, Topology
 
 WIDE: Final = 1080.0

@@ -15,8 +15,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from analysis import formatting as words
 from analysis.files import parse_json, read_json, read_text
-from analysis.report import formatting as words
 from analysis.traffic.flows import is_foreign
 from collector.records import Event, Notice
 from topologies import load

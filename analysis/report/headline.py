@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from analysis import formatting as words
 from analysis.checks.properties import Verdict, at_best, merge
-from analysis.report import formatting as words
 from analysis.traffic.flows import UNNUMBERED, is_unnumbered, is_untraced
 
 

@@ -17,11 +17,11 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from analysis.report import formatting as words
-from analysis.report import svg
+from analysis import formatting as words
+from analysis import svg
 from analysis.report.plots import Frame, frame, line_of, over_time, phase_lines, shades, y_axis
-from analysis.report.svg import colour_of
 from analysis.report.time_axis import FaultWindow, Phases, Series, series_of
+from analysis.svg import colour_of
 
 MAX_EPOCHS: Final = 400
 """That the band shows: more is no band any more."""

@@ -21,11 +21,12 @@ from typing import Any, Final
 from jinja2 import ChainableUndefined, Environment, FileSystemLoader, StrictUndefined, Undefined
 from markupsafe import Markup
 
+from analysis import formatting as words
+from analysis import svg
 from analysis.checks.properties import merge
 from analysis.errors import MachineError
 from analysis.files import replacing
-from analysis.report import draw, headline, plots, svg
-from analysis.report import formatting as words
+from analysis.report import draw, headline, plots
 from analysis.report import ordering as report_ordering
 from analysis.report import rows as report_rows
 from analysis.report.files import RunFiles, read_run

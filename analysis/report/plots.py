@@ -16,10 +16,10 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from analysis.report import formatting as words
-from analysis.report import svg
-from analysis.report.svg import Scale
+from analysis import formatting as words
+from analysis import svg
 from analysis.report.time_axis import CLASSES, FaultWindow, Floats, Phases, Series
+from analysis.svg import Scale
 
 LOGARITHMIC_FROM: Final = 20.0
 """A latency axis is logarithmic when its values span more than this factor."""

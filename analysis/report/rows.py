@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from markupsafe import Markup
 
+from analysis import formatting as words
+from analysis import svg
 from analysis.checks import witness
 from analysis.checks.properties import ADDRESSED_TO_OBJECTS, Verdict, merge
-from analysis.report import formatting as words
-from analysis.report import svg
 from analysis.report.headline import verdict_of
 from analysis.traffic.flows import UNNUMBERED, is_unnumbered, is_untraced
 

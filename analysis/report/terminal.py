@@ -17,8 +17,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from analysis import formatting as words
 from analysis.checks.properties import Verdict, merge
-from analysis.report import formatting as words
 from analysis.report import headline
 from analysis.report import rows as report_rows
 from analysis.traffic.flows import UNNUMBERED, is_unnumbered

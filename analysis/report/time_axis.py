@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from analysis.report import formatting as words
+from analysis import formatting as words
 from analysis.report.files import RunFiles
 
 MAX_POINTS: Final = 400

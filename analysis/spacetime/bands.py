@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from analysis import formatting as words
 from analysis.checks.properties import Incarnation
-from analysis.report import formatting as words
 from analysis.spacetime.model import Band, Scene, Step, Window, protocol_name
 from collector.records import Event, Notice
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from analysis import formatting as words
 from analysis.capture.decode import CLASSES
 from analysis.checks.properties import FIRST_INCARNATION, Incarnation
 from analysis.files import read_json
-from analysis.report import formatting as words
 from analysis.spacetime.compose import compose
 from analysis.spacetime.model import Arrow, Diagram, Mark, Window
 from analysis.spacetime.read import Reader

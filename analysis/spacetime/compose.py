@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
+from analysis import formatting as words
 from analysis.checks.properties import Incarnation
 from analysis.checks.views import VIEW_EVENTS, Installation, read_views
-from analysis.report import formatting as words
 from analysis.spacetime.bands import epochs, fault_bands, grants, holds, minorities
 from analysis.spacetime.model import (
     Arrow,

@@ -26,9 +26,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from analysis import formatting as words
 from analysis.checks.properties import FIRST_INCARNATION, Incarnation, MessageId
 from analysis.network.asked import Network
-from analysis.report import formatting as words
 from collector.records import (
     APPLICATION_STAMP_DTYPE,
     ENVELOPE_DTYPE,

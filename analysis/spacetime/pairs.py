@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from analysis import formatting as words
 from analysis.checks.properties import FIRST_INCARNATION, Incarnation
 from analysis.network.asked import Network, Span
-from analysis.report import formatting as words
 from analysis.spacetime.model import (
     Arrow,
     Header,

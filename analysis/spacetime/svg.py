@@ -20,11 +20,11 @@ from typing import Final
 
 from markupsafe import Markup
 
+from analysis import formatting as words
+from analysis import svg
 from analysis.checks.properties import Incarnation
-from analysis.report import formatting as words
-from analysis.report import svg
-from analysis.report.svg import colour_of, kind_class
 from analysis.spacetime.model import Arrow, Band, Diagram, Fate, IncarnationSpan, Mark, Role, Row, What, protocol_key
+from analysis.svg import colour_of, kind_class
 from collector.records import Level
 
 LEFT: Final = 70.0

@@ -16,9 +16,9 @@ from typing import Any, Final
 import pyarrow as pa
 from markupsafe import Markup
 
+from analysis import formatting as words
 from analysis.checks.properties import Incarnation, MessageId
 from analysis.errors import AnalysisError
-from analysis.report import formatting as words
 from analysis.spacetime.compose import compose
 from analysis.spacetime.model import Diagram, Scene, Window, protocol_name
 from analysis.spacetime.read import Reader

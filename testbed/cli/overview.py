@@ -11,8 +11,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from analysis import formatting
 from analysis.checks.properties import Verdict
-from analysis.report import formatting
 from analysis.report.headline import headline, verdict_of
 from analysis.report.terminal import mark
 from node.registry import PROTOCOLS, VIEW_PROMISES, ProtocolEntry

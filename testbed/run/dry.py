@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from analysis.report.formatting import listed
+from analysis.formatting import listed
 from netem.errors import FabricError
 from netem.kernel import probe as kernels
 from netem.wiring import plan

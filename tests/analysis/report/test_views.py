@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from analysis import formatting as words
 from analysis.checks import judgement, linear
 from analysis.checks.properties import VIEW_PROPERTIES, MessageId, Property
 from analysis.checks.witness import view
-from analysis.report import formatting as words
 from analysis.report import terminal as text
 from analysis.report.page import section, write_report
 from collector.records import EndReason, Event

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.report import formatting as words
+from analysis import formatting as words
 
 NOT_NUMBERS: list[object] = [None, "5", True, math.nan, math.inf, [], {}, 10**400]
 

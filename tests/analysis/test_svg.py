@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from analysis.report import svg
+from analysis import svg
 
 POSITIVE = st.floats(1e-3, 1e9)
 
