@@ -20,15 +20,15 @@ from typing import Any, Protocol, TypeVar
 
 from pyspark.sql import SparkSession
 
-from analysis import schema
-from analysis.capture import ingest as intake
+from analysis import schema, tasks
 from analysis.capture import source
 from analysis.checks import incarnations, judgement, order
 from analysis.checks.by_message import RunFacts
 from analysis.checks.judgement import Staged
 from analysis.checks.properties import SECTIONS, Finding, Property
 from analysis.checks.sequences import Told
-from analysis.engine import session, tasks
+from analysis.engine import ingest as intake
+from analysis.engine import session
 from analysis.errors import MachineError
 from analysis.files import replace_json
 from analysis.inputs import RunInputs, read_run

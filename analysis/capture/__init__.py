@@ -1,1 +1,1 @@
-"""Captures as columns: the parser, the Spark sources that read captures at rest and while they grow, and ingestion."""
+"""Captures as columns: the parser, the Spark sources that read captures at rest and while they grow, and totals."""

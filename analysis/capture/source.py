@@ -33,8 +33,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from analysis.capture.decode import decode_frames, decode_trace
-from analysis.engine.tasks import keep_imports
 from analysis.errors import AnalysisError
+from analysis.tasks import keep_imports
 from collector import index
 from collector.blocks import CutOffError, Interfaces
 from collector.parse import CaptureHead, batches, count, map_capture, read_sections, split_section

@@ -35,8 +35,8 @@ from analysis.checks.sequences import (
     payload_size_bytes,
     steps_of_incarnation,
 )
-from analysis.engine.tasks import Here, PartWriter, Staging, Workers, finish, unfinished
 from analysis.metrics import tables
+from analysis.tasks import Here, PartWriter, Staging, Workers, finish, unfinished
 from collector.records import Event
 
 ROWS_PER_TASK = 1 << 22

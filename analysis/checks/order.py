@@ -42,7 +42,7 @@ from analysis.checks.properties import (
     undrained_reason,
 )
 from analysis.checks.sequences import NO_MESSAGE, NOT_COMPARED, STEPS, Step, Told, decode, decode_payload
-from analysis.engine.tasks import Here, Staging, Workers
+from analysis.tasks import Here, Staging, Workers
 from collector.records import EndReason, Level
 
 

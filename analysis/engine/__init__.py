@@ -1,1 +1,1 @@
-"""Spark: the session, its workers and tasks, and how tables are put on disk."""
+"""Spark: the session, and the one pass over a capture that its workers make."""

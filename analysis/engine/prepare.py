@@ -16,10 +16,10 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from analysis import schema
-from analysis.capture import ingest as intake
+from analysis import schema, tasks
 from analysis.capture import source
-from analysis.engine import session, tasks
+from analysis.engine import ingest as intake
+from analysis.engine import session
 from analysis.errors import AnalysisError
 
 EMPTY_PCAP = bytes.fromhex("d4c3b2a1 0200 0400 00000000 00000000 ffff0000 01000000")

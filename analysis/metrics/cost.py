@@ -141,7 +141,7 @@ def _in_short(ordered: Floats) -> dict[str, Any]:
 
 def traffic_series(counted: Rows) -> Rows:
     """The rows of schema.TRAFFIC_SERIES, from what was sent by bin, class, kind and inner kind
-    (analysis.capture.ingest)."""
+    (analysis.engine.ingest)."""
     totals: dict[tuple[int, str], list[int]] = defaultdict(lambda: [0, 0])
     for row in counted:
         if row["bin"] is not None:

@@ -80,7 +80,7 @@ class Load(NamedTuple):
 
 def flows(counted: Iterable[Mapping[str, Any]]) -> list[Flow]:
     """From the counts of all frames of the window but trace, by port, direction and destination
-    (analysis.capture.ingest)."""
+    (analysis.engine.ingest)."""
     seen = [Flow(*(row[name] for name in Flow._fields)) for row in counted]
     return [flow for flow in seen if flow.wire_bytes and flow.eth_dst >> 4 != LINK_LOCAL >> 4]
 

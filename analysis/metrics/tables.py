@@ -13,7 +13,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from analysis import schema
 from analysis.checks.properties import Incarnation
 from analysis.checks.sequences import payload_checksum, payload_size_bytes
-from analysis.engine.tasks import as_written
+from analysis.tasks import as_written
 
 MESSAGES, DELIVERIES = (as_written(to_arrow_schema(rows)) for rows in (schema.MESSAGES, schema.DELIVERIES))
 

@@ -33,7 +33,6 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from analysis.checks.properties import Verdict, merge
-from analysis.engine.tasks import OfSpark
 from analysis.network import pairing
 from analysis.network.asked import Element, Network
 from analysis.network.asked import Path as NetworkPath
@@ -52,6 +51,7 @@ from analysis.network.realised import (
     stalls_with_backlog,
     wilson,
 )
+from analysis.tasks import OfSpark
 from topologies.dump import as_json, changed_fields
 from topologies.model import Direction, Distribution, Impairment
 

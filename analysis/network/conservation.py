@@ -39,7 +39,7 @@ class Flow(NamedTuple):
 
 
 def flows(counted: Iterable[Mapping[str, Any]]) -> list[Flow]:
-    """From the counts of all frames by port and destination (analysis.capture.ingest)."""
+    """From the counts of all frames by port and destination (analysis.engine.ingest)."""
     seen = [Flow(*(row[name] for name in Flow._fields)) for row in counted if row["direction"] is not None]
     return [flow for flow in seen if flow.is_forwarded]
 

@@ -22,8 +22,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from analysis.capture.decode import decode_frames, decode_tcp
 from analysis.capture.source import CaptureReader, Pieces, checked_batches
-from analysis.engine.tasks import keep_imports
 from analysis.errors import AnalysisError
+from analysis.tasks import keep_imports
 from collector.records import TRACE_MAC, Frames, PortDirection
 from collector.walk import Buffer
 

@@ -25,7 +25,7 @@ from analysis.checks.properties import (
     Verdict,
     Witness,
 )
-from analysis.engine.tasks import Here, OfSpark, Result, Task, Workers
+from analysis.tasks import Here, OfSpark, Result, Task, Workers
 from collector.records import Event
 from tests.analysis import histories
 from tests.analysis.checks.test_linear import assert_place_in_view

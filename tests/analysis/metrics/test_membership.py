@@ -8,9 +8,9 @@ from typing import Any
 from analysis.checks import incarnations
 from analysis.checks.oracle import raw
 from analysis.checks.properties import Incarnation, MessageId
-from analysis.engine.tasks import Here, Staging
 from analysis.metrics.membership import courses, section, struck_ns
 from analysis.summary import _course
+from analysis.tasks import Here, Staging
 from collector.records import EndReason, Event
 from tests.analysis import histories
 from tests.analysis.checks.view_histories import C2, NAMES, A, B, C, Story

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from analysis.capture import ingest as intake
-from analysis.engine.tasks import Staging
+from analysis.engine import ingest as intake
 from analysis.network import accuracy
 from analysis.network.asked import Network, Strike, build
+from analysis.tasks import Staging
 from collector.parse import read_interfaces
 from tests.analysis.runs import CLOCK_OFFSET_NS, GROUP, START_NS, MadeRun
 from topologies.model import Impairment

@@ -24,9 +24,9 @@ from analysis.capture.decode import CLASSES, class_of, decode_frames, decode_tra
 from analysis.capture.source import CaptureReader, Pieces, checked_batches, table_schema
 from analysis.checks import incarnations
 from analysis.checks.properties import Incarnation
-from analysis.engine.tasks import OfSpark, PartWriter, Staging, as_written
 from analysis.metrics.cost import BIN_NS
 from analysis.metrics.tables import conformed, detached, minus
+from analysis.tasks import OfSpark, PartWriter, Staging, as_written
 from analysis.traffic import source as traffic_source
 from collector.records import Event, Frames, Notice, PortDirection
 from collector.walk import Buffer

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from analysis import schema
-from analysis.capture import ingest as intake
 from analysis.capture import source
 from analysis.capture.source import CaptureReader, Pieces
+from analysis.engine import ingest as intake
 from analysis.network import pairing
 from tests.analysis.runs import CLOCK_OFFSET_NS, GROUP, START_NS, MadeRun
 
