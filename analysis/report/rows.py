@@ -12,8 +12,8 @@ from markupsafe import Markup
 
 from analysis import formatting as words
 from analysis import svg
-from analysis.checks import witness
 from analysis.checks.properties import ADDRESSED_TO_OBJECTS, Verdict, merge
+from analysis.report import witness
 from analysis.report.headline import verdict_of
 from analysis.traffic.flows import UNNUMBERED, is_unnumbered, is_untraced
 

@@ -8,8 +8,7 @@ from itertools import combinations
 
 import pytest
 
-from analysis.checks import witness
-from analysis.report import draw
+from analysis.report import draw, witness
 from topologies import load, shapes
 from topologies.model import Impairment, Topology
 

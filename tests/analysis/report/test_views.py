@@ -13,9 +13,9 @@ from rich.console import Console
 from analysis import formatting as words
 from analysis.checks import judgement, linear
 from analysis.checks.properties import VIEW_PROPERTIES, MessageId, Property
-from analysis.checks.witness import view
 from analysis.report import terminal as text
 from analysis.report.page import section, write_report
+from analysis.report.witness import view
 from collector.records import EndReason, Event
 from tests import report_runs
 from tests.analysis.checks.view_histories import C2, NAMES, A, B, C, Story
