@@ -24,6 +24,7 @@ from analysis import schema, tasks
 from analysis.capture import source
 from analysis.checks import incarnations, judgement, order
 from analysis.checks.by_message import RunFacts
+from analysis.checks.calls import read_calls
 from analysis.checks.judgement import Staged
 from analysis.checks.properties import SECTIONS, Finding, Property
 from analysis.checks.sequences import Told
@@ -44,7 +45,6 @@ from analysis.metrics import (
     reported,
     skew,
 )
-from analysis.metrics.calls import read_calls
 from analysis.network import accuracy, conservation, fault_overlap
 from analysis.traffic import section as traffic
 from collector.records import Level, Notice

@@ -19,8 +19,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from analysis.checks.calls import Call, Calls, Handed, Id, Object
 from analysis.checks.properties import Incarnation, Place, Property, Tally, Witness
-from analysis.metrics.calls import Call, Calls, Handed, Id, Object
 
 PAIRS_MAX: Final = 20_000
 """Of objects that are looked at for a witness."""

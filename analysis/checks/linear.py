@@ -21,6 +21,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from analysis.checks import call_orders, sections, synchrony
+from analysis.checks.calls import Calls, is_for_objects, read_calls
 from analysis.checks.oracle import raw
 from analysis.checks.oracle_views import History, Record
 from analysis.checks.properties import (
@@ -48,7 +49,6 @@ from analysis.checks.properties import (
     undrained_reason,
 )
 from analysis.checks.views import NO_VIEWS, VIEW_EVENTS, ViewRecords, read_views, views_of
-from analysis.metrics.calls import Calls, is_for_objects, read_calls
 from collector.records import Event, Level, Notice
 
 Id = tuple[int, int, int]

@@ -1,7 +1,7 @@
 """The properties of calls between objects, by definition (analysis.checks.properties): the third part of
 `analysis.checks.oracle`.
 
-Everything is a set, and every pair is looked at. `analysis.metrics.calls` and `analysis.checks.call_orders` must
+Everything is a set, and every pair is looked at. `analysis.checks.calls` and `analysis.checks.call_orders` must
 agree with it.
 """
 

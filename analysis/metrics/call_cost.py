@@ -20,8 +20,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from analysis.checks.calls import Call, Calls
 from analysis.checks.properties import Incarnation, Incarnations
-from analysis.metrics.calls import Call, Calls
 from analysis.metrics.figures import quantiles
 from collector.records import CallReport, Event, Timed
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from analysis.checks.calls import Calls
 from analysis.checks.linear import View
 from analysis.checks.properties import Property
 from analysis.metrics import call_cost
-from analysis.metrics.calls import Calls
 from analysis.metrics.cost import QUANTILES, Requests, requests
 from analysis.metrics.figures import moments, quantiles, to_others
 from collector.records import Event, Level

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from analysis.checks import call_orders, sections
+from analysis.checks.calls import Calls, read_calls
 from analysis.checks.properties import (
     CALL_PROPERTIES,
     REPORT_PROPERTIES,
@@ -32,7 +33,6 @@ from analysis.checks.properties import (
 )
 from analysis.checks.stages import by_view, out_of_order
 from analysis.metrics.anomalies import Served
-from analysis.metrics.calls import Calls, read_calls
 from analysis.metrics.cost import is_spoken_of
 from analysis.metrics.figures import quantiles
 from analysis.metrics.skew import Jump, Reading

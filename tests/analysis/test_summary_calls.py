@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from analysis.checks import linear, order
+from analysis.checks.calls import read_calls
 from analysis.checks.oracle import raw
 from analysis.checks.properties import CALL_PROPERTIES, DELIVERY_PROPERTIES, Incarnations
 from analysis.metrics import call_cost, measures
-from analysis.metrics.calls import read_calls
 from analysis.report.page import write_report
 from analysis.summary import analyze
 from node.trace import CallReport, Timed

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.checks import linear, oracle
+from analysis.checks.calls import MASK_BITS, read_calls
 from analysis.checks.oracle import raw
 from analysis.checks.properties import CALL_PROPERTIES, DELIVERY_PROPERTIES, Finding, Incarnation, Property, Verdict
-from analysis.metrics.calls import MASK_BITS, read_calls
 from collector.records import CallReport, Event
 from tests.analysis import histories
 from tests.analysis.checks.call_histories import ATOMIC, DIRECT, SPACE, UNORDERED, CallAuthor, masks, right, wild

@@ -7,12 +7,12 @@ import math
 import pyarrow as pa
 import pytest
 
+from analysis.checks.calls import read_calls
 from analysis.checks.linear import view_of
 from analysis.checks.oracle import raw
 from analysis.checks.properties import Incarnation
 from analysis.expression import evaluate, parse
 from analysis.metrics import call_cost, measures, sweep_rows
-from analysis.metrics.calls import read_calls
 from collector.records import CallReport, Event, Timed
 from node.objects.addresses import OBJECTS_IN_SPACE
 from testbed.sim.point import measure

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from analysis.checks.calls import read_calls
 from analysis.checks.oracle import raw
 from analysis.checks.properties import ADDRESSED_TO_OBJECTS, Incarnation
 from analysis.metrics import call_cost
-from analysis.metrics.calls import read_calls
 from analysis.report import rows as report_rows
 from analysis.report import terminal as text
 from analysis.report.page import section, write_report
