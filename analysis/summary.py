@@ -20,12 +20,11 @@ from typing import Any, Protocol, TypeVar
 
 from pyspark.sql import SparkSession
 
-from analysis import schema, tasks
+from analysis import judgement, schema, tasks
 from analysis.capture import source
-from analysis.checks import incarnations, judgement, order
+from analysis.checks import incarnations, order
 from analysis.checks.by_message import RunFacts
 from analysis.checks.calls import read_calls
-from analysis.checks.judgement import Staged
 from analysis.checks.properties import SECTIONS, Finding, Property
 from analysis.checks.sequences import Told
 from analysis.engine import ingest as intake
@@ -33,6 +32,7 @@ from analysis.engine import session
 from analysis.errors import MachineError
 from analysis.files import replace_json
 from analysis.inputs import RunInputs, read_run
+from analysis.judgement import Staged
 from analysis.metrics import (
     anomalies,
     call_cost,

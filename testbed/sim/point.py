@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from analysis.checks import judgement
+from analysis import judgement
 from analysis.checks.linear import View, check_view, view_of
 from analysis.checks.properties import Property, Verdict
 from analysis.metrics import call_cost, measures, membership, offered, ordering_cost, ordering_records, sweep_rows
@@ -115,7 +115,7 @@ def _properties(
 
 
 def undrained(experiment: Experiment, simulation: Simulation) -> str:
-    """As analysis.checks.judgement: why what should happen eventually may not have had the time; empty when it had."""
+    """As analysis.judgement: why what should happen eventually may not have had the time; empty when it had."""
     if simulation.phases.drained_ns is None:
         return "the run did not drain"
     cuts = [fault for fault in experiment.faults if isinstance(fault, Cut | Heal)]

@@ -11,7 +11,8 @@ import pytest
 from rich.console import Console
 
 from analysis import formatting as words
-from analysis.checks import judgement, linear
+from analysis import judgement
+from analysis.checks import linear
 from analysis.checks.properties import VIEW_PROPERTIES, MessageId, Property
 from analysis.report import terminal as text
 from analysis.report.page import section, write_report

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from analysis.checks import judgement, oracle
+from analysis import judgement
+from analysis.checks import oracle
 from analysis.checks.properties import DELIVERY_PROPERTIES, VIEW_PROPERTIES, Property, Verdict
 from analysis.independent.judge import judge_run
 from analysis.inputs import read_run

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
+from analysis import judgement
 from analysis.capture.source import CaptureState
-from analysis.checks import judgement
-from analysis.checks.judgement import Staged
 from analysis.checks.properties import (
     DELIVERY_PROPERTIES,
     Finding,
@@ -22,6 +21,7 @@ from analysis.checks.properties import (
     Witness,
 )
 from analysis.inputs import RunInputs, read_run
+from analysis.judgement import Staged
 from tests.analysis.runs import START_NS, MadeRun
 
 GOOD = CaptureState(
