@@ -32,10 +32,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from pyspark.sql import SparkSession
 
+from analysis.asked_network import Element, Network
+from analysis.asked_network import Path as NetworkPath
 from analysis.checks.properties import Verdict, merge
 from analysis.network import pairing
-from analysis.network.asked import Element, Network
-from analysis.network.asked import Path as NetworkPath
 from analysis.network.realised import (
     ENOUGH_FRAMES,
     LATE_NS,

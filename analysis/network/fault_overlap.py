@@ -25,10 +25,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pds
 
 from analysis import formatting as words
+from analysis.asked_network import Strike, acts_on
 from analysis.inputs import RunInputs
 from analysis.metrics.cost import Around
 from analysis.network.addresses import LINK_LOCAL, Receivers
-from analysis.network.asked import Strike, acts_on
 
 MAX_WARNED = 20
 """So many faults are warned of one by one."""

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from analysis.asked_network import Network, Strike, build
 from analysis.checks.properties import Verdict
 from analysis.network import accuracy
-from analysis.network.asked import Network, Strike, build
 from analysis.network.realised import (
     NEVER,
     Realised,

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from analysis import formatting as words
-from analysis.network.asked import Strike, build
+from analysis.asked_network import Strike, build
 from analysis.report import headline
 from analysis.report import rows as report_rows
 from analysis.report import terminal as text

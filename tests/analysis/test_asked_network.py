@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from analysis.network.asked import BEGIN_NS, END_NS, MARGIN_NS, Network, Strike, build, impairment_of
+from analysis.asked_network import BEGIN_NS, END_NS, MARGIN_NS, Network, Strike, build, impairment_of
 from topologies import load
 from topologies.model import CLEAR, Distribution, Impairment
 
