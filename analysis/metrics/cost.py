@@ -27,6 +27,7 @@ from analysis.capture.decode import CLASSES
 from analysis.checks.properties import is_judged
 from analysis.inputs import NodeEnd
 from analysis.metrics.figures import Floats, moments, percentiles, to_others
+from analysis.network.fault_overlap import Around
 from collector.records import Kind
 
 QUANTILES = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p999_ms": 0.999}
@@ -109,15 +110,6 @@ def latency_series(rows: pa.Table, *, start_ns: int) -> Rows:
         }
         for bin_number, ordered in zip(bins.tolist(), np.split(latency_ms[order], first[1:]), strict=False)
     ]
-
-
-class Around(NamedTuple):
-    """A fault in time, and what lies beside it: since the change before it, and until the change after it."""
-
-    before_ns: int
-    from_ns: int
-    until_ns: int
-    after_ns: int
 
 
 def latency_around(rows: pa.Table, faults: Mapping[int, Around]) -> dict[int, dict[str, Any]]:

@@ -27,7 +27,6 @@ import pyarrow.dataset as pds
 from analysis import formatting as words
 from analysis.asked_network import Strike, acts_on
 from analysis.inputs import RunInputs
-from analysis.metrics.cost import Around
 from analysis.network.addresses import LINK_LOCAL, Receivers
 
 MAX_WARNED = 20
@@ -45,6 +44,15 @@ class Sent(NamedTuple):
     eth_dst: int
     ip_dst: int
     frames: int
+
+
+class Around(NamedTuple):
+    """A fault in time, and what lies beside it: since the change before it, and until the change after it."""
+
+    before_ns: int
+    from_ns: int
+    until_ns: int
+    after_ns: int
 
 
 def around(inputs: RunInputs) -> dict[int, Around]:
