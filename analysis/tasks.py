@@ -6,7 +6,7 @@ import contextlib
 import gc
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -152,6 +152,24 @@ TEXT: Final = pa.dictionary(pa.int32(), pa.string())
 def as_written(rows: pa.Schema) -> pa.Schema:
     """The same with TEXT in place of strings."""
     return pa.schema([field.with_type(TEXT) if pa.types.is_string(field.type) else field for field in rows])
+
+
+def conformed(made: Mapping[str, Any], rows: pa.Schema) -> pa.RecordBatch:
+    """Every column of the contract, in order and with its type."""
+    arrays = [made[field.name] for field in rows]
+    plain = [one if isinstance(one, pa.Array) else pa.array(one) for one in arrays]
+    typed = [one if one.type == kind else one.cast(kind) for one, kind in zip(plain, rows.types, strict=True)]
+    return pa.RecordBatch.from_arrays(typed, schema=rows)
+
+
+def detached(table: pa.Table) -> pa.Table:
+    """The same rows in memory of their own. Chunks of one buffer, and slices, travel with all of that buffer: a table
+    of 56 MB took 2.6 GB.
+    """
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table.combine_chunks())
+    return pa.ipc.open_stream(sink.getvalue()).read_all()
 
 
 def _writer(path: Path, rows: pa.Schema) -> pq.ParquetWriter:

@@ -23,7 +23,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pds
+from pyspark.sql.pandas.types import to_arrow_schema
 
+from analysis import schema
 from analysis.checks.properties import Incarnation
 from analysis.checks.sequences import (
     STEPS,
@@ -32,11 +34,11 @@ from analysis.checks.sequences import (
     Told,
     compact,
     is_own_submission,
+    payload_checksum,
     payload_size_bytes,
     steps_of_incarnation,
 )
-from analysis.metrics import tables
-from analysis.tasks import Here, PartWriter, Staging, Workers, finish, unfinished
+from analysis.tasks import Here, PartWriter, Staging, Workers, as_written, conformed, finish, unfinished
 from collector.records import Event
 
 ROWS_PER_TASK = 1 << 22
@@ -47,6 +49,8 @@ SAMPLED = 1 << 10
 """One message of so many is looked at to find out where to cut."""
 
 Ints = npt.NDArray[np.int64]
+
+_MESSAGES, _DELIVERIES = (as_written(to_arrow_schema(rows)) for rows in (schema.MESSAGES, schema.DELIVERIES))
 
 _COLUMNS = (
     *("member", "member_incarnation", "record", "event", "detail"),
@@ -141,6 +145,13 @@ def counted(codes: Ints) -> Counter[Incarnation]:
     return Counter({_incarnation(code): count for code, count in zip(found.tolist(), counts.tolist(), strict=True)})
 
 
+def minus(left: Ints, right: Ints | np.int64) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """The difference, and where it fits 64 bits: a hostile stamp may lie anywhere in them."""
+    with np.errstate(over="ignore"):
+        result = left - right
+    return result, np.asarray(((left ^ right) & (left ^ result)) >= 0)
+
+
 def grouped(rows: Mapping[Incarnation, int], parallel: int) -> list[list[Incarnation]]:
     """Incarnations for each task: as many tasks as are done at once, or as many more as keep them small. One at
     least."""
@@ -152,6 +163,13 @@ def grouped(rows: Mapping[Incarnation, int], parallel: int) -> list[list[Incarna
         groups[number].append(incarnation)
         heapq.heappush(loads, (load + rows[incarnation], number))
     return groups
+
+
+class _Submitted(NamedTuple):
+    """All messages that were submitted, ascending by their codes, and when."""
+
+    message: Ints
+    at_ns: Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,8 +188,8 @@ class _Plan:
         part = f"part-{number:05d}"
         found = []
         with (
-            PartWriter(self.messages / f"{part}.parquet", tables.MESSAGES) as messages,
-            PartWriter(self.deliveries / f"{part}.parquet", tables.DELIVERIES) as deliveries,
+            PartWriter(self.messages / f"{part}.parquet", _MESSAGES) as messages,
+            PartWriter(self.deliveries / f"{part}.parquet", _DELIVERIES) as deliveries,
             _StepsWriter(self.steps / f"{part}.arrow") as steps,
         ):
             counted = _Counted()
@@ -183,10 +201,10 @@ class _Plan:
                     samples.append(batch["message"].to_numpy()[::SAMPLED])
                     kind = batch["step"][0].as_py()
                     if kind == Step.SUBMISSION:
-                        messages.write(tables.messages(batch, incarnation, self.names))
+                        messages.write(_messages(batch, incarnation, self.names))
                         counted.add(batch)
                     elif kind == Step.DELIVERY:
-                        deliveries.write(tables.deliveries(batch, incarnation, self.names, submitted))
+                        deliveries.write(_deliveries(batch, incarnation, self.names, submitted))
                 found.append(steps.incarnation(told, first, samples))
         return found, counted.told()
 
@@ -253,9 +271,7 @@ class _StepsWriter:
         return Walked(told, self._path, first_batch, self.batches - first_batch, rows, some)
 
 
-def _read(
-    trace: Path, incarnations: Collection[Incarnation]
-) -> tuple[dict[Incarnation, list[Records]], tables.Submitted]:
+def _read(trace: Path, incarnations: Collection[Incarnation]) -> tuple[dict[Incarnation, list[Records]], _Submitted]:
     """The records of these incarnations, and what all incarnations submitted."""
     wanted = np.array(sorted(number_of(incarnation) for incarnation in incarnations), np.int64)
     chunks: dict[Incarnation, list[Records]] = defaultdict(list)
@@ -272,14 +288,14 @@ def _read(
     return chunks, _submitted(own)
 
 
-def _submitted(parts: Sequence[tuple[Ints, ...]]) -> tables.Submitted:
+def _submitted(parts: Sequence[tuple[Ints, ...]]) -> _Submitted:
     """The first record of each submission counts."""
     message, record, at_ns = (np.concatenate([np.empty(0, np.int64), *(part[k] for part in parts)]) for k in range(3))
     order = np.lexsort((record, message))
     message = message[order]
     is_first = np.ones(len(message), np.bool_)
     is_first[1:] = message[1:] != message[:-1]
-    return tables.Submitted(message[is_first], at_ns[order[is_first]])
+    return _Submitted(message[is_first], at_ns[order[is_first]])
 
 
 def _by_code(codes: Ints) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
@@ -315,3 +331,65 @@ def _end_to_end(parts: Sequence[pa.Array], kind: pa.DataType) -> npt.NDArray[Any
         return np.asarray(parts[0].to_numpy(zero_copy_only=False))
     plain = [part.to_numpy(zero_copy_only=False) for part in parts]
     return np.concatenate([np.empty(0, kind.to_pandas_dtype()), *plain])
+
+
+# Rows of the tables, from the steps of an incarnation. `analysis.schema` says what the columns mean.
+
+
+def _messages(steps: pa.RecordBatch, incarnation: Incarnation, names: Sequence[str]) -> pa.RecordBatch:
+    """Rows of schema.MESSAGES from submissions of this incarnation."""
+    message = steps["message"].to_numpy()
+    made = {
+        "origin": np.full(len(message), incarnation.member),
+        "origin_name": _name(incarnation, names, len(message)),
+        "incarnation": np.full(len(message), incarnation.incarnation),
+        "number": message & 0xFFFFFFFF,
+        "submit_ns": steps["at_ns"],
+        **_payload(steps),
+    }
+    return conformed(made, _MESSAGES)
+
+
+def _deliveries(
+    steps: pa.RecordBatch, incarnation: Incarnation, names: Sequence[str], submitted: _Submitted
+) -> pa.RecordBatch:
+    """Rows of schema.DELIVERIES from deliveries of this incarnation, at every level, with the request that each
+    answers."""
+    message, at_ns = steps["message"].to_numpy(), steps["at_ns"].to_numpy()
+    submit_ns, is_known = _requests(message, submitted)
+    latency_ns, fits = minus(at_ns, submit_ns)
+    made = {
+        "member": np.full(len(message), incarnation.member),
+        "member_name": _name(incarnation, names, len(message)),
+        "member_incarnation": np.full(len(message), incarnation.incarnation),
+        "origin": message >> 48 & 0xFFFF,
+        "incarnation": message >> 32 & 0xFFFF,
+        "number": message & 0xFFFFFFFF,
+        "position": steps["value"],
+        "deliver_ns": at_ns,
+        "submit_ns": pa.array(submit_ns, mask=~is_known),
+        "latency_ns": pa.array(latency_ns, mask=~(is_known & fits)),
+        **{name: steps[name] for name in ("level", "is_undone", "is_repeat")},
+        **_payload(steps),
+    }
+    return conformed(made, _DELIVERIES)
+
+
+def _payload(steps: pa.RecordBatch) -> dict[str, Ints]:
+    payload = steps["payload"].to_numpy()
+    return {"size_bytes": payload_size_bytes(payload), "checksum": payload_checksum(payload)}
+
+
+def _requests(message: Ints, submitted: _Submitted) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    if not len(submitted.message):
+        return np.zeros(len(message), np.int64), np.zeros(len(message), np.bool_)
+    place = np.minimum(np.searchsorted(submitted.message, message), len(submitted.message) - 1)
+    return submitted.at_ns[place], submitted.message[place] == message
+
+
+def _name(incarnation: Incarnation, names: Sequence[str], count: int) -> pa.DictionaryArray:
+    """Null for a number that is nobody's."""
+    number = pa.array(
+        np.full(count, incarnation.member, np.int32), mask=np.full(count, incarnation.member >= len(names))
+    )
+    return pa.DictionaryArray.from_arrays(number, pa.array(names, pa.string()))

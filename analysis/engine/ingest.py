@@ -25,8 +25,7 @@ from analysis.capture.source import CaptureReader, Pieces, checked_batches, tabl
 from analysis.checks import incarnations
 from analysis.checks.properties import Incarnation
 from analysis.metrics.cost import BIN_NS
-from analysis.metrics.tables import conformed, detached, minus
-from analysis.tasks import OfSpark, PartWriter, Staging, as_written
+from analysis.tasks import OfSpark, PartWriter, Staging, as_written, conformed, detached
 from analysis.traffic import source as traffic_source
 from collector.records import Event, Frames, Notice, PortDirection
 from collector.walk import Buffer
@@ -157,7 +156,7 @@ class _Task:
         """Rows of schema.FRAMES, and those frames that carry records."""
         seen = decode_frames(buffer, frames, _DECODED)
         is_ours = seen["is_protocol"] & (seen["group"] == self.plan.group)
-        time_ns, has_time = minus(frames.time_ns, np.int64(self.plan.clock_offset_ns))
+        time_ns, has_time = incarnations.minus(frames.time_ns, np.int64(self.plan.clock_offset_ns))
         node_index = self._indexes[frames.interface]
         klass = _frame_class(seen["is_trace"], is_ours, seen["flags"])
         made: dict[str, Any] = {
@@ -188,7 +187,7 @@ class _Task:
     ) -> None:
         is_trace = klass == FRAME_CLASSES.index("trace")
         if len(sent := np.flatnonzero((frames.direction == PortDirection.INBOUND) & ~is_trace)):
-            within, has_bin = minus(time_ns[sent], np.int64(self.plan.start_ns))
+            within, has_bin = incarnations.minus(time_ns[sent], np.int64(self.plan.start_ns))
             is_ours = klass[sent] < len(CLASSES)
             self._sent.add(
                 {

@@ -231,7 +231,7 @@ class LoadMeter:
 
 
 def _what(message: Message) -> _What:
-    """A copy of something sent before is a retransmission whatever it carries, as in analysis.metrics.tables."""
+    """A copy of something sent before is a retransmission whatever it carries, as in analysis.capture.decode."""
     flags = message.flags
     if flags & Flag.RETRANSMISSION:
         name = "retransmission"

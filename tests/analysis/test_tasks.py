@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from analysis.metrics.tables import detached
+from analysis.tasks import detached
 
 ROWS = 300_000
 
