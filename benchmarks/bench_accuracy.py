@@ -24,9 +24,9 @@ from benchmarks.rows import Row, Watch, at_most, shown
 from collector.parse import batches, map_capture, read_interfaces
 from collector.records import PortDirection
 from netem.errors import FabricError
-from netem.kernel.probe import pick, probe, processors_awake
 from netem.kernel.supervised import Sandbox
 from netem.network import EmulatedNetwork, Kernel, KernelOption
+from netem.probe import pick, probe, processors_awake
 from testbed.console import Console
 from testbed.run.perform import Overrides, load_experiment, perform
 from testbed.run.wires import Capture

@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from benchmarks.rows import Bar, Row, Watch, at_most, shown, straight_line
-from netem.kernel.probe import processors_awake
+from netem.probe import processors_awake
 from node.core import Core, Membership, Submission
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Send, SetTimer, Timer
 from node.host.host import Schedule

@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from netem.kernel.probe import KernelChoice
 from netem.kernel.supervised import SupervisorLink
 from netem.network import EmulatedNetwork
+from netem.probe import KernelChoice
 from netem.wiring import netlink, plan
 from netem.wiring.executor import Executor
 from netem.wiring.steps import AnyStep, BuildBus, BuildTree, Kernel, Side

@@ -18,13 +18,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from netem import probe as kernels
 from netem.errors import FabricError
 from netem.fabric import BusCounters, Change, Fabric, LinkCounters, PortCounters
-from netem.kernel import probe as kernels
 from netem.kernel.agent import FABRIC
-from netem.kernel.probe import KernelChoice, KernelOption
 from netem.kernel.supervised import ExecRequest, Process, Sandbox, SupervisorLink
 from netem.kernel.uml import Guest, find_guest_kernel
+from netem.probe import KernelChoice, KernelOption
 from netem.wiring import plan
 from netem.wiring.steps import Kernel, MakeNamespaces, Side
 from topologies.model import Node, NodeName, Topology

@@ -1,1 +1,1 @@
-"""The kernel that carries the wires: its choice, User-Mode Linux, and the agents that work inside namespaces."""
+"""User-Mode Linux, the supervisor of namespaces, and the agents that work inside them."""

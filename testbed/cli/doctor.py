@@ -18,9 +18,9 @@ from pathlib import Path
 
 import docker
 
+from netem import probe as kernel
 from netem.errors import FabricError
-from netem.kernel import probe as kernel
-from netem.kernel.probe import REQUESTS, processors_awake
+from netem.probe import REQUESTS, processors_awake
 from netem.runtimes.cgroups import CONTROLLERS, reason_against
 from netem.runtimes.daemon import connect, require_rights
 from netem.runtimes.image import Distribution, find_image, ready_tags

@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from netem.errors import FabricError
 from netem.kernel.framing import readable
-from netem.kernel.probe import KernelOption
+from netem.probe import KernelOption
 from netem.runtimes.base import Program
 from node.registry import PROTOCOLS
 from testbed import paths

@@ -18,8 +18,8 @@ import time
 from contextlib import ExitStack
 from typing import Any
 
-from netem.kernel.probe import processors_awake
 from netem.network import EmulatedNetwork
+from netem.probe import processors_awake
 from netem.runtimes.base import Program
 from netem.runtimes.cgroups import Brakes
 from testbed.console import Console, Stage

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 
 from analysis.formatting import listed
+from netem import probe as kernels
 from netem.errors import FabricError
-from netem.kernel import probe as kernels
 from netem.wiring import plan
 from netem.wiring.steps import Kernel
 from node.host.workload import Workload, WorkloadKind

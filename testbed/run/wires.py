@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from netem.errors import FabricError
-from netem.kernel.probe import KernelOption
 from netem.network import Change, EmulatedNetwork
+from netem.probe import KernelOption
 from netem.runtimes.base import Runtime
 from netem.runtimes.netns import NetnsRuntime
 from testbed.paths import ROOT

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from netem.kernel.probe import REQUESTS, processors_awake
+from netem.probe import REQUESTS, processors_awake
 
 
 def asked_us() -> int:
@@ -31,7 +31,7 @@ def test_the_kernel_is_asked_and_forgets() -> None:
 def test_nothing_is_left_of_one_that_was_killed() -> None:
     before = asked_us()
     script = (
-        "from netem.kernel.probe import processors_awake\n"
+        "from netem.probe import processors_awake\n"
         "with processors_awake():\n    print('awake', flush=True)\n    input()"
     )
     holder = subprocess.Popen(

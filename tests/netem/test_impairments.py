@@ -16,8 +16,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from netem.kernel.probe import processors_awake
 from netem.network import EmulatedNetwork, KernelOption
+from netem.probe import processors_awake
 from tests.netem.quiet import shown_on_the_wire
 from tests.netem.wired import (
     Arrival,

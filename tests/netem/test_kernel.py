@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from netem import probe as kernel
 from netem.errors import FabricError
-from netem.kernel import probe as kernel
-from netem.kernel.probe import KernelOption, Probe
+from netem.probe import KernelOption, Probe
 from netem.wiring.steps import Kernel
 
 NAMES = (

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console as RichConsole
 
 from analysis.report import page
-from netem.kernel import probe as kernel
+from netem import probe as kernel
 from node.registry import PROTOCOLS
 from testbed.cli import listings
 from testbed.cli import main as cli
