@@ -27,8 +27,20 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 }
 """Prefixes of modules. A room may always import itself."""
 
-FLOORS = ("paths", "console", "spec", "reference", "rundir", "sim", "run", "live", "fuzz", "cli")
-"""What `testbed` consists of; each may import those before it."""
+FLOORS: dict[str, tuple[str, ...]] = {
+    "node.objects": (
+        *("addresses", "parameters", "pipe", "log", "manager", "api", "load", "programs", "application", "alone"),
+        *("processes", "space_process"),
+    ),
+    "netem": ("errors", "owner", "kernel", "wiring", "probe", "fabric", "network", "runtimes"),
+    "analysis": (
+        *("errors", "files", "formatting", "svg", "schema", "tasks", "asked_network", "inputs", "capture", "checks"),
+        *("network", "metrics", "traffic", "engine", "live", "independent", "spacetime", "report", "expression"),
+        *("judgement", "summary", "run"),
+    ),
+    "testbed": ("paths", "console", "spec", "reference", "rundir", "sim", "run", "live", "fuzz", "cli"),
+}
+"""What these packages consist of; of its own package each part may import those before it."""
 
 STANDARD_LIBRARY_ONLY = ("node",)
 
@@ -41,6 +53,11 @@ PURE = ("node/protocols", "node/reliable", "node/group")
 
 def python_files(*folders: str) -> list[Path]:
     return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def package_files(package: str) -> list[Path]:
+    """All of a package but its `__init__`."""
+    return [path for path in python_files(package.replace(".", "/")) if module_name(path) != package]
 
 
 def pure_files() -> list[Path]:
@@ -121,17 +138,25 @@ def test_import_directions(room: str) -> None:
     assert not (wrong := list(arrows(python_files(room), (room, *MAY_IMPORT[room])))), "\n".join(wrong)
 
 
-@pytest.mark.parametrize("floor", FLOORS)
-def test_testbed_is_built_floor_by_floor(floor: str) -> None:
-    below = tuple(f"testbed.{name}" for name in FLOORS[: FLOORS.index(floor) + 1])
-    files = [path for path in python_files("testbed") if _is_within(module_name(path), f"testbed.{floor}")]
+@pytest.mark.parametrize(("package", "floor"), [(package, floor) for package in FLOORS for floor in FLOORS[package]])
+def test_packages_are_built_floor_by_floor(package: str, floor: str) -> None:
+    floors = FLOORS[package]
+    below = [f"{package}.{name}" for name in floors[: floors.index(floor) + 1]]
+    files = [path for path in package_files(package) if _is_within(module_name(path), below[-1])]
     assert files
-    assert not (wrong := list(arrows(files, (*below, *MAY_IMPORT["testbed"])))), "\n".join(wrong)
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {module}"
+        for path in files
+        for module, _ in sorted(imports(path))
+        if _is_within(module, package) and not any(_is_within(module, prefix) for prefix in below)
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
-def test_every_part_of_testbed_is_on_a_floor() -> None:
-    names = {module_name(path).split(".")[1] for path in python_files("testbed") if module_name(path) != "testbed"}
-    assert names == set(FLOORS)
+@pytest.mark.parametrize("package", FLOORS)
+def test_every_part_of_a_package_is_on_a_floor(package: str) -> None:
+    names = {module_name(path).removeprefix(package).split(".")[1] for path in package_files(package)}
+    assert names == set(FLOORS[package])
 
 
 @pytest.mark.parametrize("room", STANDARD_LIBRARY_ONLY)
