@@ -57,6 +57,15 @@ Request = dict[str, Any]
 Reply = dict[str, Any]
 
 
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def check(result: int, what: str) -> None:
+    """Raise the OSError of a call of the C library that has failed."""
+    if result:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), what)
+
+
 class NetlinkFailure(NamedTuple):
     """What the kernel said against message number `message` (0-based) of a batch."""
 
@@ -69,7 +78,6 @@ class NetlinkAgent:
     """Performs one request at a time; holds the namespaces, their sockets and the routers' multicast tables open."""
 
     def __init__(self) -> None:
-        self._libc = ctypes.CDLL(None, use_errno=True)
         home = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         self._namespaces: dict[str, int] = {FABRIC: home}
         self._netlink: dict[str, socket.socket] = {}
@@ -139,7 +147,7 @@ class NetlinkAgent:
         try:
             for name in request["names"]:
                 self._refuse_second(name)
-                self._check(self._libc.unshare(CLONE_NEWNET), "unshare")
+                check(libc.unshare(CLONE_NEWNET), "unshare")
                 made[name] = self._namespaces[name] = os.open("/proc/self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             for name in made:
@@ -219,7 +227,7 @@ class NetlinkAgent:
         for path in request["paths"]:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
-                failed = self._libc.syscall(number, descriptor, b"", 0)
+                failed = libc.syscall(number, descriptor, b"", 0)
             finally:
                 os.close(descriptor)
             if failed and ctypes.get_errno() != errno.EEXIST:
@@ -237,12 +245,8 @@ class NetlinkAgent:
         if name in self._namespaces:
             raise OSError(errno.EEXIST, f"a namespace named {name!r} is held already")
 
-    def _check(self, result: int, what: str) -> None:
-        if result:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), what)
-
     def _set_namespace(self, descriptor: int) -> None:
-        self._check(self._libc.setns(descriptor, CLONE_NEWNET), "setns")
+        check(libc.setns(descriptor, CLONE_NEWNET), "setns")
 
     @contextmanager
     def _inside(self, name: str) -> Iterator[None]:

@@ -30,6 +30,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from netem.kernel.agent import libc
+
 NODE_USER = 65534
 """Number of the user and of the group that programs run as: nobody's, and no file's."""
 
@@ -74,8 +76,6 @@ _OWN_NETWORK = {
 """What programs do in their own network without rights, as in a container: `ping`, and listen at any port."""
 
 _SIGNAL_EXIT_BASE = 128
-
-libc = ctypes.CDLL(None, use_errno=True)
 
 
 def confine(request: Mapping[str, Any]) -> None:

@@ -13,7 +13,6 @@ Standard library only: this process must start fast and must not fail for want o
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import json
@@ -30,11 +29,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from netem.kernel.agent import CLONE_NEWNET, NetlinkAgent, Reply, Request
+from netem.kernel.agent import CLONE_NEWNET, NetlinkAgent, Reply, Request, check, libc
 from netem.kernel.framing import ChannelClosedError, receive_frame, send_frame
-from netem.kernel.sandbox import become_init, confine, give_up_rights, look_from
+from netem.kernel.sandbox import (
+    CLONE_NEWIPC,
+    CLONE_NEWNS,
+    CLONE_NEWUTS,
+    become_init,
+    confine,
+    give_up_rights,
+    look_from,
+)
 
-_CLONE_NEWNS, _CLONE_NEWPID, _CLONE_NEWIPC, _CLONE_NEWUTS = 0x00020000, 0x20000000, 0x08000000, 0x04000000
+_CLONE_NEWPID = 0x20000000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_PRIVATE = 2, 4, 8, 1 << 14, 1 << 18
 _PR_SET_PDEATHSIG = 1
 _FREEZE_TIMEOUT_S = 5.0
@@ -47,18 +54,16 @@ _RESET_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, 
 GUEST_MEMORY = Path("/dev/shm")  # noqa: S108  # a file system of our own is mounted there
 """Where the guest kernel puts its memory; it vanishes with the mount."""
 
-libc = ctypes.CDLL(None, use_errno=True)
-
 
 def main(control_descriptor: int, conductor: int) -> None:
     """Make the namespaces and leave a child in them as init; wait for it, so that whoever kills us kills it."""
     watch = os.pidfd_open(conductor)
     ready, ready_parent = os.pipe()
-    _check(libc.unshare(_CLONE_NEWNS | _CLONE_NEWPID | CLONE_NEWNET | _CLONE_NEWIPC), "unshare")
+    check(libc.unshare(CLONE_NEWNS | _CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC), "unshare")
     child = os.fork()
     if child == 0:
         os.close(ready_parent)
-        _check(libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+        check(libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
         if os.read(ready, 1) != b"x":  # our parent died before it could have taken us along
             os._exit(1)
         os.close(ready)
@@ -179,16 +184,16 @@ class Supervisor:
         outcome, report = os.pipe2(os.O_CLOEXEC)
         isolated = request["sandbox"] is not None
         if isolated:
-            _check(libc.unshare(_CLONE_NEWPID), "unshare")  # of our next child, not of ourselves
+            check(libc.unshare(_CLONE_NEWPID), "unshare")  # of our next child, not of ourselves
         elif host is not None:
-            _check(libc.setns(host["pid"], _CLONE_NEWPID), "setns")
+            check(libc.setns(host["pid"], _CLONE_NEWPID), "setns")
         try:
             pid = os.fork()
             if pid == 0:
                 self._become(request, descriptors, report, host)
         finally:
             if isolated or host is not None:
-                _check(libc.setns(self._own_pids, _CLONE_NEWPID), "setns")
+                check(libc.setns(self._own_pids, _CLONE_NEWPID), "setns")
             for descriptor in (host or {}).values():
                 os.close(descriptor)
         os.close(report)
@@ -230,8 +235,8 @@ class Supervisor:
             self._agent.enter(request["namespace"])
             if host is not None:
                 step = "join the node for"
-                _check(libc.setns(host["uts"], _CLONE_NEWUTS), "setns")
-                _check(libc.setns(host["ipc"], _CLONE_NEWIPC), "setns")
+                check(libc.setns(host["uts"], CLONE_NEWUTS), "setns")
+                check(libc.setns(host["ipc"], CLONE_NEWIPC), "setns")
                 look_from(request["hosts"])
             if sandbox is not None:
                 step = "make room for"
@@ -330,16 +335,11 @@ def _console_answer(console: socket.socket) -> tuple[bool, str]:
             return bool(refused), said.rstrip(b"\0").decode("utf-8", "replace")
 
 
-def _check(result: int, what: str) -> None:
-    if result:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), what)
-
-
 def _mount(source: str | None, target: str, kind: str | None, flags: int) -> None:
     def encode(text: str | None) -> bytes | None:
         return None if text is None else text.encode()
 
-    _check(libc.mount(encode(source), encode(target), encode(kind), flags, None), target)
+    check(libc.mount(encode(source), encode(target), encode(kind), flags, None), target)
 
 
 def _arrange(descriptors: Sequence[int], report: int) -> None:
