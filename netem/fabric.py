@@ -12,7 +12,7 @@ from netem.kernel.agent import FABRIC
 from netem.wiring import filters, netlink, plan, qdisc
 from netem.wiring.executor import Executor, HandLink
 from netem.wiring.steps import Kernel, Side
-from topologies.model import Bus, Direction, Impairment, Link, Node, NodeName, PartitionName, Topology
+from topologies.model import Direction, Impairment, Link, Node, NodeName, PartitionName, Topology
 
 _TRANSPARENT = ("ob", "t", "vec")
 """Devices (but for their number) that only hand frames on; the ends of patch cables drop on purpose, and count it."""
@@ -100,27 +100,6 @@ class Fabric:
             )
         router = plan.router_namespace(self.topology.partition(from_partition))
         return self._change_tree(router, plan.link_device(number), impairment, f"{link} from {from_partition}")
-
-    def impair_bus(self, partition: PartitionName, bus: Bus) -> Change:
-        """Change the shared medium of a partition that was made with one."""
-        found = self.topology.partition(partition)
-        if found.bus is None:
-            raise FabricError(f"partition {partition} has no shared bus: give it one in the topology")
-        index = self.executor.index(Side.CARRIER, FABRIC, plan.bus_name(found))
-        try:
-            messages, asked = qdisc.build_bus(index, bus, create=False), qdisc.bus_settings_of(bus)
-        except ValueError as error:
-            raise FabricError(f"bus of {partition}: {error}") from error
-        issued_ns = time.monotonic_ns()
-        replies = self.executor.exchange(
-            Side.CARRIER, FABRIC, messages + qdisc.read_bus(index), f"change the bus of {partition}"
-        )
-        effective_ns = time.monotonic_ns()
-        got = qdisc.netem_in(qdisc.qdiscs_in(replies)[-1])
-        if got != asked:
-            raise FabricError(f"bus of {partition}: asked for {asked}, the kernel has {got}")
-        readback = {"rate_bytes_per_s": got.rate_bytes_per_s, "queue_limit": got.limit}
-        return Change(issued_ns=issued_ns, effective_ns=effective_ns, readback=readback)
 
     def block(self, pairs: frozenset[tuple[NodeName, NodeName]]) -> Change:
         """The complete set of ordered (from, to) pairs that are cut from now on; empty heals. Cuts act where a frame

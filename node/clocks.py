@@ -108,11 +108,6 @@ class PhysicalClock(EventClock):
         """The date of the last event."""
         return self._value
 
-    @property
-    def correction_ns(self) -> int:
-        """How far it has been set forward in all."""
-        return self._correction_ns
-
     def read(self, now_ns: int) -> int:
         """IR1': between messages it runs like the node's clock, which shows `now_ns`."""
         self._shown_ns = max(self._shown_ns, now_ns + self._correction_ns)
@@ -155,11 +150,6 @@ class VectorClock:
     def zero(cls, size: int) -> VectorClock:
         """Nothing is known of `size` processes."""
         return cls((0,) * size)
-
-    def increment(self, index: int) -> VectorClock:
-        """One more event of the process at `index`."""
-        counts = self.counts
-        return VectorClock((*counts[:index], counts[index] + 1, *counts[index + 1 :]))
 
     def merge(self, other: VectorClock) -> VectorClock:
         """What either knows: the least upper bound."""

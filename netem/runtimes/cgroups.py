@@ -183,15 +183,6 @@ class ControlGroup:
         counts = dict(line.split() for line in self._read(path).splitlines())
         return int(counts.get("oom_kill", 0))
 
-    def throttled_ns(self) -> int:
-        """For how long the group was ready to run and not let, by the kernel's count."""
-        directory, version = self.place("cpu")
-        name, unit_ns = ("throttled_usec", 1000) if version == 2 else ("throttled_time", 1)
-        for line in self._read(directory / "cpu.stat").splitlines():
-            if line.split()[0] == name:
-                return int(line.split()[1]) * unit_ns
-        return 0
-
     def remove(self) -> None:
         """Give it back. Its processes must have ended; what is still there is left to the next `sweep`."""
         for directory in self._directories():

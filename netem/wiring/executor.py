@@ -230,7 +230,7 @@ class Executor:
             case step_kinds.BuildTree():
                 return self._encode_tree(step)
             case step_kinds.BuildBus():
-                return qdisc.build_bus(self._of(step, step.device), step.bus, create=True)
+                return qdisc.build_bus(self._of(step, step.device), step.bus)
             case step_kinds.OpenHooks():
                 return [qdisc.add_clsact(self._of(step, step.device))]
             case step_kinds.Redirect():

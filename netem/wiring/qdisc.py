@@ -148,9 +148,9 @@ def try_tbf(index: int) -> list[bytes]:
     return [_tbf(index, netlink.ACKNOWLEDGE | netlink.CREATE, settings_of(Impairment()), _ROOT)]
 
 
-def build_bus(index: int, bus: Bus, *, create: bool) -> list[bytes]:
-    """Messages that make a device a shared medium, or change it: one netem that serialises at the bus's rate."""
-    flags = netlink.ACKNOWLEDGE | (netlink.CREATE | netlink.EXCLUSIVE if create else 0)
+def build_bus(index: int, bus: Bus) -> list[bytes]:
+    """Messages that make a device a shared medium: one netem that serialises at the bus's rate."""
+    flags = netlink.ACKNOWLEDGE | netlink.CREATE | netlink.EXCLUSIVE
     return [_netem(index, flags, _ROOT, Impairment(), bus_settings_of(bus), 0)]
 
 
@@ -164,10 +164,6 @@ def bus_settings_of(bus: Bus) -> NetemSettings:
 def read_tree(index: int, asked: TreeSettings) -> list[bytes]:
     """Messages that ask for the tree of one device."""
     return [_get_qdisc(index, handle) for handle in (_NETEM_HANDLE, _TBF_HANDLE, _LEAF_HANDLES[asked.queue_kind])]
-
-
-def read_bus(index: int) -> list[bytes]:
-    return [_get_qdisc(index, _NETEM_HANDLE)]
 
 
 def read_all() -> bytes:

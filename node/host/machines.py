@@ -105,10 +105,6 @@ Waiting: TypeAlias = tuple[int, ...]
 _RESOURCE_COMMAND = struct.Struct(">?H")
 
 
-def encode_resource_command(command: ResourceCommand) -> bytes:
-    return _RESOURCE_COMMAND.pack(*command)
-
-
 def _decode_resource_command(data: bytes) -> ResourceCommand:
     if len(data) != _RESOURCE_COMMAND.size or data[0] > 1:
         raise RemoteError(DropReason.MALFORMED, f"{data[:8]!r} is no command for a resource")

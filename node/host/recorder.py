@@ -33,11 +33,6 @@ class Recorder:
         self._waiting: deque[bytes] = deque()
         self.given_up = 0
 
-    @property
-    def is_pending(self) -> bool:
-        """Whether anything has not been sent yet."""
-        return bool(self._records or self._waiting)
-
     def go_on_as(self, incarnation: int) -> None:
         """From now on records are those of the next incarnation, numbered from the start. Earlier ones leave first."""
         if self._records:

@@ -132,10 +132,6 @@ class ClocksCore(Core):
     def phase(self) -> Phase:
         return self._phase
 
-    def reading_ns(self, now_ns: int) -> int:
-        """What the synchronised clock shows when the node's clock shows `now_ns`."""
-        return self._clock.read(now_ns)
-
     def on_start(self, now_ns: int) -> list[Effect]:
         out: list[Effect] = []
         self._phase = Phase.RUNNING

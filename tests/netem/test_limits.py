@@ -89,7 +89,6 @@ def test_a_tenth_of_a_core_is_about_a_tenth(busy: int) -> None:
         while (elapsed_s := time.monotonic() - began) < 1.0:
             time.sleep(0.05)
         assert (cpu_ms(busy) - before_ms) / 1000 / elapsed_s < 0.2
-        assert group.throttled_ns() > 0
         assert group.set_cpu(None) is None
         os.kill(busy, 9)
         os.waitid(os.P_PID, busy, os.WEXITED | os.WNOWAIT)

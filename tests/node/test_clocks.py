@@ -42,6 +42,11 @@ def test_a_clock_that_was_set_keeps_the_increment() -> None:
     assert clock.tick() > 10
 
 
+def increment(clock: VectorClock, index: int) -> VectorClock:
+    """One more event of the process at `index`."""
+    return VectorClock(tuple(count + (place == index) for place, count in enumerate(clock.counts)))
+
+
 @makers
 @given(seed=st.integers(0, 10**6))
 def test_clock_condition_if_a_happened_before_b_then_a_has_the_lower_date(make: type[LamportClock], seed: int) -> None:
@@ -56,7 +61,7 @@ def test_clock_condition_if_a_happened_before_b_then_a_has_the_lower_date(make: 
     for _ in range(60):
         index = rng.randrange(count)
         nows[index] += rng.choice((0, 0, 1, 20))
-        knowledge[index] = knowledge[index].increment(index)
+        knowledge[index] = increment(knowledge[index], index)
         if flying and rng.random() < 0.5:
             timestamp, known = flying.pop(rng.randrange(len(flying)))
             date = clocks[index].receive(timestamp, nows[index])
@@ -102,7 +107,7 @@ def test_ir2_prime_the_receiver_takes_the_larger_of_its_clock_and_timestamp_plus
     assert clock.read(100) == 100
     assert not clock.adjust(95, 100), "equal: nothing to move"
     assert clock.adjust(98, 100)
-    assert (clock.read(100), clock.correction_ns) == (103, 3)
+    assert clock.read(100) == 103
 
 
 @given(
@@ -144,10 +149,6 @@ def test_a_negative_minimum_delay_is_refused() -> None:
 
 
 # Vector clocks.
-
-
-def test_increment_counts_one_process() -> None:
-    assert VectorClock.zero(3).increment(1).increment(1).increment(2) == VectorClock((0, 2, 1))
 
 
 @given(vectors, vectors, vectors)

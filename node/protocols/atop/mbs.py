@@ -118,11 +118,6 @@ class AtopMbsCore(AtopCore):
         """Numbers of others that we hold."""
         return len(self._grants)
 
-    @property
-    def in_stock(self) -> int:
-        """Numbers that we hold as the broker."""
-        return len(self._broker.stock)
-
     # What ATOP does otherwise.
 
     def _refusal(self, message: Message) -> DropReason | None:

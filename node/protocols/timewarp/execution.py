@@ -126,7 +126,6 @@ class Execution:
         self._ended = 0
         self._ended_ns = 0
         self._clock = 0
-        self._last_committed: Key | None = None
 
     @property
     def clock(self) -> int:
@@ -166,16 +165,6 @@ class Execution:
         """... and the time that this takes: to estimate the rate of service. Long executions are undone more
         often than short ones, so redone ones would spoil their mean."""
         return self._ended_ns
-
-    @property
-    def last_committed(self) -> Key | None:
-        """The key of the last command that is final and executed."""
-        return self._last_committed
-
-    @property
-    def committed_state(self) -> Any:
-        """The application's state after it."""
-        return self._committed.state
 
     @property
     def memory(self) -> bytes:
@@ -385,7 +374,6 @@ class Execution:
         for entry in self._entries[first:end]:
             self._make_final(entry, out)
         self._finals = end
-        self._last_committed = self._keys[end - 1]
         if end >= self._parameters.save_every:
             self._forget()
         return end - first

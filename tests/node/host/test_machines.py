@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from itertools import pairwise, product
 from random import Random
 from typing import Any
@@ -27,7 +28,6 @@ from node.host.machines import (
     Store,
     Transaction,
     Waiting,
-    encode_resource_command,
 )
 from node.registry import PROTOCOLS
 from node.wire import Kind
@@ -147,6 +147,11 @@ def test_commands_are_the_same_on_every_machine() -> None:
 
 
 commands = st.builds(ResourceCommand, is_request=st.booleans(), member=st.integers(0, 4))
+
+
+def encode_resource_command(command: ResourceCommand) -> bytes:
+    """One byte, whether it is a request, and two for the member."""
+    return struct.pack(">?H", *command)
 
 
 def request(member: int) -> bytes:

@@ -33,11 +33,9 @@ def test_full_datagrams_go_at_once_and_the_rest_with_a_flush(monitor: socket.soc
     recorder = recorder_to(monitor)
     for number in range(MAX_RECORDS + 3):
         recorder.add(record(number))
-    pending = [recorder.is_pending]
-    recorder.flush()
-    pending.append(recorder.is_pending)
-    assert pending == [True, False]
-    received = [decode_trace(monitor.recv(2048)) for _ in range(2)]
+    received = [decode_trace(monitor.recv(2048))]
+    assert recorder.flush()
+    received.append(decode_trace(monitor.recv(2048)))
     assert [(header.first, header.count) for header, _ in received] == [(1, MAX_RECORDS), (MAX_RECORDS + 1, 3)]
     assert [one.number for _, records in received for one in records] == list(range(MAX_RECORDS + 3))
     assert (received[0][0].group, received[0][0].node, received[0][0].node_incarnation) == (9, 2, 3)
@@ -56,8 +54,7 @@ def test_what_the_kernel_will_not_take_is_kept_in_order(monitor: socket.socket) 
     recorder.add(record(1))
     recorder.flush()
     recorder.add(record(2))
-    recorder.flush()
-    assert recorder.is_pending
+    assert not recorder.flush()
     recorder._socket = real
     recorder.close()
     assert [decode_trace(monitor.recv(2048))[0].first for _ in range(2)] == [1, 2]
@@ -76,5 +73,6 @@ def test_without_a_monitor_nothing_is_kept() -> None:
     recorder = Recorder(group=9, member=2, incarnation=3, target=None)
     recorder.add(record(1))
     recorder.flush()
-    assert not recorder.is_pending
+    assert not recorder._records
+    assert not recorder._waiting
     recorder.close()

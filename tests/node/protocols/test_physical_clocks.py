@@ -152,7 +152,7 @@ def test_ir2_b_the_receiver_sets_its_clock_to_the_maximum_and_says_so() -> None:
     one.on_start(1000)
     assert one.on_message(time(1, 970), 1, 1000) == [], "970 + 30 is what it shows"
     assert one.on_message(time(1, 2000), 1, 1000) == [clock_of(2030)]
-    assert one.reading_ns(1500) == 2530
+    assert one._clock.read(1500) == 2530
 
 
 def test_every_tau_seconds_a_message_is_sent_over_every_arc() -> None:
@@ -227,7 +227,7 @@ def test_what_is_wrong_moves_no_clock(message: Message, source: int, reason: Dro
     one = core(0)
     one.on_start(0)
     assert one.on_message(message, source, 10) == [Report(code=reason, member=source)]
-    assert one.reading_ns(10) == 10
+    assert one._clock.read(10) == 10
 
 
 def test_old_messages_and_duplicates_move_no_clock() -> None:
@@ -281,7 +281,7 @@ def reading_ns(cluster: Cluster, member: int) -> int:
     drifting = cluster.core(member)
     assert isinstance(drifting, Drifting)
     assert isinstance(drifting.core, ClocksCore)
-    return drifting.core.reading_ns(own_ns(cluster, member))
+    return drifting.core._clock.read(own_ns(cluster, member))
 
 
 def synchronising(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from typing import Any
 
 from node.core import Membership
 from node.effects import Deliver, Effect, Report, Undo
@@ -63,6 +64,11 @@ class Processor:
         self.final: list[bytes] = []
         """What was delivered FINAL to it."""
         self.states: list[int] = []
+
+    @property
+    def committed_state(self) -> Any:
+        """The application's state after the last command that is final and executed."""
+        return self.execution._committed.state
 
     def service_ns(self, key: Key) -> int:
         return self.chance.draw(key).service_ns
