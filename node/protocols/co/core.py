@@ -7,7 +7,7 @@ expects next from each entity. These numbers detect losses, tell what has arrive
     pre-acknowledged  known to be accepted by all entities (minAL); it gets its place in causal order (CPI)
     acknowledged      known to be pre-acknowledged by all entities (minPAL); it is delivered
 
-The variables and rules are in `state.py`, under the paper's names; losses are in `repair.py`, the bytes in `codec.py`.
+The variables and rules are in `state.py`, under the paper's names, the bytes in `codec.py`.
 This module has the handlers and the timers. LO is the weakest service over the same losses, retransmission and flow: a
 message is delivered when it is accepted. docs/protocols/co.md has the rules, the messages, the argument and the
 deviations; the main ones are the strict acceptance condition and CO_STATE, an acknowledgement without data.
@@ -35,8 +35,7 @@ from node.errors import DropReason, LocalError, RemoteError
 from node.packing import numbers_of, ranges_of
 from node.parameters import require
 from node.protocols.co.codec import MAX_NUMBER, VIEW_SHIFT, Layout, StateWords
-from node.protocols.co.repair import Holding, is_behind
-from node.protocols.co.state import Acceptance, CoState, Pdu, Service
+from node.protocols.co.state import Acceptance, CoState, Holding, Pdu, Service, is_behind
 from node.trace import Notice
 from node.transport import Requests, Retransmissions, RoundTrip, Timers, TransportParameters
 from node.transport import retransmission as again

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from node.errors import DropReason, RemoteError
 from node.protocols.co.codec import MAX_NUMBER, Layout
-from node.protocols.co.repair import Holding
-from node.protocols.co.state import Acceptance, CoState, Matrix, Pdu, Service, precedes
+from node.protocols.co.state import Acceptance, CoState, Holding, Matrix, Pdu, Service, precedes
 from node.wire import Kind, Message
 
 TABLE_1 = {
