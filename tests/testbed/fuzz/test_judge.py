@@ -14,10 +14,9 @@ from node.effects import Effect, Multicast, SetTimer, Timer
 from node.registry import PROTOCOLS
 from node.trace import Event, Level
 from node.wire import Kind, Message
-from testbed.fuzz import opinions
 from testbed.fuzz.coverage import Coverage, from_rows
 from testbed.fuzz.draw import FUZZED, draw
-from testbed.fuzz.judge import GROUP, WITHOUT_A_QUORUM, Failure, findings_of, is_expelled, judge, untold
+from testbed.fuzz.judge import GROUP, OPINIONS_EVERY, WITHOUT_A_QUORUM, Failure, findings_of, is_expelled, judge, untold
 from testbed.fuzz.scenario import Crash, Cut, Freeze, Member, Scenario, Segment, Worsening, experiment_of
 from testbed.sim.member import IncarnationRun
 from testbed.sim.simulation import simulate
@@ -289,10 +288,10 @@ def test_of_a_sampled_world_three_opinions_are_heard(monkeypatch: pytest.MonkeyP
     def never(*_: object) -> Tally:
         return Tally(24, 0)
 
-    scenario = replace(small(), seed=opinions.EVERY)
+    scenario = replace(small(), seed=OPINIONS_EVERY)
     monkeypatch.setitem(linear._CHECKS, Property.FIFO, never)
     kinds = {failure.kind: failure.sentence for failure in judge(scenario).failures}
-    unsampled = judge(replace(scenario, seed=opinions.EVERY + 1)).failures
+    unsampled = judge(replace(scenario, seed=OPINIONS_EVERY + 1)).failures
 
     assert kinds.keys() == {"opinions"}
     assert kinds["opinions"].startswith("fifo: pass (24 checked) by the product, pass (18 checked) by the ")
@@ -302,6 +301,6 @@ def test_of_a_sampled_world_three_opinions_are_heard(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("protocol", ["sequencer", "objects"])
 def test_three_opinions_agree_on_sampled_worlds(protocol: str) -> None:
     """Seed 0 of every protocol is in test_slice.py."""
-    disputed = [one for one in judge(draw(protocol, opinions.EVERY)).failures if one.kind == "opinions"]
+    disputed = [one for one in judge(draw(protocol, OPINIONS_EVERY)).failures if one.kind == "opinions"]
 
     assert not disputed
