@@ -253,8 +253,6 @@ SEEDS = (
 )
 """`kind` and `sentence` are empty for a good seed."""
 
-COVERAGE = "phase string, input string, occurred long, met long"
-
 
 def hunt_on(spark: SparkSession, campaign: Campaign, folder: Path) -> Tally:
     """Every seed of the campaign, failing ones or not. What `folder` had of an earlier campaign is replaced."""

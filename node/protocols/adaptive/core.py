@@ -78,8 +78,6 @@ PROCESS = Timer("process")
 FORCE = Timer("force")
 ESTIMATE = Timer("estimate")
 PROBE = Timer("probe")
-BUSY = (FORCE, ESTIMATE, PROBE)
-"""Armed while something is submitted or delivered."""
 ECHO_REST_NS = 1 * MILLISECOND
 """At least, and half of the time between two probes: to one member no two echoes follow each other sooner."""
 COSTS = (Notice.COST, Notice.REDONE, Notice.ROLLED_BACK)
