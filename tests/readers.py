@@ -55,7 +55,6 @@ from node.core import Membership, random_for
 from node.errors import LocalError, RemoteError
 from node.group.codec import Decision, Join, Promise, Proposal, Status, Value, one_ballot
 from node.host import config
-from node.host.machines import RESOURCE
 from node.objects.addresses import Addressing, News, NewsKind, Reference, decode_news, encode_news
 from node.objects.api.calls import CallBody, CallId, Outcome, ReplyBody, decode_body, encode_body
 from node.objects.api.values import decode_value, encode_value
@@ -543,7 +542,6 @@ def _of_datagrams() -> Mapping[str, Reader]:
         "datagram-in-form": Reader(lambda data: wire.decode_datagram(datagram_in_form(data)), datagrams, refusals),
         "trace": Reader(trace.decode_trace, traces, refusals),
         "trace-in-form": Reader(lambda data: trace.decode_trace(trace_in_form(data)), traces, refusals),
-        "command": Reader(RESOURCE.decode, [b"\x01\0\x02"], refusals),
         "stamp": Reader(trace.decode_stamp, [bytes(12)], refusals),
     }
 

@@ -43,7 +43,7 @@ NAMES = (
     "report-of-a-manifest", "report-of-faults", "record-of-campaigns", "record-of-claims", "points-of-a-sweep",
     "rows-of-a-sweep", "table-of-a-report",
     "capture", "index", "index-in-form", "frame-of-a-capture", "comment-of-a-capture", "datagram-of-a-diagram",
-    "dissected", "datagram", "datagram-in-form", "trace", "trace-in-form", "command", "stamp", "words-of-views",
+    "dissected", "datagram", "datagram-in-form", "trace", "trace-in-form", "stamp", "words-of-views",
     "words-of-streams", "words-of-orders", "memories", "snapshot", "values", "call", "news", "addressing",
     "entry-of-a-log",
 )  # fmt: skip

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from itertools import pairwise, product
 from random import Random
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import pytest
 from hypothesis import given
@@ -19,15 +20,11 @@ from node.host.machines import (
     CELLS,
     COUNTER,
     NONE,
-    RESOURCE,
     TRANSACTIONS,
     ApplicationName,
     Machine,
-    Replica,
-    ResourceCommand,
     Store,
     Transaction,
-    Waiting,
 )
 from node.registry import PROTOCOLS
 from node.wire import Kind
@@ -37,6 +34,89 @@ WORD = 2**64
 
 payloads = st.lists(st.binary(max_size=40), max_size=20)
 stores = st.lists(st.integers(0, WORD - 1), min_size=CELLS, max_size=CELLS).map(tuple)
+
+
+CommandT = TypeVar("CommandT")
+StateT = TypeVar("StateT")
+
+
+class Replica(Generic[CommandT, StateT]):
+    """One process's simulation of a machine: its digest shows the commands and the state that they led to."""
+
+    def __init__(self, machine: Machine[CommandT, StateT]) -> None:
+        self._machine = machine
+        self._state = machine.initial
+        self._position = 0
+        self._refused = 0
+        self._history = hashlib.sha256()
+
+    @property
+    def state(self) -> StateT:
+        return self._state
+
+    @property
+    def position(self) -> int:
+        """How many commands it was given."""
+        return self._position
+
+    @property
+    def refused(self) -> int:
+        """How many of them were none: the state stays as it is, at every replica alike."""
+        return self._refused
+
+    @property
+    def digest(self) -> str:
+        """Of the commands, their order, and the state that they led to."""
+        digest = self._history.copy()
+        digest.update(self._machine.encode(self._state))
+        return digest.hexdigest()
+
+    def deliver(self, payload: bytes) -> StateT:
+        """The next command in the total order; returns the state after it."""
+        self._position += 1
+        self._history.update(struct.pack(">Q", len(payload)) + payload)
+        try:
+            command = self._machine.decode(payload)
+        except RemoteError:
+            self._refused += 1
+        else:
+            self._state = self._machine.execute(command, self._state)
+        return self._state
+
+
+class ResourceCommand(NamedTuple):
+    """P_i requests, or releases, the resource."""
+
+    is_request: bool
+    member: int
+
+
+Waiting: TypeAlias = tuple[int, ...]
+"""Members whose requests wait; the first one has the resource."""
+
+RESOURCE_COMMAND = struct.Struct(">?H")
+
+
+def decode_resource_command(data: bytes) -> ResourceCommand:
+    if len(data) != RESOURCE_COMMAND.size or data[0] > 1:
+        raise RemoteError(DropReason.MALFORMED, f"{data[:8]!r} is no command for a resource")
+    return ResourceCommand(*RESOURCE_COMMAND.unpack(data))
+
+
+def execute_resource_command(command: ResourceCommand, waiting: Waiting) -> Waiting:
+    if command.is_request:
+        return (*waiting, command.member)
+    return tuple(member for member in waiting if member != command.member)
+
+
+def encode_waiting(waiting: Waiting) -> bytes:
+    return struct.pack(f">{len(waiting)}H", *waiting)
+
+
+RESOURCE: Machine[ResourceCommand, Waiting] = Machine(
+    initial=(), decode=decode_resource_command, execute=execute_resource_command, encode=encode_waiting
+)
+"""The paper's example: requests are added to the tail of the queue, and the head is granted."""
 
 
 def after(machine: Machine[Any, Any], given_payloads: list[bytes]) -> Replica[Any, Any]:
@@ -150,8 +230,7 @@ commands = st.builds(ResourceCommand, is_request=st.booleans(), member=st.intege
 
 
 def encode_resource_command(command: ResourceCommand) -> bytes:
-    """One byte, whether it is a request, and two for the member."""
-    return struct.pack(">?H", *command)
+    return RESOURCE_COMMAND.pack(*command)
 
 
 def request(member: int) -> bytes:
