@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from analysis import expression
+from analysis.asked_network import Strike
 from analysis.capture.source import CaptureState
 from analysis.checks.properties import (
     VIEW_PROPERTIES,
@@ -27,6 +28,7 @@ from analysis.checks.properties import (
 from analysis.inputs import RunInputs, open_cuts
 from collector.records import TRACE_DELAY_NS, Notice
 from topologies.formats.errors import did_you_mean
+from topologies.model import Impairment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +69,8 @@ def doubts(inputs: RunInputs, capture: CaptureState | None, staged: Staged) -> l
 
 def unexplained(inputs: RunInputs, excluded: Mapping[Incarnation, int], left: Mapping[Incarnation, int]) -> list[str]:
     """Incarnations that say that the others have excluded them, or that they have left (and when), though nothing that
-    was done to them explains it. A cut or an impairment of any wire may explain an exclusion, a fault of a node only
-    that node's; nothing but being told to leave explains that a member has left.
+    was done to them explains it. A cut of any wire, or an impairment that makes silences, may explain an exclusion, a
+    fault of a node only that node's; nothing but being told to leave explains that a member has left.
     """
     found = []
     for incarnation, at_ns in sorted(left.items()):
@@ -79,7 +81,7 @@ def unexplained(inputs: RunInputs, excluded: Mapping[Incarnation, int], left: Ma
 
 
 def _unexplained_exclusions(inputs: RunInputs, excluded: Mapping[Incarnation, int]) -> list[str]:
-    if any(one.loss_ratio or one.corrupt_ratio or one.rate_bps is not None for one in inputs.network.start.values()):
+    if any(_makes_silences(one) for one in inputs.network.start.values()):
         return []
     if any(partition.bus is not None for partition in inputs.topology.partitions):
         return []
@@ -87,17 +89,32 @@ def _unexplained_exclusions(inputs: RunInputs, excluded: Mapping[Incarnation, in
     for incarnation, at_ns in sorted(excluded.items()):
         name = inputs.names.get(incarnation.member, f"member {incarnation.member}")
         before = [strike for strike in inputs.strikes if strike.issued_ns <= at_ns]
-        if not any(strike.kind in _OF_WIRES or name in strike.targets for strike in before):
+        if not any(_explains_exclusion(strike, name) for strike in before):
             found.append(f"{_said(inputs, incarnation)} was excluded, which no fault of the run explains")
     return found
+
+
+def _explains_exclusion(strike: Strike, name: str) -> bool:
+    """Of this node, by a fault that was there before it."""
+    if strike.kind == "impair":
+        return any(_makes_silences(one) for one in strike.asked.values())
+    return strike.kind == "cut" or name in strike.targets
+
+
+def _makes_silences(impairment: Impairment) -> bool:
+    """Whether a member may hear nothing of another for so long that it suspects it: heartbeats are lost, or so late
+    that the pause between two of them is a silence."""
+    is_lossy = impairment.loss_ratio or impairment.corrupt_ratio or impairment.rate_bps is not None
+    return bool(is_lossy) or impairment.delay_ns + impairment.jitter_ns >= LEAST_SILENCE_NS
+
+
+LEAST_SILENCE_NS = 50_000_000
+"""Shorter than any limit of suspicion that makes sense on a real machine."""
 
 
 def _said(inputs: RunInputs, incarnation: Incarnation) -> str:
     name = inputs.names.get(incarnation.member, f"member {incarnation.member}")
     return f"{name} (incarnation {incarnation.incarnation})"
-
-
-_OF_WIRES = frozenset(("cut", "impair"))
 
 
 def undrained(inputs: RunInputs) -> str:
