@@ -1,0 +1,368 @@
+"""Bugs on record as edits of the group layer, of the streams under it and of what lies between. Each docstring says what
+the edit does; `known` has the numbers, the worlds and the verdicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from node.effects import Deliver, Effect, Installed, Multicast, Report
+from node.errors import DropReason
+from node.group.change import Change, Constraints
+from node.group.codec import Decision, Proposal, StatusFlag, Value
+from node.group.core import GroupCore
+from node.group.detector import Detector
+from node.group.member import WATCH, ViewMember
+from node.group.stack import ViewStack
+from node.group.view import View
+from node.reliable import ReliableCore
+from node.reliable.codec import VIEW_SHIFT
+from node.reliable.stream import IncomingStream
+from node.trace import ViewReason
+from node.wire import Kind, Message
+
+DATA = Kind.RELIABLE_DATA
+
+
+# Duplicates, and what is sent again.
+
+
+def forgets_what_is_stable(patch: pytest.MonkeyPatch) -> None:
+    """The memory for duplicates ends with the messages that are kept: a copy of an earlier one is new."""
+    on_message = ReliableCore.on_message
+
+    def forgetful(core: ReliableCore, message: Message, source: int, now_ns: int) -> list[Effect]:
+        stream = core._streams.get(message.origin)
+        is_old = message.kind is DATA and stream is not None and 0 < message.seq <= stream.floor
+        effects = on_message(core, message, source, now_ns)
+        is_copy = any(isinstance(one, Report) and one.code is DropReason.DUPLICATE for one in effects)
+        return [*effects, Deliver.of(message)] if is_old and is_copy else effects
+
+    patch.setattr(ReliableCore, "on_message", forgetful)
+
+
+def hands_over_once_for_each_view(patch: pytest.MonkeyPatch) -> None:
+    """What the views before handed back is submitted when the view begins; what does not fit then waits for ever."""
+    resubmit = GroupCore._resubmit_what_can
+    begun: dict[int, object] = {}
+
+    def once(core: GroupCore, now_ns: int, out: list[Effect]) -> None:
+        if begun.get(id(core)) is not core._here:
+            begun[id(core)] = core._here
+            resubmit(core, now_ns, out)
+
+    patch.setattr(GroupCore, "_resubmit_what_can", once)
+
+
+def suspicion_makes_a_coordinator(patch: pytest.MonkeyPatch) -> None:
+    """A member that suspects all before it by rank takes the group over without a ballot."""
+    on_watch = ViewMember.on_watch
+
+    def hasty(member: ViewMember, now_ns: int, out: list[Effect]) -> None:
+        on_watch(member, now_ns, out)
+        view, suspects = member.view, member._detector.suspects
+        if suspects and member._leads_next and member.change.decided is None:
+            staying = tuple(one for one in view.incarnations if one.member not in suspects)
+            gone = frozenset(one for one in view.incarnations if one.member in suspects)
+            following = View(number=view.number + 1, incarnations=staying, gone=view.gone | gone)
+            member.freeze(now_ns, out)
+            cut = member.stack.streams.positions()
+            stateful = frozenset(following.members)
+            member.change.decide(Value(next=following, reason=ViewReason.SUSPICION, stateful=stateful, cut=cut))
+            words = Decision(member.change.decided).to_words() if member.change.decided else ()
+            out.append(Multicast(message=member._message(Kind.GROUP_DECIDED, words)))
+
+    patch.setattr(ViewMember, "on_watch", hasty)
+
+
+# Views and messages in the order in which they are handed up.
+
+
+def views_newest_first(patch: pytest.MonkeyPatch) -> None:
+    """View 2 waits in a queue of its own until view 3 is there, and the newest is handed up first."""
+    install = GroupCore._install
+    waiting: dict[int, list[Effect]] = {}
+
+    def queued(core: GroupCore, view: View, *given: Any) -> None:
+        *others, out = given
+        inner: list[Effect] = []
+        install(core, view, *others, inner)
+        views = [one for one in inner if isinstance(one, Installed)]
+        if view.number == 2:
+            waiting[id(core)] = list(views)
+            inner = [one for one in inner if not isinstance(one, Installed)]
+        elif view.number == 3:
+            inner[inner.index(views[0]) + 1 : inner.index(views[0]) + 1] = waiting.pop(id(core), [])
+        out += inner
+
+    patch.setattr(GroupCore, "_install", queued)
+
+
+def rest_behind_the_view(patch: pytest.MonkeyPatch) -> None:
+    """The rest of the cut is handed up behind the view that it comes before."""
+    _put_rest_behind(patch, lambda member: True)
+
+
+def fetched_rest_behind_the_view(patch: pytest.MonkeyPatch) -> None:
+    """Only at members that had to fetch some of the rest."""
+    _put_rest_behind(patch, lambda member: member._asked is not None)
+
+
+def _put_rest_behind(patch: pytest.MonkeyPatch, when: Any) -> None:
+    go_on = GroupCore._go_on
+
+    def late(core: GroupCore, here: ViewMember, value: Value, now_ns: int, out: list[Effect]) -> None:
+        inner: list[Effect] = []
+        is_late = when(here)
+        go_on(core, here, value, now_ns, inner)
+        places = [place for place, effect in enumerate(inner) if isinstance(effect, Installed)]
+        rest = [one for one in inner[: places[0]] if isinstance(one, Deliver)] if is_late else []
+        out += [one for one in inner if not any(one is early for early in rest)]
+        out += rest
+
+    patch.setattr(GroupCore, "_go_on", late)
+
+
+def buffers_switched_before_recovery_ends(patch: pytest.MonkeyPatch) -> None:
+    """A member that still fetches for its view takes messages of the next one into the same buffers."""
+    keep_early = GroupCore._keep_early
+
+    def into_the_old(core: GroupCore, message: Message, source: int, number: int) -> list[Effect]:
+        here = core._here
+        kept = keep_early(core, message, source, number)
+        if here is not None and here.is_frozen and message.kind is DATA:
+            words = (message.words[0] - (1 << VIEW_SHIFT), *message.words[1:])
+            here.stack.streams.on_message(replace(message, words=words), source, 0)
+        return kept
+
+    patch.setattr(GroupCore, "_keep_early", into_the_old)
+
+
+def rest_ends_at_the_first_gap(patch: pytest.MonkeyPatch) -> None:
+    """What came behind a gap, and what filled it in the recovery, is not handed up at the change."""
+    rest = ReliableCore.rest
+
+    def up_to_the_gap(core: ReliableCore, cut: Mapping[int, int]) -> dict[int, list[Message]]:
+        return rest(core, {origin: min(number, core._frozen[origin]) for origin, number in cut.items()})
+
+    patch.setattr(ReliableCore, "rest", up_to_the_gap)
+
+
+# Members that wake, join and leave.
+
+
+def waking_member_leaves_itself_out(patch: pytest.MonkeyPatch) -> None:
+    """A member that was paused counts itself among the silent."""
+    look = Detector.look
+    late: set[int] = set()
+
+    def counting(detector: Detector, now_ns: int, *, slack_ns: int) -> list[int]:
+        if detector.expected_ns is not None and now_ns - detector.expected_ns > slack_ns:
+            late.add(id(detector))
+        return look(detector, now_ns, slack_ns=slack_ns)
+
+    on_watch = ViewMember.on_watch
+
+    def on_waking(member: ViewMember, now_ns: int, out: list[Effect]) -> None:
+        on_watch(member, now_ns, out)
+        if id(member._detector) in late:
+            member._leavers.add(member._me)
+            member.consider(now_ns, out)
+
+    patch.setattr(Detector, "look", counting)
+    patch.setattr(ViewMember, "on_watch", on_waking)
+
+
+def joiners_are_not_watched(patch: pytest.MonkeyPatch) -> None:
+    """Nobody watches a member that has not taken the group's state yet: one that dies then stays in the view."""
+    watch = Detector.watch
+
+    def watched(member: ViewMember, now_ns: int, out: list[Effect]) -> None:
+        _watch(member, now_ns, out)
+        watch(member._detector, sorted(member._detector._since_ns.keys() - member._stateless), now_ns)
+
+    _watch = ViewMember._watch
+    patch.setattr(ViewMember, "_watch", watched)
+
+
+def accepted_value_takes_each_ballot(patch: pytest.MonkeyPatch) -> None:
+    """Each promise writes its ballot over the one under which the member has accepted a value."""
+    promise = Change.promise
+
+    def overwriting(change: Change, ballot: int) -> bool:
+        is_promised = promise(change, ballot)
+        if is_promised and change.accepted is not None:
+            change.accepted = (ballot, change.accepted[1])
+        return is_promised
+
+    patch.setattr(Change, "promise", overwriting)
+
+
+def decision_heard_twice_begins_anew(patch: pytest.MonkeyPatch) -> None:
+    """A copy of the decision that began the view begins it once more."""
+    on_decided = GroupCore._on_decided
+
+    def again(core: GroupCore, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
+        value = Decision.from_words(message.words, message.seq).value
+        here = core._here
+        on_decided(core, message, source, now_ns, out)
+        is_copy = here is not None and value.next.number == here.view.number and not here.is_frozen
+        if is_copy and value.next.incarnation_of.get(core._me) == core._us.incarnation and not core._is_excluded:
+            core._install_next(value, core._memory, now_ns, out, is_stateful=True)
+
+    patch.setattr(GroupCore, "_on_decided", again)
+
+
+def leave_without_its_mark(patch: pytest.MonkeyPatch) -> None:
+    """A member that leaves says what every other STATUS says."""
+    status = ViewMember.status
+
+    def unmarked(member: ViewMember, flags: int = 0, fresh: tuple[int, ...] = ()) -> Message:
+        message = status(member, flags, fresh)
+        return replace(message, words=(message.words[0] & ~(StatusFlag.LEAVING << 32), *message.words[1:]))
+
+    patch.setattr(ViewMember, "status", unmarked)
+
+
+def every_word_puts_the_watch_off(patch: pytest.MonkeyPatch) -> None:
+    """The look at silent members comes when nobody has said anything for the limit: under load, never."""
+    hear = ViewMember.hear
+
+    def busy(member: ViewMember, source: int, now_ns: int, out: list[Effect]) -> None:
+        hear(member, source, now_ns, out)
+        if WATCH in member._timers:
+            member._timers.disarm(WATCH, out)
+            member._detector.expected_ns = now_ns + member._limit_ns
+            member._timers.arm(WATCH, now_ns + member._limit_ns, out)
+
+    patch.setattr(ViewMember, "hear", busy)
+
+
+def fragments_under_the_wrong_sender(patch: pytest.MonkeyPatch) -> None:
+    """What a holder relays of another member's stream is filed under the holder."""
+    on_data = ReliableCore._on_data
+
+    def misfiled(core: ReliableCore, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
+        if core.phase == "frozen" and source != message.origin:
+            own, core._streams[message.origin] = core._streams[message.origin], core._streams[source]
+            try:
+                on_data(core, message, source, now_ns, out)
+            finally:
+                core._streams[message.origin] = own
+        else:
+            on_data(core, message, source, now_ns, out)
+
+    patch.setattr(ReliableCore, "_on_data", misfiled)
+
+
+# Watermarks.
+
+
+def watermarks_outlive_their_view(patch: pytest.MonkeyPatch) -> None:
+    """The streams of the next view begin with what each receiver had acknowledged in the view before."""
+    new_streams = GroupCore._new_streams
+
+    def inherited(core: GroupCore, view: View) -> Any:
+        before = core._here.stack.streams if core._here is not None else None
+        streams = new_streams(core, view)
+        if isinstance(before, ReliableCore) and isinstance(streams, ReliableCore):
+            told = before._own._acknowledged
+            streams._own._acknowledged.update({one: told[one] for one in streams._own._acknowledged if one in told})
+        return streams
+
+    patch.setattr(GroupCore, "_new_streams", inherited)
+
+
+def words_of_another_view_count(patch: pytest.MonkeyPatch) -> None:
+    """What the streams of a view say is taken for words of the view that is installed now."""
+    on_stream_message = GroupCore._on_stream_message
+
+    def lax(core: GroupCore, message: Message, source: int, now_ns: int) -> list[Effect]:
+        here = core._here
+        if here is not None and message.words and message.words[0] >> VIEW_SHIFT < here.view.number:
+            rest = message.words[0] & (1 << VIEW_SHIFT) - 1
+            message = replace(message, words=(here.view.number << VIEW_SHIFT | rest, *message.words[1:]))
+        return on_stream_message(core, message, source, now_ns)
+
+    patch.setattr(GroupCore, "_on_stream_message", lax)
+
+
+def watermark_is_told_and_not_taken(patch: pytest.MonkeyPatch) -> None:
+    """Heartbeats go round, and the watermark in them moves nothing."""
+    on_heartbeat = ReliableCore._on_heartbeat
+
+    def stuck(core: ReliableCore, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(IncomingStream, "learn_stable", lambda stream, number: None)
+            on_heartbeat(core, message, source, now_ns, out)
+
+    patch.setattr(ReliableCore, "_on_heartbeat", stuck)
+
+
+def twenty_two_members_at_most(patch: pytest.MonkeyPatch) -> None:
+    """A view is read into a table of 22 places."""
+    from_words = Decision.from_words
+
+    def narrow(words: tuple[int, ...], view: int) -> Decision:
+        decision = from_words(words, view)
+        table: list[int | None] = [None] * 22
+        for rank, member in enumerate(decision.value.next.members):
+            table[rank] = member
+        return decision
+
+    patch.setattr(Decision, "from_words", staticmethod(narrow))
+
+
+def what_waits_is_lost_across_views(patch: pytest.MonkeyPatch) -> None:
+    """The own stream ends with what was transmitted, and the core is not asked for the rest."""
+    freeze, close = ReliableCore.freeze, ViewStack.close
+    patch.setattr(ReliableCore, "freeze", lambda core, waiting, now_ns: freeze(core, (), now_ns))
+    patch.setattr(ViewStack, "close", lambda stack, *given: replace(close(stack, *given), handed_back=()))
+
+
+def joiners_begin_without_the_state(patch: pytest.MonkeyPatch) -> None:
+    """A joiner counts itself among those that have the group's state."""
+    install = GroupCore._install
+
+    def at_once(core: GroupCore, view: View, reason: ViewReason, stateful: frozenset[int], *given: Any) -> None:
+        install(core, view, reason, stateful | {core._me}, *given)
+
+    patch.setattr(GroupCore, "_install", at_once)
+
+
+# Ballots.
+
+
+def nothing_is_forced(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator never looks at what was accepted under the one before it."""
+    choose = Change.choose
+
+    def free(change: Change, constraints: Constraints) -> Proposal | None:
+        change.promises.update({one: replace(told, accepted=None) for one, told in change.promises.items()})
+        return choose(change, constraints)
+
+    patch.setattr(Change, "choose", free)
+
+
+def ballots_only_differ(patch: pytest.MonkeyPatch) -> None:
+    """A ballot is compared with the one promised for being another one, not for being higher."""
+
+    def promise(change: Change, ballot: int) -> bool:
+        change.see(ballot)
+        change.promised = ballot
+        return True
+
+    patch.setattr(Change, "promise", promise)
+
+
+def any_member_count_is_a_quorum(patch: pytest.MonkeyPatch) -> None:
+    """Each side of a cut goes on."""
+
+    def is_quorum(view: View, members: Collection[int]) -> bool:
+        return bool(members)
+
+    patch.setattr(View, "is_quorum", is_quorum)
