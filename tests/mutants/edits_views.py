@@ -1,5 +1,5 @@
-"""Bugs on record as edits of the group layer, of the streams under it and of what lies between. Each docstring says what
-the edit does; `known` has the numbers, the worlds and the verdicts.
+"""Bugs on record as edits of the group layer and of the streams under it. Each docstring says what the edit does;
+`known` has the numbers, the worlds and the verdicts.
 """
 
 from __future__ import annotations
@@ -228,18 +228,17 @@ def leave_without_its_mark(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ViewMember, "status", unmarked)
 
 
-def every_word_puts_the_watch_off(patch: pytest.MonkeyPatch) -> None:
-    """The look at silent members comes when nobody has said anything for the limit: under load, never."""
-    hear = ViewMember.hear
+def watch_waits_for_rest(patch: pytest.MonkeyPatch) -> None:
+    """Silent members are looked for when there is nothing else to do: not while their acknowledgements are missing."""
+    on_watch = ViewMember.on_watch
 
-    def busy(member: ViewMember, source: int, now_ns: int, out: list[Effect]) -> None:
-        hear(member, source, now_ns, out)
-        if WATCH in member._timers:
-            member._timers.disarm(WATCH, out)
-            member._detector.expected_ns = now_ns + member._limit_ns
-            member._timers.arm(WATCH, now_ns + member._limit_ns, out)
+    def later(member: ViewMember, now_ns: int, out: list[Effect]) -> None:
+        if member.stack.is_idle:
+            on_watch(member, now_ns, out)
+        else:
+            member._timers.arm(WATCH, now_ns + member._beat_ns, out)
 
-    patch.setattr(ViewMember, "hear", busy)
+    patch.setattr(ViewMember, "on_watch", later)
 
 
 def fragments_under_the_wrong_sender(patch: pytest.MonkeyPatch) -> None:
@@ -301,6 +300,15 @@ def watermark_is_told_and_not_taken(patch: pytest.MonkeyPatch) -> None:
             on_heartbeat(core, message, source, now_ns, out)
 
     patch.setattr(ReliableCore, "_on_heartbeat", stuck)
+
+
+def sender_waits_for_nobody(patch: pytest.MonkeyPatch) -> None:
+    """The sender goes on though its receivers have not taken what it sent before: they are overrun."""
+
+    def can_submit(core: ReliableCore) -> bool:
+        return core.phase == "open" and not core._is_held
+
+    patch.setattr(ReliableCore, "can_submit", property(can_submit))
 
 
 def twenty_two_members_at_most(patch: pytest.MonkeyPatch) -> None:

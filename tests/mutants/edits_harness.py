@@ -1,0 +1,102 @@
+"""Bugs on record as edits of the simulator, of its hosts and of the checks. Each docstring says what the edit does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from analysis.checks import linear
+from analysis.checks.linear import IncarnationRecord, View
+from analysis.checks.properties import Property, Raw, Tally
+from node.effects import Effect
+from node.group.member import ViewMember
+from node.host.host import Host
+from testbed.sim.member import Member
+from testbed.sim.network import Datagram
+from tests.mutants.edits_orders import number_for_the_last_request
+
+
+def _checks(patch: pytest.MonkeyPatch, kind: Property, check: Any) -> None:
+    patch.setitem(linear._CHECKS, kind, check)
+
+
+def numbers_must_ascend(patch: pytest.MonkeyPatch) -> None:
+    """The check of one order asks that all members deliver by ascending origin and number, too."""
+    total_order = linear._CHECKS[Property.TOTAL_ORDER]
+
+    def monotone(view: View) -> Tally:
+        told = total_order(view)
+        wrong = sum(
+            before[1] > after[1]
+            for incarnation in view.incarnations
+            for before, after in zip(incarnation.firsts, incarnation.firsts[1:], strict=False)
+        )
+        return told._replace(violations=told.violations + wrong)
+
+    _checks(patch, Property.TOTAL_ORDER, monotone)
+
+
+def content_without_order(patch: pytest.MonkeyPatch) -> None:
+    """A sequencer whose numbers go astray, and a check of each origin's order that asks only whether all is there."""
+    number_for_the_last_request(patch)
+    _checks(patch, Property.FIFO, lambda view: Tally(view.deliveries, 0))
+
+
+def stability_must_grow(patch: pytest.MonkeyPatch) -> None:
+    """It is asserted that what all have acknowledged of a member's messages never becomes less."""
+    on_beat = ViewMember.on_beat
+    before: dict[tuple[int, int], dict[int, int]] = {}
+
+    def asserting(member: ViewMember, now_ns: int, out: list[Effect]) -> None:
+        known = before.setdefault((member._us.member, member._us.incarnation), {})
+        for origin, number in member.stack.streams.acknowledged().items():
+            assert number >= known.get(origin, 0), f"member {origin} had {known[origin]} stable messages"
+            known[origin] = number
+        on_beat(member, now_ns, out)
+
+    patch.setattr(ViewMember, "on_beat", asserting)
+
+
+def lost_records_are_not_noticed(patch: pytest.MonkeyPatch) -> None:
+    """A record of the middle of each incarnation is lost, and the check takes the rest for all there is."""
+    shipped = linear._incarnation_of_records
+
+    def with_a_hole(name: tuple[int, int], records: Sequence[Raw]) -> IncarnationRecord:
+        rows = list(records)
+        deliveries = [place for place, row in enumerate(rows) if row[0] == linear._DELIVER]
+        if len(deliveries) > 2:
+            del rows[deliveries[len(deliveries) // 2]]
+        return shipped(name, rows)
+
+    patch.setattr(linear, "_incarnation_of_records", with_a_hole)
+
+
+def records_by_the_nodes_clock(patch: pytest.MonkeyPatch) -> None:
+    """A host writes the instants of its records by the clock of its node, which is no other's."""
+    init = Host.__init__
+
+    def skewed(host: Host, *given: Any, **named: Any) -> None:
+        init(host, *given, **named)
+        record = host._record
+        host._record = lambda row: record((*row[:6], row[7], *row[7:]))
+
+    patch.setattr(Host, "__init__", skewed)
+
+
+def held_datagrams_turn_time_back(patch: pytest.MonkeyPatch) -> None:
+    """What waited for a frozen process is handled with the clock set back to the beginning of the freeze."""
+    handle, pause = Member._handle, Member.pause
+    frozen_ns: dict[int, int] = {}
+
+    def pausing(member: Member) -> None:
+        frozen_ns[id(member)] = member._engine.now_ns
+        pause(member)
+
+    def at_its_time(member: Member, datagram: Datagram) -> None:
+        member._engine.now_ns = frozen_ns.get(id(member), member._engine.now_ns)
+        handle(member, datagram)
+
+    patch.setattr(Member, "pause", pausing)
+    patch.setattr(Member, "_handle", at_its_time)

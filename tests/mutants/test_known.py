@@ -1,0 +1,85 @@
+"""Each bug on record is killed by the product's own judge, in a world that passes without it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from node.registry import PROTOCOLS
+from testbed.fuzz import judge as fuzz_judge
+from testbed.fuzz.scenario import Scenario
+from tests.mutants import test_objects_bugs
+from tests.mutants.known import ELSEWHERE, KNOWN, NOT_HERE, Known
+from tests.mutants.table import MUTANTS
+from tests.mutants.table_optimistic import OPTIMISTIC_MUTANTS
+
+SECOND = 10**9
+PAGE = Path(__file__).parents[2] / "docs" / "mutants.md"
+ALL = frozenset(range(1, 55))
+CORES = {"All-Ack": "allack", "mutex, by replies": "mutex"} | {name: name for name in PROTOCOLS}
+"""What the rows of the other tables say they are seeded in."""
+OBJECTS_BUGS = [
+    name for name in vars(test_objects_bugs) if name.startswith("test_") and not name.startswith("test_without")
+]
+
+
+@pytest.fixture(autouse=True)
+def small_worlds_rest_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their groups have a patience of half a second; a minute's watch would cost a minute's questions."""
+    monkeypatch.setattr(fuzz_judge, "PATIENCE_NS", 8 * SECOND)
+    monkeypatch.setattr(fuzz_judge, "DRAIN_NS", 16 * SECOND)
+    monkeypatch.setattr(fuzz_judge, "LINGER_NS", 8 * SECOND)
+
+
+def failing(world: Scenario) -> set[str]:
+    return {failure.kind for failure in fuzz_judge.judge(world).failures}
+
+
+@pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.name)
+def test_each_bug_is_killed_by_the_judge(known: Known) -> None:
+    assert failing(known.world) == set(), "without the bug the world passes"
+    with pytest.MonkeyPatch.context() as patch:
+        known.edit(patch)
+        assert failing(known.world) == known.kinds
+
+
+def test_what_an_edit_changes_is_as_before_afterwards() -> None:
+    """A world in which most edits strike passes after all of them."""
+    for known in KNOWN:
+        with pytest.MonkeyPatch.context() as patch:
+            known.edit(patch)
+    assert failing(next(one.world for one in KNOWN if one.bugs == (15,))) == set()
+
+
+def executable() -> set[int]:
+    """Numbers with a row that edits shipped code; rows of models and of written histories do not count."""
+    edits = (mutant for mutant in MUTANTS if mutant.bug and not mutant.seeded.startswith(("history", "model", "flood")))
+    return {int(mutant.bug) for mutant in edits} | {bug for known in KNOWN for bug in known.bugs} | ELSEWHERE.keys()
+
+
+def test_each_bug_on_record_has_a_row_or_a_reason() -> None:
+    assert executable() | NOT_HERE.keys() == ALL
+    assert not executable() & NOT_HERE.keys()
+    assert len(executable()) >= 48
+
+
+def test_each_core_has_at_least_four_mutants() -> None:
+    counted = Counter(known.world.protocol for known in KNOWN)
+    for mutant in (*MUTANTS, *OPTIMISTIC_MUTANTS):
+        counted[CORES.get(mutant.seeded, "")] += bool(mutant.breaks or mutant.unknown)
+    counted["objects"] += len(OBJECTS_BUGS)
+    assert {name: counted[name] for name in PROTOCOLS if counted[name] < 4} == {}
+
+
+def test_the_page_has_each_number_and_each_edit() -> None:
+    rows = re.findall(r"^\| (\d+) \|(.*)\|$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    told = {int(number): text for number, text in rows}
+    assert told.keys() == ALL
+    for known in KNOWN:
+        for bug in known.bugs:
+            assert f"`{known.edit.__name__}`" in told[bug]
+    for bug in NOT_HERE:
+        assert "does not apply" in told[bug]
