@@ -87,10 +87,17 @@ def views_newest_first(patch: pytest.MonkeyPatch) -> None:
     install = GroupCore._install
     waiting: dict[int, list[Effect]] = {}
 
-    def queued(core: GroupCore, view: View, *given: Any) -> None:
-        *others, out = given
+    def queued(
+        core: GroupCore,
+        view: View,
+        reason: ViewReason,
+        stateful: frozenset[int],
+        memory: bytes,
+        now_ns: int,
+        out: list[Effect],
+    ) -> None:
         inner: list[Effect] = []
-        install(core, view, *others, inner)
+        install(core, view, reason, stateful, memory, now_ns, inner)
         views = [one for one in inner if isinstance(one, Installed)]
         if view.number == 2:
             waiting[id(core)] = list(views)

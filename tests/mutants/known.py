@@ -8,7 +8,7 @@ on no list; they are here so that each core has at least four.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -23,12 +23,13 @@ from testbed.fuzz.scenario import (
     OneWayCut,
     Scenario,
     Segment,
+    Worsening,
 )
-from testbed.spec.raw import Parameter
+from testbed.spec.raw import Dissemination
 from tests.mutants import edits_harness as harness
 from tests.mutants import edits_orders as orders
 from tests.mutants import edits_views as views
-from topologies.model import Impairment
+from topologies.model import Direction, Distribution, Impairment
 
 Edit = Callable[[pytest.MonkeyPatch], None]
 MS = 1_000_000
@@ -55,7 +56,7 @@ def world(
     *members: tuple[float, ...] | Member,
     faults: tuple[Fault, ...] = (),
     seed: int = 1,
-    **parameters: Parameter,
+    **parameters: Any,
 ) -> Scenario:
     """Each member is told when it submits, in ms."""
     read = tuple(one if isinstance(one, Member) else member(*one) for one in members)
@@ -68,11 +69,10 @@ def world(
     )
 
 
-def _over_streams(protocol: str, parameters: dict[str, Parameter]) -> dict[str, Parameter]:
+def _over_streams(protocol: str, parameters: dict[str, Any]) -> dict[str, Any]:
     if protocol in ("reliable", "co", "lo"):
         return {**RELIABLE, **parameters}
     below = parameters.pop("reliable", {})
-    assert isinstance(below, dict)
     return {"reliable": {**RELIABLE, **below}, **parameters}
 
 
@@ -103,13 +103,13 @@ def pause(one: int, at_ms: float, for_ms: float) -> Freeze:
 # Worlds.
 
 
-def crossing(protocol: str, **parameters: Parameter) -> Scenario:
+def crossing(protocol: str, **parameters: Any) -> Scenario:
     """All send at the same times, and one hears all others late."""
     times = tuple(range(10, 50, 8))
     return world(protocol, times, member(*times, delay_ms=7), times, **parameters)
 
 
-def torn(protocol: str, **parameters: Parameter) -> Scenario:
+def torn(protocol: str, **parameters: Any) -> Scenario:
     """The last message of the last member does not reach member 1, and its sender crashes."""
     return world(
         protocol,
@@ -122,13 +122,13 @@ def torn(protocol: str, **parameters: Parameter) -> Scenario:
     )
 
 
-def lossy(protocol: str, **parameters: Parameter) -> Scenario:
+def lossy(protocol: str, **parameters: Any) -> Scenario:
     """One member loses much of what is sent to it, and gets some of it twice."""
     bad = member(12, 22, 32, loss_ratio=0.3, duplicate_ratio=0.3)
     return world(protocol, (10, 20, 30), bad, (14, 24, 34, 44), **parameters)
 
 
-def departure(protocol: str, **parameters: Parameter) -> Scenario:
+def departure(protocol: str, **parameters: Any) -> Scenario:
     """The last member leaves while all send, and comes back."""
     return world(
         protocol, (10, 20, 30, 40), (12, 19.6, 20.4, 42), (14, 20.2, 44), (11, 19), faults=(leave(3, 20),), **parameters
@@ -168,6 +168,47 @@ STILL_FETCHING = world(
     "reliable", (10,), _slow, (19.5, 60, 61, 62), (12,), (11,), faults=(leave(4, 20), deaf_to(1, 2, 19, 3))
 )
 """Member 1 hears all others late, and lacks a message of member 2, which sends in the next view already."""
+_curved: dict[str, Any] = {"distribution": Distribution.PARETONORMAL}
+_far = Impairment(delay_ns=20 * MS, **_curved)
+_lossy = Impairment(delay_ns=1 * MS, loss_ratio=0.01, reorder_ratio=0.1, **_curved)
+_noisy = Impairment(delay_ns=1 * MS, jitter_ns=1 * MS, duplicate_ratio=0.3, corrupt_ratio=0.02)
+TWO_BALLOTS = replace(
+    world(
+        "reliable",
+        Member(to_node=_lossy, from_node=_far, drift_ppm=100),
+        Member(submissions_ns=(24 * MS, 24 * MS, *[420 * MS] * 7), to_node=_lossy, from_node=_far, offset_ns=-50 * MS),
+        Member(
+            to_node=Impairment(delay_ns=20 * MS, rate_bps=2_000_000, queue_frames=10, **_curved),
+            from_node=_noisy,
+            offset_ns=-50 * MS,
+        ),
+        Member(submissions_ns=(2400 * MS,), to_node=Impairment(loss_ratio=0.12, **_curved), from_node=_noisy),
+        Member(to_node=_lossy, from_node=_far, offset_ns=1000 * MS, drift_ppm=-200),
+        faults=(
+            Worsening(
+                at_ns=1378_906_363,
+                for_ns=6000 * MS,
+                member=4,
+                direction=Direction.FROM_NODE,
+                changes=(("loss_ratio", 1.0), ("loss_burst_frames", 1.0)),
+            ),
+            Crash(at_ns=1466_307_571, for_ns=450 * MS, member=0),
+            OneWayCut(at_ns=3178_848_953, for_ns=88 * MS, source=1, target=4),
+            Crash(at_ns=3178_848_954, for_ns=1080 * MS, member=1),
+        ),
+        seed=2,
+        window=8,
+        heartbeat_ns=30 * MS,
+        heartbeat_per_member_ns=0,
+        retry_least_ns=40 * MS,
+        retry_first_ns=50 * MS,
+        retry_most_ns=200 * MS,
+        suspect_after_ns=1200 * MS,
+    ),
+    dissemination=Dissemination.UNICAST,
+    size_bytes=8,
+)
+"""Found by seeds and made smaller: a ballot is accepted by some when its coordinator ends in the fan-out."""
 RESTARTED = world(
     "reliable",
     (),
@@ -245,6 +286,7 @@ KNOWN: tuple[Known, ...] = (
         ),
         "rest",
     ),
+    _row(19, views.accepted_value_takes_each_ballot, TWO_BALLOTS, "rest"),
     _row(20, views.decision_heard_twice_begins_anew, departure("reliable"), "view_agreement"),
     _row(
         21,
