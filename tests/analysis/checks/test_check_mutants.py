@@ -1,0 +1,244 @@
+"""The checks under test: single edits of their source, each killed since the oracle does not agree any more.
+
+An edit replaces one text of one function, which must stand there once. The cases are correct histories, each changed in
+one of the ways that we know; without an edit both opinions agree on all of them.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import inspect
+import random
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import FunctionType
+from typing import Any
+
+import pytest
+
+from analysis.checks import call_orders, linear, oracle, sections, synchrony
+from analysis.checks.linear import IncarnationRecord, View
+from analysis.checks.properties import (
+    CALL_PROPERTIES,
+    DELIVERY_PROPERTIES,
+    REPORT_PROPERTIES,
+    VIEW_PROPERTIES,
+    Finding,
+    Property,
+)
+from analysis.checks.synchrony import IncarnationDeliveries, _Judge, _View
+from tests.analysis import histories
+from tests.analysis.checks import call_histories, test_reports
+from tests.analysis.checks.test_linear import assert_same, made, members_of
+from tests.analysis.histories import PlainHistory
+
+SEEDS = 2
+MIXED = 400
+"""Histories with several mutations at once."""
+WILD = 100
+KINDS = (*DELIVERY_PROPERTIES, *VIEW_PROPERTIES)
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """`before` becomes `after` in the source of `function`."""
+
+    function: FunctionType | Callable[..., Any]
+    before: str
+    after: str
+
+    @property
+    def name(self) -> str:
+        return (
+            f"{self.function.__module__.rpartition('.')[2]}.{self.function.__qualname__}: {self.before} -> {self.after}"
+        )
+
+    def apply(self, patch: pytest.MonkeyPatch) -> None:
+        source = textwrap.dedent(inspect.getsource(self.function))
+        assert source.count(self.before) == 1, f"{self.before!r} stands {source.count(self.before)} times there"
+        tree = ast.parse(source.replace(self.before, self.after))
+        (definition,) = tree.body
+        assert isinstance(definition, ast.FunctionDef)
+        definition.decorator_list.clear()
+        names = dict(self.function.__globals__)
+        flags = __future__.annotations.compiler_flag
+        exec(compile(tree, inspect.getsourcefile(self.function) or "", "exec", flags), names)
+        patch.setattr(self.function, "__code__", names[definition.name].__code__)
+
+
+# Cases.
+
+
+@cache
+def delivery_cases() -> tuple[tuple[PlainHistory, Mapping[Property, Finding]], ...]:
+    """What is right, and each mutation of it; and what the oracle says."""
+    found = []
+    for name in histories.CORRECT:
+        ways: list[list[histories.Mutation]] = [
+            [],
+            *([one] for one in histories.MUTATIONS if histories.suits(one, name)),
+        ]
+        for mutations in ways:
+            for seed in range(SEEDS):
+                history = made(name, seed, mutations)
+                found.append((history, oracle.check(history, members=members_of(history), kinds=KINDS)))
+    draw = random.Random(1)
+    for seed in range(MIXED):
+        name = draw.choice(sorted(histories.CORRECT))
+        history = made(name, seed, draw.choices(histories.MUTATIONS, k=draw.choice((2, 3))))
+        found.append((history, oracle.check(history, members=members_of(history), kinds=KINDS)))
+    draw.shuffle(found)
+    return tuple(found)
+
+
+@cache
+def wild_cases() -> tuple[tuple[PlainHistory, Mapping[Property, Finding]], ...]:
+    """Reports and calls of any kind, and what the oracle says of them."""
+    found = []
+    for seed in range(WILD):
+        for make, kinds in ((test_reports.wild, REPORT_PROPERTIES), (call_histories.wild, CALL_PROPERTIES)):
+            history = make(seed, events=60)
+            found.append((history, oracle.check(history, members=range(3), kinds=kinds)))
+    return tuple(found)
+
+
+def disputes() -> Iterator[Exception]:
+    """Of the delivery cases. A check that falls over is no opinion, either."""
+    for history, expected in delivery_cases():
+        try:
+            found = linear.check(history, members=members_of(history), kinds=KINDS)
+            for kind, finding in found.items():
+                assert_same(expected[kind], finding, kind)
+        except Exception as error:
+            yield error
+
+
+def wild_disputes() -> Iterator[Exception]:
+    """The same of reports and calls, with all that is counted."""
+    for history, expected in wild_cases():
+        try:
+            found = linear.check(history, members=range(3), kinds=expected)
+            for kind, finding in found.items():
+                assert _told(finding) == _told(expected[kind]), kind
+        except Exception as error:
+            yield error
+
+
+def _told(finding: Finding) -> tuple[object, ...]:
+    return finding.verdict, finding.reason, finding.checked, finding.violations
+
+
+DELIVERIES = (
+    # Deliveries.
+    Edit(linear.validity, "not in full", "in full"),
+    Edit(linear.validity, "if m[:2] in full]", "]"),
+    Edit(linear.agreement, "view.full", "view.incarnations"),
+    Edit(linear.uniform_agreement, "view.incarnations", "view.full"),
+    Edit(linear._agreement, "delivered | standing.keys()", "delivered"),
+    Edit(linear._agreement, "owed - common", "common - owed"),
+    Edit(linear._agreement, "set.intersection(", "set.union("),
+    Edit(linear.integrity, "message in seen", "False"),
+    Edit(linear.integrity, "at_ns < told_ns", "at_ns > told_ns"),
+    Edit(linear.integrity, "wrong += early.values()", "pass"),
+    Edit(linear.integrity, "wrong += _altered(view, incarnation)", "pass"),
+    Edit(linear.integrity, "wrong += _broken_promises(incarnation)", "pass"),
+    Edit(linear._broken_promises, "detail != _OPTIMISTIC or message in promised", "message in promised"),
+    Edit(linear._broken_promises, "and detail != _OPTIMISTIC", ""),
+    Edit(linear._altered, "!= payload", "== b''"),
+    Edit(linear.fifo, "(before or 0) + 1", "(before or 0) + 2"),
+    Edit(linear.fifo, "before is None and ", ""),
+    Edit(linear.fifo, "last[origin] = number", "last.setdefault(origin, number)"),
+    Edit(linear.fifo, "and not (before is None and incarnation.name.is_joiner)", ""),
+    Edit(linear.causal, "needs <= seen", "needs & seen"),
+    Edit(linear.causal, "seen.add(message)", "pass"),
+    Edit(linear._direct_causes, "recent = {message}", "recent = set()"),
+    Edit(linear._direct_causes, "recent.add(message)", "pass"),
+    Edit(linear._oldest_numbers, "min(", "max("),
+    Edit(linear.total_order, "!= before", "== before"),
+    Edit(linear.total_order, "view.in_order", "view.full"),
+    Edit(linear._predecessors, "if incarnation.name.is_joiner else None", "if True else None"),
+    Edit(linear._not_undone, "reversed(rows)", "rows"),
+    Edit(IncarnationRecord.judge_at, "step[1] != _SUBMIT and ", ""),
+    Edit(View.__init__, "and not incarnation.has_ended\n", "\n"),
+    Edit(View.__init__, "max(at, default", "min(at, default"),
+    Edit(linear._incarnation_of_history, "records[0][1] == Event.START", "True"),
+    # Views.
+    Edit(synchrony._disputes, "not np.array_equal(messages, start)", "len(messages) == len(start) == 0"),
+    Edit(synchrony._beyond, "len(messages) > end", "len(messages) >= end"),
+    Edit(synchrony._not_in_all, "counts < len(lists)", "counts > len(lists)"),
+    Edit(synchrony._is_in, "known[place] == values", "known[place] >= values"),
+    Edit(_View.prefix, "[: int(self.void[incarnation.name].argmax())]", ""),
+    Edit(_View.good, "~self.void", "self.void"),
+    Edit(_View.has_certainly_not_closed, "not incarnation.survives(self.number) and ", ""),
+    Edit(_Judge._view, "and not self._run.is_uniform", ""),
+    Edit(_Judge.view_agreement, "after.number <= before.number", "after.number < before.number - 9"),
+    Edit(_Judge.view_agreement, "if after.is_beginning:", "if False:"),
+    Edit(_Judge.view_agreement, "if not one.is_whole and not is_cut:", "if False:"),
+    Edit(_Judge.view_agreement, "if other is not None:", "if False:"),
+    Edit(_Judge.virtual_synchrony, "violations += len(disputed)", "violations += 0"),
+    Edit(_Judge.no_ghost, "~is_member", "is_member"),
+    Edit(
+        _Judge.same_view,
+        "map(view.good, self._incarnations)",
+        "(one.messages(view.number) for one in self._incarnations)",
+    ),
+    Edit(_Judge._too_early, "incarnation.record < ", "incarnation.record > "),
+    Edit(_Judge._different, "_union(_not_in_all([own, one.messages(state)]) for one in elders)", "own[:0]"),
+    Edit(_Judge._known_before, "view.number < state", "view.number > state"),
+    Edit(IncarnationDeliveries.survives, "self.last_view > view", "self.last_view >= view"),
+    Edit(IncarnationDeliveries.had_state_all_through, "self.state_view < view", "self.state_view <= view"),
+)
+
+
+REPORTS = (
+    # Critical sections, grants, clocks, states.
+    Edit(sections.mutual_exclusion, "latest.end_ns > section.begin_ns", "latest.begin_ns > section.begin_ns"),
+    Edit(sections.mutual_exclusion, "section.end_ns > latest.end_ns", "section.end_ns < latest.end_ns"),
+    Edit(sections.service, "message not in granted", "message in granted"),
+    Edit(sections.service, "section.end_ns == NEVER_NS", "section.end_ns != NEVER_NS"),
+    Edit(sections.grant_order, "latest > grant", "latest < grant"),
+    Edit(sections.grant_order, "max(knows[incarnation], told.receive(incarnation, record))", "knows[incarnation]"),
+    Edit(sections.granted, "record[0] == STOP", "record[0] != STOP"),
+    Edit(sections.clock_condition, "shown.value <= past", "shown.value < past"),
+    Edit(sections.clock_monotone, "two.value < one.value", "two.value <= one.value"),
+    Edit(sections.state, "one[1][8] != first[1][8]", "one[1][8] == first[1][8]"),
+    Edit(sections.state, "len(shown) < 2", "len(shown) < 3"),
+    # Calls.
+    Edit(call_orders.indivisibility, "len(part) > 1", "len(part) > 2"),
+    Edit(call_orders.indivisibility, "after.setdefault(one.message, set()).add(other.message)", "pass"),
+    Edit(call_orders.call_causality, ">= still", "> still"),
+    Edit(call_orders.call_agreement, "one not in has and ", ""),
+    Edit(call_orders.call_agreement, "or call.is_atomic", ""),
+    Edit(call_orders._torn, "if has and call.is_aborted:", "if False:"),
+    Edit(call_orders._torn, "if has and lacks:", "if has or lacks:"),
+    Edit(call_orders._ordered, "and call.is_ordered", ""),
+    Edit(call_orders._parts, "elif following in is_open:", "else:"),
+    Edit(call_orders._pasts, "carried if asked.is_loose else past", "past"),
+    Edit(call_orders._pasts, "vector[own] = max(vector[own], submitted.get(event.asker, 0))", "pass"),
+)
+
+
+def test_without_an_edit_both_opinions_agree() -> None:
+    assert not list(disputes())
+    assert not list(wild_disputes())
+
+
+@pytest.mark.parametrize("edit", DELIVERIES, ids=lambda edit: edit.name)
+def test_the_oracle_does_not_agree_with_an_edited_check(edit: Edit, monkeypatch: pytest.MonkeyPatch) -> None:
+    edit.apply(monkeypatch)
+    assert next(disputes(), None) is not None
+
+
+@pytest.mark.parametrize("edit", REPORTS, ids=lambda edit: edit.name)
+def test_the_oracle_does_not_agree_with_an_edited_check_of_reports_and_calls(
+    edit: Edit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit.apply(monkeypatch)
+    assert next(wild_disputes(), None) is not None
+
+
+def test_there_are_enough_edits() -> None:
+    assert len({edit.name for edit in (*DELIVERIES, *REPORTS)}) == len(DELIVERIES) + len(REPORTS) >= 40
