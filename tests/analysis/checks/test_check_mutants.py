@@ -5,17 +5,10 @@ one of the ways that we know; without an edit both opinions agree on all of them
 """
 
 from __future__ import annotations
-import __future__
 
-import ast
-import inspect
 import random
-import textwrap
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from functools import cache
-from types import FunctionType
-from typing import Any
 
 import pytest
 
@@ -33,6 +26,7 @@ from analysis.checks.synchrony import IncarnationDeliveries, _Judge, _View
 from tests.analysis import histories
 from tests.analysis.checks import call_histories, test_reports
 from tests.analysis.checks.test_linear import assert_same, made, members_of
+from tests.analysis.edits import Edit
 from tests.analysis.histories import PlainHistory
 
 SEEDS = 2
@@ -40,33 +34,6 @@ MIXED = 400
 """Histories with several mutations at once."""
 WILD = 100
 KINDS = (*DELIVERY_PROPERTIES, *VIEW_PROPERTIES)
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """`before` becomes `after` in the source of `function`."""
-
-    function: FunctionType | Callable[..., Any]
-    before: str
-    after: str
-
-    @property
-    def name(self) -> str:
-        return (
-            f"{self.function.__module__.rpartition('.')[2]}.{self.function.__qualname__}: {self.before} -> {self.after}"
-        )
-
-    def apply(self, patch: pytest.MonkeyPatch) -> None:
-        source = textwrap.dedent(inspect.getsource(self.function))
-        assert source.count(self.before) == 1, f"{self.before!r} stands {source.count(self.before)} times there"
-        tree = ast.parse(source.replace(self.before, self.after))
-        (definition,) = tree.body
-        assert isinstance(definition, ast.FunctionDef)
-        definition.decorator_list.clear()
-        names = dict(self.function.__globals__)
-        flags = __future__.annotations.compiler_flag
-        exec(compile(tree, inspect.getsourcefile(self.function) or "", "exec", flags), names)
-        patch.setattr(self.function, "__code__", names[definition.name].__code__)
 
 
 # Cases.

@@ -1,0 +1,88 @@
+"""The measurements under test: single edits of metrics and of the judgement of networks, each noticed by a test that is
+there for what it breaks.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from analysis.metrics import estimate, skew
+from analysis.network import accuracy, realised
+from tests.analysis.edits import Edit
+from tests.analysis.metrics import test_estimate, test_skew
+from tests.analysis.network import test_realised
+
+EDITS: tuple[tuple[ModuleType, Edit], ...] = (
+    (test_realised, Edit(accuracy.judge, "if realised.leaked:", "if False:")),
+    (test_realised, Edit(accuracy.judge, "frames < ENOUGH_FRAMES", "frames < 1")),
+    (test_realised, Edit(accuracy.judge, "*_delay(realised),", "")),
+    (test_realised, Edit(accuracy.judge, "*_loss(realised.losses, realised),", "")),
+    (test_realised, Edit(accuracy.judge, "*_bursts(realised.losses, realised.asked),", "")),
+    (test_realised, Edit(accuracy.judge, "*_duplicates(realised.losses, realised),", "")),
+    (test_realised, Edit(accuracy.judge, "*_rate(realised),", "")),
+    (test_realised, Edit(accuracy._median, "above_ns > MEDIAN_ABOVE_NS", "above_ns > 2 * MEDIAN_ABOVE_NS")),
+    (test_realised, Edit(accuracy._delay_of, "asked.delay_ns + TAIL_ABOVE_NS", "asked.delay_ns + 2 * TAIL_ABOVE_NS")),
+    (test_realised, Edit(accuracy._delay_of, "if skewed or", "if")),
+    (test_realised, Edit(accuracy._delay, "stalled.frames > STALLED_RATIO", "stalled.frames < STALLED_RATIO")),
+    (test_realised, Edit(accuracy._loss, "losses.high < least", "losses.high < 0")),
+    (test_realised, Edit(accuracy._loss, "losses.low > most", "losses.low > 1")),
+    (test_realised, Edit(accuracy._loss, "least + (1 - least) * corrupt", "least")),
+    (test_realised, Edit(accuracy._duplicates, "not low <= expected <= high", "low <= expected <= high")),
+    (test_realised, Edit(accuracy._rate, "realised.rate_bps is None", "False")),
+    (test_realised, Edit(realised.wilson, "spread = Z99", "spread = 0")),
+    (test_estimate, Edit(estimate.estimate, "t_quantile(count - 1)", "t_quantile(count)")),
+    (test_estimate, Edit(estimate.estimate, "/ math.sqrt(count)", "/ count")),
+    (test_estimate, Edit(estimate._within, "total += term", "total -= term")),
+    (test_skew, Edit(skew._jumped, "jump.after_ns - jump.before_ns", "0")),
+    (test_skew, Edit(skew._offset, "gained * ((times", "0 * ((times")),
+    (test_skew, Edit(skew._within, "over[-1] + 1]", "over[0] + 1]")),
+    (test_skew, Edit(skew.skews, "high[compared] - low[compared]", "high[compared]")),
+)
+
+
+def failing(module: ModuleType) -> Iterator[str]:
+    """Tests of a module that need no fixture, with all their parameters."""
+    for name, test in vars(module).items():
+        if not name.startswith("test_") or not inspect.isfunction(test):
+            continue
+        marks = [mark.args for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"]
+        given = [list(_parameters(*args)) for args in marks]
+        if {one for args in marks for one in _names(args[0])} != set(inspect.signature(test).parameters):
+            continue
+        for combination in itertools.product(*given):
+            try:
+                test(**{name: value for values in combination for name, value in values.items()})
+            except Exception:
+                yield name
+                break
+
+
+def _names(text: Any) -> list[str]:
+    return [one.strip() for one in text.split(",")] if isinstance(text, str) else list(text)
+
+
+def _parameters(text: Any, rows: Any, *_: Any) -> Iterator[dict[str, Any]]:
+    names = _names(text)
+    for row in rows:
+        yield dict(zip(names, row if len(names) > 1 else (row,), strict=True))
+
+
+@pytest.mark.parametrize("module", [test_realised, test_estimate, test_skew], ids=lambda one: one.__name__)
+def test_without_an_edit_all_pass(module: ModuleType) -> None:
+    assert not list(failing(module))
+
+
+@pytest.mark.parametrize(("module", "edit"), EDITS, ids=[edit.name for _, edit in EDITS])
+def test_an_edit_is_noticed(module: ModuleType, edit: Edit, monkeypatch: pytest.MonkeyPatch) -> None:
+    edit.apply(monkeypatch)
+    estimate.t_quantile.cache_clear()
+    try:
+        assert next(failing(module), None) is not None
+    finally:
+        estimate.t_quantile.cache_clear()
