@@ -10,16 +10,15 @@ from typing import Any
 
 import pytest
 
-from node.core import Closing, Submission
-from node.effects import Deliver, Effect, Multicast
+from node.core import Closing
+from node.effects import Deliver, Effect
 from node.errors import DropReason
 from node.protocols.abcast import AbcastCore
 from node.protocols.adaptive.core import AdaptiveCore
 from node.protocols.allack import AllAckCore
 from node.protocols.amoeba import AmoebaCore, _delivery
 from node.protocols.atop.core import AtopCore
-from node.protocols.atop.mbs import AtopMbsCore
-from node.protocols.atop.order import Item, Order, RandomDraws, _Backlog, _Lane
+from node.protocols.atop.order import Order, RandomDraws, _Backlog, _Lane
 from node.protocols.base import HistoryCore
 from node.protocols.cbcast import CbcastCore
 from node.protocols.co.core import CoCore
@@ -212,48 +211,7 @@ def atop_takes_nothing_of_the_rest(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AtopCore, "close", lambda core, rest, survivors, now_ns: close(core, {}, survivors, now_ns))
 
 
-def numbers_used_twice(patch: pytest.MonkeyPatch) -> None:
-    """A number that was given away to the broker is used by its donor, too."""
-    offer = AtopMbsCore._offer
-
-    def keeping(core: AtopMbsCore, count: int, now_ns: int, out: list[Effect]) -> None:
-        before = core._given
-        offer(core, count, now_ns, out)
-        core._given = before
-
-    patch.setattr(AtopMbsCore, "_offer", keeping)
-
-
-def leftovers_are_kept(patch: pytest.MonkeyPatch) -> None:
-    """Numbers that nobody has used in time are never said to be empty."""
-    patch.setattr(AtopMbsCore, "_on_leftover_due", lambda core, now_ns, out: None)
-
-
-def brokered_slot_is_not_filled(patch: pytest.MonkeyPatch) -> None:
-    """A member orders the brokered messages of others by their own numbers alone."""
-    take = Order.take
-    patch.setattr(Order, "take", lambda order, member, item: take(order, member, _without_slot(item)))
-
-
-def _without_slot(item: Item) -> Item:
-    return replace(item, slot=None)
-
-
 # Amoeba.
-
-
-def delivers_what_is_numbered(patch: pytest.MonkeyPatch) -> None:
-    """A message is delivered as soon as its number is known, whether others have stored it or not."""
-
-    def deliver(core: AmoebaCore, out: list[Effect]) -> None:
-        while core._delivered < core._complete:
-            index = core._delivered + 1
-            entry = core._log.pop(index)
-            core._delivered = index
-            core._prefix.delivered(entry.origin, index)
-            out.append(_delivery(index, entry))
-
-    patch.setattr(AmoebaCore, "_deliver", deliver)
 
 
 def passes_over_missing_bodies(patch: pytest.MonkeyPatch) -> None:
@@ -373,20 +331,6 @@ def nobody_asks_for_gaps(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CoCore, "_resend", lambda core, silent, now_ns, out: None)
 
 
-def question_behind_the_answers(patch: pytest.MonkeyPatch) -> None:
-    """The question to silent members goes out behind all that is sent again, into a queue that is full by then."""
-    on_tick = CoCore._on_tick
-
-    def late(core: CoCore, now_ns: int, out: list[Effect]) -> None:
-        inner: list[Effect] = []
-        on_tick(core, now_ns, inner)
-        questions = [one for one in inner if isinstance(one, Multicast) and one.message.kind is Kind.CO_STATE]
-        out += [one for one in inner if one not in questions]
-        out += questions
-
-    patch.setattr(CoCore, "_on_tick", late)
-
-
 def close_keeps_the_rest(patch: pytest.MonkeyPatch) -> None:
     """At the end of a view what was not accepted before is not delivered."""
     close = CoCore.close
@@ -449,11 +393,6 @@ def epoch_begins_anew_in_each_view(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AdaptiveCore, "close", unswitched)
 
 
-def early_messages_are_dropped(patch: pytest.MonkeyPatch) -> None:
-    """What comes of the next epoch before it has begun here is dropped."""
-    patch.setattr(AdaptiveCore, "_keep_early", lambda core, carried: None)
-
-
 # Causal order.
 
 
@@ -470,15 +409,3 @@ def release_looks_at_one_member(patch: pytest.MonkeyPatch) -> None:
                 core._deliver(waiting.popleft(), member, out)
 
     patch.setattr(CbcastCore, "_release", release)
-
-
-def takes_its_own_submission_for_the_first(patch: pytest.MonkeyPatch) -> None:
-    """The order of submissions is that of their arrival below: what waits is overtaken by what comes."""
-    submit = SequencerCore._submit
-
-    def overtaking(core: SequencerCore, submission: Submission, now_ns: int, out: list[Effect]) -> None:
-        submit(core, submission, now_ns, out)
-        if core._is_server and len(out) > 1:
-            out.reverse()
-
-    patch.setattr(SequencerCore, "_submit", overtaking)

@@ -363,17 +363,6 @@ def nothing_is_forced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Change, "choose", free)
 
 
-def ballots_only_differ(patch: pytest.MonkeyPatch) -> None:
-    """A ballot is compared with the one promised for being another one, not for being higher."""
-
-    def promise(change: Change, ballot: int) -> bool:
-        change.see(ballot)
-        change.promised = ballot
-        return True
-
-    patch.setattr(Change, "promise", promise)
-
-
 def any_member_count_is_a_quorum(patch: pytest.MonkeyPatch) -> None:
     """Each side of a cut goes on."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections import Counter
 from pathlib import Path
@@ -12,7 +13,7 @@ from node.registry import PROTOCOLS
 from testbed.fuzz import judge as fuzz_judge
 from testbed.fuzz.draw import FUZZED
 from testbed.fuzz.scenario import Scenario
-from tests.mutants import test_objects_bugs
+from tests.mutants import edits_harness, edits_orders, edits_views, test_objects_bugs
 from tests.mutants.known import ELSEWHERE, KNOWN, NOT_HERE, Known
 from tests.mutants.table import MUTANTS
 from tests.mutants.table_optimistic import OPTIMISTIC_MUTANTS
@@ -69,6 +70,14 @@ def test_each_bug_on_record_has_a_row_or_a_reason() -> None:
     assert edited() | ELSEWHERE.keys() | NOT_HERE.keys() == ALL
     assert not edited() & NOT_HERE.keys()
     assert len(edited()) >= 48
+
+
+def test_each_edit_has_a_row() -> None:
+    named = {known.edit for known in KNOWN}
+    for module in (edits_harness, edits_orders, edits_views):
+        for name, edit in vars(module).items():
+            if inspect.isfunction(edit) and edit.__module__ == module.__name__ and not name.startswith("_"):
+                assert edit in named, name
 
 
 def test_each_core_has_at_least_four_mutants() -> None:
