@@ -100,6 +100,8 @@ class Watcher:
         self.coverage = Coverage()
         self.met: set[int] = set()
         """Positions of the scenario's faults that met a message, a timer or a request."""
+        self.struck_ns: set[int] = set()
+        """When a fault has struck."""
         self.freezes: dict[IncarnationId, list[Freeze]] = {}
         self._held = held
         self._phases: list[str] = [""] * len(scenario.members)
@@ -139,7 +141,10 @@ class Watcher:
             self.freezes.setdefault((incarnation.member, incarnation.incarnation), []).append(freeze)
 
     def fault(self, line: Mapping[str, object]) -> None:
-        """The scenario says already what strikes when; in virtual time it strikes at that time."""
+        """The scenario says what is to strike when. A fault that never strikes meets nothing."""
+        effective_ns = line["effective_ns"]
+        assert isinstance(effective_ns, int)
+        self.struck_ns.add(effective_ns)
 
 
 def _intervals(scenario: Scenario) -> tuple[tuple[tuple[int, int, int], ...], ...]:

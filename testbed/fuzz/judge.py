@@ -380,7 +380,8 @@ def _exception(error: Exception) -> Failure:
 
 
 def _faults_met(scenario: Scenario, watcher: Watcher, simulation: Simulation | None) -> int:
-    """Faults in whose time (a message's transit before it included) somebody sent or was asked to send."""
+    """Faults that struck, and in whose time (a message's transit before it included) somebody sent or was asked to
+    send."""
     if simulation is None:
         return len(watcher.met)
     sent_ns = [
@@ -393,7 +394,8 @@ def _faults_met(scenario: Scenario, watcher: Watcher, simulation: Simulation | N
     for position, fault in enumerate(scenario.faults):
         from_ns = fault.at_ns - scenario.transit_ns
         is_met = position in watcher.met or isinstance(fault, Crash)
-        count += is_met and any(from_ns <= at_ns <= fault.end_ns for at_ns in sent_ns)
+        has_struck = START_NS + fault.at_ns in watcher.struck_ns
+        count += has_struck and is_met and any(from_ns <= at_ns <= fault.end_ns for at_ns in sent_ns)
     return count
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +14,11 @@ from analysis.checks.properties import Property, Raw, Tally
 from node.effects import Effect
 from node.group.member import ViewMember
 from node.host.host import Host
+from testbed.fuzz import judge as fuzz_judge
+from testbed.fuzz.scenario import Scenario, experiment_of
 from testbed.sim.member import Member
 from testbed.sim.network import Datagram
+from testbed.spec.values import Experiment
 from tests.mutants.edits_orders import number_for_the_last_request
 
 
@@ -71,6 +75,17 @@ def lost_records_are_not_noticed(patch: pytest.MonkeyPatch) -> None:
         return shipped(name, rows)
 
     patch.setattr(linear, "_incarnation_of_records", with_a_hole)
+
+
+def faults_after_the_end(patch: pytest.MonkeyPatch) -> None:
+    """Each fault of the plan comes as much later as the load lasts: when all is over."""
+
+    def late(scenario: Scenario) -> Experiment:
+        experiment = experiment_of(scenario)
+        later = (replace(fault, at_ns=fault.at_ns + experiment.duration_ns) for fault in experiment.faults)
+        return replace(experiment, faults=tuple(later))
+
+    patch.setattr(fuzz_judge, "experiment_of", late)
 
 
 def records_by_the_nodes_clock(patch: pytest.MonkeyPatch) -> None:

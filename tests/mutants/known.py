@@ -34,6 +34,9 @@ from topologies.model import Direction, Distribution, Impairment
 Edit = Callable[[pytest.MonkeyPatch], None]
 MS = 1_000_000
 PATIENCE_NS = 500 * MS
+UNMET = "no fault met"
+"""Stands among the failures when the judge counts no fault that met traffic in a world with faults: a pass of such a
+world shows nothing."""
 RELIABLE: dict[str, Any] = {"suspect_after_ns": PATIENCE_NS}
 
 
@@ -376,6 +379,12 @@ KNOWN: tuple[Known, ...] = (
     ),
     # Harnesses.
     _row(
+        50,
+        harness.faults_after_the_end,
+        world("reliable", (10, 20, 30), (12, 22), (14, 40, 200), faults=(deaf_to(1, 0, 19, 5),)),
+        UNMET,
+    ),
+    _row(
         51,
         harness.records_by_the_nodes_clock,
         world("reliable", (10, 20), Member(submissions_ns=(12 * MS,), offset_ns=500 * MS), (14,)),
@@ -479,7 +488,6 @@ NOT_HERE: dict[int, str] = {
 """Bugs of the list that have no row, and why."""
 
 ELSEWHERE: dict[int, str] = {
-    50: "no edit: `table` has the scenario, a cut when all is over and one that outlasts the run",
     52: "tests/mutants/test_mutants.py: an edit of the streams, and the transcript under several PYTHONHASHSEED",
 }
 """Bugs that something else than the judge of worlds or of histories shows."""

@@ -14,7 +14,7 @@ from testbed.fuzz import judge as fuzz_judge
 from testbed.fuzz.draw import FUZZED
 from testbed.fuzz.scenario import Scenario
 from tests.mutants import edits_harness, edits_orders, edits_views, test_objects_bugs
-from tests.mutants.known import ELSEWHERE, KNOWN, NOT_HERE, Known
+from tests.mutants.known import ELSEWHERE, KNOWN, NOT_HERE, UNMET, Known
 from tests.mutants.table import MUTANTS
 from tests.mutants.table_optimistic import OPTIMISTIC_MUTANTS
 
@@ -37,7 +37,9 @@ def small_worlds_rest_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def failing(world: Scenario) -> set[str]:
-    return {failure.kind for failure in fuzz_judge.judge(world).failures}
+    judged = fuzz_judge.judge(world)
+    is_unmet = bool(world.faults) and not judged.faults_met and not judged.failures
+    return {failure.kind for failure in judged.failures} | ({UNMET} if is_unmet else set())
 
 
 @pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.name)
