@@ -54,7 +54,7 @@ VIEWS_OF_A_START = 12
 """Bits: a group that begins anew counts its views from a number that no earlier view of it has had."""
 ASK_JOIN = Timer("group_join")
 ASK_STATE = Timer("group_state")
-_TIMERS = frozenset((BEAT, WATCH, RETRY, ASK_JOIN, ASK_STATE))
+_TIMERS = (BEAT, WATCH, RETRY, ASK_JOIN, ASK_STATE)
 GROUP_KINDS = frozenset(kind for kind in Kind if Kind.GROUP_STATUS <= kind <= Kind.GROUP_STATE)
 _BALLOTS = (Kind.GROUP_PREPARE, Kind.GROUP_PROMISE, Kind.GROUP_ACCEPT, Kind.GROUP_ACCEPTED)  # may be relayed
 
@@ -73,6 +73,10 @@ class Phase(enum.StrEnum):
 class GroupCore(Core):
     """One member of a group. `founders`: the members of view 1. `make` None: reliable multicast without an order above
     it. `heals`: whether a group that has lost its quorum goes on when all configured members are there again (R13)."""
+
+    depth = 2
+    has_ended = False  # an excluded member whose messages nobody needs any more, or a joiner that gives up
+    has_left = False
 
     def __init__(
         self,
@@ -101,12 +105,11 @@ class GroupCore(Core):
         self._timers = Timers()
         self._beat_ns = parameters.suspect_after_ns // BEATS
         self._retry_ns = min(parameters.retry_first_ns, parameters.suspect_after_ns // 8)
-        self._here: ViewMember | None = None  # our part in the view; None while we join
+        self.has_own_transport = transport is not None
+        self.here: ViewMember | None = None  # our part in the view; None while we join
         self._former: ViewMember | None = None  # R6: the view before, until all members have installed this one
         self._last: Value | None = None  # the decision that began our view
         self._is_excluded = False  # a decision leaves us out: only questions about the view are answered
-        self._has_ended = False  # an excluded member whose messages nobody needs any more, or a joiner that gives up
-        self._has_left = False
         self._resubmit: deque[Submission] = deque()  # what the views before have handed back, in order
         self._early: dict[int, list[Message]] = {}  # by transmitter: messages of the next view
         self._silent_until_ns: dict[int, int] = {}  # by member: when it may be sent a message about views again
@@ -119,6 +122,7 @@ class GroupCore(Core):
         self._digest = 0
         self._collector: Collector | None = None  # what we have of the group's state, while we lack it
         self._handlers: dict[Kind, Callable[[Message, int, int, list[Effect]], None]] = {
+            **dict.fromkeys(self._stream_kinds, self._on_stream_message),
             Kind.GROUP_STATUS: self._on_status,
             **dict.fromkeys(_BALLOTS, self._on_ballot),
             Kind.GROUP_DECIDED: self._on_decided,
@@ -132,17 +136,12 @@ class GroupCore(Core):
     @property
     def view(self) -> View | None:
         """None while we join."""
-        return self._here.view if self._here is not None else None
+        return self.here.view if self.here is not None else None
 
     @property
     def reason(self) -> ViewReason:
         """Why our view took the place of the one before."""
         return self._last.reason if self._last is not None else ViewReason.FIRST
-
-    @property
-    def here(self) -> ViewMember | None:
-        """Our part in the view."""
-        return self._here
 
     def core_alone(self) -> ViewCore | None:
         """The ordering core of the first view without anything below it, for an examination of that core; None where
@@ -155,19 +154,11 @@ class GroupCore(Core):
         return self._new_streams(first_view(self._founders))
 
     @property
-    def has_own_transport(self) -> bool:
-        return self._transport is not None
-
-    @property
-    def depth(self) -> int:
-        return 2
-
-    @property
     def standing(self) -> Phase:
         """The phase of this incarnation, without that of its core."""
-        here = self._here
+        here = self.here
         if self._is_excluded:
-            return Phase.ENDED if self._has_ended else Phase.EXCLUDED
+            return Phase.ENDED if self.has_ended else Phase.EXCLUDED
         if here is None:
             return Phase.JOINING
         if here.is_minority:
@@ -176,64 +167,55 @@ class GroupCore(Core):
 
     @property
     def phase(self) -> str:
-        inner = self._here.stack.phase if self._here is not None else ""
-        return f"{self.standing}/{inner}" if inner else self.standing
+        core = self.here.stack.core if self.here is not None else None
+        return f"{self.standing}/{core.phase}" if core is not None and core.phase else self.standing
 
     @property
     def can_submit(self) -> bool:
-        here = self._here
+        here = self.here
         if here is None or self._resubmit or here.is_leaving or here.is_minority or self._is_excluded:
             return False
         return here.stack.can_submit
 
     @property
     def is_idle(self) -> bool:
-        here = self._here
+        here = self.here
         if here is None or self._is_excluded:
             return self._is_excluded
         return here.is_calm and self._collector is None and not self._resubmit and here.stack.is_idle
 
     @property
     def buffered(self) -> int:
-        if self._is_excluded or self._here is None:
+        if self._is_excluded or self.here is None:
             return 0
         former = self._former.stack.streams.buffered if self._former is not None else 0
-        return self._here.stack.buffered + former + len(self._resubmit) + sum(map(len, self._early.values()))
-
-    @property
-    def has_ended(self) -> bool:
-        return self._has_ended
-
-    @property
-    def has_left(self) -> bool:
-        return self._has_left
+        return self.here.stack.buffered + former + len(self._resubmit) + sum(map(len, self._early.values()))
 
     # Inputs.
 
     def on_start(self, now_ns: int) -> list[Effect]:
         out: list[Effect] = []
         if self._us.incarnation == 1 and self._me in self._founders:
-            view = first_view(self._founders)
-            self._install(view, ViewReason.FIRST, frozenset(view.members), b"", now_ns, out)
+            self._begin(first_view(self._founders), now_ns, out)
         else:
-            self._ask_to_join(now_ns, out)
+            self._say_join(now_ns, out)
         return out
 
     def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
-        if not self.can_submit or self._here is None:
+        if not self.can_submit or self.here is None:
             raise LocalError(f"member {self._me} takes no submission now: ask can_submit before")
-        out = self._here.stack.on_submit(submission, now_ns)
-        self._here.arm_beat(now_ns, out)
+        out = self.here.stack.on_submit(submission, now_ns)
+        self.here.arm_beat(now_ns, out)
         return out
 
     def leave(self, now_ns: int) -> list[Effect]:
         """R12: leave the group. LocalError: no other member is there."""
-        here = self._here
+        here = self.here
         if here is not None and len(here.view.members) == 1:
             raise LocalError(f"member {self._me} is the last one of its group: stop it instead")
         out: list[Effect] = []
         if here is None:
-            self._has_left = True
+            self.has_left = True
             self._end(now_ns, out)
         elif not self._is_excluded:
             here.leave(now_ns, out)
@@ -241,116 +223,113 @@ class GroupCore(Core):
         return out
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
-        handler = self._handlers.get(message.kind)
-        if message.kind in self._stream_kinds:
-            return self._on_stream_message(message, source, now_ns)
-        if handler is None:
-            return [Report.refusal(DropReason.UNEXPECTED, message, source)]
-        reason = self._ignore(message, source)
+        reason = self._refuse_reason(message, source)
         if reason is not None:
             return [Report.refusal(reason, message, source)]
         out: list[Effect] = []
-        handler(message, source, now_ns, out)
+        self._handlers[message.kind](message, source, now_ns, out)
         self._follow(now_ns, out)
         return out
 
     def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
-        here = self._here
+        here = self.here
         out: list[Effect] = []
-        if timer not in _TIMERS:
-            if here is not None and not self._has_ended:
-                out = here.stack.on_timer(timer, now_ns)
-                self._resubmit_what_can(now_ns, out)
-            return out
         self._timers.fired(timer)
-        if self._has_ended:
+        if self.has_ended:
             return out
         if here is None:
-            self._ask_to_join(now_ns, out)
+            self._say_join(now_ns, out)
+        elif timer not in _TIMERS:
+            out += here.stack.on_timer(timer, now_ns)
         elif self._is_excluded:
             out.append(Multicast(message=here.status()))
             here.arm_beat(now_ns, out)
-        elif timer == ASK_STATE:
-            self._ask_another_donor(now_ns, out)
         elif timer == ASK_JOIN:
-            self._state_loss(now_ns, out)
-            self._follow(now_ns, out)
+            self._say_join(now_ns, out)
+        elif timer == ASK_STATE:
+            if self._collector is not None and not here.is_frozen:
+                self._collector.tries += 1
+                self._ask_for_state(self._collector, here, now_ns, out)
         else:
             {BEAT: here.on_beat, WATCH: here.on_watch, RETRY: here.on_retry}[timer](now_ns, out)
-            self._follow(now_ns, out)
+        self._follow(now_ns, out)
         return out
 
-    def _ignore(self, message: Message, source: int) -> DropReason | None:
-        """Why a message of the group layer is refused before anything looks into it."""
+    def _refuse_reason(self, message: Message, source: int) -> DropReason | None:
+        """Why a message is refused before anything looks into it."""
+        kind = message.kind
+        if kind not in self._handlers:
+            return DropReason.UNEXPECTED
         if message.origin == self._me:
             return DropReason.OWN
-        if not {message.origin, source} <= self._known:
+        if message.origin not in self._known or source not in self._known:
             return DropReason.UNKNOWN_MEMBER
-        if message.incarnation == 0 or (message.payload and message.kind is not Kind.GROUP_STATE):
+        if kind in self._stream_kinds:
+            return None
+        if message.incarnation == 0 or (message.payload and kind is not Kind.GROUP_STATE):
             return DropReason.MALFORMED
-        is_relayed = source != message.origin and message.kind not in _BALLOTS
-        return DropReason.UNEXPECTED if self._has_ended or is_relayed else None
+        is_relayed = source != message.origin and kind not in _BALLOTS
+        return DropReason.UNEXPECTED if self.has_ended or is_relayed else None
 
     # Streams (R11).
 
-    def _on_stream_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
-        if message.origin == self._me or not {message.origin, source} <= self._known:
-            reason = DropReason.OWN if message.origin == self._me else DropReason.UNKNOWN_MEMBER
-            return [Report.refusal(reason, message, source)]
+    def _on_stream_message(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
         number = view_of(message)
-        here = self._here
+        here, former = self.here, self._former
         if here is None or number == here.view.number + 1:
-            return self._keep_early(message, source, number)
-        if number == here.view.number:
-            of = here.view.incarnation_of
-            if of.get(message.origin) != message.incarnation or source not in of:
-                return [Report.refusal(DropReason.STALE_INCARNATION, message, source)]
-            out = here.stack.on_message(message, source, now_ns)
-            if source == message.origin and not self._is_excluded:
-                here.hear(source, now_ns, out)
-            if here.is_lost:
-                self._heal_if_whole(now_ns, out)
-            elif here.is_frozen:
-                here.accept_if_complete(out)
-            else:
-                here.arm_beat(now_ns, out)
-            self._follow(now_ns, out)
-            return out
-        former = self._former
-        if former is not None and number == former.view.number and message.kind is self._question:
-            return former.stack.streams.on_message(message, source, now_ns)
-        if number < here.view.number:
-            out = []
+            self._keep_early(message, source, number, out)
+        elif number == here.view.number:
+            self._on_message_of_view(here, message, source, now_ns, out)
+        elif former is not None and number == former.view.number and message.kind is self._question:
+            out += former.stack.streams.on_message(message, source, now_ns)
+        elif number < here.view.number:
             self._tell_decision(source, now_ns, out)
-            return out
-        return [Report.refusal(DropReason.OUT_OF_WINDOW, message, source)]
+        else:
+            out.append(Report.refusal(DropReason.OUT_OF_WINDOW, message, source))
 
-    def _keep_early(self, message: Message, source: int, number: int) -> list[Effect]:
+    def _on_message_of_view(
+        self, here: ViewMember, message: Message, source: int, now_ns: int, out: list[Effect]
+    ) -> None:
+        of = here.view.incarnation_of
+        if of.get(message.origin) != message.incarnation or source not in of:
+            out.append(Report.refusal(DropReason.STALE_INCARNATION, message, source))
+            return
+        out += here.stack.on_message(message, source, now_ns)
+        if source == message.origin and not self._is_excluded:
+            here.hear(source, now_ns, out)
+        if here.is_lost:
+            self._heal_if_whole(now_ns, out)
+        elif here.is_frozen:
+            here.accept_if_complete(out)
+        else:
+            here.arm_beat(now_ns, out)
+
+    def _keep_early(self, message: Message, source: int, number: int, out: list[Effect]) -> None:
         """A message of the next view; a joiner does not know which one that is, and keeps the latest."""
         buffered = self._early.setdefault(source, [])
         if buffered and view_of(buffered[0]) < number:
             buffered.clear()
         if len(buffered) < self._parameters.window:
             buffered.append(message)
-            return []
-        return [Report.refusal(DropReason.OUT_OF_WINDOW, message, source)]
+        else:
+            out.append(Report.refusal(DropReason.OUT_OF_WINDOW, message, source))
 
     def _resubmit_what_can(self, now_ns: int, out: list[Effect]) -> None:
         """Submissions that earlier views have handed back go first, in order."""
-        here = self._here
+        here = self.here
         while self._resubmit and here is not None and not here.is_minority and here.stack.can_submit:
             out += here.stack.on_submit(self._resubmit.popleft(), now_ns)
 
     # Messages about a view.
 
     def _on_status(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
-        if self._here is None:
+        if self.here is None:
             self._heard_as_joiner.add(source)
         elif self._is_of_view(message, now_ns, out) and not self._is_excluded:
-            self._here.on_status(message, source, now_ns, out)
+            self.here.on_status(message, source, now_ns, out)
 
     def _on_ballot(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
-        here = self._here
+        here = self.here
         if here is None or not self._is_of_view(message, now_ns, out):
             return
         if here.change.decided is not None:
@@ -360,7 +339,7 @@ class GroupCore(Core):
 
     def _is_of_view(self, message: Message, now_ns: int, out: list[Effect]) -> bool:
         """Whether a message belongs to the view that we are in; others are answered, or make us ask."""
-        here = self._here
+        here = self.here
         if here is None:
             return False
         if message.seq == here.view.number and here.view.incarnation_of.get(message.origin) == message.incarnation:
@@ -381,7 +360,7 @@ class GroupCore(Core):
 
     def _tell_decision(self, member: int, now_ns: int, out: list[Effect]) -> None:
         """R4: to a member that speaks of an earlier view, or is not in ours, or has not heard that ours is decided."""
-        here = self._here
+        here = self.here
         if here is None or member == self._me or member not in self._us.members:
             return
         value = here.change.decided or self._last
@@ -398,14 +377,14 @@ class GroupCore(Core):
         value = decision.value
         following = value.next
         is_in = following.incarnation_of.get(self._me) == self._us.incarnation
-        here = self._here
+        here = self.here
         if not following.last_of.keys() <= self._known:
             raise RemoteError(DropReason.MALFORMED, "a view with members that the group does not know")
         if message.incarnation < self._stated.get(source, (0,))[0]:
             return  # R13: from before that member died
         if here is None:
             if is_in:
-                self._install_next(value, b"", now_ns, out, is_stateful=value.reason is ViewReason.FIRST)
+                self._install(value, b"" if value.reason is ViewReason.FIRST else None, now_ns, out)
             elif following.last_of.get(self._me, 0) >= self._us.incarnation:
                 # It was admitted and left out again before it heard of it.
                 self._end(now_ns, out)
@@ -428,7 +407,7 @@ class GroupCore(Core):
 
     def _follow(self, now_ns: int, out: list[Effect]) -> None:
         """After every input: carry out a decision (R5), and submit what was handed back."""
-        here = self._here
+        here = self.here
         if here is None or self._is_excluded:
             return
         if here.is_settled:
@@ -447,24 +426,24 @@ class GroupCore(Core):
 
     def _exclude(self, number: int, source: int, now_ns: int, out: list[Effect]) -> None:
         """R5: the member delivers nothing more, and answers those that fetch until all have installed the next view."""
-        here = self._here
+        here = self.here
         if here is None or self._is_excluded:
             return
         self._is_excluded = True
         out.append(Report(code=GroupReport.EXCLUDED, member=source, value=number))
         here.freeze(now_ns, out)
-        out += here.stack.stop(now_ns)
+        out += here.stack.streams.stop(now_ns)
         out += self._timers.disarm_all()
         here.arm_beat(now_ns, out)
 
     def _end(self, now_ns: int, out: list[Effect]) -> None:
         """The last thing that this incarnation does."""
-        here = self._here
+        here = self.here
         if here is not None:
-            self._has_left = here.is_leaving
+            self.has_left = here.is_leaving
             here.freeze(now_ns, out)
-            out += here.stack.stop(now_ns)
-        self._is_excluded = self._has_ended = True
+            out += here.stack.streams.stop(now_ns)
+        self._is_excluded = self.has_ended = True
         out += self._timers.disarm_all()
         out.append(Report(code=GroupReport.EXCLUDED, member=self._me))
 
@@ -472,32 +451,30 @@ class GroupCore(Core):
 
     def _go_on(self, here: ViewMember, value: Value, now_ns: int, out: list[Effect]) -> None:
         """R5: close the core, and install the next view."""
-        memory = b""
+        memory = None
         if here.is_stateful:
             survivors = frozenset(one.member for one in here.view.incarnations if one in value.next)
             closing = here.stack.close(value.cut, survivors, now_ns)
             out += closing.effects
             memory = closing.memory
             self._resubmit.extendleft(reversed(closing.handed_back))
-        out += here.stack.stop(now_ns)
+        out += here.stack.streams.stop(now_ns)
         if here.is_minority:
             out.append(Minority(view=here.view.number, begins=False, heard=len(here.present)))
-        self._former = here
-        self._install_next(value, memory, now_ns, out, is_stateful=here.is_stateful)
-        if len(value.next.members) == 1:
-            self._former = None  # nobody else will ask, and no other input may come
+        self._former = here if len(value.next.members) > 1 else None  # alone, nobody else will ask
+        self._install(value, memory, now_ns, out)
 
-    def _install_next(self, value: Value, memory: bytes, now_ns: int, out: list[Effect], *, is_stateful: bool) -> None:
-        self._last = value
-        stateful = value.stateful if is_stateful else value.stateful - {self._me}
-        self._install(value.next, value.reason, stateful, memory, now_ns, out)
+    def _begin(self, view: View, now_ns: int, out: list[Effect]) -> None:
+        """A group begins, or begins anew, without a state."""
+        value = Value(next=view, reason=ViewReason.FIRST, stateful=frozenset(view.members), cut={})
+        self._install(value, b"", now_ns, out)
 
-    def _install(
-        self, view: View, reason: ViewReason, stateful: frozenset[int], memory: bytes, now_ns: int, out: list[Effect]
-    ) -> None:
-        """A new view: everything that belongs to one is made anew."""
-        out.append(Installed(number=view.number, incarnations=view.incarnations, reason=reason))
-        for timer in (BEAT, WATCH, RETRY, ASK_JOIN, ASK_STATE):
+    def _install(self, value: Value, memory: bytes | None, now_ns: int, out: list[Effect]) -> None:
+        """A new view: everything that belongs to one is made anew. `memory` None: we lack the group's state."""
+        view = value.next
+        self._last = value if view.number > 1 else None
+        out.append(Installed(number=view.number, incarnations=view.incarnations, reason=value.reason))
+        for timer in _TIMERS:
             self._timers.disarm(timer, out)
         self._stated.clear()
         # The decision is under way to all: what crosses it is no question.
@@ -508,11 +485,12 @@ class GroupCore(Core):
             if joiner.incarnation > view.last_of.get(member, 0)
             and now_ns - joiner.heard_ns < self._parameters.suspect_after_ns
         }
+        stateful = value.stateful - {self._me} if memory is None else value.stateful
         streams = self._new_streams(view)
         out += streams.on_start(now_ns)
         is_uniform = isinstance(self._parameters, ReliableParameters) and self._parameters.uniform
         stack = ViewStack(streams=streams, has_core=self._make is not None, is_uniform=is_uniform)
-        here = self._here = ViewMember(
+        here = self.here = ViewMember(
             us=self._us,
             view=view,
             stack=stack,
@@ -520,17 +498,16 @@ class GroupCore(Core):
             timers=self._timers,
             joiners=self._joiners,
             stateful=stateful,
-            is_leaving=self._here is not None and self._here.is_leaving and len(view.members) > 1,
+            is_leaving=self.here is not None and self.here.is_leaving and len(view.members) > 1,
             now_ns=now_ns,
         )
         self._collector = None
         if here.is_stateful:
-            self._memory, self._digest = memory, digest_of(memory)
-            self._start_core(here, now_ns, out)
+            self._start_core(here, memory or b"", now_ns, out)
         else:
             out += stack.hold(True, now_ns)
-            self._collector = Collector(tuple(member for member in view.members if member in stateful))
-            self._ask_for_state(now_ns, out)
+            self._collector = Collector(tuple(one for one in view.members if one in stateful))
+            self._ask_for_state(self._collector, here, now_ns, out)
         here.open(now_ns, out)
         early, self._early = self._early, {}
         for source, messages in early.items():
@@ -558,21 +535,23 @@ class GroupCore(Core):
         """A generator of its own for each part of each view."""
         return Random(f"{self._rng.random()}/{purpose}")  # noqa: S311 (repeatable, not secret)
 
-    def _start_core(self, here: ViewMember, now_ns: int, out: list[Effect]) -> None:
+    def _start_core(self, here: ViewMember, memory: bytes, now_ns: int, out: list[Effect]) -> None:
+        self._memory, self._digest = memory, digest_of(memory)
         core = None
         if self._make is not None:
-            core = self._make(here.view.membership(self._us), self._draw("core"), self._memory)
+            core = self._make(here.view.membership(self._us), self._draw("core"), memory)
         out += here.stack.start(core, now_ns)
         self._resubmit_what_can(now_ns, out)
 
     # Members that join (R10).
 
-    def _ask_to_join(self, now_ns: int, out: list[Effect]) -> None:
-        self._say_join(Join(hears=frozenset(self._heard_as_joiner), present=self._present()), now_ns, out)
-        self._heal_if_whole(now_ns, out)
-
-    def _say_join(self, join: Join, now_ns: int, out: list[Effect]) -> None:
-        """Now, and again after a pause that grows."""
+    def _say_join(self, now_ns: int, out: list[Effect]) -> None:
+        """Ask to join, or (R13) state that our view is lost: now, and again after a pause that grows."""
+        here, present = self.here, self._present()
+        if here is None:
+            join = Join(hears=frozenset(self._heard_as_joiner), present=present)
+        else:
+            join = Join(basis=here.view.number, present=present, positions=here.stack.streams.positions())
         self._stated[self._me] = self._us.incarnation, join
         if len(self._us.members) > 1:
             out.append(Multicast(message=self._us.message(Kind.GROUP_JOIN, flags=CONTROL, words=join.to_words())))
@@ -580,19 +559,20 @@ class GroupCore(Core):
         self._join_tries += 1
         self._timers.disarm(ASK_JOIN, out)
         self._timers.arm(ASK_JOIN, now_ns + self._rng.randint(wait_ns // 2, wait_ns), out)
+        self._heal_if_whole(now_ns, out)
 
     def _on_join(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
         join = Join.from_words(message.words)
         if not join.hears | join.present.keys() <= self._known:
             raise RemoteError(DropReason.MALFORMED, "a joiner that hears strangers")
-        here = self._here
+        here = self.here
         if self._is_excluded:
             self._note_statement(message, join)
             self._end_if_unneeded(now_ns, out)
             return
         if here is None:
             if self._note_statement(message, join):
-                self._ask_to_join(now_ns, out)
+                self._say_join(now_ns, out)
             else:
                 self._heal_if_whole(now_ns, out)
             return
@@ -627,7 +607,7 @@ class GroupCore(Core):
 
     def _end_if_unneeded(self, now_ns: int, out: list[Effect]) -> None:
         """R5, R13: an excluded member ends when each survivor has installed the next view or is dead."""
-        here = self._here
+        here = self.here
         assert here is not None
         decided = here.change.decided
         if decided is None:
@@ -638,7 +618,7 @@ class GroupCore(Core):
             self._end(now_ns, out)
 
     def _on_loss_stated(self, message: Message, join: Join, now_ns: int, out: list[Effect]) -> None:
-        here = self._here
+        here = self.here
         if here is None or not self._heals or here.change.decided is not None:
             return
         is_new = self._note_statement(message, join)
@@ -649,18 +629,11 @@ class GroupCore(Core):
                 self._end(now_ns, out)
                 return
             self._join_tries = 0
-            self._state_loss(now_ns, out)
+            self._say_join(now_ns, out)
         elif here.is_lost and is_new:
-            self._state_loss(now_ns, out)
+            self._say_join(now_ns, out)
         elif here.is_lost:
             self._heal_if_whole(now_ns, out)
-
-    def _state_loss(self, now_ns: int, out: list[Effect]) -> None:
-        here = self._here
-        assert here is not None and here.is_lost
-        join = Join(basis=here.view.number, present=self._present(), positions=here.stack.streams.positions())
-        self._say_join(join, now_ns, out)
-        self._heal_if_whole(now_ns, out)
 
     def _heal_if_whole(self, now_ns: int, out: list[Effect]) -> None:
         """All configured members have stated that their view is lost or that they are in none, and have heard the same
@@ -670,13 +643,11 @@ class GroupCore(Core):
             return
         if any(join.present != present for join in statements):
             return
-        here, basis = self._here, max(join.basis for join in statements)
+        here, basis = self.here, max(join.basis for join in statements)
         number = min(max(sum(present.values()) << VIEWS_OF_A_START, basis + 1), MAX_VIEW)
         whole = (Incarnation(*one) for one in sorted(present.items()))
         if basis == 0:
-            view = View(number=number, incarnations=tuple(whole))
-            value = Value(next=view, reason=ViewReason.FIRST, stateful=frozenset(view.members), cut={})
-            self._install_next(value, b"", now_ns, out, is_stateful=True)
+            self._begin(View(number=number, incarnations=tuple(whole)), now_ns, out)
         elif here is not None and here.view.number < basis:
             self._exclude(basis, self._me, now_ns, out)
             self._end(now_ns, out)
@@ -693,41 +664,29 @@ class GroupCore(Core):
 
     # The group's state.
 
-    def _ask_for_state(self, now_ns: int, out: list[Effect]) -> None:
-        here, collector = self._here, self._collector
-        assert here is not None and collector is not None
-        message = self._us.message(
-            Kind.GROUP_STATE_REQUEST, seq=here.view.number, flags=CONTROL, words=(collector.ask(),)
-        )
-        out.append(Send(target=collector.donor, message=message))
+    def _ask_for_state(self, collector: Collector, here: ViewMember, now_ns: int, out: list[Effect]) -> None:
+        question = here.message(Kind.GROUP_STATE_REQUEST, (collector.ask(),))
+        out.append(Send(target=collector.donor, message=question))
         self._timers.disarm(ASK_STATE, out)
         self._timers.arm(ASK_STATE, now_ns + self._pause_ns(collector.tries), out)
 
     def _pause_ns(self, tries: int) -> int:
         return min(self._retry_ns << min(tries, 6), max(self._retry_ns, self._beat_ns))
 
-    def _ask_another_donor(self, now_ns: int, out: list[Effect]) -> None:
-        here = self._here
-        if self._collector is not None and here is not None and not here.is_frozen:
-            self._collector.tries += 1
-            self._ask_for_state(now_ns, out)
-
     def _on_state_request(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
         if len(message.words) != 1:
             raise RemoteError(DropReason.MALFORMED, "a request for state without its offset")
-        here = self._here
+        here = self.here
         if here is None or not self._is_of_view(message, now_ns, out) or not here.is_stateful or self._is_excluded:
             return
         here.hear(source, now_ns, out)
-        for chunk in chunks(self._memory, self._digest, message.words[0]):
-            answer = self._us.message(
-                Kind.GROUP_STATE, seq=here.view.number, flags=CONTROL, words=chunk.to_words(), payload=chunk.data
-            )
-            out.append(Send(target=source, message=answer))
+        found = chunks(self._memory, self._digest, message.words[0])
+        answers = (here.message(Kind.GROUP_STATE, one.to_words(), one.data) for one in found)
+        out.extend(Send(target=source, message=answer) for answer in answers)
 
     def _on_state(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
         chunk = Chunk.of(message.words, message.payload)
-        here, collector = self._here, self._collector
+        here, collector = self.here, self._collector
         if here is None or not self._is_of_view(message, now_ns, out) or collector is None:
             return
         if here.is_frozen or here.is_minority:
@@ -740,15 +699,14 @@ class GroupCore(Core):
             return
         if state is None:
             if collector.is_answered:
-                self._ask_for_state(now_ns, out)
+                self._ask_for_state(collector, here, now_ns, out)
             return
         self._collector = None
         self._timers.disarm(ASK_STATE, out)
-        self._memory, self._digest = state, chunk.digest
         here.is_stateful = True
         incarnation = here.view.incarnation_of[source]
         out.append(
             StateTaken(view=here.view.number, donor=source, donor_incarnation=incarnation, size_bytes=len(state))
         )
-        self._start_core(here, now_ns, out)
+        self._start_core(here, state, now_ns, out)
         out.append(Multicast(message=here.status()))

@@ -280,10 +280,11 @@ class ViewMember:
         flags |= StatusFlag.LEAVING if self.is_leaving else 0
         flags |= 0 if self.is_stateful else StatusFlag.STATELESS
         status = Status(flags=flags, promised=self.change.promised, suspects=suspects, fresh=fresh)
-        return self._message(Kind.GROUP_STATUS, status.to_words())
+        return self.message(Kind.GROUP_STATUS, status.to_words())
 
-    def _message(self, kind: Kind, words: tuple[int, ...]) -> Message:
-        return self._us.message(kind, seq=self.view.number, flags=CONTROL, words=words)
+    def message(self, kind: Kind, words: tuple[int, ...], payload: bytes = b"") -> Message:
+        """Of the group layer, about this view."""
+        return self._us.message(kind, seq=self.view.number, flags=CONTROL, words=words, payload=payload)
 
     def on_status(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
         status = Status.from_words(message.words)
@@ -431,7 +432,7 @@ class ViewMember:
         change.promises[self._me] = self._promise(ballot)
         self._tries = 0
         self._progress_ns = now_ns
-        out.append(Multicast(message=self._message(Kind.GROUP_PREPARE, (ballot,))))
+        out.append(Multicast(message=self.message(Kind.GROUP_PREPARE, (ballot,))))
         self._watch(now_ns, out)
         self._timers.disarm(RETRY, out)
         self._arm_retry(now_ns, out)
@@ -479,7 +480,7 @@ class ViewMember:
         proposal = change.choose(constraints)
         if proposal is not None:
             self._progress_ns = now_ns
-            out.append(Multicast(message=self._message(Kind.GROUP_ACCEPT, proposal.to_words())))
+            out.append(Multicast(message=self.message(Kind.GROUP_ACCEPT, proposal.to_words())))
             change.propose(proposal)
             self.accept_if_complete(out)
             self.fetch(now_ns, out)
@@ -492,9 +493,9 @@ class ViewMember:
         if self._is_in_charge:
             proposal = change.proposals.get(change.led)
             done = change.voters(change.led) if proposal is not None else frozenset(change.promises)
-            message = self._message(Kind.GROUP_PREPARE, (change.led,))
+            message = self.message(Kind.GROUP_PREPARE, (change.led,))
             if proposal is not None:
-                message = self._message(Kind.GROUP_ACCEPT, proposal.to_words())
+                message = self.message(Kind.GROUP_ACCEPT, proposal.to_words())
             self._tell([one for one in self._peers if one not in done], message, out)
             self._ask_witnesses(self._peers, now_ns, out)
             self._arm_retry(now_ns, out)
@@ -581,7 +582,7 @@ class ViewMember:
             return
         if not is_repeated:  # else one that hears no promise could hold everybody up for ever
             self._progress_ns = now_ns
-        self._tell([message.origin], self._message(Kind.GROUP_PROMISE, self._promise(ballot).to_words()), out)
+        self._tell([message.origin], self.message(Kind.GROUP_PROMISE, self._promise(ballot).to_words()), out)
         self._watch(now_ns, out)
         self.arm_beat(now_ns, out)
 
@@ -617,7 +618,7 @@ class ViewMember:
             return
         self._progress_ns = now_ns
         if self.change.has_accepted:
-            out.append(Multicast(message=self._message(Kind.GROUP_ACCEPTED, (proposal.ballot,))))
+            out.append(Multicast(message=self.message(Kind.GROUP_ACCEPTED, (proposal.ballot,))))
         else:
             self.accept_if_complete(out)
             self.fetch(now_ns, out)
@@ -640,7 +641,7 @@ class ViewMember:
             return
         if self.stack.streams.has(proposal.value.cut):
             ballot = change.accept()
-            out.append(Multicast(message=self._message(Kind.GROUP_ACCEPTED, (ballot,))))
+            out.append(Multicast(message=self.message(Kind.GROUP_ACCEPTED, (ballot,))))
             self._count(self._me, ballot, out)
 
     def _count(self, member: int, ballot: int, out: list[Effect]) -> None:
@@ -650,7 +651,7 @@ class ViewMember:
             self.change.decide(value)
             if ballot == self.change.led:
                 words = Decision(value).to_words()
-                out.append(Multicast(message=self._message(Kind.GROUP_DECIDED, words)))
+                out.append(Multicast(message=self.message(Kind.GROUP_DECIDED, words)))
 
     def fetch(self, now_ns: int, out: list[Effect]) -> None:
         """R3: ask for what is missing of the cut: the holders first, then all others in turn."""

@@ -53,10 +53,6 @@ class ViewStack:
         core = self.core.buffered if self.core is not None else 0
         return self.streams.buffered + core + len(self._waiting) + len(self._unstable)
 
-    @property
-    def phase(self) -> str:
-        return self.core.phase if self.core is not None else ""
-
     # Incarnation.
 
     def start(self, core: ViewCore | None, now_ns: int) -> list[Effect]:
@@ -103,10 +99,6 @@ class ViewStack:
             closing = self.streams.close(cut, now_ns)
         out += [self._final(effect) if isinstance(effect, Deliver) else effect for effect in closing.effects]
         return Closing(effects=tuple(out), handed_back=closing.handed_back, memory=closing.memory)
-
-    def stop(self, now_ns: int) -> list[Effect]:
-        """Nothing of it is called any more but `on_message` of its streams, which answer those that lack something."""
-        return self.streams.stop(now_ns)
 
     # Inputs.
 

@@ -194,18 +194,18 @@ class TakesTwice(ReliableCore):
 class TakesTheStale(GroupCore):
     """Takes messages of a view that has passed."""
 
-    def _on_stream_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
         is_data = message.kind is Kind.RELIABLE_DATA
         is_stale = is_data and self.view is not None and view_of(message) < self.view.number
-        return [Deliver.of(message)] if is_stale else super()._on_stream_message(message, source, now_ns)
+        return [Deliver.of(message)] if is_stale else super().on_message(message, source, now_ns)
 
 
 class TakesStrangers(GroupCore):
     """Does not ask whether the sender is a member."""
 
-    def _on_stream_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
         is_stranger = message.origin not in self._us.members and message.kind is Kind.RELIABLE_DATA
-        return [Deliver.of(message)] if is_stranger else super()._on_stream_message(message, source, now_ns)
+        return [Deliver.of(message)] if is_stranger else super().on_message(message, source, now_ns)
 
 
 class NoFlush(ReliableCore):

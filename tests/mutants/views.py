@@ -10,13 +10,13 @@ from dataclasses import replace
 
 from node.core import Closing
 from node.effects import Effect
+from node.group.codec import Value
 from node.group.core import GroupCore
 from node.group.view import View
 from node.protocols.allack import AllAckCore
 from node.protocols.cbcast import CbcastCore
 from node.protocols.lamport import LamportCore
 from node.protocols.sequencer import SequencerCore
-from node.trace import ViewReason
 from node.wire import Kind, Message
 
 Rest = Mapping[int, Sequence[Message]]
@@ -99,19 +99,17 @@ class WithoutQuorum(View):
 class BothSidesGoOn(GroupCore):
     """Does not ask whether the members that it hears are a quorum."""
 
-    def _install(
-        self, view: View, reason: ViewReason, stateful: frozenset[int], memory: bytes, now_ns: int, out: list[Effect]
-    ) -> None:
+    def _install(self, value: Value, memory: bytes | None, now_ns: int, out: list[Effect]) -> None:
+        view = value.next
         loose = WithoutQuorum(
             number=view.number, incarnations=view.incarnations, gone=view.gone, probation=view.probation
         )
-        super()._install(loose, reason, stateful, memory, now_ns, out)
+        super()._install(replace(value, next=loose), memory, now_ns, out)
 
 
 class BeginsWithoutState(GroupCore):
     """A joiner does not wait for the group's state."""
 
-    def _install(
-        self, view: View, reason: ViewReason, stateful: frozenset[int], memory: bytes, now_ns: int, out: list[Effect]
-    ) -> None:
-        super()._install(view, reason, stateful | {self._me}, memory, now_ns, out)
+    def _install(self, value: Value, memory: bytes | None, now_ns: int, out: list[Effect]) -> None:
+        stateful = value.stateful | {self._me}
+        super()._install(replace(value, stateful=stateful), memory or b"", now_ns, out)

@@ -681,10 +681,9 @@ def flood_of_the_next_view() -> None:
 
 
 def the_next_view_has_no_window(patch: pytest.MonkeyPatch) -> None:
-    def keep(core: GroupCore, message: Message, source: int, number: int) -> list[Effect]:
-        del number
+    def keep(core: GroupCore, message: Message, source: int, number: int, out: list[Effect]) -> None:
+        del number, out
         core._early.setdefault(source, []).append(message)
-        return []
 
     patch.setattr(GroupCore, "_keep_early", keep)
 

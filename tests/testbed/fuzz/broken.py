@@ -9,8 +9,8 @@ from unittest import mock
 from node.core import Core, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Timer
 from node.errors import DropReason
+from node.group.codec import Value
 from node.group.core import GroupCore
-from node.group.view import View
 from node.protocols.sequencer import SequencerCore, SequencerParameters
 from node.registry import PROTOCOLS
 from node.reliable import ReliableCore, ReliableParameters
@@ -55,9 +55,9 @@ class ForgetfulStreams(ReliableCore):
 class ForgetfulCore(GroupCore):
     """Its streams are forgetful."""
 
-    def _install(self, view: View, *rest: Any) -> None:
+    def _install(self, value: Value, *rest: Any) -> None:
         with mock.patch("node.group.core.ReliableCore", ForgetfulStreams):
-            super()._install(view, *rest)
+            super()._install(value, *rest)
 
 
 def forgetful(membership: Membership, seed: int) -> Core:
