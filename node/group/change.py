@@ -180,13 +180,6 @@ class Change:
             del self.proposals[ballot]
         return True
 
-    def accept(self) -> int:
-        """This member has everything of the cut of `proposal`: it accepts it. Returns the ballot."""
-        proposal = self.proposal
-        assert proposal is not None, "a member accepts what was proposed under the ballot that it promised last"
-        self.accepted = (proposal.ballot, proposal.value)
-        return proposal.ballot
-
     def count(self, member: int, ballot: int) -> Value | None:
         """`member` has accepted the proposal of `ballot`. Returns the value if a quorum has, and the value is known."""
         self.see(ballot)

@@ -7,7 +7,7 @@ looks afterwards whether a decision has been made (`change.decided`).
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from node.core import MAX_INCARNATION, Membership
@@ -74,14 +74,11 @@ class ViewMember:
         self.is_stateful = us.member in stateful
         self._stateless = set(self._peers) - stateful  # other members that are not known to have the group's state
         self.is_minority = False
-        self.is_lost = False
-        """R13: so many members are dead that no quorum of the view can ever form; no ballot is begun or answered."""
-        self._asked: tuple[Mapping[int, int], dict[int, list[int]]] | None = None
-        """The cut that is being fetched, and the holders of each stream."""
-        limit_ns = parameters.suspect_after_ns
-        self._limit_ns = limit_ns
+        self.is_lost = False  # R13: no quorum of the view can ever form; no ballot is begun or answered
+        self._fetching: tuple[Mapping[int, int], dict[int, list[int]]] | None = None  # a cut, and the holders by stream
+        limit_ns = self._limit_ns = parameters.suspect_after_ns
         self._beat_ns = limit_ns // BEATS
-        self.retry_ns = min(parameters.retry_first_ns, limit_ns // 8)
+        self._retry_ns = min(parameters.retry_first_ns, limit_ns // 8)
         self._detector = Detector(self._peers, limit_ns=limit_ns, now_ns=now_ns)
         self._accusations = Accusations()
         self._is_probing = False
@@ -147,28 +144,31 @@ class ViewMember:
         self._timers.arm(BEAT, now_ns + self._beat_ns, out)
 
     def on_beat(self, now_ns: int, out: list[Effect]) -> None:
+        is_at_rest = self._parameters.heartbeat_at_rest
         self._watch(now_ns, out)
         self._ask_quiet(now_ns, out)
-        is_uneasy = self.is_frozen or self.is_minority or self._detector.suspects or self.is_leaving
-        if is_uneasy:
+        if self.is_frozen or self.is_minority or self._detector.suspects or self.is_leaving:
             out.append(Multicast(message=self.status(StatusFlag.ASK if self.is_minority else 0)))
-        elif self._parameters.heartbeat_at_rest and self._peers:
+        elif is_at_rest and self._peers:
             out.append(Send(target=self._neighbour(-1), message=self.status()))
-        if not self.is_calm or self._parameters.heartbeat_at_rest or not self.stack.is_idle:
+        if not self.is_calm or is_at_rest or not self.stack.is_idle:
             self.arm_beat(now_ns, out)
         self.consider(now_ns, out)
 
     def _ask_quiet(self, now_ns: int, out: list[Effect]) -> None:
-        """Ask members that have been silent for half of the limit, several times: words may be lost."""
+        """R8: ask members that have been silent for half of the limit, several times."""
         if self.is_minority or self.is_frozen:  # in a ballot, its messages ask
             return
         quiet, quiet_ns = self._detector.quiet(now_ns), self._detector.quiet_ns()
-        asking = self.status(StatusFlag.ASK)
-        out.extend(Send(target=member, message=asking) for member in quiet)
+        self._ask(quiet, out)
         if quiet:
             self._timers.arm(RETRY, now_ns + self._limit_ns // ASKS, out)
         elif quiet_ns is not None and quiet_ns < now_ns + self._beat_ns and RETRY not in self._timers:
             self._timers.arm(RETRY, quiet_ns, out)
+
+    def _ask(self, members: Iterable[int], out: list[Effect]) -> None:
+        asking = self.status(StatusFlag.ASK)
+        out.extend(Send(target=member, message=asking) for member in members)
 
     def _watch(self, now_ns: int, out: list[Effect]) -> None:
         """Which members' silence counts from now on: all, if anything is wrong."""
@@ -239,7 +239,7 @@ class ViewMember:
             self.change.decide(value)
         elif self.change.decided is None:
             others = [one for one in value.next.members if one != self._me]
-            self._ask(value.cut, dict.fromkeys(value.cut, others), now_ns, out)
+            self._fetch(value.cut, dict.fromkeys(value.cut, others), now_ns, out)
 
     @property
     def _gone(self) -> frozenset[int]:
@@ -341,12 +341,10 @@ class ViewMember:
         if not self._leads_next:
             return waited_ns > (self.view.rank(self._me) + 1) * self._limit_ns
         leader = self.view.members[rank_of(self.change.seen)]
-        return leader in self._gone or waited_ns > self.retry_ns
+        return leader in self._gone or waited_ns > self._retry_ns
 
     def _has_reason(self, now_ns: int, out: list[Effect]) -> bool:
-        if self._replaced or (self._leavers and self._peers):
-            return True
-        if self.is_settled and self._admissible(now_ns):
+        if self._replaced or (self._leavers and self._peers) or (self.is_settled and self._admissible(now_ns)):
             return True
         if self._detector.suspects or self._accusations.accused:
             return self._probe(now_ns, out)
@@ -374,14 +372,13 @@ class ViewMember:
     def _ask_all(self, now_ns: int, out: list[Effect]) -> None:
         """All; or those alone that have not answered yet: a short queue may lose the last copies of a multicast each
         time anew."""
-        lacking = self._lacking()
-        living = [one for one in lacking if one not in self._detector.suspects]
-        asking = self.status(StatusFlag.ASK)
+        lacking, suspects = self._lacking(), self._detector.suspects
+        living = [one for one in lacking if one not in suspects]
         if living and len(lacking) < len(self._peers):
-            out.extend(Send(target=one, message=asking) for one in (*living, *sorted(self._detector.suspects)))
+            self._ask((*living, *sorted(suspects)), out)
         else:
             self._asked_ns = now_ns
-            out.append(Multicast(message=asking))
+            out.append(Multicast(message=self.status(StatusFlag.ASK)))
         self._timers.disarm(RETRY, out)
         self._timers.arm(RETRY, now_ns + self._limit_ns // ASKS, out)
 
@@ -397,30 +394,27 @@ class ViewMember:
 
     def _is_contradicted(self, member: int, now_ns: int) -> bool:
         """Whether another member has heard this one lately."""
-        at_ns = self._contradicted_ns.get(member)
-        return at_ns is not None and now_ns - at_ns < self._limit_ns // 2
+        return now_ns - self._contradicted_ns.get(member, now_ns - self._limit_ns) < self._limit_ns // 2
 
     def _victims(self, now_ns: int) -> frozenset[int]:
-        """Members to be left out because they and another one have not heard each other for 3/4 of the limit: a member
-        that hears nobody shows that within half of it."""
-        suspects = self._detector.suspects
+        """R8: members to be left out because they and another one have not heard each other for 3/4 of the limit."""
+        limit_ns, suspects = self._limit_ns, self._detector.suspects
         self._accusations.tell(self._me, suspects, now_ns)  # our own word is never old
         silent = {one for one in suspects if not self._is_contradicted(one, now_ns)}
         alive = [one for one in self.view.members if one not in silent and one not in self._replaced]
         ranks = {member: rank for rank, member in enumerate(self.view.members)}
-        limit_ns = self._limit_ns
         return self._accusations.victims(ranks, alive, now_ns - limit_ns * 3 // 4, now_ns - limit_ns // 2)
 
     def _admissible(self, now_ns: int) -> tuple[Incarnation, ...]:
         """Incarnations that may join (R10); one on probation only when it hears all (and all promisers hear it)."""
-        found: list[Incarnation] = []
-        for member, joiner in sorted(self._joiners.items()):
-            is_new = joiner.incarnation > self.view.last_of.get(member, 0)
-            hears_all = joiner.hears >= set(self.view.members) - {member}
-            is_there = now_ns - joiner.heard_ns < self._limit_ns
-            if is_new and is_there and (hears_all or member not in self.view.probation):
-                found.append(Incarnation(member, joiner.incarnation))
-        return tuple(found)
+        view = self.view
+        return tuple(
+            Incarnation(member, joiner.incarnation)
+            for member, joiner in sorted(self._joiners.items())
+            if joiner.incarnation > view.last_of.get(member, 0)
+            and now_ns - joiner.heard_ns < self._limit_ns
+            and (member not in view.probation or joiner.hears >= set(view.members) - {member})
+        )
 
     # A ballot of ours (R1, R2).
 
@@ -449,17 +443,14 @@ class ViewMember:
         return self.change.promises.keys() - self._detector.suspects
 
     def _unheard_witnesses(self, now_ns: int) -> list[int]:
-        """R8: those that have not answered lately whether they hear our suspects. Without their words a leader that
-        hears little would leave out members that it alone does not hear."""
-        since_ns = now_ns - self._limit_ns // 2
-        witnesses = self._witnesses
+        """R8: those that hear us and have not answered lately whether they hear our suspects."""
+        witnesses, since_ns = self._witnesses, now_ns - self._limit_ns // 2
         asked = [one for one in self._peers if one in witnesses and not self._accusations.accuses(one, self._me)]
         return [one for one in asked if self._answered_ns.get(one, -1) < since_ns]
 
     def _ask_witnesses(self, among: Collection[int], now_ns: int, out: list[Effect]) -> None:
         if self._detector.suspects and not self.change.has_chosen:
-            asking = self.status(StatusFlag.ASK)
-            out.extend(Send(target=one, message=asking) for one in self._unheard_witnesses(now_ns) if one in among)
+            self._ask((one for one in self._unheard_witnesses(now_ns) if one in among), out)
 
     def _drive(self, now_ns: int, out: list[Effect]) -> None:
         """Choose and propose as soon as all members have promised that need to."""
@@ -492,11 +483,12 @@ class ViewMember:
             return
         if self._is_in_charge:
             proposal = change.proposals.get(change.led)
-            done = change.voters(change.led) if proposal is not None else frozenset(change.promises)
-            message = self.message(Kind.GROUP_PREPARE, (change.led,))
-            if proposal is not None:
+            if proposal is None:
+                answered, message = frozenset(change.promises), self.message(Kind.GROUP_PREPARE, (change.led,))
+            else:
+                answered = change.voters(change.led)
                 message = self.message(Kind.GROUP_ACCEPT, proposal.to_words())
-            self._tell([one for one in self._peers if one not in done], message, out)
+            self._tell([one for one in self._peers if one not in answered], message, out)
             self._ask_witnesses(self._peers, now_ns, out)
             self._arm_retry(now_ns, out)
         elif self._is_probing and not self.is_frozen and (self._detector.suspects or self._accusations.accused):
@@ -518,7 +510,7 @@ class ViewMember:
             out.extend(Send(target=member, message=message) for member in members)
 
     def _arm_retry(self, now_ns: int, out: list[Effect]) -> None:
-        wait_ns = min(self.retry_ns << min(self._tries, 3), max(self.retry_ns, self._beat_ns))
+        wait_ns = min(self._retry_ns << min(self._tries, 3), max(self._retry_ns, self._beat_ns))
         if RETRY not in self._timers:
             self._tries += 1
             self._timers.arm(RETRY, now_ns + wait_ns, out)
@@ -527,21 +519,44 @@ class ViewMember:
 
     def on_ballot(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
         """A message of a ballot, while the view is not decided. RemoteError: no honest member sends it."""
-        {
-            Kind.GROUP_PREPARE: self._on_prepare,
-            Kind.GROUP_PROMISE: self._on_promise,
-            Kind.GROUP_ACCEPT: self._on_accept,
-            Kind.GROUP_ACCEPTED: self._on_accepted,
-        }[message.kind](message, source, now_ns, out)
-
-    def _hear_and_relay(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> bool:
-        """The first effects of every valid message of a ballot. False when they have decided the view."""
+        ballot, content = self._checked(message)
         if source == message.origin:
             self.hear(source, now_ns, out)
             # R8: others relay what one of a bad pair says to the other.
             deaf = [one for one in self._peers if self._accusations.accuses(one, source)]
             out.extend(Send(target=one, message=message) for one in deaf)
-        return self.change.decided is None
+        if self.change.decided is not None:
+            return
+        if isinstance(content, Promise):
+            self._on_promise(content, message.origin, now_ns, out)
+        elif message.kind is Kind.GROUP_ACCEPTED:
+            self._progress_ns = now_ns
+            self._count(message.origin, ballot, out)
+        else:
+            self._on_prepare(ballot, content, message.origin, now_ns, out)
+
+    def _checked(self, message: Message) -> tuple[int, Promise | Proposal | None]:
+        """The ballot that a message is about, and what a PROMISE or an ACCEPT says."""
+        change = self.change
+        if message.kind is Kind.GROUP_PROMISE:
+            promise = Promise.from_words(message.words, message.seq)
+            self.check_cut(promise.positions)
+            if promise.accepted is not None:
+                self.check_value(promise.accepted[1])
+            return promise.ballot, promise
+        if message.kind is Kind.GROUP_ACCEPT:
+            proposal = Proposal.from_words(message.words, message.seq)
+            change.check_ballot(proposal.ballot, message.origin)
+            self.check_value(proposal.value)
+            if not set(proposal.holders.values()) <= set(self.view.members):
+                raise RemoteError(DropReason.MALFORMED, "a holder that is no member of the view")
+            return proposal.ballot, proposal
+        ballot = one_ballot(message.words)
+        if message.kind is Kind.GROUP_PREPARE:
+            change.check_ballot(ballot, message.origin)
+        else:
+            change.check_round(ballot)
+        return ballot, None
 
     def freeze(self, now_ns: int, out: list[Effect]) -> None:
         """R1: the first promise fixes the positions that this member tells; only a decision ends that (R7)."""
@@ -572,65 +587,35 @@ class ViewMember:
         if not value.next.last_of.keys() <= set(self._us.members):
             raise RemoteError(DropReason.MALFORMED, "a view with members that the group does not know")
 
-    def _on_prepare(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
-        ballot = one_ballot(message.words)
-        self.change.check_ballot(ballot, message.origin)
-        if not self._hear_and_relay(message, source, now_ns, out):
+    def _on_prepare(
+        self, ballot: int, proposal: Proposal | None, coordinator: int, now_ns: int, out: list[Effect]
+    ) -> None:
+        """PREPARE, or with a proposal ACCEPT: both are promised (R1, R3), and a lower ballot is refused."""
+        change = self.change
+        is_repeated = proposal is None and ballot == change.promised
+        if not (change.promise(ballot) if proposal is None else change.propose(proposal)):
+            out.append(Send(target=coordinator, message=self.status()))
             return
-        is_repeated = ballot == self.change.promised
-        if not self._takes_part(self.change.promise(ballot), message.origin, now_ns, out):
-            return
+        self.freeze(now_ns, out)
         if not is_repeated:  # else one that hears no promise could hold everybody up for ever
             self._progress_ns = now_ns
-        self._tell([message.origin], self.message(Kind.GROUP_PROMISE, self._promise(ballot).to_words()), out)
-        self._watch(now_ns, out)
-        self.arm_beat(now_ns, out)
-
-    def _takes_part(self, is_promised: bool, coordinator: int, now_ns: int, out: list[Effect]) -> bool:
-        """R1: in a ballot that was promised; the coordinator of a lower one is refused."""
-        if is_promised:
-            self.freeze(now_ns, out)
-        else:
-            out.append(Send(target=coordinator, message=self.status()))
-        return is_promised
-
-    def _on_promise(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
-        promise = Promise.from_words(message.words, message.seq)
-        self.check_cut(promise.positions)
-        if promise.accepted is not None:
-            self.check_value(promise.accepted[1])
-        change = self.change
-        if self._hear_and_relay(message, source, now_ns, out) and promise.ballot == change.led == change.promised:
-            change.promises[message.origin] = promise
-            self._progress_ns = now_ns
-            self.consider(now_ns, out)
-            self._ask_witnesses((message.origin,), now_ns, out)
-
-    def _on_accept(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
-        proposal = Proposal.from_words(message.words, message.seq)
-        self.change.check_ballot(proposal.ballot, message.origin)
-        self.check_value(proposal.value)
-        if not set(proposal.holders.values()) <= set(self.view.members):
-            raise RemoteError(DropReason.MALFORMED, "a holder that is no member of the view")
-        if not self._hear_and_relay(message, source, now_ns, out):
-            return
-        if not self._takes_part(self.change.propose(proposal), message.origin, now_ns, out):
-            return
-        self._progress_ns = now_ns
-        if self.change.has_accepted:
-            out.append(Multicast(message=self.message(Kind.GROUP_ACCEPTED, (proposal.ballot,))))
+        if proposal is None:
+            self._tell([coordinator], self.message(Kind.GROUP_PROMISE, self._promise(ballot).to_words()), out)
+        elif change.has_accepted:
+            out.append(Multicast(message=self.message(Kind.GROUP_ACCEPTED, (ballot,))))
         else:
             self.accept_if_complete(out)
             self.fetch(now_ns, out)
         self._watch(now_ns, out)
         self.arm_beat(now_ns, out)
 
-    def _on_accepted(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
-        ballot = one_ballot(message.words)
-        self.change.check_round(ballot)
-        if self._hear_and_relay(message, source, now_ns, out):
+    def _on_promise(self, promise: Promise, promiser: int, now_ns: int, out: list[Effect]) -> None:
+        change = self.change
+        if promise.ballot == change.led == change.promised:
+            change.promises[promiser] = promise
             self._progress_ns = now_ns
-            self._count(message.origin, ballot, out)
+            self.consider(now_ns, out)
+            self._ask_witnesses((promiser,), now_ns, out)
 
     def accept_if_complete(self, out: list[Effect]) -> None:
         """R3: a member accepts with everything of the cut. The ballot is the one promised last: a higher one may have
@@ -640,9 +625,9 @@ class ViewMember:
         if change.decided is not None or proposal is None or change.has_accepted or self.is_lost:
             return
         if self.stack.streams.has(proposal.value.cut):
-            ballot = change.accept()
-            out.append(Multicast(message=self.message(Kind.GROUP_ACCEPTED, (ballot,))))
-            self._count(self._me, ballot, out)
+            change.accepted = proposal.ballot, proposal.value
+            out.append(Multicast(message=self.message(Kind.GROUP_ACCEPTED, (proposal.ballot,))))
+            self._count(self._me, proposal.ballot, out)
 
     def _count(self, member: int, ballot: int, out: list[Effect]) -> None:
         """R4: a quorum of members that have accepted under one ballot decides."""
@@ -666,10 +651,10 @@ class ViewMember:
             first = [named[origin]] if origin in named else []
             order = [*first, *sorted(change.voters(change.promised)), origin, *self.view.members]
             holders[origin] = [one for one in dict.fromkeys(order) if one != self._me]
-        self._ask(value.cut, holders, now_ns, out)
+        self._fetch(value.cut, holders, now_ns, out)
 
-    def _ask(self, cut: Mapping[int, int], holders: dict[int, list[int]], now_ns: int, out: list[Effect]) -> None:
+    def _fetch(self, cut: Mapping[int, int], holders: dict[int, list[int]], now_ns: int, out: list[Effect]) -> None:
         # To ask anew is to ask the first holder again, which may be the one that does not hear us.
-        if self._asked != (cut, holders):
-            self._asked = (cut, holders)
+        if self._fetching != (cut, holders):
+            self._fetching = cut, holders
             out += self.stack.streams.fetch(cut, holders, now_ns)
