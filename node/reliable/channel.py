@@ -41,14 +41,16 @@ class _Sent:
 
 @dataclass(slots=True)
 class _Sender:
-    """Unacknowledged unicasts to one member: those under way by number, without a gap, and beyond the window those that
-    wait."""
+    """Unacknowledged unicasts to one member: those under way, without a gap, and those that wait for the window."""
 
     round_trip: RoundTrip
     last: int = 0
     acknowledged: int = 0
     under_way: dict[int, _Sent] = field(default_factory=dict)
     queue: deque[Message] = field(default_factory=deque)
+
+    def due_ns(self, sent: _Sent) -> int:
+        return sent.sent_ns + self.round_trip.timeout_ns(sent.tries)
 
 
 class Channels:
@@ -126,14 +128,14 @@ class Channels:
         reason = receiver.accept(message)
         if reason is not None:
             out.append(Report.refusal(reason, message, source))
-        if reason is not DropReason.OUT_OF_WINDOW:
-            self._ack_due.add(source)
-            # A gap or a second copy means that the sender misses something: tell it at once.
-            is_urgent = is_gap_before or reason is DropReason.DUPLICATE
-            if is_urgent:
-                self._timers.disarm(Timer(ACKNOWLEDGE, source), out)
-            due_ns = now_ns if is_urgent else now_ns + self._parameters.acknowledge_ns
-            self._timers.arm(Timer(ACKNOWLEDGE, source), due_ns, out)
+        if reason is DropReason.OUT_OF_WINDOW:
+            return
+        self._ack_due.add(source)
+        wait_ns, timer = self._parameters.acknowledge_ns, Timer(ACKNOWLEDGE, source)
+        if is_gap_before or reason is DropReason.DUPLICATE:  # the sender misses something: tell it at once
+            wait_ns = 0
+            self._timers.disarm(timer, out)
+        self._timers.arm(timer, now_ns + wait_ns, out)
 
     def acknowledge(self, member: int, position: int, now_ns: int, out: list[Effect]) -> None:
         """`member` has received all up to `position` of what we sent it."""
@@ -160,23 +162,17 @@ class Channels:
     def on_retry(self, target: int, now_ns: int, out: list[Effect]) -> None:
         """Retransmit what was not acknowledged in time."""
         sender = self._senders[target]
-        due: list[int] = []
-        for sent in list(sender.under_way.values())[: self._parameters.burst]:
-            if sent.sent_ns + sender.round_trip.timeout_ns(sent.tries) <= now_ns:
-                out.append(Send(target=target, message=sent.again(now_ns)))
-            due.append(sent.sent_ns + sender.round_trip.timeout_ns(sent.tries))
-        if due:
-            self._timers.arm(Timer(RETRY, target), min(due), out)
+        some = list(sender.under_way.values())[: self._parameters.burst]
+        late = [sent for sent in some if sender.due_ns(sent) <= now_ns]
+        out.extend(Send(target=target, message=sent.again(now_ns)) for sent in late)
+        if some:
+            self._timers.arm(Timer(RETRY, target), min(map(sender.due_ns, some)), out)
 
     def on_acknowledge(self, source: int, out: list[Effect]) -> None:
         """No message took the acknowledgement along: send it by itself."""
         if source in self._ack_due:
-            message = self._us.message(
-                Kind.RELIABLE_ACKNOWLEDGEMENT,
-                seq=self._acknowledgement(source),
-                flags=CONTROL,
-                words=(self._view_word,),
-            )
+            seq, words = self._acknowledgement(source), (self._view_word,)
+            message = self._us.message(Kind.RELIABLE_ACKNOWLEDGEMENT, seq=seq, flags=CONTROL, words=words)
             out.append(Send(target=source, message=message))
 
     def _acknowledgement(self, source: int) -> int:

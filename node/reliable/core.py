@@ -24,16 +24,14 @@ from node.reliable import codec
 from node.reliable.channel import ACKNOWLEDGE, RETRY, Channels
 from node.reliable.codec import CONTROL, VIEW_SHIFT, entry
 from node.reliable.parameters import ReliableParameters
-from node.reliable.stream import IncomingStream, OutgoingStream
+from node.reliable.stream import IncomingStream, OutgoingStream, Stream
 from node.transport import RoundTrip, Timers, retransmission
 from node.wire import WORD_SIZE, Kind, Message
 
 ANNOUNCEMENTS = 3
-PIGGYBACK_COPIES = 12
-"""A position on a multicast costs a word in every copy, by itself a frame of about a hundred bytes."""
+PIGGYBACK_COPIES = 12  # a position on a multicast costs a word in every copy, by itself a frame of a hundred bytes
 ROOM_BYTES = 1400  # of words and payload of a data message: more would not fit an Ethernet frame with all headers
-MAX_CUT_AHEAD = 2**20
-"""A cut that exceeds our position by more than this is a lie: the group layer refuses it as MALFORMED."""
+MAX_CUT_AHEAD = 2**20  # a cut that exceeds our position by more than this is a lie: the group layer refuses it
 
 TICK = Timer("tick")
 ANNOUNCE = Timer("announce")
@@ -61,6 +59,8 @@ LEGAL: Mapping[Phase, frozenset[Kind]] = {
 class ReliableCore(ViewStreams):
     """`membership` has the members of the view only; `incarnations` are theirs."""
 
+    phase = Phase.OPEN
+
     def __init__(
         self,
         *,
@@ -72,7 +72,7 @@ class ReliableCore(ViewStreams):
     ) -> None:
         self._us = membership
         self._me = membership.member
-        self._incarnations = {member: incarnations[member] for member in membership.members}
+        self._incarnations = incarnations
         self._view = view
         self._parameters = parameters
         self._rng = rng
@@ -104,8 +104,6 @@ class ReliableCore(ViewStreams):
         self._is_urged = False  # uniform delivery waits for stability
         self._is_held = False
         self._frozen: dict[int, int] = {}  # the positions that `freeze` fixed
-        self._holders = {peer: [peer] for peer in membership.peers}
-        """Per origin: the members that are asked for its messages, the next one first."""
         self._handlers: dict[Kind, Callable[[Message, int, int, list[Effect]], None]] = {
             Kind.RELIABLE_DATA: self._on_data,
             Kind.RELIABLE_UNICAST: self._on_unicast,
@@ -117,25 +115,25 @@ class ReliableCore(ViewStreams):
     @property
     def can_submit(self) -> bool:
         own = self._own
-        is_open = own.last - own.floor < self._parameters.window and own.last < MAX_NUMBER
-        return is_open and self._phase is Phase.OPEN and not self._is_held and self._channels.can_fence
+        is_open = own.position - own.floor < self._parameters.window and own.position < MAX_NUMBER
+        return is_open and self.phase is Phase.OPEN and not self._is_held and self._channels.can_fence
 
     @property
     def is_idle(self) -> bool:
         """In a view that has ended: nothing is being fetched."""
-        if self._phase is not Phase.OPEN:
+        if self.phase is not Phase.OPEN:
             return not self._timers
         return self._is_settled() and not self._pending_replies
 
     @property
-    def phase(self) -> Phase:
-        return self._phase
-
-    @property
     def buffered(self) -> int:
         """Messages in all our buffers; after the view those that other members may still ask for."""
-        streams = sum(len(stream.buffered) for stream in self._streams.values())
-        return len(self._own.buffered) + streams + self._channels.buffered
+        return sum(len(stream.buffered) for stream in self._all.values()) + self._channels.buffered
+
+    @property
+    def _all(self) -> dict[int, Stream]:
+        """The streams of all members, ascending."""
+        return {one: self._streams.get(one, self._own) for one in self._us.members}
 
     def on_start(self, now_ns: int) -> list[Effect]:
         return []
@@ -153,7 +151,7 @@ class ReliableCore(ViewStreams):
         elif target not in self._streams:
             raise LocalError(f"member {target} is not in the view; its members are {self._us.members}")
         else:
-            self._channels.send(submission, target, self._own.last, now_ns, out)
+            self._channels.send(submission, target, self._own.position, now_ns, out)
             self._arm_tick(now_ns, out)
         return out
 
@@ -189,7 +187,7 @@ class ReliableCore(ViewStreams):
     # What the group layer asks.
 
     def awaited(self) -> dict[int, int]:
-        if self._phase is not Phase.OPEN:
+        if self.phase is not Phase.OPEN:
             return {}
         awaited: dict[int, int] = {}
         for member, number in (*self._own.lacking(), *self._channels.lacking(), *self._channels.waiting()):
@@ -201,27 +199,25 @@ class ReliableCore(ViewStreams):
 
     def received(self) -> dict[int, int]:
         """The positions, of a frozen member, too: those that grow while it fetches."""
-        streams = self._streams
-        return {one: streams[one].position if one in streams else self._own.last for one in self._us.members}
+        return {one: stream.position for one, stream in self._all.items()}
 
     def positions(self) -> dict[int, int]:
-        return self.received() if self._phase is Phase.OPEN else dict(self._frozen)
+        return self.received() if self.phase is Phase.OPEN else dict(self._frozen)
 
     def acknowledged(self) -> dict[int, int]:
-        streams = self._streams
-        return {one: streams[one].stable if one in streams else self._own.floor for one in self._us.members}
+        return {one: stream.stable for one, stream in self._all.items()}
 
     def urge(self, now_ns: int) -> list[Effect]:
         """Until this member is settled again: after `stability_ns` at most."""
         out: list[Effect] = []
-        self._is_urged = self._phase is Phase.OPEN and not self._is_settled()
+        self._is_urged = self.phase is Phase.OPEN and not self._is_settled()
         self._see_to_stability(now_ns, out)
         return out
 
     def hold(self, is_held: bool, now_ns: int) -> list[Effect]:
         self._is_held = is_held
         out: list[Effect] = []
-        if not is_held and self._phase is Phase.OPEN:
+        if not is_held and self.phase is Phase.OPEN:
             for origin, stream in self._streams.items():
                 self._pump(origin, stream, out)
                 if not stream.is_settled:
@@ -231,7 +227,7 @@ class ReliableCore(ViewStreams):
     # The end of the view.
 
     def freeze(self, waiting: Iterable[Submission], now_ns: int) -> list[Effect]:
-        assert self._phase is Phase.OPEN, self._phase
+        assert self.phase is Phase.OPEN, self.phase
         self._channels.clear()
         for submission in waiting:
             if submission.target is None:
@@ -245,21 +241,19 @@ class ReliableCore(ViewStreams):
         return all(received[origin] >= number for origin, number in cut.items())
 
     def fetch(self, cut: Mapping[int, int], holders: Mapping[int, Sequence[int]], now_ns: int) -> list[Effect]:
-        assert self._phase is Phase.FROZEN, self._phase
+        assert self.phase is Phase.FROZEN, self.phase
         out = self._timers.disarm_all()
         for origin, stream in self._streams.items():
-            self._holders[origin] = [one for one in holders.get(origin, ()) if one != self._me]
-            stream.fetch(cut.get(origin, 0))
+            stream.fetch(cut.get(origin, 0), [one for one in holders.get(origin, ()) if one != self._me])
             self._ask(origin, now_ns, out)
         return out
 
     def rest(self, cut: Mapping[int, int]) -> dict[int, list[Message]]:
         # Fences are void: the unicasts that they wait for may never come.
-        assert self._phase is not Phase.OPEN and self.has(cut), (self._phase, cut)
-        streams = {origin: self._streams.get(origin, self._own) for origin in self._us.members}
+        assert self.phase is not Phase.OPEN and self.has(cut), (self.phase, cut)
         return {
             origin: [stream.buffered[number] for number in range(stream.delivered + 1, cut.get(origin, 0) + 1)]
-            for origin, stream in streams.items()
+            for origin, stream in self._all.items()
         }
 
     def close(self, cut: Mapping[int, int], now_ns: int) -> Closing:
@@ -271,7 +265,7 @@ class ReliableCore(ViewStreams):
         return self._timers.disarm_all()
 
     def _enter(self, phase: Phase) -> None:
-        self._phase = phase
+        self.phase = phase
         self._legal = LEGAL[phase]
 
     # Multicasts of ours.
@@ -279,7 +273,7 @@ class ReliableCore(ViewStreams):
     def _data(self, submission: Submission, words: tuple[int, ...]) -> Message:
         return self._us.message(
             Kind.RELIABLE_DATA,
-            seq=self._own.last + 1,
+            seq=self._own.position + 1,
             flags=submission.flags,
             words=words,
             inner=submission.inner,
@@ -290,7 +284,7 @@ class ReliableCore(ViewStreams):
         own = self._own
         fences = self._channels.fences()
         positions = self._piggyback(ROOM_BYTES - len(submission.payload) - WORD_SIZE * len(fences), now_ns)
-        words = codec.pack_data(self._view, own.last + 1 - own.floor, fences, positions)
+        words = codec.pack_data(self._view, own.position + 1 - own.floor, fences, positions)
         message = self._data(submission, words)
         own.announced = own.floor
         own.append(message, is_sent=True)
@@ -298,7 +292,7 @@ class ReliableCore(ViewStreams):
         self._announcements = 0
         out.append(Multicast(message=message))
         out.append(Deliver.of(message))
-        if own.floor < own.last:
+        if own.floor < own.position:
             self._timers.arm(ANNOUNCE, now_ns + self._announce_after_ns(), out)
             self._arm_tick(now_ns, out)
 
@@ -314,13 +308,13 @@ class ReliableCore(ViewStreams):
     def _on_announce(self, now_ns: int, out: list[Effect]) -> None:
         """A lost tail shows no gap: announce the last number, a few times; then the tick asks the silent members."""
         own = self._own
-        if own.floor == own.last or self._announcements == ANNOUNCEMENTS:
+        if own.floor == own.position or self._announcements == ANNOUNCEMENTS:
             return
         due_ns = self._sent_ns + self._announce_after_ns()
         if now_ns >= due_ns:
             self._announcements += 1
             due_ns = now_ns + self._announce_after_ns()
-            heartbeat = self._heartbeat((self._own_position(),))
+            heartbeat = self._heartbeat((self._position(self._me),))
             if self._us.has_multicast:
                 own.announced = own.floor
                 out.append(Multicast(message=heartbeat))
@@ -350,14 +344,14 @@ class ReliableCore(ViewStreams):
             return DropReason.STALE_INCARNATION
         if message.seq > MAX_NUMBER:
             return DropReason.MALFORMED
-        if source != origin and (message.kind is not Kind.RELIABLE_DATA or self._phase is Phase.OPEN):
+        if source != origin and (message.kind is not Kind.RELIABLE_DATA or self.phase is Phase.OPEN):
             return DropReason.UNEXPECTED
         return None
 
     def _on_data(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
         lag, _, positions = codec.unpack_data(message)
         stream = self._streams[message.origin]
-        if self._phase is Phase.OPEN:
+        if self.phase is Phase.OPEN:
             for told in map(unpack, positions):
                 if told.member == self._me:
                     self._own.acknowledge(source, told.number)
@@ -368,7 +362,7 @@ class ReliableCore(ViewStreams):
             out.append(Report.refusal(reason, message, source))
             return
         stream.requests.answered(message, now_ns, self._round_trips[source])
-        if self._phase is Phase.FROZEN:
+        if self.phase is Phase.FROZEN:
             if stream.position >= stream.wanted:
                 self._timers.disarm(Timer(NACK, message.origin), out)
             return
@@ -426,7 +420,7 @@ class ReliableCore(ViewStreams):
     def _ask(self, origin: int, now_ns: int, out: list[Effect]) -> None:
         """Ask for what is missing of one stream: its origin, or in a frozen view its holders in turn."""
         stream = self._streams[origin]
-        holders = self._holders[origin]
+        holders = [origin] if stream.cut is None else stream.holders
         if stream.position >= stream.wanted or not holders:
             return
         numbers, next_ns, is_repeated = stream.requests.ask(
@@ -440,7 +434,7 @@ class ReliableCore(ViewStreams):
         if is_repeated:
             holders.append(holders.pop(0))
         if numbers:
-            position = stream.position if self._phase is Phase.OPEN else 0  # a frozen member acknowledges nothing
+            position = stream.position if self.phase is Phase.OPEN else 0  # a frozen member acknowledges nothing
             words = (self._view << VIEW_SHIFT | origin, *ranges_of(numbers))
             message = self._us.message(Kind.RELIABLE_NACK, seq=position, flags=CONTROL, words=words)
             out.append(Send(target=holders[0], message=message))
@@ -451,9 +445,9 @@ class ReliableCore(ViewStreams):
             raise RemoteError(DropReason.MALFORMED, f"a negative acknowledgement of {len(message.words)} words")
         numbers = numbers_of(message.words[1:], self._parameters.burst)
         origin = message.words[0] & 0xFFFF
-        if origin not in self._incarnations or (self._phase is Phase.OPEN and origin != self._me):
+        if origin not in self._incarnations or (self.phase is Phase.OPEN and origin != self._me):
             out.append(Report.refusal(DropReason.UNEXPECTED, message, source))
-        elif self._phase is not Phase.OPEN:
+        elif self.phase is not Phase.OPEN:
             buffered = self._streams.get(origin, self._own).buffered
             found = (buffered[number] for number in numbers if number in buffered)
             out.extend(Send(target=source, message=retransmission(one)) for one in found)
@@ -471,14 +465,13 @@ class ReliableCore(ViewStreams):
         words = codec.pack_heartbeat(self._view, positions, awaited)
         return self._us.message(Kind.RELIABLE_HEARTBEAT, seq=self._own.floor, flags=CONTROL, words=words)
 
-    def _own_position(self) -> int:
-        return entry(self._me, self._own.last)
-
-    def _position(self, origin: int) -> int:
-        """Our position in a stream, about to be told."""
-        stream = self._streams[origin]
+    def _position(self, member: int) -> int:
+        """Our position in the stream of this member, about to be told."""
+        stream = self._streams.get(member)
+        if stream is None:
+            return entry(member, self._own.position)
         stream.acknowledged = stream.position
-        return entry(origin, stream.position)
+        return entry(member, stream.position)
 
     def _take_unacknowledged(self, most: int) -> tuple[int, ...]:
         origins = sorted(self._unacknowledged)[:most]
@@ -508,7 +501,7 @@ class ReliableCore(ViewStreams):
         askers = sorted(self._pending_replies)
         self._pending_replies.clear()
         known = (self._position(origin) for origin, stream in self._streams.items() if stream.known)
-        positions = (self._own_position(), *known)
+        positions = (self._position(self._me), *known)
         size = codec.POSITIONS_PER_HEARTBEAT
         heartbeats = [self._heartbeat(positions[start : start + size]) for start in range(0, len(positions), size)]
         if self._is_worth_multicast(len(askers)):
@@ -544,38 +537,31 @@ class ReliableCore(ViewStreams):
             self._timers.arm(STABILITY, now_ns + self._parameters.stability_ns, out)
 
     def _tell_positions(self, questions: list[int], now_ns: int, out: list[Effect], *, is_urgent: bool = False) -> None:
+        """Tell positions and the watermark if that is due, and ask: all members, or those that lack a word alone."""
         own = self._own
-        is_quiet = own.floor == own.last and now_ns - self._sent_ns >= self._interval_ns // 2
+        is_quiet = own.floor == own.position and now_ns - self._sent_ns >= self._interval_ns // 2
         is_floor_due = own.announced < own.floor and (is_quiet or is_urgent)
         # A member that multicasts acknowledges on the way, after half an interval: leave it that chance.
         is_due = is_urgent or now_ns - self._acknowledged_ns >= self._interval_ns
         recipients = sorted(self._unacknowledged.union(questions) if is_due else questions)
         if is_floor_due or self._is_worth_multicast(len(recipients)):
-            self._broadcast(tuple(questions), now_ns, out)
-        else:
-            for member in recipients:
-                self._tell(member, member in questions, out)
-
-    def _tell(self, member: int, is_question: bool, out: list[Effect]) -> None:
-        self._unacknowledged.discard(member)
-        positions = (self._own_position(), self._position(member))
-        out.append(Send(target=member, message=self._heartbeat(positions, (member,) if is_question else ())))
-
-    def _broadcast(self, questions: tuple[int, ...], now_ns: int, out: list[Effect]) -> None:
-        """A heartbeat for all: the positions that are not known, the watermark, and questions."""
-        self._acknowledged_ns = now_ns
-        self._own.announced = self._own.floor
-        if not self._us.has_multicast:
-            for member in self._us.peers:
-                self._tell(member, member in questions, out)
-            return
-        positions = (self._own_position(), *self._take_unacknowledged(codec.POSITIONS_PER_HEARTBEAT))
-        out.append(Multicast(message=self._heartbeat(positions, questions)))
+            self._acknowledged_ns = now_ns
+            own.announced = own.floor
+            if self._us.has_multicast:
+                positions = (self._position(self._me), *self._take_unacknowledged(codec.POSITIONS_PER_HEARTBEAT))
+                out.append(Multicast(message=self._heartbeat(positions, tuple(questions))))
+                return
+            recipients = list(self._us.peers)
+        for member in recipients:
+            self._unacknowledged.discard(member)
+            positions = (self._position(self._me), self._position(member))
+            heartbeat = self._heartbeat(positions, (member,) if member in questions else ())
+            out.append(Send(target=member, message=heartbeat))
 
     def _is_settled(self) -> bool:
         own = self._own
         return (
-            own.floor == own.last
+            own.floor == own.position
             and (own.announced == own.floor or not self._streams)
             and all(stream.is_settled for stream in self._streams.values())
             and self._channels.is_settled

@@ -17,25 +17,42 @@ from node.transport import Requests, Retransmissions
 from node.wire import Message
 
 
-class OutgoingStream:
-    """Our multicasts that not every receiver has acknowledged."""
+class Stream:
+    """What either end keeps of one numbered sequence."""
 
-    __slots__ = ("_acknowledged", "_retransmissions", "announced", "buffered", "delivered", "floor", "last")
+    __slots__ = ("buffered", "delivered", "floor", "position", "stable")
+
+    def __init__(self) -> None:
+        self.position = 0
+        self.delivered = 0
+        self.stable = 0  # the origin knows that all members have received all up to here ..
+        self.floor = 0  # ... and up to here the messages were let go
+        self.buffered: dict[int, Message] = {}
+
+    def release(self) -> None:
+        """Let go of what is stable and delivered."""
+        floor = min(self.stable, self.delivered)
+        for number in range(self.floor + 1, floor + 1):
+            del self.buffered[number]
+        self.floor = max(self.floor, floor)
+
+
+class OutgoingStream(Stream):
+    """Our multicasts that not every receiver has acknowledged. `delivered`: the last that was transmitted, and so
+    delivered to the core above; less than `position`, the last one, only in a frozen view."""
+
+    __slots__ = ("_acknowledged", "_retransmissions", "announced")
 
     def __init__(self, receivers: Iterable[int]) -> None:
-        self.last = 0
-        self.delivered = 0
-        """The last that was transmitted, and so delivered to the core above; less than `last` only in a frozen view."""
-        self.floor = 0
+        super().__init__()
         self.announced = 0  # the highest watermark that we have told all receivers
-        self.buffered: dict[int, Message] = {}
         self._acknowledged = dict.fromkeys(receivers, 0)
         self._retransmissions = Retransmissions()
 
     def append(self, message: Message, *, is_sent: bool) -> None:
         """The next message of ours."""
-        assert message.seq == self.last + 1
-        self.last = message.seq
+        assert message.seq == self.position + 1
+        self.position = message.seq
         self.buffered[message.seq] = message
         if is_sent:
             self.delivered = message.seq
@@ -52,7 +69,7 @@ class OutgoingStream:
 
     def lacking(self) -> Iterator[tuple[int, int]]:
         """(member, its cumulative acknowledgement) of every receiver that has not acknowledged all."""
-        return ((member, number) for member, number in self._acknowledged.items() if number < self.last)
+        return ((member, number) for member, number in self._acknowledged.items() if number < self.position)
 
     def answer(self, number: int, asker: int, now_ns: int, hold_ns: int) -> Send | Multicast | None:
         """`asker` misses `number`."""
@@ -60,24 +77,21 @@ class OutgoingStream:
         return self._retransmissions.answer(message, asker, now_ns, hold_ns) if message is not None else None
 
     def _raise_floor(self) -> None:
-        floor = min(self._acknowledged.values(), default=self.delivered)
-        for number in range(self.floor + 1, floor + 1):
-            del self.buffered[number]
+        self.stable = min(self._acknowledged.values(), default=self.delivered)
+        for number in range(self.floor + 1, self.stable + 1):
             self._retransmissions.forget(number)
-        self.floor = floor
+        self.release()
 
 
-class Receiver:
+class Receiver(Stream):
     """The received part of one numbered sequence; at most a window above `position` and two above `delivered`."""
 
-    __slots__ = ("_window", "buffered", "delivered", "known", "position")
+    __slots__ = ("_window", "known")
 
     def __init__(self, *, window: int) -> None:
+        super().__init__()
         self._window = window
-        self.position = 0
-        self.delivered = 0
         self.known = 0  # the highest number that is known to exist
-        self.buffered: dict[int, Message] = {}
 
     def accept(self, message: Message, cut: int = 0) -> DropReason | None:
         """Take a message in, or say why not. Up to `cut` the window does not count."""
@@ -101,14 +115,13 @@ class Receiver:
 class IncomingStream(Receiver):
     """The received multicasts of one member; they stay buffered until they are stable."""
 
-    __slots__ = ("acknowledged", "cut", "floor", "requests", "stable")
+    __slots__ = ("acknowledged", "cut", "holders", "requests")
 
     def __init__(self, *, window: int) -> None:
         super().__init__(window=window)
-        self.stable = 0  # the origin says that all members have received all up to here ..
-        self.floor = 0  # ... and up to here we have let the messages go.
         self.acknowledged = 0  # the position that we last told the origin
         self.cut: int | None = None  # the last number to fetch; None: nothing is fetched
+        self.holders: list[int] = []  # the members that are asked for it, the next one first
         self.requests = Requests()
 
     @property
@@ -131,17 +144,9 @@ class IncomingStream(Receiver):
         self.stable = max(self.stable, min(number, self.position))
         self.release()
 
-    def release(self) -> None:
-        """Let go of what is stable and delivered."""
-        floor = min(self.stable, self.delivered)
-        for number in range(self.floor + 1, floor + 1):
-            del self.buffered[number]
-        self.floor = max(self.floor, floor)
-
-    def fetch(self, cut: int) -> None:
+    def fetch(self, cut: int, holders: list[int]) -> None:
         """From now on only the messages up to `cut` are asked for, at other members."""
-        self.cut = cut
-        self.requests = Requests()
+        self.cut, self.holders, self.requests = cut, holders, Requests()
 
     def missing(self) -> Iterator[int]:
         """The wanted numbers that have not come, ascending; only those within a window of the position."""
