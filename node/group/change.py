@@ -6,7 +6,7 @@ This class knows no time, no streams and no messages on the wire. docs/protocols
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from node.errors import DropReason, RemoteError
@@ -30,6 +30,12 @@ class Constraints:
     leaving: frozenset[int] = frozenset()
     victims: frozenset[int] = frozenset()
     joiners: tuple[Incarnation, ...] = ()
+
+
+def cut_of(told: Iterable[Mapping[int, int]], members: Iterable[int]) -> dict[int, int]:
+    """The greatest position that was told of each stream."""
+    known = list(told)
+    return {origin: max(positions.get(origin, 0) for positions in known) for origin in members}
 
 
 class Change:
@@ -91,41 +97,29 @@ class Change:
             unwanted -= {has_state[0].member}
         staying = [one for one in promisers if one.member not in unwanted]
         stateful = frozenset(one.member for one in has_state if one in staying)
-        if not self._view_of(staying, (), constraints).is_quorum(stateful):
+        if not self._view_of(staying, [], constraints).is_quorum(stateful):
             # A quorum without the group's state could go on without it.
             staying = [one for one in staying if one.member in stateful]
-        heard = [one for one in constraints.joiners if self._is_heard_by_all(one)]
-        joiners = sorted(one for one in heard if all(one.member != member for member, _ in staying))
+        stay = {one.member for one in staying}
+        joiners = sorted(
+            one
+            for one in constraints.joiners
+            if one.member not in stay
+            # One on probation is admitted only when all hear it.
+            and (one.member not in self._view.probation or all(one in told.heard for told in promises.values()))
+        )
         while not self._view_of(staying, joiners, constraints).is_quorum(stateful):
             joiners.pop()
-        cut = {
-            origin: max(promise.positions.get(origin, 0) for promise in promises.values())
-            for origin in self._view.members
-        }
         return Value(
             next=self._view_of(staying, joiners, constraints),
             reason=self._reason(constraints, staying, joiners),
             stateful=stateful,
-            cut=cut,
+            cut=cut_of((told.positions for told in promises.values()), self._view.members),
         )
 
-    def _is_heard_by_all(self, joiner: Incarnation) -> bool:
-        """One on probation is admitted only when all hear it."""
-        is_free = joiner.member not in self._view.probation
-        return is_free or all(joiner in promise.heard for promise in self.promises.values())
-
-    def _view_of(
-        self, staying: Iterable[Incarnation], joiners: Iterable[Incarnation], constraints: Constraints
-    ) -> View:
+    def _view_of(self, staying: list[Incarnation], joiners: list[Incarnation], constraints: Constraints) -> View:
         view = self._view
-        present = {one.member for one in (*staying, *joiners)}
-        gone = frozenset(Incarnation(*one) for one in view.last_of.items() if one[0] not in present)
-        return View(
-            number=view.number + 1,
-            incarnations=(*staying, *joiners),
-            gone=gone,
-            probation=(view.probation | constraints.victims) & {member for member, _ in gone},
-        )
+        return view.followed_by(view.number + 1, (*staying, *joiners), view.probation | constraints.victims)
 
     def _reason(self, constraints: Constraints, staying: list[Incarnation], joiners: list[Incarnation]) -> ViewReason:
         if constraints.victims:

@@ -19,6 +19,7 @@ from random import Random
 from node.core import Core, MakeCore, Membership, Submission, ViewCore, ViewStreams
 from node.effects import Effect, Installed, Minority, Multicast, Report, Send, StateTaken, Timer
 from node.errors import DropReason, LocalError, RemoteError
+from node.group.change import cut_of
 from node.group.codec import Decision, Join, Value
 from node.group.member import (
     BEAT,
@@ -105,7 +106,6 @@ class GroupCore(Core):
         self._timers = Timers()
         self._beat_ns = parameters.suspect_after_ns // BEATS
         self._retry_ns = min(parameters.retry_first_ns, parameters.suspect_after_ns // 8)
-        self.has_own_transport = transport is not None
         self.here: ViewMember | None = None  # our part in the view; None while we join
         self._former: ViewMember | None = None  # R6: the view before, until all members have installed this one
         self._last: Value | None = None  # the decision that began our view
@@ -144,14 +144,13 @@ class GroupCore(Core):
         return self._last.reason if self._last is not None else ViewReason.FIRST
 
     def core_alone(self) -> ViewCore | None:
-        """The ordering core of the first view without anything below it, for an examination of that core; None where
-        there is no order."""
+        """The ordering core of the first view with nothing below it, to be examined; None where there is no order."""
         view = first_view(self._founders)
         return None if self._make is None else self._make(view.membership(self._us), self._draw("alone"), b"")
 
-    def transport_alone(self) -> ViewStreams:
-        """The transport of the first view without anything around it, for an examination."""
-        return self._new_streams(first_view(self._founders))
+    def transport_alone(self) -> ViewStreams | None:
+        """The same of a transport of its own; None where the reliable streams are the transport."""
+        return None if self._transport is None else self._new_streams(first_view(self._founders))
 
     @property
     def standing(self) -> Phase:
@@ -654,11 +653,8 @@ class GroupCore(Core):
         elif here is not None:
             at_basis = {member: join for member, (_, join) in self._stated.items() if join.basis == basis}
             staying = tuple(one for one in here.view.incarnations if one.member in at_basis)
-            gone = (Incarnation(*one) for one in here.view.last_of.items() if one[0] not in at_basis)
-            cut = {
-                origin: max(join.positions.get(origin, 0) for join in at_basis.values()) for origin in here.view.members
-            }
-            following = View(number=number, incarnations=staying, gone=frozenset(gone))
+            cut = cut_of((join.positions for join in at_basis.values()), here.view.members)
+            following = here.view.followed_by(number, staying)
             stateful = frozenset(following.members)
             here.restore(Value(next=following, reason=ViewReason.RESTORED, stateful=stateful, cut=cut), now_ns, out)
 

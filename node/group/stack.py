@@ -93,7 +93,7 @@ class ViewStack:
         if self._has_core:
             assert self.core is not None, "a member without the group's state has nothing to close"
             rest = sorted(self.streams.rest(cut).items())
-            inside = {origin: list(_all_inside(messages)) for origin, messages in rest}
+            inside = {origin: _all_inside(messages) for origin, messages in rest}
             closing = self.core.close(inside, survivors, now_ns)
         else:
             closing = self.streams.close(cut, now_ns)

@@ -77,6 +77,15 @@ class View:
         twice = 2 * count
         return twice > len(self.members) or (twice == len(self.members) and self.members[0] in members)
 
+    def followed_by(
+        self, number: int, incarnations: tuple[Incarnation, ...], probation: Collection[int] = frozenset()
+    ) -> View:
+        """The view of these incarnations that takes the place of this one."""
+        present = {member for member, _ in incarnations}
+        gone = frozenset(Incarnation(*one) for one in self.last_of.items() if one[0] not in present)
+        suspicious = frozenset(member for member, _ in gone if member in probation)
+        return View(number=number, incarnations=incarnations, gone=gone, probation=suspicious)
+
     def membership(self, us: Membership) -> Membership:
         """The membership for a core of this view: `us` (of the whole group) narrowed to the members of the view."""
         partitions = (tuple(one for one in part if one in self.incarnation_of) for part in us.partitions)

@@ -104,11 +104,8 @@ def over_ideal_channels(core: Core, membership: Membership) -> Core:
 
 def over_the_network(core: Core) -> Core:
     """A core with a transport of its own without the group layer around it, which heartbeats for ever."""
-    if not isinstance(core, GroupCore) or not core.has_own_transport:
-        return core
-    alone = core.transport_alone()
-    assert isinstance(alone, Core)
-    return alone
+    alone = core.transport_alone() if isinstance(core, GroupCore) else None
+    return core if alone is None else alone
 
 
 Channels = tuple[tuple[int, ...], ...]
