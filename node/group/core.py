@@ -58,6 +58,7 @@ ASK_STATE = Timer("group_state")
 _TIMERS = (BEAT, WATCH, RETRY, ASK_JOIN, ASK_STATE)
 GROUP_KINDS = frozenset(kind for kind in Kind if Kind.GROUP_STATUS <= kind <= Kind.GROUP_STATE)
 _BALLOTS = (Kind.GROUP_PREPARE, Kind.GROUP_PROMISE, Kind.GROUP_ACCEPT, Kind.GROUP_ACCEPTED)  # may be relayed
+_STATE = (Kind.GROUP_STATE_REQUEST, Kind.GROUP_STATE)
 
 
 class Phase(enum.StrEnum):
@@ -123,12 +124,9 @@ class GroupCore(Core):
         self._collector: Collector | None = None  # what we have of the group's state, while we lack it
         self._handlers: dict[Kind, Callable[[Message, int, int, list[Effect]], None]] = {
             **dict.fromkeys(self._stream_kinds, self._on_stream_message),
-            Kind.GROUP_STATUS: self._on_status,
-            **dict.fromkeys(_BALLOTS, self._on_ballot),
+            **dict.fromkeys((Kind.GROUP_STATUS, *_BALLOTS, *_STATE), self._on_word_of_view),
             Kind.GROUP_DECIDED: self._on_decided,
             Kind.GROUP_JOIN: self._on_join,
-            Kind.GROUP_STATE_REQUEST: self._on_state_request,
-            Kind.GROUP_STATE: self._on_state,
         }
 
     # What the host asks.
@@ -282,7 +280,7 @@ class GroupCore(Core):
         elif former is not None and number == former.view.number and message.kind is self._question:
             out += former.stack.streams.on_message(message, source, now_ns)
         elif number < here.view.number:
-            self._tell_decision(source, now_ns, out)
+            self._tell_decision(here, source, now_ns, out)
         else:
             out.append(Report.refusal(DropReason.OUT_OF_WINDOW, message, source))
 
@@ -321,30 +319,31 @@ class GroupCore(Core):
 
     # Messages about a view.
 
-    def _on_status(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
-        if self.here is None:
-            self._heard_as_joiner.add(source)
-        elif self._is_of_view(message, now_ns, out) and not self._is_excluded:
-            self.here.on_status(message, source, now_ns, out)
-
-    def _on_ballot(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
+    def _on_word_of_view(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
         here = self.here
-        if here is None or not self._is_of_view(message, now_ns, out):
+        if here is None:
+            if message.kind is Kind.GROUP_STATUS:
+                self._heard_as_joiner.add(source)
+        elif not self._is_of_view(here, message, now_ns, out):
             return
-        if here.change.decided is not None:
-            self._tell_decision(message.origin, now_ns, out)
+        elif message.kind is Kind.GROUP_STATE_REQUEST:
+            self._on_state_request(here, message, source, now_ns, out)
+        elif message.kind is Kind.GROUP_STATE:
+            self._on_state(here, message, source, now_ns, out)
+        elif message.kind is Kind.GROUP_STATUS:
+            if not self._is_excluded:
+                here.on_status(message, source, now_ns, out)
+        elif here.change.decided is not None:
+            self._tell_decision(here, message.origin, now_ns, out)
         elif not here.is_lost:
             here.on_ballot(message, source, now_ns, out)
 
-    def _is_of_view(self, message: Message, now_ns: int, out: list[Effect]) -> bool:
+    def _is_of_view(self, here: ViewMember, message: Message, now_ns: int, out: list[Effect]) -> bool:
         """Whether a message belongs to the view that we are in; others are answered, or make us ask."""
-        here = self.here
-        if here is None:
-            return False
         if message.seq == here.view.number and here.view.incarnation_of.get(message.origin) == message.incarnation:
             return True
         if message.seq <= here.view.number:
-            self._tell_decision(message.origin, now_ns, out)
+            self._tell_decision(here, message.origin, now_ns, out)
         elif self._may_inform(message.origin, now_ns):
             # The others are further: they answer a message of an old view with the decision that ended it.
             out.append(Send(target=message.origin, message=here.status()))
@@ -357,13 +356,10 @@ class GroupCore(Core):
         self._silent_until_ns[member] = now_ns + self._retry_ns // 2
         return True
 
-    def _tell_decision(self, member: int, now_ns: int, out: list[Effect]) -> None:
+    def _tell_decision(self, here: ViewMember, member: int, now_ns: int, out: list[Effect]) -> None:
         """R4: to a member that speaks of an earlier view, or is not in ours, or has not heard that ours is decided."""
-        here = self.here
-        if here is None or member == self._me or member not in self._us.members:
-            return
         value = here.change.decided or self._last
-        if value is not None and self._may_inform(member, now_ns):
+        if member != self._me and value is not None and self._may_inform(member, now_ns):
             is_stable = here.is_settled and value.next.number <= here.view.number
             words = Decision(value, is_stable).to_words()
             message = self._us.message(Kind.GROUP_DECIDED, seq=value.next.number - 1, flags=CONTROL, words=words)
@@ -564,29 +560,26 @@ class GroupCore(Core):
         join = Join.from_words(message.words)
         if not join.hears | join.present.keys() <= self._known:
             raise RemoteError(DropReason.MALFORMED, "a joiner that hears strangers")
-        here = self.here
-        if self._is_excluded:
-            self._note_statement(message, join)
-            self._end_if_unneeded(now_ns, out)
-            return
+        here, known = self.here, self._joiners.get(source)
         if here is None:
             if self._note_statement(message, join):
                 self._say_join(now_ns, out)
             else:
                 self._heal_if_whole(now_ns, out)
-            return
-        known = self._joiners.get(source)
-        if join.basis == here.view.number and here.view.incarnation_of.get(source) == message.incarnation:
+        elif self._is_excluded:
+            self._note_statement(message, join)
+            self._end_if_unneeded(here, now_ns, out)
+        elif join.basis == here.view.number and here.view.incarnation_of.get(source) == message.incarnation:
             here.check_cut(join.positions)
-            self._on_loss_stated(message, join, now_ns, out)
+            self._on_loss_stated(here, message, join, now_ns, out)
         elif here.view.last_of.get(source, 0) >= message.incarnation:
-            self._tell_decision(source, now_ns, out)
+            self._tell_decision(here, source, now_ns, out)
         elif known is None or known.incarnation <= message.incarnation:
             self._joiners[source] = Joiner(incarnation=message.incarnation, heard_ns=now_ns, hears=join.hears)
             if source in here.view.probation:
                 out.append(Send(target=source, message=here.status()))
             here.arm_beat(now_ns, out)
-            self._on_loss_stated(message, join, now_ns, out)
+            self._on_loss_stated(here, message, join, now_ns, out)
             here.consider(now_ns, out)
 
     # A group that has lost its quorum (R13).
@@ -604,21 +597,17 @@ class GroupCore(Core):
         self._stated[message.origin] = message.incarnation, join
         return self._present() != before
 
-    def _end_if_unneeded(self, now_ns: int, out: list[Effect]) -> None:
+    def _end_if_unneeded(self, here: ViewMember, now_ns: int, out: list[Effect]) -> None:
         """R5, R13: an excluded member ends when each survivor has installed the next view or is dead."""
-        here = self.here
-        assert here is not None
         decided = here.change.decided
-        if decided is None:
-            return
-        survivors = (one for one in decided.next.incarnations if one in here.view)
-        stated = ((one, *self._stated.get(one.member, (0, Join(present={})))) for one in survivors)
-        if all(known > one.incarnation or join.basis >= decided.next.number for one, known, join in stated):
-            self._end(now_ns, out)
+        if decided is not None:
+            survivors = (one for one in decided.next.incarnations if one in here.view)
+            stated = ((one, *self._stated.get(one.member, (0, Join(present={})))) for one in survivors)
+            if all(known > one.incarnation or join.basis >= decided.next.number for one, known, join in stated):
+                self._end(now_ns, out)
 
-    def _on_loss_stated(self, message: Message, join: Join, now_ns: int, out: list[Effect]) -> None:
-        here = self.here
-        if here is None or not self._heals or here.change.decided is not None:
+    def _on_loss_stated(self, here: ViewMember, message: Message, join: Join, now_ns: int, out: list[Effect]) -> None:
+        if not self._heals or here.change.decided is not None:
             return
         is_new = self._note_statement(message, join)
         if here.lose(now_ns, out):
@@ -638,25 +627,29 @@ class GroupCore(Core):
         """All configured members have stated that their view is lost or that they are in none, and have heard the same
         incarnations state it. The members of the latest of the lost views go on; without any, all begin anew."""
         present, statements = self._present(), [join for _, join in self._stated.values()]
-        if not self._heals or present.keys() != self._known:
-            return
-        if any(join.present != present for join in statements):
+        is_whole = present.keys() == self._known and all(join.present == present for join in statements)
+        if not self._heals or not is_whole:
             return
         here, basis = self.here, max(join.basis for join in statements)
         number = min(max(sum(present.values()) << VIEWS_OF_A_START, basis + 1), MAX_VIEW)
-        whole = (Incarnation(*one) for one in sorted(present.items()))
         if basis == 0:
-            self._begin(View(number=number, incarnations=tuple(whole)), now_ns, out)
+            whole = tuple(Incarnation(*one) for one in sorted(present.items()))
+            self._begin(View(number=number, incarnations=whole), now_ns, out)
         elif here is not None and here.view.number < basis:
             self._exclude(basis, self._me, now_ns, out)
             self._end(now_ns, out)
         elif here is not None:
-            at_basis = {member: join for member, (_, join) in self._stated.items() if join.basis == basis}
-            staying = tuple(one for one in here.view.incarnations if one.member in at_basis)
-            cut = cut_of((join.positions for join in at_basis.values()), here.view.members)
-            following = here.view.followed_by(number, staying)
-            stateful = frozenset(following.members)
-            here.restore(Value(next=following, reason=ViewReason.RESTORED, stateful=stateful, cut=cut), now_ns, out)
+            positions = {member: join.positions for member, (_, join) in self._stated.items() if join.basis == basis}
+            following = here.view.followed_by(
+                number, tuple(one for one in here.view.incarnations if one.member in positions)
+            )
+            value = Value(
+                next=following,
+                reason=ViewReason.RESTORED,
+                stateful=frozenset(following.members),
+                cut=cut_of(positions.values(), here.view.members),
+            )
+            here.restore(value, now_ns, out)
 
     # The group's state.
 
@@ -669,23 +662,20 @@ class GroupCore(Core):
     def _pause_ns(self, tries: int) -> int:
         return min(self._retry_ns << min(tries, 6), max(self._retry_ns, self._beat_ns))
 
-    def _on_state_request(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
+    def _on_state_request(
+        self, here: ViewMember, message: Message, source: int, now_ns: int, out: list[Effect]
+    ) -> None:
         if len(message.words) != 1:
             raise RemoteError(DropReason.MALFORMED, "a request for state without its offset")
-        here = self.here
-        if here is None or not self._is_of_view(message, now_ns, out) or not here.is_stateful or self._is_excluded:
-            return
-        here.hear(source, now_ns, out)
-        found = chunks(self._memory, self._digest, message.words[0])
-        answers = (here.message(Kind.GROUP_STATE, one.to_words(), one.data) for one in found)
-        out.extend(Send(target=source, message=answer) for answer in answers)
+        if here.is_stateful and not self._is_excluded:
+            here.hear(source, now_ns, out)
+            found = chunks(self._memory, self._digest, message.words[0])
+            answers = (here.message(Kind.GROUP_STATE, one.to_words(), one.data) for one in found)
+            out.extend(Send(target=source, message=answer) for answer in answers)
 
-    def _on_state(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
-        chunk = Chunk.of(message.words, message.payload)
-        here, collector = self.here, self._collector
-        if here is None or not self._is_of_view(message, now_ns, out) or collector is None:
-            return
-        if here.is_frozen or here.is_minority:
+    def _on_state(self, here: ViewMember, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
+        chunk, collector = Chunk.of(message.words, message.payload), self._collector
+        if collector is None or here.is_frozen or here.is_minority:
             return
         here.hear(source, now_ns, out)
         try:
@@ -693,16 +683,15 @@ class GroupCore(Core):
         except RemoteError as error:
             out.append(Report.refusal(error.reason, message, source))
             return
-        if state is None:
-            if collector.is_answered:
-                self._ask_for_state(collector, here, now_ns, out)
-            return
-        self._collector = None
-        self._timers.disarm(ASK_STATE, out)
-        here.is_stateful = True
-        incarnation = here.view.incarnation_of[source]
-        out.append(
-            StateTaken(view=here.view.number, donor=source, donor_incarnation=incarnation, size_bytes=len(state))
-        )
-        self._start_core(here, state, now_ns, out)
-        out.append(Multicast(message=here.status()))
+        if state is not None:
+            self._collector = None
+            self._timers.disarm(ASK_STATE, out)
+            here.is_stateful = True
+            of, size_bytes = here.view.incarnation_of, len(state)
+            out.append(
+                StateTaken(view=here.view.number, donor=source, donor_incarnation=of[source], size_bytes=size_bytes)
+            )
+            self._start_core(here, state, now_ns, out)
+            out.append(Multicast(message=here.status()))
+        elif collector.is_answered:
+            self._ask_for_state(collector, here, now_ns, out)

@@ -100,8 +100,11 @@ class ViewMember:
     @property
     def is_calm(self) -> bool:
         """Nothing is suspected, decided or asked for in this view."""
-        is_member = not self.is_frozen and not self.is_minority and self.is_settled
-        return is_member and not self._detector.suspects and self._me not in self._leavers
+        return self.is_settled and not self._is_uneasy
+
+    @property
+    def _is_uneasy(self) -> bool:
+        return self.is_frozen or self.is_minority or self.is_leaving or bool(self._detector.suspects)
 
     @property
     def is_leaving(self) -> bool:
@@ -147,7 +150,7 @@ class ViewMember:
         is_at_rest = self._parameters.heartbeat_at_rest
         self._watch(now_ns, out)
         self._ask_quiet(now_ns, out)
-        if self.is_frozen or self.is_minority or self._detector.suspects or self.is_leaving:
+        if self._is_uneasy:
             out.append(Multicast(message=self.status(StatusFlag.ASK if self.is_minority else 0)))
         elif is_at_rest and self._peers:
             out.append(Send(target=self._neighbour(-1), message=self.status()))
