@@ -2,10 +2,7 @@
 
 docs/protocols/group.md has the rules R1 to R13, what the layer promises, and the proof. `member` has what happens
 inside one view (detection, ballots), `change` the consensus, `stack` streams and core of a view, `transfer` the state;
-this module leads from view to view.
-
-Timers of the group layer have names that begin with `group` and layer 0; those of the view's streams and core keep
-theirs.
+this module leads from view to view. Timers of the group layer have names that begin with `group`, and layer 0.
 """
 
 from __future__ import annotations
@@ -624,8 +621,7 @@ class GroupCore(Core):
             self._heal_if_whole(now_ns, out)
 
     def _heal_if_whole(self, now_ns: int, out: list[Effect]) -> None:
-        """All configured members have stated that their view is lost or that they are in none, and have heard the same
-        incarnations state it. The members of the latest of the lost views go on; without any, all begin anew."""
+        """R13: the members of the latest of the lost views go on; without any, all begin anew."""
         present, statements = self._present(), [join for _, join in self._stated.values()]
         is_whole = present.keys() == self._known and all(join.present == present for join in statements)
         if not self._heals or not is_whole:

@@ -31,10 +31,9 @@ class Detector:
         if member in self._heard_ns:
             self._heard_ns[member] = now_ns
         self.deadlines_ns.pop(member, None)
-        if member in self.suspects:
-            self.suspects.discard(member)
-            return True
-        return False
+        was_suspect = member in self.suspects
+        self.suspects.discard(member)
+        return was_suspect
 
     def is_fresh(self, member: int, now_ns: int) -> bool:
         """Whether it has been heard within half of the limit."""
@@ -54,9 +53,8 @@ class Detector:
         self._since_ns = {one: self._since_ns.get(one, now_ns) for one in members if one in self._heard_ns}
 
     def look(self, now_ns: int, *, slack_ns: int) -> list[int]:
-        """New suspects, ascending. If this call comes more than `slack_ns` late, the process was paused: all silences
-        are shortened by that, and datagrams may still wait to be read, so all members have at least another half of the
-        limit, unless the call before was late, too."""
+        """New suspects, ascending. A call that is more than `slack_ns` late shows a pause of our own: all silences are
+        shortened by it, and all members have another half of the limit, unless the call before was late, too."""
         late_ns = now_ns - self.expected_ns if self.expected_ns is not None else 0
         is_late = late_ns > slack_ns
         if is_late:
@@ -95,8 +93,7 @@ class Accusations:
         self._said_ns: dict[int, int] = {}  # accusers: when they said last whom they accuse
 
     def tell(self, accuser: int, accused: Collection[int], now_ns: int) -> None:
-        """`accuser` accuses these, and no others. Where it hears a member again that it accused before, one of the two
-        is back, and the others may hear that a little later: all pairs of the two have as long as at first."""
+        """`accuser` accuses these, and no others. If it hears one again, all pairs of the two begin anew (R8)."""
         over = {pair for pair in self._since_ns if pair[0] == accuser and pair[1] not in accused}
         back = {member for pair in over for member in pair}
         self._since_ns = {
@@ -114,9 +111,8 @@ class Accusations:
         return (accuser, accused) in self._since_ns
 
     def victims(self, ranks: Mapping[int, int], alive: Collection[int], before_ns: int, said_ns: int) -> frozenset[int]:
-        """R8: members to leave out so that no pair of living members remains of which one has not heard the other since
-        `before_ns`: of those in such a pair repeatedly the one in most pairs, also in younger ones, of equals the later
-        in rank. Pairs whose accuser has said nothing since `said_ns` do not count: it may have taken them back."""
+        """R8: members to leave out so that no pair remains that has lasted since `before_ns`: repeatedly the one that
+        is in most pairs. Pairs whose accuser has said nothing since `said_ns` do not count."""
         said = {pair: at_ns for pair, at_ns in self._since_ns.items() if self._said_ns[pair[0]] >= said_ns}
         old = {frozenset(pair) for pair, since_ns in said.items() if since_ns <= before_ns}
         pairs = {frozenset(pair) for pair in said if set(pair) <= set(alive)}

@@ -87,9 +87,7 @@ class ViewMember:
         self._contradicted_ns: dict[int, int] = {}  # suspects: when another member last said that it hears them
         self._leavers = {us.member} if is_leaving else set()
         self._installed: set[int] = set()  # other members that have installed this view
-        self.is_settled = view.number == 1 or not self._peers
-        """All members are known to have installed it and to have the state: nobody needs the view before (R6), and the
-        next joiners cannot keep these from getting theirs (R10)."""
+        self.is_settled = view.number == 1 or not self._peers  # R6, R10: all have installed it and have the state
         self._progress_ns = now_ns  # when the ballot under way moved last
         self._tries = 0
 
@@ -235,8 +233,7 @@ class ViewMember:
         return True
 
     def restore(self, value: Value, now_ns: int, out: list[Effect]) -> None:
-        """R13: `value` ends this lost view as soon as everything of its cut is here. Until then it binds nobody: the
-        only holder of something may be started again, and others are the survivors then."""
+        """R13: `value` ends this lost view as soon as everything of its cut is here. Until then it binds nobody."""
         streams = self.stack.streams
         if self.change.decided is None and streams.has(value.cut):
             self.change.decide(value)
@@ -621,8 +618,7 @@ class ViewMember:
             self._ask_witnesses((promiser,), now_ns, out)
 
     def accept_if_complete(self, out: list[Effect]) -> None:
-        """R3: a member accepts with everything of the cut. The ballot is the one promised last: a higher one may have
-        come while it was fetching."""
+        """R3: with everything of the cut, and under the ballot promised last."""
         change = self.change
         proposal = change.proposal
         if change.decided is not None or proposal is None or change.has_accepted or self.is_lost:

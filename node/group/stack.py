@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from node.core import Closing, Submission, ViewCore, ViewStreams
@@ -44,9 +45,8 @@ class ViewStack:
 
     @property
     def is_idle(self) -> bool:
-        if self._waiting or self._unstable or not self.streams.is_idle:
-            return False
-        return self.core is None or self.core.is_idle
+        is_empty = not self._waiting and not self._unstable
+        return is_empty and self.streams.is_idle and (self.core is None or self.core.is_idle)
 
     @property
     def buffered(self) -> int:
@@ -226,8 +226,6 @@ def _all_inside(messages: list[Message]) -> list[Message]:
     """Messages that do not decode are passed over: they are the same bytes at every member."""
     found: list[Message] = []
     for message in messages:
-        try:
+        with suppress(RemoteError):
             found.append(_inside(message))
-        except RemoteError:
-            continue
     return found

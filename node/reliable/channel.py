@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from node.core import Membership, Submission
 from node.effects import Effect, Report, Send, Timer
 from node.errors import DropReason
-from node.reliable.codec import CONTROL, MAX_FENCES, VIEW_SHIFT, entry
+from node.reliable.codec import CONTROL, MAX_FENCES, VIEW_SHIFT, carrying, entry
 from node.reliable.parameters import ReliableParameters
 from node.reliable.stream import Receiver
 from node.transport import RoundTrip, Timers, retransmission
@@ -89,8 +89,7 @@ class Channels:
         return ((target, self._senders[target].acknowledged) for target in self._lacking)
 
     def waiting(self) -> Iterator[tuple[int, int]]:
-        """(source, how much of its unicasts we have received and delivered) of every source of which we buffer
-        something that waits for something earlier."""
+        """(source, how much of its unicasts we have received and delivered) where one waits for something earlier."""
         return ((source, one.position + one.delivered) for source, one in self.receivers.items() if one.buffered)
 
     def fences(self) -> tuple[int, ...]:
@@ -107,15 +106,8 @@ class Channels:
         """To `target`, not to be delivered before our multicast number `after`."""
         sender = self._senders[target]
         sender.last += 1
-        message = self._us.message(
-            Kind.RELIABLE_UNICAST,
-            seq=sender.last,
-            flags=submission.flags,
-            words=(self._view_word | after, self._acknowledgement(target)),
-            inner=submission.inner,
-            payload=submission.payload,
-        )
-        sender.queue.append(message)
+        words = (self._view_word | after, self._acknowledgement(target))
+        sender.queue.append(carrying(self._us, submission, Kind.RELIABLE_UNICAST, seq=sender.last, words=words))
         self._lacking.add(target)
         self._pump(target, now_ns, out)
 

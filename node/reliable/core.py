@@ -2,9 +2,7 @@
 
 docs/protocols/reliable.md has the protocol, the argument and the sources. In short: receivers ask for what is missing
 (negative acknowledgements), acknowledge cumulatively, and let go of what is stable; a unicast names the multicast that
-precedes it, a multicast the unicasts (its fences); a settled member is silent. `freeze` ends the member's part in the
-view: positions stay, `fetch` completes the streams up to the cut that the group layer has agreed on, `rest` is what the
-core above has not been handed of it.
+precedes it, a multicast the unicasts (its fences); a settled member is silent.
 
 Invariants: `floor` <= `delivered` <= `position`; a frozen member buffers everything above its floors; it never
 acknowledges more than its frozen positions. Numbers have 32 bits. Not here: suspicion, membership, authentication.
@@ -22,7 +20,7 @@ from node.errors import DropReason, LocalError, RemoteError
 from node.packing import MAX_NUMBER, numbers_of, ranges_of, unpack
 from node.reliable import codec
 from node.reliable.channel import ACKNOWLEDGE, RETRY, Channels
-from node.reliable.codec import CONTROL, VIEW_SHIFT, entry
+from node.reliable.codec import CONTROL, VIEW_SHIFT, carrying, entry
 from node.reliable.parameters import ReliableParameters
 from node.reliable.stream import IncomingStream, OutgoingStream, Stream
 from node.transport import RoundTrip, Timers, retransmission
@@ -146,8 +144,7 @@ class ReliableCore(ViewStreams):
         if target is None:
             self._multicast(submission, now_ns, out)
         elif target == self._me:
-            message = self._us.message(Kind.RELIABLE_UNICAST, inner=submission.inner, payload=submission.payload)
-            out.append(Deliver.of(message))
+            out.append(Deliver.of(carrying(self._us, submission, Kind.RELIABLE_UNICAST, seq=0, words=())))
         elif target not in self._streams:
             raise LocalError(f"member {target} is not in the view; its members are {self._us.members}")
         else:
@@ -271,14 +268,7 @@ class ReliableCore(ViewStreams):
     # Multicasts of ours.
 
     def _data(self, submission: Submission, words: tuple[int, ...]) -> Message:
-        return self._us.message(
-            Kind.RELIABLE_DATA,
-            seq=self._own.position + 1,
-            flags=submission.flags,
-            words=words,
-            inner=submission.inner,
-            payload=submission.payload,
-        )
+        return carrying(self._us, submission, Kind.RELIABLE_DATA, seq=self._own.position + 1, words=words)
 
     def _multicast(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
         own = self._own
@@ -323,8 +313,7 @@ class ReliableCore(ViewStreams):
         self._timers.arm(ANNOUNCE, due_ns, out)
 
     def _announce_after_ns(self) -> int:
-        """The first announcement is early, where it is one datagram; later ones wait until all receivers have had the
-        time to acknowledge."""
+        """The first is early where it is one datagram; others wait until all receivers had the time to acknowledge."""
         early_ns = self._parameters.announce_ns << self._announcements
         is_early = self._us.has_multicast and not self._announcements
         return early_ns if is_early else max(early_ns, self._interval_ns * 3 // 2)
