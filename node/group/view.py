@@ -7,7 +7,7 @@ rank 0 coordinates, gives numbers, donates state. Those that stay keep their ord
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -89,14 +89,8 @@ class View:
     def membership(self, us: Membership) -> Membership:
         """The membership for a core of this view: `us` (of the whole group) narrowed to the members of the view."""
         partitions = (tuple(one for one in part if one in self.incarnation_of) for part in us.partitions)
-        return Membership(
-            member=us.member,
-            members=tuple(sorted(self.members)),
-            incarnation=us.incarnation,
-            has_multicast=us.has_multicast,
-            partitions=tuple(part for part in partitions if part),
-            ranks=self.members,
-        )
+        parts, members = tuple(part for part in partitions if part), tuple(sorted(self.members))
+        return replace(us, members=members, partitions=parts, ranks=self.members, founders=())
 
 
 def first_view(founders: Collection[int]) -> View:

@@ -293,7 +293,7 @@ class ReliableCore(ViewStreams):
         if not self._unacknowledged or most <= 0 or self._fan_out > PIGGYBACK_COPIES or is_early:
             return ()
         self._acknowledged_ns = now_ns
-        return self._take_unacknowledged(most)
+        return tuple(map(self._position, self._take_unacknowledged(most)))
 
     def _on_announce(self, now_ns: int, out: list[Effect]) -> None:
         """A lost tail shows no gap: announce the last number, a few times; then the tick asks the silent members."""
@@ -304,7 +304,7 @@ class ReliableCore(ViewStreams):
         if now_ns >= due_ns:
             self._announcements += 1
             due_ns = now_ns + self._announce_after_ns()
-            heartbeat = self._heartbeat((self._position(self._me),))
+            heartbeat = self._heartbeat((self._me,))
             if self._us.has_multicast:
                 own.announced = own.floor
                 out.append(Multicast(message=heartbeat))
@@ -361,7 +361,7 @@ class ReliableCore(ViewStreams):
         self._see_to_gaps(source, stream, now_ns, out)
         if stream.position - stream.acknowledged >= self._ack_every:
             self._unacknowledged.discard(source)
-            out.append(Send(target=source, message=self._heartbeat((self._position(source),))))
+            out.append(Send(target=source, message=self._heartbeat((source,))))
         self._see_to_stability(now_ns, out)
         self._arm_tick(now_ns, out)
 
@@ -450,8 +450,9 @@ class ReliableCore(ViewStreams):
 
     # Heartbeats: positions, the watermark, questions.
 
-    def _heartbeat(self, positions: tuple[int, ...], awaited: tuple[int, ...] = ()) -> Message:
-        words = codec.pack_heartbeat(self._view, positions, awaited)
+    def _heartbeat(self, origins: Iterable[int], awaited: Iterable[int] = ()) -> Message:
+        """Tells our positions in the streams of `origins`, and asks `awaited`."""
+        words = codec.pack_heartbeat(self._view, tuple(map(self._position, origins)), tuple(awaited))
         return self._us.message(Kind.RELIABLE_HEARTBEAT, seq=self._own.floor, flags=CONTROL, words=words)
 
     def _position(self, member: int) -> int:
@@ -462,10 +463,10 @@ class ReliableCore(ViewStreams):
         stream.acknowledged = stream.position
         return entry(member, stream.position)
 
-    def _take_unacknowledged(self, most: int) -> tuple[int, ...]:
+    def _take_unacknowledged(self, most: int) -> list[int]:
         origins = sorted(self._unacknowledged)[:most]
         self._unacknowledged.difference_update(origins)
-        return tuple(self._position(origin) for origin in origins)
+        return origins
 
     def _on_heartbeat(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
         positions, awaited = codec.unpack_heartbeat(message.words)
@@ -489,10 +490,9 @@ class ReliableCore(ViewStreams):
         """Tell the members that asked all we know; in several messages if it does not fit one."""
         askers = sorted(self._pending_replies)
         self._pending_replies.clear()
-        known = (self._position(origin) for origin, stream in self._streams.items() if stream.known)
-        positions = (self._position(self._me), *known)
+        known = [self._me, *(origin for origin, stream in self._streams.items() if stream.known)]
         size = codec.POSITIONS_PER_HEARTBEAT
-        heartbeats = [self._heartbeat(positions[start : start + size]) for start in range(0, len(positions), size)]
+        heartbeats = [self._heartbeat(known[start : start + size]) for start in range(0, len(known), size)]
         if self._is_worth_multicast(len(askers)):
             out.extend(Multicast(message=message) for message in heartbeats)
         else:
@@ -537,14 +537,13 @@ class ReliableCore(ViewStreams):
             self._acknowledged_ns = now_ns
             own.announced = own.floor
             if self._us.has_multicast:
-                positions = (self._position(self._me), *self._take_unacknowledged(codec.POSITIONS_PER_HEARTBEAT))
-                out.append(Multicast(message=self._heartbeat(positions, tuple(questions))))
+                origins = self._take_unacknowledged(codec.POSITIONS_PER_HEARTBEAT)
+                out.append(Multicast(message=self._heartbeat((self._me, *origins), questions)))
                 return
             recipients = list(self._us.peers)
         for member in recipients:
             self._unacknowledged.discard(member)
-            positions = (self._position(self._me), self._position(member))
-            heartbeat = self._heartbeat(positions, (member,) if member in questions else ())
+            heartbeat = self._heartbeat((self._me, member), (member,) if member in questions else ())
             out.append(Send(target=member, message=heartbeat))
 
     def _is_settled(self) -> bool:
