@@ -119,8 +119,6 @@ class ViewStack:
         if timer.layer == 0:
             return self._run(False, self.streams.on_timer(timer, now_ns), now_ns)
         self._armed.discard(timer)
-        if self.is_frozen:
-            return []
         if not self._is_open:
             self._deferred.append(timer)
             return []
