@@ -121,7 +121,7 @@ class GroupCore(Core):
         self._collector: Collector | None = None  # what we have of the group's state, while we lack it
         self._handlers: dict[Kind, Callable[[Message, int, int, list[Effect]], None]] = {
             **dict.fromkeys(self._stream_kinds, self._on_stream_message),
-            **dict.fromkeys((Kind.GROUP_STATUS, *_BALLOTS, *_STATE), self._on_word_of_view),
+            **dict.fromkeys((Kind.GROUP_STATUS, *_BALLOTS, *_STATE), self._on_view_message),
             Kind.GROUP_DECIDED: self._on_decided,
             Kind.GROUP_JOIN: self._on_join,
         }
@@ -273,7 +273,7 @@ class GroupCore(Core):
         if here is None or number == here.view.number + 1:
             self._keep_early(message, source, number, out)
         elif number == here.view.number:
-            self._on_message_of_view(here, message, source, now_ns, out)
+            self._on_stream_of_view(here, message, source, now_ns, out)
         elif former is not None and number == former.view.number and message.kind is self._question:
             out += former.stack.streams.on_message(message, source, now_ns)
         elif number < here.view.number:
@@ -281,7 +281,7 @@ class GroupCore(Core):
         else:
             out.append(Report.refusal(DropReason.OUT_OF_WINDOW, message, source))
 
-    def _on_message_of_view(
+    def _on_stream_of_view(
         self, here: ViewMember, message: Message, source: int, now_ns: int, out: list[Effect]
     ) -> None:
         of = here.view.incarnation_of
@@ -316,7 +316,8 @@ class GroupCore(Core):
 
     # Messages about a view.
 
-    def _on_word_of_view(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
+    def _on_view_message(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
+        """A STATUS, a message of a ballot, or the group's state."""
         here = self.here
         if here is None:
             if message.kind is Kind.GROUP_STATUS:
