@@ -644,11 +644,11 @@ class ViewMember:
         value: Value | None = change.decided or (proposal.value if proposal is not None else None)
         if value is None or self.stack.streams.has(value.cut):
             return
-        named = dict(proposal.holders) if proposal is not None and proposal.value == value else {}
+        named = proposal.holders if proposal is not None and proposal.value == value else {}
+        voters = sorted(change.voters(change.promised))
         holders: dict[int, list[int]] = {}
         for origin in value.cut:
-            first = [named[origin]] if origin in named else []
-            order = [*first, *sorted(change.voters(change.promised)), origin, *self.view.members]
+            order = (named.get(origin, self._me), *voters, origin, *self.view.members)
             holders[origin] = [one for one in dict.fromkeys(order) if one != self._me]
         self._fetch(value.cut, holders, now_ns, out)
 
