@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from node.effects import Deliver, Effect, Installed, Multicast, Report
+from node.effects import Deliver, Effect, Installed, Multicast, Report, Send
 from node.errors import DropReason
 from node.group.change import Change, Constraints
 from node.group.codec import Decision, Proposal, StatusFlag, Value
@@ -51,8 +51,8 @@ def hands_over_once_for_each_view(patch: pytest.MonkeyPatch) -> None:
     begun: dict[int, object] = {}
 
     def once(core: GroupCore, now_ns: int, out: list[Effect]) -> None:
-        if begun.get(id(core)) is not core._here:
-            begun[id(core)] = core._here
+        if begun.get(id(core)) is not core.here:
+            begun[id(core)] = core.here
             resubmit(core, now_ns, out)
 
     patch.setattr(GroupCore, "_resubmit_what_can", once)
@@ -74,7 +74,7 @@ def suspicion_makes_a_coordinator(patch: pytest.MonkeyPatch) -> None:
             stateful = frozenset(following.members)
             member.change.decide(Value(next=following, reason=ViewReason.SUSPICION, stateful=stateful, cut=cut))
             words = Decision(member.change.decided).to_words() if member.change.decided else ()
-            out.append(Multicast(message=member._message(Kind.GROUP_DECIDED, words)))
+            out.append(Multicast(message=member.message(Kind.GROUP_DECIDED, words)))
 
     patch.setattr(ViewMember, "on_watch", hasty)
 
@@ -87,22 +87,14 @@ def views_newest_first(patch: pytest.MonkeyPatch) -> None:
     install = GroupCore._install
     waiting: dict[int, list[Effect]] = {}
 
-    def queued(
-        core: GroupCore,
-        view: View,
-        reason: ViewReason,
-        stateful: frozenset[int],
-        memory: bytes,
-        now_ns: int,
-        out: list[Effect],
-    ) -> None:
+    def queued(core: GroupCore, value: Value, memory: bytes | None, now_ns: int, out: list[Effect]) -> None:
         inner: list[Effect] = []
-        install(core, view, reason, stateful, memory, now_ns, inner)
+        install(core, value, memory, now_ns, inner)
         views = [one for one in inner if isinstance(one, Installed)]
-        if view.number == 2:
+        if value.next.number == 2:
             waiting[id(core)] = list(views)
             inner = [one for one in inner if not isinstance(one, Installed)]
-        elif view.number == 3:
+        elif value.next.number == 3:
             inner[inner.index(views[0]) + 1 : inner.index(views[0]) + 1] = waiting.pop(id(core), [])
         out += inner
 
@@ -116,7 +108,18 @@ def rest_behind_the_view(patch: pytest.MonkeyPatch) -> None:
 
 def fetched_rest_behind_the_view(patch: pytest.MonkeyPatch) -> None:
     """Only at members that had to fetch some of the rest."""
-    _put_rest_behind(patch, lambda member: member._asked is not None)
+    fetch = ViewMember.fetch
+    fetched: set[int] = set()
+
+    def noted(member: ViewMember, now_ns: int, out: list[Effect]) -> None:
+        asked: list[Effect] = []
+        fetch(member, now_ns, asked)
+        if any(isinstance(one, Send | Multicast) for one in asked):
+            fetched.add(id(member))
+        out += asked
+
+    patch.setattr(ViewMember, "fetch", noted)
+    _put_rest_behind(patch, lambda member: id(member) in fetched)
 
 
 def _put_rest_behind(patch: pytest.MonkeyPatch, when: Any) -> None:
@@ -138,13 +141,12 @@ def buffers_switched_before_recovery_ends(patch: pytest.MonkeyPatch) -> None:
     """A member that still fetches for its view takes messages of the next one into the same buffers."""
     keep_early = GroupCore._keep_early
 
-    def into_the_old(core: GroupCore, message: Message, source: int, number: int) -> list[Effect]:
-        here = core._here
-        kept = keep_early(core, message, source, number)
+    def into_the_old(core: GroupCore, message: Message, source: int, number: int, out: list[Effect]) -> None:
+        here = core.here
+        keep_early(core, message, source, number, out)
         if here is not None and here.is_frozen and message.kind is DATA:
             words = (message.words[0] - (1 << VIEW_SHIFT), *message.words[1:])
             here.stack.streams.on_message(replace(message, words=words), source, 0)
-        return kept
 
     patch.setattr(GroupCore, "_keep_early", into_the_old)
 
@@ -215,11 +217,11 @@ def decision_heard_twice_begins_anew(patch: pytest.MonkeyPatch) -> None:
 
     def again(core: GroupCore, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
         value = Decision.from_words(message.words, message.seq).value
-        here = core._here
+        here = core.here
         on_decided(core, message, source, now_ns, out)
         is_copy = here is not None and value.next.number == here.view.number and not here.is_frozen
         if is_copy and value.next.incarnation_of.get(core._me) == core._us.incarnation and not core._is_excluded:
-            core._install_next(value, core._memory, now_ns, out, is_stateful=True)
+            core._install(value, core._memory, now_ns, out)
 
     patch.setattr(GroupCore, "_on_decided", again)
 
@@ -273,7 +275,7 @@ def watermarks_outlive_their_view(patch: pytest.MonkeyPatch) -> None:
     new_streams = GroupCore._new_streams
 
     def inherited(core: GroupCore, view: View) -> Any:
-        before = core._here.stack.streams if core._here is not None else None
+        before = core.here.stack.streams if core.here is not None else None
         streams = new_streams(core, view)
         if isinstance(before, ReliableCore) and isinstance(streams, ReliableCore):
             told = before._own._acknowledged
@@ -287,12 +289,12 @@ def words_of_another_view_count(patch: pytest.MonkeyPatch) -> None:
     """What the streams of a view say is taken for words of the view that is installed now."""
     on_stream_message = GroupCore._on_stream_message
 
-    def lax(core: GroupCore, message: Message, source: int, now_ns: int) -> list[Effect]:
-        here = core._here
+    def lax(core: GroupCore, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
+        here = core.here
         if here is not None and message.words and message.words[0] >> VIEW_SHIFT < here.view.number:
             rest = message.words[0] & (1 << VIEW_SHIFT) - 1
             message = replace(message, words=(here.view.number << VIEW_SHIFT | rest, *message.words[1:]))
-        return on_stream_message(core, message, source, now_ns)
+        on_stream_message(core, message, source, now_ns, out)
 
     patch.setattr(GroupCore, "_on_stream_message", lax)
 
@@ -343,8 +345,9 @@ def joiners_begin_without_the_state(patch: pytest.MonkeyPatch) -> None:
     """A joiner counts itself among those that have the group's state."""
     install = GroupCore._install
 
-    def at_once(core: GroupCore, view: View, reason: ViewReason, stateful: frozenset[int], *given: Any) -> None:
-        install(core, view, reason, stateful | {core._me}, *given)
+    def at_once(core: GroupCore, value: Value, memory: bytes | None, now_ns: int, out: list[Effect]) -> None:
+        has_state = replace(value, stateful=value.stateful | {core._me})
+        install(core, has_state, memory or b"", now_ns, out)
 
     patch.setattr(GroupCore, "_install", at_once)
 
