@@ -27,6 +27,7 @@ CRASHES = frozenset({"crash", "restart"})
 CAUSAL_PROMISES = (*FIFO_PROMISES, "causal")
 TOTAL_ORDER_PROMISES = (*CAUSAL_PROMISES, "total_order")
 STATE_REPORTED = (("state", "service.report_state"),)
+UNIFORM_REPORTED = ("uniform_agreement", "reliable.uniform")
 CALL_PROMISES = (
     "call_integrity",
     "no_overtaking",
@@ -57,8 +58,8 @@ class ProtocolEntry:
     kinds: tuple[Kind, ...]
     make: Make
     reported: tuple[tuple[str, str], ...] = ()
-    """Promises that only reports can show, each with the parameter (dotted, default false) that asks for the reports:
-    where it is set they are promised, too."""
+    """Promises that only some runs make, because only reports can show them, or because they cost: each with the
+    parameter (dotted, default false) that asks for it."""
     tolerates: frozenset[str] = frozenset()
     """Faults of nodes through which the promises hold, of "crash" and "restart". Loss, duplication, reordering,
     corruption, overrun, and pauses and cuts that heal, every protocol must tolerate."""
@@ -217,14 +218,19 @@ def _order(
     layers: tuple[int, ...],
     *,
     views: tuple[str, ...] = VIEW_PROMISES,
+    reported: tuple[tuple[str, str], ...] = (),
     **more: Any,
 ) -> MakeEntry:
-    """Cores of one view over the group layer and its streams.
+    """Cores of one view over the group layer and its streams. Where all deliver the same, uniform delivery can be asked
+    for.
 
     `cores`: the module with the parameters' type, which `kind` names, and with `begin`. That is called once for each
     incarnation, with the parameters, and its answer once for each view. `layers`: the high half-bytes of the kinds of
     all cores that it consists of.
     """
+
+    if "agreement" in promises:
+        reported += (UNIFORM_REPORTED,)
 
     @cache
     def entry() -> ProtocolEntry:
@@ -235,6 +241,7 @@ def _order(
             (*promises, *views),
             (*RELIABLE_KINDS, *_kinds_of(*layers)),
             lambda _, parameters: {"parameters": parameters.reliable, "make": begin(parameters)},
+            reported=reported,
             **more,
         )
 

@@ -482,7 +482,7 @@ class GroupCore(Core):
         streams = self._new_streams(view)
         out += streams.on_start(now_ns)
         is_uniform = isinstance(self._parameters, ReliableParameters) and self._parameters.uniform
-        stack = ViewStack(streams=streams, has_core=self._make is not None, is_uniform=is_uniform)
+        stack = ViewStack(me=self._me, streams=streams, has_core=self._make is not None, is_uniform=is_uniform)
         here = self.here = ViewMember(
             us=self._us,
             view=view,

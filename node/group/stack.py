@@ -24,7 +24,8 @@ class ViewStack:
     """`core` None until the group's state has come; `has_core`: whether there will be one. `is_uniform`: deliveries of
     the core wait until all members have received what this member had received."""
 
-    def __init__(self, *, streams: ViewStreams, has_core: bool, is_uniform: bool) -> None:
+    def __init__(self, *, me: int, streams: ViewStreams, has_core: bool, is_uniform: bool) -> None:
+        self._me = me
         self.streams = streams
         self._has_core = has_core
         self._is_uniform = is_uniform
@@ -35,7 +36,7 @@ class ViewStack:
         self._armed: set[Timer] = set()  # timers of the core, as the host knows them
         self._deferred: list[Timer] = []  # those that were due while the stack was held
         self._unstable: deque[tuple[Deliver, Mapping[int, int]]] = deque()
-        """Deliveries of the core, each with the positions of this member by then."""
+        """Deliveries of the core, each with the positions of this member by then: its own stream counts whole."""
 
     @property
     def can_submit(self) -> bool:
@@ -188,7 +189,10 @@ class ViewStack:
         if not self._is_uniform or delivery.level is Level.OPTIMISTIC:
             out.append(delivery)
         else:
-            self._unstable.append((delivery, self.streams.positions()))
+            received = dict(self.streams.positions())
+            # What the core has handed down may be what the order of this delivery rests on, sent or not.
+            received[self._me] += sum(submission.target is None for submission in self._waiting)
+            self._unstable.append((delivery, received))
 
     def _hand_over_stable(self, now_ns: int, out: list[Effect]) -> None:
         """Deliveries whose deliverer had received nothing that some member lacks."""

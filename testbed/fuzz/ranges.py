@@ -122,6 +122,8 @@ def draw_parameters(protocol: str, rng: Random) -> Drawn:
         patience_ns = _patience(parameters)
     elif "reliable" in PROTOCOLS[protocol].parameters:
         below = reliable(rng)
+        if "agreement" in PROTOCOLS[protocol].promises:
+            below |= {"uniform": rng.choice((False, False, False, True))}
         parameters = {**parameters, "reliable": below}
         patience_ns = _patience(below)
     return Drawn(parameters=parameters, patience_ns=patience_ns)
