@@ -44,7 +44,7 @@ REPORTS = (
     *AdaptiveReport,
 )
 KNOWN_PROPERTIES = {
-    *("validity", "agreement", "integrity", "fifo", "causal", "total_order"),
+    *("validity", "agreement", "uniform_agreement", "integrity", "fifo", "causal", "total_order"),
     *("call_integrity", "no_overtaking", "indivisibility", "call_causality", "call_agreement", "atomicity"),
     *("view_agreement", "same_view", "virtual_synchrony", "no_ghost", "state_transfer"),
     *("mutual_exclusion", "grant_order", "service", "clock_condition", "clock_monotone", "state"),
@@ -52,7 +52,7 @@ KNOWN_PROPERTIES = {
 
 
 @pytest.mark.parametrize("name", sorted(PROTOCOLS))
-def test_what_only_reports_show_is_promised_when_they_are_made(name: str) -> None:
+def test_what_a_parameter_asks_for_is_promised_where_it_is_set(name: str) -> None:
     entry = PROTOCOLS[name]
     assert entry.promised({}) == entry.promises
     for promise, parameter in entry.reported:
