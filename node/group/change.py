@@ -83,6 +83,8 @@ class Change:
         if waits or not view.is_quorum(promises):
             return None
         accepted = [promise.accepted for promise in promises.values() if promise.accepted is not None]
+        if not accepted and not any(promise.is_stateful for promise in promises.values()):
+            return None  # some lie: two quorums meet, and those with the group's state are one
         value = max(accepted, key=lambda one: one[0])[1] if accepted else self._free_value(constraints)
         holders = {origin: self._holder(origin, position) for origin, position in value.cut.items()}
         return Proposal(self.led, value, holders)

@@ -226,6 +226,13 @@ def test_members_without_the_state_are_left_out_when_those_with_it_would_be_no_q
     assert proposal.value.stateful == {2}
 
 
+def test_promisers_of_which_none_has_the_state_choose_nothing() -> None:
+    """Two quorums meet, and those with the state are one: some of the promisers lie."""
+    change = leader(first_view(range(3)), 2)
+    promise(change, 1, 2, is_stateful=False)
+    assert change.choose(excused(0)) is None
+
+
 @given(data=st.data(), count=st.integers(1, 7))
 def test_every_value_that_is_chosen_can_be_and_keeps_the_state(data: st.DataObject, count: int) -> None:
     some = st.frozensets(st.integers(0, count - 1))
