@@ -139,9 +139,9 @@ def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
 def findings_of(scenario: Scenario, simulation: Simulation) -> dict[Property, Finding]:
     """The promised properties. Witnesses speak of members by their names of `names_of`."""
     records = _records_of(simulation)
-    promised = {Property(name) for name in PROTOCOLS[scenario.protocol].promised(scenario.parameters)}
+    promised = [Property(name) for name in PROTOCOLS[scenario.protocol].promised(scenario.parameters)]
     if scenario.protocol == "amoeba" and _lost(simulation) <= _resilience(scenario):
-        promised.add(Property.UNIFORM_AGREEMENT)  # docs/protocols/amoeba.md, "What resilience promises"
+        promised.append(Property.UNIFORM_AGREEMENT)  # docs/protocols/amoeba.md, "What resilience promises"
     members = {incarnation.member for incarnation in records}
     return check_incarnations(records, members=members, names=names_of(scenario), kinds=promised)
 

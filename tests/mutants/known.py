@@ -452,7 +452,7 @@ KNOWN: tuple[Known, ...] = (
         None,
         orders.log_of_the_rest_is_dropped,
         torn("amoeba", large_bytes=0),
-        *("agreement", "causal", "virtual_synchrony"),
+        *("agreement", "uniform_agreement", "causal", "virtual_synchrony"),
     ),
     _row(
         None,
