@@ -2,7 +2,7 @@
 
 A capture is a chain: only the length of one block says where the next begins. Of pcapng, NumPy finds all places where a
 packet block could begin: those with its type, and one length at both ends. A place proves the next one when it ends
-where that begins, so a run of such places is one step of the chain. What is no such place, and pcap, is walked block by
+where that begins, so a run of such places is one step of the chain. All other places, and pcap, are walked block by
 block. The walk itself never guesses: a payload that holds whole captures is stepped over like any other.
 
 Every length is taken for an enemy's: nothing outside the buffer is read, and the memory used is bounded by a small

@@ -1,6 +1,6 @@
 """The SQL of this package, run by DuckDB.
 
-All tables have a column `run`, so that one pass judges as many histories as there are. What goes in:
+All tables have a column `run`, so that one pass judges as many histories as there are. The inputs:
 
 - `trace`: the records (analysis.schema.TRACE);
 - `member`: run, member, name, is_expected (it is to leave records);
@@ -51,7 +51,7 @@ _THREADS = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opinion:
-    """What the SQL says of one property of one run: `checked` counts what was looked at, `violations` what was wrong.
+    """The verdict of the SQL on one property of one run. `checked` counts the cases, `violations` the wrong ones.
     `reason` says why it is unknown; `witness` is the earliest violation in a sentence. Empty where there is none.
     """
 

@@ -289,7 +289,7 @@ MAX_EPOCHS: Final = 1000
 """The first ones; a broken core may count as fast as it can."""
 
 UNKNOWN: Final = "unknown"
-"""Whoever says so names a protocol that does not exist."""
+"""A report with it names a protocol that does not exist."""
 
 _NAMES: Final = {kind >> 4: kind.name.partition("_")[0].lower() for kind in Kind if kind >> 4}
 

@@ -1,7 +1,7 @@
 """The rows of a simulated sweep: `sweep-<stamp>.parquet`, one row for each run (docs/experiments.md).
 
 A row is what `testbed.sim.point.measure` gives, with the names of summary.json: `latency.normalised_mean` is the
-same in both. What is more than a number or a word is a JSON text here, since runs differ in what they have to say.
+same in both. A value that is neither a number nor a word is a JSON text here, since runs differ in such values.
 """
 
 from __future__ import annotations

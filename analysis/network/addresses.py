@@ -41,7 +41,7 @@ class Receivers:
             is_for_all = ip_dst == _GROUP
             found = [node for node in self._nodes.values() if is_for_all or node.partition == sender.partition]
         else:
-            # What goes through a router has the router's MAC.
+            # A frame that goes through a router has the router's MAC.
             one = self._by_mac.get(eth_dst) or self._by_ip.get(ip_dst)
             found = [] if one is None else [one]
         return tuple(node for node in found if node.index != sender_index)

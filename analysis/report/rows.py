@@ -89,8 +89,8 @@ def certificate(summary: Mapping[str, Any], links: Sequence[Mapping[str, Any]]) 
 
 
 def interval_glyph(asked: object, realised: Sequence[object], factor: float = 1.0) -> Markup:
-    """What was asked (a line) against what was realised (low, dot and high of a bar, times `factor`): for one table
-    cell, empty where that is not known.
+    """The asked value (a line) and the realised ones (low, dot and high of a bar, times `factor`) as a drawing for one
+    table cell; empty where they are not known.
 
     Drawn by the style sheet from four numbers, since a table may have a thousand of them.
     """
