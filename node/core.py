@@ -262,7 +262,7 @@ class ViewStreams(Core):
 
     @abstractmethod
     def positions(self) -> dict[int, int]:
-        """Per member, ascending; `freeze` fixes them."""
+        """Per member, ascending, in a dictionary of the caller's own; `freeze` fixes them."""
 
     @abstractmethod
     def acknowledged(self) -> dict[int, int]:

@@ -26,8 +26,8 @@ FIFO_PROMISES = ("validity", "agreement", "integrity", "fifo")
 CRASHES = frozenset({"crash", "restart"})
 CAUSAL_PROMISES = (*FIFO_PROMISES, "causal")
 TOTAL_ORDER_PROMISES = (*CAUSAL_PROMISES, "total_order")
-STATE_REPORTED = (("state", "service.report_state"),)
-UNIFORM_REPORTED = ("uniform_agreement", "reliable.uniform")
+STATE_ASKED_FOR = (("state", "service.report_state"),)
+UNIFORM_ASKED_FOR = ("uniform_agreement", "reliable.uniform")
 CALL_PROMISES = (
     "call_integrity",
     "no_overtaking",
@@ -57,9 +57,11 @@ class ProtocolEntry:
     promises: tuple[str, ...]
     kinds: tuple[Kind, ...]
     make: Make
-    reported: tuple[tuple[str, str], ...] = ()
+    asked_for: tuple[tuple[str, str], ...] = ()
     """Promises that only some runs make, because only reports can show them, or because they cost: each with the
     parameter (dotted, default false) that asks for it."""
+    resilience: str = ""
+    """The parameter that says how many incarnations may be lost while agreement is uniform all the same."""
     tolerates: frozenset[str] = frozenset()
     """Faults of nodes through which the promises hold, of "crash" and "restart". Loss, duplication, reordering,
     corruption, overrun, and pauses and cuts that heal, every protocol must tolerate."""
@@ -86,35 +88,43 @@ class ProtocolEntry:
         """Names of the parameters, with their units."""
         return tuple(field.name for field in fields(self.kind))
 
-    def promised(self, parameters: Mapping[str, Any]) -> tuple[str, ...]:
-        """What a run with these parameters can be held to."""
-        return self.promises + tuple(promise for promise, name in self.reported if _is_set(parameters, name))
+    def promised(self, parameters: Mapping[str, Any], *, lost: int | None = None) -> tuple[str, ...]:
+        """What a run with these parameters can be held to. `lost`: how many incarnations crashed, were excluded or left
+        in it; None: that is not known."""
+        found = self.promises + tuple(promise for promise, name in self.asked_for if _is_set(parameters, name))
+        if lost is not None and self.resilience and lost <= getattr(self._checked(parameters), self.resilience):
+            found += ("uniform_agreement",)
+        return tuple(dict.fromkeys(found))
 
     def check(self, parameters: Mapping[str, Any], *, members: int) -> None:
         """LocalError when this protocol cannot run with these parameters in a group of this size."""
         if members < 2:
             raise LocalError(f"{self.name} needs a group of at least 2 members")
-        checked = from_mapping(self.kind, parameters, self.name)
+        checked = self._checked(parameters)
         if self.require_members is not None:
             self.require_members(checked, members)
 
     def build(self, *, membership: Membership, parameters: Mapping[str, Any], seed: int) -> Core:
         """The full stack. LocalError for parameters that cannot be."""
-        checked = from_mapping(self.kind, parameters, self.name)
+        checked = self._checked(parameters)
         return self.make(membership, checked, random_for(seed, membership, self.name))
+
+    def _checked(self, parameters: Mapping[str, Any]) -> Any:
+        """The values of `kind`, defaults filled in. LocalError for parameters that cannot be."""
+        return from_mapping(self.kind, parameters, self.name)
 
     def application_for(self, config: NodeConfig) -> Application | None:
         """Of one incarnation of a node; None: one that sends what the workload says. LocalError as `build`."""
         if self.application is None:
             return None
-        return self.application(config, from_mapping(self.kind, config.parameters, self.name))
+        return self.application(config, self._checked(config.parameters))
 
     def parts_for(self, config: NodeConfig, line: bytes, true_ns: int) -> Parts | None:
         """Of one incarnation on wires, whose configuration came as `line`; None: it is one process. LocalError as
         `build`."""
         if self.parts is None:
             return None
-        return self.parts(config, from_mapping(self.kind, config.parameters, self.name), line, true_ns)
+        return self.parts(config, self._checked(config.parameters), line, true_ns)
 
 
 MakeEntry: TypeAlias = Callable[[], ProtocolEntry]
@@ -218,7 +228,7 @@ def _order(
     layers: tuple[int, ...],
     *,
     views: tuple[str, ...] = VIEW_PROMISES,
-    reported: tuple[tuple[str, str], ...] = (),
+    asked_for: tuple[tuple[str, str], ...] = (),
     **more: Any,
 ) -> MakeEntry:
     """Cores of one view over the group layer and its streams. Where all deliver the same, uniform delivery can be asked
@@ -230,7 +240,7 @@ def _order(
     """
 
     if "agreement" in promises:
-        reported += (UNIFORM_REPORTED,)
+        asked_for += (UNIFORM_ASKED_FOR,)
 
     @cache
     def entry() -> ProtocolEntry:
@@ -241,7 +251,7 @@ def _order(
             (*promises, *views),
             (*RELIABLE_KINDS, *_kinds_of(*layers)),
             lambda _, parameters: {"parameters": parameters.reliable, "make": begin(parameters)},
-            reported=reported,
+            asked_for=asked_for,
             **more,
         )
 
@@ -327,7 +337,7 @@ PROTOCOLS = Registry(
             "LamportParameters",
             _TOTAL,
             (5,),
-            reported=(("clock_condition", "report_clock"),),
+            asked_for=(("clock_condition", "report_clock"),),
         ),
         "allack": _order("allack", f"{_CORES}.allack", "AllAckParameters", _TOTAL, (8,)),
         "atop": _order("atop", f"{_CORES}.atop.core", "AtopParameters", _TOTAL, (9,), require_members=_require_members),
@@ -335,9 +345,9 @@ PROTOCOLS = Registry(
             "atop_mbs", f"{_CORES}.atop.mbs", "AtopMbsParameters", _TOTAL, (9, 10), require_members=_require_members
         ),
         "abcast": _order("abcast", f"{_CORES}.abcast", "AbcastParameters", _TOTAL, (11,)),
-        "amoeba": _order("amoeba", f"{_CORES}.amoeba", "AmoebaParameters", _TOTAL, (14,)),
+        "amoeba": _order("amoeba", f"{_CORES}.amoeba", "AmoebaParameters", _TOTAL, (14,), resilience="resilience"),
         "timewarp": _order(
-            "timewarp", f"{_CORES}.timewarp.core", "TimeWarpParameters", _TOTAL, (12,), reported=STATE_REPORTED
+            "timewarp", f"{_CORES}.timewarp.core", "TimeWarpParameters", _TOTAL, (12,), asked_for=STATE_ASKED_FOR
         ),
         "adaptive": _order(
             "adaptive",
@@ -345,7 +355,7 @@ PROTOCOLS = Registry(
             "AdaptiveParameters",
             _TOTAL,
             (2, 8, 9, 11, 12, 13),
-            reported=STATE_REPORTED,
+            asked_for=STATE_ASKED_FOR,
             require_members=lambda parameters, members: parameters.atop.require_members(members),
         ),
         "objects": _objects,

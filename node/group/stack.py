@@ -189,7 +189,7 @@ class ViewStack:
         if not self._is_uniform or delivery.level is Level.OPTIMISTIC:
             out.append(delivery)
         else:
-            received = dict(self.streams.positions())
+            received = self.streams.positions()
             # What the core has handed down may be what the order of this delivery rests on, sent or not.
             received[self._me] += sum(submission.target is None for submission in self._waiting)
             self._unstable.append((delivery, received))

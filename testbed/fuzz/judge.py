@@ -139,22 +139,10 @@ def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
 def findings_of(scenario: Scenario, simulation: Simulation) -> dict[Property, Finding]:
     """The promised properties. Witnesses speak of members by their names of `names_of`."""
     records = _records_of(simulation)
-    promised = [Property(name) for name in PROTOCOLS[scenario.protocol].promised(scenario.parameters)]
-    if scenario.protocol == "amoeba" and _lost(simulation) <= _resilience(scenario):
-        promised.append(Property.UNIFORM_AGREEMENT)  # docs/protocols/amoeba.md, "What resilience promises"
+    lost = sum(not _is_there_at_the_end(incarnation) for incarnation in simulation.incarnations)
+    promised = [Property(name) for name in PROTOCOLS[scenario.protocol].promised(scenario.parameters, lost=lost)]
     members = {incarnation.member for incarnation in records}
     return check_incarnations(records, members=members, names=names_of(scenario), kinds=promised)
-
-
-def _resilience(scenario: Scenario) -> int:
-    found = scenario.parameters.get("resilience", PROTOCOLS["amoeba"].kind().resilience)
-    assert isinstance(found, int)
-    return found
-
-
-def _lost(simulation: Simulation) -> int:
-    """How many incarnations crashed, were excluded or left."""
-    return sum(one.ending not in _AT_THE_END or _knows_its_end(one) for one in simulation.incarnations)
 
 
 def _records_of(simulation: Simulation) -> Incarnations:
@@ -170,11 +158,7 @@ def has_lost_quorum(simulation: Simulation) -> bool:
     before, if nobody that lives has installed the newest."""
     views: dict[int, dict[int, Incarnation]] = {}
     installed: dict[int, set[Incarnation]] = {}
-    ended = [
-        incarnation
-        for incarnation in simulation.incarnations
-        if incarnation.ending in _AT_THE_END and not _knows_its_end(incarnation)
-    ]
+    ended = [incarnation for incarnation in simulation.incarnations if _is_there_at_the_end(incarnation)]
     living = {incarnation.name for incarnation in ended}
     for incarnation in simulation.incarnations:
         for row in incarnation.records:
@@ -202,6 +186,11 @@ def _has_state(incarnation: IncarnationRun) -> bool:
     """Whether it was there from the first view, or has taken the state."""
     first = next(row for row in incarnation.records if row[0] == Event.VIEW)
     return first[1] == ViewReason.FIRST or any(row[0] == Event.STATE for row in incarnation.records)
+
+
+def _is_there_at_the_end(incarnation: IncarnationRun) -> bool:
+    """Whether it neither crashed nor left, and has not learnt of an exclusion."""
+    return incarnation.ending in _AT_THE_END and not _knows_its_end(incarnation)
 
 
 def _knows_its_end(incarnation: IncarnationRun) -> bool:

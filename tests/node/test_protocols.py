@@ -55,7 +55,7 @@ KNOWN_PROPERTIES = {
 def test_what_a_parameter_asks_for_is_promised_where_it_is_set(name: str) -> None:
     entry = PROTOCOLS[name]
     assert entry.promised({}) == entry.promises
-    for promise, parameter in entry.reported:
+    for promise, parameter in entry.asked_for:
         asked: object = True
         for part in reversed(parameter.split(".")):
             asked = {part: asked}
@@ -63,6 +63,13 @@ def test_what_a_parameter_asks_for_is_promised_where_it_is_set(name: str) -> Non
         assert entry.promised(asked) == (*entry.promises, promise)
         assert promise in KNOWN_PROPERTIES
         entry.check(asked, members=3)
+
+
+@pytest.mark.parametrize(("lost", "uniform"), [(None, False), (0, True), (2, True), (3, False)])
+def test_agreement_is_uniform_up_to_the_resilience(lost: int | None, uniform: bool) -> None:
+    promised = PROTOCOLS["amoeba"].promised({"resilience": 2}, lost=lost)
+    assert ("uniform_agreement" in promised) is uniform
+    assert "uniform_agreement" not in PROTOCOLS["sequencer"].promised({}, lost=0), "which has no resilience"
 
 
 @pytest.mark.parametrize("name", sorted(PROTOCOLS))
