@@ -567,7 +567,9 @@ class GroupCore(Core):
         elif self._is_excluded:
             self._note_statement(message, join)
             self._end_if_unneeded(here, now_ns, out)
-        elif join.basis == here.view.number and here.view.incarnation_of.get(source) == message.incarnation:
+        elif join.basis == here.view.number:
+            if here.view.incarnation_of.get(source) != message.incarnation:
+                raise RemoteError(DropReason.MALFORMED, "a joiner that has been in our view, and is not in it")
             here.check_cut(join.positions)
             self._on_loss_stated(here, message, join, now_ns, out)
         elif here.view.last_of.get(source, 0) >= message.incarnation:

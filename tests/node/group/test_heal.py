@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 from node.effects import Effect
-from node.group.codec import Value
+from node.group.codec import Join, Value
 from node.group.core import GroupCore
 from node.group.member import ViewMember
-from node.trace import ViewReason
-from node.wire import Kind
+from node.trace import DropReason, ViewReason
+from node.wire import Kind, Message
 from tests.node.cluster import MILLISECOND, SECOND
 from tests.node.group.scripted import SUSPECT_AFTER_NS, Ledger, Scripted, everything, ledger, of_kind
 
@@ -205,3 +206,29 @@ def wild(seed: int) -> Scripted:
             group.restart(member)
     group.settle(within_ns=200 * SUSPECT_AFTER_NS)
     return group
+
+
+def test_a_joiner_that_claims_the_lost_view_without_having_been_in_it_is_refused() -> None:
+    """Its positions never become part of the cut, which nobody could fetch."""
+    group = healing(5)
+    group.submit(0)
+    group.run(for_ns=SECOND)
+    joins: list[Message] = []
+
+    def is_a_lie(source: int, target: int, message: Message) -> bool:
+        if message.kind is Kind.GROUP_JOIN and source == 0:
+            joins.append(message)
+        return False
+
+    group.lose = is_a_lie
+    for member in (0, 1, 2):
+        group.restart(member)
+    group.until(lambda: bool(joins) and group.here(3).is_lost and group.here(4).is_lost)
+    said = Join.from_words(joins[-1].words)
+    lie = replace(said, basis=group.number(3), positions=dict.fromkeys(group.members, 1 << 30))
+    for member in (3, 4):
+        before = len(group.hosts[member].reports)
+        group.inject(member, replace(joins[-1], words=lie.to_words()), 0)
+        assert group.hosts[member].reports[before].code is DropReason.MALFORMED
+    group.settle()
+    assert [known(group, member) for member in group.members] == [1] * 5
