@@ -60,7 +60,7 @@ def rehearse() -> None:
 
 
 def _stream(spark: SparkSession, path: Path) -> None:
-    """Run one micro-batch: `orderbed live` waits for its first one."""
+    """Run one micro-batch: the start of `orderbed watch` waits for its first one."""
     path.write_bytes(EMPTY_PCAP + ONE_RECORD)
     rows = spark.readStream.format(source.FORMAT).option("table", "live").load(str(path))
     writer = rows.writeStream.foreachBatch(lambda batch, _: batch.toArrow())
