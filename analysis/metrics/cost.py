@@ -68,9 +68,9 @@ def judged(deliveries: Path, level: int) -> pa.Table:
 
 
 def latency(rows: pa.Table, *, between_ms: float | None, load_end_ns: int | None = None) -> tuple[dict[str, Any], Rows]:
-    """Of all deliveries that `judged` gave, together and by member; and the rows of schema.LATENCY_CDF.
+    """Latency of the deliveries from `judged`, together and by member; and the rows of schema.LATENCY_CDF.
 
-    `between_ms`: as in Requests. `load_end_ns`: what is delivered later is not among the `others`.
+    `between_ms`: as in Requests. `load_end_ns`: later deliveries are not among the `others`.
     """
     latency_ms = _plain(rows, "latency_ns") / 1e6
     is_elsewhere = _plain(rows, "member") != _plain(rows, "origin")

@@ -1,7 +1,7 @@
-"""What a simulated run is measured by, from its hosts' records: the sections `messages` and `latency` of summary.json,
-without a capture and without Spark. The names are the summary's and mean the same; `by_member` is left out.
+"""Measures of a simulated run from its hosts' records: sections `messages` and `latency` of summary.json, without a
+capture and without Spark. The names have the meanings of the summary; `by_member` is left out.
 
-A test holds the two together: the same run through its capture gives the same numbers.
+A test checks that the same run through its capture gives the same numbers.
 """
 
 from __future__ import annotations

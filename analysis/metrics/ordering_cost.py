@@ -44,9 +44,9 @@ MAX_BINS: Final = 400
 def section(
     records: Records | None, *, start_ns: int, end_ns: int | None, names: Mapping[int, str], protocol: str
 ) -> dict[str, Any] | None:
-    """For summary.json; None when nothing was reported or the load, from `start_ns` to `end_ns`, did not end.
+    """Section for summary.json; None when nothing was reported or the load, from `start_ns` to `end_ns`, did not end.
 
-    `names`: of the members; `protocol`: the run's, which is in force where no report says what is.
+    `names`: of the members; `protocol`: that of the run, which is in force in a run without reports IN_FORCE.
     """
     if records is None or end_ns is None or end_ns <= start_ns:
         return None
