@@ -1,5 +1,4 @@
-"""The columns of every table under `tables/`: a contract with whoever reads them. Times are CLOCK_MONOTONIC
-nanoseconds.
+"""Columns of every table under `tables/`: a contract with their readers. Times are CLOCK_MONOTONIC nanoseconds.
 
 Spark has no unsigned integers and its time stamps are microseconds, so times and addresses are signed 64-bit numbers.
 """

@@ -146,9 +146,9 @@ def _read_faults(path: Path) -> tuple[list[Mapping[str, Any]], int]:
 
 
 def usable(name: str, table: pd.DataFrame) -> pd.DataFrame:
-    """The table with clean texts, and with numbers that can be drawn: NaN where one is beyond MAX_NUMBER or is none.
+    """The table with clean texts and drawable numbers: NaN for a value beyond MAX_NUMBER or no number.
 
-    Raises KeyError when it lacks a column.
+    Raises KeyError when a column is missing.
     """
     columns = SERIES[name]
     return pd.DataFrame(

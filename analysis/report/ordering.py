@@ -189,9 +189,9 @@ def rollback_bins(surface: Frame) -> int:
 def order_over_time(
     epochs: Sequence[Epoch], rollbacks: Rollbacks, phases: Phases, end_s: float, *, narrow: bool, ticks: bool
 ) -> Markup:
-    """The band of the protocol in force, below it the executions that roll-backs undid. Either may be missing.
+    """Band of the protocol in force, and below it the executions that roll-backs undid. Either may be missing.
 
-    `ticks` for when no plot with a time axis follows.
+    `ticks`: no plot with a time axis follows.
     """
     surface = frame(end_s, 0.0, narrow=narrow)
     top = BAND + 24 if epochs else 18.0

@@ -125,9 +125,9 @@ def bytes_over_time(series: Series, windows: Sequence[FaultWindow], phases: Phas
 
 
 def fault_lanes(windows: Sequence[FaultWindow], phases: Phases, end_s: float, *, narrow: bool, ticks: bool) -> Markup:
-    """One bar per fault, from its effect to its end; a ring where it was asked for, a line from there to its effect.
+    """One bar per fault, from its effect to its end; a ring at its requested time, with a line to its effect.
 
-    `ticks` for when no plot with a time axis follows.
+    `ticks`: no plot with a time axis follows.
     """
     surface = frame(end_s, 0.0, narrow=narrow)
     placed = [window for window in windows if window.effective_s is not None]
