@@ -24,9 +24,9 @@ _DOWN: Final = ("crash", "pause")
 
 
 class Window(NamedTuple):
-    """A fault that lasts: from when it was read back until its end was. `until_ns` None: to the end of the run.
+    """A lasting fault, from its effect until that of its end. `until_ns` None: to the end of the run.
 
-    `number`: its place in section `faults` of summary.json.
+    `number`: index in section `faults` of summary.json.
     """
 
     number: int
