@@ -10,7 +10,7 @@ The text may be hostile: its length and nesting are bounded, and it can reach on
 
 Over the runs of a sweep there are two more functions:
 
-    where(runs, given.protocol == 'atop')    those for which the condition holds, whose names are read in each of them
+    where(runs, given.protocol == 'atop')    those for which the condition holds; its names are read in each run
     estimate(values)                         mean, half_width, low and high of the 95 % interval of the mean, runs
     estimate(values, by)                     one for each distinct item of the list `by`, which it has as `at`
 

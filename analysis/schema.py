@@ -5,7 +5,7 @@ Spark has no unsigned integers and its time stamps are microseconds, so times an
 
 from __future__ import annotations
 
-from pyspark.sql import types as T  # noqa: N812  (the name that everybody knows)
+from pyspark.sql import types as T  # noqa: N812  (the usual name)
 
 BYTE, SHORT, INT, LONG = T.ByteType(), T.ShortType(), T.IntegerType(), T.LongType()
 DOUBLE, TEXT = T.DoubleType(), T.StringType()

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
-from pyspark.sql import types as T  # noqa: N812  (the name that everybody knows)
+from pyspark.sql import types as T  # noqa: N812  (the usual name)
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from analysis.errors import MachineError

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
+from pyspark.sql import functions as F  # noqa: N812  (the usual name)
 
 from analysis.capture.decode import decode_frames
 from analysis.capture.source import FORMAT

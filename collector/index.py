@@ -5,7 +5,7 @@ written:
 
     offset u64   a block boundary of the capture
     frames u64   packet blocks before that byte
-time_ns i64 time stamp (CLOCK_REALTIME) of the first frame behind it; in the END record of the last frame (0: none)
+    time_ns i64  time stamp (CLOCK_REALTIME) of the first frame behind it; in the END record of the last frame (0: none)
     kind u32     HEAD, MARK or END
     check u32    CRC-32 of the 28 bytes before
 

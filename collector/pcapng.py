@@ -7,7 +7,7 @@ so no recorded frame is lost.
     section header          comment: one JSON object; hardware, operating system, program
     interface description   one per port: name, MAC, filter, 10**-9 s
     enhanced packet ...     with the flags option that holds the direction
-    interface statistics    one per port: frames seen and recorded; the drops of the whole ring stand with the first
+    interface statistics    one per port: frames seen and recorded; the drops of the whole ring are in the first
 """
 
 from __future__ import annotations

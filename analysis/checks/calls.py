@@ -1,7 +1,7 @@
 """Calls between objects (paper 004), from the records of a run: caller, addressed objects, deliveries and reports of
 each. One pass over the records; analysis.checks.properties defines the terms.
 
-    SUBMIT (extra: who asks)   CALLED (own number), ADDRESSED (member, mask) ...   DELIVER (extra: who takes it)
+    SUBMIT (extra: caller)   CALLED (own number), ADDRESSED (member, mask) ...   DELIVER (extra: object)
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Early(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """How many deliveries lack a cause, and the earliest of them."""
+    """Number of deliveries that lack a cause, and the earliest of them."""
 
     violations: int
     earliest: Early | None

@@ -143,7 +143,7 @@ class _Sheet:
             "svg",
             svg.element("title", "Space-time diagram", id=f"{self._id}-title"),
             svg.element("desc", describe(diagram), id=f"{self._id}-desc"),
-            *([svg.element("style", Markup(style))] if style else []),  # noqa: S704  (our own style sheet)
+            *([svg.element("style", Markup(style))] if style else []),  # noqa: S704  (own style sheet)
             svg.element("defs", clip, *(self._tip(name) for name in (*_CLASSES, _UNDOING, *_REACHED))),
             svg.element("g", *(self._name(row) for row in diagram.rows), class_="st-names"),
             svg.element("g", *moving, class_="st-moving", clip_path=f"url(#{self._id}-clip)"),

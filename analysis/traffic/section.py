@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation, Row, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
+from pyspark.sql import functions as F  # noqa: N812  (the usual name)
 
 from analysis.capture.source import CaptureState
 from analysis.inputs import RunInputs

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql import types as T  # noqa: N812  (the name that everybody knows)
+from pyspark.sql import types as T  # noqa: N812  (the usual name)
 from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
+from pyspark.sql import functions as F  # noqa: N812  (the usual name)
 
 SYN, FIN, ACK = 0x02, 0x01, 0x10
 TURN: Final = 1 << 32
