@@ -311,7 +311,7 @@ def _spread(count: Offsets) -> tuple[npt.NDArray[np.intp], Offsets]:
 
 
 def _members(values: Iterable[int]) -> Mask:
-    """Table of 256 masks, true at these values of a byte."""
+    """Mask over the 256 values of a byte, true at these values."""
     table = np.zeros(256, np.bool_)
     table[list(values)] = True
     return table

@@ -123,8 +123,8 @@ def judged(columns: Mapping[str, npt.NDArray[np.generic]], incarnation: Incarnat
 
 
 def spans(incarnations: Collection[Walked], parallel: int) -> list[Span]:
-    """Spans of all messages with about equal numbers of steps: at least `parallel` spans, or as many as keep the table
-    small.
+    """Spans of all messages with about equal numbers of steps: at least `parallel` spans, more if needed to keep the
+    table small.
     """
     rows = sum(incarnation.rows for incarnation in incarnations)
     most = max((incarnation.rows for incarnation in incarnations), default=0)

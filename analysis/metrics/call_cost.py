@@ -103,7 +103,7 @@ def expected(calls: Calls, full: Collection[Incarnation]) -> int:
 
 
 def _arrived(calls: Calls, full: Collection[Incarnation]) -> int:
-    """Number of these deliveries that happened."""
+    """Number of the due deliveries (`expected`) that happened."""
     incarnations = set(full)
     due = {message: call for message, call in calls.by_message.items() if not (call.is_aborted or call.is_refused)}
     return sum(

@@ -1,5 +1,5 @@
-"""Frames that met each fault: those sent over the affected paths while it was in force. A fault that met none had no
-effect on the run, whatever the verdict; nor had one whose end was due before it took effect.
+"""Frames that met each fault: those sent over the affected paths while it was in force. A fault that met none tests
+nothing, whatever the verdict; nor does one whose end was due before it took effect.
 
 A frame meets a fault when its sender and one of its receivers are a pair that the fault acts on:
 
@@ -142,7 +142,7 @@ def _warning(
     asked_end_ns: float | None,
     lag_ns: float | None,
 ) -> str:
-    """Reason why this fault had no effect; empty when it had one, or when this is not known."""
+    """Reason why this fault tests nothing; empty if it tests something, or if this is not known."""
     until = "the end" if asked_end_ns is None else f"{asked_end_ns / 1e9:g} s"
     when = "" if asked_ns is None else f", {asked_ns / 1e9:g} s to {until}"
     what = words.fault(line)

@@ -32,7 +32,7 @@ ENOUGH_FRAMES = 200
 BUSY_FRAMES = 50
 
 LATE_NS = 300_000
-"""Lateness up to which a frame is not late."""
+"""Lateness up to which a frame counts as on time."""
 
 Z99 = 2.5758293035489004
 """Two-sided 99 % of the normal distribution."""
@@ -176,7 +176,7 @@ def wilson(hits: float, trials: float) -> tuple[float, float]:
     ratio, square = hits / trials, Z99 * Z99
     middle = ratio + square / (2 * trials)
     spread = Z99 * math.sqrt(ratio * (1 - ratio) / trials + square / (4 * trials * trials))
-    # At the ends only rounding would give another value than 0 or 1, turning "none" into "some".
+    # At the ends the exact value is 0 or 1; rounding must not turn "none" into "some".
     low = 0.0 if hits <= 0 else max(0.0, (middle - spread) / (1 + square / trials))
     high = 1.0 if hits >= trials else min(1.0, (middle + spread) / (1 + square / trials))
     return low, high

@@ -128,7 +128,7 @@ class _Page:
         yield line.text()
 
     def body(self) -> Iterator[str]:
-        """One row per event and per loss; an empty row after a long pause."""
+        """One row per event and per loss; a row of lines only after a long pause."""
         shown = [mark for mark in self._diagram.marks if mark.recorder.member in self._columns]
         notices = self._fault_rows()
         pause_ns = max((self._diagram.window.until_ns - self._diagram.window.from_ns) // 6, 1)

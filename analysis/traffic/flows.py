@@ -2,8 +2,8 @@
 and span.
 
 A conversation holds all frames between two ends of one service (a protocol and its port), with unicast and multicast
-apart. It is *heard* when a frame with a payload arrives at either end. A silence between two spans in which it is heard
-is exact, by the frames' own times; a silence shorter than a span is not detected.
+apart. It is *heard* when a frame arrives at either end, except for a TCP segment without payload. A silence between two
+spans in which it is heard is exact, by the frames' own times; a silence shorter than a span is not detected.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 workers, so that Spark gets a row for each conversation and span of time instead of one for each frame.
 
 Options: `table` is `spans` (counts) or `segments` (one row for each TCP segment); `plan` is a `Plan` as JSON. `port` is
-that of the service: the smaller of a frame's two port numbers, because clients get ports from 32768 on. A frame with a
-payload is *heard*: TCP segments without payload (acknowledgements, handshakes) are not.
+that of the service: the smaller of a frame's two port numbers, because clients get ports from 32768 on. Every frame is
+*heard*, except for TCP segments without payload (acknowledgements, handshakes).
 """
 
 from __future__ import annotations
