@@ -66,9 +66,9 @@ class CancelTimer:
 class Deliver:
     """Hand a message over: to the application, or in a stack to the core above.
 
-    `inner` names the content of `payload`: application bytes or one encoded message of the core above. `seq` is this
-    core's number of the message. `place`: the object of this member that takes it (paper 004), from 1; 0: the member
-    itself.
+    `inner` names the content of `payload`: application bytes, one encoded message of the core above, or news for an
+    object (OBJECTS_NEWS). `seq` is this core's number of the message. `place`: the object of this member that takes it
+    (paper 004), from 1; 0: the member itself.
     """
 
     payload: bytes

@@ -4,16 +4,18 @@ Sockets, loop, signals and commands are here; `node.host.host` has one incarnati
 from standard input, one a line, and answers with one JSON object per line on standard output:
 
     in    start {"at_ns": N}   the core runs from now on; the workload starts at N (CLOCK_MONOTONIC, one for all nodes)
-          clock {"fault": F, "step_ns": S, "drift_ppm": D} our own clock jumps and drifts; {"right": F} ends the fault
-          buffer {"bytes": N} a fault: the size of each receive buffer; {} ends it leave leave the group; then be quiet
-          join a node that has left, or is about to, goes on as its next incarnation, which joins drain the workload
-          ends; say `drained` once nothing is under way any more stop end now, in order (so does the end of standard
-          input)
+          clock {"fault": F, "step_ns": S, "drift_ppm": D}   our own clock jumps and drifts; {"right": F} ends the fault
+          buffer {"bytes": N}  a fault: the size of each receive buffer; {} ends it
+          leave                leave the group; then be quiet
+          join                 a node that has left, or is about to, goes on as its next incarnation, which joins
+          drain                the workload ends; say `drained` once nothing is under way any more
+          stop                 end now, in order (so does the end of standard input)
     out   ready, started, status (each second), drained, stopped, error
           busy                 something is under way again after `drained`
           changed              clock, buffer, leave or join, and when; `refused`: why nothing was changed
-          returned our incarnation is over, excluded or because it left: this process goes on as `incarnation`, which
-          the lines after this one are about; the counters are of the ended one; `drained` is said again
+          returned             our incarnation is over, excluded or because it left: this process goes on as
+                               `incarnation`, which the lines after this one are about; the counters are of the one
+                               that has ended; `drained` is said again
 
 SIGTERM drains and then ends with exit code 0, at the latest after `drain_timeout_ns`. A bad datagram is dropped,
 counted and traced (up to DROPS_TRACED_PER_S), never fatal. Any other exception is a mistake of ours: an error line,
