@@ -311,7 +311,7 @@ class GroupCore(Core):
             out.append(Report.refusal(DropReason.OUT_OF_WINDOW, message, source))
 
     def _resubmit_what_can(self, now_ns: int, out: list[Effect]) -> None:
-        """Submit again, in order, what earlier views have handed back."""
+        """Submit again, in order, the submissions that earlier views have handed back."""
         here = self.here
         while self._resubmit and here is not None and not here.is_minority and here.stack.can_submit:
             out += here.stack.on_submit(self._resubmit.popleft(), now_ns)

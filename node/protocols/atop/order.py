@@ -10,7 +10,7 @@ s is its next number.
       of q                                  brokered one is delivered; if all of those have gone, the draw is used up
     s went in a forced draw (CBMG)          the draw takes p's next number instead
     p has passed and gave out less than s   p leaves the draws of this distribution, and the draw is repeated
-    p gave s away, and nobody filled it     when all have passed, the draw is used up, or p leaves if it has no later
+    p gave s away, and s is not filled      when all have passed, the draw is used up, or p leaves if it has no later
                                             number; until then the order waits for all
     none of these                           the order waits for p
 
