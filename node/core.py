@@ -133,10 +133,10 @@ class Membership:
 class Submission:
     """A request of the application, or of the core above in a stack, to send.
 
-    `inner` says what `payload` is; `flags` go onto the outermost message. `target` None is all members, ourselves
-    included. `not_before`: a timestamp that the application learned outside the group (0: none); cores with timestamps
-    give this message a later one. `words`: further numbers for the core that takes it (above all the receivers, where
-    members have objects); `place`: the object of ours that asks, 0: the member itself.
+    `inner` names the content of `payload`; `flags` go onto the outermost message. `target` None is all members,
+    ourselves included. `not_before`: a timestamp that the application learned outside the group (0: none); cores with
+    timestamps give this message a later one. `words`: further numbers for the core that takes it (above all the
+    receivers, where members have objects); `place`: the object of ours that asks, 0: the member itself.
     """
 
     payload: bytes

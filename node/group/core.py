@@ -403,7 +403,7 @@ class GroupCore(Core):
                 self._end(now_ns, out)
 
     def _follow(self, now_ns: int, out: list[Effect]) -> None:
-        """After every input: carry out a decision (R5), and submit again what was handed back."""
+        """After every input: carry out a decision (R5), and submit again the submissions that were handed back."""
         here = self.here
         if here is None or self._is_excluded:
             return

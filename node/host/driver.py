@@ -284,7 +284,7 @@ class Driver:
         self._alarm.set()
 
     def _change(self, what: str, argument: str) -> None:
-        """Apply a fault of our clock or receive buffers, or answer with an error that names what was wrong with it."""
+        """Apply a fault of our clock or receive buffers, or answer with an error that names its fault."""
         try:
             asked = json.loads(argument or "{}")
             done = self._change_clock(asked) if what == "clock" else self._change_buffers(asked)

@@ -217,8 +217,8 @@ class Host:
         self.receive(message, sender, envelope.sender_incarnation, envelope.transmission, len(data))
 
     def receive(self, message: Message, sender: int, incarnation: int, transmission: int, size_bytes: int) -> None:
-        """Receive `message`, transmitted by `sender` in a datagram of `size_bytes`. A direct caller, as the simulator,
-        which encodes no datagram, guarantees what `take` checks.
+        """Receive `message`, transmitted by `sender` in a datagram of `size_bytes`. A direct caller, such as the
+        simulator, which encodes no datagram, guarantees the conditions that `take` checks.
         """
         self.received += 1
         if self._traces_receipts:
@@ -326,8 +326,8 @@ class Host:
         self._note_clock(fault, before_ns, detail=0)
 
     def right_clock(self, fault: int) -> None:
-        """The end of that fault: the clock shows what it would show without it. An unknown fault has ended with an
-        earlier incarnation."""
+        """The end of that fault: the clock shows the time that it would show without it. An unknown fault has ended
+        with an earlier incarnation."""
         shift = self.shifts.pop(fault, None)
         if shift is not None:
             before_ns = self._now_ns()
@@ -383,7 +383,7 @@ class Host:
     # Into the core.
 
     def _run_application(self) -> None:
-        """Let the application act on what it has heard, at most REQUEST_BATCH requests, and record its reports."""
+        """Take at most REQUEST_BATCH requests of the application, and record its reports."""
         self.is_wake_stale = True
         for _ in range(REQUEST_BATCH):
             if not self._request():

@@ -163,7 +163,7 @@ class LoadApplication(WorkloadApplication):
         return Submission(payload=encode_stamp(stamp) + body, words=words.words, place=asker.number)
 
     def take(self, effect: Deliver, elapsed_ns: int) -> None:
-        del elapsed_ns  # a delivery only changes what we know
+        del elapsed_ns  # a delivery only changes our knowledge
         if effect.inner is Kind.OBJECTS_NEWS:
             self._hear(decode_news(effect.payload), effect.seq)
         else:

@@ -131,7 +131,7 @@ class Channels:
         self._timers.arm(timer, now_ns + wait_ns, out)
 
     def acknowledge(self, member: int, position: int, now_ns: int, out: list[Effect]) -> None:
-        """`member` has received all up to `position` of what we sent it."""
+        """`member` has received all our unicasts up to `position`."""
         sender = self._senders[member]
         sent = sender.under_way.get(position)  # None: acknowledged before, or never sent
         if sent is not None:

@@ -79,7 +79,7 @@ class Answer(Generic[R]):
         """The reply; raises `error` when there is none."""
         if self.error is not None:
             raise self.error
-        return self.result  # type: ignore[return-value]  # without an error it is what the method returned
+        return self.result  # type: ignore[return-value]  # without an error it is the method's result
 
 
 class Replies(Generic[R]):

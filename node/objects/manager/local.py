@@ -22,7 +22,7 @@ application there answers that the object is dead.
 
 Between the managers nothing is lost or reordered (one process, or a pipe). Words:
 
-    up    OBJECTS_CALL    an entries.Called, `heard` 0                     what an object asks
+    up    OBJECTS_CALL    an entries.Called, `heard` 0                     a request of an object
     up    OBJECTS_VOTE    id as origin, incarnation, seq; 1 or 0           the answer to a prepare
     down  OBJECTS_CALL    id; places of our objects that get it            deliver
     down  OBJECTS_ENTRY   id; 1, places: prepare; 0: it is dropped         two-phase commit

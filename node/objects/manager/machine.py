@@ -25,7 +25,7 @@ and a direct message waits at its target until everything up to there is dispatc
 Messages from outside are checked before anything changes; crossing messages are taken only from machines of the
 sub-network that they name, votes only from our own.
 
-Invariants. The Book has exactly what the log has delivered. Steps are carried out in its order, before any other input
+Invariants. The Book has exactly the deliveries of the log. Steps are carried out in its order, before any other input
 from below. At rest there is no timer, no duty, no request. An ended core (excluded by the others) does nothing.
 Not here: state of joining objects (the application's, at the JOIN's place in the order), time-outs (the caller's).
 """

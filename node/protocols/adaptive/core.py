@@ -1,9 +1,9 @@
 """Total order by the protocol that is the cheapest now, over reliable FIFO streams: adaptive selection, for one view.
 
 Paper 003: an optimistic order is cheap when messages come in the order of their timestamps, a pessimistic one when they
-do not. Each member estimates what both would cost; if more than half want another protocol, the group changes, "at a
-time T of the logical clock: before T the old protocol, after T the new one" (3.4). Here logical time is (epoch, time
-within the epoch), an epoch has one protocol, and T is the end of an epoch: LAST in each member's stream.
+do not. Each member estimates the cost of both; if more than half want another protocol, the group changes, "at a time T
+of the logical clock: before T the old protocol, after T the new one" (3.4). Here logical time is (epoch, time within
+the epoch), an epoch has one protocol, and T is the end of an epoch: LAST in each member's stream.
 
     REQUEST   a member finds a change worthwhile                    to the coordinator, the view's first member
     CALL      the coordinator asks for ballots                      to all

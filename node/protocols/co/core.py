@@ -618,7 +618,7 @@ class CoCore(ViewStreams):
     def _learn(
         self, src: int, ack: tuple[int, ...], min_al: tuple[int, ...] | None, now_ns: int, out: list[Effect]
     ) -> None:
-        """Take in what E_j has accepted and pre-acknowledged, from CO_STATE or CO_RET."""
+        """Take in ACK and minAL of E_j, from a CO_STATE or CO_RET."""
         state = self._state
         self._holding.learn(ack)
         self._ask_for_gaps(now_ns, out)
@@ -723,7 +723,7 @@ class CoCore(ViewStreams):
         return state.are_buffers_open and self._announced_share == state.share(state.free)
 
     def _on_tick(self, now_ns: int, out: list[Effect]) -> None:
-        """Ask awaited members that have been silent, and send them again what they have not acknowledged."""
+        """Ask awaited members that have been silent, and retransmit the messages that they have not acknowledged."""
         silent = [j for j in self._awaited() if self._heard_ns[j] + self._backoff_ns <= now_ns]
         if silent:
             # The question first: sent behind the messages, it was dropped by a short queue every time, and a member
@@ -757,7 +757,7 @@ class CoCore(ViewStreams):
             )
 
     def _on_reply(self, now_ns: int, out: list[Effect]) -> None:
-        """Answer the members that asked, independent of what we think that they know."""
+        """Answer the members that asked, independent of our knowledge about them."""
         if not self._pending_replies:
             return
         if len(self._pending_replies) > 1 or self._has_unannounced_state:
