@@ -15,8 +15,8 @@ of a call and the proofs (one order, causality, all or none): docs/protocols/obj
 - A gives B up (GIVEN_UP by A's MMM, or B's own no): atomic: abort. Else final without B. A has no record of B from
   then on, and a sub-network without a record answers: there is no outcome. So neither an abort nor a give-up leaves a
   duty behind; B, which asks until it is told, learns it when it can. Only a commit is kept until it is settled.
-- B, asked and not atomic, may do without after a while, too (GIVEN_UP of itself). It repeats this to A (vote no), until
-  A has no record of it. Having voted yes on an atomic call it waits.
+- B, asked and not atomic, may do without after a while, too (GIVEN_UP of itself). It goes on telling A so (vote no),
+  until A has no record of it. Having voted yes on an atomic call it waits.
 - A call with a sub-network left out is decided after all earlier ones of its space that A coordinates, and no final
   timestamp is below that of an earlier one of its space that was decided while it was open.
 - A member that was left out of a call to a group, or has ended, is no member any more. Objects of ours that missed a
@@ -68,7 +68,7 @@ from node.objects.log.records import Reader, Record, Stage, Writer
 from node.trace import STAMP_SIZE
 
 FORMAT = 1
-"""The format of a snapshot."""
+"""Of a snapshot."""
 MOST_HELD = 4096
 """Most calls that are not over: beyond it, questions of other sub-networks, which ask again, are not taken."""
 

@@ -52,7 +52,7 @@ class Commit:
         self._ways = {at: Way() for at in range(len(partitions)) if at != place}
         self._records: dict[CallId, Record] = {}
         self._stale: dict[tuple[GroupId, Reference], None] = {}
-        """Our objects that have missed a call to a group, until they join it again."""
+        """Ours that have missed a call to a group, until they join it again."""
         self._order = Order()
         self._asked: dict[tuple[int, int], CallId] = {}
         self._open: dict[SpaceOf, dict[CallId, None]] = {}
@@ -463,7 +463,7 @@ class Commit:
                 return self._reply_to_proposal(entry) if number <= self._ways[place].sent else None
             case Outcome(number=number, id=name, timestamp=timestamp):
                 record = self._records.get(name)
-                # We have taken the question and have no record of it any more: the outcome is in our log.
+                # We have taken the question and have no record of it: so the outcome is in our log.
                 is_settled = record is None or record.stage is Stage.FINAL
                 if timestamp and is_settled and number <= self._ways[place].taken:
                     return Settled(road=self._road(place), numbers=(number,))

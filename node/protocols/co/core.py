@@ -75,7 +75,7 @@ class LoParameters(TransportParameters):
     ret_delay_ns: int = 2 * MILLISECOND
     """A gap may be a mere reordering: wait a random time between half and all of this before asking ..."""
     ret_per_member_ns: int = 50_000
-    """... and this longer for each member, so that a loss near the sender does not cause all requests at once."""
+    """... and this longer for each member, so that a loss near the sender does not bring all questions at once."""
     trace_stages: bool = False
     """Whether each stage of each message is reported (ACCEPTED, PREACKNOWLEDGED, ACKNOWLEDGED), and the most messages
     in the buffers (RESIDENT)."""
@@ -490,7 +490,7 @@ class CoCore(ViewStreams):
         return None
 
     def _hold(self, p: Pdu, until: tuple[int, int], out: list[Effect]) -> None:
-        """Keep a message for later, or drop it when no buffer is free: an overrun."""
+        """Keep it for later, or let it go when no buffer is free: an overrun."""
         if self._holding.has_room(p):
             self._holding.put(p, until)
             self._note_residents(out)
