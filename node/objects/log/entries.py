@@ -13,8 +13,7 @@ receiver. So a datagram from elsewhere and its entry in the log are the same wor
                                                  HEARD: timestamp
 
 `incarnation` is member and incarnation in one word, `id` is two words (incarnation, number), `road` is one word: the
-place that sends, its epoch, and the receiver's epoch as the sender knows it. What a road is, and an epoch:
-node/objects/log/book.py.
+place that sends, its epoch, and the receiver's epoch as the sender knows it. Epochs: node/objects/log/book.py.
 
 Decoders assume that an enemy wrote the words: RemoteError MALFORMED, before anything else.
 """

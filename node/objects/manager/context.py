@@ -90,8 +90,8 @@ class Context:
         return all(self.place_of.get(member) == self.place for member in members)
 
     def append(self, entry: Entry, *, is_ours: bool = False) -> None:
-        """To the log of the sub-network, behind what waits. What other sub-networks act on is resilient. `is_ours`:
-        they do not act on this."""
+        """Queue an entry for the log of the sub-network. Entries on which other sub-networks act are resilient.
+        `is_ours`: they do not act on this one."""
         message = message_of(entry, self.us)
         is_ours |= isinstance(entry, Settled | Heard) or (isinstance(entry, Called) and self.stays_here(entry.call))
         words = () if is_ours else RESILIENT
