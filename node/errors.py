@@ -11,7 +11,7 @@ import enum
 
 
 class DropReason(enum.IntEnum):
-    """Why a host or a core refused a datagram."""
+    """The reasons of a host or a core for refusing a datagram."""
 
     TRUNCATED = 1
     BAD_MAGIC = 2

@@ -156,7 +156,7 @@ class Event(enum.IntEnum):
 
 
 class ViewReason(enum.IntEnum):
-    """Why a view was installed: `detail` of VIEW."""
+    """The reason of a view change: `detail` of VIEW."""
 
     FIRST = 1
     """The founders' view."""
@@ -177,7 +177,7 @@ class ViewReason(enum.IntEnum):
 
 
 class EndReason(enum.IntEnum):
-    """Why an incarnation is no longer a member: `detail` of ENDED."""
+    """The reason of the end of a membership: `detail` of ENDED."""
 
     EXCLUDED = 0
     """The other members have excluded it."""
@@ -258,7 +258,7 @@ class CallReport(enum.IntEnum):
     """We are the master manager of our sub-network from now on, in place of `member`; `value`: ns since we knew that it
     had ended."""
     TIMED = 0xEE
-    """A program has measured how long calls take; `member`: Timed in the high 4 bits, number of objects in the low 12;
+    """A program has measured the time of calls; `member`: Timed in the high 4 bits, number of objects in the low 12;
     `value`: ns."""
     COUNTED = 0xEF
     """The replicated server of paper 004, figure 5: `value`: its counter, as a client was told; `member`: 0xFFFF: in

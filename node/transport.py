@@ -132,7 +132,7 @@ class RoundTrip:
         self._timeout_ns = max(self._least_ns, self._smoothed_ns + max(GRANULARITY_NS, 4 * self._variation_ns))
 
     def timeout_ns(self, tries: int = 1) -> int:
-        """How long to wait after the `tries`-th question."""
+        """The wait after the `tries`-th question."""
         return min(self._most_ns, self._timeout_ns << min(tries - 1, MOST_DOUBLINGS))
 
 

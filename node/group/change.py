@@ -51,7 +51,7 @@ class Change:
         self.accepted: tuple[int, Value] | None = None
         self.decided: Value | None = None
         self.led = 0  # the ballot that this member coordinates; 0: none
-        self.promises: dict[int, Promise] = {}  # of `led`
+        self.promises: dict[int, Promise] = {}  # for the ballot `led`, by member
         self.proposals: dict[int, Proposal] = {}
         self._votes: dict[int, set[int]] = {}
 

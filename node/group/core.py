@@ -130,12 +130,12 @@ class GroupCore(Core):
 
     @property
     def view(self) -> View | None:
-        """None while we join."""
+        """Our view; None while we join."""
         return self.here.view if self.here is not None else None
 
     @property
     def reason(self) -> ViewReason:
-        """Why our view took the place of the one before."""
+        """The reason of the change to our view."""
         return self._last.reason if self._last is not None else ViewReason.FIRST
 
     def core_alone(self) -> ViewCore | None:
@@ -252,7 +252,7 @@ class GroupCore(Core):
         return out
 
     def _refuse_reason(self, message: Message, source: int) -> DropReason | None:
-        """Why a message is refused before its content is read; None: it is not."""
+        """The reason to refuse a message before its content is read; None: it is not refused."""
         kind = message.kind
         if kind not in self._handlers:
             return DropReason.UNEXPECTED
@@ -319,7 +319,7 @@ class GroupCore(Core):
     # Messages about a view.
 
     def _on_view_message(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
-        """A STATUS, a message of a ballot, or the group's state."""
+        """Handle a STATUS, a message of a ballot, or the group's state."""
         here = self.here
         if here is None:
             if message.kind is Kind.GROUP_STATUS:

@@ -19,7 +19,7 @@ class Detector:
     def __init__(self, peers: Collection[int], *, limit_ns: int, now_ns: int) -> None:
         self._limit_ns = limit_ns
         self._heard_ns = dict.fromkeys(sorted(peers), now_ns)
-        self._since_ns: dict[int, int] = {}  # watched members: since when
+        self._since_ns: dict[int, int] = {}  # by watched member: since when
         self.expected_ns: int | None = None  # when the next `look` is due
         self._was_late = False
         self.deadlines_ns: dict[int, int] = {}
@@ -91,7 +91,7 @@ class Accusations:
     __slots__ = ("_said_ns", "_since_ns")
 
     def __init__(self) -> None:
-        self._since_ns: dict[tuple[int, int], int] = {}  # (accuser, accused): since when
+        self._since_ns: dict[tuple[int, int], int] = {}  # by (accuser, accused): since when
         self._said_ns: dict[int, int] = {}  # by accuser: when its last accusation came
 
     def tell(self, accuser: int, accused: Collection[int], now_ns: int) -> None:

@@ -315,7 +315,7 @@ class ViewMember:
         self.arm_beat(now_ns, out)
         self.consider(now_ns, out)
 
-    # When to begin a ballot.
+    # The start of a ballot.
 
     def consider(self, now_ns: int, out: list[Effect]) -> None:
         """Begin a ballot if there is a reason, or go on with the ballot that this member leads."""
@@ -522,7 +522,7 @@ class ViewMember:
     # The consensus, as an acceptor (R1, R3, R4).
 
     def on_ballot(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
-        """A message of a ballot, while the view is not decided. RemoteError: no honest member sends it."""
+        """Handle a message of a ballot while the view is not decided. RemoteError: no honest member sends it."""
         ballot, content = self._checked(message)
         if source == message.origin:
             self.hear(source, now_ns, out)

@@ -46,9 +46,9 @@ DROPS_TRACED_PER_S = 100
 BEHIND_NS = 50_000_000
 """Lag from which on the trace says that the workload is behind."""
 REQUEST_BATCH = 32
-"""Requests made in one turn, so that receiving gets its turn."""
+"""Most requests made in one turn, so that receiving gets its turn."""
 FIRE_BATCH = 64
-"""Timers fired in one turn, for the same reason."""
+"""Most timers fired in one turn, for the same reason."""
 MEASURED_EVERY = 37
 """Messages per measured one. A prime, so that it does not fall in step with rounds of senders; a smaller one would let
 the reading of the clock show in the cost of a message."""
@@ -615,11 +615,11 @@ class Schedule:
         heapq.heappush(self._heap, (at_ns, self._order, timer))
 
     def cancel(self, timer: Timer) -> None:
-        """Disarm a timer; one that is not armed: nothing happens."""
+        """Disarm a timer. No effect on a timer that is not armed."""
         self._armed.pop(timer, None)
 
     def next_ns(self) -> int | None:
-        """When the first timer is due, None without one."""
+        """The time at which the first timer is due; None without one."""
         # A moved or cancelled timer leaves its old entry in the heap until it comes to the top.
         while self._heap and self._armed.get(self._heap[0][2]) != self._heap[0][:2]:
             heapq.heappop(self._heap)

@@ -27,7 +27,7 @@ class Shift:
     drift_ppb: int
 
     def gained_ns(self, true_ns: int) -> int:
-        """How far the clock is ahead of its reading without the fault."""
+        """Lead of the clock over its reading without the fault."""
         return self.step_ns + (true_ns - self.at_ns) * self.drift_ppb // PARTS_PER_BILLION
 
 

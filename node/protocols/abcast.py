@@ -117,7 +117,7 @@ class _Stream:
     """The messages that are not final, by number, ascending."""
 
     def refuses(self, message: Message) -> DropReason | None:
-        """Why this DATA or FINAL cannot be the next one of the stream."""
+        """The reason to refuse this DATA or FINAL as the next one of the stream; None: it is the next one."""
         if message.seq <= (self.last if message.kind is Kind.ABCAST_DATA else self.final):
             return DropReason.DUPLICATE
         if message.kind is Kind.ABCAST_DATA:
@@ -138,7 +138,7 @@ class _Round:
 
 
 class AbcastCore(OrderCore):
-    """See the module's text."""
+    """See the module's docstring."""
 
     ordered_by = "timestamps"
     last_timestamp = MAX_TIMESTAMP

@@ -55,7 +55,7 @@ class AllAckParameters:
     """Parameters of the order and of the reliable layer below it. Times in ns."""
 
     null_after_ns: int = 2 * MILLISECOND
-    """How long a NULL waits for an own message that makes it needless; 0: not at all."""
+    """Time that a NULL waits for an own message that makes it needless; 0: it does not wait."""
     ahead: bool = True
     """Whether one NULL says that all our rounds are empty up to the last in which others have data; else it is one NULL
     a round."""

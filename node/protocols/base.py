@@ -104,7 +104,7 @@ class OrderCore(ViewCore):
         """Actions after every accepted message."""
 
     def _refusal(self, message: Message) -> DropReason | None:
-        """Why this message, of a known kind and of a member, is refused now; None: it is taken. For a multicast this
+        """The reason to refuse this message, of a known kind and of a member; None: it is taken. For a multicast this
         depends on its stream alone, so all members refuse the same."""
         return None
 

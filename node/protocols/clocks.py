@@ -65,7 +65,7 @@ class ClocksParameters:
     sample_ns: int = 50 * MILLISECOND
     """Period of the reports between adjustments."""
     run_ns: int = 10 * SECOND
-    """How long a member takes part from its start."""
+    """Time from its start for which a member takes part."""
 
     def __post_init__(self) -> None:
         require(self.graph in tuple(Graph), f"graph must be one of {', '.join(Graph)}, not {self.graph!r}")

@@ -69,7 +69,7 @@ class LamportParameters:
     mu_ns: int = 0
     """The least delay of a message, for `synchronised`."""
     null_after_ns: int = 2 * MILLISECOND
-    """How long a NULL waits for an own message that makes it needless; 0: not at all."""
+    """Time that a NULL waits for an own message that makes it needless; 0: it does not wait."""
     report_clock: bool = False
     """Report the clock after every submission and receipt (Notice.TIMESTAMP)."""
     reliable: ReliableParameters = field(default_factory=ReliableParameters)

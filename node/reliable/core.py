@@ -323,8 +323,8 @@ class ReliableCore(ViewStreams):
     # Messages of others.
 
     def _refuse_reason(self, message: Message, source: int) -> DropReason | None:
-        """Why a message is refused before its content is read; None: it is not. RemoteError MALFORMED: it names no
-        view."""
+        """The reason to refuse a message before its content is read; None: it is not. RemoteError MALFORMED: it names
+        no view."""
         origin = message.origin
         if message.kind not in self._legal or codec.view_of(message) != self._view:
             return DropReason.UNEXPECTED

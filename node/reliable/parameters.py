@@ -28,9 +28,9 @@ class ReliableParameters(TransportParameters):
     nack_per_member_ns: int = 50_000
     """... and this longer for each member, so that a loss near the sender does not cause all requests at once."""
     acknowledge_ns: int = 10 * MILLISECOND
-    """How long the acknowledgement of a unicast waits for a message that carries it."""
+    """Longest wait of the acknowledgement of a unicast for a message that carries it."""
     stability_ns: int = 5 * MILLISECOND
-    """How long acknowledgements and the watermark wait while uniform delivery waits for stability."""
+    """Delay of acknowledgements and the watermark while uniform delivery waits for stability."""
     uniform: bool = False
     """Hand a message over only when all members have received all that this member had received (level FINAL); read by
     the group layer."""

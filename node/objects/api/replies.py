@@ -48,7 +48,7 @@ class Call(asyncio.Future[V]):
         self._hash: int = id(self) >> 4 if number is None else number()
 
     def __hash__(self) -> int:
-        """The same in every run on a virtual loop: asyncio keeps futures in sets."""
+        """A hash that is the same in every run on a virtual loop: asyncio keeps futures in sets."""
         return self._hash
 
     def __eq__(self, other: object) -> bool:
@@ -96,7 +96,7 @@ class Replies(Generic[R]):
         self.has_ended = False
         """Whether no further answer is taken."""
         self.owner: Owner | None = None
-        """The call in its space."""
+        """The call in its space, which owns these."""
         self.on_dead: Callable[[Reference], None] | None = None
         """Called with each member whose answer is DeadObject."""
 
@@ -141,7 +141,7 @@ class Replies(Generic[R]):
             self._note()
 
     def expire(self) -> None:
-        """The time is up."""
+        """The time-out has passed: missing answers become CallTimeout."""
         error = CallTimeout("the reply did not come in time")
         if self.members is None:
             self.fail(error)
@@ -149,7 +149,7 @@ class Replies(Generic[R]):
             self.lose(self.members, error)
 
     def end(self) -> None:
-        """No further answer is wanted."""
+        """End the call: no further answer is wanted."""
         if not self.has_ended:
             self.has_ended = True
             if self.owner is not None:

@@ -70,7 +70,7 @@ class Incarnation(NamedTuple):
 
 
 class Failure(enum.Enum):
-    """Why a message will not be acknowledged any more."""
+    """The reasons for which a message will not be acknowledged any more."""
 
     ENDED = "its target's incarnation is over"
     SILENT = "its target has been silent for too long"

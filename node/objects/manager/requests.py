@@ -297,7 +297,7 @@ class Requests:
             self._learn(request, news.objects if news.kind is NewsKind.RESOLVED else None, news.timestamp)
 
     def on_timer(self) -> None:
-        """QUESTIONS is due."""
+        """QUESTIONS is due: repeat open questions, and end unanswered ones."""
         for call in self._questions.on_timer(self._context.now_ns, self._context.out):
             is_call = call.addressing.operation is Operation.CALL
             self._managers.tell_caller(call, unreachable() if is_call else refused(call))

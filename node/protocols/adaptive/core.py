@@ -28,8 +28,8 @@ the epoch), an epoch has one protocol, and T is the end of an epoch: LAST in eac
 7. Submissions wait while `most_held` messages are undelivered or not executed, and from LAST until the next epoch.
 
 Deviations. The paper's members propose a time T and stop there until GVT has reached it, before a pessimistic protocol
-only; here all stop from their LAST until LAST of all has come, about one delay. It elects a coordinator. The threshold
-has a margin besides the cost of a switch. Ballots are rankings.
+only; here all stop from their LAST until LAST of all has come, about one delay. The paper elects a coordinator. The
+threshold has a margin besides the cost of a switch. Ballots are rankings.
 Invariants: all of an epoch is delivered before anything of the next, everywhere; a member's stream has nothing of an
 epoch behind its LAST of that epoch.
 Final deliveries are AGREED, not uniform, also at the end of a Time Warp epoch (docs/protocols/adaptive.md). The timers
@@ -174,7 +174,7 @@ class Phase(enum.StrEnum):
 
 
 class AdaptiveCore(OrderCore):
-    """See the module's text. `memory`: of `close`; RemoteError: it is malformed."""
+    """See the module's docstring. `memory`: of `close`; RemoteError: it is malformed."""
 
     ordered_by = "epochs"
     returning = (Kind.ADAPTIVE_CARRIED, Kind.ADAPTIVE_LAST)

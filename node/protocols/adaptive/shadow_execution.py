@@ -128,13 +128,13 @@ class ShadowExecution:
         since_ns, self._unsaved = (0, 0) if first.finds_state else self._since_state()
         begun_ns = self._due_ns - undone_ns if self._due_ns is not None else now_ns
         if self._is_coasting and begun_ns > now_ns:
-            self._due_ns = begun_ns  # it has not come so far again: it coasts on, less far
+            self._due_ns = begun_ns  # still coasting before that place: it goes on, to there
         elif (
             self._due_ns is not None
             and begun_ns + first.service_ns > now_ns
             and (self._is_coasting or first is was_last)
         ):
-            self._due_ns, self._is_coasting = None, False  # that one was under way: the state before it is at hand
+            self._due_ns, self._is_coasting = None, False  # `first` was under way: the state before it is at hand
         else:
             self._is_coasting = since_ns > 0
             self._due_ns = now_ns + since_ns if since_ns else None

@@ -58,7 +58,8 @@ class AtopMbsParameters(WeightedOrderParameters):
     """Parameters of ATOP/MBS."""
 
     dm_ns: int = 0
-    """dmT: how long a number may stay unused at the broker or at a requester; 0: 1.5 sub-windows, as in the paper."""
+    """dmT: longest time that a number may stay unused at the broker or at a requester; 0: 1.5 sub-windows, as in the
+    paper."""
 
     def __post_init__(self) -> None:
         WeightedOrderParameters.__post_init__(self)
@@ -336,7 +337,7 @@ class Broker:
         self.stock = Stock()
         """Numbers on offer that no member wants. While there are some, no wish is open."""
         self._offered: dict[int, int] = {}
-        """Per donor: the last number that was offered."""
+        """By donor: the last number that was offered."""
         self._wishes: dict[int, int] = {}
         """By member: the number of numbers that it wants beyond its grants, above 0; in the order in which they are
         served."""

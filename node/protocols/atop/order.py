@@ -485,7 +485,7 @@ class SmoothDraws(TimedDraws):
 
 class BoundedDraws(TimedDraws):
     """A lottery that is drawn anew for every `lag` turns of a member: they are anywhere among the places of these
-    turns. So every member is within `lag` turns of its share at any time; the paper's lottery wanders off for ever.
+    turns. So every member is within `lag` turns of its share at any time; the paper's lottery has no such bound.
     """
 
     __slots__ = ("_distribution", "_lag", "_places")

@@ -68,7 +68,7 @@ class _Agreed:
     is_held: bool = False
     """Whether the first of the queue has been granted. If not, its submission has not come back to its member yet."""
     left: Mapping[int, int] = field(default_factory=dict)
-    """How often each member has left the critical section."""
+    """By member, the number of times that it has left the critical section."""
 
     _HEAD = Struct(">IQBI")
     """view, clock, is_held, number of requests"""

@@ -42,7 +42,7 @@ class Algorithm(enum.StrEnum):
 
 
 class Acknowledge(enum.StrEnum):
-    """Which requests are acknowledged."""
+    """The requests that are acknowledged."""
 
     ALWAYS = "always"
     WHEN_NEEDED = "when_needed"
@@ -57,7 +57,7 @@ class MutexParameters:
     acknowledge: str = "always"
     """Of `lamport`: `always` (the five rules) or `when_needed` (with the notes 5 and 6)."""
     hold_ns: int = 5 * MILLISECOND
-    """How long a member keeps the resource."""
+    """Time for which a member keeps the resource."""
     outstanding: int = 64
     """Of `lamport`: most waiting requests of one member; more submissions wait in the host. `ricart_agrawala` has
     one."""
@@ -126,7 +126,7 @@ class SectionCore(OrderCore):
         self._highest = floor
         """The last timestamp of a multicast, ours or another's."""
         self._latest = dict.fromkeys(membership.peers, floor)
-        """Per peer: its last timestamp."""
+        """By peer: its last timestamp."""
         self._multicast_at = dict(self._latest)
         """By peer: the timestamp of its last multicast."""
         self._due = {HOLD: self._on_held}

@@ -84,7 +84,7 @@ Name: TypeAlias = tuple[int, ...]
 
 
 class Cancellation(enum.StrEnum):
-    """When the follow-ups of an undone execution are cancelled."""
+    """The time of cancelling the follow-ups of an undone execution."""
 
     AGGRESSIVE = "aggressive"
     LAZY = "lazy"
@@ -97,7 +97,7 @@ class TimeWarpParameters:
     cancellation: str = "aggressive"
     """`aggressive` or `lazy`."""
     most_tries: int = 3
-    """How often the follow-ups of a message may be undone before the next ones wait until it is final."""
+    """Number of times that the follow-ups of a message may be undone before the next ones wait until it is final."""
     gvt_every_ns: int = 20 * MILLISECOND
     """Time from the last round of a member with a message that is not final until it begins the next round."""
     most_open: int = 256
@@ -532,7 +532,7 @@ class TimeWarpCore(OrderCore):
         return min([self.timestamp, *(timestamp - 1 for timestamp in timestamps)])
 
     def _commit(self, now_ns: int, out: list[Effect]) -> None:
-        """Everything up to GVT is final."""
+        """Make everything up to GVT final."""
         if self._rounds.gvt <= self._gvt:
             return
         self._gvt = self._rounds.gvt
