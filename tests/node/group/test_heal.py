@@ -1,4 +1,4 @@
-"""A group that has lost its quorum goes on when all configured members are there again (R13)."""
+"""A group that has lost its quorum goes on when all configured members are back (R13)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def healing(count: int, *, seed: int = 1, padding: int = 0) -> Scripted:
 
 
 def known(group: Scripted, member: int) -> int:
-    """Messages in the state of this member."""
+    """Number of messages in the state of this member."""
     core = group.here(member).stack.core
     assert isinstance(core, Ledger)
     return core.known
@@ -107,7 +107,7 @@ def test_nobody_goes_on_while_one_member_is_missing() -> None:
 
 
 def test_a_member_that_is_cut_off_while_all_others_are_started_again_one_by_one_does_not_go_on_alone() -> None:
-    """It hears that the members of its view are dead; the later incarnations have a view of their own."""
+    """It learns that the members of its view are dead; the later incarnations have a view of their own."""
     group = healing(4)
     group.run(for_ns=SECOND)
     group.cut((0, 1, 2), (3,))
@@ -123,7 +123,7 @@ def test_a_member_that_is_cut_off_while_all_others_are_started_again_one_by_one_
 
 
 def test_a_survivor_that_fetches_from_one_that_dies_goes_on_without_it() -> None:
-    """Of two survivors the only holder of a message installs the view, and is started again before it gave it away."""
+    """Of two survivors the only holder of a message installs the view, and is restarted before it has sent it."""
     group = healing(5)
     group.run(for_ns=SECOND)
     group.lose = everything(source=0, to=(1, 2, 4))
@@ -209,7 +209,7 @@ def wild(seed: int) -> Scripted:
 
 
 def test_a_joiner_that_claims_the_lost_view_without_having_been_in_it_is_refused() -> None:
-    """Its positions never become part of the cut, which nobody could fetch."""
+    """Its positions never become part of the cut, which could not be fetched."""
     group = healing(5)
     group.submit(0)
     group.run(for_ns=SECOND)
