@@ -360,7 +360,7 @@ def _hurry() -> None:
 
 def _execute(argv: Sequence[str], environment: Mapping[str, str]) -> None:
     if "/" in argv[0]:
-        os.execve(argv[0], list(argv), dict(environment))  # noqa: S606  # what we are for
+        os.execve(argv[0], list(argv), dict(environment))  # noqa: S606  # the purpose of this process
     os.execvpe(argv[0], list(argv), dict(environment))  # noqa: S606
 
 

@@ -5,7 +5,7 @@
         group.set_cpu(0.1)       # a tenth of one core
         group.set_cpu(None)      # no limit
 
-A group lives in the file system of the controller, beside that of this process (version 1) or at the root (version 2,
+A group lives in the file system of the controller, in the group of this process (version 1) or at the root (version 2,
 where a group with processes may not enable controllers for its children). Its directory bears the name of the process
 that made it: a SIGKILL leaves an empty directory, which the next `make` or `sweep` removes.
 

@@ -1,7 +1,7 @@
 """Shell completion: names of topologies, experiments, testbeds, nodes, partitions and links.
 
-It runs at every press of a key, so it reads `about.json` of the testbeds and nothing else: no server, no kernel, no
-validation of files, no heavy import. Names that cannot be read are not offered; a completion never prints an error.
+It runs at every press of a key, so it reads only `owner` and `about.json` of testbeds and lines of shipped files: no
+server, no kernel, no validation, no heavy import. Names that cannot be read are not offered; it never prints an error.
 """
 
 from __future__ import annotations

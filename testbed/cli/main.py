@@ -72,7 +72,7 @@ KernelOption = Annotated[
 def main() -> None:
     """Entry point: a user's mistake is one sentence and exit code 2, never a traceback."""
     try:
-        app(prog_name="orderbed", standalone_mode=True)  # whatever `-m` Python was started with
+        app(prog_name="orderbed", standalone_mode=True)  # also under `python -m`
     except (FabricError, MachineError, StoreError) as error:
         _stop(str(error), ExitCode.UNKNOWN)
     except (InputError, LocalError) as error:

@@ -155,7 +155,7 @@ class Fleet:
         return member
 
     def start_all(self, on_progress: Callable[[int], None] = lambda _: None) -> None:
-        """Start every node that is not absent; none is configured before all are started."""
+        """Start every node that is not absent; none begins before all are connected to the network."""
         begin = [partial(self._begin, node) for node in self._nodes if node.name not in self._absent]
         with self._runtime.gathered():
             members = together(begin, at_once=self._runtime.at_once, on_done=on_progress)

@@ -145,7 +145,7 @@ def run_points(
 def simulate_points(
     experiment: Experiment, overrides: Overrides, console: Console, stamp: str, *, spark: SparkSession | None = None
 ) -> list[Point]:
-    """Simulate every combination in memory, on the workers of a Spark session: `spark`, or one of our own.
+    """Simulate every combination in memory, on the workers of a Spark session: `spark`, or a new one.
 
     `<runs>/<experiment>/sweep-<stamp>.parquet` (analysis.metrics.sweep_rows) has a row for each run. A run that broke a
     promise or an expectation is named, and its experiment kept beside the table as a file that can be run by itself.

@@ -279,4 +279,4 @@ def _batch(spark: SparkSession, first: int, experiments: Sequence[Experiment]) -
 
 
 def _row(point: int, packed: bytes) -> pa.RecordBatch:
-    return sweep_rows.to_batch([measure(pickle.loads(packed)) | {"point": point}])  # noqa: S301 (we packed it)
+    return sweep_rows.to_batch([measure(pickle.loads(packed)) | {"point": point}])  # noqa: S301 (packed by simulate_all)

@@ -4,8 +4,8 @@ At any time a share of the senders is in a change. A change of one sender lasts 
 its mean rate times `1 + rise * r`, each r uniform in 0..1 and drawn anew. When a change ends, the next begins at
 another sender, drawn among those that are in none. The first ones begin with the workload.
 
-All of it is drawn before anything starts, from the experiment's seed alone, so it is the same in every world, whatever
-the protocol does, and for every protocol that is compared under this seed.
+All of it is drawn before anything starts, from the experiment's seed alone, so it is the same in every world, for any
+behaviour of the protocol, and for every protocol that is compared under this seed.
 """
 
 from __future__ import annotations
