@@ -28,6 +28,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import os
 import selectors
 import signal
 import socket
@@ -532,8 +533,10 @@ def _with_parts(own: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
 
 def say(words: dict[str, Any]) -> None:
     """Write one JSON object as one line, at once."""
-    sys.stdout.write(json.dumps(words, separators=(",", ":")) + "\n")
-    sys.stdout.flush()
+    line = (json.dumps(words, separators=(",", ":")) + "\n").encode()
+    # Without a buffer, whose rest the interpreter would try to write again at its end, and exit with 120 in place of 1.
+    while line:
+        line = line[os.write(sys.stdout.fileno(), line) :]
 
 
 async def host(

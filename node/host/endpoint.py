@@ -61,18 +61,20 @@ class Endpoint:
         self._group = (multicast.ip, multicast.port) if multicast else None
         self._near = (near.ip, near.port) if near else None
         self._near_options = _NEAR if near else []
-        self._own = _bound_socket(address.ip, address.port)
-        self.sockets = [self._own]
         self.send_failures = 0
         self._first: Callable[[], bool] | None = None
         self._held: list[Callable[[], object]] = []
         groups = [group for group in (multicast, near) if group is not None]
-        if groups:
-            self._own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(address.ip))
-            self._own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, ttl)
-            self._own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
-        for group in groups:
-            self.sockets.append(_joined_socket(group, address))
+        with contextlib.ExitStack() as opened:  # closes them all when one cannot be had
+            self._own = opened.enter_context(_bound_socket(address.ip, address.port))
+            self.sockets = [self._own]
+            if groups:
+                self._own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(address.ip))
+                self._own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, ttl)
+                self._own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
+            for group in groups:
+                self.sockets.append(opened.enter_context(_joined_socket(group, address)))
+            opened.pop_all()
 
     @property
     def fan_out(self) -> int:
@@ -192,9 +194,11 @@ class Endpoint:
 
 
 def _joined_socket(group: Address, address: Address) -> socket.socket:
-    made = _bound_socket(group.ip, group.port)
     membership = socket.inet_aton(group.ip) + socket.inet_aton(address.ip)
-    made.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
+    with contextlib.ExitStack() as opened:
+        made = opened.enter_context(_bound_socket(group.ip, group.port))
+        made.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
+        opened.pop_all()
     return made
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import gc
+import os
 import select
 import socket
 from collections.abc import Iterator
@@ -93,12 +96,23 @@ def test_without_multicast_each_neighbour_gets_a_datagram(unicast_ends: Ends) ->
     assert [(member, data) for member, data, _ in unicast_ends.received()] == [(0, b"near"), (2, b"near")]
 
 
-@pytest.mark.parametrize("near", [Address(ip="239.77.1.1", port=7), None])
-def test_without_neighbours_there_is_no_near_datagram(near: Address | None) -> None:
+@pytest.mark.parametrize("has_group", [True, False])
+def test_without_neighbours_there_is_no_near_datagram(has_group: bool) -> None:
     own, peer = Address(ip=ip_of(0), port=free_port()), Address(ip=ip_of(1), port=7)
+    near = Address(ip="239.77.1.1", port=free_port()) if has_group else None
     wide = near and Address(ip=EVERYBODY, port=near.port)
     with closing(Endpoint(own, {1: peer}, multicast=wide, ttl=TTL, near=near, neighbours=())) as one:
         assert (one.near_fan_out, one.near_targets()) == (0, ())
+
+
+def test_an_endpoint_that_cannot_have_one_of_its_addresses_keeps_no_socket() -> None:
+    """A socket that stays open would fail this test: a ResourceWarning is an error."""
+    own, taken = Address(ip=ip_of(0), port=free_port()), Address(ip="192.0.2.1", port=7)
+    with pytest.raises(OSError, match=os.strerror(errno.EADDRNOTAVAIL)):
+        Endpoint(own, {}, multicast=Address(ip=EVERYBODY, port=free_port()), ttl=TTL, near=taken, neighbours=())
+    gc.collect()
+    with closing(Endpoint(own, {}, multicast=None, ttl=TTL, near=None, neighbours=())) as again:
+        assert len(again.sockets) == 1
 
 
 def test_a_near_datagram_that_the_kernel_refuses_is_counted(multicast_ends: Ends) -> None:
