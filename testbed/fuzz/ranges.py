@@ -171,6 +171,7 @@ def _co(rng: Random) -> Parameters:
         "retry_most_ns": _ms(100, 500, 1000),
         "burst": (1, 2, 64),
         "suspect_after_ns": _ms(1_200, 2_500, 10_000),
+        "retransmission": ("selective", "selective", "go-back-n"),
     }
     return _with_several_tries({"longest_bytes": longest_bytes, **_one_of(choices, rng)})
 

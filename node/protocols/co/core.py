@@ -36,7 +36,7 @@ from node.errors import DropReason, LocalError, RemoteError
 from node.packing import numbers_of, ranges_of
 from node.parameters import require
 from node.protocols.co.codec import MAX_NUMBER, VIEW_SHIFT, Layout, StateWords
-from node.protocols.co.state import Acceptance, CoState, Holding, Pdu, Service, is_behind
+from node.protocols.co.state import Acceptance, CoState, Holding, Pdu, Recovery, Service, is_behind
 from node.trace import Notice
 from node.transport import Requests, Retransmissions, RoundTrip, Timers, TransportParameters
 from node.transport import retransmission as again
@@ -76,6 +76,9 @@ class LoParameters(TransportParameters):
     """A gap may be a mere reordering: wait a random time between half and all of this before asking ..."""
     ret_per_member_ns: int = 50_000
     """... and this longer for each member, so that a loss near the sender does not bring all questions at once."""
+    retransmission: str = Recovery.SELECTIVE.value
+    """`selective`: what is missing is sent again, as in the paper. `go-back-n`, for comparison: a receiver discards
+    what is out of order, and a source sends again all from the lost message on, at most `burst` at a time."""
     trace_stages: bool = False
     """Whether each stage of each message is reported (ACCEPTED, PREACKNOWLEDGED, ACKNOWLEDGED), and the most messages
     in the buffers (RESIDENT)."""
@@ -86,6 +89,11 @@ class LoParameters(TransportParameters):
         require(1 <= self.longest_bytes <= 65536, f"longest_bytes must lie in 1..65536, not {self.longest_bytes}")
         require(self.buffer_bytes <= MAX_NUMBER, f"buffer_bytes must not exceed {MAX_NUMBER}, not {self.buffer_bytes}")
         require(self.buffer_bytes >= 2 * self.longest_bytes, "buffer_bytes must hold a message of each of the members")
+        names = [one.value for one in Recovery]
+        require(
+            self.retransmission in names,
+            f"retransmission must be one of {', '.join(names)}, not {self.retransmission!r}",
+        )
         self.require_times("state_ns", "ret_delay_ns")
         self.require_times("state_per_member_ns", "spread_ns", "ret_per_member_ns", least_ns=0)
         require(
@@ -187,7 +195,9 @@ class CoCore(ViewStreams):
         self._is_co = service is Service.CO
         self._is_strict = self._is_co and acceptance == Acceptance.STRICT
         self._is_literal = self._is_co and not self._is_strict
-        self._holding = Holding(self._state)
+        recovery = Recovery(parameters.retransmission)
+        self._is_selective = recovery is Recovery.SELECTIVE
+        self._holding = Holding(self._state, recovery)
         self._retransmissions = Retransmissions()
         self._layout = Layout(len(members), view)
         self._timers = Timers()
@@ -490,7 +500,7 @@ class CoCore(ViewStreams):
         return None
 
     def _hold(self, p: Pdu, until: tuple[int, int], out: list[Effect]) -> None:
-        """Keep it for later, or let it go when no buffer is free: an overrun."""
+        """Keep it for later, or let it go: an overrun when no buffer is free, or out of order for go-back-n."""
         if self._holding.has_room(p):
             self._holding.put(p, until)
             self._note_residents(out)
@@ -536,6 +546,8 @@ class CoCore(ViewStreams):
         missing = list(self._holding.missing(src))
         if not missing:
             return
+        if not self._is_selective:
+            del missing[1:]
         wanted, next_ns, _ = self._asking[src].ask(
             missing, now_ns, self._round_trips[src], burst=self._parameters.burst, pause_ns=self._ret_delay_ns
         )
@@ -568,6 +580,8 @@ class CoCore(ViewStreams):
         self._heard_from(source, now_ns)
         state.hear_buf(source, (ack[source], message.seq), state.buf[source])
         self._learn(source, ack, None, now_ns, out)
+        if not self._is_selective:
+            numbers = list(range(numbers[0], min(numbers[0] + self._parameters.burst, state.seq)))
         for number in numbers:
             if number in state.sl:
                 self._answer(state.sl[number], source, now_ns, out)

@@ -60,6 +60,15 @@ class Acceptance(enum.StrEnum):
     """It is the next of its sender: the paper's condition."""
 
 
+class Recovery(enum.StrEnum):
+    """How a receiver and a source repair a loss."""
+
+    SELECTIVE = "selective"
+    """The receiver keeps what comes behind the gap; the source sends again what is missing: the paper's range."""
+    GO_BACK_N = "go-back-n"
+    """The receiver takes the messages of a source in their order only; the source sends again all from the gap on."""
+
+
 class Pdu(NamedTuple):
     """One message: `src` is the sender's rank, `size` the bytes of buffer that it takes up."""
 
@@ -352,10 +361,11 @@ class Holding:
     shows that messages of E_j up to some number exist; `known[j]` is the first number that need not exist.
     """
 
-    __slots__ = ("_state", "_waiting", "buffered", "known")
+    __slots__ = ("_is_selective", "_state", "_waiting", "buffered", "known")
 
-    def __init__(self, state: CoState) -> None:
+    def __init__(self, state: CoState, recovery: Recovery = Recovery.SELECTIVE) -> None:
         self._state = state
+        self._is_selective = recovery is Recovery.SELECTIVE
         self.buffered: list[dict[int, Pdu]] = [{} for _ in range(state.count)]
         self.known = [1] * state.count
         self._waiting: dict[tuple[int, int], list[Pdu]] = {}
@@ -373,7 +383,10 @@ class Holding:
         self.known[src] = max(self.known[src], beyond)
 
     def has_room(self, p: Pdu) -> bool:
-        return self._state.used + p.size <= self._state.buffer_bytes
+        """Go-back-n: only for the next message of its source. It may still wait (strict) for one of another source, and
+        those behind it with it: they are in order, so what is buffered of a source has no gap."""
+        is_in_place = self._is_selective or p.seq == self._state.req[p.src] + len(self.buffered[p.src])
+        return is_in_place and self._state.used + p.size <= self._state.buffer_bytes
 
     def put(self, p: Pdu, until: tuple[int, int]) -> None:
         """Keep `p` until message `until` (source, number) is accepted."""

@@ -121,6 +121,21 @@ def test_one_release_looks_at_all_that_waited_for_it() -> None:
     assert give(one, data(0, 1, 0, 0, 0, 0)) == [(0, 1), (1, 1), (2, 1), (2, 2)]
 
 
+def test_without_a_layer_that_sees_losses_all_behind_a_loss_waits_for_ever() -> None:
+    """Paper 000, section 1: "vector clocks detect no loss". 2 loses one message: it asks for nothing, the sender learns
+    nothing, and neither the sender's next message nor one that another sends after the lost one is ever delivered."""
+    cluster = Recorded(3, lambda us, _: CbcastCore(membership=us, parameters=CbcastParameters()))
+    cluster.lose = lambda source, target, message: (source, target, message.seq) == (0, 2, 1)
+    cluster.submit(0)
+    cluster.submit_later(1, 10 * MILLISECOND)
+    cluster.submit_later(0, 20 * MILLISECOND)
+    cluster.run()
+    everything = [(0, 1, 1), (1, 1, 1), (0, 1, 2)]
+    assert [host.delivered for host in cluster.up()] == [everything, everything, []]
+    assert len(cluster.sent) == 3
+    assert [(host.core.buffered, host.timers) for host in cluster.up()] == [(0, {}), (0, {}), (1, {})]
+
+
 def test_numbers_do_not_repeat_and_have_no_gaps() -> None:
     one = core(2)
     give(one, data(0, 1, 0, 0, 0))

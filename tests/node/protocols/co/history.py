@@ -80,6 +80,9 @@ def check_invariants(core: CoCore) -> None:
     resident = [p for log in logs for p in log]
     assert (state.resident, state.used) == (len(resident), sum(p.size for p in resident))
     assert list(state.sl.values()) == list(state.rrl[state.me])
+    if not core._is_selective:
+        held = zip(state.req, holding.buffered, strict=True)
+        assert all(sorted(some) == list(range(req, req + len(some))) for req, some in held)
     for j, log in enumerate(state.rrl):
         assert all(state.al.least[j] <= p.seq < state.req[j] for p in log)
     assert state._others_least_buf == min(buf for j, buf in enumerate(state.buf) if j != state.me)

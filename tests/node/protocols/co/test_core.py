@@ -12,7 +12,7 @@ from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.protocols.co.codec import Layout
 from node.protocols.co.core import CoCore, CoParameters, LoParameters, Phase
-from node.protocols.co.state import Service
+from node.protocols.co.state import Recovery, Service
 from node.registry import PROTOCOLS
 from node.trace import Level, Notice
 from node.wire import Flag, Kind, Message
@@ -232,6 +232,32 @@ def test_the_source_resends_that_range_only_with_the_original_ack() -> None:
     assert [effect.message.words for effect in again] == [message.words for message in sent[1:3]]
 
 
+def test_go_back_n_takes_one_source_in_its_order_and_asks_for_the_first_gap() -> None:
+    one = core(retransmission="go-back-n")
+    refused = give(one, data(1, 3, 1, 3, 1), data(1, 6, 1, 6, 1))
+    assert refused.count(Report(code=DropReason.OUT_OF_WINDOW, member=20, value=1)) == 2
+    assert LAYOUT.unpack_ret(asked(one, 1)[0].words) == (20, 2, (1, 1, 1), (1 << 32 | 1,))
+    give(one, data(1, 1, 1, 1, 1), data(1, 2, 1, 2, 1))
+    assert LAYOUT.unpack_ret(asked(one, 1, SECOND)[0].words) == (20, 4, (1, 3, 1), (3 << 32 | 3,))
+
+
+def test_go_back_n_keeps_what_is_in_order_and_waits_for_another_source() -> None:
+    one = core(retransmission="go-back-n")
+    give(one, data(2, 1, 1, 2, 1), data(2, 2, 1, 2, 2), data(2, 4, 1, 2, 4))
+    assert sorted(one._holding.buffered[2]) == [1, 2]
+    give(one, data(1, 1, 1, 1, 1))
+    assert one._state.req == [1, 2, 3]
+
+
+def test_go_back_n_sends_again_all_from_the_lost_message_on() -> None:
+    one = core(retransmission="go-back-n", burst=2)
+    submit(one, 5)
+    effects = give(one, ret(1, 10, 3, (2, 1, 1), (2, 2)), now_ns=SECOND)
+    assert [effect.message.seq for effect in effects if isinstance(effect, Send)] == [2, 3], "a burst of it"
+    effects = give(one, ret(1, 10, 5, (4, 1, 1), (4, 4), number=2), now_ns=2 * SECOND)
+    assert [effect.message.seq for effect in effects if isinstance(effect, Send)] == [4, 5]
+
+
 def test_who_is_asked_by_two_answers_all_and_then_nobody_for_a_while() -> None:
     one = core()
     submit(one, 1)
@@ -317,13 +343,15 @@ def test_who_is_silent_gets_what_it_did_not_acknowledge_again_after_a_time_out()
 
 @pytest.mark.parametrize("window", [1, 2, 64])
 @pytest.mark.parametrize("messages", [1, 2, 5])
-def test_however_small_the_buffers_everything_arrives(window: int, messages: int) -> None:
+@pytest.mark.parametrize("retransmission", Recovery)
+def test_however_small_the_buffers_everything_arrives(window: int, messages: int, retransmission: str) -> None:
     count = 4
     cluster = group(
         count,
         network=Network(loss_ratio=0.2, jitter_ns=3 * MILLISECOND),
         window=window,
         buffer_bytes=count * messages * 1400,
+        retransmission=retransmission,
     )
     for member in range(count):
         cluster.submit(member, 12)
@@ -365,6 +393,7 @@ def test_buffers_that_open_are_told() -> None:
     [
         ({"window": 0}, "window must lie between 1 and 65536"),
         ({"acceptance": "lax"}, "acceptance must be one of strict, literal, not 'lax'"),
+        ({"retransmission": "none"}, "retransmission must be one of selective, go-back-n, not 'none'"),
         ({"buffer_bytes": 1000}, "buffer_bytes must hold"),
         ({"longest_bytes": 0}, "longest_bytes must lie in"),
         ({"burst": 0}, "burst must lie between"),

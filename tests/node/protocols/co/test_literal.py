@@ -7,6 +7,7 @@ To see one: `python -m tests.node.protocols.co.test_literal SEED MEMBERS EACH`.
 from __future__ import annotations
 
 import sys
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -48,6 +49,23 @@ def test_the_counter_example_is_that_of_the_story() -> None:
     assert accepted.index(between[0]) < accepted.index(q) < accepted.index(p), "the sender of q had a gap"
     delivered = [label for _, label in history.stage(rank, Notice.ACKNOWLEDGED)]
     assert delivered.index(q) < delivered.index(p)
+
+
+@pytest.mark.parametrize("shape", OUT_OF_ORDER, ids=str)
+def test_what_the_loss_test_of_theorem_2_finds_its_loser_has_found_before(shape: Shape) -> None:
+    """Section 3.4: "where theorem 1 holds and (1) or (2) of theorem 2 does not, some message t is lost": p.ACK_h >
+    q.ACK_h though p comes before q. The loser is the sender of q: it had accepted p, whose ACK covers t (failure
+    condition 2), before it sent q, and it still lacked t."""
+    history = run(shape, "literal")
+    acks, found = history.acks, 0
+    for (p, ack), (q, later) in product(acks.items(), repeat=2):
+        lost = [(h, ack[h] - 1) for h, number in enumerate(later) if ack[h] > number]
+        if p == q or p[1] >= later[p[0]] or not lost:
+            continue
+        found += 1
+        accepted = [label for _, label in history.stage(q[0], Notice.ACCEPTED)]
+        assert all(accepted.index(p) < accepted.index(q) < accepted.index(t) for t in lost)
+    assert found
 
 
 @settings(max_examples=15, deadline=None)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from analysis.checks.properties import Verdict
 from node.core import Core, Membership
+from node.protocols.co.state import Recovery
 from node.registry import PROTOCOLS
 from tests.mutants.recorded import Recorded, verdicts
 from tests.node.protocols import scenarios
@@ -33,6 +34,7 @@ def run(protocol: str, seed: int) -> str:
     parameters: dict[str, Any] = {
         "window": rng.choice((1, 4, 64)),
         "buffer_bytes": rng.choice((8_400, 20_000, 1 << 20)),
+        "retransmission": rng.choice(list(Recovery)),
     }
 
     def build(membership: Membership, seed: int) -> Core:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from node.protocols.co.state import Recovery
 from node.trace import Notice
 from tests.node.cluster import SECOND, Network, check_silence
 from tests.node.protocols.co.history import History, Label, Staged, build_watched, run_dense
@@ -85,11 +86,11 @@ def test_what_the_stages_mean_holds_at_the_moment_they_are_reached(seed: int) ->
 
 
 @EXAMPLES
-@given(seed=seeds)
-def test_theorem_5_co_service_is_provided_by_mc_service(seed: int) -> None:
+@given(seed=seeds, retransmission=st.sampled_from(Recovery))
+def test_theorem_5_co_service_is_provided_by_mc_service(seed: int, retransmission: str) -> None:
     """Theorem 5: "the CO protocol provides the CO service using the MC service": all get every message, in causal
     order, under any loss: by the oracle, from the hosts' records, and in the stricter order of acceptances, too."""
-    history = run_dense(seed, members=4, each=4)
+    history = run_dense(seed, members=4, each=4, retransmission=retransmission)
     assert history.broken_promises() == []
     assert history.out_of_order() == []
 
