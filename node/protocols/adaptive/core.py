@@ -98,6 +98,8 @@ class AdaptiveParameters:
     """The paper's s: what a change must save at least, in ns of cost per second ..."""
     margin_permille: int = 100
     """... and of the present cost."""
+    weigh_wait: bool = False
+    """Formula 7: a change from Time Warp must also save alpha, the wait for the end of the old order."""
     dwell_ns: int = 1 * SECOND
     """No vote is opened so soon after a switch."""
     estimate_every_ns: int = 250 * MILLISECOND
@@ -144,7 +146,9 @@ class AdaptiveParameters:
 
     @property
     def threshold(self) -> Threshold:
-        return Threshold(switch_cost_ns=self.switch_cost_ns, margin_permille=self.margin_permille)
+        return Threshold(
+            switch_cost_ns=self.switch_cost_ns, margin_permille=self.margin_permille, weigh_wait=self.weigh_wait
+        )
 
     def block(self, candidate: Candidate) -> Any:
         """What an instance of that candidate takes."""

@@ -1,7 +1,11 @@
 """The ranking of the candidates by one member: it observes, measures how far the others are, estimates, and ranks.
 
-Paper 003, 3.3: "each member compares; a change is worthwhile iff cost(now) > cost(next) + cost of the switch". Beyond
-the paper the gain must also exceed a margin, a share of what is in force costs, so that noise does not decide.
+Paper 003, 3.3: "each member compares; a change is worthwhile iff cost(now) > cost(next) + cost of the switch". With
+`weigh_wait` the change from Time Warp has alpha as a further cost (7), the change to it has not (8). Beyond the paper
+the gain must also exceed a margin, a share of what is in force costs, so that noise does not decide.
+
+Alpha is how long a member waits for the end of the old order, from its LAST until LAST of all. That is 2d at the
+coordinator, and no more elsewhere where nothing is lost; the paper has O(d), too (3.5).
 
 How far. A PROBE is multicast, every member echoes it at once, and the slowest echo of a round is 2d. A round that is
 still open when the next one begins counts for nothing.
@@ -14,16 +18,19 @@ from dataclasses import dataclass
 from node.core import Membership
 from node.parameters import require
 from node.protocols.adaptive.codec import MAX_TIMESTAMP, Arrival
-from node.protocols.adaptive.costs import CostParameters, Costs
+from node.protocols.adaptive.costs import TIMEWARP, CostParameters, Costs
 from node.protocols.adaptive.vote import Ranking
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """When a change is worthwhile: what must be saved, in ns of cost per second, and per mille of the present cost."""
+    """When a change is worthwhile: what must be saved, in ns of cost per second, and per mille of the present cost.
+    `weigh_wait`: whether alpha, in ns, must be saved too. Like s, the paper adds it to a cost per unit time.
+    """
 
     switch_cost_ns: int
     margin_permille: int
+    weigh_wait: bool = False
 
     def __post_init__(self) -> None:
         require(self.switch_cost_ns >= 0, f"switch_cost_ns must not be negative, not {self.switch_cost_ns}")
@@ -32,8 +39,10 @@ class Threshold:
             f"margin_permille must lie between 0 and 1000, not {self.margin_permille}",
         )
 
-    def is_exceeded(self, *, present: int, other: int) -> bool:
-        return present - other > self.switch_cost_ns + present * self.margin_permille // 1000
+    def is_exceeded(self, *, present: int, other: int, wait_ns: int = 0) -> bool:
+        """`wait_ns`: alpha of this change."""
+        switch_cost_ns = self.switch_cost_ns + (wait_ns if self.weigh_wait else 0)
+        return present - other > switch_cost_ns + present * self.margin_permille // 1000
 
 
 class Opinion:
@@ -104,10 +113,11 @@ class Opinion:
         now = estimates.get(present)
         if now is None:
             return ()
+        wait_ns = (self._costs.slowest_ns(now_ns) or 0) if present == TIMEWARP else 0
         worth = [
             (estimate, code)
             for code, estimate in estimates.items()
-            if self._threshold.is_exceeded(present=now, other=estimate)
+            if self._threshold.is_exceeded(present=now, other=estimate, wait_ns=wait_ns)
         ]
         return tuple(code for _, code in sorted(worth))
 
