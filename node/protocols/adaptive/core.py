@@ -99,6 +99,8 @@ class AdaptiveParameters:
     """The paper's s: the least gain of a change, in ns of cost per second ..."""
     margin_permille: int = 100
     """... and per mille of the present cost."""
+    weigh_wait: bool = False
+    """Formula 7: a change from Time Warp must also save alpha, the wait for the end of the old order."""
     dwell_ns: int = 1 * SECOND
     """Time after a switch in which no vote is opened."""
     estimate_every_ns: int = 250 * MILLISECOND
@@ -145,7 +147,9 @@ class AdaptiveParameters:
 
     @property
     def threshold(self) -> Threshold:
-        return Threshold(switch_cost_ns=self.switch_cost_ns, margin_permille=self.margin_permille)
+        return Threshold(
+            switch_cost_ns=self.switch_cost_ns, margin_permille=self.margin_permille, weigh_wait=self.weigh_wait
+        )
 
     def block(self, candidate: Candidate) -> Any:
         """The parameters for an instance of that candidate."""

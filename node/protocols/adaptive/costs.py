@@ -158,6 +158,10 @@ class Costs:
         for echo_ns in echoes_ns or (slowest_ns,):
             self._each.sample(echo_ns, now_ns)
 
+    def slowest_ns(self, now_ns: int) -> int | None:
+        """2d, as probes tell it; None: no round was complete in the window."""
+        return self._slowest.trips.mean(now_ns)
+
     def measured(self, now_ns: int) -> int | None:
         """The cost of the protocol in force, ns per second; None: fewer than `least_messages` of it are final."""
         per_second = self._finished.per_second(now_ns)
@@ -211,7 +215,7 @@ class Costs:
         return self._roll_back_ns
 
     def _of_abcast(self, now_ns: int) -> int | None:
-        trip_ns = self._slowest.trips.mean(now_ns)
+        trip_ns = self.slowest_ns(now_ns)
         return None if trip_ns is None else self._per_message(trip_ns + self._waiting_ns(self._slowest, now_ns), now_ns)
 
     def _of_sequencer(self, now_ns: int) -> int | None:
@@ -221,7 +225,7 @@ class Costs:
         return self._per_message(self._shared(trip_ns, 0) + self._waiting_ns(self._each, now_ns), now_ns)
 
     def _of_allack(self, now_ns: int) -> int | None:
-        slowest_ns, trip_ns = self._slowest.trips.mean(now_ns), self._each.trips.mean(now_ns)
+        slowest_ns, trip_ns = self.slowest_ns(now_ns), self._each.trips.mean(now_ns)
         if slowest_ns is None or trip_ns is None:
             return None
         null_ns = self._parameters.null_after_ns * 3 // 4

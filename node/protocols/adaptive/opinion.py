@@ -1,7 +1,11 @@
 """One member's ranking of the candidates from observations, measured delays, and estimates.
 
-Paper 003, 3.3: "each member compares; a change is worthwhile iff cost(now) > cost(next) + cost of the switch". Beyond
-the paper the gain must also exceed a margin, a share of the present cost, so that noise does not decide.
+Paper 003, 3.3: "each member compares; a change is worthwhile iff cost(now) > cost(next) + cost of the switch". With
+`weigh_wait` a change from Time Warp has alpha as a further cost (7), a change to it has not (8). Beyond the paper the
+gain must also exceed a margin, a share of the present cost, so that noise does not decide.
+
+Alpha is the time that a member waits for the end of the old order, from its LAST until LAST of all. It is 2d at the
+coordinator, and at most 2d elsewhere if nothing is lost; the paper has O(d), too (3.5).
 
 Delays. A PROBE is multicast, every member echoes it at once, and the slowest echo of a round is 2d. A round that is
 still open when the next one begins does not count.
@@ -14,16 +18,19 @@ from dataclasses import dataclass
 from node.core import Membership
 from node.parameters import require
 from node.protocols.adaptive.codec import MAX_TIMESTAMP, Arrival
-from node.protocols.adaptive.costs import CostParameters, Costs
+from node.protocols.adaptive.costs import TIMEWARP, CostParameters, Costs
 from node.protocols.adaptive.vote import Ranking
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """The least gain of a worthwhile change: in ns of cost per second, and per mille of the present cost."""
+    """The least gain of a worthwhile change: in ns of cost per second, and per mille of the present cost. `weigh_wait`:
+    the gain must exceed alpha, in ns, too. Like s, the paper adds it to a cost per unit time.
+    """
 
     switch_cost_ns: int
     margin_permille: int
+    weigh_wait: bool = False
 
     def __post_init__(self) -> None:
         require(self.switch_cost_ns >= 0, f"switch_cost_ns must not be negative, not {self.switch_cost_ns}")
@@ -32,8 +39,10 @@ class Threshold:
             f"margin_permille must lie between 0 and 1000, not {self.margin_permille}",
         )
 
-    def is_exceeded(self, *, present: int, other: int) -> bool:
-        return present - other > self.switch_cost_ns + present * self.margin_permille // 1000
+    def is_exceeded(self, *, present: int, other: int, wait_ns: int = 0) -> bool:
+        """`wait_ns`: alpha of this change."""
+        switch_cost_ns = self.switch_cost_ns + (wait_ns if self.weigh_wait else 0)
+        return present - other > switch_cost_ns + present * self.margin_permille // 1000
 
 
 class Opinion:
@@ -104,10 +113,11 @@ class Opinion:
         now = estimates.get(present)
         if now is None:
             return ()
+        wait_ns = (self._costs.slowest_ns(now_ns) or 0) if present == TIMEWARP else 0
         worth = [
             (estimate, code)
             for code, estimate in estimates.items()
-            if self._threshold.is_exceeded(present=now, other=estimate)
+            if self._threshold.is_exceeded(present=now, other=estimate, wait_ns=wait_ns)
         ]
         return tuple(code for _, code in sorted(worth))
 

@@ -368,6 +368,18 @@ def test_an_application_that_was_told_a_timestamp_hands_it_along() -> None:
     assert multicast(give(one, proposal(1, 1, 3), proposal(2, 1, 4))) == [(Kind.ABCAST_FINAL, 1, (71,))]
 
 
+@pytest.mark.parametrize("time", [10, 1_000_000])
+def test_a_message_sent_before_the_group_has_agreed_on_a_time_is_final_beyond_it(time: int) -> None:
+    """Paper 003, equation 2: however late the time T lies. So an epoch ends with a cut (docs/protocols/adaptive.md)."""
+    initiator, other = core(0, members=(0, 1)), core(1, members=(0, 1))
+    assert multicast(submit(initiator)) == [(Kind.ABCAST_DATA, 1, (0,))]
+    other.on_submit(Submission(payload=b"", not_before=time), 0)
+    [(_, kind, number, timestamp)] = sent(give(other, data(0, 1)))
+    assert (kind, number) == (Kind.ABCAST_PROPOSAL, 1)
+    assert timestamp > time, "the other member has gone to T, as the paper's senders do"
+    assert multicast(give(initiator, proposal(1, 1, timestamp))) == [(Kind.ABCAST_FINAL, 1, (timestamp,))]
+
+
 def test_a_sender_waits_while_too_much_of_it_is_undelivered() -> None:
     one = core(outstanding=1)
     give(one, data(1, 1))

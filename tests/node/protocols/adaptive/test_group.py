@@ -314,6 +314,35 @@ def test_the_sequencer_s_server_is_the_first_member_of_the_view() -> None:
     assert opinion.ranking(ABCAST, 14 * MILLISECOND) == (SEQUENCER, ABCAST)
 
 
+@pytest.mark.parametrize(
+    ("present", "other", "disorder", "alpha_ns"),
+    [(TIMEWARP, ABCAST, 6, 4 * MILLISECOND), (ABCAST, TIMEWARP, 0, 0)],
+    ids=["formula 7", "formula 8"],
+)
+def test_only_a_change_from_time_warp_has_alpha(present: int, other: int, disorder: int, alpha_ns: int) -> None:
+    now_ns = 200 * MILLISECOND
+
+    def opinion(switch_cost_ns: int, *, weigh_wait: bool) -> Opinion:
+        threshold = Threshold(switch_cost_ns=switch_cost_ns, margin_permille=0, weigh_wait=weigh_wait)
+        parameters = CostParameters(estimator="histogram", resequence=False)
+        us = Membership(member=0, members=(0, 1), ranks=(0, 1))
+        made = Opinion(us=us, codes=(TIMEWARP, ABCAST), parameters=parameters, threshold=threshold)
+        made.costs.executed(6 * MILLISECOND, 0)
+        for number in range(20):
+            stamp = 100 + 3 * number - number % 3 * disorder
+            made.arrived(Arrival(1, stamp), number * 10 * MILLISECOND, is_own=False)
+        made.probe(now_ns - 4 * MILLISECOND)
+        assert made.echoed(1, 1, now_ns), "2d is 4 ms"
+        return made
+
+    estimates = opinion(0, weigh_wait=False).estimates(now_ns)
+    gain_ns = estimates[present] - estimates[other]
+    assert gain_ns > alpha_ns, "only s and alpha shall decide"
+    assert opinion(gain_ns - 1, weigh_wait=False).better(present, now_ns) == (other,)
+    assert opinion(gain_ns - 1 - alpha_ns, weigh_wait=True).better(present, now_ns) == (other,)
+    assert opinion(gain_ns - alpha_ns, weigh_wait=True).better(present, now_ns) == ()
+
+
 def test_a_group_at_rest_is_silent_and_makes_no_choice() -> None:
     cluster = Cluster(3, build())
     check_silence(cluster)
