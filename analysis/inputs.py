@@ -139,6 +139,14 @@ class Protocol(_Part):
         return given if isinstance(given, int) and 0 <= given <= 2**62 else 0
 
 
+class Call(_Part):
+    """Each `every`-th message of the caller is followed by one of the callee, which no node sees."""
+
+    caller: Text
+    callee: Text
+    every: Annotated[int, Field(ge=1)]
+
+
 class Manifest(_Part):
     """manifest.json, as far as the analysis needs it (docs/run-directory.md)."""
 
@@ -153,6 +161,7 @@ class Manifest(_Part):
     promises: Many[Text] = ()
     members: Many[Text] = ()
     """The nodes whose traces are judged; none named: all of them."""
+    calls: Many[Call] = ()
     expect: Many[Text] = ()
     clock: Clock | None = None
     phases: Phases = Phases()

@@ -47,6 +47,18 @@ class RateChurn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A telephone call: `after_ns` after each `every`-th message of the caller the callee sends its next one. No node
+    sees that the one follows from the other.
+    """
+
+    caller: NodeName
+    callee: NodeName
+    after_ns: int
+    every: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WrongClock:
     """A node's clock is ahead by `offset_ns` at the start and gains `drift_ppm` parts per million."""
 
@@ -108,6 +120,8 @@ class Experiment:
     rate_churn: tuple[RateChurn, ...] = ()
     """Whose rate changes are in `workloads` already, drawn from `seed`; testbed.spec.rate_churn.reseeded draws
     them anew."""
+    calls: tuple[Call, ...] = ()
+    """Each callee stands in one, its workload without instants; testbed.spec.nodes draws them, from `seed`."""
     seeds: int = 0
     """How many seeds a sweep runs each combination with, derived from `seed`; 0: with this one."""
     text: str = field(repr=False)
