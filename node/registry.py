@@ -71,6 +71,8 @@ class ProtocolEntry:
     """Whether an excluded incarnation is followed by the next one of the same process; with views always."""
     takes_submissions: bool = True
     """Whether there is anything for a workload to do."""
+    has_timestamps: bool = False
+    """Whether a message gets a timestamp, later than one that its submission names."""
     traces_receipts: bool = False
     """Whether hosts write RECEIVE records: a property of this protocol needs them."""
     require_members: Callable[[Any, int], None] | None = None
@@ -338,16 +340,23 @@ PROTOCOLS = Registry(
             _TOTAL,
             (5,),
             asked_for=(("clock_condition", "report_clock"),),
+            has_timestamps=True,
         ),
         "allack": _order("allack", f"{_CORES}.allack", "AllAckParameters", _TOTAL, (8,)),
         "atop": _order("atop", f"{_CORES}.atop.core", "AtopParameters", _TOTAL, (9,), require_members=_require_members),
         "atop_mbs": _order(
             "atop_mbs", f"{_CORES}.atop.mbs", "AtopMbsParameters", _TOTAL, (9, 10), require_members=_require_members
         ),
-        "abcast": _order("abcast", f"{_CORES}.abcast", "AbcastParameters", _TOTAL, (11,)),
+        "abcast": _order("abcast", f"{_CORES}.abcast", "AbcastParameters", _TOTAL, (11,), has_timestamps=True),
         "amoeba": _order("amoeba", f"{_CORES}.amoeba", "AmoebaParameters", _TOTAL, (14,), resilience="resilience"),
         "timewarp": _order(
-            "timewarp", f"{_CORES}.timewarp.core", "TimeWarpParameters", _TOTAL, (12,), asked_for=STATE_ASKED_FOR
+            "timewarp",
+            f"{_CORES}.timewarp.core",
+            "TimeWarpParameters",
+            _TOTAL,
+            (12,),
+            asked_for=STATE_ASKED_FOR,
+            has_timestamps=True,
         ),
         "adaptive": _order(
             "adaptive",
@@ -367,6 +376,7 @@ PROTOCOLS = Registry(
             (6,),
             views=("view_agreement", "same_view", "no_ghost"),
             traces_receipts=True,
+            has_timestamps=True,
         ),
         "clocks": _clocks,
     }

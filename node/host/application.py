@@ -30,6 +30,8 @@ class Application(ABC):
     """Whether the host gives it what the core delivers; one that does not costs nothing at each delivery."""
     answers = False
     """Whether the host asks after each round of inputs, not only when `next_ns` has come."""
+    tells = False
+    """Whether the host gives it the timestamp of each request that the core takes."""
     is_saturating = False
     """Its next request hangs on the core alone, not on time."""
 
@@ -70,6 +72,10 @@ class Application(ABC):
     def take(self, effect: Deliver, elapsed_ns: int) -> None:
         """The core has delivered this: application bytes or an event of objects. Only noted: it acts at `request`."""
         raise AssertionError(f"{type(self).__name__} does not hear {effect} at {elapsed_ns}")
+
+    def note_timestamp(self, timestamp: int) -> None:
+        """The core has taken our oldest request, and has given it this timestamp."""
+        raise AssertionError(f"{type(self).__name__} does not tell {timestamp}")
 
     def reports(self) -> Sequence[Report]:
         """What is worth a record since the last time that it was asked."""

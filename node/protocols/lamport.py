@@ -135,7 +135,6 @@ class LamportCore(HistoryCore):
 
     @property
     def timestamp(self) -> int:
-        """That of the last event here, for users that hand it along."""
         return self._clock.value
 
     @property

@@ -42,6 +42,10 @@ class ProtocolEntry(Protocol):
         """Whether there is anything for a workload to do."""
 
     @property
+    def has_timestamps(self) -> bool:
+        """Whether a message gets a timestamp, later than one that its submission names."""
+
+    @property
     def application(self) -> object:
         """Who uses it, where that is not a workload's sender; else None."""
 
@@ -170,6 +174,8 @@ class Parts:
                 name = self.protocol().name
                 if self.protocols[name].application is not None:
                     self._fail((*at, "call"), f"a program of {name} has a schedule that no call can follow")
+                if block.call.tells_timestamp and not self.protocols[name].has_timestamps:
+                    self._fail((*at, "call", "tells-timestamp"), f"a message of {name} has no timestamp")
                 found += self._calls(block.call, self._selected(block.senders, (*at, "senders")), workloads, at)
         callees = {call.callee for call in found}
         for call in found:
@@ -187,7 +193,16 @@ class Parts:
         kind = workloads[callers[0]].kind if callers[0] in workloads else WorkloadKind.SILENT
         if kind in (WorkloadKind.SATURATING, WorkloadKind.SILENT):
             self._fail(at, f"a {kind.value} sender has no schedule that a call could follow")
-        return [Call(caller=callers[0], callee=one, after_ns=block.after, every=block.every) for one in senders]
+        return [
+            Call(
+                caller=callers[0],
+                callee=one,
+                after_ns=block.after,
+                every=block.every,
+                tells_timestamp=block.tells_timestamp,
+            )
+            for one in senders
+        ]
 
     def clocks(self) -> Mapping[NodeName, WrongClock]:
         """The wrong clocks, in member order; the more specific selector wins, key by key."""

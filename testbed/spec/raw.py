@@ -542,6 +542,11 @@ class RawCall(RawBlock):
     every: whole(1, 2**31) = Field(  # type: ignore[valid-type]
         1, description="which of the caller's messages are followed: every one, every second, …"
     )
+    tells_timestamp: bool = Field(
+        False,
+        alias="tells-timestamp",
+        description="world sim: the caller tells the timestamp of its message, and ours gets a later one",
+    )
 
 
 class RawWorkload(RawBlock):

@@ -56,6 +56,8 @@ class Call:
     callee: NodeName
     after_ns: int
     every: int
+    tells_timestamp: bool = False
+    """The caller tells the timestamp of its message, and the callee's gets a later one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -151,7 +151,6 @@ class SectionCore(OrderCore):
 
     @property
     def timestamp(self) -> int:
-        """That of the last event here, for users that hand it along."""
         return max(self._clock.value, self._floor)
 
     def on_start(self, now_ns: int) -> list[Effect]:

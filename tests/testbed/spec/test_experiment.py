@@ -62,6 +62,7 @@ class Entry:
     kind: type[Any] = NoParameters
     takes_submissions: bool = True
     has_views: bool = True
+    has_timestamps: bool = False
     application: object = None
 
     def check(self, parameters: Mapping[str, Any], *, members: int) -> None:
@@ -280,6 +281,8 @@ def test_a_topology_beside_the_file(tmp_path: Path) -> None:
          "x.yaml:5: workload: p1/n2 cannot call p1/n1: it sends after calls itself"),
         (with_line("periodic, rate: 50 /s", "scheduled, call: {of: p1/n2, after: 1 s}").replace("sequencer", "objects"),
          "x.yaml:5: workload.call: a program of objects has a schedule that no call can follow"),
+        (with_line("periodic, rate: 50 /s", "scheduled, call: {of: p1/n2, after: 1 ms, tells-timestamp: true}"),
+         "x.yaml:5: workload.call.tells-timestamp: a message of sequencer has no timestamp"),
         (with_line("periodic, rate: 50 /s", "scheduled, at: [2 ms, 1 ms]"),
          "x.yaml:5: workload.at: expected instants in order"),
         (with_line("periodic, rate: 50 /s", "scheduled, at: 20 s"),
