@@ -60,6 +60,8 @@ class ProtocolEntry:
     asked_for: tuple[tuple[str, str], ...] = ()
     """Promises that only some runs make, because only reports can show them, or because they cost: each with the
     parameter (dotted, default false) that asks for it."""
+    given_up: tuple[tuple[str, str, str], ...] = ()
+    """Promises that some runs do not make: each with the parameter and its value that give it up."""
     resilience: str = ""
     """The parameter that says how many incarnations may be lost while agreement is uniform all the same."""
     tolerates: frozenset[str] = frozenset()
@@ -96,7 +98,8 @@ class ProtocolEntry:
         found = self.promises + tuple(promise for promise, name in self.asked_for if _is_set(parameters, name))
         if lost is not None and self.resilience and lost <= getattr(self._checked(parameters), self.resilience):
             found += ("uniform_agreement",)
-        return tuple(dict.fromkeys(found))
+        given_up = {promise for promise, name, value in self.given_up if parameters.get(name) == value}
+        return tuple(one for one in dict.fromkeys(found) if one not in given_up)
 
     def check(self, parameters: Mapping[str, Any], *, members: int) -> None:
         """LocalError when this protocol cannot run with these parameters in a group of this size."""
@@ -375,6 +378,7 @@ PROTOCOLS = Registry(
             _MUTEX,
             (6,),
             views=("view_agreement", "same_view", "no_ghost"),
+            given_up=(("grant_order", "algorithm", "central"),),
             traces_receipts=True,
             has_timestamps=True,
         ),

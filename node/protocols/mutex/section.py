@@ -39,6 +39,7 @@ class Algorithm(enum.StrEnum):
 
     LAMPORT = "lamport"
     RICART_AGRAWALA = "ricart_agrawala"
+    CENTRAL = "central"
 
 
 class Acknowledge(enum.StrEnum):
@@ -53,13 +54,16 @@ class MutexParameters:
     """Of the exclusion and of the reliable layer under it. Times in ns."""
 
     algorithm: str = "lamport"
-    """`lamport`: requests, acknowledgements and releases; `ricart_agrawala`: requests and replies."""
+    """`lamport`: requests, acknowledgements and releases; `ricart_agrawala`: requests and replies;
+    `central`: requests in the order of their receipt by the first member, which is not the order of grants that the
+    others promise."""
     acknowledge: str = "always"
     """Of `lamport`: `always` (the five rules) or `when_needed` (with the notes 5 and 6)."""
     hold_ns: int = 5 * MILLISECOND
     """How long a member keeps the resource."""
     outstanding: int = 64
-    """Of `lamport`: requests of one member that wait; more submissions wait in the host. `ricart_agrawala` has one."""
+    """Of `lamport` and `central`: requests of one member that wait; more submissions wait in the host.
+    `ricart_agrawala` has one."""
     clock: str = "logical"
     """`logical`, `physical` or `synchronised` (see lamport)."""
     mu_ns: int = 0
