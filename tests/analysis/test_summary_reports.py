@@ -110,7 +110,7 @@ def test_the_order_of_grants_is_set_against_real_time(exclusive: tuple[Path, dic
     assert (anomalies["order"], anomalies["messages"], anomalies["every"]) == ("grants", 20, 1)
     assert anomalies["by_gap"][0]["opposite"] == 0
     assert anomalies["by_gap"][0]["pairs"] == 150
-    assert anomalies["calls"] == {"pairs": 7, "opposite": 0, "share": 0.0}
+    assert anomalies["calls"] == {"pairs": 5, "opposite": 0, "share": 0.0}
 
 
 def reading(member: int, at_ns: int, own_ns: int, shown_ns: int) -> Record:
