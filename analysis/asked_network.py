@@ -1,9 +1,10 @@
-"""What the network was asked to do, at every moment: the topology, then the faults, as far as they struck.
+"""Requested state of the network at each moment: the topology, then the faults that took effect.
 
 Everything that can touch a frame on its way is an *element*: the sender's port, links between routers, the receiver's
 port, the shared media, cuts, and whether the receiver is up. An element is constant except while it is being changed,
 from the moment that the change was issued to the moment that it was effective. `Network.spans(sender, receiver)` cuts
-the time of one pair into the stretches in which nothing on its path changed; what was sent in between is not judged.
+the time of one pair of nodes into the stretches in which nothing on its path changed; frames sent in between are not
+judged.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from topologies.model import CLEAR, Bus, Direction, Distribution, Impairment, To
 BEGIN_NS = -(2**62)
 END_NS = 2**62
 MARGIN_NS = 20_000_000
-"""How long a frame may take beyond what is asked: scheduling, the path through the emulating kernel."""
+"""Most that a frame may take beyond the requested delay: scheduling, the path through the emulating kernel."""
 LONGEST_JITTERS = 4
 """The tables of the distributions end at about four times the jitter."""
 
@@ -37,7 +38,9 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strike:
-    """One line of faults.jsonl, as far as it is needed. `asked`: the full impairment of each target from now on."""
+    """Fields of one line of faults.jsonl that the analysis needs. `asked`: the full impairment of each target from now
+    on.
+    """
 
     id: int
     kind: str
@@ -51,12 +54,12 @@ class Strike:
     effective_ns: int
     until_id: int | None
     is_end: bool = False
-    """It only ends other faults."""
+    """The line only ends other faults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Path:
-    """State of everything between two nodes. `elements` in the order of travel; `buses` are never clear."""
+    """State of all elements between two nodes, in the order of travel. A path over `buses` is never clear."""
 
     elements: tuple[tuple[Element, Impairment], ...]
     buses: tuple[Bus, ...] = ()
@@ -64,7 +67,7 @@ class Path:
     is_receiver_down: bool = False
 
     def without(self, element: Element) -> Path:
-        """The rest of the path, for what is measured at one element."""
+        """The rest of the path, for a measurement at one element."""
         return Path(elements=tuple(pair for pair in self.elements if pair[0] != element), buses=self.buses)
 
     @property
@@ -86,7 +89,7 @@ class Path:
 
     @property
     def survival(self) -> float:
-        """The part of the frames that no delay line loses (for good: a duplicate may stand in for a lost frame)."""
+        """Part of the frames that no delay line loses; a frame whose duplicate passes is not lost."""
         part = 1.0
         for _, impairment in self.elements:
             part *= 1.0 - impairment.loss_ratio * (1.0 - impairment.duplicate_ratio)
@@ -98,7 +101,7 @@ class Path:
 
     @property
     def longest_ns(self) -> int:
-        """After this time every frame has arrived, or never will."""
+        """Longest time to arrival; a frame that takes longer never arrives."""
         return MARGIN_NS + sum(_longest_ns(impairment) for _, impairment in self.elements) + _bus_ns(self.buses)
 
 
@@ -112,7 +115,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Network:
-    """The asked network over time. Plain data: it travels to the workers."""
+    """The requested network over time. Plain data: it is sent to the workers."""
 
     topology: Topology
     start: Mapping[Element, Impairment]
@@ -129,7 +132,7 @@ class Network:
         return self._names[index]
 
     def intervals(self, element: Element) -> list[tuple[int, int, Impairment]]:
-        """The stretches in which one element did not change: from, until, its impairment."""
+        """Stretches in which one element did not change: from, until, its impairment."""
         return list(_stretches(self.changes.get(element, ()), self.start.get(element, CLEAR)))
 
     def spans(self, sender: str, receiver: str) -> list[Span]:
@@ -146,7 +149,7 @@ class Network:
         return list(_spans(tracks, route))
 
     def route(self, sender: str, receiver: str) -> Route | None:
-        """What lies between two nodes; None when no links lead there."""
+        """Elements, links and media between two nodes; None when no links connect them."""
         start, end = self.topology.node(sender).partition, self.topology.node(receiver).partition
         elements: list[Element] = [(Direction.FROM_NODE.value, sender)]
         links: list[str] = []
@@ -161,7 +164,7 @@ class Network:
             links.append(link)
             partitions.append(hop)
         elements.append((Direction.TO_NODE.value, receiver))
-        # Only the first and the last segment are crossed; routers hand on without touching the segments between.
+        # A frame crosses only the first and the last segment; routers forward without touching the segments between.
         ends = dict.fromkeys((start, end))
         buses = tuple(bus for name in ends if (bus := self.topology.partition(name).bus) is not None)
         return Route(tuple(elements), tuple(links), buses)
@@ -184,7 +187,7 @@ class Route(NamedTuple):
 
 
 def build(topology: Topology, asked: Mapping[str, Mapping[str, Impairment]], strikes: Iterable[Strike]) -> Network:
-    """From a topology, the impairments of the ports at the start (where they differ from it), and the faults."""
+    """The network of a topology, the impairments of ports that differ from it at the start, and the faults."""
     start: dict[Element, Impairment] = {}
     for node in topology.nodes():
         for direction in Direction:
@@ -204,7 +207,7 @@ def build(topology: Topology, asked: Mapping[str, Mapping[str, Impairment]], str
 
 
 def impairment_of(values: Mapping[str, Any]) -> Impairment:
-    """From the fields that a manifest or a fault names. Raises ValueError or TypeError for what is no impairment."""
+    """Impairment from the fields of a manifest or a fault. Raises ValueError or TypeError for invalid fields."""
     known = {one.name for one in fields(Impairment)}
     unknown = set(values) - known
     if unknown:
@@ -225,7 +228,7 @@ def _converted(name: str, value: Any) -> Any:
 
 
 def blocked_pairs(strike: Strike) -> Iterator[tuple[str, str]]:
-    """The one-way pairs that a cut separates: those named, and all that share no group."""
+    """One-way pairs that a cut separates: those named, and all pairs without a common group."""
     yield from strike.pairs
     groups_of: dict[str, set[int]] = {}
     for number, group in enumerate(strike.groups):
@@ -236,12 +239,12 @@ def blocked_pairs(strike: Strike) -> Iterator[tuple[str, str]]:
 
 
 def acts_on(strike: Strike, network: Network) -> Callable[[str, str], bool]:
-    """Whether the fault acts on what one node, the first, sends to another."""
+    """Predicate: does the fault act on frames from the first node to the second?"""
     targets = frozenset(strike.targets)
 
     @cache
     def links(a: str, b: str, direction: str | None = None) -> list[str]:
-        """On the way, or those of them that are passed in one direction."""
+        """Links on the way, or those of them that are passed in one direction."""
         route = network.route(a, b)
         elements = () if route is None else route.elements[1:-1]
         return [link for way, link in elements if direction in (None, way)]
@@ -268,7 +271,7 @@ def _cuts(strikes: Sequence[Strike]) -> dict[tuple[str, str], list[Change]]:
 
     @cache
     def changes_of(numbers: tuple[int, ...]) -> list[Change]:
-        """Of all pairs that the same cuts separate. Cuts overlap: the state counts how many are in force."""
+        """Changes of all pairs that the same cuts separate. Cuts may overlap, so their steps are counted."""
         changes = []
         for cut in map(cuts.__getitem__, numbers):
             changes.append(Change(cut.issued_ns, cut.effective_ns, 1))
@@ -281,7 +284,7 @@ def _cuts(strikes: Sequence[Strike]) -> dict[tuple[str, str], list[Change]]:
 
 
 def _counted(changes: list[Change]) -> list[Change]:
-    """Turn steps up and down into states: anything in force, or nothing."""
+    """Steps up and down, turned into states: whether any cut is in force."""
     result, level = [], 0
     for change in sorted(changes, key=lambda change: change.issued_ns):
         level += change.state

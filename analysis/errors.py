@@ -1,4 +1,4 @@
-"""The one error of this room."""
+"""Errors of the analysis."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from topologies.formats.errors import InputError
 
 
 class AnalysisError(InputError):
-    """A run or capture cannot be analysed, or Spark cannot start. `str()` is one sentence that says what to do."""
+    """A run or capture cannot be analysed, or Spark cannot start. `str()` is one sentence with a remedy."""
 
 
 class MachineError(AnalysisError):
-    """Nothing that was given is wrong: this machine, or the cluster, cannot do it now. Doing it again may help."""
+    """The input is right, but this machine or the cluster cannot do the work now. Another attempt may succeed."""
 
 
 class SparkEndedError(MachineError):
-    """Spark, or its cluster, went away in mid-job."""
+    """Spark or its cluster ended during a job."""

@@ -1,23 +1,21 @@
 """Conditions and formulas over the results of a run: `latency.p99_ms <= 80`, `max(latency.by_member.p99_ms) / 2`.
 
-A small part of Python's syntax, evaluated by this file and nothing else: names with dots and [index], numbers, texts,
-comparisons (also chained), and, or, not, + - * / **, and the functions abs, min, max, len, sum, mean, slope and
-r_squared (of the straight line through two lists, least squares). A dot on a list takes the field of each item;
-arithmetic on lists works item by item, and so does min, max, sum or mean of two lists or more. Of a list of lists, such
-as the series of all runs, min, max, sum and mean have a value for each, and `where` selects in each.
+A subset of Python's syntax, evaluated by this module only: names with dots and [index], numbers, texts, comparisons
+(also chained), and, or, not, + - * / **, and the functions abs, min, max, len, sum, mean, slope and r_squared (of the
+straight line through two lists, least squares). A dot on a list takes the field of each item; arithmetic on lists works
+item by item, and so do min, max, sum and mean of two lists or more. For a list of lists, such as the series of all
+runs, min, max, sum and mean give a value for each list, and `where` selects in each.
 
-The text may come from an enemy: length and nesting are bounded, and it can neither call nor reach anything but
-the results.
+The text may be hostile: its length and nesting are bounded, and it can reach only the results.
 
 Over the runs of a sweep there are two more functions:
 
-    where(runs, given.protocol == 'atop')    those for which the condition holds, whose names are read in each of them
+    where(runs, given.protocol == 'atop')    those for which the condition holds; its names are read in each run
     estimate(values)                         mean, half_width, low and high of the 95 % interval of the mean, runs
     estimate(values, by)                     one for each distinct item of the list `by`, which it has as `at`
 
-What cannot be told is never an answer: a name that is missing, a value that was not measured (null) or a comparison of
-different kinds gives an Unknown with its reason. `and` and `or` pass it on only where it matters: false and unknown is
-false, true or unknown is true.
+A missing name, a value that was not measured (null) or a comparison of different kinds gives an Unknown with its
+reason. `and` and `or` return it only where it matters: false and unknown is false, true or unknown is true.
 """
 
 from __future__ import annotations
@@ -39,10 +37,10 @@ from topologies.formats.errors import did_you_mean
 from topologies.formats.units import shown
 
 MAX_TEXT = 1000
-"""Characters; this also keeps numbers within reason."""
+"""Characters; this also bounds the size of numbers."""
 
 MAX_DEPTH = 64
-"""Nested operations: what recursion over the tree can bear anywhere."""
+"""Nested operations; the recursion over the tree is safe at this depth."""
 
 FUNCTIONS = "abs, min, max, len, sum, mean, slope, r_squared, estimate, where"
 ALLOWED = f"names, numbers, texts, comparisons, and, or, not, + - * / **, {FUNCTIONS}"
@@ -54,14 +52,14 @@ class ExpressionError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expression:
-    """A text that was parsed and holds nothing but what is allowed."""
+    """A parsed text with only allowed syntax."""
 
     text: str
     tree: ast.expr = field(repr=False, compare=False)
 
     @property
     def may_be_condition(self) -> bool:
-        """False when it can only be a number or a text."""
+        """False when the value can only be a number or a text."""
         if isinstance(self.tree, ast.Constant):
             return isinstance(self.tree.value, bool)
         if isinstance(self.tree, ast.UnaryOp):
@@ -74,18 +72,18 @@ class Expression:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
-    """No answer, and why."""
+    """An unknown value, with the reason."""
 
     reason: str
 
 
 def parse(text: str) -> Expression:
-    """Raises ExpressionError."""
+    """Expression of a text. Raises ExpressionError."""
     if len(text) > MAX_TEXT:
         raise ExpressionError(f"expected an expression of at most {MAX_TEXT} characters, got {len(text)}")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about odd escapes and spacing: the writer cannot see them
+            warnings.simplefilter("ignore")  # about odd escapes and spacing: the user cannot see them
             tree = ast.parse(text.strip(), mode="eval").body
         _check(tree)
     except SyntaxError as error:
@@ -103,7 +101,7 @@ def evaluate(expression: Expression, results: Mapping[str, Any]) -> Any:
 
 
 def condition(expression: Expression, results: Mapping[str, Any]) -> bool | Unknown:
-    """The answer of a condition; an Unknown also when the expression has a value but is not a condition."""
+    """Truth of a condition; an Unknown also when the expression has a value but is not a condition."""
     value = evaluate(expression, results)
     if isinstance(value, bool | Unknown):
         return value
@@ -111,7 +109,7 @@ def condition(expression: Expression, results: Mapping[str, Any]) -> bool | Unkn
 
 
 def subject(expression: Expression, results: Mapping[str, Any]) -> Any:
-    """What a condition is about: the first side of its comparison that is not a constant; else the whole value."""
+    """Value that a condition tests: the first side of its comparison that is not a constant; else the whole value."""
     tree = expression.tree
     if isinstance(tree, ast.Compare):
         sides = [side for side in (tree.left, *tree.comparators) if not isinstance(side, ast.Constant)]
@@ -120,14 +118,14 @@ def subject(expression: Expression, results: Mapping[str, Any]) -> Any:
 
 
 Names: TypeAlias = Mapping[str, Any]
-"""A name of summary.json, and the Names below it; `*`: any other name, `**`: anything."""
+"""Names of summary.json, each with the Names below it; `*`: any other name, `**`: any names."""
 
 _ANYTHING: Final[Names] = {"**": {}}
 
 
 @cache
 def summary_names() -> Names:
-    """What a condition of an experiment may name: the sections of a summary and what is in them."""
+    """Names that a condition of an experiment may use: the sections of a summary and their contents."""
     names: dict[str, Any] = {name: {} for name in EXPECTABLE}
     for line in (Path(__file__).parent / "summary_names.txt").read_text(encoding="utf-8").splitlines()[1:]:
         path, _, leaves = line.partition(": ")
@@ -140,7 +138,9 @@ def summary_names() -> Names:
 
 
 def misnamed(expression: Expression, names: Names) -> str | None:
-    """Which name of the expression does not exist, in a sentence; None: all do. Lists have the names of their items."""
+    """Sentence about a name of the expression that does not exist; None: all exist. Lists have the names of their
+    items.
+    """
     try:
         _names_of(expression.tree, names)
     except _UnknownError as error:
@@ -149,7 +149,7 @@ def misnamed(expression: Expression, names: Names) -> str | None:
 
 
 def _names_of(node: ast.expr, names: Names, of: str = "a run") -> Names:
-    """The names below what `node` stands for; `names` are those of `of`. Raises _UnknownError."""
+    """Names below the value of `node`; `names` are those of `of`. Raises _UnknownError."""
     match node:
         case ast.Name(id=name):
             return _below(of, names, name)
@@ -184,7 +184,7 @@ def _below(where: str, names: Names, name: str) -> Names:
 
 
 class _UnknownError(Exception):
-    """Travels up to the nearest `and`, `or`, or the top, and becomes an Unknown."""
+    """Caught at the nearest `and` or `or`, or at the top, where it becomes an Unknown."""
 
 
 def _unknown(reason: str) -> NoReturn:
@@ -340,7 +340,7 @@ def _kind(value: Any) -> str | None:
 
 
 def _joined(is_or: bool, values: list[ast.expr], results: Mapping[str, Any]) -> bool:
-    """A deciding part decides even beside an unknown one: false for `and`, true for `or`."""
+    """A deciding operand (false for `and`, true for `or`) decides even beside an unknown one."""
     reason: str | None = None
     for value in values:
         try:
@@ -368,7 +368,7 @@ def _unary(op: ast.unaryop, operand: ast.expr, results: Mapping[str, Any]) -> An
 
 
 def _computed(op: ast.operator, left: Any, right: Any) -> Any:
-    """Item by item when a side is a list."""
+    """Result of an operation, item by item when a side is a list."""
     lists = [side for side in (left, right) if isinstance(side, list | tuple)]
     if lists:
         count = len(lists[0])
@@ -396,12 +396,12 @@ def _number(value: Any) -> int | float:
 
 
 def _is_missing(value: Any) -> bool:
-    """JSON writes what could not be measured as null, pandas as NaN."""
+    """Whether a value was not measured: null in JSON, NaN in pandas."""
     return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def _selected(arguments: list[ast.expr], results: Mapping[str, Any]) -> list[Any]:
-    """The items of a list for which a condition holds; it is read in each item, as if that were all there is."""
+    """Items of a list for which a condition holds; its names are those of the item."""
     if len(arguments) != 2:
         _unknown("where takes a list and a condition")
     return _those(_value(arguments[0], results), arguments[1])
@@ -451,7 +451,7 @@ def _absolute(arguments: list[Any]) -> Any:
 
 
 def _line(name: str, arguments: list[Any]) -> float:
-    """Of the straight line through the points (x, y), least squares."""
+    """Slope or r² of the straight line through the points (x, y), by least squares."""
     if len(arguments) != 2 or not all(isinstance(one, list | tuple) for one in arguments):
         _unknown(f"{name} takes two lists, of x and of y")
     xs, ys = ([float(_number(value)) for value in one] for one in arguments)
@@ -462,7 +462,9 @@ def _line(name: str, arguments: list[Any]) -> float:
 
 
 def _estimated(arguments: list[Any]) -> Any:
-    """Of one list, or of its parts that have the same item in a second list, in the order in which they come."""
+    """Estimate of a list, or of each group of its values with the same item in a second list, in order of
+    appearance.
+    """
     if not 1 <= len(arguments) <= 2 or not all(isinstance(one, list | tuple) for one in arguments):
         _unknown("estimate takes a list of values, and perhaps a list that groups them")
     values = [float(_number(value)) for value in arguments[0]]

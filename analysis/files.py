@@ -1,6 +1,6 @@
-"""Files of directories that may be somebody else's work, such as an archive's: read within bounds, replaced at once.
+"""Files of directories from an untrusted source, such as an archive: bounded reads, atomic replacement.
 
-A fresh file is made under a name that nobody can guess, so no link that lies there is followed.
+A new file is created under a random name, so no prepared link is followed.
 """
 
 from __future__ import annotations
@@ -15,16 +15,20 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 MAX_BYTES = 4 << 20
-"""Of a file that is parsed as one: no more than a second's work. A manifest has some 100 KiB."""
+"""Largest file that is parsed as a whole, in at most about a second. A manifest has some 100 KiB."""
 
 
 def read_json(path: Path, *, max_bytes: int = MAX_BYTES) -> Any:
-    """Raises OSError; ValueError for what is no JSON, nested too deep, or larger than `max_bytes`."""
+    """Value of a JSON file. Raises OSError; ValueError for a file that is no JSON, nested too deep, or larger than
+    `max_bytes`.
+    """
     return parse_json(read_text(path, errors="strict", max_bytes=max_bytes))
 
 
 def read_text(path: Path, *, errors: str = "replace", max_bytes: int = MAX_BYTES) -> str:
-    """`errors`: of the decoding. Raises OSError; ValueError for what is larger than `max_bytes`, or no plain file."""
+    """Text of a file. `errors`: of the decoding. Raises OSError; ValueError for a file that is larger than `max_bytes`,
+    or no plain file.
+    """
     with open(path, "rb", opener=_without_waiting) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError("it is no plain file")
@@ -35,7 +39,7 @@ def read_text(path: Path, *, errors: str = "replace", max_bytes: int = MAX_BYTES
 
 
 def parse_json(text: str) -> Any:
-    """Raises ValueError also for what is nested too deep."""
+    """Value of a JSON text. Raises ValueError also for one that is nested too deep."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -44,8 +48,8 @@ def parse_json(text: str) -> Any:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """A file to write that takes the place of `path` when the block ends well, and is removed otherwise: a reader sees
-    the old one or the whole new one. Raises OSError.
+    """A file to write, which replaces `path` when the block ends without an error and is removed otherwise: a reader
+    sees the old file or the whole new one. Raises OSError.
     """
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
@@ -61,13 +65,13 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def replace_json(path: Path, value: object) -> None:
-    """Raises OSError; ValueError for a number that JSON has not, such as NaN."""
+    """Write a value as JSON. Raises OSError; ValueError for a number that JSON does not have, such as NaN."""
     text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     with replacing(path) as file:
-        # A name of a file need not be UTF-8; JSON has an escape for what of it is not.
+        # A file name need not be UTF-8; JSON has an escape for the other bytes.
         file.write(text.encode("utf-8", "backslashreplace"))
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """A pipe would keep its reader until somebody writes."""
+    """Open without blocking: opening a pipe would wait for a writer."""
     return os.open(path, flags | os.O_NONBLOCK)

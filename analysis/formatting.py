@@ -1,7 +1,7 @@
-"""Numbers and names as people read them, the same in the report and on a terminal.
+"""Formats of numbers and names for users, the same in the report and on a terminal.
 
-What stands in a run directory may have been written by an enemy: every function here takes whatever JSON holds and
-returns one short clean line. A value that is missing or of the wrong kind reads `–`.
+The files of a run directory may be hostile: every function here takes any JSON value and returns one short clean line.
+A value that is missing or of the wrong kind reads `–`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 MISSING: Final = "–"
 MAX_TEXT: Final = 300
-"""Characters of one text in the report; what is longer is no name and no sentence."""
+"""Most characters of one text in the report; names and sentences are shorter."""
 
 LASTING: Final = ("impair", "cut", "crash", "pause", "slow", "deaf", "clock")
 """Kinds of faults that are in force until another one ends them (`heal`, `restart`, `resume`), or to the end."""
@@ -35,7 +35,7 @@ def number(value: object) -> float | None:
 
 
 def scaled(value: object, factor: float) -> float | None:
-    """A number times a factor."""
+    """A number times a factor; None if it is no number."""
     given = number(value)
     return None if given is None else given * factor
 
@@ -109,7 +109,7 @@ def nanoseconds(value: object) -> str:
 
 
 def cost_rate(value: object) -> str:
-    """What ordering costs, in ns (of messages that wait) per second of time, as `3.81 ms/s`."""
+    """Cost of ordering, in ns (of waiting messages) per second of time, as `3.81 ms/s`."""
     given = number(value)
     return MISSING if given is None else f"{significant(given / 1e6)} ms/s"
 
@@ -136,13 +136,13 @@ def bit_rate(value: object) -> str:
 
 
 def plain(value: object) -> str:
-    """A number as somebody typed it: `5`, `2.5`, `0.1`."""
+    """A number as a user types it: `5`, `2.5`, `0.1`."""
     given = number(value)
     return MISSING if given is None else f"{given:.6g}"
 
 
 def protocol(name: object) -> str:
-    """A protocol as the papers write it: `Time Warp`, `All-Ack`; one without such a name as it stands."""
+    """A protocol's name as the papers write it: `Time Warp`, `All-Ack`; other names are unchanged."""
     shown = clean(name, 40)
     return _PROTOCOLS.get(shown.lower(), shown) or MISSING
 
@@ -184,7 +184,7 @@ def members(given: object) -> str:
 
 
 def ranges(names: str) -> str:
-    """`p1/n3..n5, p2/n1` of all their names in a row."""
+    """`p1/n3..n5, p2/n1` for a list of all the names."""
     runs: list[list[str]] = []
     for name in names.split(", "):
         if runs and _follows(runs[-1][-1], name):
@@ -222,13 +222,13 @@ def is_end(fault: Mapping[str, Any]) -> bool:
 
 
 def numbers(faults: Iterable[Mapping[str, Any]]) -> dict[float | None, int]:
-    """Id, and place among the faults in section `faults` of summary.json: those that do not only end others."""
+    """Index in section `faults` of summary.json, by id, of the faults that do not only end others."""
     begun = [line for line in faults if not is_end(line)]
     return {number(line.get("id")): place for place, line in enumerate(begun)}
 
 
 def fault(fault: Mapping[str, Any]) -> str:
-    """What a fault does, without where and when: `1 % loss, 5 ms`, `cut`, `crash`."""
+    """Effect of a fault, without place and time: `1 % loss, 5 ms`, `cut`, `crash`."""
     kind = clean(fault.get("kind"), 24) or "fault"
     parameters = mapping(fault.get("parameters"))
     if kind == "impair":
@@ -267,7 +267,7 @@ def _cut(parameters: Mapping[str, Any]) -> str:
 
 
 def _group(names: Sequence[str]) -> str:
-    """A side of a cut: its nodes when they are few, else its partitions and how many nodes they are."""
+    """A side of a cut: its nodes when they are few, else its partitions and the number of nodes."""
     if len(names) <= 3:
         return ", ".join(names) or "nobody"
     partitions = list(dict.fromkeys(name.partition("/")[0] for name in names))
@@ -320,7 +320,7 @@ def _scaled(value: object, units: Sequence[str]) -> str:
 
 
 def _flat(value: object) -> str:
-    """A JSON value on one line, without letting a deep one recurse."""
+    """A JSON value on one line, without recursion."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key}={_leaf(item)}" for key, item in list(value.items())[:32])
     if isinstance(value, list | tuple):

@@ -1,6 +1,6 @@
-"""What the analysis reads of a run directory besides the capture: manifest, faults, topology. Checked, for an enemy
-may have written them: what cannot be used is one sentence (AnalysisError), what is missing because the run ended
-early is not an error.
+"""Inputs of the analysis besides the capture: manifest, faults and topology of a run directory. They are validated,
+because they may be hostile: an unusable file gives one sentence (AnalysisError); a value that is missing because the
+run ended early is no error.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from topologies.formats.errors import InputError
 from topologies.model import Direction, Impairment, Topology
 
 MAX_FAULTS = 10_000
-"""Lines that a second is enough for."""
+"""Most lines of faults.jsonl that are read; they take about a second."""
 MAX_FAULT_CHARACTERS = 2 << 20
-"""Of one line: twice what a fault of 10,000 nodes needs."""
+"""Most characters of one line: twice what a fault of 10,000 nodes needs."""
 MAX_CUT_PAIRS = 1_000_000
-"""Of nodes, over all cuts: 1,111 cuts of thirty nodes. A cut that names more is not read."""
+"""Most pairs of nodes over all cuts: those of 1,111 cuts of thirty nodes. A cut beyond the limit is not read."""
 MAX_GROUPS = 0xFFFF
-"""Of one cut: as many as a topology can have nodes."""
+"""Most groups of one cut: as many as a topology can have nodes."""
 MAX_STALLS = 10_000
-"""The witness tells no more (testbed.run.stalls)."""
+"""Most stalls that testbed.run.stalls records."""
 
 Nanoseconds = Annotated[int, Field(ge=-(2**62), le=2**62)]
 Count = Annotated[int, Field(ge=0, le=2**62)]
 Text = Annotated[str, Field(max_length=10_000)]
 Item = TypeVar("Item")
 Many = Annotated[tuple[Item, ...], Field(fail_fast=True)]
-"""Read up to the first mistake: to tell two million of them takes ten seconds."""
+"""Validation stops at the first mistake: reporting two million takes ten seconds."""
 
 
 class _Part(BaseModel):
@@ -45,7 +45,7 @@ class _Part(BaseModel):
 
 
 class Phases(_Part):
-    """CLOCK_MONOTONIC; None: not reached."""
+    """Times of the phases, on CLOCK_MONOTONIC; None: not reached."""
 
     start_ns: Nanoseconds | None = None
     load_end_ns: Nanoseconds | None = None
@@ -54,14 +54,14 @@ class Phases(_Part):
 
 
 class Clock(_Part):
-    """Two readings taken together."""
+    """Readings of two clocks at the same time."""
 
     monotonic_ns: Nanoseconds
     realtime_ns: Nanoseconds
 
 
 class ElsewhereCounters(_Part):
-    """The kernel's, of a link or a shared medium; only the drops matter here."""
+    """Kernel counters of a link or a shared medium; only the drops matter here."""
 
     delay_line_dropped_frames: Count = 0
     queue_dropped_frames: Count = 0
@@ -73,7 +73,7 @@ class ElsewhereCounters(_Part):
 
 
 class PortCounters(ElsewhereCounters):
-    """Of one direction of one port."""
+    """Kernel counters of one direction of one port."""
 
     node: Text
     direction: Literal["to-node", "from-node"]
@@ -82,7 +82,7 @@ class PortCounters(ElsewhereCounters):
 
 
 class Captured(_Part):
-    """What the collector says of its own work."""
+    """The collector's report about its own work."""
 
     frames: Count | None = None
     kernel_dropped_frames: Count | None = None
@@ -90,18 +90,18 @@ class Captured(_Part):
 
 
 class NodeEnd(_Part):
-    """How one incarnation ended."""
+    """End of one incarnation."""
 
     node: Text
     incarnation: Count
     exit: int | None = None
     drained: bool | None = None
     handled: Count | None = None
-    """Messages that the core was given."""
+    """Messages that the core handled."""
     core_ns: Count | None = None
-    """Processor time inside the core for them."""
+    """Processor time of the core for them."""
     delivered: Count | None = None
-    """Messages that went to the application."""
+    """Messages delivered to the application."""
 
 
 class Health(_Part):
@@ -110,14 +110,16 @@ class Health(_Part):
 
 
 class Stalls(_Part):
-    """When processors were late for a witness that nothing in the run keeps waiting (testbed.run.stalls)."""
+    """Times at which a watching thread, on which nothing in the run depends, was scheduled late
+    (testbed.run.stalls).
+    """
 
     spans: Annotated[Many[tuple[Nanoseconds, Nanoseconds]], Field(max_length=MAX_STALLS)] | None = None
-    """None: nobody watched (a run in virtual time, one that ended early), so no late frame is excused."""
+    """None: stalls were not recorded (virtual time, or a run that ended early), so no late frame is excused."""
 
     @property
     def as_summary(self) -> dict[str, int | float | None]:
-        """Its part of summary.json's `health`."""
+        """Entries for section `health` of summary.json."""
         if self.spans is None:
             return {"stalls": None, "stall_max_ms": None}
         return {
@@ -127,14 +129,14 @@ class Stalls(_Part):
 
 
 class Protocol(_Part):
-    """What was run; of its parameters only the paper's mu is looked at, which some protocols are told."""
+    """Protocol of the run. Of its parameters only the paper's mu is used, which some protocols have."""
 
     name: Text = "unknown"
     parameters: Mapping[str, Any] = Field(default_factory=dict)
 
     @property
     def mu_ns(self) -> int:
-        """The least time that a message takes; 0 when the protocol was not told."""
+        """Least time that a message takes; 0 if the protocol has no such parameter."""
         given = self.parameters.get("mu_ns", 0)
         return given if isinstance(given, int) and 0 <= given <= 2**62 else 0
 
@@ -148,7 +150,7 @@ class Call(_Part):
 
 
 class Manifest(_Part):
-    """manifest.json, as far as the analysis needs it (docs/run-directory.md)."""
+    """Fields of manifest.json that the analysis needs (docs/run-directory.md)."""
 
     format: Literal[1]
     run: Text
@@ -160,13 +162,13 @@ class Manifest(_Part):
     protocol: Protocol = Protocol()
     promises: Many[Text] = ()
     members: Many[Text] = ()
-    """The nodes whose traces are judged; none named: all of them."""
+    """Nodes whose traces are judged; empty: all nodes."""
     calls: Many[Call] = ()
     expect: Many[Text] = ()
     clock: Clock | None = None
     phases: Phases = Phases()
     asked: Mapping[str, Any] = Field(default_factory=dict)
-    """By node and direction; looked at by `read_run`, mistake by mistake."""
+    """Requested impairments by node and direction; validated by `read_run`."""
     counters: Many[PortCounters] = ()
     link_counters: Many[ElsewhereCounters] = ()
     bus_counters: Many[ElsewhereCounters] = ()
@@ -206,7 +208,7 @@ class _CutParameters(_Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInputs:
-    """One run, as far as it was recorded."""
+    """Recorded inputs of one run."""
 
     path: Path
     manifest: Manifest
@@ -214,7 +216,7 @@ class RunInputs:
     network: Network
     strikes: tuple[Strike, ...]
     fault_lines: tuple[Mapping[str, Any], ...]
-    """faults.jsonl as it stands, the lines that can be used."""
+    """Usable lines of faults.jsonl, unchanged."""
     unread_faults: int
 
     @property
@@ -228,13 +230,13 @@ class RunInputs:
 
     @property
     def members(self) -> dict[int, str]:
-        """Of `names`, those who are to leave trace records: not a node with a program that is in no group."""
+        """Entries of `names` that should have trace records: all but nodes whose program is in no group."""
         chosen = self.manifest.members
         return {index: name for index, name in self.names.items() if not chosen or name in chosen}
 
 
 def read_run(path: Path) -> RunInputs:
-    """Read what describes a run. Raises AnalysisError, one sentence, when that cannot be used."""
+    """Read the inputs of a run. Raises AnalysisError, one sentence, when they cannot be used."""
     if not path.is_dir():
         raise AnalysisError(f"{path}: there is no such run directory")
     manifest = _manifest(path / "manifest.json")
@@ -283,7 +285,7 @@ def _topology(path: Path) -> Topology:
 
 
 def _asked(path: Path, manifest: Manifest, topology: Topology) -> dict[str, dict[str, Impairment]]:
-    """The impairment of each port at the start."""
+    """Impairment of each port at the start."""
     asked: dict[str, dict[str, Impairment]] = {}
     try:
         for name in sorted(manifest.asked.keys() & {str(node.name) for node in topology.nodes()}):
@@ -301,7 +303,7 @@ _DIRECTIONS = frozenset(direction.value for direction in Direction)
 
 
 def _faults(path: Path, topology: Topology) -> tuple[list[Mapping[str, Any]], list[Strike], int]:
-    """The lines that are faults of this network, what they mean, and how many lines are not. No file: no faults."""
+    """Lines that are faults of this network, the parsed faults, and the number of other lines. No file: no faults."""
     lines: list[Mapping[str, Any]] = []
     strikes: list[Strike] = []
     unread = 0
@@ -325,7 +327,7 @@ def _faults(path: Path, topology: Topology) -> tuple[list[Mapping[str, Any]], li
 
 
 def _strike(text: str, topology: Topology) -> Strike:
-    """Raises ValueError, TypeError or KeyError for a line that is no fault of this topology."""
+    """Fault of one line. Raises ValueError, TypeError or KeyError for a line that is no fault of this topology."""
     if len(text) > MAX_FAULT_CHARACTERS:
         raise ValueError(f"a fault of more than {MAX_FAULT_CHARACTERS} characters")
     line = _FaultLine.model_validate_json(text)
@@ -353,14 +355,14 @@ def _strike(text: str, topology: Topology) -> Strike:
 
 
 def network_of(topology: Topology, fault_lines: Sequence[Mapping[str, Any]]) -> Network:
-    """The asked network of a run in memory, whose faults are lines as in faults.jsonl. Raises ValueError, TypeError or
+    """Requested network of a run in memory, with faults as lines of faults.jsonl. Raises ValueError, TypeError or
     KeyError for a line that is no fault of this topology.
     """
     return build(topology, {}, [_strike(json.dumps(line), topology) for line in fault_lines])
 
 
 def open_cuts(strikes: Sequence[Strike], before_ns: int) -> list[Strike]:
-    """Cuts that had not been healed by then."""
+    """Cuts that were not healed by `before_ns`."""
     by_id = {strike.id: strike for strike in strikes}
     found = []
     for cut in strikes:

@@ -1,9 +1,8 @@
-"""From findings and results to the verdicts of a run, with their reasons. Pure: what was read goes in, summary.json's
-words come out.
+"""Verdicts of a run, with their reasons, from findings and results. Pure functions that give entries of summary.json.
 
-A run is as good as the worst of what its protocol promised and its experiment expects. It is `unknown` at best when
-anything casts doubt on what was recorded, and a judgement of liveness needs a run that drained with its network
-whole.
+The verdict on a run is the worst of those on the promises of its protocol and the expectations of its experiment. It is
+`unknown` at best if anything casts doubt on the records. Liveness can be judged only if the run drained without a cut
+in force.
 """
 
 from __future__ import annotations
@@ -33,17 +32,17 @@ from topologies.model import Impairment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """What was counted while the capture became tables."""
+    """Counts from the conversion of the capture to tables."""
 
     undecodable: int = 0
     foreign_records: int = 0
-    """Trace records that came in at another port than their member's."""
+    """Trace records that came from another port than their member's."""
     notices: Mapping[Notice, int] = field(default_factory=dict)
-    """How many reports there are of each code that means the same for all protocols."""
+    """Number of reports of each code that means the same for all protocols."""
 
 
 def doubts(inputs: RunInputs, capture: CaptureState | None, staged: Staged) -> list[str]:
-    """Why this run can be `unknown` at best."""
+    """Reasons why the verdict on this run is `unknown` at best."""
     manifest = inputs.manifest
     found = []
     if manifest.status != "complete":
@@ -68,9 +67,9 @@ def doubts(inputs: RunInputs, capture: CaptureState | None, staged: Staged) -> l
 
 
 def unexplained(inputs: RunInputs, excluded: Mapping[Incarnation, int], left: Mapping[Incarnation, int]) -> list[str]:
-    """Incarnations that say that the others have excluded them, or that they have left (and when), though nothing that
-    was done to them explains it. A cut of any wire, or an impairment that makes silences, may explain an exclusion, a
-    fault of a node only that node's; nothing but being told to leave explains that a member has left.
+    """Sentences about incarnations that recorded their exclusion or leaving without a fault that explains it. A cut of
+    any wire, or an impairment that causes silences, may explain any exclusion; a fault of a node only that node's. Only
+    a fault `leave` explains that a member left.
     """
     found = []
     for incarnation, at_ns in sorted(left.items()):
@@ -95,21 +94,22 @@ def _unexplained_exclusions(inputs: RunInputs, excluded: Mapping[Incarnation, in
 
 
 def _explains_exclusion(strike: Strike, name: str) -> bool:
-    """Of this node, by a fault that was there before it."""
+    """Whether the fault may explain the exclusion of this node."""
     if strike.kind == "impair":
         return any(_makes_silences(one) for one in strike.asked.values())
     return strike.kind == "cut" or name in strike.targets
 
 
 def _makes_silences(impairment: Impairment) -> bool:
-    """Whether a member may hear nothing of another for so long that it suspects it: heartbeats are lost, or so late
-    that the pause between two of them is a silence."""
+    """Whether a member may hear nothing from another for so long that it suspects it: heartbeats are lost, or so late
+    that the pause between two of them is a silence.
+    """
     is_lossy = impairment.loss_ratio or impairment.corrupt_ratio or impairment.rate_bps is not None
     return bool(is_lossy) or impairment.delay_ns + impairment.jitter_ns >= LEAST_SILENCE_NS
 
 
 LEAST_SILENCE_NS = 50_000_000
-"""Shorter than any limit of suspicion that makes sense on a real machine."""
+"""Shorter than any suspicion timeout that is sensible on a real machine."""
 
 
 def _said(inputs: RunInputs, incarnation: Incarnation) -> str:
@@ -118,7 +118,7 @@ def _said(inputs: RunInputs, incarnation: Incarnation) -> str:
 
 
 def undrained(inputs: RunInputs) -> str:
-    """Why what should happen eventually may not have had the time; empty when it had."""
+    """Reason why liveness cannot be judged; empty when it can."""
     drained_ns = inputs.manifest.phases.drained_ns
     if drained_ns is None:
         return "the run did not drain"
@@ -127,8 +127,8 @@ def undrained(inputs: RunInputs) -> str:
 
 
 def unrecorded_ends(inputs: RunInputs, ended: Collection[Incarnation]) -> str:
-    """Which nodes ended in order without a record of it (STOP or ENDED): their last records are missing. Empty when
-    none did.
+    """Text naming the nodes that ended with exit code 0 but without a STOP or ENDED record: their last records are
+    missing. Empty when there are none.
     """
     index = {name: member for member, name in inputs.members.items()}
     missing = [
@@ -140,7 +140,9 @@ def unrecorded_ends(inputs: RunInputs, ended: Collection[Incarnation]) -> str:
 
 
 def lost_tails(inputs: RunInputs, crashed: Collection[Incarnation]) -> str:
-    """Why the records of crashed incarnations may end too early, where no gap in their numbers would show it."""
+    """Reason why the last records of crashed incarnations may be missing, which no gap in their numbers shows; or
+    empty.
+    """
     lost = inputs.manifest.capture.kernel_dropped_frames
     if not lost or not crashed:
         return ""
@@ -151,8 +153,8 @@ def lost_tails(inputs: RunInputs, crashed: Collection[Incarnation]) -> str:
 def noted(
     findings: Mapping[Property, Finding], inputs: RunInputs, crashed: Collection[Incarnation]
 ) -> dict[Property, Finding]:
-    """Findings, with what passes only as far as the records of crashed incarnations go. On wires a crash takes along
-    what waited to be sent; a simulation loses nothing.
+    """Findings, with a note on those that pass but rest on the records of crashed incarnations. On wires a crash loses
+    the records that were not yet sent; in the simulator none are lost.
     """
     if not crashed or inputs.manifest.world == "sim":
         return dict(findings)
@@ -170,11 +172,11 @@ _OF_THE_CRASHED = frozenset(
         *VIEW_PROPERTIES,
     )
 )
-"""Properties that bind crashed incarnations, too."""
+"""Properties that crashed incarnations must satisfy, too."""
 
 
 def bounded(findings: Mapping[Property, Finding], *, gap: str = "", undrained: str = "") -> dict[Property, Finding]:
-    """Findings, made unknown where evidence is missing that the trace alone does not show to be."""
+    """Findings, made unknown for missing evidence that the trace alone does not show."""
     return {
         kind: _bounded(finding, gap or (undrained if kind.is_liveness else "")) for kind, finding in findings.items()
     }
@@ -187,7 +189,7 @@ def _bounded(finding: Finding, reason: str) -> Finding:
 
 
 def expectation(text: str, results: Mapping[str, Any]) -> dict[str, Any]:
-    """One condition of the experiment; unknown when it cannot be read or speaks of something that there is not."""
+    """Entry for one condition of the experiment; unknown when it cannot be parsed or has no value."""
     entry = {"condition": text, "verdict": Verdict.UNKNOWN.value, "value": None, "reason": ""}
     try:
         condition = expression.parse(text)
@@ -204,7 +206,7 @@ def expectation(text: str, results: Mapping[str, Any]) -> dict[str, Any]:
 def overall(
     properties: Mapping[str, Mapping[str, Any]], expect: Sequence[Mapping[str, Any]], doubts: Sequence[str]
 ) -> tuple[Verdict, list[str]]:
-    """The verdict on the run, and its reasons: doubts first, then what failed or could not be told."""
+    """Verdict on the run, and its reasons: doubts first, then the conditions that failed or are unknown."""
     promised = {name: entry for name, entry in properties.items() if entry["promised"]}
     verdicts = [Verdict(entry["verdict"]) for entry in (*promised.values(), *expect)]
     reasons = [f"{name}: {_why(entry)}" for name, entry in promised.items() if entry["verdict"] != "pass"]
@@ -226,7 +228,7 @@ def _why(entry: Mapping[str, Any]) -> str:
 
 
 def accuracy(links: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The certificate in short: the worst verdict, and how many rows have which."""
+    """Summary of the certificate: the worst verdict, and the number of rows with each verdict."""
     counts = {verdict.value: sum(row["verdict"] == verdict.value for row in links) for verdict in Verdict}
     worst = merge(Verdict(row["verdict"]) for row in links) if links else Verdict.UNKNOWN
     return {"verdict": worst.value} | counts
@@ -235,7 +237,7 @@ def accuracy(links: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def property_entries(
     findings: Mapping[Property, Finding], promises: Iterable[str], names: Mapping[int, str]
 ) -> dict[str, dict[str, Any]]:
-    """The findings as summary.json has them."""
+    """Entries of the findings for summary.json."""
     promised = set(promises)
     known = {
         kind.value: {
@@ -252,7 +254,7 @@ def property_entries(
 
 
 def _unheard_of(name: str) -> dict[str, Any]:
-    """A promise that nobody checks must not look kept."""
+    """Entry for a promise without a check: unknown, so that it does not look kept."""
     return {
         "verdict": Verdict.UNKNOWN.value,
         "promised": True,

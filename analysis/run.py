@@ -1,7 +1,7 @@
 """Runs as values, for notebooks: `run = Run("runs/quickstart/1-…")`, then `run.summary`, `run.table("deliveries")`;
 `sweep = Sweep.newest("co-figure7")`, then `sweep.frame(n="given.members", t_ap_ms="latency.mean_ms")`.
 
-Reads what the analysis left; needs neither Spark nor the capture.
+Reads the files of the analysis; needs neither Spark nor the capture.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from topologies.model import Topology
 
 
 class Run:
-    """One run directory. Files are read when they are first asked for."""
+    """One run directory. Each file is read at its first use."""
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
@@ -35,7 +35,7 @@ class Run:
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        """What was run, and how (docs/run-directory.md)."""
+        """Contents of manifest.json (docs/run-directory.md)."""
         return self._json("manifest.json")
 
     @cached_property
@@ -50,7 +50,7 @@ class Run:
 
     @cached_property
     def faults(self) -> pd.DataFrame:
-        """The faults as they struck; `issued_s` and `effective_s` count from the start of the workload."""
+        """Faults that took effect; `issued_s` and `effective_s` count from the start of the workload."""
         table = self.table("faults")
         start_ns = self.manifest.get("phases", {}).get("start_ns") or 0
         for name in ("issued", "effective"):
@@ -59,11 +59,11 @@ class Run:
 
     @property
     def tables(self) -> list[str]:
-        """The names of the tables that there are."""
+        """Names of the existing tables."""
         return sorted(path.stem for path in (self.path / "tables").glob("*.parquet"))
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """A table (`analysis.schema`), or some columns of it. Raises AnalysisError when there is none of that name."""
+        """A table (`analysis.schema`), or some of its columns. Raises AnalysisError when there is none of that name."""
         path = self.path / "tables" / f"{name}.parquet"
         if not path.exists():
             known = ", ".join(self.tables) or f"none yet; make them with: orderbed analyze {self.path}"
@@ -82,23 +82,23 @@ class Run:
 
 
 class Sweep:
-    """The runs of one sweep, in its order: `sweep-<stamp>.json` beside their directories, or, of runs that were
-    simulated in memory, `sweep-<stamp>.parquet`.
+    """Runs of one sweep, in its order: `sweep-<stamp>.json` beside their directories, or `sweep-<stamp>.parquet` for
+    runs simulated in memory.
     """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.is_simulated = self.path.suffix == ".parquet"
-        """In memory: its runs have no directories, only rows."""
+        """Simulated in memory: its runs have no directories, only rows."""
         points = sweep_rows.read(self.path) if self.is_simulated else _read_points(self.path)
         self.points: list[dict[str, Any]] = points
-        """Each with its `variant` (what was set), what it was `given` as numbers and its verdict; and with its
-        directory, or with all that it was measured by.
+        """Points, each with its `variant` (the settings), its `given` numbers and its verdict; and with its directory,
+        or with all its measures.
         """
 
     @classmethod
     def newest(cls, experiment: str, runs: Path | str = "runs") -> Sweep:
-        """The latest sweep of an experiment. Raises AnalysisError when there is none."""
+        """Latest sweep of an experiment. Raises AnalysisError when there is none."""
         folder = Path(runs) / experiment
         found = sorted([*folder.glob("sweep-*.json"), *folder.glob("sweep-*.parquet")])
         if not found:
@@ -109,23 +109,23 @@ class Sweep:
 
     @cached_property
     def runs(self) -> list[Run]:
-        """The run of each point; a run directory that was moved with its sweep file is found beside it."""
+        """Run of each point; a run directory that was moved with its sweep file is found beside it."""
         if self.is_simulated:
             raise AnalysisError(f"{self.path}: was simulated in memory; its runs have no directories")
         return [Run(self._directory(str(point.get("directory", "")))) for point in self.points]
 
     @cached_property
     def results(self) -> list[dict[str, Any]]:
-        """What expressions see of each run: its summary, its `variant` and what it was `given`."""
+        """Values of each run for expressions: its summary, its `variant` and its `given` numbers."""
         if self.is_simulated:
             return self.points
         told = [{"variant": point.get("variant", {}), "given": point.get("given", {})} for point in self.points]
         return [{**run.summary, **one} for run, one in zip(self.runs, told, strict=True)]
 
     def frame(self, **columns: str) -> pd.DataFrame:
-        """One row for each run. Each column is an expression (`analysis.expression`) over the run's summary, its
-        `variant` and what it was `given`; what cannot be told is missing (NaN). Raises AnalysisError for text that is
-        no expression.
+        """Table with one row for each run. Each column is an expression (`analysis.expression`) over the run's summary,
+        its `variant` and its `given` numbers; an unknown value is missing (NaN). Raises AnalysisError for a text that
+        is no expression.
         """
         try:
             parsed = {name: parse(text) for name, text in columns.items()}
@@ -142,7 +142,7 @@ class Sweep:
 
 
 MAX_POINTS_BYTES = 64 << 20
-"""A sweep has a point for each of its runs, which may be thousands."""
+"""Largest file of points: a sweep has a point for each of its runs, which may be thousands."""
 
 
 def _read_points(path: Path) -> list[dict[str, Any]]:

@@ -1,12 +1,11 @@
-"""The columns of every table under `tables/`: a contract with whoever reads them. Times are CLOCK_MONOTONIC
-nanoseconds.
+"""Columns of every table under `tables/`: a contract with their readers. Times are CLOCK_MONOTONIC nanoseconds.
 
 Spark has no unsigned integers and its time stamps are microseconds, so times and addresses are signed 64-bit numbers.
 """
 
 from __future__ import annotations
 
-from pyspark.sql import types as T  # noqa: N812  (the name that everybody knows)
+from pyspark.sql import types as T  # noqa: N812  (the usual name)
 
 BYTE, SHORT, INT, LONG = T.ByteType(), T.ShortType(), T.IntegerType(), T.LongType()
 DOUBLE, TEXT = T.DoubleType(), T.StringType()

@@ -1,11 +1,11 @@
-"""From a run directory to its tables and summary.json: everything is derived, so doing it again replaces what was
-there.
+"""Analysis of a run directory: its tables and summary.json. All of them are derived, so a repeated analysis replaces
+them.
 
     capture ──> frames, trace ──> messages, deliveries ──> latency, orders
                         └──────────────────────────────> traffic, realised network, conservation
 
-Works on what there is: a run that was interrupted, a capture that was cut off, an empty one. What cannot be told is
-`unknown`, with the reason; what cannot be read at all is an AnalysisError.
+It also handles a run that was interrupted, and a capture that was cut off or is empty. A value that cannot be
+determined is `unknown`, with the reason; an unreadable file is an AnalysisError.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ from collector.records import Level, Notice
 
 FORMAT = 1
 _FOR_ALL = frozenset((Property.AGREEMENT.value, Property.UNIFORM_AGREEMENT.value))
-"""Who promises one of these delivers every message to everybody."""
+"""Promises by which every full member delivers every message."""
 
 COUNTED = (*reported.COUNTED, *ordering_records.REPORTS)
-"""The reports that any section reads."""
+"""Reports that any section reads."""
 
 LONG_RUN_BYTES = 256 << 20
-"""From this size of capture on it pays that the Java machine optimises."""
+"""Size of a capture from which the JVM's optimising compiler is worth its time."""
 
 BESIDE_ROWS = 1 << 22
-"""Up to so many submissions and deliveries latency is measured while the orders are checked: 50 bytes each."""
+"""Most steps with which latency is measured while the orders are checked: 50 bytes each."""
 
 Say = Callable[[str], None]
 T = TypeVar("T")
@@ -71,10 +71,10 @@ class _Submit(Protocol):
 
 
 def analyze(run_dir: Path, *, spark: SparkSession | None = None, on_progress: Say) -> dict[str, Any]:
-    """Make the tables and the summary of a run, and return the summary (docs/run-directory.md).
+    """Write the tables and the summary of a run, and return the summary (docs/run-directory.md).
 
-    `spark`: a session to use; without one, one is opened and closed again. `on_progress` gets a few words now and then.
-    Raises AnalysisError, one sentence, when the run directory cannot be used or Spark cannot be started.
+    `spark`: a session to use; None: one is opened and closed again. `on_progress` is called with a few words at each
+    stage. Raises AnalysisError, one sentence, when the run directory cannot be used or Spark cannot be started.
     """
     inputs = read_run(run_dir)
     on_progress("looking through the capture")
@@ -83,8 +83,8 @@ def analyze(run_dir: Path, *, spark: SparkSession | None = None, on_progress: Sa
         with tasks.replace_tables(run_dir) as stage:
             summary = _Analysis(inputs, capture, stage, on_progress).sum_up_nothing()
     else:
-        # The session is the inner one: when it ends its tasks do, and with them the threads that wait for them. So
-        # nobody writes tables any more when those are put in place or swept away, also after an interrupt.
+        # The session is the innermost: its end also ends its tasks, and so the threads that wait for them. So nothing
+        # writes tables any more when they are put in place or removed, even after an interrupt.
         with (
             tasks.replace_tables(run_dir) as stage,
             _threads() as submit,
@@ -112,7 +112,7 @@ def _session(spark: SparkSession | None, capture: source.CaptureState | None, sa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Orders:
-    """What follows from the trace."""
+    """Results from the trace."""
 
     facts: RunFacts
     findings: Mapping[Property, Finding]
@@ -123,11 +123,11 @@ class _Orders:
     deliveries_full: int = 0
     """Judged deliveries at members that ran from start to end."""
     told: Mapping[str, Any] = field(default_factory=dict)
-    """The sections of the summary that reports fill."""
+    """Sections of the summary from reports."""
 
 
 class _Analysis:
-    """One pass over one run."""
+    """Analysis of one run."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class _Analysis:
         self.start_ns = self.manifest.phases.start_ns or self.first_ns
 
     def sum_up_nothing(self) -> dict[str, Any]:
-        """A run that left no frame: empty tables, nothing known, and no need for Spark."""
+        """Summary of a run without frames: empty tables, unknown results, no Spark."""
         for name, contract in schema.TABLES.items():
             self.stage.write_rows(name, [], contract)
         self.stage.write_rows("faults", [_fault_row(line) for line in self.inputs.fault_lines], schema.FAULTS)
@@ -159,14 +159,14 @@ class _Analysis:
         return self._summary(orders=orders, staged=Staged(), results=self._results(orders, None, [], [], []))
 
     def run(self, spark: SparkSession, submit: _Submit) -> dict[str, Any]:
-        """The whole way."""
+        """Run the whole analysis."""
         assert self.capture is not None
         self.spark = spark
         self.talk = traffic.Measurement(self.inputs, self.capture, start_ns=self.start_ns, spark=spark)
         staged = self._stage_capture()
         self.stage.write_rows("faults", [_fault_row(line) for line in self.inputs.fault_lines], schema.FAULTS)
         self.say("judging the orders and measuring the network")
-        # Each is a chain of steps that not all cores have something to do in.
+        # They run side by side, because none of them keeps all cores busy.
         network = submit(self._network)
         ordered = submit(lambda: self._orders(staged, submit))
         talk = self._traffic()
@@ -180,7 +180,7 @@ class _Analysis:
         return self._summary(orders=orders, staged=staged, results=results)
 
     def _orders(self, staged: Staged, submit: _Submit) -> _Orders:
-        """Messages, deliveries and all that follows from the trace."""
+        """Messages, deliveries and the other results from the trace."""
         trace = self.stage.path("trace")
         with incarnations.walked(trace, self.stage, tasks.OfSpark(self.spark), self.names, self.taken.records) as walk:
             submitted = walk.submissions
@@ -220,12 +220,12 @@ class _Analysis:
         )
 
     def _views_missing(self, facts: RunFacts) -> dict[Property, Finding]:
-        """The promised properties of views, where there are none."""
+        """Findings on the promised properties of views, in a run without views."""
         found = order.without_views(facts)
         return {kind: finding for kind, finding in found.items() if kind.value in self.manifest.promises}
 
     def _latency(self, facts: RunFacts, requests: cost.Requests) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
-        """The section `latency` and its tables, and latency around each fault."""
+        """Section `latency` and its tables, and latency around each fault."""
         judged = cost.judged(self.stage.path("deliveries"), facts.level)
         latency, cdf = cost.latency(
             judged, between_ms=requests.between_ms, load_end_ns=self.manifest.phases.load_end_ns
@@ -238,7 +238,7 @@ class _Analysis:
     def _told(
         self, notices: Mapping[Notice, int], facts: RunFacts, findings: Mapping[Property, Finding]
     ) -> dict[str, Any]:
-        """Sections that only some protocols have something to say about."""
+        """Sections that only some protocols have."""
         trace, told = self.stage.path("trace"), dict[str, Any]()
         if notices.get(Notice.CLOCK):
             phases = self.manifest.phases
@@ -276,7 +276,7 @@ class _Analysis:
         return [anomalies.Call(members[call.caller], members[call.callee], call.every) for call in given]
 
     def _of_objects(self, notices: Mapping[Notice, int], facts: RunFacts, requests: cost.Requests) -> dict[str, Any]:
-        """The section `calls`, and what stands in `messages` and `latency` where messages are for objects."""
+        """Section `calls`, and the figures of `messages` and `latency` for messages addressed to objects."""
         if not notices.get(Notice.ADDRESSED):
             return {}
         incarnations = reported.incarnations_of(self.stage.path("trace"))
@@ -311,7 +311,7 @@ class _Analysis:
     # --- the network
 
     def _network(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """The certificate and the conservation of frames."""
+        """The accuracy certificate and the conservation of frames."""
         if self.manifest.clock is None or self.last_ns <= self.first_ns:
             self.stage.write_rows("links", [], schema.LINKS)
             return [], []
@@ -333,7 +333,7 @@ class _Analysis:
         return [row | {"asked": json.loads(row["asked"])} for row in rows], balance
 
     def _load(self) -> offered.Load | None:
-        """What was sent within the load; None: the load did not end."""
+        """Traffic within the load; None: the load did not end."""
         end_ns = self.manifest.phases.load_end_ns
         if end_ns is None or end_ns <= self.start_ns:
             return None
@@ -342,7 +342,7 @@ class _Analysis:
         return offered.Load(window, offered.flows(self.taken.flows), sent)
 
     def _traffic(self) -> dict[str, Any]:
-        """Who talked to whom, in whatever protocol: all that programs of others leave."""
+        """Conversations of any protocol: the only results for other programs."""
         talk = self.talk.of(self.taken.talk)
         self.stage.write_rows("conversations", talk.conversations, schema.CONVERSATIONS)
         self.stage.write_rows("node_series", talk.nodes, schema.NODE_SERIES)
@@ -423,7 +423,7 @@ def _course(told: Told) -> membership.Timeline:
 
 @contextlib.contextmanager
 def _threads() -> Iterator[_Submit]:
-    """Run functions beside the caller. When the block ends, whatever way, they have ended, too."""
+    """Run functions in threads. They have ended when the block ends, also after an error."""
     executor = ThreadPoolExecutor(3, thread_name_prefix="analysis")
     try:
         yield executor.submit
@@ -432,7 +432,7 @@ def _threads() -> Iterator[_Submit]:
 
 
 def _rounded(value: Any) -> Any:
-    """Floats to nine digits: in which order Spark adds up is no result."""
+    """Value with floats rounded to nine digits, because the order of Spark's additions varies."""
     if isinstance(value, dict):
         return {key: _rounded(item) for key, item in value.items()}
     if isinstance(value, list):

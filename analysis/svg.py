@@ -1,7 +1,6 @@
-"""Small typed helpers for drawing: elements that escape what they are given, scales, ticks and paths.
+"""Small typed helpers for drawing: elements that escape their texts, scales, ticks and paths.
 
-Colours never stand in the drawing: elements carry classes and the report's style sheet gives them both a light and a
-dark colour.
+A drawing holds no colours: elements have classes, and the report's style sheet gives each a light and a dark colour.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ COLOURS: Final[Mapping[str, int]] = {
     "allack": 5,
     "lamport": 7,
 }
-"""Of the protocols that can be candidates; 3 is that of roll-backs."""
+"""Colours of the protocols that can be candidates; 3 is that of roll-backs."""
 
 OTHER_COLOUR: Final = 6
 
 
 def colour_of(protocol: str) -> str:
-    """Class of the protocol's colour; all that have none of their own share one."""
+    """Class of the protocol's colour; protocols without their own share one."""
     return f"c{COLOURS.get(protocol.lower(), OTHER_COLOUR)}"
 
 
@@ -117,7 +116,7 @@ def coordinate(value: float) -> str:
 
 
 def polyline(points: Iterable[Point | None]) -> str:
-    """Path data through the points; None lifts the pen, a point alone between two gaps becomes a dot."""
+    """Path data through the points; None is a gap, and a single point between two gaps a dot."""
     parts: list[str] = []
     run: list[Point] = []
     for point in [*points, None]:
@@ -172,11 +171,13 @@ def logarithmic(low: float, high: float, start: float, end: float) -> Scale:
 
 
 LEAST = 1e-300
-"""Powers of ten of smaller numbers have no digits left."""
+"""Least positive value: powers of ten below it lose their digits."""
 
 
 def nice_ceiling(value: float) -> float:
-    """The next of 1, 2, 2.5, 4, 5, 8, 10 times a power of ten, so that an axis ends on a round number."""
+    """The next of 1, 1.2, 1.6, 2, 2.5, 3, 4, 5, 6, 8, 10 times a power of ten, so that an axis ends on a round
+    number.
+    """
     if value < LEAST:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))

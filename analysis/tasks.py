@@ -1,4 +1,4 @@
-"""The tasks of an analysis, done by this process or by the workers of Spark, and the tables that they write."""
+"""Tasks of an analysis, run by this process or by Spark's workers, and the tables that they write."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
-from pyspark.sql import types as T  # noqa: N812  (the name that everybody knows)
+from pyspark.sql import types as T  # noqa: N812  (the usual name)
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from analysis.errors import MachineError
@@ -22,8 +22,9 @@ from analysis.errors import MachineError
 
 @cache
 def keep_imports() -> None:
-    """What this process has imported is not looked at any more by the full collection that a worker runs after each
-    task: 40 % of what a small task takes. Once: whatever is garbage at that moment, and its open files, stays for ever.
+    """Exclude the imported modules from the full garbage collection that a worker runs after each task, which takes 40
+    % of a small task. Called once: garbage of that moment, with its open files, would stay for ever, so it is collected
+    first.
     """
     gc.collect()
     gc.freeze()
@@ -34,7 +35,7 @@ Result = TypeVar("Result")
 
 
 class Workers(Protocol):
-    """`run` does all tasks and gives their results in order. `parallel`: so many are done at once."""
+    """Executor of tasks: `run` returns the results of all tasks in order; `parallel` is the number run at once."""
 
     @property
     def parallel(self) -> int: ...
@@ -43,7 +44,7 @@ class Workers(Protocol):
 
 
 class Here:
-    """One after the other, in this process."""
+    """Runs tasks one after the other in this process."""
 
     parallel = 1
 
@@ -52,7 +53,9 @@ class Here:
 
 
 class OfSpark:
-    """One Spark task each. `work` and what it takes and gives travel: plain data, and not much of it."""
+    """Runs each task as a Spark task. `work`, its argument and its result are sent over the network: small plain
+    data.
+    """
 
     def __init__(self, spark: SparkSession) -> None:
         self._context = spark.sparkContext
@@ -68,16 +71,16 @@ class OfSpark:
         return self._context.parallelize(list(tasks), len(tasks)).map(kept).collect()
 
 
-# Tables on disk: written beside the old ones, then put in their place; one Parquet file each while they are small.
+# Tables on disk: written beside the old ones, then put in their place; a small table is one Parquet file.
 
 ONE_FILE_ROWS = 1 << 18
-"""A larger table stays a directory of parts, as the tasks wrote it: to make one file of them costs as much again."""
+"""A larger table stays a directory of the tasks' parts: merging them would double the cost."""
 
 ROWS_PER_GROUP = 1 << 17
 
 
 class Staging:
-    """A directory for new tables. `path(name)` is where a finished table lies."""
+    """A directory for new tables. `path(name)` is the path of a finished table."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -86,27 +89,27 @@ class Staging:
         return self.directory / f"{name}.parquet"
 
     def parts(self, name: str) -> Path:
-        """A directory for the parts of a table that tasks write themselves, as `part-00000.parquet` and on."""
+        """A new directory for the parts of a table, which tasks write as `part-00000.parquet` and so on."""
         parts = self.directory / f"{name}.parts"
         parts.mkdir()
         return parts
 
     def gather(self, name: str) -> None:
-        """The parts are complete."""
+        """Make the table from its complete parts."""
         _gather(self.directory / f"{name}.parts", self.path(name))
 
     def write_rows(self, name: str, rows: Sequence[dict[str, Any]], schema: T.StructType) -> None:
-        """Keep rows that are at hand."""
+        """Write a table from rows."""
         pq.write_table(pa.Table.from_pylist(list(rows), to_arrow_schema(schema)), self.path(name), compression="zstd")
 
 
 def unfinished(path: Path) -> Path:
-    """Where this process writes a file that has its name only when it is whole: a task may be tried twice."""
+    """Temporary path of a file that gets its name only when it is complete: a task may be tried twice."""
     return path.with_name(f".{path.name}.{os.getpid()}")
 
 
 def finish(path: Path, *, is_whole: bool) -> None:
-    """Give it its name, or remove it."""
+    """Give an unfinished file its name, or remove it."""
     if is_whole:
         unfinished(path).replace(path)
     else:
@@ -114,7 +117,7 @@ def finish(path: Path, *, is_whole: bool) -> None:
 
 
 class PartWriter:
-    """One Parquet file, `unfinished` until the block ends well."""
+    """Writer of one Parquet file, `unfinished` until the block ends without an error."""
 
     def __init__(self, path: Path, rows: pa.Schema) -> None:
         self._path = path
@@ -133,7 +136,7 @@ class PartWriter:
         finish(self._path, is_whole=kind is None)
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Rows of the schema, its texts as `as_written` says."""
+        """Write rows of the schema, with texts as in `as_written`."""
         self._waiting.append(rows)
         self._rows += rows.num_rows
         if self._rows >= ROWS_PER_GROUP:
@@ -146,16 +149,16 @@ class PartWriter:
 
 
 TEXT: Final = pa.dictionary(pa.int32(), pa.string())
-"""Each of few words is kept once, and not for each row. A reader of the table gets strings."""
+"""Type of texts: few distinct words are stored once each, not per row. A reader of the table gets strings."""
 
 
 def as_written(rows: pa.Schema) -> pa.Schema:
-    """The same with TEXT in place of strings."""
+    """The schema with TEXT in place of strings."""
     return pa.schema([field.with_type(TEXT) if pa.types.is_string(field.type) else field for field in rows])
 
 
 def conformed(made: Mapping[str, Any], rows: pa.Schema) -> pa.RecordBatch:
-    """Every column of the contract, in order and with its type."""
+    """Batch with every column of the schema, in order and with its type."""
     arrays = [made[field.name] for field in rows]
     plain = [one if isinstance(one, pa.Array) else pa.array(one) for one in arrays]
     typed = [one if one.type == kind else one.cast(kind) for one, kind in zip(plain, rows.types, strict=True)]
@@ -163,8 +166,8 @@ def conformed(made: Mapping[str, Any], rows: pa.Schema) -> pa.RecordBatch:
 
 
 def detached(table: pa.Table) -> pa.Table:
-    """The same rows in memory of their own. Chunks of one buffer, and slices, travel with all of that buffer: a table
-    of 56 MB took 2.6 GB.
+    """The same rows in memory of their own. Chunks and slices of a buffer are sent with the whole buffer: a table of 56
+    MB took 2.6 GB.
     """
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
@@ -173,8 +176,8 @@ def detached(table: pa.Table) -> pa.Table:
 
 
 def _writer(path: Path, rows: pa.Schema) -> pq.ParquetWriter:
-    """Times and numbers grow by little from row to row: as differences they take half the time and half the room of
-    anything else.
+    """Parquet writer. Times and numbers grow slowly from row to row: encoded as differences they take half the time and
+    half the space of any other encoding.
     """
     texts = [field.name for field in rows if pa.types.is_string(field.type) or field.type == TEXT]
     steps = {field.name: "DELTA_BINARY_PACKED" for field in rows if field.type == pa.int64()}
@@ -185,7 +188,7 @@ def _writer(path: Path, rows: pa.Schema) -> pq.ParquetWriter:
 
 @contextlib.contextmanager
 def replace_tables(directory: Path) -> Iterator[Staging]:
-    """New tables for a run directory: they take the place of the old ones when the block ends well, else nothing
+    """New tables for a run directory: they replace the old ones when the block ends without an error, else nothing
     changes.
 
     Raises MachineError when the directory cannot be written.
@@ -207,7 +210,7 @@ _PREFIX = ".tables."
 
 
 def _sweep(directory: Path) -> None:
-    """Remove what an analysis left that was killed: its process is no more."""
+    """Remove the directories of killed analyses, whose processes no longer exist."""
     for left in directory.glob(f"{_PREFIX}*"):
         owner = left.name.removeprefix(_PREFIX).partition(".")[0]
         if owner == str(os.getpid()) or not Path("/proc", owner).exists():

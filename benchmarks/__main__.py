@@ -1,7 +1,7 @@
-"""Measure: `python -m benchmarks [SUBJECT …] [--quick] [--json FILE] [--page docs/benchmarks.md]`.
+"""Benchmarks: `python -m benchmarks [SUBJECT …] [--quick] [--json FILE] [--page docs/benchmarks.md]`.
 
-Without a subject, all of them. A subject that fails is told, the others go on, and the exit code is 3; a subject or
-place that cannot be is refused before anything starts, with exit code 2. `make bench` installs the peers first.
+Without a subject, all of them run. A subject that fails is reported, the others go on, and the exit code is 3; an
+invalid subject or path is refused before anything starts, with exit code 2. `make bench` installs the peers first.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SUBJECTS = {
     "node": "What a node costs",
     "rates": "Message rates",
 }
-"""Module `bench_SUBJECT` and heading, in the page's order."""
+"""Subject (module `bench_SUBJECT`) and heading, in the page's order."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -95,12 +95,12 @@ def _measure_all(modules: dict[str, Any], options: argparse.Namespace) -> int:
 
 
 def _measure(measure: Callable[..., Iterable[Row]], quick: bool, rows: list[Row]) -> bool:
-    """Rows that were measured before a failure are kept."""
+    """Measure one subject; False after a failure. Rows from before a failure are kept."""
     try:
         for row in measure(quick=quick):
             rows.append(row)
             print(page.line_for_terminal(row), flush=True)
-    except Exception as error:  # told, and the other subjects go on: a benchmark may fail in any way its subject can
+    except Exception as error:  # reported; the other subjects go on: any error may occur
         print(f"  failed: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
         return False
     return True

@@ -1,9 +1,8 @@
-"""How exactly each kernel realises delay, loss and rate, by the runs' own certificates; and where `uml` saturates.
+"""Accuracy of each kernel for delay, loss and rate, by the runs' own certificates; and the saturation of `uml`.
 
-The certificate compares frame by frame, from the capture alone (`analysis.network.accuracy`). Saturation: one
-node of 30
-floods its segment, everybody else is 5 ms away and does not listen; the port deliveries a second grow until the delay
-lines do not keep up any more: the median delay leaves its bound. A kernel that this machine has not is left out.
+The certificate compares frame by frame, from the capture alone (`analysis.network.accuracy`). Saturation: one node of
+30 floods its segment, the others are 5 ms away and do not listen; the port deliveries a second grow until the delay
+lines do not keep up any more: the median delay leaves its bound. A kernel that this machine does not have is left out.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ RATES_PER_S, QUICK_RATES_PER_S = (250, 500, 1000, 1500, 2000, 2500, 3000, 4000),
 FLOOD_S = 3.0
 ASKED = Impairment(delay_ns=5_000_000)
 P50_BOUND_MS, P99_BOUND_MS = 5.3, 6.0
-"""Of a delay of 5 ms, as experiment accuracy-delay accepts it."""
+"""Bounds for a delay of 5 ms, as in experiment accuracy-delay."""
 KEPT_UP_MS = 6.0
-"""Half of the frames are there by then: the delay line keeps up."""
+"""Largest median delay with which the delay line keeps up."""
 
 
 def measure(*, quick: bool) -> Iterator[Row]:
@@ -78,7 +77,9 @@ def _delay(kernel: Kernel, runs: Path, *, quick: bool) -> Iterator[Row]:
 
 
 def _gaps() -> str:
-    """What the machine does to a thread that wants nothing but the processor: whoever waits for it is late by that."""
+    """Text about the times for which the idle machine took the processor from a spinning thread: a frame may be late by
+    these.
+    """
     began = before = time.monotonic_ns()
     gaps = []
     while before - began < SPIN_NS:
@@ -113,7 +114,7 @@ def _rate(kernel: Kernel, runs: Path) -> Iterator[Row]:
 
 
 def _links(name: str, kernel: Kernel, runs: Path, *, duration_ns: int | None = None) -> list[dict[str, Any]]:
-    """The certificate's rows of one run of a shipped experiment."""
+    """Rows of the certificate of one run of a shipped experiment."""
     overrides = Overrides(world="netns", kernel=kernel.value, runs=runs, name=f"{name}-{kernel.value}")
     experiment = load_experiment(name, overrides)
     if duration_ns is not None:
@@ -191,7 +192,7 @@ def _flood(network: EmulatedNetwork, topology: Topology, capture_path: Path, rat
 
 
 def _delays_ns(path: Path) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Of every frame that reached a port, since its sender put it on the wire."""
+    """Delay of every frame that reached a port, since its sender sent it."""
     head, buffer = read_interfaces(path), map_capture(path)
     times, directions, numbers = [], [], []
     for frames in batches(buffer, start=head.first_offset, end=len(buffer), interfaces=head.interfaces):

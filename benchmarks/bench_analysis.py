@@ -1,8 +1,8 @@
-"""How fast a capture becomes numbers: Spark's start, queries over a capture, the whole way to a summary.
+"""Speed of the analysis: Spark's start, queries over a capture, a whole run from capture to summary.
 
-The capture is that of a made run: a multicast group in total order, one frame at the sender's port and one at each
-receiver's, and the trace. Queries stand beside `tshark -T fields` on the first frames of the same file. All by the
-clock on the wall, on all processors that the machine gives.
+The capture is that of a generated run: a multicast group in total order, one frame at the sender's port and one at each
+receiver's, and the trace. Queries are compared with `tshark -T fields` on the first frames of the same file. All times
+are wall-clock times, on all processors of the machine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
+from pyspark.sql import functions as F  # noqa: N812  (the usual name)
 
 from analysis.capture.decode import decode_frames
 from analysis.capture.source import FORMAT
@@ -50,12 +50,12 @@ def measure(*, quick: bool) -> Iterator[Row]:
 
 
 def made_run(path: Path, frames: int) -> tuple[Path, int]:
-    """A run of about so many frames, with those of the trace; and how many they are."""
+    """Generated run of about `frames` frames, including trace, and their exact number."""
     return make_run(path, bytes_wanted=frames * BYTES_OF_A_FRAME, members=MEMBERS)
 
 
 def _start(rounds: int) -> Row:
-    """As the analysis of a run of minutes starts it, a Java machine each round."""
+    """Start of a session as in an analysis, with a new JVM each round."""
     watch, values = Watch(), []
     for _ in range(rounds):
         began = time.perf_counter()
@@ -111,7 +111,7 @@ def _percentiles(spark: SparkSession, capture: Path) -> int:
 
 
 def _in_workers(spark: SparkSession, capture: Path) -> int:
-    """Each task parses its part and gives one small table; what is left for Spark is a sum."""
+    """Number of frames by tasks that each parse a part and give one small table, which Spark adds up."""
     ranges = split(capture, PARTS)
     counts = spark.sparkContext.parallelize(ranges, len(ranges)).map(lambda part: _counted(capture, part)).collect()
     return int(np.sum(counts, axis=0)[:, 0].sum())
@@ -135,7 +135,7 @@ def _tshark(path: Path) -> None:
 
 
 def _summary(spark: SparkSession, path: Path, part: Path, frames: int) -> Iterator[Row]:
-    """Once, as one meets it: the session is open, its workers have run the queries and nothing of an analysis."""
+    """One analysis in an open session whose workers have run the queries but no analysis."""
     watch, marks = Watch(), list[tuple[float, str]]()
     began = time.perf_counter()
     found = analyze(path, spark=spark, on_progress=lambda text: marks.append((time.perf_counter(), text)))

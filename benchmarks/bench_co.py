@@ -1,12 +1,12 @@
-"""What CO costs against the size of the group: time of a core per received message, header, memory.
+"""Cost of CO by size of the group: time of a core per received message, header, memory.
 
     python -m benchmarks.bench_co              all of it, about a minute
-    python -m benchmarks.bench_co profile 8    where the time of `on_message` goes in a group of 8
+    python -m benchmarks.bench_co profile 8    profile of `on_message` in a group of 8
 
-Everybody multicasts in turn, without loss and without delay; only the calls into the cores are timed, the codec of the
-host is not. "received us" divides the cores' whole time, timers and submissions too, by the messages that they
-received. Paper 000, figure 7 and section 4: the time grows as O(n), the header has 84 bytes at n = 8. Numbers are
-microseconds of processor time: compare on a quiet machine all the same.
+All members multicast in turn, without loss and without delay; only the calls into the cores are timed, not the host's
+codec. "received us" divides the cores' whole time, timers and submissions too, by the messages that they received.
+Paper 000, figure 7 and section 4: the time grows as O(n), the header has 84 bytes at n = 8. Numbers are microseconds of
+processor time; compare them only on a quiet machine.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ SIZES = (2, 4, 8, 16, 32, 64)
 RECEIPTS = 24_000
 """Messages received in each run, all members together."""
 PERIOD_NS = 100_000_000
-"""Everybody sends once in this time, as in the paper."""
+"""Every member sends once in this time, as in the paper."""
 TRIES = 3
 MEMORY_MESSAGES = 10_000
 BUDGET_US = 25.0
-"""Per received message at n = 8."""
+"""Bound per received message at n = 8."""
 
 
 class Group(Bench):
-    """A group in which everybody sends in turn; time passes from sender to sender."""
+    """A group whose members send in turn; time advances from sender to sender."""
 
     def __init__(self, count: int, protocol: str = "co") -> None:
         super().__init__(protocol, count)
@@ -44,7 +44,7 @@ class Group(Bench):
         self.most_held = 0
 
     def run_until(self, receipts: int) -> None:
-        """Until that many more messages were received."""
+        """Run until `receipts` more messages are received."""
         until = self.received + receipts
         while self.received < until:
             for member, core in enumerate(self.cores):
@@ -58,7 +58,9 @@ class Group(Bench):
 
 
 def cost_us(count: int, protocol: str = "co", receipts: int = RECEIPTS) -> tuple[float, float, float]:
-    """(on_message per received message, all of the cores' time per received message, received per data received)."""
+    """(on_message per received message, all of the cores' time per received message, messages received per data message
+    received).
+    """
     group = Group(count, protocol)
     group.run_until(receipts // 10)
     group.receive_ns = group.other_ns = group.received = group.submitted = 0
@@ -69,7 +71,7 @@ def cost_us(count: int, protocol: str = "co", receipts: int = RECEIPTS) -> tuple
 
 
 def header_bytes(count: int) -> int:
-    """Of a data message: all but the payload and the host's envelope."""
+    """Size of a data message without the payload and the host's envelope."""
     words = Layout(count).pack_data((1,) * count, 1)
     us = Membership(member=0, members=tuple(range(count)))
     return len(encode_message(us.message(PROTOCOLS["co"].kinds[0], words=words)))
@@ -92,7 +94,7 @@ def bench_sizes(protocol: str) -> None:
 
 
 def bench_memory(count: int = 8) -> None:
-    """Bytes that all cores keep, and the most messages in one core's buffers, while the load goes on."""
+    """Print the bytes of all cores, and the most messages in one core's buffers, under load."""
     group = Group(count)
     tracemalloc.start()
     print(f"\nmemory of {count} members under load: data messages, bytes of all cores, most messages in one core")

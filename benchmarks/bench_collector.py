@@ -1,7 +1,7 @@
-"""How fast the collector records, and how fast its files are parsed, beside other tools on the same frames.
+"""Speed of the collector's recording and of parsing its files, beside other tools on the same frames.
 
 Recording: a veth pair in a network namespace of its own, frames of 560 bytes sent with sendmmsg; the collector, dumpcap
-and scapy record in turns. Told are lost frames and processor time of a frame, start-up taken off. Parsing: the
+and scapy record in turns. Results are lost frames and processor time per frame, without start-up. Parsing: the
 collector's file, ten columns, in turns with `tshark -T fields` with four of them on its first frames, a loop with
 `struct`, and a plain read of the file; rates are by processor time. Needs root.
 """
@@ -34,7 +34,7 @@ ROOT = Path(__file__).parent.parent
 FRAME_BYTES = 560
 RATE_PER_S = 205_000
 SCAPY_RATE_PER_S = 2_000
-"""What it can follow: with more it loses nearly all, and its cost of a frame could not be told."""
+"""Rate that scapy can follow: at a higher one it loses nearly all frames, and its cost per frame cannot be measured."""
 BATCH = 64
 IFINDEX = 100_000
 PORTS = json.dumps([{"ifindex": IFINDEX, "name": "p1/n1", "mac": "02:0b:00:01:00:01"}])
@@ -63,7 +63,7 @@ sniff(iface="ob0", store=False, prn=writer.write, started_callback=lambda: print
 
 
 class Recorder(NamedTuple):
-    """A program that records, its file, and how one sees that it runs."""
+    """A program that records, its file, and its output when it is ready."""
 
     command: list[str]
     file: Path
@@ -71,12 +71,12 @@ class Recorder(NamedTuple):
 
 
 class Recording(NamedTuple):
-    """Of one round."""
+    """Figures of one round."""
 
     sent_per_s: float
     lost: int
     cpu_us: float
-    """Of a frame that was recorded."""
+    """Processor time per recorded frame."""
 
 
 def measure(*, quick: bool) -> Iterator[Row]:
@@ -110,7 +110,7 @@ def _recording_rows(watch: Watch, recorded: dict[str, list[Recording]]) -> Itera
 
 
 def main() -> int:
-    """In a namespace of its own: rounds of recording, whose figures go into a file."""
+    """Rounds of recording in a namespace of their own; the figures are written to a file."""
     directory, rounds, frames = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     _make_wire()
     recorders = {
@@ -178,13 +178,13 @@ def _wait_for(process: subprocess.Popen[bytes], word: bytes) -> None:
 
 
 def _cpu_ns(pid: int) -> int:
-    """Time on the processor of all threads."""
+    """Processor time of all threads."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
 
 
 def _wait_until_idle(pid: int) -> None:
-    """Until the recorder has used no processor worth speaking of for 0.2 s."""
+    """Wait until the recorder has used less than 3 ms of processor time in 0.2 s."""
     before = _cpu_ns(pid)
     for _ in range(100):
         time.sleep(0.2)
@@ -223,7 +223,7 @@ class _Vector(ctypes.Structure):
 
 
 def _send(frames: int, rate: int) -> float:
-    """Send that many frames from the node's end at a steady rate; the seconds it took."""
+    """Send frames from the node's end at a steady rate; returns the seconds taken."""
     libc = ctypes.CDLL(None, use_errno=True)
     handle = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     handle.bind(("eth0", 0))
@@ -242,7 +242,7 @@ def _send(frames: int, rate: int) -> float:
             raise OSError(ctypes.get_errno(), "sendmmsg")
         sent += count
         while rate and time.monotonic() - began < sent / rate:
-            pass  # pacing within microseconds needs to spin
+            pass  # pacing within microseconds needs a spin loop
     handle.close()
     return time.monotonic() - began
 
@@ -287,7 +287,7 @@ def _beside(millions: dict[str, list[float]]) -> str:
 
 
 def _seconds(action: Callable[[], object]) -> float:
-    """Processor seconds, ours and those of programs that we started."""
+    """Processor seconds of this process and of its child processes."""
     before = _used_s()
     action()
     return _used_s() - before
@@ -317,7 +317,7 @@ def _parse_with_tshark(path: Path) -> None:
 
 
 def _parse_with_struct(path: Path) -> None:
-    """Time, source, destination port and length of the first frames, as one would write it down."""
+    """Time, source, destination port and length of the first frames, by a simple loop."""
     data = path.read_bytes()
     head = struct.Struct("<IIIIIII").unpack_from
     fields = struct.Struct(">12xH12xI4x2xHH").unpack_from

@@ -1,9 +1,9 @@
-"""A network of 30 hosts on 4 bridges without programs in it, up and down, beside Mininet's LinuxBridge.
+"""Set-up and removal of a network of 30 hosts on 4 bridges without programs, beside Mininet's LinuxBridge.
 
-Both wire on the host's kernel, without impairments. Ours makes more of it: two cables and four filters for each node,
+Both use the host's kernel, without impairments. Orderbed creates more: two cables and four filters for each node,
 static neighbours, and a router in each partition where Mininet joins its bridges; `up` ends when every port carries
-frames. `down` of Mininet is its `stop()`; after ours the kernel still takes namespaces and devices back, and that time
-is counted, too.
+frames. `down` of Mininet is its `stop()`; after Orderbed's `close()` the kernel still removes namespaces and devices,
+and that time is counted, too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Hostile datagrams: a million against each protocol, and what became of them.
+"""Hostile datagrams: a million against each protocol, with the counts of refusals.
 
     python -m benchmarks.bench_hostile [datagrams] [protocol ...]
 
-Each datagram must change nothing; the rate says what a flood of them costs a node.
+Each datagram must change nothing; the rate shows the cost of a flood to a node.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main() -> int:
 
 
 def bench(protocol: str, count: int) -> int:
-    """0 when all were refused and nothing has changed."""
+    """Returns 0 if all were refused and nothing changed."""
     entry = PROTOCOLS[protocol]
     began = time.process_time()
     tally = refuse(entry, count)

@@ -1,10 +1,10 @@
-"""What the analysis of a capture larger than memory takes; of any size and with any skew by `python -m
+"""Memory and speed of the analysis of a capture larger than memory; for any size and skew by `python -m
 benchmarks.bench_memory [GB] [--skew 0.95]`.
 
-Writes a run with a capture of that size (frames and trace, made in whole arrays; it is deleted at the end), has
-`orderbed analyze` work on it in a process of its own, and adds up the memory of that process and all its children (the
-Java machine, the Python workers) five times a second. *Own* memory is what nothing but the process holds and what must
-fit; pages of the capture that are merely mapped can be dropped at any time and are counted apart.
+It writes a run with a capture of that size (frames and trace, made in whole arrays; it is deleted at the end), runs
+`orderbed analyze` on it in a process of its own, and adds up the memory of that process and all its children (the JVM,
+the Python workers) five times a second. *Own* memory is anonymous and shared memory, which must fit; mapped pages of
+the capture can be dropped at any time and are counted separately.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PAYLOAD = b"x" * 512
 MEMBERS = 8
 CHUNK = 1 << 13
 PROTOCOL_AT = 42
-"""Behind Ethernet, IPv4 and UDP."""
+"""Offset of the envelope, after Ethernet, IPv4 and UDP."""
 RUNS = ((2.0, 0.95), (10.0, 0.0))
 QUICK_RUNS = ((0.05, 0.0),)
 """GB of capture, and the part of the messages that one member sends."""
@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def analysed(gigabytes: float, skew: float, directory: Path | None) -> dict[str, Any]:
-    """Make a run, have it analysed, and remove it."""
+    """Generate a run, measure its analysis, and remove it."""
     with tempfile.TemporaryDirectory(prefix="orderbed-memory-", dir=directory) as place:
         began = time.perf_counter()
         run, frames = make_run(Path(place) / "run", bytes_wanted=int(gigabytes * 1e9), members=MEMBERS, skew=skew)
@@ -82,14 +82,14 @@ def analysed(gigabytes: float, skew: float, directory: Path | None) -> dict[str,
 
 
 class Memory(NamedTuple):
-    """Of a process and all its descendants, in bytes."""
+    """Memory of a process and all its descendants, in bytes."""
 
     own: int
     mapped: int
 
 
 def measured(run: Path) -> dict[str, Any]:
-    """Analyse it, and watch."""
+    """Run the analysis, and measure its memory."""
     began = time.perf_counter()
     peaks = {"own": 0, "mapped": 0}
     with subprocess.Popen(
@@ -154,7 +154,7 @@ def _status(pid: int) -> dict[str, int]:
 
 
 def make_run(path: Path, *, bytes_wanted: int, members: int, skew: float = 0.0) -> tuple[Path, int]:
-    """A group in total order whose capture has about that size, and how many frames it has."""
+    """Generated run of a group in total order with a capture of about that size, and its number of frames."""
     made = MadeRun(
         f"name: made\npartitions:\n  p1: {{nodes: {members}}}\nimpairments:\n  '*': {{to-node: {{delay: 5 ms}}}}\n"
     )
@@ -177,7 +177,7 @@ def make_run(path: Path, *, bytes_wanted: int, members: int, skew: float = 0.0) 
 
 
 class _Maker:
-    """Messages in whole arrays: a template for each kind of frame, and the fields that differ."""
+    """Generator of messages in whole arrays: a template for each kind of frame, and the fields that differ."""
 
     def __init__(self, run: MadeRun, writer: PcapngWriter, skew: float) -> None:
         self._run = run
@@ -187,7 +187,7 @@ class _Maker:
         self._members = members = len(run.nodes)
         self._numbers = np.zeros(members, np.int64)
         self._records = np.ones(members, np.int64)
-        """The number of the first record that is not written yet."""
+        """Number of the first record that is not yet written."""
         self._waiting = [_records([Event.START], [0], [0], [0], [START_NS - 1]) for _ in range(members)]
         rest = (1 - skew) / (members - 1) if skew else 1 / members
         self._weights = np.array([skew or rest, *[rest] * (members - 1)])
@@ -208,7 +208,7 @@ class _Maker:
             self._write_trace(member, int(at_ns[-1]) + 2 * DELAY_NS)
 
     def close(self) -> int:
-        """The last records; the time of the end."""
+        """Write the last records; returns the time of the end, in ns."""
         end_ns = START_NS + self._messages * EVERY_NS + 10**9
         for member in range(self._members):
             stop = _records([Event.STOP], [0], [0], [int(self._numbers[member])], [end_ns], detail=1)
@@ -309,7 +309,7 @@ class _Maker:
 
 
 def _joined(*parts: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Records one behind the other; NumPy would give them the byte order of this machine."""
+    """Concatenated records, in the wire's byte order; NumPy alone would give that of this machine."""
     return np.concatenate(parts, dtype=RECORD_DTYPE)
 
 

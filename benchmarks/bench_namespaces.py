@@ -1,8 +1,8 @@
-"""50, 100, 200 and 300 nodes, each in a namespace of its own, up and down: does it grow in proportion?
+"""Growth of set-up and removal with 50, 100, 200 and 300 nodes, each in a namespace of its own.
 
 Wires on the host's kernel, no programs, no impairments; segments of 50 nodes, joined in a row. The exponent of growth
-is the slope of log(time) over log(n): 1 is in proportion. A single segment of 300 is measured, too: every node knows
-every other's address (nobody ever has to ask), which makes 89,700 static neighbours.
+is the slope of log(time) over log(n): 1 is linear. A single segment of 300 is measured, too: every node has the address
+of every other, so that no ARP is needed, which makes 89,700 static neighbours.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SIZES, QUICK_SIZES = (50, 100, 200, 300), (10, 20)
 SEGMENT, QUICK_SEGMENT = 50, 10
 ROUNDS, QUICK_ROUNDS = 5, 1
 LINEAR = at_most(1.1)
-"""What is quadratic has an exponent of 2; a fixed part brings it below 1."""
+"""Bound of the exponent of growth: quadratic growth has 2; a fixed part brings it below 1."""
 
 _ASPECTS: Mapping[str, tuple[str, Callable[[UpAndDown], float]]] = {
     "up": ("up", lambda incarnation: incarnation.up_s),
@@ -59,7 +59,7 @@ def _incarnation_into(found: list[UpAndDown], topology: Topology, logs: Path) ->
 
 
 def _growth(watch: Watch, aspect: str, times: Mapping[int, Sequence[float]]) -> Row:
-    """The exponent, with the straight line through the medians told beside it."""
+    """Row of the exponent, with the straight line through the medians in its note."""
     sizes = sorted(times)
     medians = [statistics.median(times[size]) for size in sizes]
     line = straight_line(sizes, medians)

@@ -1,10 +1,10 @@
-"""What a node costs: codec, handlers, and a whole node process, by load and by size of the group.
+"""Cost of a node: codec, handlers, and a whole node process, by load and by size of the group.
 
 Microseconds of processor time. One member sends. For the whole node, one receiver is a process as in a run (sockets,
-loop, codec, core, records and what tells of them), and the datagrams of its peers, heard before in a group without
-loss, are sent to it at their pace: so the machine has one node to run, and not a whole group that gets slower, wakes up
-for each message and pays for that. A node with little to do finds its caches cold with each message, so the same work
-costs several times as much as in a row: each load is a row. Processors are kept awake, as in a run.
+loop, codec, core, records and trace). The datagrams of its peers, recorded before in a group without loss, are sent to
+it at the load's rate: so the machine runs one node, not a whole group that slows it down. An idle node has cold caches
+for each message, so the same work costs several times as much as under load: each load has a row. Processors are kept
+awake, as in a run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SLOPE_LOAD_PER_S = 200
 BAR_US = 80
 SECONDS = 3
 SENDER = 1
-"""The lowest member is the sequencer, the highest the one that is measured."""
+"""Sending member; the lowest member is the sequencer, the highest is measured."""
 SILENT: dict[str, Any] = {"kind": "silent", "rate_per_s": 0.0, "size_bytes": 8, "stop_after_ns": 0, "events": []}
 
 
@@ -92,7 +92,7 @@ def _whole_node(protocol: str, rounds: int, loads: Sequence[int]) -> Iterator[Ro
 
 
 def _slope(protocol: str) -> Row:
-    """What each member more adds to a delivery, at the same load."""
+    """Cost per delivery of each further member, at the same load."""
     watch = Watch()
     values = [per_delivery_us(protocol, size, SLOPE_LOAD_PER_S) for size in SIZES]
     fit = straight_line(SIZES, values)
@@ -102,7 +102,7 @@ def _slope(protocol: str) -> Row:
 
 
 def per_delivery_us(protocol: str, members: int, load_per_s: int) -> float:
-    """Processor time of a node that receives, in steady state, per message delivered."""
+    """Processor time per delivered message of a receiving node in steady state."""
     recording = Recording(protocol, members)
     recording.run(sender=SENDER, multicasts=min(load_per_s * SECONDS, MULTICASTS // 2))
     with nodes(
@@ -121,7 +121,7 @@ def per_delivery_us(protocol: str, members: int, load_per_s: int) -> float:
 
 
 def _send_at_pace(heard: list[tuple[int, Message]], group: Nodes, receiver: int, per_s: float) -> None:
-    """From the addresses of the peers, each datagram when it is due."""
+    """Send each datagram from its peer's address when it is due."""
     with ExitStack() as stack:
         sockets = {
             source: stack.enter_context(_socket_of(source, group.port))
@@ -143,8 +143,7 @@ def _socket_of(member: int, port: int) -> socket.socket:
 
 
 class Bench:
-    """All members of a group in one process, without loss and without delay; only the calls into the cores are
-    timed."""
+    """All members of a group in one process, without loss and delay; only the calls into the cores are timed."""
 
     def __init__(self, protocol: str, count: int = MEMBERS) -> None:
         members = tuple(range(count))
@@ -171,7 +170,7 @@ class Bench:
             self.arrive()
 
     def fire_timers(self) -> None:
-        """Each that is due, once: one that is due again at once waits for the next step."""
+        """Fire each due timer once: one that is due again at once waits for the next step."""
         for member, timers in enumerate(self.timers):
             fired: set[Timer] = set()
             while (timer := timers.pop_due(self.now_ns)) is not None:
@@ -221,7 +220,7 @@ class Bench:
 
 
 class Recording(Bench):
-    """The same; what the highest member hears is kept."""
+    """Bench that keeps the messages received by the highest member."""
 
     def __init__(self, protocol: str, count: int) -> None:
         super().__init__(protocol, count)

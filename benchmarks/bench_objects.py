@@ -1,13 +1,13 @@
-"""What a call of an object costs in one address space, beside plain asyncio calls of the same kind.
+"""Cost of a call of an object in one address space, beside plain asyncio calls of the same kind.
 
     python -m benchmarks.bench_objects              all of it, some seconds
     python -m benchmarks.bench_objects profile      where the time of a local call goes
 
-A call of an object is a message: its turn comes after all earlier ones of that object, its arguments are copied, it may
-be cancelled or time out, and its reply comes back as one. The plain peer of the same kind is an object that is an
-asyncio task with a queue of calls, each with a future for its reply (what a Python programmer would write for an object
-that handles one call after another); below it stands what a task per call costs, and a bare await. Numbers are calls
-per second of processor time, the best of several tries.
+A call of an object is a message: it is handled after all earlier ones of that object, its arguments are copied, it may
+be cancelled or time out, and its reply is a message. The plain peer of the same kind is an asyncio task with a queue of
+calls, each with a future for its reply (the usual Python code for an object that handles one call after another); a
+task per call and a bare await are measured, too. Numbers are calls per second of processor time, the best of several
+tries.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CALLS = 10_000
 TRIES = 3
 MEMBERS = 10
 BUDGET_PER_S = 20_000
-"""Local calls in one address space, at least."""
+"""Least number of local calls per second in one address space."""
 
 THOUSAND = list(range(1000))
 ASKED = "object, async method, one call after another"
@@ -97,7 +97,7 @@ async def rate(calls: int, work: Measure) -> float:
 
 
 class Work:
-    """What is measured of a space's objects."""
+    """Workloads over a space's objects."""
 
     def __init__(self, space: Space) -> None:
         self.counter = space.create(Counter())
@@ -169,7 +169,7 @@ async def of_plain_asyncio() -> dict[str, float]:
 
 
 def copying() -> None:
-    """What copying costs, beside the way through bytes."""
+    """Print the cost of copying values, beside encoding and decoding them."""
     print(f"\n{'values':<34}{'copied':>12}{'through bytes':>16}   (us)")
     for name, value in (
         ("one int", (1,)),
@@ -185,7 +185,7 @@ def copying() -> None:
 
 
 def each_us(work: Callable[[], object]) -> float:
-    """Microseconds of processor time, the best of TRIES."""
+    """Microseconds of processor time per call of `work`, the best of TRIES."""
     best = float("inf")
     for _ in range(TRIES):
         began, count = time.process_time(), 0
@@ -198,7 +198,7 @@ def each_us(work: Callable[[], object]) -> float:
 
 
 def profile() -> None:
-    """Where the time of a local call goes."""
+    """Print a profile of local calls."""
 
     async def main(space: Space) -> None:
         counter = space.create(Counter())

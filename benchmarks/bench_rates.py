@@ -1,10 +1,10 @@
-"""How many messages a group takes: three members that send 1000 bytes whenever the protocol takes more.
+"""Message rates of a group: three members send 1000 bytes whenever the protocol accepts more.
 
-Processes on the loopback interface of one machine. All three share its processors, so two numbers are told: deliveries
-a second and node, which grow with the processors there are, and the processor time of a delivery, which does not. For
-scale, from the literature and not measured here: JGroups delivers 181,000 messages/s a node over its reliable channel
-and 72,000 in total order (Java, a LAN of real machines); Spread took 19,000 messages/s on the loopback interface of
-the reference machine.
+Processes on the loopback interface of one machine. All three share its processors, so there are two numbers: deliveries
+a second and node, which grow with the number of processors, and the processor time of a delivery, which does not. For
+comparison, from the literature and not measured here: JGroups delivers 181,000 messages/s a node over its reliable
+channel and 72,000 in total order (Java, a LAN of real machines); Spread took 19,000 messages/s on the loopback
+interface of the reference machine.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ SATURATING: dict[str, Any] = {
 
 
 class Rate(NamedTuple):
-    """Of one round."""
+    """Figures of one round."""
 
     deliveries_per_s: float
     cpu_us: float
     """Processor time of a delivery."""
     busy: float
-    """Processors that the three processes had."""
+    """Mean number of processors that the three processes used."""
 
 
 def measure(*, quick: bool) -> Iterator[Row]:

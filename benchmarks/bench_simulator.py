@@ -1,11 +1,10 @@
-"""What the simulator does on one core: message events a second, a thousand members, memory over a million messages.
+"""Speed of the simulator on one core: message events a second, a thousand members, memory over a million messages.
 
     python -m benchmarks.bench_simulator           speed and a thousand members, half a minute
     python -m benchmarks.bench_simulator memory    and a million messages, some minutes
 
-A message event is a message handed to the network, a datagram that arrives, or a delivery. Speeds are per second of
-processor time of this process: they depend less than the clock on the wall on what else the machine does, but still
-do; the best of several runs is shown.
+A message event is a send, an arrival of a datagram, or a delivery. Speeds are per second of processor time of this
+process, which depends less on other load of the machine than wall-clock time; the best of several runs is shown.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ def bench_thousand() -> None:
 
 
 def bench_memory(*, members: int = 4) -> None:
-    """A million multicasts; records are not kept, so that only the members' own memory is looked at."""
+    """Memory over a million multicasts; records are not kept, so that only the members' own memory is measured."""
     cores: list[Core] = []
     samples: list[tuple[int, float, int]] = []
     duration_s = round(MILLION / (members * RATE_PER_S))

@@ -1,9 +1,9 @@
-"""How soon a capture that is still being written is counted, and whether a restart loses a row of it.
+"""Delay until a growing capture is counted, and loss of rows by a restart.
 
-A made capture is appended to a file in pieces that end anywhere, at a steady rate, while `analysis.live.query`
-follows it as `orderbed watch` does. The first batches make Python workers and compile: they are what a look begins
-with, and are left out of the bar. The restart is a query that is stopped in mid-file and goes on from its checkpoint,
-into Parquet, against the offsets of the frames that the parser finds.
+A generated capture is appended to a file in pieces that end anywhere, at a steady rate, while `analysis.live.query`
+follows it as `orderbed watch` does. The first batches start Python workers and compile, and are left out of the bar.
+The restart is a query into Parquet that is stopped in mid-file and continues from its checkpoint; its rows are compared
+with the offsets of the frames that the parser finds.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def measure(*, quick: bool) -> Iterator[Row]:
 
 
 class _Writer(threading.Thread):
-    """Lets a capture grow to another's length in that time."""
+    """Thread that appends a capture to a file over `seconds`."""
 
     def __init__(self, whole: bytes, path: Path, seconds: float) -> None:
         super().__init__(daemon=True)
@@ -86,7 +86,7 @@ def _batches(spark: SparkSession, capture: Path, directory: Path, seconds: int) 
 
 
 def _parts(taken: Sequence[Batch]) -> str:
-    """What a batch spends, in Spark's words."""
+    """Median duration of each phase of a batch, by Spark's names."""
     phases: dict[str, list[float]] = {}
     for batch in taken:
         for name, seconds in batch.phases_s.items():

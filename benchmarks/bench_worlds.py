@@ -1,8 +1,8 @@
-"""30 node programs, from nothing to all of them ready: in namespaces, in containers, and what User-Mode Linux adds.
+"""Time until 30 node programs are ready: in namespaces, in containers, and the extra time of User-Mode Linux.
 
-The network is the one of `fabric`: 4 partitions in a row. Ready means: started, configured, joined to the multicast
-group, and said so. `netns` and `docker` are on the host's kernel, wires only; `uml` is the netns world whose wires a
-User-Mode Linux guest carries, with its trees of queueing disciplines, less the netns world of the same round.
+The network is that of `fabric`: 4 partitions in a row. A ready program has started, is configured, has joined the
+multicast group and has reported it. `netns` and `docker` are on the host's kernel, wires only; `uml` is the netns world
+on a User-Mode Linux guest with its trees of queueing disciplines, minus the netns world of the same round.
 """
 
 from __future__ import annotations

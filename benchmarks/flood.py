@@ -1,8 +1,8 @@
-"""A sender for benchmarks, started in a node: multicasts datagrams of our format at a steady rate, and says when done.
+"""Sender for benchmarks, started in a node: multicasts Orderbed datagrams at a steady rate.
 
     python -m benchmarks.flood RATE SECONDS GROUP_ADDRESS PORT
 
-The transmission number counts the datagrams. Prints how many were sent, and in how many seconds.
+The transmission number counts the datagrams. Prints their number, and the seconds taken.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Beds for benchmarks: wires on any host's kernel, and the moment at which the kernel has taken all of a network
-back."""
+"""Networks for benchmarks: wires on any host's kernel, and detection of the moment at which the kernel has removed a
+whole network.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _GONE_TIMEOUT_S = 60.0
 
 
 class WiresOnly(Executor):
-    """Carries out every step but the queueing disciplines: a plan for kernel `host` then works without `sch_netem`."""
+    """Executor that skips the queueing disciplines, so that a plan for kernel `host` works without `sch_netem`."""
 
     def run(self, steps: Iterable[AnyStep]) -> None:
         super().run(step for step in steps if not isinstance(step, BuildTree | BuildBus))
@@ -51,8 +52,8 @@ def open_wires(topology: Topology, log_dir: Path) -> EmulatedNetwork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpAndDown:
-    """One network's incarnation, in seconds. `closed_s`: until close() returned. `gone_s`: until the kernel had taken
-    every namespace and device back, too, which it does in its own time.
+    """Times of one network, in seconds. `closed_s`: until close() returned. `gone_s`: until the kernel had also removed
+    every namespace and device, which it does later.
     """
 
     up_s: float
@@ -63,7 +64,7 @@ class UpAndDown:
 def up_and_down(
     topology: Topology, log_dir: Path, *, open_network: Callable[[Topology, Path], EmulatedNetwork] = open_wires
 ) -> UpAndDown:
-    """Make a network with all its nodes' namespaces, wired and addressed, and end it."""
+    """Create a network with all its nodes' namespaces, wired and addressed, and close it."""
     with witness(log_dir / "witness") as watch:
         began = time.perf_counter()
         network = open_network(topology, log_dir)
@@ -80,8 +81,8 @@ def up_and_down(
 
 
 class Witness:
-    """A namespace outside of the network with one end of a cable whose other end is in it. A network's namespaces are
-    dismantled together: when this end vanishes, they are gone.
+    """A namespace outside the network, with one end of a cable whose other end is in the network. A network's
+    namespaces are removed together: when this end vanishes, they are gone.
     """
 
     def __init__(self, supervisor: SupervisorLink) -> None:
@@ -96,7 +97,7 @@ class Witness:
         self._supervisor.ask("forget", name="network")
 
     def await_end(self) -> None:
-        """Raises TimeoutError when the kernel does not take the network back."""
+        """Wait until the network is gone. Raises TimeoutError when the kernel does not remove it."""
         deadline = time.monotonic() + _GONE_TIMEOUT_S
         while any(found.index == _SENTINEL for found in netlink.links_in(self._converse(netlink.get_links()))):
             if time.monotonic() > deadline:
@@ -120,7 +121,7 @@ def witness(log_dir: Path) -> Iterator[Witness]:
 
 
 def partitions_in_a_row(nodes: int, partitions: int) -> Topology:
-    """Nodes dealt out to partitions that are joined one to the next."""
+    """Topology of nodes spread over partitions that are linked in a row."""
     sizes = [nodes // partitions + (number < nodes % partitions) for number in range(partitions)]
     members = {f"p{at}": [f"n{number + 1}" for number in range(size)] for at, size in enumerate(sizes, start=1)}
     return shapes.network(
@@ -130,6 +131,6 @@ def partitions_in_a_row(nodes: int, partitions: int) -> Topology:
 
 @contextmanager
 def directory() -> Iterator[Path]:
-    """For logs and captures of a benchmark."""
+    """Temporary directory for logs and captures of a benchmark."""
     with tempfile.TemporaryDirectory(prefix="orderbed-bench-") as made:
         yield Path(made)

@@ -1,4 +1,4 @@
-"""The page of benchmarks: rows kept beside it as JSON, replaced one by one as they are measured again.
+"""The page of benchmarks, with its rows in a JSON file beside it; each row is replaced when it is measured again.
 
 benchmarks.json   the latest of every row ever measured, with its date and conditions
 benchmarks.md     made from it, one table for each subject
@@ -18,7 +18,7 @@ from benchmarks.rows import Row, shown
 from topologies.formats.errors import InputError
 
 Rows = dict[str, dict[str, Any]]
-"""By id, as JSON has them."""
+"""Rows by id, as JSON objects."""
 
 MARKS = {True: "✔", False: "✘", None: ""}
 HEAD = """# Benchmarks
@@ -37,7 +37,9 @@ The absolute bars were set on a machine of two processors where tshark reads 55,
 
 
 def check(page: Path) -> None:
-    """Before minutes of measuring. Raises InputError when `page` is no place for the page, or its rows are not such."""
+    """Check the page before the measurements. Raises InputError when `page` cannot be written, or its rows cannot be
+    read.
+    """
     if page.suffix != ".md":
         raise InputError(f"{page}: the page of benchmarks is a Markdown file, such as docs/benchmarks.md")
     if not page.absolute().parent.is_dir():
@@ -60,7 +62,7 @@ def update(page: Path, rows: Iterable[Row], titles: Mapping[str, str]) -> None:
 
 
 def render(rows: Iterable[Mapping[str, Any]], titles: Mapping[str, str]) -> str:
-    """The page's text; rows of one subject stand together."""
+    """Text of the page; rows of one subject are consecutive."""
     parts = [HEAD]
     for subject, group in groupby(rows, _subject):
         parts.append(f"## {titles.get(subject, subject)}\n")
@@ -71,7 +73,7 @@ def render(rows: Iterable[Mapping[str, Any]], titles: Mapping[str, str]) -> str:
 
 
 def line_for_terminal(row: Row) -> str:
-    """One row while it is measured."""
+    """Line of one row, for the terminal."""
     beside = f"  {row.peer_name} {_number(asdict(row.peer))}" if row.peer else ""
     ratio = f"  × {shown(row.ratio.median)}" if row.ratio else ""
     bar = f"  {MARKS[row.holds]} {row.bar}" if row.bar else ""

@@ -1,12 +1,12 @@
-"""What every benchmark says: rows of ours beside a peer, a bar, and the conditions under which they were measured.
+"""Rows of every benchmark: a measure of Orderbed beside a peer, a bar, and the conditions of the measurement.
 
 A benchmark module has
 
     PROGRAMS = ("tcpdump",)                         the peers it runs; looked for before anything starts
     def measure(*, quick: bool) -> Iterator[Row]    `quick`: fewest rounds and smallest sizes, to see that it runs
 
-Ours and the peer take turns in the same run (`take_turns`), so that what else the machine does meets both. The ratio of
-a row is the median of the rounds' own ratios; its spread says how much it can be trusted.
+Orderbed and the peer take turns in the same run (`take_turns`), so that other load of the machine affects both. The
+ratio of a row is the median of the rounds' own ratios; its spread shows its reliability.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy as np
 
 
 class Compared(enum.Enum):
-    """Which number of a row is held against its bar."""
+    """Number of a row that is compared with its bar."""
 
     OURS = "ours"
     RATIO = "ratio"
@@ -33,7 +33,7 @@ class Compared(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """A bound that a row keeps or does not keep. An aim is reported in words only."""
+    """A bound for a row. An aim is only reported."""
 
     limit: float
     is_floor: bool
@@ -41,7 +41,7 @@ class Bar:
     aim: str = ""
 
     def holds(self, ours: float, ratio: float | None) -> bool | None:
-        """None when there is nothing to compare: the ratio to a peer that was not measured."""
+        """Whether the bar holds; None for a ratio to a peer that was not measured."""
         value = ours if self.compared is Compared.OURS else ratio
         if value is None:
             return None
@@ -54,18 +54,18 @@ class Bar:
 
 
 def at_most(limit: float, *, of: Compared = Compared.OURS, aim: str = "") -> Bar:
-    """Less is better."""
+    """Upper bound: less is better."""
     return Bar(limit=limit, is_floor=False, compared=of, aim=aim)
 
 
 def at_least(limit: float, *, of: Compared = Compared.OURS, aim: str = "") -> Bar:
-    """More is better."""
+    """Lower bound: more is better."""
     return Bar(limit=limit, is_floor=True, compared=of, aim=aim)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """Several rounds of one measurement: median, least and greatest."""
+    """Median, least and greatest of several rounds of one measurement."""
 
     median: float
     least: float
@@ -78,9 +78,9 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """Of the machine, while a row was measured. `stolen_ratio`: processor time that the hypervisor gave to others;
-    `load`: runnable tasks, mean of a minute, at the end; `busy_ratio`: share of the processors that was in use, by us
-    and everybody.
+    """Conditions of the machine while a row was measured. `stolen_ratio`: share of processor time that the hypervisor
+    gave to others; `load`: runnable tasks, mean of a minute, at the end; `busy_ratio`: share of the processors in use
+    by all programs.
     """
 
     kernel: str
@@ -93,7 +93,9 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line of the page. `id` is `subject.what`, unique; `holds` is None where there is no bar, or no peer."""
+    """One line of the page. `id` is `subject.what`, unique; `holds` is None without a bar, or if its peer was not
+    measured.
+    """
 
     id: str
     what: str
@@ -118,10 +120,10 @@ class Row:
 
 @dataclass(slots=True)
 class Watch:
-    """Looks at the machine from when it is made: `row` then says what the conditions were since."""
+    """Recorder of the machine's conditions from its creation on; `row` adds them to a row."""
 
     before: tuple[int, int, int] = field(default_factory=lambda: _processor_ticks())
-    """(stolen, idle, all) ticks then."""
+    """(stolen, idle, all) ticks at the creation."""
 
     def row(
         self,
@@ -134,7 +136,7 @@ class Watch:
         bar: Bar | None = None,
         note: str = "",
     ) -> Row:
-        """A row from the rounds of ours and, in the same order, of the peer."""
+        """Row from the rounds of Orderbed and, in the same order, of the peer."""
         mine = _rounds(ours)
         name, theirs = (peer[0], _rounds(peer[1])) if peer else ("", [])
         ratio = Spread.of(_ratios(mine, theirs)) if theirs else None
@@ -159,7 +161,7 @@ class Watch:
 
 
 def take_turns(rounds: int, contenders: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
-    """Each contender's numbers, round by round; who begins alternates, so that nobody always runs in a warm cache."""
+    """Numbers of each contender, round by round. The order alternates, so that none always runs with a warm cache."""
     results: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(rounds):
         order = list(contenders)[:: 1 if number % 2 == 0 else -1]
@@ -169,7 +171,7 @@ def take_turns(rounds: int, contenders: Mapping[str, Callable[[], float]]) -> di
 
 
 def seconds_of(action: Callable[[], object]) -> float:
-    """How long it took, by the clock on the wall."""
+    """Wall-clock time of the action, in s."""
     began = time.perf_counter()
     action()
     return time.perf_counter() - began
@@ -177,7 +179,7 @@ def seconds_of(action: Callable[[], object]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """A straight line through points, and how much of their variance it explains (R²)."""
+    """A straight line through points, and the part of their variance that it explains (R²)."""
 
     at_zero: float
     slope: float
@@ -185,7 +187,7 @@ class Fit:
 
 
 def straight_line(x: Sequence[float], y: Sequence[float]) -> Fit:
-    """Least squares; needs two different x at least."""
+    """Fit by least squares; needs at least two different x."""
     across, up = np.asarray(x, float), np.asarray(y, float)
     slope, at_zero = np.polyfit(across, up, 1)
     rest = float(((up - (slope * across + at_zero)) ** 2).sum())
@@ -194,7 +196,7 @@ def straight_line(x: Sequence[float], y: Sequence[float]) -> Fit:
 
 
 def shown(value: float) -> str:
-    """Three digits that count, thousands apart: 0.0123, 4.57, 400,000."""
+    """Three significant digits, with thousands separators: 0.0123, 4.57, 400,000."""
     if value == 0:
         return "0"
     digits = max(0, 2 - int(np.floor(np.log10(abs(value)))))
@@ -211,7 +213,7 @@ def _rounds(values: Sequence[float] | float) -> list[float]:
 
 
 def _ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """Round by round; where the peer had fewer rounds (it is slow), against its median."""
+    """Ratios round by round, or to the median of a peer with another number of rounds (a slow one)."""
     if len(ours) == len(theirs):
         return [mine / its for mine, its in zip(ours, theirs, strict=True)]
     return [mine / statistics.median(theirs) for mine in ours]

@@ -2,9 +2,9 @@
 
     python -m collector --output capture.pcapng --ports @ports.json --ifindex-base 100000 --comment '{"run": "…"}'
 
-It talks in JSON lines on standard output: `ready`, `status` each second, `error`, `stopped`. It ends at a line
-`stop`, at the end of standard input, at SIGTERM or SIGINT. Exit codes: 0 all recorded; 1 recording ended early (what
-was recorded is kept); 2 wrong use. `orderbed info capture.pcapng` tells what a capture holds.
+It reports in JSON lines on standard output: `ready`, `status` each second, `error`, `stopped`. It ends at a line
+`stop`, at the end of standard input, at SIGTERM or SIGINT. Exit codes: 0 all recorded; 1 recording ended early (the
+capture so far is kept); 2 wrong use. `orderbed info capture.pcapng` shows the contents of a capture.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collector.ring import BLOCK_BYTES, BLOCKS, MAX_SNAP_LENGTH
 
 EXIT_GOOD, EXIT_INCOMPLETE, EXIT_WRONG_USE = 0, 1, 2
 MIN_SNAP_LENGTH = 78
-"""Below this the headers of our own datagrams would be cut."""
+"""Least snap length: a smaller one would cut the headers of Orderbed's datagrams."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _report({"event": "error", "message": str(error)})
         return EXIT_WRONG_USE
     except BrokenPipeError:
-        # Whoever started us is gone; the capture was closed on the way here. Nothing is left to talk to.
+        # The parent process is gone, and the capture is already closed. Nothing reads the output any more.
         sys.stdout = None
         return EXIT_INCOMPLETE
 

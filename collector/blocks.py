@@ -1,4 +1,4 @@
-"""The formats pcapng and pcap: their numbers, and the blocks that are no packets as values.
+"""The formats pcapng and pcap: their constants, and blocks other than packets as values.
 
 Formats: draft-ietf-opsawg-pcapng and -pcap. `collector.parse` reads packets.
 """
@@ -24,7 +24,7 @@ ENHANCED_PACKET = 6
 
 BYTE_ORDER_MAGIC = 0x1A2B3C4D
 MAX_BLOCK_BYTES = 1 << 24
-"""What Wireshark accepts too. A longer block is damage, not data."""
+"""Longest block, as in Wireshark. A longer one is damage, not data."""
 MAX_FRAME_BYTES = 1 << 18
 MAX_INTERFACES = 1 << 16
 
@@ -56,11 +56,11 @@ COMPRESSED: dict[bytes, tuple[str, str]] = {
     b"\x04\x22\x4d\x18": ("lz4", "unlz4 --keep"),
     b"PK\x03\x04": ("zip", "unzip"),
 }
-"""First bytes of packed files: how they were packed, and what unpacks them."""
+"""First bytes of compressed files, with the method and the command that unpacks them."""
 
 
 class Layout(enum.Enum):
-    """Which of the two file formats."""
+    """File format of a capture."""
 
     PCAPNG = "pcapng"
     PCAP = "pcap"
@@ -73,7 +73,7 @@ class Interface:
     name: str
     link_type: int
     snap_length: int = 0
-    """0: not limited."""
+    """0: unlimited."""
     resolution: int = MICROSECONDS
     offset_s: int = 0
     description: str = ""
@@ -81,14 +81,14 @@ class Interface:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interfaces:
-    """What `collector.parse` must know of a file to read any part of it: format, byte order and the interfaces."""
+    """Facts of a file that `collector.parse` needs to read any part of it: format, byte order and interfaces."""
 
     layout: Layout
     byte_order: str
     """`<` or `>`, as in `struct`."""
     ports: tuple[Interface, ...]
     first: int = 0
-    """Number of the first port in the whole capture: how many there are in the sections before."""
+    """Number of the first port in the whole capture, the number of ports in the sections before."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -97,7 +97,7 @@ class Interfaces:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """What the section header says; all empty for plain pcap."""
+    """Fields of the section header; all empty for plain pcap."""
 
     comment: str = ""
     hardware: str = ""
@@ -106,7 +106,7 @@ class Section:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The comment as the JSON object that our collector writes; empty when it is something else."""
+        """Comment as the JSON object that the collector writes; empty for any other comment."""
         try:
             value = json.loads(self.comment)
         except (ValueError, RecursionError):
@@ -133,7 +133,7 @@ class CutOffError(CaptureError):
 
 
 def what_else(head: bytes, name: str) -> str:
-    """What a file is that is no capture of ours, and what helps."""
+    """Text about a file that is neither pcapng nor pcap, with a remedy."""
     for magic, (method, remedy) in COMPRESSED.items():
         if head.startswith(magic):
             return f"is compressed ({method}); unpack it first: {remedy} {name}"
@@ -141,7 +141,7 @@ def what_else(head: bytes, name: str) -> str:
 
 
 def options_of(data: bytes, byte_order: str) -> Iterator[tuple[int, bytes]]:
-    """(code, value) of each option; an option that runs past the end closes the list."""
+    """(code, value) of each option; an option that runs past the end ends the list."""
     at = 0
     while at + 4 <= len(data):
         code, length = struct.unpack_from(byte_order + "HH", data, at)
@@ -152,7 +152,7 @@ def options_of(data: bytes, byte_order: str) -> Iterator[tuple[int, bytes]]:
 
 
 def section_of(body: bytes, byte_order: str) -> Section:
-    """The section header; its section length is not used."""
+    """Section header; its section length is not used."""
     texts = {code: value.decode("utf-8", "replace") for code, value in options_of(body[16:], byte_order)}
     return Section(
         comment=texts.get(OPTION_COMMENT, ""),
@@ -163,7 +163,7 @@ def section_of(body: bytes, byte_order: str) -> Section:
 
 
 def interface_of(body: bytes, byte_order: str, number: int) -> Interface:
-    """One interface description; without a name it is called by its number."""
+    """One interface description; one without a name is called by its number."""
     link_type, snap_length = struct.unpack_from(byte_order + "HxxI", body)
     values = dict(options_of(body[8:], byte_order))
     resolution = values.get(INTERFACE_RESOLUTION, b"")[:1] or bytes([MICROSECONDS])

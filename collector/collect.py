@@ -1,8 +1,7 @@
-"""Records what the switch ports carry until it is told to stop: the ring's blocks go to the capture file as they come.
+"""Recorder of the frames at the switch ports: writes the ring's blocks to the capture file until it is stopped.
 
-One thread, one loop: wait for a block, for a word on standard input, for a signal, or for the next status line. A stop
-shuts the ring first and then drains it, so that everything that was on the wire before the stop is in the file, and
-nothing behind it.
+One thread with one loop waits for a block, a line on standard input, a signal, or the next status line. A stop shuts
+the ring first and then drains it, so that the file holds every frame sent before the stop and none sent after it.
 """
 
 from __future__ import annotations
@@ -28,23 +27,23 @@ from collector.ring import BLOCK_BYTES, BLOCKS, MAX_SNAP_LENGTH, PacketRing, Rin
 
 STATUS_NS = 10**9
 DRAIN_MS = 1000
-"""How long one wait of the drain lasts. The kernel hands over an open block within its timeout, far below this."""
+"""Duration of one wait of the drain. The kernel hands over an open block within its timeout, which is much shorter."""
 BLOCKS_PER_TURN = 16
-"""After so many blocks the loop looks for a stop, however fast more come in."""
+"""Most blocks that are recorded before the loop checks for a stop."""
 
 Event = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """What to record, and where."""
+    """Options of a recording."""
 
     output: Path
     ports: tuple[Port, ...]
     ifindex_base: int
-    """Interfaces below this index are not ours; those from here to the highest port are captured."""
+    """Interfaces from this index to the highest port's are captured; lower ones do not belong to the network."""
     comment: Mapping[str, Any]
-    """Goes into the section header, with a pair of clock readings added."""
+    """Written to the section header, with a pair of clock readings added."""
     snap_length: int = MAX_SNAP_LENGTH
     blocks: int = BLOCKS
     block_bytes: int = BLOCK_BYTES
@@ -65,7 +64,7 @@ class Recording:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """Readings of CLOCK_MONOTONIC and CLOCK_REALTIME of the same moment, to a microsecond or so."""
+    """Readings of CLOCK_MONOTONIC and CLOCK_REALTIME at the same time, to about a microsecond."""
 
     monotonic_ns: int
     realtime_ns: int
@@ -79,7 +78,9 @@ class Clock:
 
 
 def read_clock(tries: int = 9) -> Clock:
-    """The pair whose monotonic readings, taken before and after, lie closest together."""
+    """The best of several pairs of readings: that with the shortest time between the monotonic readings before and
+    after.
+    """
     best, best_width = Clock(monotonic_ns=0, realtime_ns=0), None
     for _ in range(tries):
         before, realtime, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
@@ -89,10 +90,10 @@ def read_clock(tries: int = 9) -> Clock:
 
 
 def record(recording: Recording, *, commands: int, report: Callable[[Event], None]) -> bool:
-    """Record until `stop` or the end of file arrives at the descriptor `commands`, or SIGTERM or SIGINT does.
+    """Record until `stop` or the end of file is read from the descriptor `commands`, or SIGTERM or SIGINT arrives.
 
-    Reports `ready` once the ring is live, `status` every second, `error` if recording ends early, and `stopped` at
-    the end. True when everything was recorded and written. Raises CaptureError when recording cannot even begin.
+    Reports `ready` once the ring is live, `status` every second, `error` if recording ends early, and `stopped` at the
+    end. Returns True when everything was recorded and written. Raises CaptureError when recording cannot begin.
     """
     with _stop_signals() as signals:
         collector = _Collector(recording)
@@ -108,7 +109,7 @@ def record(recording: Recording, *, commands: int, report: Callable[[Event], Non
 
 
 class _Stop:
-    """Whether somebody asked for the end: a line `stop`, the end of the command stream, or a signal."""
+    """Detector of a request to stop: a line `stop`, the end of the command stream, or a signal."""
 
     def __init__(self, commands: int, signals: socket.socket) -> None:
         self.descriptors = (commands, signals.fileno())
@@ -128,12 +129,12 @@ class _Stop:
 
 
 class _Collector:
-    """Ring and writer, and what is counted between them."""
+    """Ring and writer, with the counts of a recording."""
 
     def __init__(self, recording: Recording) -> None:
         self.clock = read_clock()
         self._step_ns = 0
-        """How far CLOCK_REALTIME was set away from where it was at the start, at the most."""
+        """Largest step of CLOCK_REALTIME since the start."""
         self._recording = recording
         self._unlisted = 0
         self._seen = np.zeros(len(recording.ports), np.int64)
@@ -178,7 +179,7 @@ class _Collector:
                 due_ns += STATUS_NS
 
     def close(self) -> dict[str, Any]:
-        """Complete the file and give the ring back; the last event."""
+        """Complete the file and close the ring; returns the last event."""
         counters = self._ring.statistics()
         is_complete = self._writer.close(received=self._seen, dropped_frames=counters.dropped_frames)
         clock = read_clock()
@@ -197,7 +198,7 @@ class _Collector:
         return stopped
 
     def _note_step(self, clock: Clock) -> None:
-        """A clock that is set and set back would look untouched at the end."""
+        """Record the step of the clock: one that is set and set back would look unchanged at the end."""
         self._step_ns = max(self._step_ns, clock.offset_ns - self.clock.offset_ns, key=abs)
 
     def _counters(self) -> dict[str, Any]:
@@ -223,9 +224,7 @@ class _Collector:
             self._ring.release()
 
     def _columns(self, frames: RingFrames) -> Frames:
-        """Frames as the writer takes them; those of an interface in our range that is no port of ours are only
-        counted.
-        """
+        """Frames for the writer; those of an interface in the range that is no listed port are only counted."""
         position = self._position[frames.ifindex - self._recording.ifindex_base]
         columns = Frames(
             time_ns=frames.time_ns,
@@ -246,7 +245,7 @@ class _Collector:
 
 @contextmanager
 def _stop_signals() -> Iterator[socket.socket]:
-    """A socket that becomes readable when SIGTERM or SIGINT arrives. Only for the main thread."""
+    """A socket that becomes readable when SIGTERM or SIGINT arrives. For the main thread only."""
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     before_wakeup = signal.set_wakeup_fd(writer.fileno())
@@ -262,4 +261,4 @@ def _stop_signals() -> Iterator[socket.socket]:
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """The wake-up descriptor has told the loop already; a Python handler must exist for that to happen."""
+    """Empty handler: the wake-up descriptor, which informs the loop, needs a Python handler."""

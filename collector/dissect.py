@@ -1,4 +1,4 @@
-"""Orderbed's bytes for people: scapy layers, and the tables of the Wireshark dissector.
+"""Dissection of Orderbed datagrams: scapy layers, and the tables of the Wireshark dissector.
 
 Both are made from the tables of node.wire and node.trace, as the codec and the NumPy columns are. Importing this module
 binds the layers to their UDP ports:
@@ -6,8 +6,8 @@ binds the layers to their UDP ports:
     from collector.dissect import OrderbedEnvelope
     packets = rdpcap("capture.pcapng"); packets[0][OrderbedEnvelope].show()
 
-`python -m collector.dissect` writes the tables anew into `collector/orderbed.lua`; a test holds them current. Bytes
-that a node would refuse show as Raw in scapy and as malformed, with the reason, in Wireshark.
+`python -m collector.dissect` writes the tables into `collector/orderbed.lua`; a test checks that they are current.
+Bytes that a node would refuse appear as Raw in scapy and as malformed, with the reason, in Wireshark.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ DETAILS: Mapping[Event, type[enum.IntEnum]] = {
     Event.ENDED: EndReason,
     Event.VIEW: ViewReason,
 }
-"""Whose enum the detail of a trace record is; the details of other events are plain numbers."""
+"""Enum of the detail of a trace record, by event; the details of other events are plain numbers."""
 
 _NUMBERS: dict[int, type[NumberField[Any, Any]]] = {1: ByteField, 2: ShortField, 4: IntField, 8: LongField}
 _HEXADECIMAL: dict[int, type[NumberField[Any, Any]]] = {2: XShortField, 4: XIntField}
@@ -118,7 +118,7 @@ def _size(table: Sequence[Field]) -> int:
 
 
 def _filled(table: Sequence[Field], header: bytes, name: str, value: int) -> bytes:
-    """The header with one number put in."""
+    """The header with one number filled in."""
     place = [field.name for field in table].index(name)
     at, size = _size(table[:place]), table[place].size
     return header[:at] + value.to_bytes(size, "big") + header[at + size :]
@@ -159,7 +159,7 @@ class OrderbedMessage(Packet):
         return OrderbedStamp if is_application and len(payload) >= _size(APPLICATION_STAMP) else Raw
 
     def _stack_flags(self) -> int:
-        """The flags of the whole stack stand in its outermost message."""
+        """Flags of the whole stack, which are in its outermost message."""
         outer = self
         while isinstance(outer.underlayer, OrderbedMessage):
             outer = outer.underlayer
@@ -167,14 +167,16 @@ class OrderbedMessage(Packet):
 
 
 class OrderbedEnvelope(Packet):
-    """A protocol datagram: who transmitted it, and his how manieth it is. An OrderbedMessage follows."""
+    """Envelope of a protocol datagram: its transmitter, and its number among the transmitter's datagrams. An
+    OrderbedMessage follows.
+    """
 
     name = "Orderbed"
     fields_desc = layer_fields(ENVELOPE, {"magic": PROTOCOL_MAGIC, "version": PROTOCOL_VERSION})
 
     @classmethod
     def dispatch_hook(cls, _pkt: bytes | None = None, *_: Any, **__: Any) -> type[Packet]:
-        """What a node would refuse is not taken apart."""
+        """Layer of a datagram; one that a node would refuse is not dissected."""
         return cls if _pkt is None or _is_accepted(decode_datagram, _pkt) else conf.raw_layer
 
     def guess_payload_class(self, payload: bytes) -> type[Packet]:  # noqa: ARG002
@@ -216,7 +218,7 @@ class OrderbedTrace(Packet):
 
 
 def _is_accepted(decode: Callable[[bytes], object], data: bytes) -> bool:
-    """Whether a node would take these bytes, of any group."""
+    """Whether a node of any group would accept these bytes."""
     try:
         decode(data)
     except RemoteError:

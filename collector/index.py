@@ -1,4 +1,4 @@
-"""The index side-car: where blocks begin in a capture, so that it can be split and entered in the middle, exactly.
+"""The index file of a capture: offsets of blocks, by which the capture can be split and read from the middle.
 
 `capture.pcapng.index` is a chain of records of 32 bytes, little-endian, appended after the capture's own bytes were
 written:
@@ -9,11 +9,11 @@ written:
     kind u32     HEAD, MARK or END
     check u32    CRC-32 of the 28 bytes before
 
-The file begins with one HEAD record (offset: the first packet block; frames: FORMAT; time_ns: the letters
-`OBINDEX1`), goes on with a MARK about every MiB of capture, and closes with one END record: `offset` is the byte
-behind the last packet block and `frames` the total. Without END the capture is still being written, or its writer
-died; all marks up to then hold. A reader stops at the first record that is torn (short, wrong check, going
-backwards): the rest is not trusted.
+The file begins with one HEAD record (offset: the first packet block; frames: FORMAT; time_ns: the letters `OBINDEX1`),
+continues with a MARK about every MiB of capture, and closes with one END record: `offset` is the byte after the last
+packet block and `frames` the total. Without END the capture is still being written, or its writer died; all marks up to
+then are valid. A reader stops at the first record that is damaged (short, wrong check, going backwards) and ignores the
+rest.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RECORD_BYTES = 32
 _RECORD = struct.Struct("<QQqI")
 _CHECK = struct.Struct("<I")
 MAX_MARKS = 1 << 18
-"""With a mark a MiB enough for 256 GiB. What stands behind so many is not read."""
+"""Most records that are read: enough for 256 GiB with a mark per MiB."""
 
 
 class IndexKind(enum.IntEnum):
@@ -42,7 +42,7 @@ class IndexKind(enum.IntEnum):
 
 
 class Mark(NamedTuple):
-    """A boundary: `frames` packet blocks stand before byte `offset`, the next one has the stamp `time_ns`."""
+    """A block boundary: `frames` packet blocks are before byte `offset`; the next one has the time stamp `time_ns`."""
 
     offset: int
     frames: int
@@ -50,7 +50,7 @@ class Mark(NamedTuple):
 
 
 class Index(NamedTuple):
-    """What an index says. No marks: there is none, or it is not one. `end` None: not complete."""
+    """Contents of an index. No marks: there is no index, or it is invalid. `end` None: not complete."""
 
     first_offset: int
     marks: tuple[Mark, ...]
@@ -61,23 +61,23 @@ NO_INDEX = Index(0, (), None)
 
 
 def path_of(capture: Path) -> Path:
-    """Where the index of a capture lies."""
+    """Path of the index of a capture."""
     return capture.with_name(capture.name + INDEX_SUFFIX)
 
 
 def pack(kind: IndexKind, mark: Mark) -> bytes:
-    """One record."""
+    """Bytes of one record."""
     body = _RECORD.pack(mark.offset, mark.frames, mark.time_ns, kind)
     return body + _CHECK.pack(zlib.crc32(body))
 
 
 def pack_head(first_offset: int) -> bytes:
-    """The record that opens an index."""
+    """Bytes of the first record of an index."""
     return pack(IndexKind.HEAD, Mark(first_offset, FORMAT, LETTERS))
 
 
 def read(capture: Path) -> Index:
-    """The index of a capture as far as it can be trusted; NO_INDEX when there is none of this format."""
+    """Valid part of the index of a capture; NO_INDEX when there is none of this format."""
     try:
         with path_of(capture).open("rb") as file:
             data = file.read(MAX_MARKS * RECORD_BYTES)

@@ -1,4 +1,4 @@
-"""Captures as NumPy columns: millions of frames a second on one core, and nothing an enemy writes can break it.
+"""Parser of captures to NumPy columns: millions of frames a second on one core, also safe for hostile files.
 
     head = read_interfaces(path)                      # interfaces, section, byte of the first packet block
     buffer = map_capture(path)
@@ -6,10 +6,10 @@
         for frames in batches(buffer, start=start, end=end, interfaces=head.interfaces):
             ...                                       # records.FRAME_ROW; analysis.capture.decode goes on
 
-Reads pcapng (ours, dumpcap's, tcpdump's; any resolution, both byte orders, several sections) and pcap (micro- and
-nanosecond, both byte orders). A file that was cut off at any byte gives the whole frames before the cut, and says so
-in `Frames.truncated` and `Frames.problem`; reading can go on from `Frames.stop` when the file has grown. Nothing here
-needs more than the buffer and memory in proportion to the frames that are really in it.
+It reads pcapng (of the collector, dumpcap, tcpdump; any resolution, both byte orders, several sections) and pcap
+(micro- and nanosecond, both byte orders). A file that was cut off at any byte gives the whole frames before the cut,
+and sets `Frames.truncated` and `Frames.problem`; reading can continue from `Frames.stop` when the file has grown.
+Memory is proportional to the frames that are really in the buffer.
 """
 
 from __future__ import annotations
@@ -55,42 +55,41 @@ from collector.records import FRAME_ROW, CaptureError, Frames, PortDirection
 from collector.walk import MIN_BLOCK_BYTES, Buffer, Mask, Offsets, Walk, gather, overlapping, walk
 
 FRAMES_PER_BATCH = 1 << 14
-"""Columns of this length stay in the cache of one core."""
+"""Length of columns that fit in the cache of one core."""
 WALK_BYTES = 1 << 26
-"""It bounds what a walk over a hostile file may hold."""
+"""Most bytes of a walk, which bounds its memory for a hostile file."""
 
 FIRST_WALK_BYTES = 1 << 20
 MAX_SECTIONS = 1000
 MARK_BYTES = 1 << 20
 LEAST_MARKS = 256
-"""A survey notes a boundary each MiB, as an index does, and this many in a small file."""
+"""Least number of boundaries that a survey of a small file records; else it records one per MiB, as an index does."""
 
 LEAST_STATISTICS_BYTES = 12
 _PACKET_HEAD_BYTES = 28
 _OPTION_BYTES = 8
 MAX_PACKET_OPTIONS = 64
-"""Among which a packet block's flags are looked for: programs write a handful, an enemy millions."""
+"""Most options of a packet block in which the flags are sought: programs write a few, a hostile file millions."""
 
 
 class CaptureHead(NamedTuple):
-    """One section: what must be known before any part of it can be read. Plain data."""
+    """Head of one section, which is needed to read any part of it. Plain data."""
 
     interfaces: Interfaces
     section: Section
     first_offset: int
-    """The byte at which the first packet block begins."""
+    """Byte of the first packet block."""
     end: int
-    """The byte at which the next section begins, or up to which the file was looked at."""
+    """Byte of the next section, or of the end of the part of the file that was read."""
     marks: tuple[int, ...] = ()
     """Block boundaries in between, ascending: from the index, else from a survey."""
 
 
 def read_sections(path: Path | str) -> tuple[CaptureHead, ...]:
-    """The sections of a capture: one in ours and in most, several where files were put one behind the other.
+    """Sections of a capture: usually one; several in concatenated files.
 
-    Files without our index are surveyed whole (10 million frames a second): the only way to be sure, for payloads may
-    look like blocks. Raises CutOffError when not even the first head is whole, CaptureError (one sentence) when this
-    is no capture.
+    Files without an index are surveyed whole (10 million frames a second), because payloads may look like blocks.
+    Raises CutOffError when the first head is not whole, CaptureError (one sentence) when the file is no capture.
     """
     path = Path(path)
     buffer = map_capture(path)
@@ -115,8 +114,8 @@ def read_sections(path: Path | str) -> tuple[CaptureHead, ...]:
 
 
 def read_head(path: Path, buffer: Buffer, begin: int = 0, number: int = 0) -> CaptureHead:
-    """The section header at a byte and the interfaces that follow it at once, without looking further; `number` is
-    that of its first interface. CutOffError when not even the section header is whole.
+    """Section header at a byte and the interfaces that follow it directly, without reading further; `number` is that of
+    its first interface. Raises CutOffError when the section header is not whole.
     """
     start = buffer[begin : begin + PCAP_HEADER_BYTES].tobytes()
     if start[:4] in PCAP_MAGICS:
@@ -159,7 +158,7 @@ def _pcap_head(path: Path, start: bytes) -> CaptureHead:
 
 
 def add_interfaces(path: Path, buffer: Buffer, known: Interfaces, blocks: Iterable[int]) -> Interfaces:
-    """The interfaces of a section together with those that the blocks at these bytes describe."""
+    """Interfaces of a section, with those described by the blocks at these bytes."""
     ports = list(known.ports)
     for at in blocks:
         if len(ports) >= MAX_INTERFACES:
@@ -172,18 +171,18 @@ def add_interfaces(path: Path, buffer: Buffer, known: Interfaces, blocks: Iterab
 
 
 def _body(buffer: Buffer, at: int, order: str) -> bytes:
-    """Of the whole block at this byte."""
+    """Body of the whole block at this byte."""
     (length,) = struct.unpack_from(order + "I", buffer.data, at + 4)
     return buffer[at + 8 : at + length - 4].tobytes()
 
 
 def _behind(interfaces: Interfaces) -> int:
-    """The number of the next interface of the capture."""
+    """Number of the next interface of the capture."""
     return interfaces.first + len(interfaces.ports)
 
 
 def read_interfaces(path: Path | str) -> CaptureHead:
-    """The head of a capture of one section. Raises as `read_sections`, and CaptureError where there are several."""
+    """Head of a capture of one section. Raises as `read_sections`, and CaptureError for several sections."""
     heads = read_sections(path)
     if len(heads) > 1:
         raise CaptureError(
@@ -194,7 +193,7 @@ def read_interfaces(path: Path | str) -> CaptureHead:
 
 
 def read_statistics(path: Path | str, head: CaptureHead) -> dict[int, Statistics]:
-    """The last statistics of each interface of a section that has any, by the interface's number in the capture."""
+    """Last statistics of each interface of a section, if any, by the interface's number in the capture."""
     path, interfaces = Path(path), head.interfaces
     found: dict[int, Statistics] = {}
     if interfaces.layout is not Layout.PCAPNG or head.first_offset >= head.end:
@@ -213,7 +212,7 @@ def read_statistics(path: Path | str, head: CaptureHead) -> dict[int, Statistics
 
 
 def map_capture(path: Path | str) -> Buffer:
-    """The file as a buffer, mapped read-only. It may grow meanwhile (map it again to see more); it must not shrink."""
+    """The file as a buffer, mapped read-only. The file may grow (map it again to read more) but must not shrink."""
     path = Path(path)
     if not path.stat().st_size:
         raise CaptureError(f"{path}: is empty; a capture begins with a section header")
@@ -228,10 +227,10 @@ def split(path: Path | str, parts: int) -> list[tuple[int, int]]:
 
 
 def split_section(path: Path | str, head: CaptureHead, parts: int) -> list[tuple[int, int]]:
-    """At most `parts` ranges of about equal size that together hold every block behind the head, cut at block
+    """At most `parts` ranges of about equal size that together hold every block after the head, cut at block
     boundaries. The last range ends with the section.
 
-    Boundaries from an index are looked at; where none is one, all of it is one part.
+    Boundaries from an index are checked; if one is wrong, the section is one part.
     """
     first, end = head.first_offset, head.end
     if first >= end:
@@ -251,7 +250,7 @@ def batches(
     interfaces: Interfaces,
     frames_per_batch: int = FRAMES_PER_BATCH,
 ) -> Iterator[Frames]:
-    """What `parse_blocks` gives for [start, end), in pieces that stay in the cache until they are decoded.
+    """Frames of `parse_blocks` for [start, end), in pieces that stay in the cache until they are decoded.
 
     Ends after the piece that has a problem.
     """
@@ -267,17 +266,17 @@ def batches(
 
 
 def parse_blocks(buffer: memoryview | Buffer, *, start: int, end: int, interfaces: Interfaces) -> Frames:
-    """The frames of all blocks that begin in [start, end). `start` must be a block boundary of this buffer.
+    """Frames of all blocks that begin in [start, end). `start` must be a block boundary of this buffer.
 
-    The last block may reach past `end`, though not past the buffer: then, or where a length is impossible, `problem`
-    says so and `stop` is the byte of that block. Blocks that are no packets are passed over.
+    The last block may reach past `end`, but not past the buffer: if it does, or if a length is impossible, `problem`
+    says so and `stop` is the byte of that block. Blocks other than packets are skipped.
     """
     view = np.frombuffer(buffer, np.uint8)
     return _frames_of(view, _walked(view, interfaces, start, end), slice(None), interfaces)
 
 
 def frames_in(path: Path | str, head: CaptureHead) -> Iterator[tuple[Buffer, Frames]]:
-    """All frames of a section in pieces, each with the buffer that its offsets mean."""
+    """All frames of a section in pieces, each with the buffer of its offsets."""
     if head.first_offset < head.end:
         buffer = map_capture(path)
         for frames in batches(buffer, start=head.first_offset, end=head.end, interfaces=head.interfaces):
@@ -290,7 +289,7 @@ class Counts:
     def __init__(self, heads: Sequence[CaptureHead]) -> None:
         interfaces = sum(len(head.interfaces.ports) for head in heads)
         self.by_direction = np.zeros((interfaces, len(PortDirection)), np.int64)
-        """Frames of each interface, over all sections."""
+        """Frames of each interface and direction, over all sections."""
         self.wire_bytes = np.zeros(interfaces, np.int64)
         self.cut = self.damaged = 0
         self.is_truncated = False
@@ -298,7 +297,7 @@ class Counts:
         self.first_ns: int | None = None
         self.last_ns: int | None = None
         self.is_in_order = True
-        """No frame has an earlier time stamp than the one before it."""
+        """Whether no frame has an earlier time stamp than the one before it."""
         self._before_ns: int | None = None
 
     @property
@@ -327,7 +326,7 @@ class Counts:
 
 
 def count(path: Path | str, heads: Sequence[CaptureHead]) -> Counts:
-    """Look through a capture once (5 million frames a second)."""
+    """Counts of a capture, in one pass (5 million frames a second)."""
     counts = Counts(heads)
     for head in heads:
         for _, frames in frames_in(path, head):
@@ -336,7 +335,7 @@ def count(path: Path | str, heads: Sequence[CaptureHead]) -> Counts:
 
 
 def _frames_of(view: Buffer, found: Walk, part: slice, interfaces: Interfaces) -> Frames:
-    """Frames of some of the blocks that a walk found. What was wrong behind them belongs to the last part."""
+    """Frames of some of the blocks that a walk found. A problem after them belongs to the last part."""
     parse = _packet_blocks if interfaces.layout is Layout.PCAPNG else _records
     offsets = found.offsets[part]
     frames = parse(view, offsets, interfaces)
@@ -347,9 +346,9 @@ def _frames_of(view: Buffer, found: Walk, part: slice, interfaces: Interfaces) -
 
 
 def _marks(path: Path, head: CaptureHead) -> list[int]:
-    """Boundaries that the index names, if it fits this file: one that was left over from another capture does not.
+    """Boundaries from the index, if it fits this file: that of another capture does not.
 
-    Looks at the file only at the outermost marks; whoever cuts at a mark looks there, too.
+    Only the first and the last mark are checked here; `split_section` checks each mark at which it cuts.
     """
     known = index.read(path)
     if known.first_offset != head.first_offset or head.interfaces.layout is not Layout.PCAPNG:
@@ -368,7 +367,7 @@ def _are_boundaries(path: Path, offsets: list[int], interfaces: Interfaces) -> b
 
 
 def _surveyed(path: Path, buffer: Buffer, head: CaptureHead) -> CaptureHead:
-    """The same section, looked through from its first packet block on: its later interfaces, marks and end."""
+    """The section with its later interfaces, marks and end, from a pass from its first packet block on."""
     first, interfaces = head.first_offset, head.interfaces
     kinds = overlapping(buffer, interfaces.byte_order + "u4")
     step = max(1, min(MARK_BYTES, (len(buffer) - first) // LEAST_MARKS))
@@ -390,12 +389,12 @@ def _surveyed(path: Path, buffer: Buffer, head: CaptureHead) -> CaptureHead:
 
 
 def _is_section(buffer: Buffer, offset: int) -> bool:
-    """Whether a section header stands there. Its letters are the same in both byte orders."""
+    """Whether a section header begins at `offset`. Its type is the same in both byte orders."""
     return buffer[offset : offset + 4].tobytes() == SECTION_HEADER.to_bytes(4, "big")
 
 
 def _cuts_from(bounds: Sequence[int], wanted: Offsets) -> list[int]:
-    """For each wanted byte the first of these boundaries at or behind it, as far as there is one."""
+    """For each wanted byte, the first of these boundaries at or after it, if there is one."""
     places = np.searchsorted(np.array(bounds, np.int64), wanted)
     return [bounds[place] for place in places.tolist() if place < len(bounds)]
 
@@ -405,7 +404,7 @@ def _walked(buffer: Buffer, interfaces: Interfaces, start: int, end: int) -> Wal
 
 
 def _walks(buffer: Buffer, first: int, interfaces: Interfaces) -> Iterator[Walk]:
-    """The file piece by piece; the first pieces are small, for a section may end soon."""
+    """Walks over the file, piece by piece; the first pieces are small, because a section may end soon."""
     at, reach = first, FIRST_WALK_BYTES
     while at < len(buffer):
         found = _walked(buffer, interfaces, at, min(at + reach, len(buffer)))
@@ -423,9 +422,9 @@ class _Heads(NamedTuple):
     captured: Offsets
     length: Offsets
     data: Offsets
-    """Where the bytes of the frame begin."""
+    """Offset of the bytes of each frame."""
     options: Offsets
-    """Where the options would begin, and where they must have ended."""
+    """Beginning of the options; `options_end`: their latest end."""
     options_end: Offsets
 
     def select(self, rows: Mask) -> _Heads:
@@ -446,7 +445,9 @@ def _packet_blocks(buffer: Buffer, blocks: Offsets, interfaces: Interfaces) -> F
 
 
 def _enhanced_frames(buffer: Buffer, heads: _Heads, interfaces: Interfaces) -> Frames:
-    """Frames of packet blocks; those that hold less than they claim, or name no interface, are left out and counted."""
+    """Frames of packet blocks. Blocks with fewer bytes than they declare, or of an unknown interface, are left out and
+    counted.
+    """
     is_good = (heads.options <= heads.options_end) & (heads.interface < len(interfaces.ports))
     damaged = int(len(is_good) - is_good.sum())
     if damaged:
@@ -480,7 +481,9 @@ def _heads(raw: npt.NDArray[Any], blocks: Offsets) -> _Heads:
 
 
 def _rare_packet_blocks(buffer: Buffer, blocks: Offsets, kind: npt.NDArray[Any], interfaces: Interfaces) -> Frames:
-    """Captures with simple or obsolete packet blocks, which few programs write: kind by kind, then back in order."""
+    """Frames of captures with simple or obsolete packet blocks, which few programs write: kind by kind, then in
+    order.
+    """
     parts = (
         _packet_blocks(buffer, blocks[~np.isin(kind, (SIMPLE_PACKET, OBSOLETE_PACKET))], interfaces),
         _obsolete_packet_blocks(buffer, blocks[kind == OBSOLETE_PACKET], interfaces),
@@ -494,14 +497,18 @@ def _rare_packet_blocks(buffer: Buffer, blocks: Offsets, kind: npt.NDArray[Any],
 
 
 def _obsolete_packet_blocks(buffer: Buffer, blocks: Offsets, interfaces: Interfaces) -> Frames:
-    """As an enhanced packet block, but with 16 bits of interface and 16 of drop count in the first word."""
+    """Frames of obsolete packet blocks: as enhanced ones, but with 16 bits of interface and 16 of drop count in the
+    first word.
+    """
     raw = gather(buffer, blocks, _packet_head(interfaces.byte_order))
     interface = gather(buffer, blocks + 8, interfaces.byte_order + "u2").astype(np.int64)
     return _enhanced_frames(buffer, _heads(raw, blocks)._replace(interface=interface), interfaces)
 
 
 def _simple_packet_blocks(buffer: Buffer, blocks: Offsets, interfaces: Interfaces) -> Frames:
-    """Only an original length: no time, no direction, and always the first interface, whose snap length cut it."""
+    """Frames of simple packet blocks, which hold only an original length: no time, no direction, and always the first
+    interface, whose snap length cut them.
+    """
     raw = gather(buffer, blocks, _packet_head(interfaces.byte_order))
     room, length = raw["total"].astype(np.int64) - 16, raw["interface"].astype(np.int64)
     snap_length = (interfaces.ports[0].snap_length if interfaces.ports else 0) or MAX_FRAME_BYTES
@@ -549,7 +556,7 @@ def _frames(heads: _Heads, *, first: int, time_ns: Offsets, direction: npt.NDArr
 
 
 def _clipped(length: Offsets) -> npt.NDArray[np.int32]:
-    """A hostile original length of 4 GiB must not turn negative."""
+    """Length within 32 signed bits: a hostile original length of 4 GiB must not become negative."""
     return np.minimum(length, np.iinfo(np.int32).max).astype(np.int32)
 
 
@@ -567,7 +574,7 @@ def _times_ns(ticks: npt.NDArray[np.uint64], interface: Offsets, interfaces: Int
 
 
 def _scaled(ticks: npt.NDArray[np.uint64], resolution: int, offset_s: int) -> npt.NDArray[np.int64]:
-    """Ticks to nanoseconds since 1970, modulo 2**64 as a hostile file may ask for."""
+    """Nanoseconds since 1970 from ticks, modulo 2**64, which a hostile file may exceed."""
     power = resolution & ~BINARY_RESOLUTION
     if resolution & BINARY_RESOLUTION:
         scaled = _binary_ticks_ns(ticks, power)
@@ -580,7 +587,9 @@ def _scaled(ticks: npt.NDArray[np.uint64], resolution: int, offset_s: int) -> np
 
 
 def _binary_ticks_ns(ticks: npt.NDArray[np.uint64], power: int) -> npt.NDArray[np.uint64]:
-    """Whole seconds apart from the fraction, whose low bits go first where the product would not fit 64 bits."""
+    """Nanoseconds from binary ticks: whole seconds and fraction separately, without the fraction's low bits if the
+    product would not fit 64 bits.
+    """
     seconds = ticks >> np.uint64(power) if power < 64 else np.zeros_like(ticks)
     fraction = ticks & np.uint64(2 ** min(power, 64) - 1)
     surplus = max(min(power, 64) - 34, 0)

@@ -1,13 +1,13 @@
-"""Writes captures: pcapng with nanoseconds, one interface per switch port, directions, drop counters, and the index.
+"""Writer of captures: pcapng with nanoseconds, one interface per switch port, directions, drop counters, and the index.
 
-Frames come as columns (records.Frames) over a buffer and leave as one write of whole packet blocks, so that a writer
-that is killed leaves a file that can be read up to its last write. When the disk is full the file is cut back to its
-last whole block: nothing that was recorded is lost.
+Frames are columns (records.Frames) over a buffer and are written as whole packet blocks in one write, so that the file
+of a killed writer can be read up to its last write. When the disk is full the file is cut back to its last whole block,
+so no recorded frame is lost.
 
     section header          comment: one JSON object; hardware, operating system, program
     interface description   one per port: name, MAC, filter, 10**-9 s
     enhanced packet ...     with the flags option that holds the direction
-    interface statistics    one per port: frames seen and recorded; the drops of the whole ring stand with the first
+    interface statistics    one per port: frames seen and recorded; the drops of the whole ring are in the first
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from collector.records import ETHERNET_LINK_TYPE, NANOSECOND_RESOLUTION, Capture
 from collector.walk import Buffer, Offsets, overlapping
 
 MARK_BYTES = 1 << 20
-"""About how far the marks of the index lie apart."""
+"""Approximate distance of the marks of the index."""
 PROGRAM = "Orderbed collector"
 MAX_OPTION_BYTES = 0xFFFF
 
@@ -61,12 +61,12 @@ _TAIL_WORDS = 4
 _FLAGS_OPTION = PACKET_FLAGS | 4 << 16
 _AROUND_BYTES = _HEAD_BYTES + 4 * _TAIL_WORDS
 _COMMON_FRAMES = 24
-"""From so many frames of one size on it pays to copy them together."""
+"""Least number of frames of one size that are copied together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Port:
-    """One switch port that is captured: its interface index, the node's name (`p1/n3`), and the node's MAC if known."""
+    """One captured switch port: its interface index, the node's name (`p1/n3`), and the node's MAC address if known."""
 
     ifindex: int
     name: str
@@ -76,9 +76,9 @@ class Port:
 class PcapngWriter:
     """One capture file and its index. `write` takes frames whose `interface` is a position in `ports`.
 
-    Raises CaptureError with one sentence: the file exists, cannot be made, or (from `write`, once) cannot take more.
-    After that `close` still completes what is there. `names_machine` puts hardware and operating system into the
-    section header; a capture of no machine, which is the same everywhere, leaves them out.
+    Raises CaptureError with one sentence: the file exists, cannot be created, or (from `write`) cannot be extended.
+    After that `close` still completes the file. `names_machine` puts hardware and operating system into the section
+    header; a simulated capture, which is the same on every machine, leaves them out.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class PcapngWriter:
         self.bytes = 0
         """Size of the capture file."""
         self.problem = ""
-        """Why recording ended early; empty while all is well."""
+        """Reason why recording ended early; empty if it did not."""
         self.recorded = np.zeros(len(ports), np.int64)
         """Frames per port."""
         self._first_ns = self._last_ns = 0
@@ -130,9 +130,9 @@ class PcapngWriter:
         self._mark(mark)
 
     def close(self, *, received: npt.NDArray[np.int64] | None = None, dropped_frames: int = 0) -> bool:
-        """Write the statistics (frames seen per port, drops of the ring), wait for the disk, complete the index.
+        """Write the statistics (frames seen per port, drops of the ring), sync the file, and complete the index.
 
-        False when recording ended early or there was no room for the statistics; `problem` says why.
+        Returns False when recording ended early or there was no room for the statistics; `problem` holds the reason.
         """
         data_end = self.bytes
         seen = self.recorded if received is None else received
@@ -161,7 +161,7 @@ class PcapngWriter:
         self._last_ns = int(frames.time_ns[-1])
 
     def _fill(self, buffer: Buffer, frames: Frames) -> tuple[int, Offsets]:
-        """Make the packet blocks of these frames in `_blocks`; their size, and where each of them begins."""
+        """Make the packet blocks of these frames in `_blocks`; returns their size and their offsets."""
         captured = frames.captured.astype(np.int64)
         total = ((captured + 3) & ~3) + _AROUND_BYTES
         ends = np.cumsum(total)
@@ -175,7 +175,7 @@ class PcapngWriter:
         heads[:, 5], heads[:, 6] = captured, frames.length
         tails = np.zeros((len(frames), _TAIL_WORDS), "<u4")
         tails[:, 0], tails[:, 1], tails[:, 3] = _FLAGS_OPTION, frames.direction, total
-        # The last word of the data first: it clears the padding, and the data then cover the rest of it.
+        # Clear the last word of the data first, for the padding; the data then overwrite the rest of it.
         overlapping(blocks, "<u4")[ends - 4 * _TAIL_WORDS - 4] = 0
         overlapping(blocks, f"V{_HEAD_BYTES}")[starts] = _opaque(heads)
         overlapping(blocks, f"V{4 * _TAIL_WORDS}")[ends - 4 * _TAIL_WORDS] = _opaque(tails)
@@ -183,7 +183,9 @@ class PcapngWriter:
         return size, starts
 
     def _append(self, data: bytes | memoryview, starts: Offsets) -> None:
-        """Write all of it, or cut the file back to the last whole block (`starts` are where they begin) and raise."""
+        """Write all data, or cut the file back to the last whole block (`starts`: offsets of the blocks) and raise
+        OSError.
+        """
         self._append_base = self.bytes
         done, size = 0, len(data)
         try:
@@ -204,8 +206,8 @@ class PcapngWriter:
             self._append_index(index.pack(IndexKind.MARK, mark))
 
     def _append_index(self, record: bytes) -> None:
-        """The index is a convenience: when it cannot grow the capture goes on, and readers see that it is not
-        complete.
+        """Append a record to the index, which is optional: if it cannot grow, the capture goes on, and readers see that
+        the index is not complete.
         """
         if self._index is None:
             return
@@ -219,8 +221,8 @@ class PcapngWriter:
 
 
 def copy_frames(source: Buffer, offsets: Offsets, target: Buffer, places: Offsets, sizes: Offsets) -> None:
-    """Copy frames from one buffer to another: frames of a common size all at once, as opaque items; the others
-    singly.
+    """Copy frames from one buffer to another: those of a common size together, as opaque items; the others one by
+    one.
     """
     count = np.bincount(sizes)
     for size in np.flatnonzero(count >= _COMMON_FRAMES).tolist():
@@ -279,7 +281,9 @@ def _interface(port: Port, capture_filter: str) -> bytes:
 
 
 def _statistics(port: int, seen: int, recorded: int, first_ns: int, last_ns: int, dropped_frames: int) -> bytes:
-    """The kernel counts drops per ring, not per port: they stand with the first port, whose comment says so."""
+    """Statistics block of a port. The kernel counts drops per ring, not per port: they are in the first port's block,
+    whose comment says so.
+    """
     options = b""
     if port == 0:
         options = _option(OPTION_COMMENT, b"isb_ifdrop counts the drops of all ports together")

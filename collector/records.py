@@ -1,14 +1,13 @@
-"""The contract between capture and analysis: how a capture names its ports, and what one frame becomes.
+"""The contract between capture and analysis: names of the ports in a capture, and columns of a frame.
 
 A capture is pcapng: one interface block per switch port, `if_name` = the node's name (`p1/n3`), `if_tsresol` 9. Each
-frame's flags give its direction *seen from the switch port*: INBOUND (1) is what the node put on the wire, before any
-impairment; OUTBOUND (2) is what reaches the node, after it. The section header's comment is one JSON object: run id,
-group, clock.
+frame's flags give its direction *seen from the switch port*: INBOUND (1) is a frame sent by the node, before any
+impairment; OUTBOUND (2) is one that reaches the node, after it. The section header's comment is one JSON object: run
+id, group, clock.
 
-`collector.parse` turns a capture into columns. Their names, types and meaning stand in FRAME_ROW (what a
-capture says
-of a frame), DECODED_ROW (what the frame's bytes say) and TRACE_ROW (one row per trace record); a test holds the
-parser to them. Whoever analyses needs nothing of `node`: its enums and numbers are exported again from here.
+`collector.parse` turns a capture into columns. FRAME_ROW (fields of a frame in the capture), DECODED_ROW (fields of the
+frame's bytes) and TRACE_ROW (one row per trace record) define their names, types and meaning; a test checks the parser
+against them. The analysis need not import `node`: its enums and constants are exported again here.
 """
 
 from __future__ import annotations
@@ -88,12 +87,14 @@ __all__ = [
 PROTOCOL_PORT = 7700
 TRACE_PORT = 7701
 TRACE_MAC = "01:80:c2:00:00:0e"
-"""These three repeat `topologies.model`, which the collector does not import; a test holds them equal."""
+"""These three repeat values of `topologies.model`, which the collector does not import; a test checks that they are
+equal.
+"""
 
 ETHERNET_LINK_TYPE = 1
 NANOSECOND_RESOLUTION = 9
 INDEX_SUFFIX = ".index"
-"""The index side-car of `capture.pcapng` is `capture.pcapng.index`."""
+"""Suffix of the index: that of `capture.pcapng` is `capture.pcapng.index`."""
 
 
 class CaptureError(Exception):
@@ -101,10 +102,10 @@ class CaptureError(Exception):
 
 
 class PortDirection(enum.IntEnum):
-    """Values of the pcapng packet flags' direction bits."""
+    """Values of the direction bits in the packet flags of pcapng."""
 
     UNKNOWN = 0
-    """A foreign capture that does not say."""
+    """Direction in a capture that does not state it."""
     INBOUND = 1
     OUTBOUND = 2
 
@@ -113,10 +114,10 @@ class PortDirection(enum.IntEnum):
 class Frames:
     """Frames of one buffer as columns of equal length (FRAME_ROW), in the order of the capture.
 
-    `stop` is the byte of the buffer behind the last whole block, where reading can go on. `problem` is empty when all
-    blocks of the range were whole, else it says in words what is wrong with the block at `stop`; `truncated` is true
-    when the buffer merely ends inside that block (a capture that was cut off, or is still being written). `damaged`
-    counts packet blocks left out because they contradict themselves.
+    `stop` is the byte of the buffer after the last whole block, where reading can continue. `problem` is empty when all
+    blocks of the range were whole, else it describes what is wrong with the block at `stop`; `truncated` is true when
+    the buffer only ends inside that block (a capture that was cut off, or is still being written). `damaged` counts
+    packet blocks left out because they contradict themselves.
     """
 
     time_ns: npt.NDArray[np.int64]
@@ -134,15 +135,13 @@ class Frames:
         return len(self.offset)
 
     def select(self, rows: slice | npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> Frames:
-        """The same capture, only these rows."""
+        """These rows only."""
         columns: dict[str, Any] = {column.name: getattr(self, column.name)[rows] for column in FRAME_ROW}
         return replace(self, **columns)
 
 
 class Column(NamedTuple):
-    """One column: its NumPy type (always signed or bool: Spark and Arrow readers have no use for unsigned) and
-    meaning.
-    """
+    """One column: its NumPy type (always signed or bool, because Spark has no unsigned types) and its meaning."""
 
     name: str
     dtype: type[np.generic]
@@ -153,7 +152,7 @@ _SIGNED: dict[int, type[np.generic]] = {1: np.int16, 2: np.int32, 4: np.int64, 8
 
 
 def _columns(fields: Sequence[Field], names: dict[str, str]) -> tuple[Column, ...]:
-    """Columns for those wire fields that `names` renames or keeps, in wire order."""
+    """Columns of the wire fields that `names` renames or keeps, in wire order."""
     return tuple(Column(names[f.name], _SIGNED[f.size], f.label) for f in fields if f.name in names)
 
 
@@ -195,7 +194,9 @@ DECODED_ROW: tuple[Column, ...] = (
     *ENVELOPE_COLUMNS,
     *MESSAGE_COLUMNS,
 )
-"""Envelope and message columns are 0 where `is_protocol` is false. `seq` above 2**63 - 1 shows as a negative number."""
+"""Envelope and message columns are 0 where `is_protocol` is false. A `seq` above 2**63 - 1 appears as a negative
+number.
+"""
 
 TRACE_ROW: tuple[Column, ...] = (
     Column("frame", np.int64, "row of the datagram in the frames that were handed in"),
@@ -208,7 +209,7 @@ TRACE_ROW: tuple[Column, ...] = (
 
 
 def dtype_of(fields: Sequence[Field]) -> np.dtype[np.void]:
-    """The table as it lies on the wire: unsigned, big-endian, without padding."""
+    """Type of a table on the wire: unsigned, big-endian, without padding."""
     return np.dtype([(f.name, f">u{f.size}") for f in fields])
 
 
@@ -246,4 +247,4 @@ WINDOW_DTYPE = np.dtype(
         ("message", MESSAGE_DTYPE),
     ]
 )
-"""78 bytes: the fixed window that the parser copies from the head of every frame."""
+"""Window of 78 bytes that the decoder copies from the beginning of every frame."""

@@ -1,13 +1,13 @@
-"""A TPACKET_V3 receive ring: the kernel writes frames into blocks that we map, one wake-up brings a thousand of them.
+"""A TPACKET_V3 receive ring: the kernel writes frames into mapped blocks; one wake-up brings about a thousand frames.
 
 The socket is bound to all interfaces of its network namespace, so ports may vanish and come back during a run. A
-classic BPF program keeps everything out whose interface index is not in the range of our ports; it is attached before
-the socket is bound, so that not one foreign frame is ever recorded. Time stamps are the kernel's, CLOCK_REALTIME in
-nanoseconds. Documentation: packet_mmap.rst of the Linux kernel, linux/if_packet.h.
+classic BPF program drops all frames of interfaces outside the range of the ports; it is attached before the socket is
+bound, so that no other frame is ever recorded. Time stamps are the kernel's, CLOCK_REALTIME in nanoseconds.
+Documentation: packet_mmap.rst of the Linux kernel, linux/if_packet.h.
 
-The kernel hands a block over when it is full or `timeout_ms` after its first frame. `RingBlock` is a view of such a
-block; it must be released, in order, to give its memory back. When all blocks are taken the kernel drops frames and
-counts them: `statistics()`.
+The kernel hands a block over when it is full or `timeout_ms` after its first frame. `PacketRing.frames` is a view of
+this block, and `PacketRing.release` gives its memory back. When no block is free the kernel drops frames and counts
+them: `statistics()`.
 """
 
 from __future__ import annotations
@@ -39,17 +39,19 @@ TPACKET_V3 = 2
 SO_ATTACH_FILTER = 26
 ETH_P_ALL = 0x0003
 ETH_P_LOOPBACK = 0x9000
-"""A protocol that nobody here speaks: what a closed ring listens to."""
+"""Protocol that a shut ring is bound to: none of the nodes uses it."""
 PACKET_OUTGOING = 4
 FRAME_BYTES = 2048
-"""The ring interface wants a frame size; version 3 packs frames tightly and only checks that it divides a block."""
+"""Frame size, which the ring interface requires; version 3 packs frames tightly and only checks that it divides a
+block.
+"""
 
 STATUS_USER = 1
 STATUS_VLAN, STATUS_VLAN_TYPE = 1 << 4, 1 << 6
 VLAN_TYPE = 0x8100
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _BLOCK_STATUS, _BLOCK_FRAMES, _BLOCK_FIRST = 8, 12, 16
-"""Places of the first words of struct tpacket_hdr_v1 in a block."""
+"""Offsets of the first words of struct tpacket_hdr_v1 in a block."""
 
 _FRAME_HEAD = np.dtype(
     [
@@ -73,12 +75,13 @@ _FRAME_HEAD = np.dtype(
         ("address_length", "u1"),
     ]
 )
-"""struct tpacket3_hdr and the head of the struct sockaddr_ll behind it, in the machine's byte order."""
+"""struct tpacket3_hdr and the beginning of the struct sockaddr_ll after it, in the machine's byte order."""
 
 
 class Statistics(NamedTuple):
-    """What the kernel counted since the ring was opened: frames that passed the filter, those of them it had to drop
-    because no block was free, and how often it found itself without one."""
+    """The kernel's counts since the ring was opened: frames that passed the filter, those of them dropped because no
+    block was free, and the number of times that none was free.
+    """
 
     frames: int
     dropped_frames: int
@@ -86,7 +89,7 @@ class Statistics(NamedTuple):
 
 
 class RingFrames(NamedTuple):
-    """The frames of a block as columns. `offset` is into the ring's whole buffer."""
+    """Frames of a block as columns. `offset` is into the ring's whole buffer."""
 
     time_ns: npt.NDArray[np.int64]
     ifindex: npt.NDArray[np.int32]
@@ -97,10 +100,10 @@ class RingFrames(NamedTuple):
 
 
 class PacketRing:
-    """The ring of one network namespace (the one of the thread that makes it). Needs CAP_NET_RAW.
+    """Ring of one network namespace (that of the creating thread). Needs CAP_NET_RAW.
 
-    Takes frames of interfaces whose index lies in `ifindexes`, cut to `snap_length` bytes; trace datagrams (by their
-    MAC) are never cut. Raises CaptureError with one sentence when the kernel refuses.
+    It receives frames of interfaces whose index is in `ifindexes`, cut to `snap_length` bytes; trace datagrams (by
+    their MAC) are never cut. Raises CaptureError with one sentence when the kernel refuses.
     """
 
     def __init__(
@@ -139,15 +142,15 @@ class PacketRing:
         self.close()
 
     def fileno(self) -> int:
-        """Readable when a block is ready."""
+        """Descriptor that is readable when a block is ready."""
         return self.socket.fileno()
 
     def wait(self, timeout_ms: int) -> bool:
-        """Whether a block is ready, within this time."""
+        """Wait for a block; returns whether one is ready within this time."""
         return self.is_ready() or (bool(self._poll.poll(timeout_ms)) and self.is_ready())
 
     def is_ready(self) -> bool:
-        """Whether the kernel has handed over the next block. Does not wait."""
+        """Whether the kernel has handed over the next block, without waiting."""
         return bool(self._word(_BLOCK_STATUS) & STATUS_USER)
 
     def is_drained(self) -> bool:
@@ -155,7 +158,7 @@ class PacketRing:
         return not self.is_ready() and not self._word(_BLOCK_FRAMES)
 
     def frames(self) -> RingFrames:
-        """The frames of the block that is ready. They are gone once it is released."""
+        """Frames of the ready block, valid until it is released."""
         begin = self._current * self._block_bytes
         heads_at = _frame_offsets(self.buffer, begin + self._word(_BLOCK_FIRST), self._word(_BLOCK_FRAMES))
         heads = gather(self.buffer, heads_at, _FRAME_HEAD)
@@ -175,15 +178,17 @@ class PacketRing:
     def release(self) -> None:
         """Give the block back to the kernel and go on to the next."""
         word = self._current * self._block_bytes // 4
-        # The kernel leaves the old count standing until it opens the block again; `is_drained` reads it.
+        # The kernel keeps the old count until it opens the block again; `is_drained` reads it.
         self._words[word + _BLOCK_FRAMES // 4] = 0
         self._words[word + _BLOCK_STATUS // 4] = 0
         self._current = (self._current + 1) % self._blocks
 
     def shut(self) -> None:
-        """Let nothing more in. What passed the filter before is still handed over: go on until `is_drained`."""
+        """Accept no more frames. Frames that passed the filter before are still handed over: continue until
+        `is_drained`.
+        """
         _attach(self.socket, [_RETURN_NOTHING])
-        # To unbind, the kernel waits until every processor has left the receive path: no frame is half-way in.
+        # To unbind, the kernel waits until every processor has left the receive path, so no frame is in progress.
         _bind_everywhere(self.socket, ETH_P_LOOPBACK)
 
     def statistics(self) -> Statistics:
@@ -197,11 +202,11 @@ class PacketRing:
         return Statistics(self._frames, self._dropped, self._freezes)
 
     def close(self) -> None:
-        """Give everything back. Views of the buffer must not be used any more."""
+        """Close the ring. Views of the buffer must not be used any more."""
         self.socket.close()
 
     def _word(self, place: int) -> int:
-        """One word of the current block's head. Aligned, so that the kernel's update is seen whole."""
+        """One word of the current block's head. It is aligned, so that the kernel's update is atomic."""
         return int(self._words[(self._current * self._block_bytes + place) // 4])
 
     def _map_ring(self, timeout_ms: int) -> mmap.mmap:
@@ -225,12 +230,12 @@ class Instruction(NamedTuple):
 
 _LOAD_WORD, _LOAD_HALF, _IF_AT_LEAST, _IF_GREATER, _IF_EQUAL, _RETURN = 0x20, 0x28, 0x35, 0x25, 0x15, 0x06
 _INTERFACE_INDEX = 0x1_0000_0000 - 0x1000 + 8
-"""SKF_AD_OFF + SKF_AD_IFINDEX: the interface index, offered as if it lay in the packet."""
+"""SKF_AD_OFF + SKF_AD_IFINDEX: offset at which BPF reads the interface index."""
 _RETURN_NOTHING = Instruction(_RETURN, 0, 0, 0)
 
 
 def port_filter(ifindexes: range, snap_length: int) -> list[Instruction]:
-    """Interfaces of the range pass, cut to the snap length; trace datagrams pass whole."""
+    """BPF program: frames of the range's interfaces pass, cut to the snap length; trace datagrams pass whole."""
     trace = bytes.fromhex(TRACE_MAC.replace(":", ""))
     return [
         Instruction(_LOAD_WORD, 0, 0, _INTERFACE_INDEX),
@@ -248,14 +253,14 @@ def port_filter(ifindexes: range, snap_length: int) -> list[Instruction]:
 
 def _open_socket() -> socket.socket:
     try:
-        # Protocol 0: the socket hears nothing until it is bound.
+        # Protocol 0: the socket receives nothing until it is bound.
         return socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     except PermissionError as error:
         raise CaptureError("capturing needs root (or the capability CAP_NET_RAW)") from error
 
 
 def _bind_everywhere(handle: socket.socket, protocol: int) -> None:
-    """Bind to a protocol on all interfaces. `socket.bind` insists on the name of one interface."""
+    """Bind to a protocol on all interfaces. `socket.bind` requires the name of one interface."""
     address = struct.pack("=HHiHBB8x", socket.AF_PACKET, socket.htons(protocol), 0, 0, 0, 0)
     if _LIBC.bind(handle.fileno(), address, len(address)):
         number = ctypes.get_errno()
@@ -270,7 +275,7 @@ def _attach(handle: socket.socket, program: Sequence[Instruction]) -> None:
 
 
 def _frame_offsets(buffer: Buffer, first: int, count: int) -> Offsets:
-    """Where the frames of a block begin. Frames of one size lie at a constant distance; else the chain is walked."""
+    """Offsets of the frames of a block. Frames of one size are at a constant distance; else the chain is walked."""
     following = buffer.data[first : first + 4] if count else b""
     stride = struct.unpack("I", following)[0] if count else 0
     if count > 2 and first + stride * (count - 1) + 4 <= len(buffer):
@@ -292,7 +297,7 @@ def _walk_frames(data: memoryview, first: int, count: int) -> Offsets:
 
 
 def _put_tags_back(buffer: Buffer, frames: RingFrames, heads: npt.NDArray[Any], rows: npt.NDArray[np.intp]) -> None:
-    """The kernel takes the outer VLAN tag out of a frame; move the MAC addresses 4 bytes down and write it in again.
+    """Insert the outer VLAN tag, which the kernel removes from a frame, after moving the MAC addresses 4 bytes down.
 
     There is room: the kernel leaves a gap of at least 14 bytes between its own header and the frame.
     """

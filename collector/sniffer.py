@@ -1,9 +1,9 @@
-"""The ring as a scapy socket, for looking at what passes: `sniff(opened_socket=RingSocket(ifindexes=...))`.
+"""The ring as a scapy socket, to watch frames: `sniff(opened_socket=RingSocket(ifindexes=...))`.
 
-For people and tests at low rates: scapy makes an object of every frame, some ten thousand of them a second at most. The
-collector itself never comes through here. Each packet has its kernel time (`packet.time`, a decimal with all its
+For manual use and tests at low rates: scapy makes an object of every frame, some ten thousand of them a second at most.
+The collector itself does not use it. Each packet has its kernel time (`packet.time`, a decimal with all its
 nanoseconds) and its direction (`packet.direction`, records.PortDirection). Its interface is the socket's `last_ifindex`
-while scapy's callback looks at it.
+during scapy's callback.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collector.records import PortDirection
 from collector.ring import MAX_SNAP_LENGTH, PacketRing
 
 SELECT_SECONDS = 0.05
-"""How long scapy's loop is blocked before it looks whether it shall stop."""
+"""Longest wait of scapy's loop before it checks for a stop."""
 SNIFF_BLOCKS = 8
 
 
@@ -35,14 +35,14 @@ class _Waiting(NamedTuple):
 
 
 class RingSocket(SuperSocket):
-    """Frames of the interfaces in `ifindexes`, in scapy's terms. Needs CAP_NET_RAW."""
+    """scapy socket for the frames of the interfaces in `ifindexes`. Needs CAP_NET_RAW."""
 
     desc = "a TPACKET_V3 ring over a range of interface indexes"
     nonblocking_socket = True
-    """scapy asks for this name: `select` below returns by itself, so its loop needs no pipe to be woken."""
+    """Read by scapy: `select` below returns by itself, so scapy's loop needs no pipe to wake it."""
 
     def __init__(self, *, ifindexes: range, snap_length: int = MAX_SNAP_LENGTH) -> None:
-        self.closed = True  # until there is something to close: scapy closes in __del__, also what never came to be
+        self.closed = True  # until the ring is open: scapy closes in __del__, even after a failed __init__
         self.ring = PacketRing(ifindexes=ifindexes, snap_length=snap_length, blocks=SNIFF_BLOCKS)
         self.ins = self.ring.socket
         self.outs = None
@@ -51,7 +51,7 @@ class RingSocket(SuperSocket):
         self._waiting: deque[_Waiting] = deque()
 
     def recv(self, x: int = MTU, **kwargs: Any) -> Packet | None:
-        """The next frame as a packet; None when there is none yet."""
+        """Next frame as a packet; None when there is none yet."""
         if not self._waiting and self.ring.wait(0):
             self._take_block()
         if not self._waiting:
@@ -66,7 +66,7 @@ class RingSocket(SuperSocket):
 
     @staticmethod
     def select(sockets: list[SuperSocket], remain: float | None = None) -> list[SuperSocket]:
-        """Those of the sockets that have frames, waiting a moment for the first of them."""
+        """Sockets that have frames, after a short wait for the first of them."""
         wait_s = SELECT_SECONDS if remain is None else min(max(remain, 0), SELECT_SECONDS)
         deadline = time.monotonic() + wait_s
         rings = [handle for handle in sockets if isinstance(handle, RingSocket) and not handle.closed]
@@ -77,7 +77,7 @@ class RingSocket(SuperSocket):
         return ready
 
     def has_frames(self) -> bool:
-        """Whether `recv` would give one now."""
+        """Whether `recv` would return a frame now."""
         return bool(self._waiting) or self.ring.is_ready()
 
     def close(self) -> None:

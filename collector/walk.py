@@ -1,12 +1,12 @@
-"""Where every block of a capture begins, found fast and proved.
+"""Exact offsets of all blocks of a capture, found fast.
 
-A capture is a chain: only the length of one block says where the next begins. Of pcapng, NumPy finds all places where a
-packet block could begin: those with its type, and one length at both ends. A place proves the next one when it ends
-where that begins, so a run of such places is one step of the chain. All other places, and pcap, are walked block by
-block. The walk itself never guesses: a payload that holds whole captures is stepped over like any other.
+A capture is a chain: only the length of a block gives the beginning of the next. In pcapng, NumPy finds all places
+where a packet block could begin: those with its type, and equal lengths at both ends. A place confirms the next one if
+it ends where that begins, so a run of such places is one step of the chain. All other blocks, and pcap, are walked one
+by one. The walk never guesses: a payload that holds whole captures is skipped like any other.
 
-Every length is taken for an enemy's: nothing outside the buffer is read, and the memory used is bounded by a small
-multiple of PIECE_BYTES and of the number of blocks that really fit the range.
+Every length may be hostile: nothing outside the buffer is read, and memory is bounded by a small multiple of
+PIECE_BYTES and of the number of blocks that really fit the range.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ Mask = npt.NDArray[np.bool_]
 Buffer = npt.NDArray[np.uint8]
 
 PIECE_BYTES = 1 << 20
-"""Is looked through for packet blocks at once: it stays in the cache of one core."""
+"""Bytes that are searched for packet blocks at once; they stay in the cache of one core."""
 MIN_BLOCK_BYTES = 12
 
 
 class Walk(NamedTuple):
-    """Boundaries found: `offsets` of whole blocks, `stop` behind the last one, `problem` in words or empty, and whether
-    the only problem is that the buffer ends."""
+    """Boundaries found: `offsets` of whole blocks, `stop` after the last one, `problem` in words or empty, and whether
+    the only problem is the end of the buffer.
+    """
 
     offsets: Offsets
     stop: int
@@ -40,8 +41,8 @@ class Walk(NamedTuple):
 
 
 def walk(buffer: Buffer, *, start: int, end: int, layout: Layout, byte_order: str) -> Walk:
-    """All blocks that begin in [start, end). `start` must be a boundary; the last block may reach past `end`, not past
-    the buffer.
+    """Walk over all blocks that begin in [start, end). `start` must be a boundary; the last block may reach past `end`,
+    not past the buffer.
     """
     if not 0 <= start <= end <= len(buffer):
         raise ValueError(f"range {start}..{end} does not lie in a buffer of {len(buffer)} bytes")
@@ -53,7 +54,7 @@ def walk(buffer: Buffer, *, start: int, end: int, layout: Layout, byte_order: st
 
 
 def overlapping(buffer: Buffer, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """A view with one item at *every byte*: indexed with offsets it reads (or writes) items at any alignment."""
+    """View with one item at *every byte*, which reads or writes items at any alignment when indexed with offsets."""
     kind = np.dtype(dtype)
     count = max(len(buffer) - kind.itemsize + 1, 0)
     source = buffer if count else np.zeros(kind.itemsize, np.uint8)
@@ -67,8 +68,8 @@ def gather(buffer: Buffer, offsets: Offsets, dtype: npt.DTypeLike) -> npt.NDArra
 
 
 class _Chain:
-    """One buffer as a chain of blocks of one layout. Ways along it begin at a boundary, append the boundaries that they
-    find, and give the byte at which they stop: below their end only where no whole block begins.
+    """One buffer as a chain of blocks of one layout. The walking methods begin at a boundary, append the boundaries
+    found, and return the byte at which they stop: before `end` only if no whole block begins there.
     """
 
     def __init__(self, buffer: Buffer, layout: Layout, byte_order: str) -> None:
@@ -80,7 +81,7 @@ class _Chain:
         self._word = struct.Struct(byte_order + "I")
 
     def blocks(self, start: int, end: int, found: array[int]) -> int:
-        """Of pcapng, by runs of packet blocks."""
+        """Walk pcapng, by runs of packet blocks."""
         at = start
         while at < end:
             limit = min(at + PIECE_BYTES, end)
@@ -101,7 +102,7 @@ class _Chain:
         return at
 
     def _packets(self, start: int, end: int) -> tuple[Offsets, Offsets]:
-        """Where whole packet blocks could begin in [start, end), ascending, and where they would end."""
+        """Possible beginnings of whole packet blocks in [start, end), ascending, and their ends."""
         count = max(min(end - start + 3, self.size - MIN_BLOCK_BYTES + 4 - start) // 4, 0)
         kinds = self.buffer[start : start + 4 * count].view(self.words.dtype)
         places = start + 4 * np.flatnonzero(kinds == ENHANCED_PACKET)
@@ -113,7 +114,7 @@ class _Chain:
         return places[is_whole], (places + length)[is_whole]
 
     def singly(self, start: int, end: int, found: array[int]) -> int:
-        """Of either layout, block by block."""
+        """Walk either layout, block by block."""
         at, following = start, self._next_block if self.layout is Layout.PCAPNG else self._next_record
         while at < end:
             after = following(at)
@@ -124,7 +125,7 @@ class _Chain:
         return at
 
     def _next_block(self, at: int) -> int:
-        """Where the next block begins; -1 when this one is not whole."""
+        """Beginning of the next block; -1 if this one is not whole."""
         if at + MIN_BLOCK_BYTES > self.size:
             return -1
         (length,) = self._word.unpack_from(self._bytes, at + 4)
@@ -141,7 +142,7 @@ class _Chain:
         return after if captured <= MAX_FRAME_BYTES and after <= self.size else -1
 
     def explain(self, at: int) -> tuple[str, bool]:
-        """Why there is no whole block at this place, and whether the buffer merely ends too early."""
+        """Reason why no whole block is at this place, and whether the buffer only ends too early."""
         if at + 8 > self.size or (self.layout is Layout.PCAP and at + PCAP_RECORD_BYTES > self.size):
             return f"cut off at byte {at}", True
         (length,) = self._word.unpack_from(self._bytes, at + (4 if self.layout is Layout.PCAPNG else 8))

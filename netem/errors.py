@@ -1,4 +1,4 @@
-"""The errors of this room."""
+"""Errors of netem."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class FabricError(Exception):
 
 
 class CannotStartError(FabricError):
-    """A command cannot be started in a node. `exit_code` is what shells make of that: 127 where there is no such
-    program, 126 where there is one that cannot be executed.
+    """A command cannot be started in a node. `exit_code` is that of shells: 127 if there is no such program, 126 if it
+    cannot be executed.
     """
 
     def __init__(self, sentence: str, *, is_there: bool) -> None:

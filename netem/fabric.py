@@ -1,4 +1,4 @@
-"""The fabric: carries out plans through the hands, changes what is there, and reads back what the kernel made of it."""
+"""The fabric: carries out plans through the agents, changes the network, and reads the result back from the kernel."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from netem.wiring.steps import Kernel, Side
 from topologies.model import Direction, Impairment, Link, Node, NodeName, PartitionName, Topology
 
 _TRANSPARENT = ("ob", "t", "vec")
-"""Devices (but for their number) that only hand frames on; the ends of patch cables drop on purpose, and count it."""
+"""Name prefixes of devices that only forward frames; the ends of patch cables drop by intent, and count it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A change of the network. In force from some moment between the two monotonic times on, and proven by
-    `readback`.
+    """A change of the network, in force from a moment between the two monotonic times on. `readback`: the kernel's new
+    state.
     """
 
     issued_ns: int
@@ -31,7 +31,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortCounters:
-    """One direction of one node's port since the network was made. A duplicate that netem makes is sent, too.
+    """One direction of one node's port since the network was made. Duplicates made by netem count as sent.
 
     offered frames = sent - duplicates + all three drops + backlog
     """
@@ -72,7 +72,7 @@ class BusCounters:
 
 
 class Fabric:
-    """The network of one topology in the kernel that carries it: what can be changed and read there."""
+    """The network of one topology in the carrier kernel: its changes and its counters."""
 
     def __init__(self, topology: Topology, kernel: Kernel, links: Mapping[Side, HandLink], *, seed: int = 0) -> None:
         self.topology = topology
@@ -82,17 +82,15 @@ class Fabric:
         self._blocked: frozenset[tuple[NodeName, NodeName]] = frozenset()
         self._blocked_links: frozenset[str] = frozenset()
 
-    # Changing.
+    # Changes.
 
     def impair(self, node: NodeName, direction: Direction, impairment: Impairment) -> Change:
-        """Change one direction of a node's port: the full set of parameters, read back and compared. Raises
-        FabricError.
-        """
+        """Set all parameters of one direction of a node's port, read them back and compare. Raises FabricError."""
         device = plan.tree_device(self._node(node), direction)
         return self._change_tree(FABRIC, device, impairment, f"{node} {direction.value}")
 
     def impair_link(self, link: str, *, from_partition: PartitionName, impairment: Impairment) -> Change:
-        """Change one direction of a link between routers."""
+        """Set all parameters of one direction of a link between routers."""
         number, found = self._link(link)
         if from_partition not in (found.a, found.b):
             raise FabricError(
@@ -102,7 +100,7 @@ class Fabric:
         return self._change_tree(router, plan.link_device(number), impairment, f"{link} from {from_partition}")
 
     def block(self, pairs: frozenset[tuple[NodeName, NodeName]]) -> Change:
-        """The complete set of ordered (from, to) pairs that are cut from now on; empty heals. Cuts act where a frame
+        """Set the ordered (from, to) pairs that are cut from now on; an empty set heals. A cut acts where a frame
         leaves the switch towards `to`: frames already in the delay line behind it still arrive. Raises FabricError.
         """
         programs = self._cut_programs(pairs)
@@ -116,7 +114,7 @@ class Fabric:
         return Change(issued_ns=issued_ns, effective_ns=effective_ns, readback=readback)
 
     def block_links(self, links: frozenset[str]) -> Change:
-        """The complete set of links between routers that are cut from now on, in both directions; empty heals."""
+        """Set the links between routers that are cut from now on, in both directions; an empty set heals."""
         times = []
         for name in sorted(links ^ self._blocked_links):
             number, link = self._link(name)
@@ -129,7 +127,7 @@ class Fabric:
         issued_ns, effective_ns = (times[0][0], times[-1][1]) if times else self._install_cuts(FABRIC, {})
         return Change(issued_ns=issued_ns, effective_ns=effective_ns, readback={"blocked_links": sorted(links)})
 
-    # Reading.
+    # Counters and state.
 
     def counters(self) -> tuple[PortCounters, ...]:
         """Both directions of every port, in the topology's order."""
@@ -168,7 +166,7 @@ class Fabric:
         return tuple(counted)
 
     def readback(self) -> dict[str, Any]:
-        """Every queueing discipline of ours as the kernel has it now."""
+        """Every queueing discipline of this network as the kernel has it now."""
         devices = self._qdiscs_by_device(FABRIC)
         ports = {
             node.name: {
@@ -180,8 +178,8 @@ class Fabric:
         return {"ports": ports, "links": self._links_readback(), "buses": self._buses_readback(devices)}
 
     def infrastructure_drops(self) -> dict[str, int]:
-        """Frames lost since `start_counting` where none may be lost (taps, port devices), by place; anything but empty
-        makes the run's numbers doubtful.
+        """Frames lost since `start_counting` where none may be lost (taps, port devices), by place; if not empty, the
+        run's numbers are doubtful.
         """
         found = {}
         for place, dropped in self._read_drops().items():
@@ -190,13 +188,13 @@ class Fabric:
         return found
 
     def start_counting(self) -> None:
-        """What was dropped before the network was complete (by the whole machine, in part) is not ours."""
+        """Exclude frames dropped before the network was complete; some of them are not of this network."""
         self._drops_at_start = self._read_drops()
 
     # Helpers.
 
     def _read_drops(self) -> dict[str, int]:
-        """Drops of the devices that only hand frames on, of their queues, and of the kernels' receive backlogs."""
+        """Drops of the devices that only forward frames, of their queues, and of the kernels' receive backlogs."""
         found: dict[str, int] = {}
         sides = (Side.CARRIER,) if self._kernel is Kernel.HOST else (Side.HOST, Side.CARRIER)
         for side in sides:
@@ -212,7 +210,7 @@ class Fabric:
         return found
 
     def _remove_port(self, node: Node) -> None:
-        """Take away what a node's end left; its port may have gone with its namespace, or go while we ask."""
+        """Remove the port of a node that has ended; it may be gone with its namespace, or vanish during the request."""
         if not self._has_port(node):
             return
         try:
@@ -249,7 +247,7 @@ class Fabric:
         return Change(issued_ns=issued_ns, effective_ns=effective_ns, readback=got.as_mapping())
 
     def _cut_programs(self, pairs: frozenset[tuple[NodeName, NodeName]]) -> dict[Node, filters.Program]:
-        """The new program of every port whose set of blocked senders changes."""
+        """New filter program of every port whose set of blocked senders changes."""
         wanted, present = _by_receiver(pairs), _by_receiver(self._blocked)
         changed = sorted(to for to in wanted.keys() | present.keys() if wanted.get(to) != present.get(to))
         try:
@@ -261,8 +259,8 @@ class Fabric:
             raise FabricError(f"cut: {error}") from error
 
     def _install_cuts(self, namespace: str, cuts: Mapping[int, filters.Program]) -> tuple[int, int]:
-        """Exchange the programs at some ports, read them back and compare; returns when it was issued and was in
-        force.
+        """Exchange the programs at some ports, read them back and compare. Returns the times at which the change was
+        issued and was in force.
         """
         messages = [qdisc.set_cut(index, program) for index, program in cuts.items()]
         queries = [qdisc.read_cut(index) for index in cuts]
@@ -331,7 +329,7 @@ def _kind(states: Iterable[qdisc.QdiscState], kind: str) -> qdisc.QdiscState:
 
 
 def _tree_counts(devices: Mapping[str, list[qdisc.QdiscState]], device: str) -> dict[str, int]:
-    """What a tree sent and dropped, by cause. netem counts its child's drops among its own; clsact counts the cuts'."""
+    """Frames that a tree sent and dropped, by cause. netem's drops include those of its child; clsact counts cuts."""
     states = devices[device]
     netem, tbf = _kind(states, "netem"), _kind(states, "tbf")
     cut = next((state.dropped_frames for state in states if state.kind == "clsact"), 0)

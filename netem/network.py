@@ -1,13 +1,12 @@
-"""The network: the emulated network of one run, as the conductor sees it.
+"""The emulated network of one run, as the conductor uses it.
 
     with EmulatedNetwork.open(topology, log_dir=run / "network") as network:
         network.attach(node, netns_fd)
         network.impair(node.name, Direction.TO_NODE, Impairment(delay_ns=5_000_000))
-        network.block({(left, right)})  # what left sends does not arrive at right
+        network.block({(left, right)})  # frames from left do not arrive at right
 
-Everything lives in private namespaces whose init is the supervisor, and ends with it: at close(), when this
-process ends in any way, or when anything is killed. Nothing is left behind, and nothing of the host's own network is
-touched.
+Everything lives in private namespaces whose init is the supervisor, and ends with it: at close(), when this process
+ends in any way, or when the supervisor is killed. Nothing is left behind, and the host's own network is not changed.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ __all__ = [
 
 
 class EmulatedNetwork(Fabric):
-    """Opened by `EmulatedNetwork.open`; methods may be called from any thread and wait for the kernel's answer."""
+    """Emulated network of one run. Methods may be called from any thread and wait for the kernel's answer."""
 
     choice: KernelChoice
-    """Which kernel carries the wires, why, and what was probed."""
+    """The carrier kernel, the reason for it, and all probes."""
 
     def __init__(self, topology: Topology, choice: KernelChoice, supervisor: SupervisorLink, *, seed: int = 0) -> None:
         super().__init__(topology, choice.picked, {Side.HOST: supervisor, Side.CARRIER: supervisor}, seed=seed)
@@ -67,9 +66,9 @@ class EmulatedNetwork(Fabric):
         seed: int = 0,
         on_progress: Callable[[str], None] = lambda _line: None,
     ) -> EmulatedNetwork:
-        """Make the network of `topology`, without nodes yet. `seed` derives netem's seeds where the kernel has them.
+        """Make the network of `topology`, without nodes. netem's seeds are derived from `seed` if the kernel has them.
 
-        Logs go to `log_dir` (supervisor.log, guest.log). Raises FabricError: one sentence that says what to do.
+        Logs go to `log_dir` (supervisor.log, guest.log). Raises FabricError, one sentence with the remedy.
         """
         log_dir.mkdir(parents=True, exist_ok=True)
         supervisor = SupervisorLink.start(log_dir / "supervisor.log")
@@ -95,7 +94,7 @@ class EmulatedNetwork(Fabric):
         self.close()
 
     def close(self) -> None:
-        """End everything in the network; returns when its processes are gone. May be called again."""
+        """End the network and all its processes; returns when they are gone. May be called again."""
         if not self._closed:
             self._closed = True
             if self._guest is not None:
@@ -105,8 +104,8 @@ class EmulatedNetwork(Fabric):
     # Nodes.
 
     def attach(self, node: Node, netns_fd: int) -> None:
-        """Wire a node's network namespace, or wire it again after its old one went: eth0 with MAC and address,
-        neighbours and routes, up. The descriptor stays the caller's. Raises FabricError.
+        """Connect a node's network namespace, or connect a new one after the old one has gone: eth0 with MAC and
+        address, neighbours and routes, up. The caller keeps the descriptor. Raises FabricError.
         """
         self._owned.discard(node.name)
         reply, _received = self._supervisor.ask(
@@ -116,15 +115,15 @@ class EmulatedNetwork(Fabric):
         self._wire((node,))
 
     def own_namespace(self, node: Node) -> str:
-        """The namespace that the network itself holds for a node, made and wired when first asked for; its name for
-        `spawn`. It outlives the node's processes, so that the next incarnation finds its wires in place.
+        """Name, for `spawn`, of a namespace that the network itself holds for a node; made and connected at the first
+        call. It outlives the node's processes, so that the next incarnation has its network at once.
         """
         self.own_namespaces((node,))
         return plan.node_namespace(node)
 
     def own_namespaces(self, nodes: Iterable[Node]) -> None:
-        """Make and wire the namespaces of many nodes at once, as `own_namespace` does for one: 30 in a tenth of the
-        time. Those that are there already are left alone. Raises FabricError; then none of the new ones is kept.
+        """Make and connect the namespaces of many nodes at once, as `own_namespace` does for one: 30 in a tenth of the
+        time. Existing ones are not changed. Raises FabricError; then none of the new ones is kept.
         """
         new = [node for node in nodes if node.name not in self._owned]
         if not new:
@@ -149,8 +148,9 @@ class EmulatedNetwork(Fabric):
         sandbox: Sandbox,
         directory: Path,
     ) -> Process:
-        """Start a program as a node: in a held network namespace, in PID and mount namespaces of its own, without
-        rights. `descriptors` become its 0, 1, 2; it starts in `directory`, as it sees it. Raises FabricError.
+        """Start a program as a node: in a network namespace of `own_namespace`, in PID and mount namespaces of its own,
+        without privileges. `descriptors` become its 0, 1, 2; `directory` is its working directory, a path in its mount
+        namespace. Raises FabricError.
         """
         return self._supervisor.spawn(
             argv, environment, descriptors, namespace=namespace, directory=directory, sandbox=sandbox
@@ -158,8 +158,8 @@ class EmulatedNetwork(Fabric):
 
     def enter(self, node: Node, process: Process | None, request: ExecRequest, *, hosts: Path | None) -> Process:
         """Start a command beside a node's process, in its network and PID namespaces, with the machine's files, `hosts`
-        as /etc/hosts, and our privileges; None: in the network namespace that the network holds for the node, and
-        nothing else. Raises FabricError.
+        as /etc/hosts, and the privileges of this process. Without a process: in the network namespace of the node only.
+        Raises FabricError.
         """
         return self._supervisor.spawn(
             request.argv, request.environment, request.descriptors,
@@ -177,23 +177,21 @@ class EmulatedNetwork(Fabric):
         stderr_fd: int,
         directory: Path | None = None,
     ) -> Process:
-        """Start a helper (the collector) in the fabric namespace, where the switch ports are, with all privileges
-        there.
-        """
+        """Start a helper (the collector) with all privileges in the fabric namespace, which has the switch ports."""
         return self._supervisor.spawn(argv, environment, [stdin_fd, stdout_fd, stderr_fd], directory=directory)
 
     def fabric_namespace(self) -> int:
-        """A descriptor of the network namespace in which the switch ports are; the caller's to close."""
+        """A descriptor of the network namespace of the switch ports, which the caller must close."""
         _reply, received = self._supervisor.ask("lend", step="lending the fabric's namespace", name=FABRIC)
         return received[0]
 
     def readback(self) -> dict[str, Any]:
-        """Every queueing discipline of ours as the kernel has it now, and how a guest kernel is scheduled."""
+        """Every queueing discipline of this network as the kernel has it now, and the scheduling of a guest kernel."""
         found = super().readback()
         return found if self._guest is None else found | {"guest_scheduling": self._guest.scheduling}
 
     def failure(self) -> FabricError | None:
-        """Why the network is no longer there (supervisor or guest died), or None. Cheap: ask as often as you like."""
+        """Error if the network is gone (supervisor or guest died), or None. Cheap enough for polling."""
         if self._closed:
             return None
         return self._supervisor.failure() or (self._guest.failure() if self._guest is not None else None)
@@ -202,7 +200,7 @@ class EmulatedNetwork(Fabric):
 
     def _wire(self, nodes: Sequence[Node]) -> None:
         again = frozenset(self._wired)
-        self._wired.update(node.name for node in nodes)  # first: of a wiring that failed, parts may be there
+        self._wired.update(node.name for node in nodes)  # before: a failure may leave parts of a connection
         for node in nodes:
             if node.name in again:
                 self._remove_port(node)

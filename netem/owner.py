@@ -1,6 +1,6 @@
-"""Who owns a thing that outlives a process: written on it as a label, read by whoever cleans up.
+"""Owner of a resource that outlives a process: a label on the resource, read by the clean-up.
 
-A pid alone is not enough (it is reused, and means nothing in another namespace or after a reboot), so the name has four
+A pid alone is not enough (it is reused, and invalid in another namespace or after a reboot), so the label has four
 parts: boot, pid namespace, pid, start time of the process.
 """
 
@@ -32,7 +32,7 @@ class Owner:
 
     @classmethod
     def parse(cls, text: str) -> Owner | None:
-        """What `str` of an owner gave; None if it is none."""
+        """The owner of a text made by `str`; None if the text is invalid."""
         parts = text.split("/")
         if len(parts) != 4 or not all(_NUMBER.fullmatch(part) for part in parts[2:]):
             return None
@@ -42,7 +42,7 @@ class Owner:
         return f"{self.boot}/{self.pid_namespace}/{self.pid}/{self.started_ticks}"
 
     def is_dead(self) -> bool:
-        """True only if that is certain: another boot, or a pid of our own namespace that is not this process."""
+        """Whether it has certainly ended: another boot, or a pid of this namespace that is no longer this process."""
         if self.boot != _boot():
             return True
         return self.pid_namespace == _pid_namespace() and _started_ticks(self.pid) != self.started_ticks

@@ -1,4 +1,4 @@
-"""Which kernel carries the wires: probe what is here, pick one, and say why."""
+"""Choice of the carrier kernel: probe the machine, pick a kernel, and give the reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CABLE, _FAR, _SHAPER, _BRIDGE = 11, 12, 13, 14
 
 
 class KernelOption(enum.Enum):
-    """What the user asked for."""
+    """The user's choice of a kernel."""
 
     AUTO = "auto"
     HOST = "host"
@@ -34,7 +34,7 @@ class KernelOption(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """One thing that was tried, and how it went."""
+    """One probe and its result."""
 
     name: str
     ok: bool
@@ -43,9 +43,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelChoice:
-    """The kernel that carries the wires, why, and everything that was probed. `guest_linux`: the guest's release, if
-    picked.
-    """
+    """The carrier kernel, the reason for it, and all probes. `guest_linux`: release of the guest, if it is picked."""
 
     picked: Kernel
     why: str
@@ -54,9 +52,7 @@ class KernelChoice:
 
 
 def probe() -> list[Probe]:
-    """Try everything in throw-away namespaces, as `orderbed doctor` shows it. Never raises for what is merely
-    missing.
-    """
+    """Probe everything in temporary namespaces, as `orderbed doctor` shows it. A missing feature never raises."""
     with tempfile.TemporaryDirectory(prefix="orderbed-probe-") as directory:
         try:
             supervisor = SupervisorLink.start(Path(directory) / "supervisor.log")
@@ -69,13 +65,13 @@ def probe() -> list[Probe]:
 
 
 def probe_with(supervisor: SupervisorLink) -> list[Probe]:
-    """The same in a namespace of a supervisor that runs already."""
+    """The same in a namespace of a running supervisor."""
     started = Probe(name="namespaces", ok=True, detail="private PID, mount and network namespaces can be made")
     return [started, *_probe_host(supervisor), *_probe_guest()]
 
 
 def pick(wish: KernelOption, probes: Sequence[Probe]) -> KernelChoice:
-    """Pick a kernel. Raises FabricError in one sentence when none can do it, or not the one wished for."""
+    """Pick a kernel. Raises FabricError, one sentence, when no kernel will do, or not the requested one."""
     lacking = {probe.name: probe.detail for probe in probes if not probe.ok}
     if "namespaces" in lacking:
         raise FabricError(lacking["namespaces"])
@@ -102,7 +98,7 @@ def _choice(picked: Kernel, why: str, probes: Sequence[Probe]) -> KernelChoice:
 
 
 def _probe_host(supervisor: SupervisorLink) -> Iterator[Probe]:
-    """Make one of each thing that the fabric is made of."""
+    """Make one of each kind of device and qdisc of the fabric."""
     supervisor.ask("namespace", step="making a network namespace", name=_NAMESPACE)
     try:
         for name, what, messages in _trials():
@@ -113,7 +109,7 @@ def _probe_host(supervisor: SupervisorLink) -> Iterator[Probe]:
 
 
 def _trials() -> Iterator[tuple[str, str, Callable[[], list[bytes]]]]:
-    """(probe, what it is for people, messages); each leans on those before."""
+    """(probe, description, messages); each needs those before it."""
     yield "host veth", "virtual cables (veth)", lambda: [netlink.add_veth("near", _CABLE, "far", _FAR)]
     yield "host bridge", "bridges", lambda: [netlink.add_bridge("bridge", _BRIDGE)]
     yield "host netem", "sch_netem", lambda: qdisc.try_netem(_CABLE)
@@ -153,7 +149,7 @@ def _probe_guest() -> Iterator[Probe]:
     yield Probe(name="uml", ok=True, detail=f"User-Mode Linux {found.release} with its modules")
 
 
-# Processors that stay awake while a network is measured.
+# Processors that stay awake during a measurement.
 
 REQUESTS = Path("/dev/cpu_dma_latency")
 _NO_LATENCY = (0).to_bytes(4, "little")
@@ -161,7 +157,7 @@ _NO_LATENCY = (0).to_bytes(4, "little")
 
 @dataclass(frozen=True, slots=True)
 class Processors:
-    """Whether the processors are kept awake; if not, why."""
+    """Whether the processors are kept awake, and the reason if not."""
 
     awake: bool
     why: str = ""
@@ -173,7 +169,7 @@ class Processors:
 
 @contextmanager
 def processors_awake(requests: Path = REQUESTS) -> Iterator[Processors]:
-    """Keep all processors awake inside. A kernel that takes no such request measures as it can: that is said."""
+    """Keep all processors awake inside the block. If the kernel refuses, the result says so and nothing is raised."""
     with ExitStack() as stack:
         try:
             stack.enter_context(requests.open("r+b", buffering=0)).write(_NO_LATENCY)

@@ -1,6 +1,6 @@
 """Container entry: read one node's configuration from the first line of standard input, run the driver.
 
-Exit codes: 0 after an orderly end, 1 when we are wrong, 2 for a configuration that cannot be used.
+Exit codes: 0 after an orderly end, 1 after an unexpected exception, 2 for a configuration that cannot be used.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ async def _live() -> int:
             core, application = _incarnation(entry, config)
         else:
             core, application = parts.core, None
-        # What exists now lives as long as we do: the collector need not walk it again and again.
+        # Objects that exist now live as long as the process: the collector need not visit them again.
         gc.freeze()
         return await host(
             config,

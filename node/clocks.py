@@ -1,8 +1,8 @@
-"""Clocks as values and small objects: logical, vector, physical. They read no time themselves: it is an argument.
+"""Clocks as values and small objects: logical, vector, physical. Physical time is an argument.
 
 Lamport, "Time, Clocks, and the Ordering of Events in a Distributed System", 1978: IR1 and IR2 (LamportClock), IR1' and
 IR2' (PhysicalClock). The clock condition: if a happened before b then C(a) < C(b). Vector clocks (Fidge, Mattern 1988)
-answer the other direction, too: a happened before b exactly if V(a) < V(b).
+satisfy the converse, too: a happened before b exactly if V(a) < V(b).
 
 All numbers are integers; physical readings are ns.
 """
@@ -16,7 +16,7 @@ from typing import Protocol
 from node.errors import LocalError
 
 MAX_TIMESTAMP = 2**63 - 1
-"""The last timestamp that may be given or believed: half of what a word holds, so that a clock that has seen it can
+"""The last timestamp that may be given or accepted: half of the range of a word, so that a clock that has seen it can
 still count on. At one event per nanosecond it is 292 years away."""
 
 
@@ -30,19 +30,19 @@ class EventClock(Protocol):
         """The timestamp of the last event."""
 
     def tick(self, now_ns: int, after: int = 0) -> int:
-        """An event of our own, a sending among them: its timestamp, later than all before and later than `after`."""
+        """The timestamp of a local or send event, later than all before and later than `after`."""
 
     def receive(self, timestamp: int, now_ns: int) -> int:
-        """A message with `timestamp` comes: the timestamp of that event, later than `timestamp` and all before."""
+        """The timestamp of the receipt of a message with `timestamp`, later than `timestamp` and all before."""
 
 
 class ClockKind(enum.StrEnum):
-    """What timestamps are made of."""
+    """The source of timestamps."""
 
     LOGICAL = "logical"
     """A counter."""
     PHYSICAL = "physical"
-    """The node's clock, right or wrong; moved on only as far as the clock condition needs."""
+    """The node's clock, with its error; moved on only as far as the clock condition needs."""
     SYNCHRONISED = "synchronised"
     """The node's clock, set forward by IR1' and IR2' with the timestamps of the messages themselves."""
 
@@ -59,7 +59,7 @@ def clock_of(kind: ClockKind, *, minimum_delay_ns: int) -> EventClock:
 
 
 class LamportClock(EventClock):
-    """A register that counts. The time does not matter to it."""
+    """A counter, independent of the physical time."""
 
     __slots__ = ("_value",)
 
@@ -83,14 +83,14 @@ class LamportClock(EventClock):
 
 
 class PhysicalClock(EventClock):
-    """The node's clock and a correction that only ever grows, so that the reading is never set backwards.
+    """The node's clock and a correction that only grows, so that the reading is never set backwards.
 
-    `read` is a look at the clock: it never decreases, and it is not negative. `tick` and `receive` date events, and no
-    two events of one process have the same date: readings that fall together are moved on by a nanosecond ("the only
-    concern is that the ticks are frequent enough for C1").
+    `read` never decreases, and is not negative. `tick` and `receive` give events timestamps, and no two events of one
+    process have the same: equal readings are moved on by a nanosecond ("the only concern is that the ticks are frequent
+    enough for C1").
 
-    `minimum_delay_ns` is IR2's mu_m, what each message takes at least. None: receipts do not correct the clock at all;
-    only the dates of events obey the clock condition, then.
+    `minimum_delay_ns` is IR2's mu_m, the minimum delay of each message. None: receipts do not correct the clock at all;
+    then only the timestamps of events obey the clock condition.
     """
 
     __slots__ = ("_correction_ns", "_minimum_delay_ns", "_shown_ns", "_value")
@@ -105,22 +105,22 @@ class PhysicalClock(EventClock):
 
     @property
     def value(self) -> int:
-        """The date of the last event."""
+        """The timestamp of the last event."""
         return self._value
 
     def read(self, now_ns: int) -> int:
-        """IR1': between messages it runs like the node's clock, which shows `now_ns`."""
+        """IR1': the reading when the node's clock shows `now_ns`; between messages it runs like that clock."""
         self._shown_ns = max(self._shown_ns, now_ns + self._correction_ns)
         return self._shown_ns
 
     def adjust(self, timestamp: int, now_ns: int) -> bool:
-        """IR2' (b): set to max(C(t' - 0), T_m + mu_m). Whether that moved it."""
+        """IR2' (b): set the clock to max(C(t' - 0), T_m + mu_m). Returns whether that moved it."""
         if self._minimum_delay_ns is None:
             return False
         ahead_ns = timestamp + self._minimum_delay_ns - self.read(now_ns)
         if ahead_ns <= 0:
             return False
-        # From the reading, not from `now_ns`: a clock that began below zero showed 0.
+        # Corrected from the reading, not from `now_ns`: a clock that began below zero reads 0.
         self._correction_ns += self._shown_ns + ahead_ns - (now_ns + self._correction_ns)
         self.read(now_ns)
         return True
@@ -139,7 +139,7 @@ class PhysicalClock(EventClock):
 
 @dataclass(frozen=True, slots=True)
 class VectorClock:
-    """How many events of each process are known: one count per process, in the order of the members.
+    """The number of known events of each process: one count per process, in the order of the members.
 
     `<=` and `<` are the partial order: `a < b` means that a happened before b.
     """
@@ -148,16 +148,16 @@ class VectorClock:
 
     @classmethod
     def zero(cls, size: int) -> VectorClock:
-        """Nothing is known of `size` processes."""
+        """The vector of `size` processes of which no event is known."""
         return cls((0,) * size)
 
     def merge(self, other: VectorClock) -> VectorClock:
-        """What either knows: the least upper bound."""
+        """The least upper bound: the events known to either."""
         self._require_same_size(other)
         return VectorClock(tuple(map(max, self.counts, other.counts)))
 
     def concurrent(self, other: VectorClock) -> bool:
-        """Neither happened before the other, and they are not the same."""
+        """Whether neither happened before the other, and they are not the same."""
         return not self <= other and not other <= self
 
     def __le__(self, other: VectorClock) -> bool:

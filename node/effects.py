@@ -1,4 +1,4 @@
-"""Everything a core can make its host do. Nothing else exists: a core has no other way to the world.
+"""The effects: all actions that a core can ask of its host. A core has no other output.
 
 A handler returns a list of these; the host carries them out in list order.
 """
@@ -37,8 +37,8 @@ class Send:
 @fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Multicast:
-    """Transmit `message` to every other member. It never comes back to its sender: a core handles its own messages
-    itself. `is_near`: to those of our own sub-network only (Membership.neighbours); no router lets it pass."""
+    """Transmit `message` to every other member, not to its sender: a core handles its own messages itself. `is_near`:
+    only to members of our own sub-network (Membership.neighbours); no router forwards it."""
 
     message: Message
     is_near: bool = False
@@ -56,7 +56,7 @@ class SetTimer:
 @fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelTimer:
-    """Disarm a timer. One that is not armed: nothing happens."""
+    """Disarm a timer. No effect on a timer that is not armed."""
 
     timer: Timer
 
@@ -66,9 +66,9 @@ class CancelTimer:
 class Deliver:
     """Hand a message over: to the application, or in a stack to the core above.
 
-    `inner` says what `payload` is: application bytes, one encoded message of the core above, or (a kind in
-    `node.wire.LOCAL_KINDS`, no payload) an event of this core about member `origin`. `seq` is this core's number of it.
-    `place`: which of this member's objects takes it (paper 004), from 1; 0: the member itself.
+    `inner` names the content of `payload`: application bytes, one encoded message of the core above, or news for an
+    object (OBJECTS_NEWS). `seq` is this core's number of the message. `place`: the object of this member that takes it
+    (paper 004), from 1; 0: the member itself.
     """
 
     payload: bytes
@@ -81,7 +81,7 @@ class Deliver:
 
     @classmethod
     def of(cls, message: Message) -> Deliver:
-        """What `message` carries, under its own name and number."""
+        """The delivery of the payload of `message`, with its origin and number."""
         return cls(
             payload=message.payload,
             origin=message.origin,
@@ -108,8 +108,8 @@ class Undo:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """An event or a metric for the trace and the counters. A `code` that is a DropReason says that a message of
-    `member` was refused (`value`: its payload bytes); one that is a Notice (node.trace) has one meaning for all
-    protocols; any other is a code of the core, whose high half-byte is that of the core's kinds.
+    `member` was refused (`value`: its payload bytes); a Notice (node.trace) has one meaning for all protocols; any
+    other code is the core's own, with the high half-byte of its kinds.
     """
 
     code: int
@@ -118,13 +118,14 @@ class Report:
 
     @classmethod
     def refusal(cls, reason: DropReason, message: Message, source: int) -> Report:
-        """`message`, transmitted by `source`, is refused."""
+        """The report that `message`, transmitted by `source`, is refused."""
         return cls(code=reason, member=source, value=len(message.payload))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installed:
-    """The group layer has installed a view at this place of the sequence; `incarnations` by rank (member, which)."""
+    """The group layer has installed a view at this place of the sequence; `incarnations`: (member, incarnation) by
+    rank."""
 
     number: int
     incarnations: tuple[tuple[int, int], ...]
@@ -133,8 +134,8 @@ class Installed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Minority:
-    """This member is on a side without a quorum of its view from now on, or no longer. `heard`: members that it hears,
-    itself included."""
+    """From now on this member is in a minority, without a quorum of its view, or (not `begins`) no longer. `heard`:
+    number of members that it hears, itself included."""
 
     view: int
     begins: bool

@@ -1,8 +1,8 @@
-"""Errors by whose mistake they are. A mistake of our own is an `assert`.
+"""Errors by the side that is wrong. A mistake of our own is an `assert`.
 
 `LocalError`: the caller of this code is wrong (a configuration, an argument, a call at the wrong time); raise it, say
 what to do. `RemoteError`: bytes from the network are wrong; the host drops the datagram, counts it, traces it, goes on.
-Nothing else is ever raised because of what a peer sent.
+No other exception is ever raised because of a peer's bytes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import enum
 
 
 class DropReason(enum.IntEnum):
-    """Why a host or a core refused a datagram."""
+    """The reasons of a host or a core for refusing a datagram."""
 
     TRUNCATED = 1
     BAD_MAGIC = 2
@@ -29,7 +29,7 @@ class DropReason(enum.IntEnum):
 
 
 class LocalError(Exception):
-    """Our caller is wrong. The text is one sentence for people that says what to do."""
+    """Our caller is wrong. The text is one sentence for people that says how to correct it."""
 
 
 class RemoteError(Exception):

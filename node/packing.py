@@ -63,7 +63,8 @@ Value = TypeVar("Value")
 
 
 def fast_init(cls: type[Value]) -> type[Value]:
-    """For a frozen dataclass with slots whose fields are all keyword-only and have plain defaults, if any."""
+    """Give `cls` a faster constructor: a frozen dataclass with slots whose fields are keyword-only and have plain
+    defaults, if any."""
     parts = fields(cls)  # type: ignore[arg-type]  # dataclass has made it one
     assert not hasattr(cls, "__post_init__"), f"{cls.__name__} checks itself: its constructor does more than set fields"
     assert all(part.kw_only and part.init and part.default_factory is MISSING for part in parts), cls.__name__

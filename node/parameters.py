@@ -1,7 +1,7 @@
-"""Frozen dataclasses of numbers, read from the mapping that a configuration file became.
+"""Frozen dataclasses of parameters, read from the mapping of a configuration file.
 
-A dataclass says with its fields what exists, of which type, and with which default; it checks ranges itself in
-`__post_init__` and raises LocalError. Fields may be int, float, bool, str, or such a dataclass again.
+The fields of a dataclass define the keys, their types and their defaults; it checks ranges itself in `__post_init__`
+and raises LocalError. Fields may be int, float, bool, str, or such a dataclass again.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ T = TypeVar("T")
 
 
 def from_mapping(kind: type[T], mapping: object, where: str) -> T:
-    """An instance of the dataclass `kind`. `where` names the place for the sentence of a LocalError: unknown key,
-    missing key, wrong type, or what the dataclass itself objects to.
+    """An instance of the dataclass `kind`. `where` names the place in a LocalError: unknown key, missing key, wrong
+    type, or an error of the dataclass itself.
     """
     if not isinstance(mapping, Mapping):
         raise LocalError(f"{where} must be a mapping of names to values, not {_shown(mapping)}")

@@ -1,7 +1,7 @@
-"""The protocols that can be run by name, each with what it promises.
+"""The registry of protocols by name, each with its promises.
 
-The table at the end names modules. They are imported when their entry is first asked for, not before: a node runs one
-protocol, and to import all of them took most of the time in which it got ready.
+The table at the end names modules. They are imported at the first use of their entry: a node runs one protocol, and
+importing all of them took most of its start-up time.
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ VIEW_PROMISES = ("view_agreement", "same_view", "no_ghost", "virtual_synchrony",
 
 
 Make: TypeAlias = Callable[[Membership, Any, Random], Core]
-"""Makes a core: of a member, with the parameters that it has checked, and with a generator of its own."""
+"""Makes a core from a membership, checked parameters, and a generator of its own."""
 MakeApplication: TypeAlias = Callable[[NodeConfig, Any], Application]
-"""Makes the application of a node, with the protocol's parameters, which have been checked."""
+"""Makes the application of a node from its configuration and the protocol's checked parameters."""
 MakeParts: TypeAlias = Callable[[NodeConfig, Any, bytes, int], Parts | None]
-"""Makes a node of several processes, if its parameters say so: from its configuration, also as it came, and the true
-time now."""
+"""Makes the parts of a node of several processes, if its parameters ask for that: from its configuration, the checked
+parameters, the configuration's line, and the true time now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolEntry:
-    """One protocol: its parameters' type, what it promises, its messages, and how the full stack is made."""
+    """One protocol: the type of its parameters, its promises, its message kinds, and the function that makes its
+    stack."""
 
     name: str
     kind: type[Any]
@@ -59,30 +60,30 @@ class ProtocolEntry:
     make: Make
     asked_for: tuple[tuple[str, str], ...] = ()
     """Promises that only some runs make, because only reports can show them, or because they cost: each with the
-    parameter (dotted, default false) that asks for it."""
+    parameter (dotted, default false) that enables it."""
     given_up: tuple[tuple[str, str, str], ...] = ()
     """Promises that some runs do not make: each with the parameter and its value that give it up."""
     resilience: str = ""
-    """The parameter that says how many incarnations may be lost while agreement is uniform all the same."""
+    """The parameter with the number of incarnations that may be lost while agreement is still uniform."""
     tolerates: frozenset[str] = frozenset()
-    """Faults of nodes through which the promises hold, of "crash" and "restart". Loss, duplication, reordering,
-    corruption, overrun, and pauses and cuts that heal, every protocol must tolerate."""
+    """Faults of nodes ("crash", "restart") under which the promises hold. Every protocol must tolerate loss,
+    duplication, reordering, corruption, overrun, and pauses and cuts that heal."""
     has_views: bool = False
     """Whether all members are one group over the group layer, whose views the records show."""
     returns: bool = False
     """Whether an excluded incarnation is followed by the next one of the same process; with views always."""
     takes_submissions: bool = True
-    """Whether there is anything for a workload to do."""
+    """Whether the protocol takes submissions of a workload."""
     has_timestamps: bool = False
     """Whether a message gets a timestamp, later than one that its submission names."""
     traces_receipts: bool = False
     """Whether hosts write RECEIVE records: a property of this protocol needs them."""
     require_members: Callable[[Any, int], None] | None = None
-    """Raises LocalError when parameters that are right in themselves do not suit a group of that size."""
+    """Raises LocalError when parameters that are valid in themselves do not suit a group of that size."""
     application: MakeApplication | None = None
-    """Who uses it, where that is not a workload's sender."""
+    """Makes the application; None: the sender of the workload."""
     parts: MakeParts | None = None
-    """On wires, where a node may consist of several processes."""
+    """Makes the parts of a node of several processes, on a real network; None: there is none."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "returns", self.returns or self.has_views)
@@ -93,8 +94,8 @@ class ProtocolEntry:
         return tuple(field.name for field in fields(self.kind))
 
     def promised(self, parameters: Mapping[str, Any], *, lost: int | None = None) -> tuple[str, ...]:
-        """What a run with these parameters can be held to. `lost`: how many incarnations crashed, were excluded or left
-        in it; None: that is not known."""
+        """The promises of a run with these parameters. `lost`: number of incarnations that crashed, were excluded or
+        left in it; None: unknown."""
         found = self.promises + tuple(promise for promise, name in self.asked_for if _is_set(parameters, name))
         if lost is not None and self.resilience and lost <= getattr(self._checked(parameters), self.resilience):
             found += ("uniform_agreement",)
@@ -110,35 +111,35 @@ class ProtocolEntry:
             self.require_members(checked, members)
 
     def build(self, *, membership: Membership, parameters: Mapping[str, Any], seed: int) -> Core:
-        """The full stack. LocalError for parameters that cannot be."""
+        """The full stack. LocalError for invalid parameters."""
         checked = self._checked(parameters)
         return self.make(membership, checked, random_for(seed, membership, self.name))
 
     def _checked(self, parameters: Mapping[str, Any]) -> Any:
-        """The values of `kind`, defaults filled in. LocalError for parameters that cannot be."""
+        """The values of `kind`, defaults filled in. LocalError for invalid parameters."""
         return from_mapping(self.kind, parameters, self.name)
 
     def application_for(self, config: NodeConfig) -> Application | None:
-        """Of one incarnation of a node; None: one that sends what the workload says. LocalError as `build`."""
+        """The application of one incarnation of a node; None: the sender of the workload. LocalError as `build`."""
         if self.application is None:
             return None
         return self.application(config, self._checked(config.parameters))
 
     def parts_for(self, config: NodeConfig, line: bytes, true_ns: int) -> Parts | None:
-        """Of one incarnation on wires, whose configuration came as `line`; None: it is one process. LocalError as
-        `build`."""
+        """The parts of one incarnation on a real network, whose configuration came as `line`; None: it is one process.
+        LocalError as `build`."""
         if self.parts is None:
             return None
         return self.parts(config, self._checked(config.parameters), line, true_ns)
 
 
 MakeEntry: TypeAlias = Callable[[], ProtocolEntry]
-"""Imports what the entry needs. Gives the same one however often it is called."""
+"""Imports the modules of an entry and makes it; later calls return the same entry."""
 
 
 class Registry(MutableMapping[str, ProtocolEntry]):
-    """Entries by name. Each is made on its first use: that imports its cores, and a node runs one protocol.
-    To ask for names alone makes nothing."""
+    """Entries by name. Each is made on its first use, because that imports its cores, and a node runs one protocol.
+    Listing the names makes none."""
 
     def __init__(self, makers: Mapping[str, MakeEntry]) -> None:
         self._makers = dict(makers)
@@ -171,7 +172,7 @@ def _is_set(parameters: Mapping[str, Any], name: str) -> bool:
 
 
 def _kinds_of(*layers: int) -> tuple[Kind, ...]:
-    """All kinds on the wire of the cores with these high half-bytes."""
+    """All wire kinds of the cores with these high half-bytes."""
     return tuple(kind for kind in Kind if kind >> 4 in layers and kind not in LOCAL_KINDS)
 
 
@@ -193,8 +194,8 @@ def _over_group(
     arguments: Callable[[Membership, Any], dict[str, Any]],
     **more: Any,
 ) -> ProtocolEntry:
-    """`kind`: where the parameters' type stands. `arguments`: those of the group layer that differ from protocol to
-    protocol, by membership and parameters; called once for each incarnation."""
+    """An entry over the group layer. `kind`: "module:name" of the parameters' type. `arguments`: from membership and
+    parameters, the arguments of GroupCore that differ between protocols; called once for each incarnation."""
     group = _named("node.group.core:GroupCore")
 
     def build(membership: Membership, parameters: Any, rng: Random) -> Core:
@@ -236,12 +237,12 @@ def _order(
     asked_for: tuple[tuple[str, str], ...] = (),
     **more: Any,
 ) -> MakeEntry:
-    """Cores of one view over the group layer and its streams. Where all deliver the same, uniform delivery can be asked
-    for.
+    """An entry of cores of one view over the group layer and its streams. With agreement, uniform delivery is a
+    parameter.
 
-    `cores`: the module with the parameters' type, which `kind` names, and with `begin`. That is called once for each
-    incarnation, with the parameters, and its answer once for each view. `layers`: the high half-bytes of the kinds of
-    all cores that it consists of.
+    `cores`: the module with the parameters' type, named `kind`, and with `begin`, which is called once for each
+    incarnation with the parameters; its result is called once for each view. `layers`: the high half-bytes of the kinds
+    of all its cores.
     """
 
     if "agreement" in promises:
@@ -264,8 +265,8 @@ def _order(
 
 
 def _transport(name: str, cores: str, kind: str, promises: tuple[str, ...], layer: int, question: Kind) -> MakeEntry:
-    """Cores that are transport and order of a view in one. `cores` as in `_order`; what its `begin` gives takes the
-    number of the view, too. `question`: the kind by which a member asks for messages that it misses."""
+    """An entry of cores that are transport and order of a view in one. `cores` as in `_order`; the result of its
+    `begin` takes the number of the view, too. `question`: the kind of a request for missing messages."""
 
     @cache
     def entry() -> ProtocolEntry:

@@ -1,15 +1,15 @@
-"""Trace records: what no wire shows, sent by every host to its segment's monitor address.
+"""Trace records: events that no capture shows, sent by every host to its segment's monitor address.
 
 A trace datagram is one TRACE_HEADER and `count` RECORDs of fixed size, big-endian. Records of one incarnation of one
 node are numbered from 1 without a gap (`first` is the number of the first record in the datagram): a gap makes the
 verdicts of the run `unknown`. Any program in any language can send them. `node.wire` explains the tables' form.
 
 Identities. A message is (origin, incarnation, number): the host that takes the application's request counts them, from
-1, per incarnation, and writes APPLICATION_STAMP in front of the application's bytes. The deliver record reports what
-stands in the delivered bytes. So the oracle needs no protocol header, and a broken header cannot certify itself.
+1, per incarnation, and writes APPLICATION_STAMP in front of the application's bytes. The deliver record reports the
+stamp in the delivered bytes. So the oracle needs no protocol header, and a wrong header cannot hide itself.
 
 Payloads. The records of a submission and of each of its deliveries hold the length of the whole payload and the check
-sum of what stands behind the stamp: a payload that was cut, mixed or replaced on its way shows.
+sum of the bytes behind the stamp: they show a payload that was cut, mixed or replaced on its way.
 """
 
 from __future__ import annotations
@@ -81,16 +81,16 @@ RECORD: tuple[Field, ...] = (
     Field("size_bytes", 4, "Payload bytes"),
     Field("checksum", 4, "Payload check sum"),
 )
-"""48 bytes. `at_ns` is CLOCK_MONOTONIC (the true clock, one for the whole machine); `clock_ns` what the node's own
-clock, with its offset and drift, read at that moment. Times are taken before the record is queued.
-`size_bytes` and `checksum` are those of the payload in SUBMIT and DELIVER, 0 in all others."""
+"""48 bytes. `at_ns` is CLOCK_MONOTONIC (the true clock, one for the whole machine); `clock_ns` the reading of the
+node's own clock, with its offset and drift, at that moment. Times are taken before the record is queued. `size_bytes`
+and `checksum` are those of the payload in SUBMIT and DELIVER, 0 in all other records."""
 
 MAX_RECORDS = 30
-"""Per datagram, so that it fits an Ethernet frame: 16 + 30 * 48 = 1456 bytes."""
+"""Most records of a datagram, so that it fits an Ethernet frame: 16 + 30 * 48 = 1456 bytes."""
 
 TRACE_DELAY_NS = 10_000_000
-"""A record waits so long for others at most; that of a submission not at all: it is on the wire before its message. So
-a crash loses the records of this time, and no submission that anybody else can know of."""
+"""Longest time that a record waits for others; the record of a submission does not wait: it is on the wire before its
+message. So a crash loses the records of this time, and no submission that another member can know of."""
 
 APPLICATION_STAMP: tuple[Field, ...] = (
     Field("origin", 2, "Originating member"),
@@ -101,23 +101,22 @@ APPLICATION_STAMP: tuple[Field, ...] = (
 
 
 class Event(enum.IntEnum):
-    """What happened, with the meaning of `detail`, `extra` and `value` where they have one."""
+    """Event of a record, with the meaning of `detail`, `extra` and `value` where they have one."""
 
     START = 1
     """The host runs its core from now on."""
     SUBMIT = 2
     """The application asked to send message (origin, incarnation, number); `size_bytes`, `checksum`: its payload;
-    `extra`: which of the member's objects asked, from 1; 0: the member itself."""
+    `extra`: the object of the member that asked, from 1; 0: the member itself."""
     SEND = 3
     """The core handed a message to the network; `detail`: Kind, `extra`: Flag bits, `number`: seq, `value`: the
     transmission number of its first datagram."""
     DELIVER = 4
-    """A message went to the application; `detail`: Level, `value`: 1-based position in this member's sequence. That of
-    an optimistic delivery is the position that the message has for good if nothing is taken back before it. `extra`:
-    which of the member's objects took it, from 1; 0 where members have none. `size_bytes`, `checksum`: the payload as
-    it was handed over."""
+    """A message went to the application; `detail`: Level, `value`: 1-based position in this member's sequence; of an
+    optimistic delivery: its final position if nothing before it is taken back. `extra`: the object of the member that
+    took it, from 1; 0 where members have none. `size_bytes`, `checksum`: the payload as it was handed over."""
     UNDO = 5
-    """An optimistic delivery was taken back; `detail`: Level; the identity says which."""
+    """The optimistic delivery of this message was taken back; `detail`: Level."""
     DROP = 6
     """A datagram or message was refused; `detail`: DropReason, `extra`: sender if known, `value`: bytes."""
     DRAIN = 7
@@ -127,29 +126,29 @@ class Event(enum.IntEnum):
     REFUSED = 9
     """The core would not take a submission now (flow control); `value`: messages waiting in the host."""
     REPORT = 10
-    """Something a core wants known; `detail`: a code of that core, `value`: its number."""
+    """A Report of a core; `detail`: its code, `extra`: its member, `value`: its value."""
     BEHIND = 11
     """The workload fell behind its schedule; `value`: lag in ns."""
     RECEIVE = 12
-    """The core was given a datagram of another member; origin, incarnation: who transmitted it, `number`: its
-    transmission number, `detail`: Kind. Only for protocols whose properties need it (`ProtocolEntry.traces_receipts`).
+    """The core was given a datagram of another member; origin, incarnation: its transmitter, `number`: its transmission
+    number, `detail`: Kind. Only for protocols whose properties need it (`ProtocolEntry.traces_receipts`).
     """
     ENDED = 13
     """Last record of an incarnation that is no longer a member, in place of STOP and as soon as it learns of it;
     `detail`: EndReason, `value`: messages submitted. An excluded incarnation counts as crashed, though its process
     runs on."""
     CLOCK = 14
-    """A fault has changed the node's own clock (`detail` 0), or its end has put it right (1). `clock_ns`: what it shows
-    from now on, `number`: what it would have shown; `value`: ns that it shows in a true second from now on; `extra`:
-    the fault."""
+    """A fault has changed the node's own clock (`detail` 0), or its end has put it right (1). `clock_ns`: its reading
+    after the change, `number`: its reading without it; `value`: ns that it advances in a true second from now on;
+    `extra`: the fault."""
     VIEW = 15
     """A view was installed at this place of this incarnation's sequence: one record for each member of the view, in
     order of rank. Origin, incarnation: that member; `extra`: its rank, from 0; `number`: the number of the view;
-    `detail`: ViewReason; `value`: how many members the view has. The records of a joiner begin with the view that it
-    joins."""
+    `detail`: ViewReason; `value`: number of members of the view. The view records of a joiner begin with the view that
+    it joins."""
     MINORITY = 16
-    """`detail` 1: from now on this member is on a side without a quorum of its view: it takes no submission and
-    delivers nothing new. 0: no longer. `number`: its view; `value`: how many members of the view it hears, itself
+    """`detail` 1: from now on this member is in a minority, without a quorum of its view: it takes no submission and
+    delivers nothing new. 0: no longer. `number`: its view; `value`: number of members of the view that it hears, itself
     included."""
     STATE = 17
     """This joiner has the state of the group in the view `number`: its deliveries count from here on. Origin,
@@ -157,7 +156,7 @@ class Event(enum.IntEnum):
 
 
 class ViewReason(enum.IntEnum):
-    """Why a view took the place of the one before: `detail` of VIEW."""
+    """The reason of a view change: `detail` of VIEW."""
 
     FIRST = 1
     """The founders' view."""
@@ -171,17 +170,17 @@ class ViewReason(enum.IntEnum):
     BAD_PAIR = 6
     """Two members did not hear each other, though all others heard both."""
     MERGE = 7
-    """No member has changed: a ballot had begun when the members heard each other again."""
+    """The members are the same: a ballot had begun when they heard each other again."""
     RESTORED = 8
-    """A quorum of the view before is dead; all configured members are there again, and those that had the state go
+    """No quorum of the view before is alive; all configured members are there again, and those that had the state go
     on."""
 
 
 class EndReason(enum.IntEnum):
-    """Why an incarnation is no longer a member: `detail` of ENDED."""
+    """The reason of the end of a membership: `detail` of ENDED."""
 
     EXCLUDED = 0
-    """The others have ended it."""
+    """The other members have excluded it."""
     LEFT = 1
     """It left at its own request."""
 
@@ -189,19 +188,19 @@ class EndReason(enum.IntEnum):
 class Notice(enum.IntEnum):
     """Codes of REPORT records with one meaning for every protocol; codes below 0xF0 belong to one core each.
 
-    A core gives them as the code of a Report effect; its `member` becomes `extra`, its `value` becomes `value`.
+    A core puts them into the `code` of a Report effect; its `member` becomes `extra`, its `value` becomes `value`.
     """
 
     ADDRESSED = 0xF0
-    """Object groups: whom the message named by the last CALLED is for, once for each 48 objects of a member among which
-    one is. `member`: that member; `value`: bits 0 to 47: object 48 k + 1 + bit; bits 48 to 59: k; bit 60: point to
-    point, to one object past the order; bit 62: all or none shall deliver it (atomicity); bit 63: its order does not
-    matter (indivisibility is off)."""
+    """Object groups: receivers of the message named by the last CALLED, one report for each block of 48 objects of a
+    member with a receiver in it. `member`: that member; `value`: bits 0 to 47: object 48 k + 1 + bit; bits 48 to 59: k;
+    bit 60: point to point, to one object outside the order; bit 62: all or none shall deliver it (atomicity); bit 63:
+    its order does not matter (indivisibility is off)."""
     LEFT = 0xF1
-    """Mutual exclusion: the critical section that was entered with the last DELIVER was left; `value`: how many times
-    this member has left one, this time included."""
+    """Mutual exclusion: the critical section entered with the last DELIVER was left; `value`: number of sections that
+    this member has left, this one included."""
     CLOCK = 0xF2
-    """Physical clocks: what the synchronised clock shows now, after an adjustment or at a sample, in ns."""
+    """Physical clocks: the reading of the synchronised clock, after an adjustment or at a sample, in ns."""
     TIMESTAMP = 0xF3
     """Logical clocks: the clock after an event; `member` 1: the event was a send or receipt, 0: a local one."""
     ACCEPTED = 0xF4
@@ -212,53 +211,54 @@ class Notice(enum.IntEnum):
     ACKNOWLEDGED = 0xF6
     """This member knows that every member has pre-acknowledged it: it is delivered now. Fields as before."""
     RESIDENT = 0xF7
-    """A new maximum of messages in this member's buffers; `value`: how many."""
+    """A new maximum of messages in this member's buffers; `value`: their number."""
     COST = 0xF8
-    """What the order of one message has cost here, told when it is final: `member`: its origin, `value`: ns from its
-    receipt until it could be handed over for good, roll-backs included (paper 003, 3.2)."""
+    """Ordering cost of one message here, reported when it is final: `member`: its origin, `value`: ns from its receipt
+    until it could be handed over for good, roll-backs included (paper 003, 3.2)."""
     REDONE = 0xF9
-    """Told with COST where roll-backs held the message up: `value`: ns from its first to its last handing over."""
+    """Reported with COST if roll-backs delayed the message: `value`: ns from its first to its last handing over."""
     ROLLED_BACK = 0xFA
-    """A straggler or an anti-message came; `member`: how many executions it undid, `value`: ns of work lost by it."""
+    """A straggler or an anti-message came; `member`: number of executions that it undid, `value`: ns of work lost by
+    it."""
     GVT = 0xFB
-    """The global virtual time as this member knows it has risen; `value`: the new one. All up to it is final."""
+    """This member's global virtual time has risen; `value`: the new one. All messages up to it are final."""
     IN_FORCE = 0xFC
     """From now on this member sends in a new epoch; `value`: its number, `member`: the protocol, as the high half-byte
-    of its kinds. Told at the start, too."""
+    of its kinds. Reported at the start, too."""
     STATE = 0xFD
-    """The committed state, told after a final delivery; `value`: 64 bits of a digest of all commands so far and of the
-    state after them, `member`: 0."""
+    """The committed state, reported after a final delivery; `value`: 64 bits of a digest of all commands so far and of
+    the state after them, `member`: 0."""
     ESTIMATE = 0xFE
-    """What one protocol would cost, or costs, as this member estimates: `member`: the protocol as in IN_FORCE, `value`:
-    ns of cost per second of time."""
+    """This member's estimate of the cost of one protocol: `member`: the protocol as in IN_FORCE, `value`: ns of cost
+    per second of time."""
     CALLED = 0xFF
     """Object groups: ADDRESSED reports about an own message follow; `value`: its number. They may come at any time
-    after its SUBMIT: of a group, the members are known when the call has its place in the order."""
+    after its SUBMIT: the members of a group are known only when the call has its place in the order."""
 
 
 class CallReport(enum.IntEnum):
-    """Codes of REPORT records of object groups (paper 004) that say what became of calls. An *own* call is named by its
+    """Codes of REPORT records of object groups (paper 004), above all outcomes of calls. An *own* call is named by its
     number; another one by its word: origin 16 bits, incarnation 16, number 32.
     """
 
     ABORTED = 0xE8
-    """An own atomic call: nobody got it, nobody will. `value`: its number."""
+    """An own atomic call: no object got it or will. `value`: its number."""
     UNREACHABLE = 0xE9
-    """An own call: who of those addressed on machine `member` (0xFFFF: on any) has not got it may never get it.
-    `value`: its number."""
+    """An own call: receivers on machine `member` (0xFFFF: on any) that have not got it may never get it. `value`: its
+    number."""
     MISSED = 0xEA
     """Our objects do not get this call (any more): others went on without us, or we without others. `value`: its word.
     """
     REFUSED = 0xEB
-    """An own call or operation was not carried out and will not be: there is no such group, or we are cut off from
-    those who decide. `value`: its number."""
+    """An own call or operation was not carried out and will not be: there is no such group, or we are cut off from the
+    machines that decide. `value`: its number."""
     BLOCKED = 0xEC
     """An atomic call that we had voted for is decided; `value`: ns that it was in doubt here."""
     TAKEN_OVER = 0xED
     """We are the master manager of our sub-network from now on, in place of `member`; `value`: ns since we knew that it
     had ended."""
     TIMED = 0xEE
-    """A program has measured how long calls take; `member`: Timed in the high 4 bits, number of objects in the low 12;
+    """A program has measured the time of calls; `member`: Timed in the high 4 bits, number of objects in the low 12;
     `value`: ns."""
     COUNTED = 0xEF
     """The replicated server of paper 004, figure 5: `value`: its counter, as a client was told; `member`: 0xFFFF: in
@@ -266,22 +266,22 @@ class CallReport(enum.IntEnum):
 
 
 class Timed(enum.IntEnum):
-    """What a program has timed: paper 004, figures 9 to 12."""
+    """Measurements of a program: paper 004, figures 9 to 12."""
 
     SYNC = 1
-    """Point to point, one after another, each until its reply."""
+    """Calls point to point, one after another, each until its reply."""
     ASYNC = 2
-    """Point to point, all at once, until the last reply."""
+    """Calls point to point, all at once, until the last reply."""
     GROUP = 3
     """One group call, until the last reply."""
     ATOMIC = 4
-    """The same with atomicity."""
+    """As GROUP, with atomicity."""
     REQUEST = 5
     """One request of a client of the replicated server, repetitions included, until the first reply."""
 
 
 class Level(enum.IntEnum):
-    """How much a delivery promises."""
+    """The guarantee of a delivery."""
 
     OPTIMISTIC = 0
     AGREED = 1
@@ -296,7 +296,7 @@ STAMP_SIZE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceHeader:
-    """Whose records follow, and the number of the first."""
+    """The header of a trace datagram: the node of the records, their number, and the number of the first."""
 
     count: int
     group: int
@@ -307,7 +307,7 @@ class TraceHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One thing that happened in a node; Event says what the fields mean. Times in ns."""
+    """One event of a node; Event gives the meaning of the fields. Times in ns."""
 
     event: Event
     at_ns: int
@@ -324,7 +324,8 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamp:
-    """Identity of an application message: who was asked to send it, in which incarnation, and his how manieth it is."""
+    """Identity of an application message: the member and incarnation that were asked to send it, and its number
+    there."""
 
     origin: int
     incarnation: int
@@ -345,9 +346,9 @@ def decode_stamp(payload: bytes) -> Stamp:
 
 
 def payload_checksum(payload: bytes) -> int:
-    """The CRC-32 (that of zlib) of what stands behind the stamp; 0 where nothing does.
+    """The CRC-32 (that of zlib) of the bytes behind the stamp; 0 without any.
 
-    The stamp is left out: a machine that consists of several processes numbers its messages anew.
+    The stamp is left out, because a machine that consists of several processes numbers its messages anew.
     """
     return zlib.crc32(payload[STAMP_SIZE:])
 

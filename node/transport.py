@@ -1,7 +1,7 @@
-"""Parts that every transport of a group is built from: the reliable streams, CO, and messages between sub-networks.
+"""Common parts of the transports of a group: the reliable streams, CO, and messages between sub-networks.
 
 Parameters; armed timers; time-outs from measured round trips (RFC 6298 in integers); the requests of a receiver for
-what it misses, and the answers of a sender.
+missing messages, and the answers of a sender.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ MOST_DOUBLINGS = 2  # of a time-out: most losses here are chance, not congestion
 GRANULARITY_NS = 1_000_000  # RFC 6298 (2.3): a time-out lies at least this much above the smoothed round trip
 
 AMBIGUOUS_IN_A_ROW = 8
-"""So many answers without one clear sample mean that the round trip has outgrown the time-out; then the time since the
-first question counts, which is never less than the truth (docs/protocols/reliable.md, Time-outs)."""
+"""After this many answers without one clear sample the round trip has outgrown the time-out; then the time since the
+first question is the sample, never less than the round trip (docs/protocols/reliable.md, Time-outs)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +39,11 @@ class TransportParameters:
     retry_most_ns: int = 1000 * MILLISECOND
     """... and at most this. Also the longest pause between questions to a silent member."""
     suspect_after_ns: int = 10_000 * MILLISECOND
-    """Longest crash, pause or cut that counts as a mere silence: the group layer suspects a member that is silent for
+    """Longest tolerated silence, by a crash, pause or cut: the group layer suspects a member that is silent for
     longer."""
     heartbeat_at_rest: bool = True
-    """Whether members watch each other while nobody sends; without it a crash at rest is found by the next sender. The
-    group layer reads it."""
+    """Whether members watch each other while none sends; without it the next sender detects a crash at rest. Read by
+    the group layer."""
 
     def __post_init__(self) -> None:
         require(1 <= self.burst <= 1024, f"burst must lie between 1 and 1024 messages, not {self.burst}")
@@ -61,8 +61,8 @@ class TransportParameters:
 
 
 class Timers:
-    """Which timers of a core are armed. An armed timer never moves: its handler finds out whether there is still
-    something to do, and when next. `layer`: of the core in its stack, for the host; the core names them without."""
+    """The armed timers of a core. An armed timer never moves: its handler checks what is still to do, and arms it
+    again. `layer`: of the core in its stack, for the host; the core names its timers without it."""
 
     __slots__ = ("_armed", "_layer")
 
@@ -92,7 +92,7 @@ class Timers:
         return [CancelTimer(timer=self._of_host(timer)) for timer in armed]
 
     def fired(self, timer: Timer) -> None:
-        """The host says that it is due: it is armed no more."""
+        """The timer is due: it is armed no more."""
         self._armed.discard(timer)
 
     def _of_host(self, timer: Timer) -> Timer:
@@ -100,8 +100,8 @@ class Timers:
 
 
 class RoundTrip:
-    """To one member. All times in ns. Karn's rule: the caller samples only what was asked once; the answer to a
-    repeated question is `ambiguous`.
+    """The round trip to one member. All times in ns. Karn's rule: the caller samples only answers to a question asked
+    once; the answer to a repeated question is `ambiguous`.
     """
 
     __slots__ = ("_ambiguous", "_least_ns", "_most_ns", "_smoothed_ns", "_timeout_ns", "_variation_ns")
@@ -115,7 +115,7 @@ class RoundTrip:
         self._ambiguous = 0
 
     def ambiguous(self, since_first_ns: int) -> None:
-        """An answer to what was asked more than once, first `since_first_ns` ago."""
+        """An answer to a question asked more than once, first `since_first_ns` ago."""
         self._ambiguous += 1
         if self._ambiguous >= AMBIGUOUS_IN_A_ROW:
             self.sample(since_first_ns)
@@ -132,7 +132,7 @@ class RoundTrip:
         self._timeout_ns = max(self._least_ns, self._smoothed_ns + max(GRANULARITY_NS, 4 * self._variation_ns))
 
     def timeout_ns(self, tries: int = 1) -> int:
-        """How long to wait after the `tries`-th question."""
+        """The wait after the `tries`-th question."""
         return min(self._most_ns, self._timeout_ns << min(tries - 1, MOST_DOUBLINGS))
 
 
@@ -148,7 +148,7 @@ class Requests:
 
     def __init__(self) -> None:
         self._asked: dict[int, tuple[int, int, int]] = {}
-        """Per missing number: when first asked, when to ask again, how often asked."""
+        """By missing number: the time of the first request, the time of the next one, the number of requests."""
 
     def ask(
         self,
@@ -160,9 +160,9 @@ class Requests:
         pause_ns: int,
         holders: int = 1,
     ) -> tuple[list[int], int, bool]:
-        """Which of the missing numbers to ask for now, at most `burst`; when to look again, after `pause_ns` at least;
-        whether one of them was asked for before. `holders`: how many members are asked in turn; the pause doubles when
-        all of them have been asked."""
+        """The missing numbers to ask for now, at most `burst`; the time of the next call, after `pause_ns` at least;
+        whether one of them was asked for before. `holders`: number of members asked in turn; the pause doubles when all
+        of them have been asked."""
         wanted: list[int] = []
         is_repeated = False
         next_ns = now_ns + round_trip.timeout_ns()
@@ -188,17 +188,17 @@ class Requests:
 
 
 class Retransmissions:
-    """The answers of a sender to such requests."""
+    """The answers of a sender to requests for missing numbers."""
 
     __slots__ = ("_answered",)
 
     def __init__(self) -> None:
         self._answered: dict[int, tuple[int, int | None]] = {}
-        """Per number: when it was last retransmitted, and to which member (None: to all)."""
+        """By number: the time of its last retransmission, and the target (None: all members)."""
 
     def answer(self, message: Message, asker: int, now_ns: int, hold_ns: int) -> Send | Multicast | None:
-        """`asker` misses `message`. Within `hold_ns` of an answer the same member gets no second one, and a second
-        asker is answered by multicast: many may miss the message."""
+        """The answer to `asker`, which misses `message`. Within `hold_ns` of an answer the same member gets no second
+        one, and a second asker is answered by multicast, because many may miss the message."""
         when_ns, whom = self._answered.get(message.seq, (now_ns - hold_ns, asker))
         if now_ns - when_ns >= hold_ns:
             self._answered[message.seq] = (now_ns, asker)
@@ -209,5 +209,5 @@ class Retransmissions:
         return None
 
     def forget(self, number: int) -> None:
-        """All have it."""
+        """All members have the message."""
         self._answered.pop(number, None)

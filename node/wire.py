@@ -1,14 +1,14 @@
 """Protocol messages as bytes, and the one table of fields for all readers.
 
 The struct codec below, the NumPy dtype of the analysis, the scapy layers and the Wireshark dissector are all made from
-ENVELOPE and MESSAGE; shared byte vectors in `tests/vectors` hold them together. All integers are big-endian.
+ENVELOPE and MESSAGE; shared byte vectors in `tests/vectors` check that they agree. All integers are big-endian.
 
     datagram = ENVELOPE  MESSAGE  word * words  payload (length bytes)
 
 The envelope belongs to the host that transmits: `transmission` counts its datagrams (one per sendto), so that a capture
-can pair what a node put on the wire with what arrived at each receiver, and tell a duplicate from a second copy. The
-message belongs to the protocol core. A core on top of a core puts its message, without an envelope, into the payload of
-the lower one and says so in `inner`; the flags of the whole stack are those of the outermost message.
+can pair each transmitted datagram with its receipts, and tell a duplicate from a second transmission. The message
+belongs to the protocol core. A core on top of a core puts its message, without an envelope, into the payload of the
+lower one, whose `inner` is its kind; the flags of the whole stack are those of the outermost message.
 
 Decoders assume that an enemy wrote the bytes: every failure is a RemoteError with a reason, never another
 exception.
@@ -72,7 +72,7 @@ class Kind(enum.IntEnum):
 
     APPLICATION = 0x00
     TRIAL_1 = 0x01
-    """This and the next three: for a protocol that is being tried out and has no kinds of its own yet."""
+    """This and the next three: for an experimental protocol without kinds of its own yet."""
     TRIAL_2 = 0x02
     TRIAL_3 = 0x03
     TRIAL_4 = 0x04
@@ -150,18 +150,17 @@ class Flag(enum.IntFlag):
     """Properties of the whole stack of one datagram, for the counters."""
 
     DUMMY = 0x01
-    """Sent only so that others can go on; carries nothing that anybody asked to send."""
+    """Sent only so that other members can go on; carries no submission."""
     RETRANSMISSION = 0x02
     CONTROL = 0x04
     """Carries no application data (and is not a dummy): acknowledgements, requests, numbers, views."""
 
 
 LOCAL_KINDS = frozenset({Kind.APPLICATION})
-"""Never the kind of a message on the wire: application bytes have no message of their own, and bytes that claim to be
-one are refused."""
+"""Kinds that no message on the wire has: application bytes are no message, and bytes of such a kind are refused."""
 
 MAX_DATAGRAM = 65_507
-"""Bytes of a UDP datagram over IPv4."""
+"""Most payload bytes of a UDP datagram over IPv4."""
 
 
 @fast_init
@@ -169,7 +168,8 @@ MAX_DATAGRAM = 65_507
 class Message:
     """A message of one core to others. `flags` are Flag bits, kept as a plain int: this is made for every datagram.
 
-    `inner` says what `payload` holds: application bytes (Kind.APPLICATION) or one encoded message of the core above.
+    `inner` names the content of `payload`: application bytes (Kind.APPLICATION) or one encoded message of the core
+    above.
     """
 
     kind: Kind
@@ -308,7 +308,7 @@ _WORDS: dict[int, struct.Struct] = {}
 
 
 def _words_struct(count: int) -> struct.Struct:
-    """Precompiled once per count; at most as many as a datagram can have words, so an enemy cannot fill our memory."""
+    """The struct of `count` words, compiled once; a datagram bounds the counts, so an enemy cannot fill our memory."""
     found = _WORDS.get(count)
     if found is None:
         found = _WORDS[count] = struct.Struct(f">{count}Q")

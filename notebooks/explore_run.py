@@ -13,9 +13,9 @@
 # %% [markdown]
 # # Explore a run
 #
-# Latency, dummy messages and control traffic of one run over time, with the windows of its faults. The run is the one
-# that the environment variable `ORDERBED_RUN` names, else the newest under `runs/` (or `ORDERBED_RUNS`). The tables are
-# those that `orderbed analyze` left in it; each is one line away, such as `run.table("frames")`.
+# Latency, dummy messages and control traffic of one run over time, with the windows of its faults. The run is that
+# named by the environment variable `ORDERBED_RUN`, else the newest under `runs/` (or `ORDERBED_RUNS`). Its tables were
+# written by `orderbed analyze`; each can be read in one line, such as `run.table("frames")`.
 
 # %%
 import os
@@ -26,7 +26,7 @@ import matplotlib.pyplot as plt
 from analysis.run import Run
 
 # %% [markdown]
-# ## Which run
+# ## The run
 
 # %%
 manifests = [
@@ -43,10 +43,10 @@ print(run.manifest["run"], "·", run.manifest["protocol"]["name"], "·", run.man
 print("verdict:", run.summary["verdict"], *run.summary["reasons"])
 
 # %% [markdown]
-# ## Its faults
+# ## Faults
 #
-# A fault with an `until_id` lasts until that fault took effect; one without lasts to the end of the run, or was an end
-# itself (`heal`, `restart`, `resume`).
+# A fault with an `until_id` lasts until the effect of that fault; one without lasts to the end of the run, or only ends
+# another (`heal`, `restart`, `resume`).
 
 # %%
 faults = run.faults.set_index("id")
@@ -65,8 +65,8 @@ colours = dict(zip(dict.fromkeys(label for _, _, label in windows), plt.get_cmap
 # %% [markdown]
 # ## Latency over time
 #
-# From the request to the delivery, in bins by the time of the request. Where the line breaks, nothing that was asked
-# for then was ever delivered.
+# From the request to the delivery, in bins by the time of the request. At a gap in the line, no request of that time
+# was ever delivered.
 
 # %%
 latency = run.table("latency_series").sort_values("t_s")
@@ -86,7 +86,7 @@ plt.show()
 # %% [markdown]
 # ## Dummy and control rate over time
 #
-# Datagrams per second that carry nothing of the application: dummies let others go on, control datagrams are
+# Datagrams per second without application data: dummies let other members continue, control datagrams are
 # acknowledgements, requests and numbers.
 
 # %%

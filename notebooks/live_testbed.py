@@ -13,9 +13,9 @@
 # %% [markdown]
 # # A testbed in a notebook
 #
-# Four nodes on one Ethernet, from here: a command in a node, worse wires, a capture, and what the capture says beside
-# what the command said. Needs root and a kernel for the wires (`orderbed doctor`). The testbed belongs to this
-# notebook: it ends with the last cell, or with the notebook, however that ends.
+# Four nodes on one Ethernet: a command in a node, impaired wires, a capture, and the capture's results beside those of
+# the command. Needs root and a kernel for the wires (`orderbed doctor`). The testbed belongs to this notebook: it ends
+# with the last cell, or with the notebook.
 
 # %%
 import ipaddress
@@ -42,10 +42,10 @@ address = testbed.topology.node(receiver).ip
 print(testbed.run(sender, ["ping", "-c", "3", "-i", "0.1", address]).text)
 
 # %% [markdown]
-# ## Worse wires
+# ## Impaired wires
 #
-# What the port towards the receiver does to frames, stage by stage, in the words of experiment files. Each `impair`
-# returns what the kernel read back; all of it stands in `faults.jsonl` of the record, too.
+# Impairments at the port towards the receiver, stage by stage, in the syntax of experiment files. Each `impair` returns
+# the values read back from the kernel, which are also in `faults.jsonl` of the record.
 
 # %%
 PINGS = 40
@@ -68,7 +68,7 @@ counts = testbed.stop_capture()
 print(f"{counts['frames']} frames captured, {counts['kernel_dropped_frames']} lost by the collector")
 
 # %% [markdown]
-# ## Round-trip times, as ping saw them
+# ## Round-trip times by ping
 
 # %%
 said = pd.DataFrame(said)
@@ -85,11 +85,11 @@ axes.legend()
 said.groupby("stage", sort=False)["round_trip_ms"].describe()[["count", "min", "50%", "max"]]
 
 # %% [markdown]
-# ## The same, as the capture has it
+# ## Delays by the capture
 #
-# Every frame at every switch port, on its way in (`direction` 1) and out (2, to the node). The interfaces are
-# the nodes in the order of the topology. What came in at one port and out at the other has passed the wire, so
-# the capture knows which way the time was lost, and which way the frame.
+# Every frame at every switch port, coming in (`direction` 1) and going out to the node (2). The interfaces are the
+# nodes in the order of the topology. A frame that came in at one port and went out at the other has passed the wire, so
+# the capture shows delay and loss separately for each direction.
 
 # %%
 with session.open_session() as spark:

@@ -15,7 +15,7 @@
 #
 # The figures and statements of the paper's evaluation, drawn from the newest sweeps under `runs/` (or `ORDERBED_RUNS`).
 # Each sweep comes from one experiment: `orderbed sweep co-figure7`, and so on; `--world sim` needs no rights and no
-# kernel. What cannot be drawn yet says which command is missing.
+# kernel. A figure without its sweep names the missing command.
 
 # %%
 import os
@@ -30,9 +30,9 @@ runs = os.environ.get("ORDERBED_RUNS", "runs")
 # %% [markdown]
 # ## Figure 7: processing time and delay against the number of entities
 #
-# The paper's entities send 512 bytes every 100 ms. T_co is the processor time that one entity takes for one message of
-# data, acknowledgements included; T_ap is the time from the request of one application to the delivery at another. The
-# paper shows both on a SPARC 2, and concludes that the load is O(n). The lines are least-squares fits.
+# The paper's entities send 512 bytes every 100 ms. T_co is the processor time of one entity for one message of data,
+# acknowledgements included; T_ap is the time from the request of one application to the delivery at another. The paper
+# shows both on a SPARC 2, and concludes that the load is O(n). The lines are least-squares fits.
 
 # %%
 figure7 = Sweep.newest("co-figure7", runs).frame(
@@ -60,7 +60,7 @@ figure.suptitle("Figure 7: processing time per message, and delay between applic
 # %% [markdown]
 # ## The header
 #
-# 84 bytes at n = 8 in the paper. Ours has everything but the application's bytes: 16 of the envelope (which run, which
+# 84 bytes at n = 8 in the paper. The header here holds all bytes but the application's: 16 of the envelope (run and
 # datagram), 20 of the message, then ACK and BUF.
 
 # %%
@@ -88,7 +88,7 @@ scale
 # %% [markdown]
 # ## Buffers
 #
-# "Acknowledged after 2nW messages have been received": everybody sends as fast as the window W allows.
+# "Acknowledged after 2nW messages have been received": every entity sends as fast as the window W allows.
 
 # %%
 buffers = Sweep.newest("co-buffers", runs).frame(
@@ -104,7 +104,7 @@ axes.legend()
 # ## Overrun
 #
 # The buffer in front of one receiver holds two frames and drains ever more slowly. CO and CBCAST (over reliable
-# channels) lose nothing to anybody; they differ in what it costs.
+# channels) lose no message; they differ in cost.
 
 # %%
 columns = {

@@ -13,7 +13,7 @@
 # %% [markdown]
 # # Paper 001: time, clocks, and the ordering of events
 #
-# What the paper states, drawn from the newest sweeps under `runs/` (or `ORDERBED_RUNS`): `orderbed sweep
+# Statements of the paper, drawn from the newest sweeps under `runs/` (or `ORDERBED_RUNS`): `orderbed sweep
 # mutex-messages`, `clocks-bound`, `clocks-start` and `lamport-anomaly`; `--world sim` needs no rights and no kernel.
 
 # %%
@@ -29,8 +29,8 @@ runs = os.environ.get("ORDERBED_RUNS", "runs")
 # ## Mutual exclusion: messages for one entry
 #
 # A request to each, an acknowledgement from each, a release to each: 3(n-1). With the notes 5 and 6 an acknowledgement
-# is left out when a later message of the same sender is there, or will be. Ricart and Agrawala (1981) have a reply,
-# which a member that is inside puts off, in place of acknowledgement and release: 2(n-1).
+# is left out when the same sender has sent, or will send, a later message. Ricart and Agrawala (1981) have a reply,
+# which a member inside the section defers, in place of acknowledgement and release: 2(n-1).
 
 # %%
 messages = Sweep.newest("mutex-messages", runs).frame(
@@ -55,7 +55,7 @@ messages
 # ## Physical clocks: the bound
 #
 # Once settled, any two clocks differ by less than about d(2κτ + ξ). Each dot is one combination of diameter, period,
-# unpredictable delay and drift; above the line the theorem would be wrong.
+# unpredictable delay and drift; a dot above the line would contradict the theorem.
 
 # %%
 bound = Sweep.newest("clocks-bound", runs).frame(
@@ -91,8 +91,8 @@ axes.legend()
 # %% [markdown]
 # ## Anomalous behaviour
 #
-# Pairs of requests of different members, one made earlier in real time: how often the later one is ordered first.
-# Logical clocks know nothing of a telephone; clocks that agree do.
+# Share of the pairs of requests of different members whose later one, in real time, is ordered first. Logical clocks
+# ignore messages outside the system, such as a telephone call; synchronised clocks do not.
 
 # %%
 told = Sweep.newest("lamport-anomaly", runs)

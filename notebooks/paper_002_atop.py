@@ -11,12 +11,12 @@
 # ---
 
 # %% [markdown]
-# # Paper 002: ATOP and ATOP/MBS, a total order that follows who sends how much
+# # Paper 002: ATOP and ATOP/MBS, a total order that follows the members' rates
 #
-# Figures 4 to 6, redrawn from the newest sweeps under `runs/` (or `ORDERBED_RUNS`), ours over the paper's statements;
-# then what the paper does not have. Each sweep comes from one experiment: `orderbed sweep atop-figures --spark`, and
-# so on. They are simulated, many seeds each; bars are 95 % intervals of the mean. `atop-wire` is the same on real
-# wires. What cannot be drawn yet says which command is missing.
+# Figures 4 to 6, redrawn from the newest sweeps under `runs/` (or `ORDERBED_RUNS`), measured curves over the paper's
+# statements; then results beyond the paper. Each sweep comes from one experiment: `orderbed sweep atop-figures
+# --spark`, and so on. They are simulated, many seeds each; bars are 95 % intervals of the mean. `atop-wire` is the same
+# on real wires. A figure without its sweep names the missing command.
 
 # %%
 import os
@@ -42,7 +42,7 @@ MEASURES = {
 # ## The runs
 #
 # Three buses of ten members each, frames of 512 bytes, every copy sent separately, 10 % of the members in a rate change
-# of up to 10 s and 40 %. Load is the share of a bus that frames with data take: 0.05 to 0.4. The paper's mean
+# of up to 10 s and 40 %. Load is the share of a bus taken by frames with data: 0.05 to 0.4. The paper's mean
 # inter-arrival time is that of one sender here. ATOP's sub-window is 25 of them (as in the paper), that of ATOP/MBS 8.
 
 # %%
@@ -53,7 +53,7 @@ figures.groupby(["protocol", "load"])[["dummies", "delay", "variance"]].mean()
 # %% [markdown]
 # ## Figure 4: dummies per message
 #
-# The paper: about 0.0165 with ATOP whatever the load, about 0 with ATOP/MBS.
+# The paper: about 0.0165 with ATOP at every load, about 0 with ATOP/MBS.
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
@@ -108,7 +108,7 @@ wire.set_index("protocol")
 # %% [markdown]
 # ## The sub-window
 #
-# What the paper says in words (2.2.5): a short sub-window keeps the broker busy, a long one adjusts less.
+# The paper's statement (2.2.5): a short sub-window keeps the broker busy, a long one adjusts less.
 
 # %%
 broker = " + ".join(f"load.messages_by_kind.MBS_{kind}" for kind in ("OFFER", "WISH", "GRANT"))
@@ -127,10 +127,10 @@ for place, column, title in (
     place.set(title=title, xlabel="sub-window (inter-arrival times of a sender)", xscale="log", ylim=(0, None))
 
 # %% [markdown]
-# ## What a dummy buys
+# ## Dummies against delay
 #
-# Nobody has to wait: whoever is waited for can send a dummy after `dummy_after`. Each point is one patience; left and
-# low is good. The sequencer sends none and waits for nobody, but its server sees every message twice.
+# A member for which others wait sends a dummy after `dummy_after`. Each point is one value of it; left and low is good.
+# The sequencer sends no dummies and waits for no member, but its server handles every message twice.
 
 # %%
 patience = Sweep.newest("atop-patience", runs).frame(
@@ -150,7 +150,7 @@ print("busiest member over the mean member:", patience.groupby("protocol")["serv
 # %% [markdown]
 # ## Random draws, or smooth ones
 #
-# Draws at random wander away from the shares by the square root of their number. A deterministic schedule does not.
+# Random draws deviate from the shares by the square root of their number. A deterministic schedule does not.
 
 # %%
 draws = Sweep.newest("atop-draws", runs).frame(**MEASURES, draws="given.parameters.draws")

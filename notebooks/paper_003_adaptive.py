@@ -13,13 +13,13 @@
 # %% [markdown]
 # # Paper 003: ABCAST, Time Warp, and choosing between them
 #
-# Figures 8 to 10, redrawn from the newest sweeps under `runs/` (or `ORDERBED_RUNS`), ours over the paper's statements;
-# then what the paper does not have. `orderbed sweep adaptive-rates --spark` makes the first, and so on. What cannot be
-# drawn yet says which command is missing.
+# Figures 8 to 10, redrawn from the newest sweeps under `runs/` (or `ORDERBED_RUNS`), measured curves over the paper's
+# statements; then results beyond the paper. `orderbed sweep adaptive-rates --spark` makes the first, and so on. A
+# figure without its sweep names the missing command.
 #
-# The cost of a message at a member is the paper's: the time from its receipt until it can be handed over for good,
-# roll-backs included. With ABCAST that is the wait for its final timestamp and its turn. With Time Warp it is nothing
-# for a message that no roll-back touched, and for others the time from receipt to the last start of their processing.
+# The cost of a message at a member is the paper's: the time from its receipt until it can be delivered for good,
+# roll-backs included. With ABCAST that is the wait for its final timestamp and its turn. With Time Warp it is zero for
+# a message without a roll-back, and for others the time from receipt to the last start of their processing.
 
 # %%
 import os
@@ -68,7 +68,7 @@ for axes in (left, right):
 # ## Figure 9: one far member
 #
 # Delays of 10 ms, to and from one member 10 to 32 ms, 0.08 messages/ms. The paper: ABCAST waits for the farthest
-# member; Time Warp hardly notices.
+# member; Time Warp is hardly affected.
 
 # %%
 delays = Sweep.newest("adaptive-delay", runs).frame(**MEASURES, far="variant['impairments.p1/n5.to-node.delay']")
@@ -84,10 +84,10 @@ axes.legend()
 # %% [markdown]
 # ## Figure 10: choosing
 #
-# 200 s; the rate is high from 50 s to 150 s. The paper: Time Warp is cheap while it is low and dear while it is high,
-# ABCAST costs the same, and choosing follows the cheaper one, with a short cost at each change. Cost is that of all
-# messages of a second; the band says which protocol is in force. Three groups choose: with a window, a margin and a
-# dwell that suit this load, by our estimates and by the paper's formulae, and with what is shipped.
+# 200 s; the rate is high from 50 s to 150 s. The paper: Time Warp is cheap while it is low and expensive while it is
+# high, ABCAST costs the same, and choosing follows the cheaper one, with a short cost at each change. Cost is that of
+# all messages of a second; the band shows the protocol in force. Three groups choose: with a window, a margin and a
+# dwell that suit this load, by the shadow execution and by the paper's formulae, and with the default parameters.
 
 # %%
 day = Sweep.newest("adaptive-day", runs)
@@ -121,11 +121,11 @@ for axes in (left, right):
 chosen.set_index(["protocol", "estimator", "dwell_s"])[["cost", "roll_backs", "switches", "verdict"]]
 
 # %% [markdown]
-# ## What estimates are worth
+# ## Accuracy of the estimates
 #
-# Each member estimates what both protocols cost it, from what it sees. Above: the estimate of the protocol in force
-# over what it did cost. The paper's formula (histogram) counts messages that are inserted deeper than the mean length
-# of the queue; the shadow execution runs a virtual Time Warp over the same receipts.
+# Each member estimates the cost of both protocols from its own observations. Below: the estimate for the protocol in
+# force over its measured cost. The paper's formula (histogram) counts messages that are inserted deeper than the mean
+# length of the queue; the shadow execution runs a virtual Time Warp over the same receipts.
 
 # %%
 estimates = Sweep.newest("adaptive-estimates", runs).frame(
@@ -146,7 +146,7 @@ axes.set(title="Estimated over measured cost", xlabel="messages per ms (of the g
 axes.legend()
 
 # %% [markdown]
-# ## What a change costs
+# ## Cost of a change
 #
 # Changes every two seconds. A member waits until it has the last message of the old epoch from all members, in both
 # directions. In the paper only a change from Time Warp to ABCAST waits. Right: a load that changes every two seconds.
@@ -170,7 +170,7 @@ for axes in (left, right):
     axes.legend()
 
 # %% [markdown]
-# ## When final is final
+# ## Time to finality
 #
 # Reports of virtual time every 5 to 100 ms; lazy cancellation; a state saved only after every eighth message.
 

@@ -13,9 +13,9 @@
 # %% [markdown]
 # # Paper 004: calls of objects, one by one and as a group
 #
-# Figures 9 to 12, redrawn from the newest sweeps under `runs/` (or `ORDERBED_RUNS`), ours over the paper's statements;
-# then what the paper does not have. `orderbed sweep objects-near` and `orderbed sweep objects-far` make the first (on
-# real wires), and so on. What cannot be drawn yet says which command is missing.
+# Figures 9 to 12, redrawn from the newest sweeps under `runs/` (or `ORDERBED_RUNS`), measured curves over the paper's
+# statements; then results beyond the paper. `orderbed sweep objects-near` and `orderbed sweep objects-far` make the
+# first (on real wires), and so on. A figure without its sweep names the missing command.
 #
 # A client calls 1 to 30 objects and waits for all replies. Point to point, one after the other (synchronous) or all at
 # once (asynchronous); as a group, without or with atomicity. The objects are in the client's address space, in six
@@ -69,8 +69,8 @@ panels[1, 1].set_xlabel("objects")
 panels[0, 0].legend()
 
 # %% [markdown]
-# The same as ratios: a group call over asynchronous calls, and an atomic call over one that is not. Below the line the
-# group is the quicker way.
+# The same as ratios: a group call over asynchronous calls, and an atomic call over one that is not. Below the line
+# the group call is faster.
 
 # %%
 wide = times.pivot_table(index=["locality", "objects"], columns="kind", values="median_ms")
@@ -90,12 +90,12 @@ for axes, (title, bound) in zip(
 ratios[ratios.index.get_level_values("objects") >= 10].groupby("locality").mean().reindex(list(FIGURES))
 
 # %% [markdown]
-# ## What the hierarchy sends
+# ## Datagrams of the hierarchy
 #
 # Twelve machines in three sub-networks; calls of up to four objects on one machine, in one sub-network, or anywhere.
-# Beside it: as many messages to all twelve in one total order, by a sequencer (paper 002) and by Amoeba's broadcast.
-# The lower the manager that covers a group, the fewer datagrams a call takes; where one datagram reaches only one
-# machine, that counts most.
+# For comparison: as many messages to all twelve in one total order, by a sequencer (paper 002) and by Amoeba's
+# broadcast. The lower the manager that covers a group, the fewer datagrams a call takes; the difference is greatest
+# where one datagram reaches only one machine.
 
 # %%
 sent = Sweep.newest("objects-messages", runs).frame(
@@ -120,8 +120,8 @@ table.round(1)
 # %% [markdown]
 # ## Overrun
 #
-# The paper leaves open when receivers' buffers overrun and what that costs. Here every machine's switch port has a
-# queue of 10 frames that drains at 500 kbit/s, and the rate of calls rises until it does not keep up.
+# The paper does not say when receivers' buffers overrun, nor the cost. Here every machine's switch port has a queue of
+# 10 frames that drains at 500 kbit/s, and the rate of calls rises until it does not keep up.
 
 # %%
 overrun = Sweep.newest("objects-overrun", runs).frame(

@@ -1,4 +1,4 @@
-"""What a person sees while a command works: one line per finished stage, one live line for the running one.
+"""Progress of a running command: one line per finished stage, one live line for the running one.
 
 On a terminal the running stage is a spinner or a bar that is redrawn in place; elsewhere only finished stages are
 printed, as plain lines. All of this goes to standard error, so that standard output carries results only (`--json`
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 STAGE_WIDTH = 10
 PLAIN_PROGRESS_S = 5.0
-"""Where there is no terminal, a long stage says where it is this often."""
+"""Without a terminal, a long stage prints its progress this often."""
 
 
 class Console:
@@ -59,7 +59,7 @@ class Console:
     @contextmanager
     def stage(self, name: str, text: str) -> Iterator[Stage]:
         """A running stage: `stage.say(...)` while it lasts; the last `stage.result` is printed when it ends, marked as
-        a warning where `stage.is_doubtful` says so."""
+        a warning if `stage.is_doubtful`."""
         with Stage(self._out, name, text, total=None) as stage:
             yield stage
         mark, style = ("!", "yellow") if stage.is_doubtful else ("✔", "green")
@@ -67,8 +67,8 @@ class Console:
 
     @contextmanager
     def bar(self, name: str, text: str, *, total_s: float, unit: str = "s") -> Iterator[Stage]:
-        """A stage whose length is known: `stage.advance_to(seconds)` moves the bar. Of what else it may be counted in,
-        `unit` says."""
+        """A stage of known length: `stage.advance_to(seconds)` moves the bar. `unit` replaces seconds where the length
+        is counted in something else."""
         with Stage(self._out, name, text, total=total_s, unit=unit) as stage:
             yield stage
         self.done(name, stage.result, seconds=stage.elapsed_s)
@@ -91,7 +91,7 @@ class Stage:
     def __init__(self, out: RichConsole, name: str, text: str, *, total: float | None, unit: str = "s") -> None:
         self.result = text
         self.is_doubtful = False
-        """It came to its end, but not to a good one."""
+        """The stage ended, but not well."""
         self._unit = unit
         self._out = out
         self._name = name
@@ -149,7 +149,7 @@ DEFAULT_RUNS: Final = Path("runs")
 
 
 class ExitCode(enum.IntEnum):
-    """What the shell learns."""
+    """Exit code of a command."""
 
     GOOD = 0
     FAILED = 1
@@ -172,17 +172,17 @@ Runs = Annotated[Path, typer.Option("--runs", help="Where runs are kept.", envva
 
 
 def print_json(value: object) -> None:
-    """A result for programs, on standard output."""
+    """Print a result for programs on standard output."""
     sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
 def say_done(stage: str, text: Text) -> None:
-    """A line for a person: that something was done."""
+    """Print a line on standard output for something that was done."""
     output().print(Text.assemble(("✔ ", "green"), (stage.ljust(8), "bold"), " ", text))
 
 
 def table(*headings: str, narrow: Collection[str] = (), padding: tuple[int, int, int, int] = (0, 1, 0, 1)) -> Table:
-    """An empty table; a heading that ends in `>` is of numbers, cells under the `narrow` ones are never wrapped."""
+    """An empty table; a heading that ends in `>` is right-aligned for numbers, cells of `narrow` columns never wrap."""
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=padding)
     for heading in headings:
         name = heading.removesuffix(">")
@@ -196,18 +196,18 @@ def plain_table(padding: tuple[int, int, int, int] = (0, 2, 0, 0)) -> Table:
 
 
 def output() -> RichConsole:
-    """Standard output; into a pipe no line is broken."""
+    """Console on standard output; into a pipe, lines are not wrapped."""
     return RichConsole(highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
 class Interrupt:
-    """Whether somebody has pressed Ctrl-C; raised where it is heeded."""
+    """A pending Ctrl-C; `heed` raises it."""
 
     def __init__(self) -> None:
         self.is_asked = False
 
     def heed(self) -> None:
-        """Raises KeyboardInterrupt if it was asked for."""
+        """Raises KeyboardInterrupt if Ctrl-C was pressed."""
         if self.is_asked:
             self.is_asked = False
             raise KeyboardInterrupt
@@ -218,8 +218,8 @@ class Interrupt:
 
 @contextmanager
 def held_back() -> Iterator[Interrupt]:
-    """Keep SIGINT from breaking into the middle of something; at the end at the latest it is heeded. Python lets only
-    the main thread have it; elsewhere nothing has to be done.
+    """Defer SIGINT inside the block; it is heeded at the end of the block at the latest. Python delivers signals to the
+    main thread only, so that other threads have nothing to defer.
     """
     interrupt = Interrupt()
     if threading.current_thread() is not threading.main_thread():

@@ -1,4 +1,4 @@
-"""Where the project's own files are, and those of testbeds that are up. Light: the shell's completion asks it."""
+"""Paths of the project's own files and of testbeds that are up. Light to import: the shell's completion uses it."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def live_root() -> Path:
-    """Where all testbeds that are up have their places (testbed.live.directory). Raises InputError when it is somebody
-    else's, or others may write there: who answers behind a socket in there could be anybody.
+    """Directory above those of all testbeds that are up (testbed.live.directory). Raises InputError when it belongs to
+    another user or others may write there: a socket in it could then be of any process.
     """
     path = Path(os.environ.get("XDG_RUNTIME_DIR") or "/run") / "orderbed"
     try:
         found = path.stat()
     except OSError:
-        return path  # not there yet, or out of reach: whoever uses it is told
+        return path  # not there yet, or out of reach: its use reports the error
     if found.st_uid not in (0, os.geteuid()) or found.st_mode & _WRITABLE_BY_OTHERS:
         raise InputError(f"{path}: others may write there; make it yours alone (chmod 700), or set XDG_RUNTIME_DIR")
     return path
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is such a file. Whatever a user typed may be asked: pathlib raises for a name that is too long."""
+    """Whether there is such a file. False for a name that is too long, for which pathlib raises."""
     try:
         return path.is_file()
     except OSError:
@@ -38,7 +38,7 @@ def is_file(path: Path) -> bool:
 
 
 def is_there(path: Path) -> bool:
-    """The same for anything, such as a device."""
+    """The same for any kind of file, such as a device."""
     try:
         return path.exists()
     except OSError:

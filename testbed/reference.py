@@ -40,7 +40,7 @@ def pages() -> dict[str, str]:
 
 
 def trace_tables() -> dict[str, str]:
-    """Markdown by the name that stands in the page."""
+    """Markdown tables by their marker in the page."""
     return {
         "header": _fields(trace.TRACE_HEADER),
         "record": _fields(trace.RECORD),
@@ -51,7 +51,7 @@ def trace_tables() -> dict[str, str]:
 
 
 def _filled(page: str) -> str:
-    """The page with its tables anew. Raises KeyError for an unknown table."""
+    """The page with new tables. Raises KeyError for an unknown table."""
     made = trace_tables()
     return _TABLE.sub(lambda found: f"{found[1]}{made[found['name']]}{found[3]}", page)
 
@@ -73,7 +73,7 @@ def _members(kind: type[enum.IntEnum]) -> str:
 
 
 def _said(kind: type[enum.IntEnum]) -> dict[str, str]:
-    """The text below each member in the source."""
+    """Docstring of each member, read from the source."""
     body = ast.parse(inspect.getsource(kind)).body[0]
     assert isinstance(body, ast.ClassDef)
     found, name = {}, ""

@@ -1,4 +1,4 @@
-"""Topologies and impairments as text: a file that loads to the same network, and the words of files for people."""
+"""Topologies and impairments as text: a file that loads to the same network, and impairments in the syntax of files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def dumps(topology: Topology) -> str:
 
 
 def as_block(topology: Topology) -> dict[str, Any]:
-    """The value of such a file."""
+    """Plain value of a topology file."""
     network: dict[str, Any] = {"name": topology.name}
     if topology.description:
         network["description"] = topology.description
@@ -35,18 +35,18 @@ def as_block(topology: Topology) -> dict[str, Any]:
 
 
 def changed_fields(impairment: Impairment) -> dict[str, Any]:
-    """The fields that differ from a clear wire, with their values."""
+    """Fields that differ from a clear wire, with their values."""
     values = {one.name: getattr(impairment, one.name) for one in fields(Impairment)}
     return {name: value for name, value in values.items() if value != getattr(CLEAR, name)}
 
 
 def as_json(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of Impairment as the manifest and faults.jsonl have them."""
+    """Fields of Impairment in the form of the manifest and faults.jsonl."""
     return {name: value.value if isinstance(value, enum.Enum) else value for name, value in changes.items()}
 
 
 def spelled(changes: Mapping[str, Any]) -> dict[str, str]:
-    """Fields of Impairment as files spell them: `{"delay_ns": 5_000_000}` -> `{"delay": "5 ms"}`."""
+    """Fields of Impairment in the syntax of files: `{"delay_ns": 5_000_000}` -> `{"delay": "5 ms"}`."""
     block = {key: write(changes[name]) for name, (key, write) in _SPELLING.items() if name in changes}
     if "queue_frames" in changes or "queue_bytes" in changes:
         queue = QueueLimit(frames=changes.get("queue_frames"), size_bytes=changes.get("queue_bytes"))
@@ -90,7 +90,7 @@ def _link_block(link: Link) -> dict[str, Any]:
 
 
 def _port_blocks(topology: Topology) -> dict[str, Any]:
-    """By selector; one line for all nodes, or for a partition, where they are alike."""
+    """Ports by selector; one entry for all nodes, or for a partition, if they are equal."""
     blocks = {node.name: _port_block(node) for node in topology.nodes()}
     first = next(iter(blocks.values()))
     if all(block == first for block in blocks.values()):

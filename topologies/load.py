@@ -2,8 +2,8 @@
 
     topology = load(find("three-partitions"))
 
-An error names file, line, key and what is allowed. The more specific selector wins, field by field, wherever it stands
-in the file: `*`, then `p1/*`, then `p1/n2..n4`, then `p1/n3`; in each, `both` before `to-node` and `from-node`.
+An error names file, line, key and what is allowed. The more specific selector wins, field by field, at any place in the
+file: `*`, then `p1/*`, then `p1/n2..n4`, then `p1/n3`; in each, `both` before `to-node` and `from-node`.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ def loads(text: str | bytes, source: str = "topology") -> Topology:
 
 
 def find(name_or_path: str | Path, beside: Path | None = None) -> Path:
-    """The file of a shipped name (`one-partition`) or of a path, which may be relative to the folder `beside`.
+    """File of a shipped name (`one-partition`) or of a path, which may be relative to the folder `beside`.
 
-    What has a suffix or a slash is a path; whether it exists, `load` says. Raises InputError for an unknown name.
+    A text with a suffix or a slash is a path, whose existence `load` checks. Raises InputError for an unknown name.
     """
     given = str(name_or_path)
     if "/" not in given and not given.endswith((SUFFIX, ".yml")):
@@ -85,17 +85,17 @@ def find(name_or_path: str | Path, beside: Path | None = None) -> Path:
 
 
 def names() -> list[str]:
-    """The shipped topologies."""
+    """Names of the shipped topologies."""
     return sorted(path.stem for path in SHIPPED.glob(f"*{SUFFIX}"))
 
 
 def schema() -> str:
-    """The text of `schema.json`."""
+    """Text of `schema.json`."""
     return json_schema(RawTopology, "Orderbed topology")
 
 
 def resolve(raw: RawNetwork, name: str, document: Document, at: KeyPath = ()) -> Topology:
-    """The topology that `raw` means; `at` is where in the document it stands. Raises InputError."""
+    """Topology of `raw`; `at` is its path in the document. Raises InputError."""
     _check_sizes(raw, document, at)
     members = {partition: block.nodes for partition, block in raw.partitions.items()}
     buses = {
@@ -116,7 +116,7 @@ def resolve(raw: RawNetwork, name: str, document: Document, at: KeyPath = ()) ->
 
 
 def impaired(topology: Topology, ports: dict[str, RawPort], document: Document, at: KeyPath) -> Topology:
-    """The topology with more impairments laid over those that it has. Raises InputError."""
+    """The topology with more impairments laid over its own. Raises InputError."""
     layers: dict[tuple[NodeName, Direction], list[tuple[KeyPath, Changes]]] = {}
     for selector in sorted(ports, key=specificity):
         try:
@@ -204,7 +204,7 @@ def _layers(port: RawPort) -> Iterator[tuple[Direction, str, Changes]]:
 
 
 def _laid_over(base: Impairment, layers: Sequence[tuple[KeyPath, Changes]], document: Document) -> Impairment:
-    """All layers at once, so that only the result must be valid; a fault in it is blamed on the last layer."""
+    """All layers merged at once, so that only the result must be valid; an error is reported at the last layer."""
     merged: Changes = {}
     for _, changes in layers:
         merged |= changes
@@ -216,7 +216,7 @@ def _laid_over(base: Impairment, layers: Sequence[tuple[KeyPath, Changes]], docu
         raise document.error(layers[-1][0], str(error)) from None
 
 
-# What a topology file may say, word for word.
+# Raw models of a topology file.
 
 Changes: TypeAlias = dict[str, Any]
 """Fields of `model.Impairment` that a block names, with their new values."""

@@ -1,8 +1,8 @@
-"""The network as values: what a topology file means once it has been read and checked.
+"""The network as values, from a topology file that was read and checked.
 
-Everything here is frozen and carries its unit in its name; a value that exists is valid. `topologies.load` makes these
-from YAML, `netem.wiring.plan` turns them into kernel steps, `analysis` reads asked values from them. Addresses,
-MAC addresses and names derive from positions in the topology, so that two runs of one file are the same network.
+All values are frozen and valid, with units in their names. `topologies.load` makes them from YAML, `netem.wiring.plan`
+turns them into kernel steps, `analysis` reads requested values from them. Addresses, MAC addresses and names derive
+from positions in the topology, so that two runs of one file are the same network.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NodeName = NewType("NodeName", str)
 PartitionName = NewType("PartitionName", str)
 
 MAX_NODES_PER_PARTITION = 1000
-"""A Linux bridge takes 1024 ports; some are ours (router, headroom)."""
+"""A Linux bridge has at most 1024 ports; some are needed for the router and as a reserve."""
 
 MAX_PARTITIONS = 200
 MAX_NODES = 2**16 - 1
@@ -32,12 +32,12 @@ MAX_NODES = 2**16 - 1
 
 NETWORK_PREFIX_LENGTH = 16
 MULTICAST_GROUP = "239.77.0.1"
-"""Of all members; each partition has one of its own, too: Partition.multicast_group."""
+"""Multicast group of all members; each partition has one of its own, too: Partition.multicast_group."""
 
 PROTOCOL_PORT = 7700
 TRACE_PORT = 7701
 TRACE_MAC = "01:80:c2:00:00:0e"
-"""Link-local group address that no bridge forwards: what is sent there reaches the switch port and never the wire."""
+"""Link-local group address that no bridge forwards: a frame sent there reaches the switch port and never the wire."""
 
 
 class Distribution(enum.Enum):
@@ -50,7 +50,7 @@ class Distribution(enum.Enum):
 
 
 class Direction(enum.Enum):
-    """Seen from the node: TO_NODE is what it receives, FROM_NODE what it sends."""
+    """Direction seen from the node: it receives TO_NODE, and sends FROM_NODE."""
 
     TO_NODE = "to-node"
     FROM_NODE = "from-node"
@@ -58,7 +58,7 @@ class Direction(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Impairment:
-    """What one direction of a wire does to frames: a delay line, then a queue that drains at `rate_bps`.
+    """Impairment of one direction of a wire: a delay line, then a queue that drains at `rate_bps`.
 
     `loss_burst_frames` is the mean length of a loss burst: 1.0 means independent losses, more means Gilbert-Elliott
     with the stationary ratio `loss_ratio`. `reorder_ratio` of the frames skip the delay line (needs a delay). The queue
@@ -117,7 +117,7 @@ class Impairment:
 
     @property
     def is_clear(self) -> bool:
-        """True when frames pass untouched."""
+        """True when frames pass unchanged."""
         return self == CLEAR
 
 
@@ -168,7 +168,7 @@ class Node:
 
     @property
     def port_ifindex(self) -> int:
-        """Interface index of the switch port; ports have a range of their own, so that one filter captures them all."""
+        """Interface index of the switch port. Ports have a range of their own, so that one filter captures them all."""
         return PORT_IFINDEX_BASE + self.index
 
     def impairment(self, direction: Direction) -> Impairment:
@@ -201,13 +201,14 @@ class Partition:
 
     @property
     def multicast_group(self) -> str:
-        """Where near multicasts go: those that stay in this segment. They leave with a TTL of 1, and no router has a
-        multicast route for the address."""
+        """Group address of near multicasts, which stay in this segment. They have a TTL of 1, and no router has a
+        multicast route for the address.
+        """
         return f"239.77.1.{self.index}"
 
     @property
     def monitor_ip(self) -> str:
-        """Where trace datagrams go; nobody has this address, its static neighbour entry is `TRACE_MAC`."""
+        """Destination address of trace datagrams; no node has it, and its static neighbour entry is `TRACE_MAC`."""
         return f"10.{self.index}.255.253"
 
 
@@ -216,7 +217,7 @@ class Link:
     """A wire between the routers of two partitions, each direction with its own impairment."""
 
     name: str
-    """`a--b`, partitions in file order of the link."""
+    """`a--b`, partitions in the order of the link in the file."""
     a: PartitionName
     b: PartitionName
     a_to_b: Impairment = CLEAR
@@ -265,11 +266,11 @@ class Topology:
 # links, and every partition gets each frame exactly once. Faults do not change routes.
 
 _Graph: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]
-"""Each partition with its neighbours, both sorted by name; hashable, so that routes can be remembered."""
+"""Each partition with its neighbours, both sorted by name; hashable, so that routes can be cached."""
 
 
 def next_hop(topology: Topology, at_partition: str, to_partition: str) -> PartitionName:
-    """The neighbour of `at_partition` through which frames for `to_partition` go.
+    """Neighbour of `at_partition` on the route to `to_partition`.
 
     Raises ValueError when the two are the same, unknown, or not connected.
     """
@@ -280,13 +281,13 @@ def next_hop(topology: Topology, at_partition: str, to_partition: str) -> Partit
 
 
 def multicast_children(topology: Topology, source_partition: str, at_partition: str) -> tuple[PartitionName, ...]:
-    """The neighbours to which the router of `at_partition` forwards multicast that began in `source_partition`."""
+    """Neighbours to which the router of `at_partition` forwards multicasts from `source_partition`."""
     towards = _next_hops(_graph(topology), source_partition)
     return tuple(PartitionName(name) for name in sorted(towards) if towards[name] == at_partition)
 
 
 def unreachable(topology: Topology) -> tuple[PartitionName, ...]:
-    """Partitions to which no path of links leads from the first one, in file order."""
+    """Partitions without a path of links from the first one, in file order."""
     first, *others = (partition.name for partition in topology.partitions)
     towards = _next_hops(_graph(topology), first)
     return tuple(name for name in others if name not in towards)
@@ -302,7 +303,7 @@ def _graph(topology: Topology) -> _Graph:
 
 @lru_cache(maxsize=1024)
 def _next_hops(graph: _Graph, to_partition: str) -> Mapping[str, str]:
-    """For every other partition that can reach `to_partition`: its next hop on the way there."""
+    """Next hop of every other partition that can reach `to_partition`."""
     neighbours = dict(graph)
     if to_partition not in neighbours:
         return {}
@@ -328,24 +329,24 @@ EVERYBODY = "*"
 
 
 class SelectError(ValueError):
-    """A selector names nothing in this topology; `str()` says what would."""
+    """A selector names nothing in this topology; `str()` names valid ones."""
 
 
 def select(topology: Topology, selectors: Iterable[str]) -> tuple[Node, ...]:
-    """The nodes that any of the selectors names, each once, in member order."""
+    """Nodes that any of the selectors names, each once, in member order."""
     chosen = {node.index: node for selector in selectors for node in _matching(topology, selector)}
     return tuple(chosen[index] for index in sorted(chosen))
 
 
 def shortened(names: Collection[NodeName], topology: Topology) -> str:
-    """Nodes in as few words as selectors allow: `p1/*, p2/n1..n3, p3/n2`; empty for none."""
+    """Nodes as the shortest list of selectors: `p1/*, p2/n1..n3, p3/n2`; empty for none."""
     if len(names) == len(topology):
         return EVERYBODY
     return ", ".join(shortened_by_partition(names, topology))
 
 
 def shortened_by_partition(names: Collection[NodeName], topology: Topology) -> Iterator[str]:
-    """The same, word by word, and all nodes of the only partition as `p1/*`."""
+    """The single selectors of `shortened`, with all nodes of the only partition as `p1/*`."""
     return (word for partition in topology.partitions for word in _shortened(set(names), partition))
 
 
@@ -363,14 +364,14 @@ def _shortened(names: set[NodeName], partition: Partition) -> list[str]:
 
 
 def _neighbours(nodes: Sequence[Node]) -> list[str]:
-    """Neighbours in the order of the file: a range where it is shorter than a list."""
+    """Selectors of neighbours in the order of the file: a range if it is shorter than a list."""
     if len(nodes) < 3:
         return [node.name for node in nodes]
     return [f"{nodes[0].name}..{nodes[-1].name.partition('/')[2]}"]
 
 
 def specificity(selector: str) -> int:
-    """0 for `*`, 1 for a partition, 2 for a range, 3 for a node: what is said more specifically wins."""
+    """Rank of a selector: 0 for `*`, 1 for a partition, 2 for a range, 3 for a node; the greater one wins."""
     if selector == "*":
         return 0
     if selector.endswith("/*"):
@@ -379,7 +380,7 @@ def specificity(selector: str) -> int:
 
 
 def select_link(topology: Topology, name: str) -> Link:
-    """The link called `name`."""
+    """Link called `name`."""
     for link in topology.links:
         if link.name == name:
             return link

@@ -1,4 +1,6 @@
-"""Topologies by shape: one partition, or partitions in a ring, star, tree or mesh. Pure; partitions are p1, p2, …"""
+"""Topologies by shape: one partition, or partitions in a ring, star, tree or mesh. Pure functions; partitions are p1,
+p2, …
+"""
 
 from __future__ import annotations
 
@@ -65,12 +67,12 @@ def network(
 
 
 def link(a: str, b: str, *, a_to_b: Impairment = CLEAR, b_to_a: Impairment = CLEAR) -> Link:
-    """The link between two partitions, with the name it always has."""
+    """Link between two partitions, with its standard name."""
     return Link(name=f"{a}--{b}", a=PartitionName(a), b=PartitionName(b), a_to_b=a_to_b, b_to_a=b_to_a)
 
 
 def with_ports(topology: Topology, to_node: Impairment = CLEAR, from_node: Impairment = CLEAR) -> Topology:
-    """The same topology with these impairments at every port."""
+    """The topology with these impairments at every port."""
     partitions = (
         replace(
             partition,

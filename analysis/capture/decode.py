@@ -1,8 +1,8 @@
-"""What the bytes of frames say: Ethernet, IPv4, UDP, our envelope, message and trace records as columns.
+"""Decoder of frames to columns: Ethernet, IPv4, UDP, TCP, and Orderbed's envelope, message and trace records.
 
-The head of each frame is copied as one window of 78 bytes (records.WINDOW_DTYPE), all windows become one structured
-array. The few frames with VLAN tags or IP options are copied a second time with those taken out, so that one layout
-fits all. A window is filled with zeros behind what was captured, and nothing outside the frame is read.
+The first 78 bytes of each frame are copied to a window (records.WINDOW_DTYPE); all windows form one structured array.
+The few frames with VLAN tags or IP options are copied a second time without them, so that one layout fits all. A window
+is filled with zeros after the captured bytes, and nothing outside the frame is read.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from collector.walk import Buffer, Mask, Offsets, gather
 Columns = dict[str, npt.NDArray[Any]]
 
 CLASSES: Final = ("application", "control", "dummy", "retransmission")
-"""Of datagrams of our protocols, by their codes."""
+"""Classes of datagrams of Orderbed's protocols, by code."""
 
 IPV4_TYPE = 0x0800
 VLAN_TYPES = (0x8100, 0x88A8, 0x9100)
@@ -61,7 +61,7 @@ _MESSAGE_FIELDS = {column.name: column.name for column in MESSAGE_COLUMNS} | {"m
 
 
 def decode_frames(buffer: memoryview | Buffer, frames: Frames, columns: Collection[str] | None = None) -> Columns:
-    """The columns of records.DECODED_ROW (or those of them that are asked for), one row per frame."""
+    """Columns of records.DECODED_ROW (all, or those requested), one row per frame."""
     wanted = {column.name for column in DECODED_ROW} if columns is None else set(columns)
     unknown = wanted - {column.name for column in DECODED_ROW}
     if unknown:
@@ -75,7 +75,7 @@ def decode_frames(buffer: memoryview | Buffer, frames: Frames, columns: Collecti
 
 
 def class_of(flags: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int8]:
-    """The code of each datagram's class: a copy of something sent before is a retransmission whatever it carries."""
+    """Code of each datagram's class. A copy of an earlier datagram is a retransmission, whatever it carries."""
     codes = np.zeros(len(flags), np.int8)
     for code, flag in enumerate((Flag.CONTROL, Flag.DUMMY, Flag.RETRANSMISSION), start=1):
         codes[(flags & int(flag)) != 0] = code
@@ -83,8 +83,8 @@ def class_of(flags: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.int8]:
 
 
 def decode_trace(buffer: memoryview | Buffer, frames: Frames) -> Columns:
-    """The columns of records.TRACE_ROW, one row per record, for frames that are trace datagrams (`is_trace`); others
-    give none.
+    """Columns of records.TRACE_ROW, one row per record, for frames that are trace datagrams (`is_trace`). Other frames
+    give no row.
     """
     view = np.frombuffer(buffer, np.uint8)
     decoder = _Decoder(view, frames)
@@ -110,12 +110,12 @@ TCP_DTYPE = np.dtype(
     [("source", ">u2"), ("target", ">u2"), ("number", ">u4"), ("acknowledged", ">u4"), ("words", "u1"), ("flags", "u1")]
 )
 _TCP = 20
-"""Bytes of its header without options."""
+"""Bytes of a TCP header without options."""
 
 
 def decode_tcp(buffer: memoryview | Buffer, frames: Frames) -> tuple[npt.NDArray[np.intp], Columns]:
-    """For frames that hold TCP: those of them whose header was captured, and the fields of TCP_DTYPE with `payload`,
-    the bytes that follow.
+    """Rows of the TCP frames whose header was captured, and their fields of TCP_DTYPE with `payload`, the number of
+    bytes that follow.
     """
     decoder = _Decoder(np.frombuffer(buffer, np.uint8), frames)
     rows, header, payload = decoder.tcp()
@@ -123,10 +123,10 @@ def decode_tcp(buffer: memoryview | Buffer, frames: Frames) -> tuple[npt.NDArray
 
 
 def udp_checksum_is_good(buffer: memoryview | Buffer, columns: Columns) -> Mask:
-    """True for UDP frames whose checksum holds or is absent (0): what a receiving kernel does not drop as corrupt.
+    """True for UDP frames whose checksum holds or is absent (0): a receiving kernel does not drop them as corrupt.
 
-    Takes all columns of `decode_frames`; frames must have been captured whole. False for everything else. Works
-    through the frames by payload length, so it is quick when few lengths occur.
+    False for all other frames. Takes all columns of `decode_frames`; frames must have been captured whole. Frames are
+    grouped by payload length, so few lengths make it fast.
     """
     view = np.frombuffer(buffer, np.uint8)
     length = columns["payload_length"].astype(np.int64)
@@ -155,11 +155,11 @@ def _checksums(view: Buffer, columns: Columns, rows: npt.NDArray[np.intp], size:
 
 
 class _Decoder:
-    """Windows of the frames, and the masks that say which parts of them mean something."""
+    """Windows of the frames, and masks of the parts that are valid in each."""
 
     def __init__(self, view: Buffer, frames: Frames) -> None:
         self._frames = frames
-        # Bytes of VLAN tags and IP options in front of what follows; a single 0 while no frame has any.
+        # Bytes of VLAN tags and IP options in each frame; a single 0 when no frame has any.
         self._shift = np.zeros(1, np.int64)
         self._windows = _windows(view, frames.offset, frames.captured)
         self._plain: Mask = self._straighten(view)
@@ -168,7 +168,7 @@ class _Decoder:
         self._find_ours(view)
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """One column of DECODED_ROW, of whatever integer type lies nearest."""
+        """One column of DECODED_ROW, of any integer type."""
         makers: dict[str, Callable[[], npt.NDArray[Any]]] = {
             "eth_dst": lambda: self._mac("dst"),
             "eth_src": lambda: self._mac("src"),
@@ -235,7 +235,7 @@ class _Decoder:
         return _TAG * (first.astype(np.int64) + second)
 
     def _find_udp(self) -> None:
-        """IPv4 and UDP masks, and the payload as the headers bound it; headers that contradict leave none."""
+        """Find the IPv4 and UDP frames, and the payload length; headers that contradict each other leave no payload."""
         frames, ip, udp = self._frames, self._window["ip"], self._window["udp"]
         captured, length = frames.captured, frames.length
         self.is_ipv4 = self._plain & (captured >= self._shift + (_ETHERNET + _IP))
@@ -248,7 +248,7 @@ class _Decoder:
         self.payload_length = np.where(fits, udp_length - _UDP, 0)
 
     def tcp(self) -> tuple[npt.NDArray[np.intp], npt.NDArray[Any], Offsets]:
-        """As `decode_tcp`. A length that contradicts the frame is an enemy's: it carries at most what has room."""
+        """As `decode_tcp`. A hostile length field cannot give more payload than the frame has room for."""
         frames, ip = self._frames, self._window["ip"]
         at = self._shift + (_ETHERNET + _IP)
         is_whole = self._plain & (frames.captured >= at + _TCP) & ((ip["fragment"] & FRAGMENT_OFFSET_BITS) == 0)
@@ -262,11 +262,11 @@ class _Decoder:
 
     @property
     def payload_offset(self) -> Offsets:
-        """Where the UDP payload begins; 0 where there is none."""
+        """Offset of the UDP payload; 0 where there is none."""
         return np.where(self.is_udp, self._frames.offset + self._shift + _HEADERS, 0)
 
     def _find_ours(self, view: Buffer) -> None:
-        """Which datagrams are ours: exactly those that node.wire and node.trace accept, whatever their group."""
+        """Find Orderbed's datagrams: exactly those that node.wire and node.trace accept, of any group."""
         port = np.where(self.is_udp, self._window["udp"]["dst"], 0)
         to_protocol, to_trace = port == PROTOCOL_PORT, port == TRACE_PORT
         envelope, message = self._window["envelope"], self._window["message"]
@@ -284,14 +284,14 @@ class _Decoder:
 
 
 def _is_message(head: npt.NDArray[Any], size: npt.NDArray[np.integer[Any]]) -> Mask:
-    """True where `head` is a message of that many bytes which node.wire accepts."""
+    """True where `head` is a message of `size` bytes that node.wire accepts."""
     declared = MESSAGE_DTYPE.itemsize + WORD_SIZE * head["words"].astype(np.int32) + head["length"]
     is_message = _IS_WIRE_KIND[head["kind"]] & _IS_INNER_KIND[head["inner"]] & (declared == size)
     return np.asarray(is_message & (head["spare"] == 0) & ((head["flags"] & ~_ALL_FLAGS) == 0))
 
 
 def _is_trace_datagram(view: Buffer, offset: Offsets, size: npt.NDArray[np.integer[Any]]) -> Mask:
-    """True where a trace datagram of that many bytes lies which node.trace accepts."""
+    """True where a trace datagram of `size` bytes that node.trace accepts begins at `offset`."""
     header = _gather(view, offset, TRACE_HEADER_DTYPE)
     count = header["count"].astype(np.int64)
     is_good = (header["magic"] == TRACE_MAGIC) & (header["version"] == TRACE_VERSION)
@@ -305,13 +305,13 @@ def _is_trace_datagram(view: Buffer, offset: Offsets, size: npt.NDArray[np.integ
 
 
 def _spread(count: Offsets) -> tuple[npt.NDArray[np.intp], Offsets]:
-    """For things that hold `count` items each: the row of the thing, and the place in it, of every item."""
+    """Row of the container, and place in it, of every item; container k holds `count[k]` items."""
     row = np.repeat(np.arange(len(count)), count)
     return row, np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
 
 
 def _members(values: Iterable[int]) -> Mask:
-    """A table of 256 that is true at these values of a byte."""
+    """Mask over the 256 values of a byte, true at these values."""
     table = np.zeros(256, np.bool_)
     table[list(values)] = True
     return table
@@ -325,7 +325,7 @@ _ALL_FLAGS = np.uint8(sum(Flag))
 
 
 def _windows(view: Buffer, offset: Offsets, captured: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.uint8]:
-    """The first 78 bytes of each frame as a matrix, zeros behind what was captured."""
+    """First 78 bytes of each frame as a matrix, with zeros after the captured bytes."""
     size = WINDOW_DTYPE.itemsize
     opaque = f"V{size}"
     inside = offset <= len(view) - size
@@ -344,7 +344,7 @@ def _windows(view: Buffer, offset: Offsets, captured: npt.NDArray[np.integer[Any
 
 
 def _gather(view: Buffer, offset: Offsets, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """One item at each offset; the caller has made sure that they lie inside; an empty buffer gives zeros."""
+    """One item at each offset. The caller ensures that all lie inside the buffer; an empty buffer gives zeros."""
     if len(view) < dtype.itemsize:
         return np.zeros(len(offset), dtype)
     items = gather(view, np.minimum(offset, len(view) - dtype.itemsize), f"V{dtype.itemsize}")

@@ -1,18 +1,17 @@
-"""`spark.read.format("orderbed-pcapng")`: captures as DataFrames, parsed by NumPy in whole blocks and handed over as
-Arrow.
+"""`spark.read.format("orderbed-pcapng")`: captures as DataFrames, parsed by NumPy in whole blocks, as Arrow.
 
     spark.dataSource.register(CaptureSource)                  # analysis.engine.session has done it
     spark.read.format("orderbed-pcapng").load("capture.pcapng")
     spark.read.format("orderbed-pcapng").schema("time_ns long, sender int").option("table", "frames").load(path)
 
-Options: `path` (a file, a directory, or a pattern; pcapng and pcap, ours or anybody's), `table` (`frames`: one row
-per frame; `trace`: one row per trace record; `live`: both, and `event` is 0 in rows of frames), `parts` (how many
-pieces one file may be cut into; the default suits one machine). Files are cut at block boundaries; small files share a
-partition. Only the columns of the schema are made: Spark tells a Python source nothing of the columns a query needs,
-so a narrow schema is what makes it fast.
+Options: `path` (a file, a directory, or a pattern; pcapng or pcap, from any program), `table` (`frames`: one row per
+frame; `trace`: one row per trace record; `live`: both, and `event` is 0 in rows of frames), `parts` (most pieces of one
+file; the default suits one machine). Files are cut at block boundaries; small files share a partition. Only the columns
+of the schema are made. Spark does not tell a Python source which columns a query needs, so a narrow schema makes it
+fast.
 
-A capture that was cut off gives the rows before the cut; `inspect` says so. One that is no capture is an error, and so
-is one of another link type than Ethernet.
+A capture that was cut off gives the rows before the cut; `inspect` reports the cut. A file that is no capture is an
+error, and so is a capture of another link type than Ethernet.
 
 `spark.readStream.format("orderbed-pcapng")` follows a capture that is still being written (`analysis.capture.stream`).
 """
@@ -28,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql import types as T  # noqa: N812  (the name that everybody knows)
+from pyspark.sql import types as T  # noqa: N812  (the usual name)
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -46,12 +45,12 @@ ROWS_PER_BATCH = 1 << 16
 LEAST_PART_BYTES = 8 << 20
 """A smaller piece costs more to start (30 ms) than to parse."""
 MAGIC_BYTES = 4
-"""With fewer nobody can say whether this was going to be a capture."""
+"""A shorter file cannot be recognised as a capture."""
 SUFFIXES = (".pcapng", ".pcap")
 
 FILE_COLUMN = "file"
 _CARRIER = tuple(column for column in FRAME_ROW if column.name in ("time_ns", "interface", "direction"))
-"""What a trace row keeps of the frame that carried it."""
+"""Columns of the carrying frame that a trace row keeps."""
 
 _OF_FRAMES = {column.name for column in (*FRAME_ROW, *DECODED_ROW)}
 _ONLY_OF_RECORDS = tuple(column for column in TRACE_ROW if column.name not in _OF_FRAMES and column.name != "frame")
@@ -82,7 +81,7 @@ LINK_TYPES = {
     253: "Netlink",
     276: "Linux cooked, version 2",
 }
-"""Those that one meets; all others go by their numbers."""
+"""Common link types; others are shown by number."""
 
 
 class Piece(NamedTuple):
@@ -93,11 +92,11 @@ class Piece(NamedTuple):
     end: int
     interfaces: Interfaces
     is_last: bool = True
-    """Nothing of the section comes behind it; else it must end exactly where the next piece begins."""
+    """The section ends with this piece; any other piece must end exactly where the next one begins."""
 
 
 class Pieces(InputPartition):
-    """What one task reads."""
+    """Pieces that one task reads."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         super().__init__(tuple(pieces))
@@ -105,7 +104,7 @@ class Pieces(InputPartition):
 
 
 class CaptureReader(DataSourceReader):
-    """Plans partitions and reads them. Everything in it is plain data: it travels to the workers."""
+    """Plans partitions and reads them. All its fields are plain data: it is sent to the workers."""
 
     def __init__(self, path: str, schema: T.StructType, table: str, parts: int) -> None:
         self.path = path
@@ -114,7 +113,7 @@ class CaptureReader(DataSourceReader):
         self.parts = parts
 
     def partitions(self) -> Sequence[InputPartition]:
-        # A worker of a cluster has another working directory than we.
+        # A cluster's worker has a different working directory.
         pieces = [piece for file in _files(str(Path(self.path).absolute())) for piece in _pieces(file, self.parts)]
         return [Pieces(group) for group in _grouped(pieces)] or [Pieces(())]
 
@@ -123,7 +122,7 @@ class CaptureReader(DataSourceReader):
 
 
 def read_pieces(partition: InputPartition, schema: T.StructType, table: str) -> Iterator[pa.RecordBatch]:
-    """The work of one task."""
+    """Rows of one task."""
     keep_imports()
     assert isinstance(partition, Pieces)
     for piece in partition.pieces:
@@ -131,7 +130,7 @@ def read_pieces(partition: InputPartition, schema: T.StructType, table: str) -> 
 
 
 def read_piece(piece: Piece, schema: T.StructType, table: str) -> Iterator[pa.RecordBatch]:
-    """The rows of one piece. Raises AnalysisError when it does not end where the next one begins."""
+    """Rows of one piece. Raises AnalysisError when it does not end where the next one begins."""
     make = _MAKERS[table]
     arrow = to_arrow_schema(schema)
     for buffer, frames in checked_batches(piece):
@@ -145,7 +144,7 @@ def read_piece(piece: Piece, schema: T.StructType, table: str) -> Iterator[pa.Re
 
 
 def checked_batches(piece: Piece) -> Iterator[tuple[Buffer, Frames]]:
-    """The frames of one piece, batch by batch. Raises AnalysisError when it does not end where the next one begins."""
+    """Frames of one piece, batch by batch. Raises AnalysisError when it does not end where the next one begins."""
     buffer = map_capture(piece.path)
     for frames in batches(buffer, start=piece.start, end=piece.end, interfaces=piece.interfaces):
         yield buffer, frames
@@ -156,12 +155,12 @@ def checked_batches(piece: Piece) -> Iterator[tuple[Buffer, Frames]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureState:
-    """What can be said of one capture before its rows are looked at. `problem` is empty when every block is whole."""
+    """Summary of one capture from one pass over its blocks. `problem` is empty when every block is whole."""
 
     interface_names: tuple[str, ...]
-    """Over all sections."""
+    """Of all sections."""
     metadata: dict[str, Any]
-    """The section header's JSON object: run, group, clock; empty for foreign captures."""
+    """JSON object of the section header: run, group, clock; empty for captures of other programs."""
     frames: int
     bytes: int
     truncated: bool
@@ -174,9 +173,9 @@ class CaptureState:
 
 
 def inspect(path: Path) -> CaptureState:
-    """Look through a capture once (5 million frames a second).
+    """Scan a capture once (5 million frames a second).
 
-    Raises AnalysisError when it is no capture or cannot be read. One that was cut off is a capture, at whatever byte.
+    Raises AnalysisError when it is no capture or cannot be read. A capture that was cut off, at any byte, is no error.
     """
     try:
         size = path.stat().st_size
@@ -200,7 +199,7 @@ def inspect(path: Path) -> CaptureState:
 
 
 def sections_of(path: Path) -> tuple[CaptureHead, ...]:
-    """The sections of a capture; none when it was cut off in its head, or is still empty."""
+    """Sections of a capture; none when it was cut off in its head or is still empty."""
     if path.stat().st_size < MAGIC_BYTES:
         return ()
     try:
@@ -210,7 +209,7 @@ def sections_of(path: Path) -> tuple[CaptureHead, ...]:
 
 
 def heads_of(path: Path) -> tuple[CaptureHead, ...]:
-    """The sections of a capture of Ethernet frames; none when it was cut off in its head, or is still empty.
+    """Sections of a capture of Ethernet frames; none when it was cut off in its head or is still empty.
 
     Raises CaptureError, AnalysisError or OSError.
     """
@@ -221,7 +220,7 @@ def heads_of(path: Path) -> tuple[CaptureHead, ...]:
 
 
 def require_ethernet(path: Path, interfaces: Interfaces) -> None:
-    """Raises AnalysisError for an interface of another link type: its bytes would be taken for what they are not."""
+    """Raises AnalysisError for an interface of another link type, whose bytes would be misread as Ethernet."""
     for port in interfaces.ports:
         if port.link_type != ETHERNET_LINK_TYPE:
             kind = LINK_TYPES.get(port.link_type, f"link type {port.link_type}")
@@ -233,7 +232,7 @@ def require_ethernet(path: Path, interfaces: Interfaces) -> None:
 
 
 def table_schema(table: str) -> T.StructType:
-    """All columns that the source has for this table, with what they mean as comment."""
+    """All columns of a table, with their meanings as comments."""
     fields = [
         T.StructField(column.name, _SPARK_TYPES[column.dtype], nullable=False, metadata={"comment": column.meaning})
         for column in TABLES[table]
@@ -243,7 +242,7 @@ def table_schema(table: str) -> T.StructType:
 
 
 def checked_schema(schema: T.StructType, table: str) -> T.StructType:
-    """A schema that a user gave: a choice of our columns, with our types."""
+    """A user's schema, checked: columns of the table, with their types."""
     known = {field.name: field.dataType for field in table_schema(table).fields}
     for field in schema.fields:
         if field.name not in known:
@@ -255,7 +254,7 @@ def checked_schema(schema: T.StructType, table: str) -> T.StructType:
 
 
 def _files(path: str) -> list[Path]:
-    """The captures that a path means, sorted."""
+    """Captures that a path names, sorted."""
     if Path(path).is_file():
         return [Path(path)]
     if Path(path).is_dir():
@@ -283,7 +282,7 @@ def _pieces(file: Path, parts: int) -> list[Piece]:
 
 
 def _grouped(pieces: Sequence[Piece]) -> list[list[Piece]]:
-    """Pieces together until they make a task worth its start."""
+    """Groups of pieces, each large enough to be worth starting a task."""
     groups: list[list[Piece]] = []
     room = 0
     for piece in pieces:
@@ -297,7 +296,7 @@ def _grouped(pieces: Sequence[Piece]) -> list[list[Piece]]:
 
 
 def number_option(text: str | None, option: str) -> int | None:
-    """An option that counts something; None: not given."""
+    """Value of an option that is a positive number; None: not given."""
     if text is None:
         return None
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:19]) < 1 << 62:
@@ -323,7 +322,7 @@ def _trace_columns(buffer: Buffer, frames: Frames, names: Sequence[str]) -> dict
 
 
 def _live_columns(buffer: Buffer, frames: Frames, names: Sequence[str]) -> dict[str, Any]:
-    """Rows of frames, and behind those of a batch the records that they carry; what a row has nothing of is 0."""
+    """Rows of the frames of a batch, then rows of the trace records in them. A column that does not apply is 0."""
     wanted = [name for name in (*_OF_FRAMES, "is_trace") if name in names or name == "is_trace"]
     seen = _frame_columns(buffer, frames, wanted)
     carriers = frames.select(seen["is_trace"])

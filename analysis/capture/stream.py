@@ -1,15 +1,14 @@
-"""The data source `orderbed-pcapng` as Spark knows it, and following a capture that is still being written.
+"""The Spark data source `orderbed-pcapng`, and its stream over a capture that is still being written.
 
     frames = spark.readStream.format("orderbed-pcapng").schema("time_ns long, sender int").load("capture.pcapng")
 
-Options as for reading (`path`: one file; `table`, `parts`), and `batchBytes`: how much of the capture one micro-batch
-may hold (64 MiB), so that catching up with a long one does not take its memory.
+Options as for reading (`path`: one file; `table`, `parts`), and `batchBytes`: most bytes of the capture in one
+micro-batch (64 MiB), so that catching up with a long capture does not fill the memory.
 
-An offset is the byte behind the last whole block, so a block that is half written waits for its other half, and a
-query that starts again from its checkpoint reads every block once, whatever became of the file meanwhile, as long as
-it only grew. The file need not be there yet. What contradicts itself in the middle is an error, as is a file that
-became shorter. A capture of several sections is followed to the end of its first one: whoever writes a capture opens
-no second section.
+An offset is the byte after the last whole block. So a block that is half written waits for its other half, and a query
+that restarts from its checkpoint reads every block once, provided that the file only grew. The file need not exist yet.
+A block that contradicts itself is an error, as is a file that became shorter. A capture of several sections is followed
+to the end of the first: a capture that is being written has only one.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import types as T  # noqa: N812  (the name that everybody knows)
+from pyspark.sql import types as T  # noqa: N812  (the usual name)
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
@@ -47,24 +46,24 @@ from collector.walk import Offsets, overlapping, walk
 
 BATCH_BYTES = 64 << 20
 BYTE = "byte"
-"""The one key of an offset."""
+"""Only key of an offset."""
 
 
 class Follower:
-    """Where the whole blocks of a growing capture end, and which interfaces it has had up to there."""
+    """Reader of a growing capture: end of its whole blocks, and the interfaces described up to there."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.interfaces: Interfaces | None = None
-        """None: not even the head of the file is there yet."""
+        """None: the head of the file is not yet written."""
         self.first = 0
         self._known = 0
-        """Up to this byte, interface descriptions were taken in."""
+        """Interface descriptions before this byte have been read."""
 
     def boundary(self, start: int, room: int) -> int:
-        """The byte behind the last whole block of at most `room` bytes behind `start` (one block, if that is longer).
+        """End of the last whole block within `room` bytes after `start` (at least one block, if it is longer).
 
-        Raises AnalysisError for what is no capture, is damaged, or has become shorter.
+        Raises AnalysisError for a file that is no capture, is damaged or has become shorter.
         """
         size = self._size()
         if not self._opens(size):
@@ -79,7 +78,7 @@ class Follower:
         return max(start, stop)
 
     def pieces(self, start: int, end: int, parts: int) -> list[Piece]:
-        """What lies between two boundaries, cut at boundaries."""
+        """Pieces between two block boundaries, cut at block boundaries."""
         if end <= start or not self._opens(self._size()) or self.interfaces is None:
             return []
         begin = max(start, self.first)
@@ -103,7 +102,7 @@ class Follower:
             raise AnalysisError(f"{self.path}: the capture cannot be read ({error.strerror})") from error
 
     def _opens(self, size: int) -> bool:
-        """Whether the head can be read by now."""
+        """Whether the head of the file can be read by now."""
         if self.interfaces is not None:
             return True
         if size < source.MAGIC_BYTES:
@@ -120,7 +119,7 @@ class Follower:
         return True
 
     def _learn(self, end: int) -> None:
-        """Take in the interfaces before a byte at which a query goes on: it may have been started again."""
+        """Read the interfaces before the byte at which a query continues; the query may have been restarted."""
         while self._known < end:
             offsets, stop = self._blocks(self._known, min(self._known + BATCH_BYTES, end))
             if stop <= self._known:
@@ -161,7 +160,7 @@ class Follower:
 
 
 class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans micro-batches in one process that lives as long as the query, and reads them in workers."""
+    """Micro-batches: planned in one process that lives as long as the query, read in workers."""
 
     def __init__(
         self, path: str, schema: T.StructType, table: str, *, parts: int, batch_bytes: int | None = None
@@ -173,7 +172,7 @@ class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.parts = parts
         self.batch_bytes = batch_bytes or BATCH_BYTES
         self.last: int | None = None
-        """Where a query over what is available now ends; None: it goes on."""
+        """End of a query over the bytes available now; None: the query continues."""
         self.follower = Follower(Path(path).absolute())
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  (the names in this class are Spark's)
@@ -204,7 +203,7 @@ class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class CaptureSource(DataSource):
-    """The entry that Spark knows."""
+    """Data source registered with Spark."""
 
     @classmethod
     def name(cls) -> str:

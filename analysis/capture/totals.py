@@ -1,6 +1,6 @@
-"""What a capture holds, whoever wrote it: interfaces, times, frames, drops, protocols. One pass, NumPy, no Spark.
+"""Totals of a capture from any program: interfaces, times, frames, drops, protocols. One pass, NumPy, no Spark.
 
-Frames of interfaces that are not Ethernet are counted, but not looked into.
+Frames of interfaces that are not Ethernet are counted but not decoded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collector.walk import Buffer
 
 ETHERTYPES = {0x0800: "IPv4", 0x0806: "ARP", 0x86DD: "IPv6", 0x88CC: "LLDP", 0x8847: "MPLS", 0x88B5: "experimental"}
 LEAST_ETHERTYPE = 0x0600
-"""Below it stands a length (IEEE 802.3)."""
+"""A smaller value is a length (IEEE 802.3)."""
 IP_PROTOCOLS = {1: "ICMP", 2: "IGMP", 6: "TCP", 17: "UDP", 47: "GRE", 50: "ESP", 89: "OSPF", 132: "SCTP"}
 UDP = 17
 ETHERNET_BYTES = 14
@@ -33,7 +33,7 @@ _COLUMNS = ("ethertype", "ip_proto", "udp_src", "udp_dst", "is_protocol", "is_tr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterfaceTotals:
-    """One interface. `received` and `dropped` as whoever captured counted them; None: not stated."""
+    """Totals of one interface. `received` and `dropped` are the capturing program's counts; None: not stated."""
 
     name: str
     link_type: str
@@ -43,7 +43,7 @@ class InterfaceTotals:
     outbound: int
     undirected: int
     bytes: int
-    """On the wire."""
+    """Lengths on the wire."""
     received: int | None
     dropped: int | None
 
@@ -54,7 +54,7 @@ class InterfaceTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolTotals:
-    """Frames of one kind, named by the innermost protocol that was looked into."""
+    """Totals of the frames of one kind, named by the innermost protocol decoded."""
 
     name: str
     frames: int
@@ -63,7 +63,7 @@ class ProtocolTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """A whole capture. `problem` is empty when every block is whole."""
+    """Totals of a whole capture. `problem` is empty when every block is whole."""
 
     path: str
     layout: str
@@ -76,7 +76,7 @@ class Totals:
     frames: int
     bytes: int
     cut_frames: int
-    """Of which a snap length kept only a part."""
+    """Frames of which a snap length kept only a part."""
     damaged: int
     truncated: bool
     problem: str
@@ -89,7 +89,7 @@ class Totals:
 
 
 def totals(path: Path) -> Totals:
-    """Look through a capture once. Raises AnalysisError when it is none, or cannot be read."""
+    """Scan a capture once. Raises AnalysisError when it is no capture or cannot be read."""
     try:
         size = path.stat().st_size
         if path.exists() and not path.is_file() and not path.is_dir():
@@ -149,7 +149,7 @@ class _Protocols:
         ours = np.select([seen["is_protocol"], seen["is_trace"], seen["is_undecodable"]], [1, 2, 3], 0)
         is_short = frames.captured < ETHERNET_BYTES
         port = np.minimum(seen["udp_src"], seen["udp_dst"])
-        # Each field is made to count from 0; together they are the code of one protocol.
+        # Each field is shifted to count from 0; together they are the code of one protocol.
         code = np.where(is_short, 4, ours).astype(np.int64)
         code = code << 16 | seen["ethertype"]
         code = code << 9 | (seen["ip_proto"].astype(np.int64) + 1)

@@ -1,8 +1,8 @@
-"""What one look at each message decides: who has it, after what, and what is wrong with its deliveries. In NumPy.
+"""The checks that take one pass over the messages: deliveries, predecessors and violations of each, in NumPy.
 
-A member delivers a message first at most once, so incarnation by incarnation the columns of a table of messages are
-brought up to date, and nothing is ever grouped. Messages are taken in spans, one after another or side by side: 140
-bytes for each message of a span, and what one incarnation did about them.
+A member has at most one first delivery of a message. So the columns of a table of messages are updated incarnation by
+incarnation, without any grouping. Messages are processed in spans, in sequence or in parallel; a span needs 140 bytes
+for each message, and the steps of one incarnation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from analysis.checks.sequences import NOT_COMPARED, Step
 from collector.records import Level
 
 BY_MESSAGE = tuple(kind for kind in DELIVERY_PROPERTIES if kind is not Property.CAUSAL)
-"""The properties that one look at each message decides."""
+"""Properties decided by one pass over the messages."""
 MESSAGES_AT_ONCE = 1 << 20
 
 Ints = npt.NDArray[np.int64]
@@ -34,22 +34,22 @@ _LEAST, _GREATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """What is known of a run before its deliveries are looked at."""
+    """Facts of a run that are known before its deliveries are read."""
 
     level: int
-    """The highest level of all deliveries that are judged."""
+    """The judged level: the highest of all deliveries, at least AGREED in a run with views."""
     full: tuple[Incarnation, ...]
     """Members that ran from start to end."""
     ended: frozenset[Incarnation]
     """Incarnations whose end is on record."""
     over: frozenset[Incarnation]
-    """Those of them that the others have ended, or that have left."""
+    """Those of them that the others excluded, or that left."""
     excluded: Mapping[Incarnation, int]
-    """Those that did not leave by themselves, and when they learnt of it."""
+    """Excluded incarnations that did not leave, and the time at which they learnt of it."""
     left: Mapping[Incarnation, int]
-    """Those that did, and when."""
+    """Incarnations that left, and the time."""
     has_views: bool
-    """Whether anybody records one: then total order is judged view by view, and not here."""
+    """Whether any incarnation records a view: then total order is judged view by view, not here."""
     crashed: frozenset[Incarnation]
     """Incarnations whose end is not on record."""
     missing_records: int
@@ -57,7 +57,7 @@ class RunFacts:
 
 
 class Span(NamedTuple):
-    """Messages from `low` to before `high`, by their codes; None: no limit."""
+    """Messages whose code is at least `low` and below `high`; None: no limit."""
 
     low: int | None
     high: int | None
@@ -72,14 +72,14 @@ class Span(NamedTuple):
 
 
 class First(NamedTuple):
-    """The earliest violation: when, and of which message."""
+    """Earliest violation: its time and message."""
 
     at_ns: int
     message: int
 
 
 class Count(NamedTuple):
-    """Of one property. `first` is None without violations."""
+    """Counts of one property. `first` is None without violations."""
 
     checked: int
     violations: int
@@ -87,21 +87,21 @@ class Count(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """A count for each property in BY_MESSAGE. A class: other tasks answer with mappings."""
+    """Counts of each property in BY_MESSAGE. A class, because results of other tasks are mappings."""
 
     counts: Mapping[Property, Count]
 
 
 class Judged(NamedTuple):
-    """Which steps of an incarnation are looked at, at the judged level; rows of its steps."""
+    """Steps of an incarnation that count at the judged level, as rows of its steps."""
 
     submissions: Rows
     deliveries: Rows
-    """That were not undone."""
+    """Deliveries that were not undone."""
     standing: Rows
     """Optimistic deliveries of a full member that were never undone, where a higher level is judged."""
     promises: Rows
-    """Broken ones."""
+    """Broken promises."""
     handed: Rows
     """All deliveries, at any level, undone or not."""
 
@@ -123,8 +123,8 @@ def judged(columns: Mapping[str, npt.NDArray[np.generic]], incarnation: Incarnat
 
 
 def spans(incarnations: Collection[Walked], parallel: int) -> list[Span]:
-    """Cuts all messages so that each part has about as many steps: as many parts as are done at once, or as many more
-    as keep the table small.
+    """Spans of all messages with about equal numbers of steps: at least `parallel` spans, more if needed to keep the
+    table small.
     """
     rows = sum(incarnation.rows for incarnation in incarnations)
     most = max((incarnation.rows for incarnation in incarnations), default=0)
@@ -137,7 +137,7 @@ def spans(incarnations: Collection[Walked], parallel: int) -> list[Span]:
 
 
 def totals(incarnations: Sequence[Walked], facts: RunFacts, span: Span) -> Totals | None:
-    """What each check counts over the messages of a span; None: there are none."""
+    """Counts of each check over the messages of a span; None: there are no messages."""
     table = _Table(merged(_messages(incarnation, facts, span) for incarnation in incarnations))
     if not len(table.message):
         return None
@@ -149,7 +149,7 @@ def totals(incarnations: Sequence[Walked], facts: RunFacts, span: Span) -> Total
 
 
 def together(parts: Iterable[Totals | None]) -> Totals | None:
-    """Those of several spans; None: there was no message."""
+    """Sum of the totals of several spans; None: there are no messages."""
     found = [part for part in parts if part is not None]
     if not found:
         return None
@@ -157,7 +157,7 @@ def together(parts: Iterable[Totals | None]) -> Totals | None:
 
 
 def merged(parts: Iterable[Ints]) -> Ints:
-    """All values, ascending and each once. Most parts have nothing new, so one after the other is looked up."""
+    """Distinct values, ascending. Most parts have nothing new, so each is looked up in those before."""
     known = np.empty(0, np.int64)
     for part in parts:
         place = np.minimum(np.searchsorted(known, part), max(len(known) - 1, 0))
@@ -172,7 +172,7 @@ class _Asked(NamedTuple):
     """The messages of a span that an incarnation submitted."""
 
     submissions: tuple[Ints, Ints]
-    """Messages, and when."""
+    """Messages and times."""
     payload: Ints
 
     @classmethod
@@ -186,16 +186,16 @@ class _Seen(NamedTuple):
     """The messages of a span that an incarnation delivered."""
 
     firsts: tuple[Ints, Ints]
-    """Messages, and when."""
+    """Messages and times."""
     predecessor: Ints
-    """Of the first deliveries."""
+    """Predecessors of the first deliveries."""
     is_out_of_order: Mask
     repeats: tuple[Ints, Ints]
     standing: tuple[Ints, Ints]
     promises: tuple[Ints, Ints]
     handed: tuple[Ints, Ints]
     payload: Ints
-    """Of what was handed over."""
+    """Payloads of `handed`."""
 
     @classmethod
     def of(cls, incarnation: Walked, facts: RunFacts, span: Span) -> _Seen:
@@ -218,14 +218,14 @@ class _Seen(NamedTuple):
 
 
 def _messages(incarnation: Walked, facts: RunFacts, span: Span) -> Ints:
-    """Those of a span about which an incarnation did anything that counts."""
+    """Messages of a span with a step of this incarnation that counts."""
     columns = incarnation.columns("step", "level", "message", "is_undone")
     message = columns["message"][np.concatenate(judged(columns, incarnation.name, facts))]
     return np.asarray(message[span.mask(message)])
 
 
 class _Table:
-    """All messages of a span. Times are NEVER where there is none."""
+    """Table of all messages of a span. Times are NEVER where there is none."""
 
     def __init__(self, message: Ints) -> None:
         count = len(message)
@@ -239,14 +239,14 @@ class _Table:
         self.least, self.greatest = np.full(count, _GREATEST), np.full(count, _LEAST)
 
     def ask(self, incarnation: Incarnation, asked: _Asked, facts: RunFacts) -> None:
-        """Take in the submissions of one incarnation. Those of all incarnations come before any delivery."""
+        """Add the submissions of one incarnation. Those of all incarnations come before any delivery."""
         rows, at_ns = self._rows(asked.submissions)
         self.submit_ns[rows] = at_ns
         self.payload[rows] = asked.payload
         self.is_owed[rows] = incarnation in facts.full
 
     def add(self, incarnation: Incarnation, seen: _Seen, facts: RunFacts) -> None:
-        """Take in the deliveries of one incarnation."""
+        """Add the deliveries of one incarnation."""
         is_full = incarnation in facts.full
         rows, at_ns = self._rows(seen.firsts)
         self.firsts[rows] += 1
@@ -294,7 +294,7 @@ class _Table:
         return Totals(counts)
 
     def _rows(self, told: tuple[Ints, Ints]) -> tuple[Rows, Ints]:
-        """Where these messages stand, and the times that came with them."""
+        """Rows of these messages, and their times."""
         return np.searchsorted(self.message, told[0]), told[1]
 
     def _compare(self, rows: Rows, predecessor: Ints) -> None:
@@ -305,7 +305,7 @@ class _Table:
         self.greatest[rows] = np.maximum(self.greatest[rows], predecessor)
 
     def _count(self, checked: int, violations: npt.NDArray[np.generic], when: Ints) -> Count:
-        """`violations` and `when`: of each message."""
+        """Sum of the violations, and the earliest. `violations` and `when` hold a value for each message."""
         wrong = np.flatnonzero(violations)
         if not len(wrong):
             return Count(int(checked), 0, None)
@@ -315,7 +315,7 @@ class _Table:
 
 
 def _note(counts: Counts, times: Ints, rows: Rows, at_ns: Ints) -> None:
-    """A row may come more than once."""
+    """Count violations at rows, and keep the earliest time of each. A row may occur more than once."""
     if len(rows):
         np.add.at(counts, rows, 1)
         np.minimum.at(times, rows, at_ns)

@@ -1,13 +1,13 @@
-"""The properties of calls between objects in linear time: analysis.checks.properties defines them,
-analysis.checks.oracle_calls
-judges the same by definition, and tests hold the two together. Causality also takes its time from the number of objects
-that ask.
+"""Checks of the properties of calls between objects, in linear time. analysis.checks.properties defines the properties,
+analysis.checks.oracle_calls judges them by definition, and tests compare the two. The time for causality also grows
+with the number of calling objects.
 
-Why this is enough. *Overtaking*: the greatest number so far, per sender. *Indivisibility*: a relation is free of cycles
-when all its strongly connected parts are single calls (Tarjan 1972); immediate neighbours give the same parts as all
-pairs. *Causality*: who has an ordered call in its past has all earlier ordered ones of the same object there, too, so a
-past is one number per asking object: a vector clock. An object got a call too early when a later one in its sequence is
-in the past of it: walked backwards, the least number per asking object of what is still to come tells.
+Why this is enough. *Overtaking*: the greatest number so far, per sender, is compared. *Indivisibility*: a relation is
+free of cycles when all its strongly connected parts are single calls (Tarjan 1972); immediate neighbours give the same
+parts as all pairs. *Causality*: a past that holds an ordered call also holds all earlier ordered calls of the same
+object, so a past is one number per calling object: a vector clock. An object got a call too early when a later call of
+its sequence is in the past of that call: the sequence is walked backwards, with the least number per calling object of
+the calls after it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from analysis.checks.calls import Call, Calls, Handed, Id, Object
 from analysis.checks.properties import Incarnation, Place, Property, Tally, Witness
 
 PAIRS_MAX: Final = 20_000
-"""Of objects that are looked at for a witness."""
+"""Most pairs of objects that are compared for a witness."""
 
 Vector = npt.NDArray[np.int64]
 _NEVER: Final = 1 << 62
@@ -143,7 +143,7 @@ def atomicity(calls: Calls, full: Collection[Incarnation]) -> Tally:
 
 
 def _torn(call: Call, has: list[Object], lacks: list[Object], *, is_owed: bool) -> tuple[str, list[Object]] | None:
-    """What is wrong with an atomic call that these objects got and those did not."""
+    """Violation by an atomic call that the objects `has` got and the objects `lacks` did not; None: no violation."""
     if has and call.is_aborted:
         return "an object gets what was aborted", has[:1]
     if has and lacks:
@@ -163,7 +163,7 @@ CHECKS: Mapping[Property, Callable[[Calls, Collection[Incarnation]], Tally]] = {
 }
 
 
-# Who has what.
+# Calls and the objects that got them.
 
 _NOBODY: Final = frozenset[Object]()
 
@@ -189,11 +189,11 @@ def _count(sequences: Mapping[Object, Sequence[Handed]]) -> int:
     return sum(map(len, sequences.values()))
 
 
-# One order.
+# Indivisibility.
 
 
 def _parts(after: Mapping[Id, set[Id]]) -> Iterator[list[Id]]:
-    """Strongly connected parts (Tarjan), without recursion."""
+    """Strongly connected components (Tarjan), without recursion."""
     index: dict[Id, int] = {}
     low: dict[Id, int] = {}
     stack: list[Id] = []
@@ -232,7 +232,7 @@ def _popped(stack: list[Id], is_open: set[Id], message: Id) -> list[Id]:
 
 
 def _disagreement(sequences: Sequence[Sequence[Handed]], among: Collection[Id]) -> Witness | None:
-    """Two objects that get two calls in different orders; none where only more of them together disagree."""
+    """Two objects that get two calls in different orders; None where no two objects disagree by themselves."""
     disputed = [{handed.message: handed for handed in sequence if handed.message in among} for sequence in sequences]
     for here, there in islice(combinations(disputed, 2), PAIRS_MAX):
         common = [handed for message, handed in here.items() if message in there]
@@ -244,7 +244,7 @@ def _disagreement(sequences: Sequence[Sequence[Handed]], among: Collection[Id]) 
 
 
 def _cycle(sequences: Sequence[Sequence[Handed]], part: Sequence[Id], after: Mapping[Id, set[Id]]) -> Witness:
-    """A shortest cycle through one call of the part: for each step the object that takes it."""
+    """A shortest cycle through one call of the component, with an object for each step."""
     start, among = min(part), set(part)
     before: dict[Id, Id] = {}
     front = [start]
@@ -275,7 +275,7 @@ _ONE_ORDER: Final = "no one order agrees with what objects get"
 
 
 def _pasts(calls: Calls) -> tuple[dict[Object, int], dict[Id, int], dict[Id, Vector]]:
-    """Each asking object's place in a vector, each ordered call's number among those of its object, and its past."""
+    """Place of each calling object in a vector; number of each ordered call among those of its object; past of each."""
     place: dict[Object, int] = {}
     for call in calls.by_message.values():
         if call.is_ordered:
@@ -294,7 +294,7 @@ def _pasts(calls: Calls) -> tuple[dict[Object, int], dict[Id, int], dict[Id, Vec
             known = (carried if asked.is_loose else past).get(event.message, nothing)
             mine = np.maximum(got.get(event.object, nothing), known)
             if not asked.is_loose:
-                # What is handed over before it was asked for has no number yet, and no past.
+                # A call that is delivered before its submission has no number and no past yet.
                 mine[place[asked.asker]] = max(mine[place[asked.asker]], ordinal.get(event.message, 0))
             got[event.object] = mine
         elif event.is_loose:
@@ -309,7 +309,7 @@ def _pasts(calls: Calls) -> tuple[dict[Object, int], dict[Id, int], dict[Id, Vec
 
 
 def _in_time(calls: Calls) -> list[Handed | Call]:
-    """Submissions and deliveries, in true time and each incarnation's order."""
+    """Submissions and deliveries, by true time, then by incarnation and record."""
     events: list[tuple[int, Incarnation, int, Handed | Call]] = [
         (call.at_ns, call.incarnation, call.record, call) for call in calls.by_message.values()
     ]
@@ -327,7 +327,7 @@ def _first_late(
     ordinal: Mapping[Id, int],
     past: Mapping[Id, Vector],
 ) -> Handed:
-    """The first of these that is in the past of `message`."""
+    """First delivery in `later` of a call in the past of `message`."""
     for handed in later:
         if ordinal[handed.message] <= past[message][place[calls.by_message[handed.message].asker]]:
             return handed

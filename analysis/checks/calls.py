@@ -1,7 +1,7 @@
-"""Calls between objects (paper 004) as the records of a run tell of them: who asked, whom they are for, who got them,
-and what was reported about them. One pass over the records; analysis.checks.properties has the words.
+"""Calls between objects (paper 004), from the records of a run: caller, addressed objects, deliveries and reports of
+each. One pass over the records; analysis.checks.properties defines the terms.
 
-    SUBMIT (extra: who asks)   CALLED (own number), ADDRESSED (member, mask) ...   DELIVER (extra: who takes it)
+    SUBMIT (extra: caller)   CALLED (own number), ADDRESSED (member, mask) ...   DELIVER (extra: object)
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ Id = tuple[int, int, int]
 """A MessageId without the cost of a class."""
 
 Object = tuple[Incarnation, int]
-"""One object of one incarnation. Number 0: the member itself, as far as it asks."""
+"""One object of one incarnation. Number 0: the member itself, as a caller."""
 
 Spot = tuple[int, int]
-"""Member and number of an object, whichever incarnation of the member it is of."""
+"""Member and number of an object, in any incarnation of the member."""
 
 MASK_BITS: Final = 48
-"""Objects that one ADDRESSED names."""
+"""Most objects that one ADDRESSED report names."""
 
 _SUBMIT, _DELIVER, _REPORT = int(Event.SUBMIT), int(Event.DELIVER), int(Event.REPORT)
 _ENDS: Final = (int(Event.STOP), int(Event.ENDED))
@@ -49,21 +49,21 @@ class Handed(NamedTuple):
 
 @dataclass(slots=True)
 class Call:
-    """One submission of an object's, and what its caller reported about it."""
+    """One submission by an object, and its caller's reports about it."""
 
     message: Id
     asker: Object
     at_ns: int
     record: int
     addressed: set[Spot] = field(default_factory=set)
-    """Nobody: it is not known whom it is for."""
+    """Empty: the addressed objects are not known."""
     is_atomic: bool = False
     is_unordered: bool = False
     is_direct: bool = False
     is_aborted: bool = False
     is_refused: bool = False
     unreachable: set[int] = field(default_factory=set)
-    """Machines, or ANYBODY."""
+    """Members reported as unreachable, or ANYBODY."""
 
     @property
     def is_known(self) -> bool:
@@ -82,7 +82,7 @@ class Call:
         return self.asker[0]
 
     def is_given_up(self, member: int) -> bool:
-        """Whether its caller says that machine `member` may never get it."""
+        """Whether its caller reports that `member` may never get it."""
         return self.is_refused or ANYBODY in self.unreachable or member in self.unreachable
 
 
@@ -91,45 +91,45 @@ class Calls:
     """All calls of a run."""
 
     by_message: dict[Id, Call] = field(default_factory=dict)
-    """In the order of the incarnations, and of the submissions of each."""
+    """By incarnation, then in the order of its submissions."""
     sequences: dict[Object, list[Handed]] = field(default_factory=dict)
-    """Of each object, first deliveries only."""
+    """First deliveries to each object."""
     repeats: list[Handed] = field(default_factory=list)
-    """The others. Their position counts repeats, too."""
+    """All further deliveries. Their position counts repeats, too."""
     missed: set[tuple[Id, Incarnation]] = field(default_factory=set)
-    """Calls that a machine says its objects do not get."""
+    """Calls that an incarnation reports as missed by its objects."""
     ends: dict[Incarnation, int] = field(default_factory=dict)
-    """STOP or ENDED; not there: crashed."""
+    """STOP or ENDED; no entry: crashed."""
     incarnations: tuple[Incarnation, ...] = ()
 
     def incarnations_on(self, incarnation: Incarnation) -> bool:
-        """Whether it ends in order."""
+        """Whether the incarnation ends with STOP."""
         return self.ends.get(incarnation) == Event.STOP
 
     def place(self, one: Object, message: Id) -> Place:
-        """Where this object gets the call, if it does."""
+        """Place of the call in the object's sequence; no position if it does not get it."""
         for handed in self.sequences.get(one, ()):
             if handed.message == message:
                 return handed.place
         return Place(one[0], MessageId(*message), None, None, taker=one[1])
 
     def owed(self, call: Call, full: Collection[Incarnation]) -> list[Object]:
-        """The objects at full members that it is for."""
+        """Objects at full members that the call is addressed to."""
         incarnations = {incarnation.member: incarnation for incarnation in full}
         return [(incarnations[member], number) for member, number in sorted(call.addressed) if member in incarnations]
 
     def is_excused(self, call: Call, one: Object) -> bool:
-        """Whether this object may be without the call: somebody says that it went on without."""
+        """Whether this object may lack the call: its caller gave it up, or its member reports it as missed."""
         return call.is_given_up(one[0].member) or (call.message, one[0]) in self.missed
 
 
 def is_for_objects(records: Collection[Raw]) -> bool:
-    """Whether these records tell of calls between objects."""
+    """Whether these records contain calls between objects."""
     return any(record[0] == _REPORT and record[1] == _ADDRESSED for record in records)
 
 
 def read_calls(incarnations: Incarnations) -> Calls:
-    """See the module's text. Reports about what was not submitted are nothing."""
+    """Calls of a run. Reports about calls that were not submitted are ignored."""
     calls = Calls(incarnations=tuple(sorted(incarnations)))
     for incarnation in calls.incarnations:
         _read_incarnation(calls, incarnation, incarnations[incarnation])

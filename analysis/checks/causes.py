@@ -1,13 +1,13 @@
 """Causal order of one run in NumPy: every delivery against the direct causes of its message.
 
-A message's direct causes are what its member submitted or delivered since its submission before. If every member
-delivers the direct causes first, it delivers by induction the whole causal past first; so no vectors are needed, and
-no FIFO order is taken for granted (groupcomm 3.4, which also has the proof). Each delivery is a direct cause of at
-most one message per member: with n members and D deliveries there are at most n * D pairs to look at, each a few
+A message's direct causes are the messages that its member submitted or delivered since its previous submission. A
+member that delivers all direct causes first delivers, by induction, the whole causal past first. So no vectors are
+needed, and no FIFO order is assumed (groupcomm 3.4, which also has the proof). Each delivery is a direct cause of at
+most one message per member: with n members and D deliveries there are at most n * D pairs to check, each in a few
 machine operations.
 
-All of a run must be at hand for that, so it is kept small: 25 bytes a row while rows come in (`gather`), 17 when they
-are in order, 8 for each pair.
+The whole run is in memory: 25 bytes a row while rows are gathered (`gather`), 17 when they are in order, 8 for each
+pair.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Chunk(NamedTuple):
     """Some rows of one run, in any order: own submissions, and first deliveries of judged sequences."""
 
     incarnation: Ints
-    """Code of the incarnation that did it."""
+    """Code of the incarnation of each row."""
     record: Ints
     message: Ints
     """Code of the message: its origin's incarnation in the upper half, its number in the lower one."""
@@ -39,7 +39,7 @@ class Chunk(NamedTuple):
     at_ns: Ints
 
     def select(self, rows: npt.NDArray[np.intp]) -> Chunk:
-        """Rows of one incarnation, which need not say whose they are; copies, so that the rest can go."""
+        """Rows of one incarnation, without its code; copies, so that the rest can be freed."""
         return Chunk(
             incarnation=np.empty(0, np.int64),
             record=self.record[rows],
@@ -50,7 +50,7 @@ class Chunk(NamedTuple):
 
 
 class IncarnationSteps(NamedTuple):
-    """What one incarnation did, in its order."""
+    """Submissions and deliveries of one incarnation, in its order."""
 
     place: Shorts
     """Ascending; rows of one record share a place."""
@@ -61,11 +61,11 @@ class IncarnationSteps(NamedTuple):
 
 
 class History(NamedTuple):
-    """All of one run."""
+    """Submissions and deliveries of one run."""
 
     incarnations: Sequence[IncarnationSteps]
     codes: Ints
-    """Of each incarnation, ascending."""
+    """Code of each incarnation, ascending."""
     messages: Ints
     """Code of each message, ascending."""
 
@@ -80,7 +80,7 @@ class Early(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """How many deliveries lack a cause, and the earliest of them."""
+    """Number of deliveries that lack a cause, and the earliest of them."""
 
     violations: int
     earliest: Early | None
@@ -101,7 +101,7 @@ def gather(chunks: Iterable[Chunk]) -> History:
 
 
 def in_order(parts: Sequence[Chunk], messages: Ints) -> IncarnationSteps:
-    """All that one incarnation did. `messages`: those of the run, ascending."""
+    """Steps of one incarnation in order. `messages`: codes of the run's messages, ascending."""
     record = np.concatenate([part.record for part in parts])
     order = np.argsort(record, kind="stable")
     record = record[order]
@@ -118,7 +118,7 @@ def in_order(parts: Sequence[Chunk], messages: Ints) -> IncarnationSteps:
 
 def check(history: History, joiners: Iterable[int] = ()) -> Answer:
     """Count the deliveries that come before a direct cause of their message. `joiners`: codes of the incarnations that
-    need not have what was sent before their time.
+    need not have messages from before they joined.
     """
     cause, effect = direct_causes(history.incarnations)
     late = set(joiners)
@@ -128,7 +128,7 @@ def check(history: History, joiners: Iterable[int] = ()) -> Answer:
     for number, incarnation in enumerate(history.incarnations):
         rows = np.flatnonzero(~incarnation.is_submission)
         sequence = incarnation.message[rows]
-        # Where orders are total, all members deliver one sequence, and it need be looked at once.
+        # In a total order all members deliver one sequence, which need be checked only once.
         if approved is not None and _is_begin(sequence, incarnation.place[rows], approved):
             continue
         place = np.full(len(history.messages), NO_PLACE, np.int32)
@@ -150,7 +150,7 @@ def check(history: History, joiners: Iterable[int] = ()) -> Answer:
 
 
 def direct_causes(incarnations: Sequence[IncarnationSteps]) -> tuple[Shorts, Shorts]:
-    """All pairs (cause, effect) of messages, the effect being the member's next submission after the cause."""
+    """All pairs (cause, effect) of messages. The effect is the member's next submission after the cause."""
     pairs = [_direct_causes(incarnation) for incarnation in incarnations]
     empty = np.empty(0, np.int32)
     return (
@@ -174,14 +174,14 @@ def dense(*columns: Ints) -> tuple[Ints, Ints]:
 
 
 def _by_incarnation(incarnation: Ints) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
-    """The rows of each."""
+    """Rows of each incarnation."""
     order = np.argsort(incarnation, kind="stable")
     codes, begins = np.unique(incarnation[order], return_index=True)
     return zip(codes.tolist(), np.split(order, begins[1:]), strict=len(codes) > 0)
 
 
 def _distinct(values: Ints) -> Ints:
-    """In their order. (`np.unique` hashes, which takes five times as long here.)"""
+    """Distinct values, ascending. (`np.unique` hashes, which takes five times as long here.)"""
     values.sort()
     return values[np.concatenate([[True], values[1:] != values[:-1]])] if len(values) else values
 
@@ -202,7 +202,7 @@ def _slices(length: int) -> Iterator[slice]:
 
 
 def _are_early(place: Shorts, is_due: Mask | None, cause: Shorts, effect: Shorts) -> Mask:
-    """True for the pairs of which an incarnation delivers the effect, but not the cause before it."""
+    """True for the pairs whose effect an incarnation delivers without the cause before it."""
     place_of_effect = place[effect]
     is_early = (place_of_effect != NO_PLACE) & (place[cause] >= place_of_effect)
     if is_due is not None:
@@ -211,15 +211,13 @@ def _are_early(place: Shorts, is_due: Mask | None, cause: Shorts, effect: Shorts
 
 
 def _is_begin(sequence: Shorts, place: Shorts, approved: Shorts) -> bool:
-    """Whether it is the beginning of the approved one, one delivery after the other."""
+    """Whether a sequence, one delivery a record, is a prefix of the approved one."""
     is_one_by_one = bool(np.all(place[1:] > place[:-1]))
     return is_one_by_one and np.array_equal(sequence, approved[: len(sequence)])
 
 
 def _is_due(messages: Ints, delivered: Shorts) -> Mask:
-    """Messages that a joiner cannot have got before its time: not older than the oldest it delivers of the same
-    origin.
-    """
+    """Messages that a joiner must deliver: those not older than the oldest that it delivers of the same origin."""
     origin, number = np.unique(messages >> 32, return_inverse=True)[1], messages & 0xFFFFFFFF
     oldest = np.full(int(origin.max(initial=-1)) + 1, NEVER, np.int64)
     np.minimum.at(oldest, origin[delivered], number[delivered])
@@ -227,7 +225,7 @@ def _is_due(messages: Ints, delivered: Shorts) -> Mask:
 
 
 def _first(incarnation: IncarnationSteps, rows: npt.NDArray[np.intp], is_early: Mask) -> tuple[int, int]:
-    """Time and message of the earliest of such deliveries."""
+    """Time and message of the earliest delivery of an early message."""
     wrong = rows[is_early[incarnation.message[rows]]]
     first = wrong[np.lexsort((incarnation.message[wrong], incarnation.at_ns[wrong]))[0]]
     return int(incarnation.at_ns[first]), int(incarnation.message[first])

@@ -1,10 +1,10 @@
-"""The incarnations of a trace, walked by tasks: each takes some of them, reads their records from the table `trace`,
-and writes its parts of `messages` and `deliveries` and the steps (`analysis.checks.sequences`) that the order checks
-work on.
+"""Walk of the incarnations of a trace, by tasks. Each task reads the records of some incarnations from the table
+`trace` and writes its parts of `messages` and `deliveries`, and the steps (`analysis.checks.sequences`) for the order
+checks.
 
-Rows do not go through the Java machine. Incarnations are put together so that a task has at most ROWS_PER_TASK records
-at hand, 43 bytes each, and of the incarnation that it walks 96 bytes each; beside them stand all submissions, 16 bytes
-each. A longer incarnation has a task of its own.
+Rows do not pass through the JVM. Incarnations are grouped so that a task holds at most ROWS_PER_TASK records, 43 bytes
+each (96 in the incarnation that it walks), and all submissions, 16 bytes each. A longer incarnation has a task of its
+own.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from collector.records import Event
 
 ROWS_PER_TASK = 1 << 22
 SMALL_ROWS = 1 << 17
-"""So few records are walked here before Spark has begun."""
+"""A trace of at most so many records is walked in this process: Spark would take longer to start."""
 
 SAMPLED = 1 << 10
-"""One message of so many is looked at to find out where to cut."""
+"""One message in so many is sampled to choose the cuts between spans."""
 
 Ints = npt.NDArray[np.int64]
 
@@ -59,7 +59,7 @@ _COLUMNS = (
 
 
 class Walked(NamedTuple):
-    """One that was walked: what it says of itself, and where its steps are."""
+    """Incarnation that was walked: its facts, and the location of its steps."""
 
     told: Told
     path: Path
@@ -67,7 +67,7 @@ class Walked(NamedTuple):
     batches: int
     rows: int
     sample: tuple[int, ...]
-    """Some of its messages, evenly out of all of them in their order: where to cut."""
+    """Evenly spaced sample of its message codes, ascending, to choose the cuts between spans."""
 
     @property
     def name(self) -> Incarnation:
@@ -82,7 +82,7 @@ class Walked(NamedTuple):
 
 
 class Submissions(NamedTuple):
-    """How many, when the first and the last were made, and bytes of payload, in all."""
+    """Totals of submissions: number, times of the first and the last, bytes of payload."""
 
     messages: int
     first_ns: int | None
@@ -91,22 +91,22 @@ class Submissions(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """`incarnations` ascending by name."""
+    """Result of a walk. `incarnations` ascend by name."""
 
     incarnations: tuple[Walked, ...]
     submissions: Submissions
     workers: Workers
-    """Who does what is left to do: for a short trace, this process."""
+    """Workers for the further checks: for a short trace, this process."""
 
 
 @contextlib.contextmanager
 def walked(
     trace: Path, stage: Staging, workers: Workers, names: Sequence[str], rows: Mapping[Incarnation, int] | None = None
 ) -> Iterator[Walk]:
-    """Walk all incarnations of the table `trace`; the steps are there until the block ends. Writes `messages`,
+    """Walk all incarnations of the table `trace`; the steps exist until the block ends. Writes `messages`,
     `deliveries`.
 
-    `names`: of the members, by number. `rows`: how many records each incarnation has, where somebody has counted them.
+    `names`: of the members, by number. `rows`: number of records of each incarnation, if already counted.
     """
     rows = rows_by_incarnation(trace) if rows is None else rows
     if sum(rows.values()) <= SMALL_ROWS:
@@ -127,7 +127,7 @@ def walked(
 
 
 def rows_by_incarnation(trace: Path) -> dict[Incarnation, int]:
-    """How many records each incarnation has."""
+    """Number of records of each incarnation."""
     counts: Counter[Incarnation] = Counter()
     for batch in _batches(trace, ("member", "member_incarnation")):
         counts += counted(_codes(batch))
@@ -135,26 +135,25 @@ def rows_by_incarnation(trace: Path) -> dict[Incarnation, int]:
 
 
 def codes_of(member: npt.NDArray[Any], incarnation: npt.NDArray[Any]) -> Ints:
-    """Incarnations as one number each."""
+    """Incarnations as one code each."""
     return np.asarray(member.astype(np.int64) << 32 | incarnation)
 
 
 def counted(codes: Ints) -> Counter[Incarnation]:
-    """How often each incarnation occurs."""
+    """Number of occurrences of each incarnation."""
     found, counts = np.unique(codes, return_counts=True)
     return Counter({_incarnation(code): count for code, count in zip(found.tolist(), counts.tolist(), strict=True)})
 
 
 def minus(left: Ints, right: Ints | np.int64) -> tuple[Ints, npt.NDArray[np.bool_]]:
-    """The difference, and where it fits 64 bits: a hostile stamp may lie anywhere in them."""
+    """The difference, and a mask of where it fits 64 bits: a hostile time stamp may have any value."""
     with np.errstate(over="ignore"):
         result = left - right
     return result, np.asarray(((left ^ right) & (left ^ result)) >= 0)
 
 
 def grouped(rows: Mapping[Incarnation, int], parallel: int) -> list[list[Incarnation]]:
-    """Incarnations for each task: as many tasks as are done at once, or as many more as keep them small. One at
-    least."""
+    """Incarnations for each task: `parallel` tasks, or as many as keep them small; at least one."""
     count = max(1, min(len(rows), max(parallel, -(-sum(rows.values()) // ROWS_PER_TASK))))
     loads = [(0, number) for number in range(count)]
     groups: list[list[Incarnation]] = [[] for _ in range(count)]
@@ -166,7 +165,7 @@ def grouped(rows: Mapping[Incarnation, int], parallel: int) -> list[list[Incarna
 
 
 class _Submitted(NamedTuple):
-    """All messages that were submitted, ascending by their codes, and when."""
+    """All submitted messages, ascending by code, and their times."""
 
     message: Ints
     at_ns: Ints
@@ -174,7 +173,7 @@ class _Submitted(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """What a task must know. The paths are directories of parts."""
+    """Input of a task. The paths are directories of parts."""
 
     trace: Path
     messages: Path
@@ -213,7 +212,7 @@ _SAMPLES = 256
 
 
 class _Counted:
-    """Of messages, batch by batch."""
+    """Totals of submissions, batch by batch."""
 
     def __init__(self) -> None:
         self._count = self._size_bytes = 0
@@ -242,7 +241,7 @@ def _together(parts: Sequence[Submissions]) -> Submissions:
 
 
 class _StepsWriter:
-    """One file of steps, to be mapped; `unfinished` until the block ends well."""
+    """Writer of one file of steps, to be mapped; `unfinished` until the block ends without an error."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -264,7 +263,7 @@ class _StepsWriter:
         self._rows += batch.num_rows
 
     def incarnation(self, told: Told, first_batch: int, samples: Sequence[Ints]) -> Walked:
-        """What was written since the incarnation before."""
+        """The incarnation whose steps were written since the previous call."""
         sample = np.sort(np.concatenate([np.empty(0, np.int64), *samples]))
         some = tuple(sample[:: max(1, len(sample) // _SAMPLES)].tolist())
         rows, self._before = self._rows - self._before, self._rows
@@ -272,7 +271,7 @@ class _StepsWriter:
 
 
 def _read(trace: Path, incarnations: Collection[Incarnation]) -> tuple[dict[Incarnation, list[Records]], _Submitted]:
-    """The records of these incarnations, and what all incarnations submitted."""
+    """Records of these incarnations, and the submissions of all incarnations."""
     wanted = np.array(sorted(number_of(incarnation) for incarnation in incarnations), np.int64)
     chunks: dict[Incarnation, list[Records]] = defaultdict(list)
     own: list[tuple[Ints, ...]] = []
@@ -289,7 +288,7 @@ def _read(trace: Path, incarnations: Collection[Incarnation]) -> tuple[dict[Inca
 
 
 def _submitted(parts: Sequence[tuple[Ints, ...]]) -> _Submitted:
-    """The first record of each submission counts."""
+    """First record of each submission."""
     message, record, at_ns = (np.concatenate([np.empty(0, np.int64), *(part[k] for part in parts)]) for k in range(3))
     order = np.lexsort((record, message))
     message = message[order]
@@ -306,7 +305,7 @@ def _by_code(codes: Ints) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
 
 
 def _batches(trace: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """A few at a time: as many as pyarrow reads ahead by itself would fill a machine."""
+    """Batches of the trace, with little read-ahead: pyarrow's default would fill the memory."""
     table = pds.dataset(trace, format="parquet")
     yield from table.to_batches(columns=list(columns), batch_readahead=2, fragment_readahead=1)
 
@@ -333,7 +332,7 @@ def _end_to_end(parts: Sequence[pa.Array], kind: pa.DataType) -> npt.NDArray[Any
     return np.concatenate([np.empty(0, kind.to_pandas_dtype()), *plain])
 
 
-# Rows of the tables, from the steps of an incarnation. `analysis.schema` says what the columns mean.
+# Rows of the tables, from the steps of an incarnation. `analysis.schema` describes the columns.
 
 
 def _messages(steps: pa.RecordBatch, incarnation: Incarnation, names: Sequence[str]) -> pa.RecordBatch:
@@ -353,8 +352,9 @@ def _messages(steps: pa.RecordBatch, incarnation: Incarnation, names: Sequence[s
 def _deliveries(
     steps: pa.RecordBatch, incarnation: Incarnation, names: Sequence[str], submitted: _Submitted
 ) -> pa.RecordBatch:
-    """Rows of schema.DELIVERIES from deliveries of this incarnation, at every level, with the request that each
-    answers."""
+    """Rows of schema.DELIVERIES from deliveries of this incarnation, at every level, with the submission time of
+    each.
+    """
     message, at_ns = steps["message"].to_numpy(), steps["at_ns"].to_numpy()
     submit_ns, is_known = _requests(message, submitted)
     latency_ns, fits = minus(at_ns, submit_ns)
@@ -388,7 +388,7 @@ def _requests(message: Ints, submitted: _Submitted) -> tuple[Ints, npt.NDArray[n
 
 
 def _name(incarnation: Incarnation, names: Sequence[str], count: int) -> pa.DictionaryArray:
-    """Null for a number that is nobody's."""
+    """Name of the member; null for a number that no member has."""
     number = pa.array(
         np.full(count, incarnation.member, np.int32), mask=np.full(count, incarnation.member >= len(names))
     )

@@ -1,16 +1,15 @@
-"""The properties over a plain history in linear time, without Spark: for the simulator, whose every run is judged.
+"""Checks of the properties over a history in memory, in linear time and without Spark, for every run of the simulator.
 
-`analysis.checks.properties` says what is judged, `analysis.checks.oracle` judges the same by definition, and tests
-hold the two
-together: equal verdicts, reasons and counts. (Of causal order the oracle counts the deliveries that lack any cause,
-this module and Spark those that lack a direct one: one count is zero when the other is.)
+`analysis.checks.properties` defines the properties, `analysis.checks.oracle` judges them by definition, and tests
+compare the two: equal verdicts, reasons and counts. (For causal order the oracle counts the deliveries that lack any
+cause, this module and Spark those that lack a direct cause; one count is zero when the other is.)
 
-Records go through dictionaries: a few look-ups per delivery and nothing to set up, so that a history of a few hundred
+Records are kept in dictionaries, with a few look-ups per delivery and no set-up, so that a history of a few hundred
 deliveries takes less than a millisecond. Long histories are for `analysis.checks.order`.
 
-Why one look per delivery is enough (groupcomm 3.3 and 3.4): a total order holds when each message has the same
-immediate predecessor wherever it is delivered; causal order holds when everybody delivers the direct causes first, by
-induction over the causal past; agreement is a comparison of sets.
+Why one step per delivery is enough (groupcomm 3.3 and 3.4): a total order holds when each message has the same
+immediate predecessor wherever it is delivered; causal order holds when every member delivers the direct causes first,
+by induction over the causal past; agreement is a comparison of sets.
 """
 
 from __future__ import annotations
@@ -93,12 +92,12 @@ def check_incarnations(
     names: Mapping[int, str] | None = None,
     kinds: Iterable[Property] | None = None,
 ) -> dict[Property, Finding]:
-    """The same over the hosts' own records, all records of each incarnation from the first on."""
+    """As `check`, over the hosts' own records: all records of each incarnation from the first on."""
     return check_view(view_of(incarnations, members=members, names=names), kinds)
 
 
 def view_of(incarnations: Incarnations, *, members: Iterable[int], names: Mapping[int, str] | None = None) -> View:
-    """What follows from the hosts' own records, for who wants more of it than a judgement."""
+    """View of the hosts' own records, for callers that need more than a judgement."""
     read = [_incarnation_of_records(incarnation, records) for incarnation, records in incarnations.items()]
     return View(read, members, names or {}, raw=lambda: incarnations)
 
@@ -110,7 +109,7 @@ def check_view(view: View, kinds: Iterable[Property] | None = None) -> dict[Prop
 
 
 class IncarnationRecord:
-    """One incarnation: its steps, and from when the judged level is known its sequence."""
+    """One incarnation: its steps and, once the judged level is known, its sequence."""
 
     def __init__(
         self,
@@ -127,7 +126,7 @@ class IncarnationRecord:
         self.end = end
         """None: crashed."""
         self.is_for_objects = is_for_objects
-        """Whether messages of its are for objects."""
+        """Whether its messages are addressed to objects."""
         self.views = views
         self.has_ended = end is not None and end[0] == _ENDED
         self.is_gapless = is_gapless
@@ -135,9 +134,9 @@ class IncarnationRecord:
         self.judged: list[Row] = []
         """Record number, message and time of the deliveries at the judged level that were not undone."""
         self.firsts: list[Row] = []
-        """The same without repeats."""
+        """`judged` without repeats."""
         self.position: dict[Id, int] = {}
-        """1-based, of the first deliveries, in their order."""
+        """1-based position of each first delivery, in their order."""
 
     def judge_at(self, level: int) -> None:
         rows = [step for step in self.steps if step[1] != _SUBMIT and is_judged(step[2], level)]
@@ -153,14 +152,14 @@ class IncarnationRecord:
             self.firsts = list(_without_repeats(self.judged))
 
     def place(self, message: Id) -> Place:
-        """Where this incarnation first delivers the message, if it does."""
+        """Place of the first delivery of the message here; no position if there is none."""
         position = self.position.get(message)
         at_ns = None if position is None else self.firsts[position - 1][2]
         return Place(self.name, MessageId(*message), position, at_ns)
 
 
 class View:
-    """A history with what follows from it: judged sequences, submissions, who ran from start to end."""
+    """A history and what is derived from it: judged sequences, submissions, full members."""
 
     def __init__(
         self,
@@ -178,7 +177,7 @@ class View:
         if any(incarnation.views.installations for incarnation in incarnations):
             level = max(level, int(Level.AGREED))
         self.is_optimistic = level > _OPTIMISTIC and _OPTIMISTIC in at
-        """Whether there are optimistic deliveries beside those that are judged."""
+        """Whether there are optimistic deliveries besides the judged ones."""
         self.submitted_ns: dict[Id, int] = {}
         self.submitted_payload: dict[Id, Payload] = {}
         count = dict[int, int]()
@@ -197,7 +196,7 @@ class View:
             key=lambda incarnation: incarnation.name,
         )
         self.in_order = [incarnation for incarnation in incarnations if not incarnation.has_ended]
-        """Those that total order looks at, in a run without views."""
+        """Incarnations that total order compares in a run without views."""
         self.deliveries = sum(len(incarnation.firsts) for incarnation in incarnations)
         self.evidence = Evidence(
             gap=gap_reason(
@@ -218,19 +217,19 @@ class View:
             addressed=ADDRESSED_TO_OBJECTS if any(incarnation.is_for_objects for incarnation in incarnations) else "",
         )
         self.is_for_objects = bool(self.evidence.addressed)
-        """Whether messages are for objects: then `calls` says more than the deliveries of members."""
+        """Whether messages are addressed to objects: then `calls` has more facts than the deliveries of members."""
         self.has_views = any(incarnation.views.installations for incarnation in incarnations)
         self.level = level
         self._calls: Calls | None = None
 
     @cached_property
     def of_views(self) -> dict[Property, Tally]:
-        """What is counted view by view."""
+        """Tallies that are counted view by view."""
         return _of_views(self) if self.has_views else synchrony.without_views()
 
     @property
     def calls(self) -> Calls:
-        """Between objects; read when they are first asked for."""
+        """Calls between objects; read at first use."""
         if self._calls is None:
             self._calls = read_calls(self.raw())
         return self._calls
@@ -273,7 +272,7 @@ def _agreement(view: View, obliging: Sequence[IncarnationRecord]) -> Tally:
 
 
 def _standing(view: View) -> dict[Id, tuple[int, Incarnation]]:
-    """When and where full members have first delivered, optimistically, what they never undid."""
+    """Earliest optimistic delivery, at a full member and never undone, of each message: time and incarnation."""
     if not view.is_optimistic:
         return {}
     found: dict[Id, tuple[int, Incarnation]] = {}
@@ -335,7 +334,7 @@ def fifo(view: View) -> Tally:
 
 
 def causal(view: View) -> Tally:
-    """Each delivery against the direct causes of its message."""
+    """Compare each delivery with the direct causes of its message."""
     direct = _direct_causes(view)
     wrong: list[tuple[_When, Id, set[Id]]] = []
     for incarnation in view.incarnations:
@@ -358,7 +357,7 @@ def causal(view: View) -> Tally:
 
 
 def total_order(view: View) -> Tally:
-    """One predecessor for each message, wherever it is delivered; in a run with views, view by view."""
+    """Every message must have the same predecessor wherever it is delivered; in a run with views, view by view."""
     if view.has_views:
         return view.of_views[Property.TOTAL_ORDER]
     predecessor: dict[Id, Id | None] = {}
@@ -383,7 +382,7 @@ def _of_view(kind: Property, view: View) -> Tally:
 
 
 def _of_views(view: View) -> dict[Property, Tally]:
-    """Messages get numbers, so that they can stand in columns."""
+    """Tallies of the properties of views. Messages are numbered, to be kept in columns."""
     numbers: dict[Id, int] = {}
     incarnations = [
         synchrony.IncarnationDeliveries(
@@ -428,7 +427,7 @@ _CHECKS: Mapping[Property, Callable[[View], Tally]] = {
 }
 
 _When = tuple[int, Incarnation, int]
-"""Time, incarnation, record number: which of several violations is the earliest."""
+"""Time, incarnation, record number: sort key of violations."""
 
 
 def _incarnation_of_records(name: tuple[int, int], records: Sequence[Raw]) -> IncarnationRecord:
@@ -463,7 +462,7 @@ def _incarnation_of_history(name: tuple[int, int], records: Sequence[Record]) ->
 
 
 def _not_undone(rows: Sequence[Step]) -> Iterator[Step]:
-    """Deliveries of which the next record of the same message and level is no UNDO."""
+    """Deliveries that are not followed by an UNDO of the same message and level."""
     following: dict[tuple[Id, int], int] = {}
     kept = []
     for row in reversed(rows):
@@ -483,7 +482,7 @@ def _without_repeats(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 def _deliveries_of(message: Id, incarnations: Iterable[IncarnationRecord]) -> Iterator[tuple[int, Incarnation]]:
-    """When and where it is delivered first."""
+    """Time and incarnation of each first delivery of the message."""
     for incarnation in incarnations:
         position = incarnation.position.get(message)
         if position is not None:
@@ -501,7 +500,7 @@ def _broken_promises(incarnation: IncarnationRecord) -> Iterator[tuple[_When, st
 
 
 def _altered(view: View, incarnation: IncarnationRecord) -> Iterator[tuple[_When, str, Place]]:
-    """Deliveries of other bytes than were submitted, at any level, undone or not."""
+    """Deliveries whose payload differs from the submitted one, at any level, undone or not."""
     submitted = view.submitted_payload
     for record, event, _, message, at_ns, payload in incarnation.steps:
         if event == _DELIVER and submitted.get(message, payload) != payload:
@@ -510,7 +509,7 @@ def _altered(view: View, incarnation: IncarnationRecord) -> Iterator[tuple[_When
 
 
 def _direct_causes(view: View) -> dict[Id, set[Id]]:
-    """For each submission, what its member submitted or delivered since its submission before."""
+    """For each submission, the messages that its member submitted or delivered since its previous submission."""
     causes: dict[Id, set[Id]] = {}
     for incarnation in view.incarnations:
         firsts = iter(incarnation.firsts)
@@ -528,7 +527,7 @@ def _direct_causes(view: View) -> dict[Id, set[Id]]:
 
 
 def _oldest_numbers(incarnation: IncarnationRecord) -> dict[tuple[int, int], int]:
-    """The lowest number that this incarnation delivers of each origin."""
+    """Lowest number of each origin that this incarnation delivers."""
     oldest: dict[tuple[int, int], int] = {}
     for origin, start, number in incarnation.position:
         oldest[origin, start] = min(number, oldest.get((origin, start), number))
@@ -536,7 +535,7 @@ def _oldest_numbers(incarnation: IncarnationRecord) -> dict[tuple[int, int], int
 
 
 def _predecessors(incarnation: IncarnationRecord) -> Iterator[tuple[Id, Id | None]]:
-    """Each delivered message and the one before it; not that of a joiner's first, which no record tells."""
+    """Each delivered message and its predecessor, except a joiner's first message: no record holds its predecessor."""
     messages = iter(incarnation.position)
     before = next(messages, None) if incarnation.name.is_joiner else None
     for message in messages:

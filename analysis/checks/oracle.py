@@ -1,9 +1,8 @@
-"""Every property over a plain history: short, slow, obviously right. `analysis.checks.order` must agree with it, at
-any size.
+"""Checks of every property by definition, over a history in memory: short, slow, obviously right.
+`analysis.checks.order` must agree with them at any size.
 
-The words (judged sequence, full member, joiner …) are defined in `analysis.checks.properties`. Nothing here is
-shared with the
-Spark checker but those words, the last step from counts to a verdict, and how a witness is told.
+The terms (judged sequence, full member, joiner …) are defined in `analysis.checks.properties`. This module shares only
+those terms, the step from counts to a verdict and the form of a witness with that checker.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def check(
 
 
 def raw(history: History) -> dict[Incarnation, list[Raw]]:
-    """The records as hosts make them."""
+    """Records in the form that hosts make."""
     return {
         incarnation: [
             (
@@ -66,7 +65,7 @@ def raw(history: History) -> dict[Incarnation, list[Raw]]:
 
 
 class View:
-    """A history with what follows from it: judged sequences, submissions, who ran from start to end."""
+    """A history and what is derived from it: judged sequences, submissions, full members."""
 
     def __init__(self, history: History, members: Iterable[int], names: Mapping[int, str]) -> None:
         self.history = history
@@ -91,7 +90,7 @@ class View:
         self.evidence = self._evidence(set(members), names)
 
     def _standing(self, incarnation: Incarnation) -> list[Delivery]:
-        """Optimistic deliveries that were not undone, where more than that is judged."""
+        """Optimistic deliveries that were not undone, where a higher level is judged."""
         return (
             list(_judged(incarnation, self.history[incarnation], Level.OPTIMISTIC))
             if self.level > Level.OPTIMISTIC
@@ -108,12 +107,12 @@ class View:
 
     @cached_property
     def synchrony(self) -> Synchrony:
-        """The same, view by view."""
+        """The history, view by view."""
         return Synchrony(self.history, self.first, self.level)
 
     @property
     def in_order(self) -> dict[Incarnation, list[Delivery]]:
-        """The sequences that total order looks at."""
+        """Sequences that total order compares."""
         return {
             incarnation: sequence
             for incarnation, sequence in self.first.items()
@@ -134,7 +133,7 @@ class View:
         )
 
     def position(self, incarnation: Incarnation, message: MessageId) -> Place:
-        """Where this incarnation first delivers the message, if it does."""
+        """Place of the first delivery of the message here; no position if there is none."""
         for delivery in self.first[incarnation]:
             if delivery.message == message:
                 return delivery.place
@@ -149,7 +148,7 @@ def validity(view: View) -> Tally:
 
 
 def agreement(view: View, *, uniform: bool) -> Tally:
-    """Also judges the uniform form, in which the deliveries of crashed members and joiners oblige the others, too."""
+    """Agreement, or its uniform form, in which the deliveries of crashed members and joiners oblige the others, too."""
     standing = {delivery.message: delivery for delivery in sorted(view.standing, key=_when, reverse=True)}
     delivered_by: dict[MessageId, list[Delivery]] = {message: [] for message in standing}
     for incarnation, sequence in view.first.items():
@@ -214,7 +213,9 @@ def fifo(view: View) -> Tally:
 
 
 def causal(view: View) -> Tally:
-    """By definition: the closure of the direct causes, looked for before each delivery (joiner: the direct ones)."""
+    """By definition: the closure of the direct causes is sought before each delivery (at a joiner: the direct
+    causes).
+    """
     direct = _direct_causes(view)
     past = {message: _closure(message, direct) for message in direct}
     wrong: list[tuple[Delivery, MessageId]] = []
@@ -232,8 +233,9 @@ def causal(view: View) -> Tally:
 
 
 def total_order(view: View) -> Tally:
-    """The uniform total order by immediate predecessors (groupcomm, Défago et al.): one look-up per delivery. In a run
-    with views: view by view."""
+    """Uniform total order by immediate predecessors (groupcomm, Défago et al.): one look-up per delivery. In a run with
+    views it is judged view by view.
+    """
     if view.synchrony.has_views:
         return oracle_views.total_order(view.synchrony)
     predecessors: dict[MessageId, list[tuple[MessageId | None, Delivery]]] = {}
@@ -285,7 +287,7 @@ def _order_witness(view: View, found: Sequence[tuple[MessageId | None, Delivery]
 
 
 def _judged(incarnation: Incarnation, records: Sequence[Record], level: int) -> Iterator[Delivery]:
-    """Deliveries that are not undone, for good or (at level OPTIMISTIC) optimistic ones."""
+    """Deliveries at the judged level that are not undone."""
     at_level = [r for r in records if r.event in (Event.DELIVER, Event.UNDO) and is_judged(r.detail, level)]
     position = 0
     for index, record in enumerate(at_level):
@@ -298,7 +300,7 @@ def _judged(incarnation: Incarnation, records: Sequence[Record], level: int) -> 
 
 
 def _without_repeats(sequence: Iterable[Delivery]) -> Iterator[Delivery]:
-    """First deliveries, numbered anew."""
+    """First deliveries, with new positions."""
     seen: set[MessageId] = set()
     for delivery in sequence:
         if delivery.message not in seen:
@@ -311,7 +313,7 @@ def _end(records: Sequence[Record]) -> Record | None:
 
 
 def _is_in_minority(records: Sequence[Record]) -> bool:
-    """Whether its last word about that says so."""
+    """Whether its last MINORITY record says so."""
     told = [record.detail for record in records if record.event is Event.MINORITY]
     return bool(told) and told[-1] == 1
 
@@ -332,7 +334,7 @@ def _broken_promises(incarnation: Incarnation, records: Sequence[Record]) -> Ite
 
 
 def _altered(view: View, incarnation: Incarnation) -> Iterator[tuple[Delivery, str]]:
-    """Deliveries at any level, undone or not."""
+    """Deliveries whose payload differs from the submitted one, at any level, undone or not."""
     for record in view.history[incarnation]:
         submitted = view.submitted_payload.get(record.message)
         if record.event is Event.DELIVER and submitted is not None:
@@ -342,7 +344,7 @@ def _altered(view: View, incarnation: Incarnation) -> Iterator[tuple[Delivery, s
 
 
 def _direct_causes(view: View) -> dict[MessageId, set[MessageId]]:
-    """For each submission, what its member submitted or delivered since its submission before."""
+    """For each submission, the messages that its member submitted or delivered since its previous submission."""
     causes: dict[MessageId, set[MessageId]] = {}
     for incarnation, records in view.history.items():
         delivered = {delivery.record for delivery in view.first[incarnation]}

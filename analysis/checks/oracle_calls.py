@@ -1,8 +1,7 @@
-"""The properties of calls between objects, by definition (analysis.checks.properties): the third part of
+"""Checks of the properties of calls between objects (analysis.checks.properties) by definition; a part of
 `analysis.checks.oracle`.
 
-Everything is a set, and every pair is looked at. `analysis.checks.calls` and `analysis.checks.call_orders` must
-agree with it.
+Everything is a set, and every pair is compared. `analysis.checks.calls` and `analysis.checks.call_orders` must agree.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from collector.records import CallReport, Event, Notice
 
 
 class Object(NamedTuple):
-    """One object of one incarnation. Number 0: the member itself, as far as it asks."""
+    """One object of one incarnation. Number 0: the member itself, as a caller."""
 
     incarnation: Incarnation
     number: int
@@ -50,13 +49,13 @@ class Asked(NamedTuple):
 
     at_ns: int
     object: Object
-    """Who asked."""
+    """The caller."""
     record: int
     message: MessageId
 
 
 class CallView:
-    """What the records say of calls."""
+    """Calls of a run, from its records."""
 
     def __init__(self, incarnations: Incarnations, full: Collection[Incarnation] = ()) -> None:
         self.incarnations = incarnations
@@ -75,7 +74,7 @@ class CallView:
         return any(member == machine and number in _objects(mask) for machine, mask in self.addressed[message])
 
     def owed(self, message: MessageId) -> list[Object]:
-        """The objects at full members that it is for."""
+        """Objects at full members that the call is addressed to."""
         incarnations = {incarnation.member: incarnation for incarnation in self.full}
         found = {(machine, number) for machine, mask in self.addressed[message] for number in _objects(mask)}
         return [Object(incarnations[machine], number) for machine, number in sorted(found) if machine in incarnations]
@@ -88,7 +87,7 @@ class CallView:
         return [handed for handed in self.sequences[one] if handed.message in self.ordered]
 
     def said(self, message: MessageId, *codes: CallReport) -> list[Raw]:
-        """What the caller reported of its call."""
+        """The caller's reports about its call."""
         records = self.incarnations[Incarnation(*message[:2])]
         return [r for r in records if r[0] == Event.REPORT and r[1] in codes and r[8] == message.number]
 
@@ -140,7 +139,7 @@ def no_overtaking(view: CallView) -> Tally:
 
 
 def indivisibility(view: CallView) -> Tally:
-    """By closure: a call is wrong that comes after itself."""
+    """By closure: a call that comes after itself is wrong."""
     sequences = [view.ordered_of(one) for one in view.sequences if one.incarnation in view.living]
     after: dict[MessageId, set[MessageId]] = {h.message: set() for sequence in sequences for h in sequence}
     for sequence in sequences:
@@ -155,7 +154,7 @@ def indivisibility(view: CallView) -> Tally:
 
 
 def call_causality(view: CallView) -> Tally:
-    """The past of each call and what each object has got, as sets, in true time."""
+    """By true time, with sets: the past of each call, and the calls that each object got."""
     past: dict[MessageId, set[MessageId]] = {}
     carried: dict[MessageId, set[MessageId]] = {}
     got: dict[Object, set[MessageId]] = {}
@@ -253,7 +252,7 @@ def _firsts(sequence: list[Handed]) -> Iterator[Handed]:
 
 
 def _addressed(incarnations: Incarnations, message: MessageId) -> list[tuple[int, int]]:
-    """Member and mask of each of the reports behind its CALLED."""
+    """Member and mask of each ADDRESSED report that follows the call's CALLED."""
     current, found = None, []
     for r in incarnations[Incarnation(*message[:2])]:
         if r[0] == Event.REPORT and r[1] == Notice.CALLED:
@@ -268,7 +267,7 @@ def _objects(mask: int) -> set[int]:
 
 
 def _unsigned(value: int) -> int:
-    """Tables keep 64 bits with a sign."""
+    """Value as 64 unsigned bits; tables hold signed ones."""
     return value % (1 << 64)
 
 

@@ -1,9 +1,7 @@
-"""The properties that reports tell of, by definition: sections, grants, clocks, states. The other half of
+"""Checks by definition of the properties that are judged from reports: sections, grants, clocks, states. A part of
 `analysis.checks.oracle`.
 
-Everything is a set of what somebody knows, and every pair is looked at. `analysis.checks.sections`,
-`analysis.checks.sections` and
-`analysis.checks.sections` must agree with it.
+Knowledge is a set, and every pair is compared. `analysis.checks.sections` must agree.
 """
 
 from __future__ import annotations
@@ -16,18 +14,18 @@ from analysis.checks.properties import Incarnation, Incarnations, MessageId, Pla
 from collector.records import Event, Flag, Kind, Notice
 
 Key = tuple[int, Incarnation, int]
-"""When something happened: true time, incarnation, record number."""
+"""Time of a record: true time, incarnation, record number."""
 
 FOR_ITSELF = {
     *(Kind.RELIABLE_NACK, Kind.RELIABLE_HEARTBEAT, Kind.RELIABLE_ACKNOWLEDGEMENT),
     *(Kind.CO_RET, Kind.CO_STATE),
     *(kind for kind in Kind if 0x07 <= kind <= 0x0F),
 }
-"""Kinds that take nothing of a core above along."""
+"""Kinds that carry no information of a core above."""
 
 
 class Happening(NamedTuple):
-    """One record, and where it stands."""
+    """One record, and its place in the run."""
 
     key: Key
     record: Raw
@@ -50,7 +48,7 @@ class Happening(NamedTuple):
 
     @property
     def is_new(self) -> bool:
-        """A SEND of something new that a core above may have said."""
+        """A first SEND of a message that may carry information of a core above."""
         is_copy = bool(self.record[4] & Flag.RETRANSMISSION)
         return self.event == Event.SEND and self.is_own and self.record[1] not in FOR_ITSELF and not is_copy
 
@@ -91,7 +89,7 @@ def service(incarnations: Incarnations, full: Collection[Incarnation]) -> Tally:
 
 
 def grant_order(incarnations: Incarnations) -> Tally:
-    """What each member has been told, as sets of requests."""
+    """Grants against the order of the requests; a member's knowledge is a set of requests."""
     stays = list(_stays(incarnations))
     grant_of = {grant.message: grant.key for grant, _ in reversed(stays)}
     requests = {h.message: h for h in reversed(_own(incarnations, Event.SUBMIT))}
@@ -109,7 +107,7 @@ def grant_order(incarnations: Incarnations) -> Tally:
 
 
 def clock_condition(incarnations: Incarnations) -> Tally:
-    """What each event has in its past, as sets of reports."""
+    """Timestamps against the order of events; the past of an event is a set of reports."""
     past: dict[Incarnation, set[Happening]] = {incarnation: set() for incarnation in incarnations}
     before_sending: dict[MessageId, set[Happening]] = {}
     unsent: dict[Incarnation, list[MessageId]] = {incarnation: [] for incarnation in incarnations}
@@ -142,7 +140,7 @@ def clock_monotone(incarnations: Incarnations) -> Tally:
 
 
 def state(incarnations: Incarnations, full: Collection[Incarnation]) -> Tally:
-    """Every pair of members, command by command."""
+    """States of every pair of members, command by command."""
     shown = {
         incarnation: [h for h in _of_incarnation(incarnations, incarnation) if h.is_report(Notice.STATE)]
         for incarnation in sorted(full)
@@ -165,7 +163,7 @@ _NEVER: Key = (1 << 70, Incarnation(0, 0), 0)
 def _known_at_requests(
     incarnations: Incarnations, requests: dict[MessageId, Happening]
 ) -> dict[MessageId, set[MessageId]]:
-    """For each request those that happened before it."""
+    """For each request, the requests that happened before it."""
     knows: dict[Incarnation, set[MessageId]] = {incarnation: set() for incarnation in incarnations}
     sent: dict[Incarnation, list[tuple[Happening, set[MessageId]]]] = {incarnation: [] for incarnation in incarnations}
     received: dict[Incarnation, set[tuple[int, MessageId]]] = {incarnation: set() for incarnation in incarnations}
@@ -197,14 +195,14 @@ def _known_at_requests(
 
 
 def _sent_of(sends: Mapping[Incarnation, Sequence[Happening]], receipt: Happening) -> tuple[int, MessageId] | None:
-    """What was received, by the records of its transmitter: the last SEND that began at or before this number."""
+    """Message received, from its transmitter's records: the last SEND that began at or before this number."""
     transmitter, number = Incarnation(*receipt.message[:2]), receipt.message.number
     before = [h for h in sends.get(transmitter, ()) if h.record[8] <= number]
     return before[-1].identity if before and before[-1].record[1] not in FOR_ITSELF else None
 
 
 def _stays(incarnations: Incarnations) -> Iterator[tuple[Happening, Happening | None]]:
-    """Each grant that counts and what ends the section; None: nothing does."""
+    """Each grant that counts, and the record that ends its section; None: none does."""
     for grant in _own(incarnations, Event.DELIVER):
         following = list(_after(incarnations, grant))
         left = next((h for h in following if h.is_report(Notice.LEFT)), None)
@@ -217,7 +215,7 @@ def _stays(incarnations: Incarnations) -> Iterator[tuple[Happening, Happening | 
 
 
 def _exclusion(incarnations: Incarnations, incarnation: Incarnation) -> Happening | None:
-    """The first installation, anywhere, of a later view than the last one of this incarnation that leaves it out."""
+    """First installation, at any member, of a view without this incarnation that is later than its own last view."""
     installed = [h for h in _in_time(incarnations) if h.event == Event.VIEW]
     own = [h.record[5] for h in installed if h.incarnation == incarnation]
     later = [h for h in installed if own and h.record[5] > max(own)]

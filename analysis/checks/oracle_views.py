@@ -1,5 +1,5 @@
-"""The properties of views, by definition: every pair of incarnations, every delivery, every set. Part of
-`analysis.checks.oracle`; `analysis.checks.synchrony` must agree with it.
+"""Checks of the properties of views by definition: every pair of incarnations, every delivery, every set. A part of
+`analysis.checks.oracle`; `analysis.checks.synchrony` must agree.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from analysis.checks.properties import NO_VIEW, Incarnation, MessageId, Place, T
 from collector.records import Event, Level, ViewReason
 
 BEFORE = 0
-"""The number that stands for what comes before the first view."""
+"""Number for the time before the first view."""
 
 
 class Record(NamedTuple):
-    """One trace record, as far as the checks need it."""
+    """Fields of one trace record that the checks need."""
 
     record: int
     event: Event
@@ -31,7 +31,7 @@ class Record(NamedTuple):
 
 
 History = Mapping[Incarnation, Sequence[Record]]
-"""The records of each incarnation, in the order of their numbers."""
+"""Records of each incarnation, by number."""
 
 
 class Delivery(NamedTuple):
@@ -49,7 +49,7 @@ class Delivery(NamedTuple):
 
 
 class Installed(NamedTuple):
-    """One installation: records of one view that follow each other, up to as many as it has members."""
+    """One installation: consecutive records of one view, at most one for each of its members."""
 
     incarnation: Incarnation
     records: tuple[Record, ...]
@@ -82,7 +82,7 @@ class Installed(NamedTuple):
 
 
 class Handed(NamedTuple):
-    """One first delivery, and the installation after which it came; None: before the first."""
+    """One first delivery, and the last installation before it; None: there is none."""
 
     delivery: Delivery
     installed: Installed | None
@@ -133,7 +133,7 @@ class Synchrony:
         return Handed(delivery, before[-1] if before else None)
 
     def first_state(self, incarnation: Incarnation) -> Record | None:
-        """None: it never got it, as far as its records go, or needed none."""
+        """First STATE record; None: the incarnation never got a state, or needed none."""
         return next((record for record in self.history[incarnation] if record.event is Event.STATE), None)
 
     def numbers(self, incarnation: Incarnation) -> set[int]:
@@ -143,11 +143,11 @@ class Synchrony:
         return any(one.is_beginning for one in self.installed[incarnation][:1])
 
     def steps(self, incarnation: Incarnation) -> list[tuple[int, int]]:
-        """From which view to which one it goes."""
+        """Pairs of consecutive views of the incarnation."""
         return [(before.number, after.number) for before, after in pairwise(self.installed[incarnation])]
 
     def state_view(self, incarnation: Incarnation) -> int | None:
-        """In which view it got the state; None: never."""
+        """View in which the incarnation got the state; None: never."""
         state = self.first_state(incarnation)
         if state is None:
             return None
@@ -188,7 +188,7 @@ class Synchrony:
         return any(record.event in (Event.STOP, Event.ENDED) for record in self.history[incarnation])
 
     def place(self, incarnation: Incarnation, message: MessageId, view: int) -> Place:
-        """Where it delivers the message in this view, if it does."""
+        """Place of the message in this view here; no position if it is not delivered."""
         for handed in self.in_view(incarnation, view):
             if handed.message == message:
                 return handed.place
@@ -301,7 +301,7 @@ def total_order(run: Synchrony) -> Tally:
 
 
 def _beyond(run: Synchrony, view: int, whole: Mapping[Incarnation, Sequence[Handed]]) -> Iterator[tuple[int, Witness]]:
-    """What somebody who has not closed the view delivers there beyond the end of a survivor."""
+    """Deliveries of members that did not close the view, beyond the last delivery of a survivor."""
     stateful = [incarnation for incarnation in run.survivors(view) if run.had_state_all_through(incarnation, view + 1)]
     for incarnation in stateful:
         for other in run.incarnations:
@@ -312,7 +312,7 @@ def _beyond(run: Synchrony, view: int, whole: Mapping[Incarnation, Sequence[Hand
 
 
 def _takes(run: Synchrony, incarnation: Incarnation, step: tuple[int, int]) -> bool:
-    """Whether it goes from the one view to the other and had the state all through the first."""
+    """Whether the incarnation goes from the first view to the second and had the state throughout the first."""
     return step in run.steps(incarnation) and run.had_state_all_through(incarnation, step[0])
 
 

@@ -1,12 +1,10 @@
-"""The properties over histories of any size: each record looked at a fixed number of times, by tasks in NumPy.
+"""Checks of the properties over histories of any size: tasks in NumPy read each record a fixed number of times.
 
-`analysis.checks.properties` defines what is judged and `analysis.checks.oracle` judges the same by definition; a
-test holds the two
-together. All records of one incarnation meet once (`analysis.checks.incarnations`), all steps of one message meet once
-(`analysis.checks.by_message`); what is left are sums and the earliest violation. Causal order alone looks at pairs;
-it goes
-to `analysis.checks.causes`, in one task. So do views, and with them total order in a run that has any, to
-`analysis.checks.synchrony`. What a witness shows is looked up only when there is one (`analysis.checks.order`).
+`analysis.checks.properties` defines the properties, `analysis.checks.oracle` judges them by definition, and a test
+compares the two. All records of an incarnation are brought together once (`analysis.checks.incarnations`), then all
+steps of a message (`analysis.checks.by_message`); sums and the earliest violation remain. Causal order compares pairs,
+in one task (`analysis.checks.causes`). Views, and total order in a run with views, are judged in another task
+(`analysis.checks.synchrony`). The places of a witness are looked up only when there is a violation (`Lookup`).
 """
 
 from __future__ import annotations
@@ -54,9 +52,9 @@ def check(
     scratch: Path,
     workers: Workers | None = None,
 ) -> dict[Property, Finding]:
-    """Judge every property of deliveries, and of views if there are any, of the run whose records are the table
-    `trace` (schema.TRACE). `members`: all that it should have. `scratch`: an empty directory, which is left with the
-    tables `messages` and `deliveries`.
+    """Judge every property of deliveries, and of views if there are any, of the run whose records are the table `trace`
+    (schema.TRACE). `members`: all that it should have. `scratch`: an empty directory, in which the tables `messages`
+    and `deliveries` are written.
     """
     with walked(trace, Staging(scratch), workers or Here(), ()) as walk:
         return check_with(walk, run_facts(walk.incarnations, members=members, names=names))
@@ -70,18 +68,18 @@ def run_facts(
 
 
 def no_facts(members: Collection[int], names: Mapping[int, str]) -> RunFacts:
-    """Of a run without any record."""
+    """Facts of a run without any record."""
     return _facts([], members, names)
 
 
 def no_findings(facts: RunFacts) -> dict[Property, Finding]:
-    """Of a run without any record."""
+    """Findings of a run without any record."""
     return {kind: judge(kind, Tally(0, 0), facts.evidence) for kind in DELIVERY_PROPERTIES}
 
 
 def check_with(walk: Walk, facts: RunFacts) -> dict[Property, Finding]:
     """Judge every property of deliveries of a run whose facts are known, and of views if there are any."""
-    # Causal order takes longest, so it begins first.
+    # Causal order takes longest, so it starts first.
     views = [_Task.VIEWS] if facts.has_views else []
     tasks: list[_Task | Span] = [_Task.CAUSAL, *views, *by_message.spans(walk.incarnations, walk.workers.parallel)]
     found = walk.workers.run(partial(_weigh, walk.incarnations, facts), tasks)
@@ -94,7 +92,7 @@ def check_with(walk: Walk, facts: RunFacts) -> dict[Property, Finding]:
 
 
 def without_views(facts: RunFacts) -> dict[Property, Finding]:
-    """What there is to say of the properties of views where there are none."""
+    """Findings on the properties of views in a run without views."""
     return {kind: judge(kind, tally, facts.evidence) for kind, tally in synchrony.without_views().items()}
 
 
@@ -136,21 +134,23 @@ def _facts(incarnations: Collection[Told], expected: Collection[int], names: Map
 
 
 def _judged_level(incarnations: Collection[Told]) -> int:
-    """Optimistic deliveries alone are judged where there are no views: a program that knows nothing else."""
+    """Highest level of any delivery, at least AGREED in a run with views. So optimistic deliveries are judged only in a
+    run that has no others.
+    """
     level = max((told.level for told in incarnations if told.level >= 0), default=int(Level.AGREED))
     has_views = any(told.views.installations for told in incarnations)
     return max(level, int(Level.AGREED)) if has_views else level
 
 
 class _Task(enum.Enum):
-    """What is done in one piece."""
+    """Checks that are one task each."""
 
     CAUSAL = "causal"
     VIEWS = "views"
 
 
 class _Causal(NamedTuple):
-    """How many deliveries come before a cause, and the earliest of them."""
+    """Number of deliveries before a cause, and the earliest of them."""
 
     violations: int
     incarnation: Incarnation
@@ -164,14 +164,14 @@ _NONE_EARLY = _Causal(0, Incarnation(0, 0), 0, 0)
 def _weigh(
     incarnations: Sequence[Walked], facts: RunFacts, task: _Task | Span
 ) -> Totals | _Causal | dict[Property, Tally] | None:
-    """One task: the messages of a span, or what is done in one piece."""
+    """Result of one task: of the messages of a span, or of a check that is not divided."""
     if task is _Task.CAUSAL:
         return _causal(incarnations, facts)
     return _of_views(incarnations, facts) if task is _Task.VIEWS else by_message.totals(incarnations, facts, task)
 
 
 def _of_views(incarnations: Sequence[Walked], facts: RunFacts) -> dict[Property, Tally]:
-    """24 bytes for each first delivery."""
+    """Tallies of the properties of views; takes 24 bytes for each first delivery."""
     run = synchrony.Run(
         incarnations=[_by_view(incarnation, facts) for incarnation in incarnations],
         origins=lambda messages: messages >> 32 & 0xFFFFFFFF,
@@ -196,7 +196,9 @@ def _by_view(incarnation: Walked, facts: RunFacts) -> synchrony.IncarnationDeliv
 
 
 def _causal(incarnations: Sequence[Walked], facts: RunFacts) -> _Causal:
-    """All of a run: 25 bytes for each submission and first delivery, and 8 for each pair of messages."""
+    """Causal order of the whole run: 25 bytes for each submission and first delivery, and 8 for each pair of
+    messages.
+    """
     history = _history(incarnations, facts)
     joiners = [number for number, incarnation in enumerate(incarnations) if incarnation.name.is_joiner]
     found = causes.check(history, history.codes[joiners].tolist())
@@ -228,7 +230,7 @@ def _chunk(incarnation: Walked, facts: RunFacts) -> causes.Chunk:
 
 
 def _tallies(totals: Totals | None, early: _Causal, lookup: Lookup) -> dict[Property, Tally]:
-    """`totals` is None for a run in which nobody submitted or delivered anything."""
+    """Tallies with witnesses. `totals` is None for a run without submissions and deliveries."""
     if totals is None:
         return dict.fromkeys(DELIVERY_PROPERTIES, Tally(0, 0))
     first = {kind: count.first.message for kind, count in totals.counts.items() if count.first is not None}
@@ -264,7 +266,7 @@ class Seen(NamedTuple):
 
 
 class Lookup:
-    """Steps by message (sequences.encode), fetched in bulk."""
+    """Steps by message code (sequences.encode), fetched in bulk."""
 
     def __init__(self, incarnations: Sequence[Walked], facts: RunFacts) -> None:
         self._incarnations = incarnations
@@ -273,7 +275,7 @@ class Lookup:
         self._known: set[int] = set()
 
     def fetch(self, wanted: Iterable[int]) -> None:
-        """Look these messages up, all at once."""
+        """Look up these messages in one pass."""
         asked = sorted(set(wanted) - self._known)
         if not asked:
             return
@@ -283,8 +285,8 @@ class Lookup:
                 self._found[row.message].append(row)
 
     def fetch_neighbours(self, unordered: int | None, disputed: int | None) -> None:
-        """Of a message out of its origin's order and of one with two predecessors (None: none): look up what was
-        delivered before them.
+        """Look up the messages before `unordered`, which is out of its origin's order, and the predecessors of
+        `disputed`, which has two (None: no such message).
         """
         neighbours: set[int] = set()
         if unordered is not None:
@@ -294,7 +296,7 @@ class Lookup:
         self.fetch(neighbours - {NO_MESSAGE})
 
     def witness(self, kind: Property, message: int) -> Witness:
-        """What makes this message violate the property."""
+        """Witness of this message's violation of the property."""
         tellers: dict[Property, Callable[[int], Witness]] = {
             Property.VALIDITY: self._validity,
             Property.AGREEMENT: lambda message: self._agreement(message, uniform=False),
@@ -306,7 +308,7 @@ class Lookup:
         return tellers[kind](message)
 
     def causal_witness(self, incarnation: Incarnation, cause: int, message: int) -> Witness:
-        """A member that delivers `message` without having delivered `cause`."""
+        """Witness of a member that delivers `message` without having delivered `cause`."""
         places = (self._place(incarnation, cause), self._place(incarnation, message))
         return Witness(what="delivered before its cause", places=places)
 
@@ -364,7 +366,7 @@ class Lookup:
         )
 
     def _deliveries(self, message: int) -> list[Seen]:
-        """First deliveries, in order of time."""
+        """First deliveries, by time."""
         rows = [row for row in self._found[message] if row.step == Step.DELIVERY and not row.is_repeat]
         return sorted(rows, key=_when)
 

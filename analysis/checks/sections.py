@@ -1,9 +1,9 @@
-"""Mutual exclusion in linear time: sections, the order of grants, service (analysis.checks.properties has the
-definitions).
+"""Checks in linear time of the properties from reports: mutual exclusion, grant order, service, clocks, states (defined
+in analysis.checks.properties).
 
-One pass over the records in the order of true time. What a member has been told is one value, the latest grant among
-the requests in its past: a request that is granted before that one violates the order. So nobody keeps sets of
-requests, and each SEND, RECEIVE and SUBMIT is looked at once.
+One pass over the records in the order of true time. A member's knowledge is one value, the latest grant among the
+requests in its past: a request that is granted before that one violates the order. So no sets of requests are kept, and
+each SEND, RECEIVE and SUBMIT is read once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SUBMIT, SEND, DELIVER, STOP, REPORT, RECEIVE, VIEW = (
 LEFT = int(Notice.LEFT)
 RETRANSMISSION = int(Flag.RETRANSMISSION)
 EVENTS = (SUBMIT, SEND, DELIVER, STOP, REPORT, RECEIVE, VIEW)
-"""What these checks look at, besides the first and the last record of an incarnation."""
+"""Events that these checks read, besides the first and the last record of an incarnation."""
 
 NOT_CARRYING = frozenset(
     int(kind)
@@ -39,7 +39,7 @@ NOT_CARRYING = frozenset(
         *(kind for kind in Kind if kind.name.startswith("GROUP_")),
     )
 )
-"""Kinds that a layer needs for itself: they take nothing of a core above along, so nobody learns from them."""
+"""Kinds for a layer's own use: they carry no information of a core above."""
 
 
 class Section(NamedTuple):
@@ -59,7 +59,7 @@ class Section(NamedTuple):
 
 
 def sections(incarnations: Incarnations) -> list[Section]:
-    """All that count, in the order in which they begin."""
+    """All sections that count, in the order in which they begin."""
     excluded_ns = _excluded_ns(incarnations)
     found = []
     for incarnation, records in incarnations.items():
@@ -70,7 +70,9 @@ def sections(incarnations: Incarnations) -> list[Section]:
 
 
 def _excluded_ns(incarnations: Incarnations) -> dict[Incarnation, int]:
-    """Of the incarnations that a later view than their last one leaves out: when the first member installed it."""
+    """Time at which each incarnation was excluded: the first installation, at any member, of a view without it that is
+    later than its last own one.
+    """
     views = {incarnation: views_of(records).installations for incarnation, records in incarnations.items()}
     found: dict[Incarnation, int] = {}
     for incarnation, own in views.items():
@@ -83,7 +85,7 @@ def _excluded_ns(incarnations: Incarnations) -> dict[Incarnation, int]:
 
 
 def mutual_exclusion(incarnations: Incarnations) -> Tally:
-    """Each section against the one before it that ends last."""
+    """Compare each section with the earlier one that ends last."""
     found = sections(incarnations)
     wrong: list[tuple[Section, Section]] = []
     latest: Section | None = None
@@ -96,7 +98,7 @@ def mutual_exclusion(incarnations: Incarnations) -> Tally:
 
 
 def service(incarnations: Incarnations, full: Iterable[Incarnation]) -> Tally:
-    """Each request of a full member is granted, and each of its sections left."""
+    """Check that each request of a full member is granted, and each of its sections left."""
     obliged = set(full)
     asked = {message: at_ns for message, at_ns in _requests(incarnations).items() if _origin(message) in obliged}
     own = [section for section in sections(incarnations) if section.incarnation in obliged]
@@ -113,7 +115,7 @@ def service(incarnations: Incarnations, full: Iterable[Incarnation]) -> Tally:
 
 
 class Granted(NamedTuple):
-    """When a request was granted: larger is later. Never: NEVER_NS."""
+    """Grant of a request; a larger one is later. `at_ns` is NEVER_NS for a request that was not granted."""
 
     at_ns: int
     incarnation: Incarnation
@@ -126,7 +128,7 @@ NOBODY = Granted(-1, Incarnation(0, 0), 0, MessageId(0, 0, 0))
 
 
 def grant_order(incarnations: Incarnations) -> Tally:
-    """Each granted request against the latest grant in its past."""
+    """Compare each granted request with the latest grant in its past."""
     grants = granted(incarnations)
     told = _Told(incarnations)
     knows: dict[Incarnation, Granted] = defaultdict(lambda: NOBODY)
@@ -152,7 +154,9 @@ def grant_order(incarnations: Incarnations) -> Tally:
 
 
 def granted(incarnations: Incarnations) -> dict[MessageId, Granted]:
-    """All requests. Those of a crashed incarnation that were not granted are left out: nobody owes them anything."""
+    """Grants of all requests, without the requests of a crashed incarnation that were not granted: those need no
+    grant.
+    """
     grants = {section.message: section for section in reversed(sections(incarnations))}
     found = {}
     for message in _requests(incarnations):
@@ -166,25 +170,26 @@ def granted(incarnations: Incarnations) -> dict[MessageId, Granted]:
 
 
 def is_new(incarnation: Incarnation, record: Raw) -> bool:
-    """The SEND of a message of this incarnation's own, for the first time, that takes something of a core above
-    along."""
+    """Whether the record is the first SEND of an own message that may carry information of a core above."""
     is_own = record[2] == incarnation.member and record[3] == incarnation.incarnation
     return is_own and record[1] not in NOT_CARRYING and not record[4] & RETRANSMISSION
 
 
 def is_made_at_once(records: Sequence[Raw], incarnation: Incarnation, number: int) -> bool:
-    """The request with this record number did not wait in the host: the very next record is the SEND of it."""
+    """Whether the request with this record number did not wait in the host: the next record is the SEND of a new
+    message.
+    """
     following = records[number] if number < len(records) else None
     return following is not None and following[0] == SEND and is_new(incarnation, following)
 
 
 def identity_of(record: Raw) -> tuple[int, int, int, int]:
-    """Of the message of a SEND: kind, origin, incarnation, seq; the same for every copy."""
+    """Identity of the message of a SEND: kind, origin, incarnation, seq; the same for every copy."""
     return record[1], record[2], record[3], record[5]
 
 
 def in_time(incarnations: Incarnations, events: Collection[int]) -> list[tuple[int, Incarnation, int, Raw]]:
-    """Records of these events in the order of true time: time, incarnation, number, record."""
+    """Records of these events, by true time: time, incarnation, number, record."""
     return sorted(
         (record[6], incarnation, number, record)
         for incarnation, records in incarnations.items()
@@ -194,7 +199,7 @@ def in_time(incarnations: Incarnations, events: Collection[int]) -> list[tuple[i
 
 
 def grant_witness(found: tuple[Granted, Granted] | None) -> Witness | None:
-    """A request, and one in its past that is granted later or never."""
+    """Witness of a request and one in its past that is granted later or never."""
     if found is None:
         return None
     places = []
@@ -205,7 +210,7 @@ def grant_witness(found: tuple[Granted, Granted] | None) -> Witness | None:
 
 
 class _Told:
-    """Who has been told what: see analysis.checks.properties."""
+    """Knowledge that members pass to each other: see *told* in analysis.checks.properties."""
 
     def __init__(self, incarnations: Incarnations) -> None:
         self._transmissions: dict[tuple[int, int], tuple[list[int], list[Raw]]] = {}
@@ -225,13 +230,13 @@ class _Told:
         self._complete: Counter[tuple[tuple[int, int], Incarnation]] = Counter()
 
     def send(self, incarnation: Incarnation, knowledge: Granted) -> None:
-        """The next new message of this incarnation takes along what it knows."""
+        """Record the incarnation's knowledge at its next new message."""
         self._known_at[incarnation].append(knowledge)
 
     def receive(self, incarnation: Incarnation, record: Raw) -> Granted:
-        """What this incarnation learns with this RECEIVE: the knowledge of the message's origin when it sent the last
-        message up to which this incarnation has everything. (Unicasts to different members can look the same in the
-        records; they are waited for, but not learned from.)
+        """Knowledge gained with this RECEIVE: that of the message's origin when it sent the last message up to which
+        this incarnation has everything. (Unicasts to different members can look the same in the records; they are
+        waited for, but give no knowledge.)
         """
         identity = self._identity(record)
         if identity is None:
@@ -252,7 +257,7 @@ class _Told:
         return learned
 
     def _identity(self, record: Raw) -> tuple[int, int, int, int] | None:
-        """Of the message that was received, from the record of the one who transmitted it."""
+        """Identity of the message that was received, from its transmitter's record."""
         numbers, sends = self._transmissions.get(record[2:4], ([], []))
         at = bisect_right(numbers, record[5]) - 1
         return identity_of(sends[at]) if at >= 0 and sends[at][1] not in NOT_CARRYING else None
@@ -277,7 +282,7 @@ def _of_incarnation(incarnation: Incarnation, records: Sequence[Raw]) -> Iterato
 
 
 def _requests(incarnations: Incarnations) -> dict[MessageId, int]:
-    """When each own submission was made first."""
+    """Time of the first record of each own submission."""
     asked: dict[MessageId, int] = {}
     for incarnation, records in incarnations.items():
         for record in records:
@@ -298,7 +303,7 @@ CLOCK, TIMESTAMP = int(Notice.CLOCK), int(Notice.TIMESTAMP)
 
 
 class Shown(NamedTuple):
-    """What a clock showed."""
+    """Reading of a clock."""
 
     value: int
     incarnation: Incarnation
@@ -310,7 +315,7 @@ class Shown(NamedTuple):
 
 
 def clock_condition(incarnations: Incarnations) -> Tally:
-    """Each reported timestamp against the largest one in its past."""
+    """Compare each reported timestamp with the largest one in its past."""
     past: dict[Incarnation, Shown] = {}
     told: dict[tuple[int, ...], Shown] = {}
     waiting: dict[Incarnation, list[tuple[int, ...]]] = defaultdict(list)
@@ -342,7 +347,7 @@ def clock_witness(before: Shown, after: Shown) -> Witness:
 
 
 def clock_monotone(incarnations: Incarnations) -> Tally:
-    """Each reading against the one before it in the same incarnation."""
+    """Compare each reading with the one before it in the same incarnation."""
     checked = 0
     wrong: list[tuple[Shown, Shown]] = []
     for incarnation, records in incarnations.items():
@@ -356,11 +361,11 @@ def clock_monotone(incarnations: Incarnations) -> Tally:
 
 STATE = int(Notice.STATE)
 DIGEST = (1 << 64) - 1
-"""Tables keep 64 bits with a sign, the wire without one."""
+"""Mask of a digest: tables hold 64 signed bits, the wire 64 unsigned ones."""
 
 
 def state(incarnations: Incarnations, full: Collection[Incarnation]) -> Tally:
-    """The reports of the full members, command by command."""
+    """Compare the reports of the full members, command by command."""
     names = sorted(full)
     reports = [
         [record for record in incarnations[incarnation] if record[0] == REPORT and record[1] == STATE]
@@ -369,7 +374,7 @@ def state(incarnations: Incarnations, full: Collection[Incarnation]) -> Tally:
     checked, violations, witness = 0, 0, None
     for k, row in enumerate(zip_longest(*reports), start=1):
         shown = [(incarnation, record) for incarnation, record in zip(names, row, strict=True) if record is not None]
-        if len(shown) < 2:  # nobody else came so far, and nobody will
+        if len(shown) < 2:  # no two members have a report from here on
             break
         checked += len(shown)
         first = shown[0]

@@ -1,10 +1,9 @@
-"""From the trace records of each incarnation to what the order checks start from; one pass, in NumPy.
+"""Steps of each incarnation for the order checks, from its trace records; one pass, in NumPy.
 
-`analysis.checks.incarnations` brings the records of one incarnation together; here they are put in order once and
-everything is
-told that only its own records can tell: is the trace whole, how did it end, which deliveries were undone or are
-repeats, and for each delivery its position, its predecessor, and whether it keeps its origin's order. What is then
-left to compare between members is one look at each message (`analysis.checks.by_message`).
+`analysis.checks.incarnations` brings the records of one incarnation together. This module sorts them once and derives
+all facts that need only its own records: whether the trace is complete, how it ended, which deliveries were undone or
+are repeats, and for each delivery its position, its predecessor, and whether it keeps its origin's order. The
+comparison between members is then one pass over the messages (`analysis.checks.by_message`).
 """
 
 from __future__ import annotations
@@ -28,25 +27,26 @@ Rows = npt.NDArray[np.intp]
 
 
 class Step(enum.IntEnum):
-    """What a row of `steps` is."""
+    """Kind of a row of `steps`."""
 
     SUBMISSION = 1
-    """The first record of an own submission."""
+    """First record of an own submission."""
     DELIVERY = 2
     BROKEN_PROMISE = 3
-    """An UNDO of an agreed or final delivery, or of what the same incarnation delivered so before."""
+    """An UNDO of an agreed or final delivery, or of a message that the same incarnation delivered so before."""
     STANDING = 4
-    """An optimistic delivery at a full member that is never undone, where a higher level is judged. Made of deliveries
-    by `analysis.checks.order`: an incarnation does not know yet what is judged."""
+    """An optimistic delivery at a full member that is never undone, where a higher level is judged.
+    `analysis.checks.order` makes it from deliveries: the judged level is not known from one incarnation.
+    """
     HANDED = 5
-    """A delivery at any level, undone or not: of its payload. Made of deliveries likewise."""
+    """A delivery at any level, undone or not, to check its payload. Made from deliveries likewise."""
 
 
 NO_MESSAGE = 0
-"""As a predecessor: the delivery was the first. (Numbers count from 1, so no message has this code.)"""
+"""Predecessor of the first delivery. (Numbers count from 1, so no message has this code.)"""
 
 NOT_COMPARED = -(1 << 63)
-"""As a predecessor: there is nothing to compare. (No message has this code either: its number would be 0.)"""
+"""Predecessor that is not to be compared. (No message has this code either: its number would be 0.)"""
 
 ROWS_AT_ONCE = 1 << 16
 
@@ -67,32 +67,32 @@ STEPS = pa.schema(
         pa.field("payload", pa.int64()),
     ]
 )
-"""Of a delivery: `level`; `position` among the first deliveries for good, or the first optimistic ones; `predecessor`,
-the message before it there (NOT_COMPARED: a joiner's first, or no first delivery); `is_out_of_order` and `previous`,
-the message of the same origin before it (NO_MESSAGE: none). Of a submission or delivery: `payload` (encode_payload).
-Fields that a step does not have are 0. 62 bytes each.
+"""Columns of a step. Of a delivery: `level`; `position` among the first deliveries for good, or the first optimistic
+ones; `predecessor`, the message before it among these (NOT_COMPARED: a joiner's first, or no first delivery);
+`is_out_of_order` and `previous`, the message of the same origin before it (NO_MESSAGE: none). Of a submission or
+delivery: `payload` (encode_payload). Fields that a step does not have are 0. 62 bytes each.
 """
 
 
 class Told(NamedTuple):
-    """What the records of an incarnation say of it."""
+    """Facts of an incarnation, from its records."""
 
     incarnation: Incarnation
     level: int
-    """The highest of its deliveries; -1: it has none."""
+    """Highest level of its deliveries; -1: it has none."""
     is_gapless: bool
     missing_records: int
     stop_detail: int
-    """-1: it does not end with STOP."""
+    """Detail of its STOP; -1: it does not end with STOP."""
     has_ended: bool
-    """It ends with ENDED."""
+    """Whether it ends with ENDED."""
     end_detail: int
-    """Of STOP or ENDED; -1: it ends with neither."""
+    """Detail of its STOP or ENDED; -1: it ends with neither."""
     first_ns: int
     last_ns: int
-    """Of its records."""
+    """Time of its last record."""
     is_for_objects: bool
-    """Some of its messages are."""
+    """Whether some of its messages are addressed to objects."""
     views: ViewRecords
 
 
@@ -102,7 +102,7 @@ def encode(origin: Any, incarnation: Any, number: Any) -> Any:
 
 
 def decode(message: int) -> MessageId:
-    """The inverse of `encode`."""
+    """Inverse of `encode`."""
     return MessageId((message >> 48) & 0xFFFF, (message >> 32) & 0xFFFF, message & 0xFFFFFFFF)
 
 
@@ -112,17 +112,17 @@ def encode_payload(size_bytes: Any, checksum: Any) -> Any:
 
 
 def payload_size_bytes(payload: Any) -> Any:
-    """The length in it."""
+    """Length in an encoded payload, in bytes."""
     return payload >> 32 & 0xFFFFFFFF
 
 
 def payload_checksum(payload: Any) -> Any:
-    """The check sum in it."""
+    """Check sum in an encoded payload."""
     return payload & 0xFFFFFFFF
 
 
 def decode_payload(payload: int) -> Payload:
-    """The inverse of encode_payload."""
+    """Inverse of `encode_payload`."""
     return payload_size_bytes(payload), payload_checksum(payload)
 
 
@@ -131,7 +131,7 @@ class Records(NamedTuple):
 
     record: Ints
     event: npt.NDArray[np.int16]
-    """Below zero: of a message that cannot be."""
+    """Negative: the record names an impossible message."""
     detail: npt.NDArray[np.int32]
     at_ns: Ints
     value: Ints
@@ -155,9 +155,9 @@ class Records(NamedTuple):
 
 
 def steps_of_incarnation(incarnation: Incarnation, chunks: list[Records]) -> tuple[Told, Iterator[pa.RecordBatch]]:
-    """All records of one incarnation, in any order, to what they say of it and to its steps (STEPS): each batch of one
-    kind, and each kind in the order of records. `chunks` is emptied, and steps are made when they are asked for, so
-    that what is at hand is what is worked with: at most 96 bytes for each record.
+    """Facts and steps (STEPS) of one incarnation from all its records, in any order. Each batch of steps has one kind,
+    and each kind is in the order of records. `chunks` is emptied, and steps are made lazily, so that memory holds at
+    most 96 bytes for each record.
     """
     records = _in_order(chunks)
     submissions = np.flatnonzero(is_own_submission(records, np.int64(incarnation.code)))
@@ -165,12 +165,12 @@ def steps_of_incarnation(incarnation: Incarnation, chunks: list[Records]) -> tup
 
 
 def is_own_submission(records: Records, code: Any) -> Mask:
-    """`code`: of the incarnation that tells, one for all or one for each record."""
+    """Mask of own submissions. `code`: of the recording incarnation, one for all records or one for each."""
     return np.asarray((records.event == Event.SUBMIT) & (records.message >> 32 & 0xFFFFFFFF == code))
 
 
 def compact(batch: pa.RecordBatch) -> Records:
-    """From rows of schema.TRACE. Copies, so that the batch can go."""
+    """Records from rows of schema.TRACE; copies, so that the batch can be freed."""
     event, detail, origin, incarnation = (
         batch[name].to_numpy().astype(np.int32) for name in ("event", "detail", "origin", "incarnation")
     )
@@ -190,13 +190,13 @@ def _steps(incarnation: Incarnation, records: Records, submissions: Rows) -> Ite
 
 
 def _is_possible(event: npt.NDArray[np.int32], number: Ints) -> Mask:
-    """False for what speaks of a message that cannot be: numbers count from 1 and have 32 bits."""
+    """False for a record of an impossible message: numbers count from 1 and have 32 bits."""
     speaks = np.isin(event, (Event.SUBMIT, Event.DELIVER, Event.UNDO))
     return np.asarray(~speaks | ((number >= 1) & (number < 1 << 32)))
 
 
 def _in_order(chunks: list[Records]) -> Records:
-    """All of them; one column after the other, so that no more than one is there twice."""
+    """All records, by number; column after column, so that at most one column is in memory twice."""
     columns = [list(column) for column in zip(*chunks, strict=True)]
     chunks.clear()
     order = np.argsort(np.concatenate(columns[0]), kind="stable")
@@ -240,7 +240,7 @@ def _views(records: Records) -> ViewRecords:
 
 
 def _parts(step: Step, records: Records, rows: Rows, **columns: npt.NDArray[Any]) -> Iterator[pa.RecordBatch]:
-    """The steps of these rows, some at a time; `columns` have one value for each of them."""
+    """Batches of the steps of these rows; `columns` have one value for each row."""
     for begin in range(0, len(rows), ROWS_AT_ONCE):
         part = slice(begin, begin + ROWS_AT_ONCE)
         chosen = records.select(rows[part])
@@ -270,7 +270,7 @@ def _deliveries(records: Records, *, is_joiner: bool) -> Iterator[pa.RecordBatch
     rows, is_undone = _judgeable(records)
     detail, message = records.detail[rows], records.message[rows]
     kept = np.flatnonzero(~is_undone)
-    detail = np.minimum(detail, Level.AGREED)  # what is for good is one sequence
+    detail = np.minimum(detail, Level.AGREED)  # agreed and final deliveries form one sequence
     firsts = kept[_first_of_each(detail[kept], message[kept])]
     is_first = _flags(firsts, len(rows))
     level, message = detail[firsts], message[firsts]
@@ -297,7 +297,7 @@ def _deliveries(records: Records, *, is_joiner: bool) -> Iterator[pa.RecordBatch
 
 
 def _judgeable(records: Records) -> tuple[Rows, Mask]:
-    """The deliveries, and which of them are undone."""
+    """Rows of the deliveries, and a mask of those that are undone."""
     is_delivery = records.event == Event.DELIVER
     if not (records.event == Event.UNDO).any():
         rows = np.flatnonzero(is_delivery)
@@ -317,7 +317,7 @@ def _is_undone(rows: Records) -> Mask:
 
 
 def _is_broken_promise(records: Records) -> Mask:
-    """True for an UNDO at a level that promises, or after a delivery of the same message at one."""
+    """True for an UNDO at a promising level, or after a delivery of the same message at such a level."""
     is_undoing = records.event == Event.UNDO
     if not is_undoing.any():
         return np.asarray(is_undoing)
@@ -331,7 +331,7 @@ def _is_broken_promise(records: Records) -> Mask:
 
 
 def _before(*columns: Numbers) -> Ints:
-    """For each row the row before it with the same values, -1 where there is none."""
+    """For each row, the previous row with the same values; -1 where there is none."""
     order = np.lexsort(columns[::-1])
     same = np.ones(max(len(order) - 1, 0), np.bool_)
     for column in columns:
@@ -347,7 +347,7 @@ def _first_of_each(*columns: Numbers) -> Mask:
 
 
 def _positions(level: Numbers, is_first: Mask) -> Ints:
-    """How many first deliveries of the same kind there are up to each row, itself included."""
+    """Number of first deliveries of the same level up to each row, inclusive."""
     positions = np.zeros(len(level), np.int64)
     for one in np.unique(level):
         rows = level == one

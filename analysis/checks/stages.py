@@ -1,11 +1,12 @@
-"""The rules that the reported stages of CO's messages keep (paper 000, sections 2.2 and 3.3 to 3.5), view by view.
+"""Checks of the reported stages of CO's messages (paper 000, sections 2.2 and 3.3 to 3.5), view by view.
 
-CO delivers a message when everybody has pre-acknowledged it, so a history of deliveries does not tell a right CPI
-operation from a wrong one, nor a right acceptance condition. The reports of the stages (`trace_stages`) do:
+CO delivers a message when every member has pre-acknowledged it, so deliveries do not show whether the CPI operation and
+the acceptance condition are right. The reports of the stages (`trace_stages`) do:
 
-- nobody pre-acknowledges what somebody has not accepted, nobody acknowledges what somebody has not pre-acknowledged;
-- what an entity had accepted when it sent q is acknowledged before q everywhere. The literal acceptance condition of
-  the paper does not promise it under loss (docs/protocols/co.md).
+- no member pre-acknowledges a message before all have accepted it, or acknowledges one before all have pre-acknowledged
+  it;
+- every message that an entity had accepted when it sent q is acknowledged before q everywhere. The literal acceptance
+  condition of the paper does not ensure this under loss (docs/protocols/co.md).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collector.records import Event, Notice
 Pdu = tuple[int, int]
 """Origin and number of a message."""
 Stage = tuple[int, Pdu, int]
-"""Which stage a message has reached, and when."""
+"""Stage that a message has reached, the message, and the time."""
 
 _AFTER = ((Notice.ACCEPTED, Notice.PREACKNOWLEDGED), (Notice.PREACKNOWLEDGED, Notice.ACKNOWLEDGED))
 _CODES = frozenset(chain(*_AFTER))
@@ -29,14 +30,14 @@ _NEVER_NS = 1 << 63
 
 
 class Breach(NamedTuple):
-    """`stage`: of a stage that is reached too early; empty for the order of what was accepted."""
+    """A violation. `stage`: the stage that is reached too early; empty for a wrong order of acknowledgement."""
 
     stage: str
     sentence: str
 
 
 class OutOfOrder(NamedTuple):
-    """`member` acknowledges `pdu` before `cause`, or without it, which the sender of `pdu` had accepted before."""
+    """`member` acknowledges `pdu` before or without `cause`, which the sender of `pdu` had accepted before."""
 
     member: int
     pdu: Pdu
@@ -51,7 +52,7 @@ class OutOfOrder(NamedTuple):
 
 
 def breaches(incarnations: Incarnations, names: Mapping[int, str]) -> Iterator[Breach]:
-    """At most one of each kind and view; none for incarnations that do not report stages."""
+    """At most one breach of each kind and view; none for incarnations that do not report stages."""
     for stages in by_view(incarnations):
         for before, after in _AFTER:
             early = _early(stages, before, after)
@@ -78,7 +79,7 @@ def by_view(incarnations: Incarnations) -> Iterator[dict[int, list[Stage]]]:
 
 
 def out_of_order(stages: Mapping[int, Sequence[Stage]]) -> Iterator[OutOfOrder]:
-    """Of one view: each message that a member acknowledges too soon, with one cause of it."""
+    """Each message of one view that a member acknowledges too early, with one cause of it."""
     causes = dict(_accepted_before(stages))
     for member, rows in stages.items():
         done: Counter[int] = Counter()
@@ -94,7 +95,7 @@ def out_of_order(stages: Mapping[int, Sequence[Stage]]) -> Iterator[OutOfOrder]:
 
 
 def _accepted_before(stages: Mapping[int, Sequence[Stage]]) -> Iterator[tuple[Pdu, dict[int, int]]]:
-    """For each message the last of each origin that its sender had accepted when it sent it."""
+    """For each message, the last number of each origin that its sender had accepted when it sent it."""
     for member, rows in stages.items():
         last: dict[int, int] = defaultdict(int)
         for code, (origin, number), _ in rows:
@@ -105,8 +106,9 @@ def _accepted_before(stages: Mapping[int, Sequence[Stage]]) -> Iterator[tuple[Pd
 
 
 def _early(stages: Mapping[int, Sequence[Stage]], before: Notice, after: Notice) -> tuple[int, Pdu, int] | None:
-    """Who, which message, and who else was not so far: somebody reached the stage `after` while another had not yet
-    reached `before`."""
+    """A member that reached stage `after` of a message, the message, and a member that had not yet reached stage
+    `before` of it.
+    """
     reached: dict[int, dict[Pdu, int]] = {
         member: {pdu: at_ns for code, pdu, at_ns in rows if code == before} for member, rows in stages.items()
     }

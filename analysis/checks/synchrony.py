@@ -1,11 +1,10 @@
-"""The properties of views, and total order view by view, for both worlds: the simulator's records
-(`analysis.checks.linear`)
-and the steps of a trace (`analysis.checks.order`). `analysis.checks.properties` has the definitions,
-`analysis.checks.oracle_views` judges the same by them, and tests hold the two together.
+"""Checks of the properties of views, and of total order view by view, for the simulator's records
+(`analysis.checks.linear`) and the steps of a trace (`analysis.checks.order`). `analysis.checks.properties` defines the
+properties, `analysis.checks.oracle_views` judges them by definition, and tests compare the two.
 
-In NumPy. Where all is well, each incarnation's deliveries in a view are compared once with those of another one, and
-sorted at most once; sets are counted only where they differ. What is delivered in several views is found by sorting the
-messages of all views together, and only among those a joiner can have delivered what was in its state.
+In NumPy. Without violations, each incarnation's deliveries in a view are compared once with those of another, and
+sorted at most once; sets are counted only where they differ. Messages delivered in several views are found by sorting
+the messages of all views together; only among them can a joiner have delivered messages of its state.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ Rows = npt.NDArray[np.intp]
 Mask = npt.NDArray[np.bool_]
 
 BEFORE = 0
-"""The number that stands for what comes before the first view."""
+"""Number for the time before the first view."""
 
 _NOTHING = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class IncarnationDeliveries:
-    """One incarnation; of its first deliveries at the judged level, in order, the record number, a code of the message,
-    and the time. Equal messages have equal codes in a run, and a run says what they mean.
+    """First deliveries of one incarnation at the judged level, in order: record number, code of the message, and time.
+    Equal messages have equal codes in a run; `Run.decode` decodes them.
     """
 
     name: Incarnation
     views: ViewRecords
     ends_in_order: bool
-    """With STOP or ENDED."""
+    """Whether it ends with STOP or ENDED."""
     record: Ints
     message: Ints
     at_ns: Ints
@@ -52,7 +51,7 @@ class IncarnationDeliveries:
 
     @cached_property
     def numbers(self) -> frozenset[int]:
-        """Of the views that it installs."""
+        """Numbers of the views that it installs."""
         return frozenset(one.number for one in self.views.installations)
 
     @cached_property
@@ -65,7 +64,7 @@ class IncarnationDeliveries:
 
     @cached_property
     def parts(self) -> tuple[tuple[Installation | None, slice], ...]:
-        """Its deliveries, installation by installation; None: before the first."""
+        """Its deliveries by installation; None: before the first."""
         first = np.searchsorted(self.record, [one.record for one in self.views.installations])
         cuts = [0, *first.tolist(), self.count]
         return tuple(
@@ -75,7 +74,7 @@ class IncarnationDeliveries:
 
     @cached_property
     def state_view(self) -> int | None:
-        """In which view it got the state; None: never."""
+        """View in which it got the state; None: never."""
         if not self.views.state_record:
             return None
         before = [one.number for one in self.views.installations if one.record <= self.views.state_record]
@@ -88,11 +87,11 @@ class IncarnationDeliveries:
         return view in self.numbers and self.last_view > view
 
     def ways_through(self, view: int) -> tuple[int, ...]:
-        """The views to which it goes from this one, if it has the state all through this one."""
+        """Views to which it goes from this one, if it has the state all through this one."""
         return self.views.ways_from(view) if self.had_state_all_through(view) else ()
 
     def rows(self, view: int) -> Rows:
-        """Its deliveries in a view."""
+        """Rows of its deliveries in a view."""
         found = [part for one, part in self.parts if (BEFORE if one is None else one.number) == view]
         return np.concatenate([np.empty(0, np.intp), *(np.arange(part.start, part.stop) for part in found)])
 
@@ -103,8 +102,8 @@ class IncarnationDeliveries:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What is judged. `origins`: whose messages these are, from their codes, as codes of incarnations; `decode`: what
-    the code of a message means; `is_uniform`: deliveries at level FINAL are judged.
+    """Deliveries of a run that are judged. `origins`: codes of the submitting incarnations, from codes of messages;
+    `decode`: message of a code; `is_uniform`: deliveries at level FINAL are judged.
     """
 
     incarnations: Sequence[IncarnationDeliveries]
@@ -114,7 +113,7 @@ class Run:
 
 
 def tallies(run: Run) -> dict[Property, Tally]:
-    """Of VIEW_PROPERTIES and total order."""
+    """Tallies of VIEW_PROPERTIES and total order."""
     judge = _Judge(run)
     return {
         Property.VIEW_AGREEMENT: judge.view_agreement(),
@@ -127,12 +126,12 @@ def tallies(run: Run) -> dict[Property, Tally]:
 
 
 def without_views() -> dict[Property, Tally]:
-    """Of a run in which nobody records a view: nothing is asked."""
+    """Tallies of a run without views: nothing is judged."""
     return dict.fromkeys(VIEW_PROPERTIES, Tally(0, 0, excuse=NO_VIEW))
 
 
 class _Handed(NamedTuple):
-    """One delivery; the earliest is the least."""
+    """One delivery; sorts by time."""
 
     at_ns: int
     incarnation: Incarnation
@@ -142,7 +141,7 @@ class _Handed(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What is wrong with one incarnation: how often, and the earliest, with what it is and the places that show it."""
+    """Violations by one incarnation: their number, and the earliest with its description and places."""
 
     violations: int
     earliest: tuple[_Handed, str, tuple[Place, ...]] | None
@@ -152,8 +151,9 @@ _FINE = _Found(0, None)
 
 
 class _Dispute(NamedTuple):
-    """Positions in a view at which two incarnations deliver different messages; with `what`, at which only the one
-    delivers anything."""
+    """Positions in a view at which two incarnations deliver different messages; with `what`, at which only `one`
+    delivers a message.
+    """
 
     positions: Rows
     one: IncarnationDeliveries
@@ -162,19 +162,19 @@ class _Dispute(NamedTuple):
 
 
 class _View(NamedTuple):
-    """One view: who installs a later one, and by incarnation what it delivers there that is void."""
+    """One view: its survivors, and a mask of the void deliveries of each incarnation in it."""
 
     number: int
     survivors: Sequence[IncarnationDeliveries]
     void: Mapping[Incarnation, Mask]
 
     def good(self, incarnation: IncarnationDeliveries) -> Ints:
-        """Its messages for good."""
+        """Messages of its deliveries for good."""
         messages = incarnation.messages(self.number)
         return messages[~self.void[incarnation.name]] if incarnation.name in self.void else messages
 
     def prefix(self, incarnation: IncarnationDeliveries) -> Ints:
-        """Its messages to before the first that is void."""
+        """Messages of its deliveries before the first void one."""
         messages = incarnation.messages(self.number)
         return messages[: int(self.void[incarnation.name].argmax())] if incarnation.name in self.void else messages
 
@@ -190,7 +190,7 @@ class _Judge:
         numbers = sorted({BEFORE}.union(*(incarnation.numbers for incarnation in run.incarnations)))
         unions = [_union(incarnation.messages(number) for incarnation in self._incarnations) for number in numbers]
         _, self._repeated = _distinct_and_repeated(unions)
-        """What anybody delivers in several views, void or not."""
+        """Messages delivered in several views, by any incarnations, void or not."""
         self._views = [self._view(number, numbers) for number in numbers]
         self._deliveries = sum(incarnation.count for incarnation in run.incarnations)
         self._installations = sum(len(incarnation.views.installations) for incarnation in run.incarnations)
@@ -231,7 +231,7 @@ class _Judge:
                 if one.is_whole and incarnation.name not in one.members:
                     found.append(("a view without the incarnation that installs it", (_installed(incarnation, one),)))
         for installed in by_number.values():
-            # What agrees with the longest agrees with each other.
+            # Installations that agree with the longest one agree with each other.
             longest = max(installed, key=lambda pair: len(pair[1].members))
             other = next((pair for pair in installed if not longest[1].agrees(pair[1])), None)
             if other is not None:
@@ -336,7 +336,9 @@ class _Judge:
         return Tally(self._deliveries, violations, witness)
 
     def _ways_through(self, view: int) -> dict[int, list[IncarnationDeliveries]]:
-        """By the view that they go to: those that go on, and have the state all through this view."""
+        """Incarnations that go from this view to a later one and have the state all through this view, by the later
+        view.
+        """
         ways: dict[int, list[IncarnationDeliveries]] = {}
         for incarnation in self._incarnations:
             for following in incarnation.ways_through(view):
@@ -344,13 +346,13 @@ class _Judge:
         return ways
 
     def _for_good(self, messages: Ints) -> Iterator[_Handed]:
-        """Of each incarnation, the earliest delivery for good of any of these messages in each view."""
+        """Earliest delivery for good of any of these messages, by each incarnation in each view."""
         for view in self._views:
             for incarnation in self._incarnations:
                 yield from _earliest(incarnation, view.number, messages, view.void.get(incarnation.name))
 
     def _too_early(self, incarnation: IncarnationDeliveries) -> _Found:
-        """What a joiner delivers before it has the state."""
+        """Deliveries of a joiner before it has the state."""
         rows = (
             np.flatnonzero(incarnation.record < incarnation.views.state_record)
             if incarnation.views.state_record
@@ -364,14 +366,14 @@ class _Judge:
         return _Found(len(rows), (first, "delivered before it has the state", places))
 
     def _known_before(self, incarnation: IncarnationDeliveries) -> _Found:
-        """What a joiner delivers though it was in its state."""
+        """Deliveries of a joiner that its state contained."""
         state = incarnation.state_view
         if state is None or (not len(self._repeated) and incarnation.has_ascending_views):
             return _FINE
         elders = [one for one in self._incarnations if one is not incarnation and one.views.comes_to(state)]
         before = [(one, view.number) for one in elders for view in self._views if view.number < state]
         had = [one.messages(number) for one, number in before]
-        if incarnation.has_ascending_views:  # it delivers in this view and later ones, they did before
+        if incarnation.has_ascending_views:  # it delivers from this view on, they delivered before
             had = [messages[_is_in(messages, self._repeated)] for messages in had]
         known = _union(had)
         rows = np.flatnonzero(
@@ -386,7 +388,7 @@ class _Judge:
         return _Found(len(rows), (first, "delivered though it was in the state", places))
 
     def _different(self, incarnation: IncarnationDeliveries) -> _Found:
-        """Where a joiner and those before it do not deliver the same in the view in which it joins."""
+        """Messages that only the joiner or only an earlier incarnation delivers in the view in which it joins."""
         state = incarnation.state_view
         if state is None:
             return _FINE
@@ -422,7 +424,7 @@ class _Judge:
         return Witness(what="delivered in different orders", places=places)
 
     def _place(self, name: Incarnation, message: int, view: int) -> Place:
-        """Where it delivers the message in this view, if it does."""
+        """Place of the message in this view here; no position if it is not delivered."""
         incarnation = self._by_name[name]
         rows = incarnation.rows(view)
         found = rows[incarnation.message[rows] == message].tolist()
@@ -435,7 +437,7 @@ def _installed(incarnation: IncarnationDeliveries, one: Installation) -> Place:
 
 
 def _first_of(incarnation: IncarnationDeliveries, rows: Rows, view: int) -> _Handed:
-    """The earliest of some deliveries in a view, one at least."""
+    """Earliest of these deliveries in a view; at least one is given."""
     row = int(rows[incarnation.at_ns[rows].argmin()])
     return _Handed(int(incarnation.at_ns[row]), incarnation.name, row, view, int(incarnation.message[row]))
 
@@ -443,7 +445,7 @@ def _first_of(incarnation: IncarnationDeliveries, rows: Rows, view: int) -> _Han
 def _earliest(
     incarnation: IncarnationDeliveries, view: int, messages: Ints, void: Mask | None = None
 ) -> Iterator[_Handed]:
-    """The earliest delivery of any of these messages (ascending) in a view, void ones apart, if there is one."""
+    """Earliest delivery, not void, of any of these messages (ascending) in a view, if there is one."""
     rows = incarnation.rows(view)
     is_wanted = _is_in(incarnation.message[rows], messages)
     rows = rows[is_wanted if void is None else is_wanted & ~void]
@@ -452,7 +454,7 @@ def _earliest(
 
 
 def _disputes(table: Sequence[tuple[IncarnationDeliveries, Ints]]) -> list[_Dispute]:
-    """Where these are no prefixes of one sequence: each compared with the longest."""
+    """Differences from prefixes of one sequence: each list of messages is compared with the longest."""
     if len(table) < 2:
         return []
     one, longest = max(table, key=lambda pair: len(pair[1]))
@@ -465,7 +467,7 @@ def _disputes(table: Sequence[tuple[IncarnationDeliveries, Ints]]) -> list[_Disp
 
 
 def _beyond(whole: Iterable[tuple[IncarnationDeliveries, Ints]], view: _View) -> list[_Dispute]:
-    """What somebody who has not closed the view delivers there beyond the end of a survivor."""
+    """Deliveries of incarnations that did not close the view, beyond the last delivery of a survivor."""
     stateful = [incarnation for incarnation in view.survivors if incarnation.had_state_all_through(view.number + 1)]
     if not stateful:
         return []
@@ -480,7 +482,7 @@ def _beyond(whole: Iterable[tuple[IncarnationDeliveries, Ints]], view: _View) ->
 
 
 def _union(parts: Iterable[Ints]) -> Ints:
-    """All values, ascending and each once. Parts that are equal to the one before are not looked at."""
+    """Distinct values, ascending. A part equal to the one before is skipped."""
     kept: list[Ints] = []
     for part in parts:
         if len(part) and not (kept and np.array_equal(part, kept[-1])):
@@ -489,14 +491,14 @@ def _union(parts: Iterable[Ints]) -> Ints:
 
 
 def _distinct_and_repeated(unions: Sequence[Ints]) -> tuple[int, Ints]:
-    """Of sets: how many values there are, and those that are in more than one, ascending."""
+    """Number of distinct values in these sets, and the values in more than one set, ascending."""
     merged = np.sort(np.concatenate([_NOTHING, *unions]))
     is_repeat = merged[1:] == merged[:-1]
     return len(merged) - int(is_repeat.sum()), np.unique(merged[1:][is_repeat])
 
 
 def _not_in_all(lists: Sequence[Ints]) -> Ints:
-    """What is in one of these and not in all, ascending. No list has a value twice."""
+    """Values in at least one list but not in all, ascending. No list has a value twice."""
     if all(np.array_equal(one, lists[0]) for one in lists[1:]):
         return _NOTHING
     values, counts = np.unique(np.concatenate(lists), return_counts=True)
@@ -504,7 +506,7 @@ def _not_in_all(lists: Sequence[Ints]) -> Ints:
 
 
 def _is_in(values: Ints, known: Ints) -> Mask:
-    """`known`: ascending."""
+    """Mask of the values that are in `known`, which is ascending."""
     if not len(known):
         return np.zeros(len(values), np.bool_)
     place = np.minimum(np.searchsorted(known, values), len(known) - 1)

@@ -1,5 +1,5 @@
-"""What the records of one incarnation say of its views: which it installed, when it had the state, whether it ended in
-a minority. `analysis.checks.properties` says what is asked of them.
+"""View records of one incarnation: installed views, received states, times in a minority. `analysis.checks.properties`
+defines the properties of views.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ VIEW_EVENTS = frozenset((int(Event.VIEW), int(Event.MINORITY), int(Event.STATE))
 
 
 class Installation(NamedTuple):
-    """One view as one incarnation installed it. `record`: the number of its first record; `size`: how many members it
-    announces; `members`: those that it names, by rank."""
+    """One view as one incarnation installed it. `record`: number of its first record; `size`: number of members that it
+    announces; `members`: those that its records name, by rank.
+    """
 
     record: int
     at_ns: int
@@ -31,17 +32,17 @@ class Installation(NamedTuple):
 
     @property
     def is_beginning(self) -> bool:
-        """A group begins with it, perhaps anew: its members need no state."""
+        """Whether a group begins with it, perhaps again: its members need no state."""
         return self.reason == ViewReason.FIRST
 
     def agrees(self, other: Installation) -> bool:
-        """With another of the same number: as far as both go."""
+        """Whether it has the members of another of the same number, as far as both have records."""
         pairs = zip(self.members, other.members, strict=False)
         return self.size == other.size and all(one == another for one, another in pairs)
 
 
 class Taken(NamedTuple):
-    """A STATE record: from whom, how much, in which view."""
+    """A STATE record: donor, size, and number of the view."""
 
     record: int
     at_ns: int
@@ -51,8 +52,9 @@ class Taken(NamedTuple):
 
 
 class Minority(NamedTuple):
-    """One time without a quorum; `until_ns` None: it never said that it was over. `heard`: how many members it heard
-    when it began, itself included."""
+    """One time without a quorum; `until_ns` None: no record of its end. `heard`: number of members heard at its
+    beginning, itself included.
+    """
 
     from_ns: int
     until_ns: int | None
@@ -61,51 +63,51 @@ class Minority(NamedTuple):
 
 
 class ViewRecords(NamedTuple):
-    """Of one incarnation."""
+    """View records of one incarnation."""
 
     installations: tuple[Installation, ...] = ()
     taken: tuple[Taken, ...] = ()
     minorities: tuple[Minority, ...] = ()
     is_cut: bool = False
-    """Its last record is of a view that is not whole: a crash lost the others."""
+    """Whether its last record belongs to an incomplete installation: a crash lost the others."""
 
     @property
     def state_record(self) -> int:
-        """The number of its first STATE; 0: none."""
+        """Record number of its first STATE; 0: none."""
         return self.taken[0].record if self.taken else 0
 
     @property
     def is_founder(self) -> bool:
-        """It has the state from its first view on."""
+        """Whether it has the state from its first view on."""
         return bool(self.installations) and self.installations[0].is_beginning
 
     def ways_from(self, number: int) -> tuple[int, ...]:
-        """The views to which it goes from view `number`: none or one, unless the records make no sense."""
+        """Views to which it goes from view `number`: at most one, unless the records are inconsistent."""
         ways = (after.number for before, after in pairwise(self.installations) if before.number == number)
         return tuple(dict.fromkeys(ways))
 
     def comes_to(self, number: int) -> bool:
-        """Whether it installs this view after another one."""
+        """Whether it installs this view after another."""
         return any(one.number == number for one in self.installations[1:])
 
     @property
     def is_in_minority(self) -> bool:
-        """So its last MINORITY record says."""
+        """Whether its last MINORITY record says so."""
         return bool(self.minorities) and self.minorities[-1].until_ns is None
 
 
 NO_VIEWS = ViewRecords()
 
 Row = tuple[int, int, int, int, int, int, int, int]
-"""Record number, event, detail, origin, incarnation, message number, time, value."""
+"""Record number, event, detail, origin, incarnation, message number, time in ns, value."""
 
 
 def read_views(rows: Iterable[Row], *, last_record: int) -> ViewRecords:
-    """From the VIEW, MINORITY and STATE records of one incarnation, in their order. `last_record`: the number of the
-    last record that it has of any kind.
+    """View records from the VIEW, MINORITY and STATE records of one incarnation, in their order. `last_record`: number
+    of its last record of any kind.
 
-    The records of one installation follow each other: a VIEW begins another one when the record before it is none of
-    the same view, or when that one is whole.
+    The records of one installation are consecutive: a VIEW begins another one if the record before it does not belong
+    to the same view, or if the installation is complete.
     """
     installations: list[Installation] = []
     taken: list[Taken] = []
@@ -133,7 +135,7 @@ def read_views(rows: Iterable[Row], *, last_record: int) -> ViewRecords:
 
 
 def views_of(records: Sequence[Raw]) -> ViewRecords:
-    """From all records of one incarnation, as hosts make them."""
+    """View records from all records of one incarnation, in the form that hosts make."""
     rows = (
         (number, r[0], r[1], r[2], r[3], r[5], r[6], r[8])
         for number, r in enumerate(records, start=1)

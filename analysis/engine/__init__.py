@@ -1,1 +1,1 @@
-"""Spark: the session, and the one pass over a capture that its workers make."""
+"""Spark: the session, and the pass of its workers over a capture."""

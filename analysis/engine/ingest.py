@@ -1,8 +1,8 @@
-"""One pass over a capture, in NumPy, by one Spark task for each part of it: the tables `frames` and `trace`, and the
-sums that the sections of the summary begin with.
+"""One pass over a capture, in NumPy, by a Spark task for each part: the tables `frames` and `trace`, and the sums from
+which the sections of the summary are made.
 
-Each task parses its part once and writes its part of both tables itself: rows that go through the Java machine cost ten
-times as much. What comes back to the driver is small: counts by key. `analysis.schema` says what the columns mean.
+Each task parses its part once and writes its part of both tables itself: rows that pass through the JVM cost ten times
+as much. The driver receives only counts by key. `analysis.schema` describes the columns.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from topologies.model import Direction
 
 TO_NODE, FROM_NODE = Direction.TO_NODE.value, Direction.FROM_NODE.value
 DIRECTIONS = (None, FROM_NODE, TO_NODE)
-"""By collector.records.PortDirection."""
+"""Directions by collector.records.PortDirection."""
 FRAME_CLASSES = (*CLASSES, "trace", "other")
-"""By their codes here."""
+"""Classes of frames, by code."""
 
 MAX_FLOWS = 100_000
-"""More destinations than any run has; an enemy may make up millions. The greatest are kept."""
+"""Most flows that are kept, the greatest: more than any run has, but a hostile capture may hold millions."""
 
 SENT_KEYS = ("bin", "class", "kind", "inner")
 FLOW_KEYS = ("node_index", "direction", "eth_dst", "ip_dst")
@@ -61,37 +61,39 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a task must know. Plain data: it travels to the workers. Times are CLOCK_MONOTONIC."""
+    """Input of a task. Plain data: it is sent to the workers. Times are CLOCK_MONOTONIC."""
 
     ports: tuple[tuple[str, int] | None, ...]
-    """Node and member number behind each interface of the capture; None: a port of nobody."""
+    """Node and member number of each interface of the capture; None: no node's port."""
     group: int
     clock_offset_ns: int
     start_ns: int
-    """Of the workload: bins count from here."""
+    """Start of the workload: bins count from here."""
     load_end_ns: int | None
     notices: tuple[Notice, ...] = ()
-    """The reports to be counted."""
+    """Reports to be counted."""
     talk: traffic_source.Plan = field(default_factory=lambda: traffic_source.Plan(edges_ns=(), ports=()))
     max_talk: int = 0
-    """Rows of `talk`."""
+    """Most rows of `talk`."""
 
 
 class Intake(NamedTuple):
-    """What was counted on the way."""
+    """Counts of the pass."""
 
     undecodable: int
     foreign_records: int
-    """Of our group, but not told at the port of who tells."""
+    """Records of this group that did not come from their member's own port."""
     records: Mapping[Incarnation, int]
-    """Of each incarnation."""
+    """Number of records of each incarnation."""
     notices: dict[Notice, int]
     sent: Rows
-    """What nodes put on the wire, by SENT_KEYS: `datagrams`, `wire_bytes`, `payload_bytes`. Without trace."""
+    """Frames that nodes sent, without trace, by SENT_KEYS: `datagrams`, `wire_bytes`, `payload_bytes`."""
     flows: Rows
-    """All frames, by FLOW_KEYS: `frames`; within the load, without trace: `datagrams` of our protocol, `wire_bytes`."""
+    """All frames, by FLOW_KEYS: `frames`; within the load, without trace: `datagrams` of the run's group,
+    `wire_bytes`.
+    """
     talk: pa.Table
-    """traffic_source.SPANS; all, or more than `max_talk`."""
+    """Rows of traffic_source.SPANS; all, or more than `max_talk`."""
 
 
 def take_in(spark: SparkSession, capture: Path, plan: Plan, stage: Staging) -> Intake:
@@ -106,7 +108,7 @@ def take_in(spark: SparkSession, capture: Path, plan: Plan, stage: Staging) -> I
 
 
 class _Told(NamedTuple):
-    """Of one task."""
+    """Result of one task."""
 
     undecodable: int
     foreign_records: int
@@ -118,7 +120,7 @@ class _Told(NamedTuple):
 
 
 def take_in_part(number: int, part: Pieces, plan: Plan, directories: Sequence[Path]) -> _Told:
-    """The work of one task. `directories`: of the parts of `frames` and of `trace`."""
+    """Run one task. `directories`: those of the parts of `frames` and of `trace`."""
     task = _Task(plan)
     with (
         PartWriter(directories[0] / f"part-{number:05d}.parquet", _FRAMES) as frames,
@@ -134,7 +136,7 @@ def take_in_part(number: int, part: Pieces, plan: Plan, directories: Sequence[Pa
 
 
 class _Task:
-    """The rows and sums of one part, batch by batch."""
+    """Rows and sums of one part, batch by batch."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -153,7 +155,7 @@ class _Task:
         return _Told(*counts, *map(detached, sums))
 
     def frames(self, buffer: Buffer, frames: Frames) -> tuple[pa.RecordBatch, Frames]:
-        """Rows of schema.FRAMES, and those frames that carry records."""
+        """Rows of schema.FRAMES, and the frames that carry trace records."""
         seen = decode_frames(buffer, frames, _DECODED)
         is_ours = seen["is_protocol"] & (seen["group"] == self.plan.group)
         time_ns, has_time = incarnations.minus(frames.time_ns, np.int64(self.plan.clock_offset_ns))
@@ -221,7 +223,7 @@ class _Task:
         return np.asarray(has_time & (time_ns >= self.plan.start_ns) & (time_ns < end_ns))
 
     def trace(self, buffer: Buffer, carriers: Frames) -> pa.RecordBatch:
-        """Rows of schema.TRACE: records of our group, told at the port of who tells."""
+        """Rows of schema.TRACE: records of this group that came from their member's own port."""
         told = decode_trace(buffer, carriers)
         carrier = told["frame"]
         is_ours = told["group"] == self.plan.group
@@ -238,7 +240,7 @@ class _Task:
 
 
 class _Sums:
-    """Sums by key, put together whenever many parts wait."""
+    """Sums by key, merged whenever many parts are waiting."""
 
     def __init__(self, keys: Sequence[str], values: Sequence[str]) -> None:
         self._keys, self._values = list(keys), list(values)
@@ -266,7 +268,7 @@ def _greatest(flows: pa.Table, most: int) -> pa.Table:
 
 
 def together(told: Iterable[_Told], plan: Plan) -> Intake:
-    """The sums of all tasks."""
+    """Sums of all tasks."""
     parts = list(told)
     return Intake(
         undecodable=sum(part.undecodable for part in parts),
@@ -295,7 +297,7 @@ def _merged(parts: Sequence[pa.Table], keys: Sequence[str], most: int | None = N
 
 
 def _frame_class(is_trace: Mask, is_ours: Mask, flags: npt.NDArray[Any]) -> npt.NDArray[np.int8]:
-    """Each frame is counted once."""
+    """Code of each frame's class; a frame has one class."""
     klass = class_of(flags)
     klass[~is_ours] = FRAME_CLASSES.index("other")
     klass[is_trace] = FRAME_CLASSES.index("trace")
@@ -303,7 +305,7 @@ def _frame_class(is_trace: Mask, is_ours: Mask, flags: npt.NDArray[Any]) -> npt.
 
 
 def _words(codes: npt.NDArray[np.integer[Any]], words: Sequence[str | None]) -> pa.DictionaryArray:
-    """Each code's word, null where that is None."""
+    """Word of each code; null where it is None."""
     known = list(dict.fromkeys(word for word in words if word is not None))
     number = np.array([-1 if word is None else known.index(word) for word in words], np.int32)[codes]
     return pa.DictionaryArray.from_arrays(pa.array(number, mask=number < 0), pa.array(known, pa.string()))

@@ -1,8 +1,8 @@
-"""`python -m analysis.engine.prepare`: leave an archive of the Java classes that every analysis loads, so that it
-starts quicker.
+"""`python -m analysis.engine.prepare`: write an archive of the Java classes that every analysis loads, for a faster
+start.
 
-160 MB in the cache directory, made once per Java and Spark in half a minute. Without it everything works, a few
-seconds slower.
+160 MB in the cache directory, made once per Java and Spark version in half a minute. Without it an analysis takes a few
+seconds longer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ONE_RECORD = struct.pack("<IIII", 1, 0, 14, 14) + bytes(14)
 
 
 def prepare() -> Path:
-    """Make the archive, unless it is there already; its path. Raises AnalysisError when there is no Java."""
+    """Path of the archive, which is made unless it exists. Raises AnalysisError when there is no Java."""
     archive = session.archive_path(session.require_java())
     if archive.exists():
         return archive
@@ -47,7 +47,7 @@ def prepare() -> Path:
 
 
 def rehearse() -> None:
-    """Run every query of an analysis over a handful of rows."""
+    """Run every query of an analysis over a few rows."""
     with session.open_session() as spark, tempfile.TemporaryDirectory() as directory:
         stage = tasks.Staging(Path(directory))
         path = Path(directory) / "empty.pcap"
@@ -60,7 +60,7 @@ def rehearse() -> None:
 
 
 def _stream(spark: SparkSession, path: Path) -> None:
-    """One micro-batch, which is what the beginning of a look waits for."""
+    """Run one micro-batch: the start of `orderbed watch` waits for its first one."""
     path.write_bytes(EMPTY_PCAP + ONE_RECORD)
     rows = spark.readStream.format(source.FORMAT).option("table", "live").load(str(path))
     writer = rows.writeStream.foreachBatch(lambda batch, _: batch.toArrow())

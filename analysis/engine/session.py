@@ -1,9 +1,8 @@
-"""One Spark session, quick to start, small, quiet: `with session.open_session() as spark:`.
+"""A small Spark session with a fast start and little output: `with session.open_session() as spark:`.
 
-`SPARK_MASTER` unset: `local[*]`; else that cluster. A Java machine that runs for half a minute is won or lost at its
-start: serial collector, the quick compiler only, and, where `python -m analysis.engine.prepare` has left one, an
-archive of the loaded classes (JEP 350). Measured on two cores: session and first Python job 7.8 s without the archive,
-4.5 s with it.
+`SPARK_MASTER` unset: `local[*]`; else that cluster. The start takes much of a run of half a minute. So the JVM has the
+serial collector, the C1 compiler only and, if `python -m analysis.engine.prepare` has written one, an archive of the
+loaded classes (JEP 350). Measured on two cores: session and first Python job 7.8 s without the archive, 4.5 s with it.
 
 Python workers talk over Unix sockets: over TCP each task waits 40 ms for a delayed acknowledgement.
 """
@@ -43,12 +42,12 @@ LOCAL = "local[*]"
 DEFAULT_MEMORY = "1g"
 STOP_SECONDS = 10
 NO_EXECUTOR_SECONDS = 60
-"""So long a cluster may have nobody any more who works for us."""
+"""Longest time that a cluster may be without an executor."""
 FIRST_EXECUTOR_SECONDS = 120
-"""So long it may take until somebody does: Java machines start there."""
+"""Longest wait for the first executor, which starts a JVM."""
 POLL_SECONDS = 1.0
 TRAINING_STOP_SECONDS = 300
-"""An archive is written at the very end."""
+"""Longer than STOP_SECONDS, because the archive is written when the JVM stops."""
 
 NO_JAVA = (
     "the analysis needs Java 17 or later, and no `java` was found; install it with: apt install openjdk-17-jre-headless"
@@ -58,15 +57,16 @@ LONGEST_SOCKET_DIRECTORY = 60
 """A Unix socket's whole path has at most 107 bytes."""
 
 TRAINING = "ORDERBED_ARCHIVE_TO"
-"""Environment variable: where this process leaves an archive of the classes that it loaded
-(analysis.engine.prepare)."""
+"""Environment variable: path to which this process writes an archive of its loaded classes
+(analysis.engine.prepare).
+"""
 
 _QUICK_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 _LONG_RUN = ("-XX:+UseSerialGC", "-Xshare:auto")
-"""Without the quick compiler's limit: pays off from about a minute of work on."""
+"""Also with the C2 compiler: faster from about a minute of work on."""
 
 _LOGGERS_OF_PY4J = (None, "py4j.java_gateway", "py4j.clientserver")
-"""It writes to the root logger (None), too."""
+"""Loggers of py4j, which also writes to the root logger (None)."""
 
 _LOGGING = """status = error
 rootLogger.level = error
@@ -81,11 +81,11 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 
 @contextlib.contextmanager
 def open_session(*, long_run: bool = False, memory: str | None = None) -> Iterator[SparkSession]:
-    """A session with our data source registered; gone, Java machine included, when the block ends.
+    """Session with the data source registered; it and its JVM end with the block.
 
-    `memory` is the heap of a local session (`1g`; or `SPARK_DRIVER_MEMORY`); `long_run` says that minutes of work wait.
-    Raises MachineError when there is no Java or the cluster does not answer, AnalysisError when another session is open
-    in this process.
+    `memory` is the heap of a local session (default `SPARK_DRIVER_MEMORY`, else `1g`); `long_run`: minutes of work are
+    expected. Raises MachineError when there is no Java or the cluster does not answer, AnalysisError when another
+    session is open in this process.
     """
     if SparkContext._active_spark_context is not None:
         raise AnalysisError("a Spark session is open already in this process; pass it on instead of opening another")
@@ -100,7 +100,7 @@ def open_session(*, long_run: bool = False, memory: str | None = None) -> Iterat
                     yield spark
             except BaseException as error:
                 if _is_interrupt(error):
-                    # Ctrl-C must not wait for jobs that nobody wants any more.
+                    # Ctrl-C must not wait for the abandoned jobs.
                     _kill(gateway)
                     raise KeyboardInterrupt from error
                 if isinstance(error, (PySparkException, Py4JError, ConnectionError)):
@@ -114,7 +114,7 @@ def open_session(*, long_run: bool = False, memory: str | None = None) -> Iterat
 
 @contextlib.contextmanager
 def _cluster_watch(spark: SparkSession) -> Iterator[None]:
-    """Ends the jobs of a cluster that has no executor any more: Spark itself would wait for another one for ever."""
+    """Cancel the jobs of a cluster that lost its last executor: Spark itself would wait for another one for ever."""
     if _is_local(str(spark.sparkContext.master)):
         yield
         return
@@ -136,17 +136,17 @@ def _watch_executors(spark: SparkSession, has_ended: threading.Event) -> None:
             if missing_s >= NO_EXECUTOR_SECONDS:
                 spark.sparkContext.cancelAllJobs()
         except (Py4JError, OSError):
-            # The Java machine is gone, which the job at hand says itself.
+            # The JVM is gone; the running job reports that itself.
             return
 
 
 def _executors(spark: SparkSession) -> int:
-    """How many there are besides the driver."""
+    """Number of executors without the driver."""
     return int(spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1
 
 
 def _await_executors(spark: SparkSession) -> None:
-    """Until there are some and no more come: how the work is cut depends on how many there are."""
+    """Wait until there are executors and no more come: their number decides how the work is divided."""
     deadline = time.monotonic() + FIRST_EXECUTOR_SECONDS
     known = 0
     while not (found := _executors(spark)) or found > known:
@@ -161,7 +161,7 @@ def _executor_memory() -> str:
 
 
 def told(error: Exception) -> AnalysisError:
-    """What Spark says in many lines, as one sentence: ours where one of ours is in there."""
+    """Error of Spark as one sentence: the text of an AnalysisError or CaptureError within it, if there is one."""
     text = str(error)
     if ours := re.search(r"\b(?:analysis\.errors\.AnalysisError|collector\.records\.CaptureError): (.+)", text):
         return AnalysisError(ours.group(1).strip())
@@ -175,7 +175,7 @@ def told(error: Exception) -> AnalysisError:
 
 
 def _reason(text: str) -> str:
-    """The sentence of an error that says most in few words."""
+    """Most informative line of an error text."""
     if "cancellation of all jobs" in text:
         return f"for {NO_EXECUTOR_SECONDS} s it has had no worker"
     for pattern in (r"Job aborted due to stage failure: ([^\n]+)", r"([^\n]*(?:All masters|cancelled because)[^\n]*)"):
@@ -185,7 +185,7 @@ def _reason(text: str) -> str:
 
 
 def require_java() -> Path:
-    """The `java` that Spark will use. Raises MachineError when there is none, or an old one."""
+    """Path of the `java` that Spark will use. Raises MachineError when there is none or it is too old."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which(Path(home) / "bin" / "java") if home else shutil.which("java")
     if found is None:
@@ -199,7 +199,7 @@ def require_java() -> Path:
 
 
 def archive_path(java: Path) -> Path:
-    """Where the class archive for this Java and this Spark belongs."""
+    """Path of the class archive for this Java and this Spark."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "orderbed"
     stamp = f"{java.resolve()} {java.resolve().stat().st_mtime_ns} {pyspark.__file__} {pyspark.__version__}"
     return cache / f"spark-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}.jsa"
@@ -212,7 +212,7 @@ def _configuration(scratch: Path, java: Path, *, long_run: bool, memory: str | N
     quick = _LONG_RUN if long_run else _QUICK_START
     flags = [*quick, *_archive_flags(java)]
     flags.append(f"-Dlog4j2.configurationFile={log_settings}")
-    # Spark makes directories there, and does not remove all of them.
+    # Spark creates directories there and does not remove all of them.
     flags.append(f"-Djava.io.tmpdir={scratch}")
     settings = _SETTINGS | {
         "spark.master": master,
@@ -243,23 +243,23 @@ _SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.compression.codec": "zstd",
-    # One `_SUCCESS` file less in each table.
+    # No `_SUCCESS` file in each table.
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
 
 
 _CLUSTER_SETTINGS = {
     "spark.python.unix.domain.socket.enabled": "true",
-    # A worker that died is noticed by its closed connections at once; these bound what hangs.
+    # A dead worker is detected at once by its closed connections; these settings bound a hanging one.
     "spark.network.timeout": "60s",
     "spark.executor.heartbeatInterval": "5s",
-    # What was on a dead worker is made again as soon as one fetch of it was refused.
+    # Data of a dead worker is computed again as soon as one fetch of it is refused.
     "spark.shuffle.io.maxRetries": "1",
     "spark.shuffle.io.retryWait": "1s",
 }
 
 _TASKS_PER_CORE = 2
-"""Of a cluster: one that dies leaves the others less to do again."""
+"""Tasks per core of a cluster: small tasks lose less work when a worker dies."""
 
 
 def _is_local(master: str) -> bool:
@@ -276,7 +276,7 @@ def _archive_flags(java: Path) -> list[str]:
 def _start(configuration: SparkConf, scratch: Path, log: IO[str]) -> tuple[SparkSession, JavaGateway]:
     for name in _LOGGERS_OF_PY4J:
         logging.getLogger(name).addFilter(_is_no_interrupt)
-    # Workers run our interpreter, wherever `python3` may point to.
+    # Workers run this interpreter, whatever `python3` is.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     gateway = None
     handler = signal.getsignal(signal.SIGINT)
@@ -295,27 +295,29 @@ def _start(configuration: SparkConf, scratch: Path, log: IO[str]) -> tuple[Spark
             _kill(gateway)
         raise MachineError(f"Spark did not start ({reason}); {_remedy(configuration)}") from error
     if threading.current_thread() is threading.main_thread():
-        # PySpark has put its own there, which asks the Java machine before it interrupts us.
+        # PySpark has installed a handler that calls the JVM before it interrupts this process.
         signal.signal(signal.SIGINT, handler)
     spark.dataSource.register(CaptureSource)
     return spark, gateway
 
 
 def _is_interrupt(error: BaseException | None) -> bool:
-    """py4j turns an interrupt that comes while it talks to the Java machine into an error of its own."""
+    """Whether an error was caused by an interrupt: py4j wraps one that comes during a call to the JVM in its own
+    error.
+    """
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
 
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:
-    """py4j logs a traceback for Ctrl-C, and another when the Java machine has gone first, by the same Ctrl-C."""
+    """Filter of log records: py4j logs a traceback for Ctrl-C, and another if the same Ctrl-C ended the JVM first."""
     error = record.exc_info[1] if record.exc_info else None
     return not _is_interrupt(error)
 
 
 def _packages(scratch: Path) -> Path:
-    """What a cluster's workers must be able to import, as one archive."""
+    """Archive of the packages that a cluster's workers import."""
     target = scratch / "orderbed.zip"
     root = Path(__file__).parents[2]
     with zipfile.ZipFile(target, "w") as archive:
@@ -326,7 +328,7 @@ def _packages(scratch: Path) -> Path:
 
 
 def _first_error(log: str) -> str:
-    """The first line of the Java machine's output that speaks of an error; those behind it are where it happened."""
+    """First line of the JVM's output that reports an error; the lines after it are the stack trace."""
     lines = [line.strip() for line in log.splitlines() if "rror" in line or "xception" in line]
     first = next((line for line in lines if not line.startswith("at ")), "")
     return re.sub(r'^Exception in thread "[^"]*" ', "", first)
@@ -346,7 +348,7 @@ def _stop(spark: SparkSession, gateway: JavaGateway) -> None:
     gateway.shutdown()
     process: subprocess.Popen[bytes] = gateway.proc
     assert process.stdin is not None
-    # The Java machine ends when its standard input does.
+    # The JVM ends when its standard input is closed.
     process.stdin.close()
     try:
         process.wait(TRAINING_STOP_SECONDS if TRAINING in os.environ else STOP_SECONDS)
@@ -357,7 +359,7 @@ def _stop(spark: SparkSession, gateway: JavaGateway) -> None:
 
 
 def _stop_lost(spark: SparkSession, gateway: JavaGateway) -> None:
-    """End a session whose cluster, or whose Java machine, may not answer any more."""
+    """Stop a session whose cluster or JVM may not answer any more."""
     try:
         _stop(spark, gateway)
     except (Py4JError, OSError):
@@ -365,10 +367,10 @@ def _stop_lost(spark: SparkSession, gateway: JavaGateway) -> None:
 
 
 def _kill(gateway: JavaGateway) -> None:
-    """End it now: for Ctrl-C, and when it cannot be talked to."""
+    """Kill the JVM: for Ctrl-C, and when it does not answer."""
     context = SparkContext._active_spark_context
     if context is not None and context._accumulatorServer is not None:
-        # It would print a traceback about the Java machine's last words.
+        # It would print a traceback about the JVM's last output.
         context._accumulatorServer.handle_error = _say_nothing  # type: ignore[method-assign,assignment]
     gateway.proc.kill()
     gateway.proc.wait()
@@ -381,7 +383,7 @@ def _say_nothing(*_: object) -> None:
 
 
 def _forget() -> None:
-    """PySpark keeps its Java machine for the next session of the process; ours is gone."""
+    """Clear PySpark's references to its JVM, which it keeps for the next session of the process: this one is gone."""
     context = SparkContext._active_spark_context
     if context is not None and context._accumulatorServer is not None:
         context._accumulatorServer.shutdown()

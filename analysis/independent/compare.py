@@ -1,4 +1,4 @@
-"""The independent opinions beside the product's verdicts: where they differ, one of the two is wrong."""
+"""Comparison of the independent opinions with the product's verdicts: where they differ, one of the two is wrong."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from analysis.inputs import RunInputs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One property of a run: what the product says (`summary.json`), and what the SQL says."""
+    """One property of a run: the product's result (`summary.json`), and the opinion of the SQL."""
 
     name: str
     is_promised: bool
@@ -28,7 +28,7 @@ class Compared:
 
     @property
     def why(self) -> str:
-        """The first witness of either, else why it is unknown, else in what they differ."""
+        """First witness of either side, else the reason of an unknown, else the difference."""
         if self.witness or self.opinion.witness or self.opinion.reason:
             return self.opinion.witness or self.witness or self.opinion.reason
         return "" if self.agrees else f"{self.checked} checked by the product, {self.opinion.checked} by the SQL"
@@ -40,14 +40,14 @@ class Compared:
 
 
 def agrees(verdict: Verdict, checked: int, opinion: Opinion) -> bool:
-    """The same verdict and, where that rests on evidence, from as many things looked at: a check that overlooks half of
-    a good run says the same of it.
+    """Whether the verdicts are equal and, unless they are unknown, the numbers of items checked: a check that overlooks
+    half of a correct run gives the same verdict.
     """
     return verdict is opinion.verdict and (verdict is Verdict.UNKNOWN or checked == opinion.checked)
 
 
 def disagreements(findings: Mapping[Property, Finding], opinions: Mapping[Property, Opinion]) -> list[str]:
-    """Of one history, a sentence for each property that the two do not agree on."""
+    """A sentence for each property of one history on which the two disagree."""
     return [
         f"{kind.value}: {_told(finding.verdict, finding.checked)} by the product, "
         f"{_told(opinions[kind].verdict, opinions[kind].checked)} by the SQL"
@@ -57,7 +57,7 @@ def disagreements(findings: Mapping[Property, Finding], opinions: Mapping[Proper
 
 
 def compare_run(inputs: RunInputs, summary: Mapping[str, Any]) -> list[Compared]:
-    """Every property in the summary of an analysed run that has a definition. Raises AnalysisError."""
+    """Comparison of every known property in the summary of an analysed run. Raises AnalysisError."""
     known = {kind.value for kind in Property}
     entries = {Property(name): entry for name, entry in summary.get("properties", {}).items() if name in known}
     opinions = judge_run(inputs, entries)
@@ -75,7 +75,7 @@ def compare_run(inputs: RunInputs, summary: Mapping[str, Any]) -> list[Compared]
 
 
 def overall(compared: Iterable[Compared], verdict: str) -> Verdict:
-    """FAIL where the two disagree about any property, else the worst that either says of the run or of a promise.
+    """FAIL if the two disagree about any property, else the worst of both sides' verdicts on the run and its promises.
     `verdict`: the product's, of the whole run.
     """
     rows = list(compared)

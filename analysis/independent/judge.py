@@ -1,9 +1,9 @@
-"""The SQL of this package, run by DuckDB.
+"""Runs the SQL of this package in DuckDB.
 
-All tables have a column `run`, so that one pass judges as many histories as there are. The inputs:
+All tables have a column `run`, so that one pass judges any number of histories. The inputs:
 
 - `trace`: the records (analysis.schema.TRACE);
-- `member`: run, member, name, is_expected (it is to leave records);
+- `member`: run, member, name, is_expected (it should have records);
 - `drained`: run, at_ns (NULL: it did not drain); no row where the trace alone decides;
 - `cut`: run, healed_ns (NULL: never) of each cut of the network;
 - `ended_in_order`: run, member, incarnation of each node whose program ended with exit code 0;
@@ -38,7 +38,7 @@ TRACE = pa.schema(
         *((name, LONG) for name in ("number", "at_ns", "clock_ns", "value", "size_bytes", "checksum")),
     ]
 )
-"""As analysis.schema.TRACE, which needs Spark."""
+"""Same as analysis.schema.TRACE, which needs Spark."""
 MEMBER = pa.schema([("run", INT), ("member", INT), ("name", TEXT), ("is_expected", pa.bool_())])
 DRAINED = pa.schema([("run", INT), ("at_ns", LONG)])
 CUT = pa.schema([("run", INT), ("healed_ns", LONG)])
@@ -46,13 +46,13 @@ ENDED_IN_ORDER = pa.schema([("run", INT), ("member", INT), ("incarnation", INT)]
 LOST_FRAMES = pa.schema([("run", INT)])
 
 _THREADS = 2
-"""A run is judged beside others."""
+"""Few threads: other runs may be judged at the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opinion:
-    """The verdict of the SQL on one property of one run. `checked` counts the cases, `violations` the wrong ones.
-    `reason` says why it is unknown; `witness` is the earliest violation in a sentence. Empty where there is none.
+    """Verdict of the SQL on one property of one run. `checked` counts the cases, `violations` the wrong ones. `reason`:
+    why it is unknown; `witness`: a sentence about the earliest violation. Empty where there is none.
     """
 
     verdict: Verdict
@@ -95,8 +95,8 @@ def judge_histories(histories: Sequence[History], kinds: Iterable[Property]) -> 
 
 
 def judge_run(inputs: RunInputs, kinds: Iterable[Property]) -> dict[Property, Opinion]:
-    """Judge these properties of a run that has been analysed, over its table `trace`. Raises AnalysisError where that
-    cannot be read.
+    """Judge these properties of an analysed run, over its table `trace`. Raises AnalysisError when the table cannot be
+    read.
     """
     path = inputs.path / "tables" / "trace.parquet"
     manifest, index = inputs.manifest, {name: member for member, name in inputs.names.items()}
@@ -139,7 +139,7 @@ def _opened() -> Iterator[duckdb.DuckDBPyConnection]:
 def _opinions(
     database: duckdb.DuckDBPyConnection, kinds: Iterable[Property]
 ) -> Iterator[tuple[Property, dict[int, Opinion]]]:
-    """For each property its opinions by run."""
+    """Opinions by run, for each property."""
     for name in _facts():
         database.execute(_text(name))
     for kind in kinds:
@@ -161,7 +161,7 @@ def _opinions(
 
 
 def table_of(incarnations: Incarnations) -> pa.Table:
-    """The hosts' own records as the table `trace`: 64 bits with a sign."""
+    """The hosts' own records as the table `trace`, with signed 64-bit values."""
     rows = [
         (*incarnation, place, *record)
         for incarnation, records in incarnations.items()

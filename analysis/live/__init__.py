@@ -1,1 +1,1 @@
-"""Numbers of a capture that is still being written."""
+"""Figures of a capture that is still being written."""

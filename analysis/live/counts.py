@@ -1,16 +1,16 @@
-"""What a capture shows while it is being written: rates, latencies, dummies and losses of each node, over the last
-seconds. NumPy; knows nothing of Spark. Fed with rows of the source's table `live`, batch by batch.
+"""Figures of a growing capture: rates, latencies, dummies and losses of each node over the last seconds. In NumPy,
+without Spark, from rows of the source's table `live`, batch by batch.
 
-Time is the capture's. What is kept is bounded, whatever the capture holds:
+Time is that of the capture. The memory is bounded for any capture. It holds:
 
 - counts and histograms of latency for each second of the window (buckets of 2 %, so a quantile is right to 1.1 %);
-- datagrams for `horizon_ns` after they were put on the wire. Then they are *settled*: who of those addressed has not
-  got them by then has lost them, and what arrives later is only counted (`late`);
-- submissions, and deliveries whose submission was not told yet, for MESSAGE_HORIZON_NS; what is not paired by then is
-  counted (`unpaired`). Of more than MAX_PENDING of a kind the oldest are treated so at once.
+- datagrams for `horizon_ns` after they were sent. Then they are *settled*: those that an addressed node has not
+  received count as lost there, and later arrivals are only counted (`late`);
+- submissions, and deliveries whose submission is not yet known, for MESSAGE_HORIZON_NS; deliveries that are not paired
+  by then are counted (`unpaired`). Beyond MAX_PENDING of a kind the oldest are settled at once.
 
-Network latency is from the sender's port to a receiver's, by the first copy; delivery latency from SUBMIT to DELIVER
-at the highest level seen. Undone deliveries are not taken back: this is a view, `orderbed analyze` judges.
+Network latency is from the sender's port to a receiver's, by the first copy; delivery latency from SUBMIT to DELIVER at
+the highest level seen. Undone deliveries stay counted: these figures are estimates, `orderbed analyze` judges.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ HORIZON_NS = 2 * SECOND_NS
 MESSAGE_HORIZON_NS = 60 * SECOND_NS
 MAX_PENDING = 200_000
 MAX_CELLS = 1 << 24
-"""Of the table of who has got which datagram."""
+"""Most cells of the table of datagrams by receiving node."""
 PER_OCTAVE = 32
 BUCKETS = 31 * PER_OCTAVE
-"""From a microsecond to half an hour."""
+"""Buckets of a histogram, from a microsecond to half an hour."""
 
 FIELDS = (
     *("sent", "sent_bytes", "received", "application", "dummy", "control", "retransmission"),
@@ -53,12 +53,12 @@ COLUMNS = (
     *("sender", "sender_incarnation", "transmission", "flags"),
     *("event", "detail", "origin", "incarnation", "number", "at_ns"),
 )
-"""What is needed of the table."""
+"""Columns of the table that are needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantiles:
-    """Of latencies in ms; None: there were none."""
+    """Quantiles of latencies in ms; None: there were none."""
 
     p50_ms: float | None
     p99_ms: float | None
@@ -66,7 +66,9 @@ class Quantiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """One node, or all together (`name` is empty), over the window. Ratios with nothing below the line are None."""
+    """Figures of one node, or of all together (`name` is empty), over the window. A ratio with denominator 0 is
+    None.
+    """
 
     name: str
     sent_per_s: float
@@ -79,24 +81,24 @@ class Figures:
     control_ratio: float | None
     retransmission_ratio: float | None
     loss_ratio: float | None
-    """Of what was meant for it and is settled."""
+    """Lost part of the settled datagrams that were addressed to it."""
     network: Quantiles
     delivery: Quantiles
     view: int = 0
-    """The number of the newest view that it has installed; 0: it told of none. Of all together: the newest."""
+    """Number of the newest view that it has installed; 0: it recorded none. For all together: the greatest."""
     is_minority: bool = False
-    """It hears no quorum of its view."""
+    """Whether it hears no quorum of its view."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """One look. `since_s`: capture time since the first frame; `is_started`: there was one."""
+    """Figures at one moment. `since_s`: capture time since the first frame; `is_started`: there was a first frame."""
 
     is_started: bool
     since_s: float
     window_s: float
     frames: int
-    """In all, as are the counts below."""
+    """Total of the capture, as are the counts below."""
     records: int
     lost: int
     late: int
@@ -105,30 +107,30 @@ class View:
     nodes: tuple[Figures, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Fields for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """Whose ports the interfaces of a capture are."""
+    """Owner of each capture interface."""
 
     names: tuple[str, ...]
-    """Of the nodes."""
+    """Names of the nodes."""
     nodes: tuple[int, ...]
-    """By interface; -1: nobody's."""
+    """Node of each interface; -1: no node."""
     members: tuple[int, ...]
-    """Member number of each node; -1: learned from what it sends."""
+    """Member number of each node; -1: learned from its first datagram."""
     groups: tuple[frozenset[int], ...]
-    """Sets of nodes that datagrams can be meant for."""
+    """Sets of nodes that datagrams can be addressed to."""
     addresses: Mapping[int, int]
-    """Which of them an IPv4 address means, where that is known."""
+    """Index in `groups` of each known IPv4 address."""
     group: int | None = None
-    """The protocol group of the run; None: any."""
+    """Protocol group of the run; None: any."""
 
 
 def ports_of_run(topology: Topology, interfaces: Sequence[str], group: int) -> Ports:
-    """The nodes of a run."""
+    """Ports of the nodes of a run."""
     names = tuple(str(node.name) for node in topology.nodes())
     index = {name: place for place, name in enumerate(names)}
     meant: dict[int, set[int]] = {}
@@ -147,7 +149,7 @@ def ports_of_run(topology: Topology, interfaces: Sequence[str], group: int) -> P
 
 
 def ports_of_capture(interfaces: Sequence[str]) -> Ports:
-    """Of a capture about which no more is known: each interface is a node, and multicasts are for all."""
+    """Ports of a capture without a run: each interface is a node, and multicasts are for all."""
     count = len(interfaces)
     return Ports(
         names=tuple(interfaces),
@@ -186,7 +188,7 @@ class _Second:
 
 
 class Live:
-    """The state of one look at one capture: `take` what is new, `view` what it comes to."""
+    """Live figures of one capture: `take` adds new rows, `view` gives the figures."""
 
     def __init__(self, ports: Ports, *, horizon_ns: int = HORIZON_NS, window_s: int = WINDOW_S) -> None:
         self.ports = ports
@@ -211,7 +213,7 @@ class Live:
         self._is_minority = np.zeros(count, np.bool_)
 
     def take(self, table: pa.Table) -> None:
-        """New rows of the capture, in its order as far as it has one."""
+        """Add new rows of the capture, in its order."""
         columns = {name: table[name].to_numpy() for name in COLUMNS}
         if not len(columns["time_ns"]):
             return
@@ -233,15 +235,15 @@ class Live:
         self._forget()
 
     def finish(self) -> None:
-        """Nothing more will come: settle what is under way."""
+        """Settle all pending datagrams: no more rows will come."""
         self._settle(1 << 62)
 
     def view(self, *, idle_ns: int = 0) -> View:
-        """What the window shows. `idle_ns`: for how long nothing has come; a silent group's rates sink."""
+        """Figures of the window. `idle_ns`: time without new rows; the rates of a silent group fall."""
         now_ns = (self.newest_ns or 0) + idle_ns
         since_ns = now_ns - (self._first_ns or 0)
         window_s = min(max(since_ns / SECOND_NS, 0.001), float(self.window_s))
-        # The second that is under way is not whole; the window ends with the present, so it is counted as it stands.
+        # The current second is incomplete; the window ends with the present, so it is counted as it is.
         recent = self._summed(now_ns // SECOND_NS - self.window_s + 1, now_ns // SECOND_NS)
         settled_ns = now_ns - self.horizon_ns
         settled = self._summed(settled_ns // SECOND_NS - self.window_s, now_ns // SECOND_NS)
@@ -287,13 +289,13 @@ class Live:
         for code, name in enumerate(CLASSES):
             self._count(protocol.select(codes == code), name)
         self._learn(protocol)
-        # Only at a port with directions are sending and arriving told apart.
+        # Sent and received frames differ only at a port with directions.
         is_own = (protocol["direction"] == PortDirection.INBOUND) & (self._members[protocol.node] == protocol["sender"])
         self._offer(protocol.select(is_own))
         self._arrive(rows.select(is_arrival & is_ours))
 
     def _learn(self, protocol: _Rows) -> None:
-        """Who a port belongs to, where nothing else says so: whoever sends there first."""
+        """Learn the member number of a port that has none: the sender of its first datagram."""
         for node in np.flatnonzero(self._members < 0).tolist():
             own = np.flatnonzero((protocol.node == node) & (protocol["direction"] == PortDirection.INBOUND))
             if len(own):
@@ -374,7 +376,7 @@ class Live:
             np.add.at(histogram, (node[part], bucket[part]), 1)
 
     def _by_second(self, time_ns: Ints) -> list[tuple[_Second, npt.NDArray[np.intp]]]:
-        """The rows of each second that the window can still show."""
+        """Rows of each second that is still within the window."""
         if not len(time_ns):
             return []
         numbers = np.asarray(time_ns) // SECOND_NS
@@ -406,7 +408,7 @@ class Live:
 
 
 class _Datagrams:
-    """Datagrams under way, by key (ascending), and how many copies each node has got."""
+    """Datagrams in transit, by key (ascending), with a flag for each node that received one."""
 
     def __init__(self, nodes: int) -> None:
         self.limit = max(1, min(MAX_PENDING, MAX_CELLS // max(nodes, 1)))
@@ -417,7 +419,7 @@ class _Datagrams:
         self.arrived = np.empty((0, nodes), np.uint8)
 
     def offer(self, key: Ints, sent_ns: Ints, node: Ints, meant: Ints) -> None:
-        """New ones; what has been offered before is a copy that its sender made, and counts once."""
+        """Add new datagrams; one that was added before is its sender's copy and counts once."""
         key, first = np.unique(key, return_index=True)
         is_new = ~_contains(self.key, key)
         key, first = key[is_new], first[is_new]
@@ -430,7 +432,7 @@ class _Datagrams:
         self.arrived = np.concatenate([self.arrived, fresh])[order]
 
     def arrive(self, key: Ints, node: Ints) -> tuple[Ints, Mask, Mask]:
-        """When each was sent, whether it is known at all, and whether it is the first copy for that node."""
+        """Time at which each was sent, whether it is known, and whether it is the first copy for that node."""
         is_known = _contains(self.key, key)
         place = np.searchsorted(self.key, key[is_known])
         _, first = np.unique(place * self.arrived.shape[1] + node[is_known], return_index=True)
@@ -445,7 +447,7 @@ class _Datagrams:
         return sent_ns, is_known, is_first
 
     def settle(self, before_ns: int) -> tuple[Ints, Ints, Ints, npt.NDArray[np.uint8]]:
-        """Take out those sent before, and the oldest of too many: sent_ns, node, meant, arrived."""
+        """Remove datagrams sent before `before_ns`, and the oldest beyond the limit: sent_ns, node, meant, arrived."""
         is_old = self.sent_ns < before_ns
         surplus = len(self.key) - int(is_old.sum()) - self.limit
         if surplus > 0:
@@ -458,7 +460,9 @@ class _Datagrams:
 
 
 class _Messages:
-    """Submissions by key (ascending), and deliveries that wait for theirs: nodes tell their records when they like."""
+    """Submissions by key (ascending), and deliveries that wait for their submission: nodes send trace records with any
+    delay.
+    """
 
     def __init__(self) -> None:
         self.fallen = 0
@@ -477,7 +481,7 @@ class _Messages:
         self._delivers = np.concatenate([self._delivers, fresh], axis=1)
 
     def pair(self) -> tuple[Ints, Ints, Ints]:
-        """Time, node and latency of the deliveries whose submission is known by now."""
+        """Time, node and latency of the deliveries whose submission is known."""
         key, at_ns, time_ns, node = self._delivers
         is_known = _contains(self._submits[0], key)
         place = np.searchsorted(self._submits[0], key[is_known])
@@ -496,7 +500,7 @@ class _Messages:
 
 
 def _youngest(columns: Ints, from_ns: int) -> Ints:
-    """Those told since then, and of too many the youngest; in the order they had. Row 2 is the time."""
+    """Columns from `from_ns` on, the youngest MAX_PENDING at most, in their order. Row 2 is the time."""
     kept = columns[:, columns[2] >= from_ns]
     surplus = kept.shape[1] - MAX_PENDING
     if surplus > 0:

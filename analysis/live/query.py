@@ -1,7 +1,7 @@
-"""Structured Streaming over one capture into a `Live`: each micro-batch is handed over as Arrow and counted here.
+"""Structured Streaming over one capture into a `Live`: each micro-batch is collected as Arrow and counted here.
 
-The query's checkpoint lives as long as the block: a look begins with the beginning of the capture, so that its
-totals are the capture's.
+The query's checkpoint lives as long as the block: a query begins at the start of the capture, so its totals are those
+of the capture.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import types as T  # noqa: N812  (the name that everybody knows)
+from pyspark.sql import types as T  # noqa: N812  (the usual name)
 from pyspark.sql.streaming.query import StreamingQuery
 
 from analysis.capture import source
@@ -32,14 +32,14 @@ SECOND_NS = 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What one micro-batch with rows took, in all and by Spark's names of its parts."""
+    """Duration of one micro-batch with rows, in total and by Spark's names of its phases."""
 
     seconds: float
     phases_s: Mapping[str, float]
 
 
 class Following:
-    """A query that runs. All may be called from another thread than Spark's."""
+    """A running query. All methods may be called from other threads than Spark's."""
 
     def __init__(self, query: StreamingQuery, live: Live, lock: threading.Lock) -> None:
         self._query = query
@@ -50,7 +50,7 @@ class Following:
         self._changed_s = time.monotonic()
 
     def view(self, *, has_ended: bool = False) -> View:
-        """How things stand; `has_ended`: nothing more will come, so settle what is under way."""
+        """Current figures; `has_ended`: no more rows will come, so pending datagrams are settled."""
         with self._lock:
             if has_ended:
                 self._live.finish()
@@ -63,7 +63,7 @@ class Following:
 
     @property
     def byte(self) -> int:
-        """Up to here the capture was read and counted."""
+        """End of the part of the capture that was read and counted."""
         progress = self._query.lastProgress
         if progress is None:
             return 0
@@ -72,7 +72,7 @@ class Following:
 
     @property
     def batches(self) -> tuple[Batch, ...]:
-        """The newest micro-batches with rows: 100 at most, Spark keeps no more."""
+        """Newest micro-batches with rows, at most the 100 that Spark keeps."""
         return tuple(
             Batch(
                 seconds=progress.batchDuration / 1000,
@@ -84,7 +84,7 @@ class Following:
 
     @property
     def batch_s(self) -> float | None:
-        """How long the newest micro-batch with rows took; None: there was none."""
+        """Duration of the newest micro-batch with rows; None: there was none."""
         progress = self._query.lastProgress
         if progress is not None and progress.numInputRows:
             self._batch_s = progress.batchDuration / 1000
@@ -99,7 +99,7 @@ class Following:
 
 @contextlib.contextmanager
 def follow(spark: SparkSession, path: Path, live: Live) -> Iterator[Following]:
-    """Follow a capture while the block lasts. Raises AnalysisError for what cannot be followed."""
+    """Follow a capture while the block lasts. Raises AnalysisError when it cannot be followed."""
     known = source.table_schema("live")
     chosen = T.StructType([known[name] for name in COLUMNS])
     lock = threading.Lock()
@@ -123,6 +123,8 @@ def follow(spark: SparkSession, path: Path, live: Live) -> Iterator[Following]:
 
 
 def _memory() -> str | None:
-    """A file system in memory, where there is one: each batch is noted there three times, and outlives nothing."""
+    """A file system in memory, if there is one: each batch is written there three times and need not outlive the
+    query.
+    """
     shared = Path("/dev/shm")  # noqa: S108  (the directory inside is made as by tempfile)
     return str(shared) if os.access(shared, os.W_OK) else None

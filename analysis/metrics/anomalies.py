@@ -1,10 +1,10 @@
-"""Requests that were served against real time (paper 001, "Anomalous Behavior"; its experiment iii).
+"""Requests served in the opposite order of their submission times (paper 001, "Anomalous Behavior"; experiment iii).
 
-Of all pairs of submissions by different members of which one came more than some gap before the other: how many were
-ordered the other way round. Counted exactly in O(D log D): an inversion count in which only those pairs take part that
-lie far enough apart. Of a long run, every k-th submission takes part.
+The number of pairs of submissions by different members, more than a gap apart, that were ordered the other way round.
+It is counted exactly in O(D log D), as inversions among the pairs that are far enough apart. Of a long run every k-th
+submission is used.
 
-Where the workload has telephone calls, the pairs are those that a call connects, all of them.
+Where the workload has telephone calls, the pairs that a call connects are counted, all of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Served(NamedTuple):
     number: Ints
     submit_ns: Ints
     place: Ints
-    """In the order of service; any numbers that ascend with it."""
+    """Place in the order of service; any numbers that ascend with it."""
 
     def select(self, rows: Ints | npt.NDArray[np.bool_]) -> Served:
         return Served(*(column[rows] for column in self))
@@ -44,8 +44,8 @@ class Call(NamedTuple):
 
 
 def table(served: Served, *, order: str, mu_ns: int = 0, calls: Sequence[Call] = ()) -> dict[str, Any] | None:
-    """The section `anomalies` of summary.json. `order`: which order it is; `mu_ns`: the paper's mu, what every
-    message takes at least: the gap of the figures outside `by_gap`. None when nothing was served.
+    """Section `anomalies` of summary.json. `order`: name of the order; `mu_ns`: the paper's mu, the least time that a
+    message takes, is the gap of the figures outside `by_gap`. None when nothing was served.
     """
     total = len(served.place)
     if not total:
@@ -93,8 +93,8 @@ def _entry(served: Served, gap_ns: int) -> dict[str, Any]:
 
 
 def count(served: Served, gap_ns: int) -> tuple[int, int]:
-    """Pairs of different members more than `gap_ns` apart, and those of them served the other way round. `served` by
-    time of submission.
+    """Numbers of pairs of different members more than `gap_ns` apart, and of those served the other way round. `served`
+    is sorted by time of submission.
     """
     pairs, opposite = opposite_pairs(served.submit_ns, served.place, gap_ns)
     for origin in np.unique(served.origin):
@@ -105,8 +105,8 @@ def count(served: Served, gap_ns: int) -> tuple[int, int]:
 
 
 def opposite_pairs(submit_ns: Ints, place: Ints, gap_ns: int = 0) -> tuple[int, int]:
-    """Pairs of rows more than `gap_ns` apart, and those of them whose places stand the other way round; `submit_ns`
-    ascends. For each row all earlier ones up to a limit: those with a later place are found block by block.
+    """Numbers of pairs of rows more than `gap_ns` apart, and of those whose places are the other way round; `submit_ns`
+    ascends. For each row, the earlier rows up to a limit with a later place are counted block by block.
     """
     limit = np.searchsorted(submit_ns, submit_ns - gap_ns, side="left")
     if np.all(place[1:] > place[:-1]):  # as a member's own are, wherever the order is FIFO
@@ -116,7 +116,7 @@ def opposite_pairs(submit_ns: Ints, place: Ints, gap_ns: int = 0) -> tuple[int, 
     opposite = 0
     width = 1
     while width <= int(limit.max(initial=0)):
-        # A limit is a sum of powers of two: to each belongs one block of that width, sorted in itself.
+        # A limit is a sum of powers of two; each has one block of that width, which is sorted.
         taking = np.flatnonzero(limit & width)
         block = (limit[taking] // (2 * width)) * 2
         keyed = (np.arange(size) // width) * size + rank

@@ -1,15 +1,15 @@
-"""What calls between objects cost (paper 004): the section `calls` of summary.json, and what sections `messages` and
-`latency` mean where messages are for objects.
+"""Cost of calls between objects (paper 004): section `calls` of summary.json, and the figures of sections `messages`
+and `latency` in a run whose messages are addressed to objects.
 
-*Height* of a call is that of the lowest manager that covers its caller and all that it is for: one address space, one
-machine, one sub-network, or several. Kind: `direct` (point to point), `unordered` (indivisibility off), `atomic`,
-`ordered` (the rest). The latency of a delivery is from the submission; `last_*` that of the last one of each call, at
-those that got it.
+*Height* of a call is that of the lowest manager that covers its caller and all addressed objects: one address space,
+one machine, one sub-network, or several. Kind: `direct` (point to point), `unordered` (indivisibility off), `atomic`,
+`ordered` (the rest). The latency of a delivery counts from the submission; `last_*` is that of the last delivery of
+each call.
 
-Times that programs measured themselves (CallReport.TIMED) stand in `timed`, one row for each kind and number of
-objects, in that order: where(calls.timed, kind == 'group' and objects == 10).median_ms.
+Times measured by programs (CallReport.TIMED) are in `timed`, one row for each kind and number of objects, in that
+order: where(calls.timed, kind == 'group' and objects == 10).median_ms.
 
-Pure, for both worlds: a run directory through analysis.summary, a run in memory through testbed.sim.point.
+Pure functions for both worlds: a run directory through analysis.summary, a run in memory through testbed.sim.point.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from analysis.metrics.figures import quantiles
 from collector.records import CallReport, Event, Timed
 
 OBJECTS_IN_SPACE: Final = 4096
-"""Numbers of objects of one address space, as node.objects.addresses has them; a test holds the two together."""
+"""Number of object numbers of one address space, as in node.objects.addresses; a test compares the two."""
 
 KINDS: Final = ("ordered", "atomic", "unordered", "direct")
 HEIGHTS: Final = ("space", "machine", "network", "networks")
 QUANTILES: Final = {"p50_ms": 0.5, "p99_ms": 0.99, "max_ms": 1.0}
 
 REPLY: Final = 0xFFFF
-"""The member of a report COUNTED about a reply."""
+"""Member number in a report COUNTED about a reply."""
 
 
 def section(
     calls: Calls, incarnations: Incarnations, *, full: Collection[Incarnation], networks: Mapping[int, int]
 ) -> dict[str, Any] | None:
-    """For summary.json; None when no call between objects is known. `networks`: the sub-network of each member."""
+    """Section for summary.json; None when no call between objects is known. `networks`: sub-network of each member."""
     known = [call for call in calls.by_message.values() if call.is_known]
     if not known:
         return None
@@ -64,7 +64,7 @@ def section(
 
 
 def per_call(section: Mapping[str, Any] | None, load: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The section with what went out for each call within the load, where that is known."""
+    """The section with the messages and datagrams sent within the load for each call; None without a load."""
     if section is None:
         return None
     figures = ("messages", "datagrams")
@@ -73,7 +73,7 @@ def per_call(section: Mapping[str, Any] | None, load: Mapping[str, Any] | None) 
 
 
 def kind_of(call: Call) -> str:
-    """One of KINDS."""
+    """Kind of a call, one of KINDS."""
     if call.is_direct:
         return "direct"
     if call.is_unordered:
@@ -82,7 +82,7 @@ def kind_of(call: Call) -> str:
 
 
 def height_of(call: Call, networks: Mapping[int, int]) -> str:
-    """One of HEIGHTS. A member of which nobody knows the sub-network is in one of its own."""
+    """Height of a call, one of HEIGHTS. A member of an unknown sub-network counts as one of its own."""
     spots = {(call.incarnation.member, call.asker[1]), *call.addressed}
     members = {member for member, _ in spots}
     if len(members) == 1:
@@ -91,8 +91,8 @@ def height_of(call: Call, networks: Mapping[int, int]) -> str:
 
 
 def expected(calls: Calls, full: Collection[Incarnation]) -> int:
-    """Deliveries at full members that there would be if all went well: of calls that were neither aborted nor refused,
-    one at each object.
+    """Number of deliveries due at full members: one at each object of each call that was neither aborted nor
+    refused.
     """
     members = {incarnation.member for incarnation in full}
     return sum(
@@ -103,7 +103,7 @@ def expected(calls: Calls, full: Collection[Incarnation]) -> int:
 
 
 def _arrived(calls: Calls, full: Collection[Incarnation]) -> int:
-    """How many of those there are."""
+    """Number of the due deliveries (`expected`) that happened."""
     incarnations = set(full)
     due = {message: call for message, call in calls.by_message.items() if not (call.is_aborted or call.is_refused)}
     return sum(
@@ -115,7 +115,7 @@ def _arrived(calls: Calls, full: Collection[Incarnation]) -> int:
 
 
 def messages(calls: Calls, full: Collection[Incarnation]) -> dict[str, Any]:
-    """What replaces figures of section `messages`: deliveries are those to objects."""
+    """Figures of section `messages` that count deliveries to objects instead."""
     return {
         "deliveries": sum(map(len, calls.sequences.values())),
         "deliveries_full": _arrived(calls, full),
@@ -131,7 +131,7 @@ def arrivals(calls: Calls) -> Iterator[tuple[int, tuple[int, int, int], int]]:
 
 
 def _latencies(calls: Calls) -> dict[tuple[int, int, int], list[int]]:
-    """Of each call that arrived, in ns."""
+    """Latencies of the deliveries of each call that arrived, in ns."""
     found: dict[tuple[int, int, int], list[int]] = {}
     for _, message, at_ns in arrivals(calls):
         call = calls.by_message.get(message)
@@ -155,7 +155,9 @@ def _figures(calls: Sequence[Call], latencies: Mapping[tuple[int, int, int], Seq
 
 
 def _outcomes(calls: Calls, known: Sequence[Call], full: Collection[Incarnation]) -> dict[str, int]:
-    """`refused`: calls and operations. `excused`: deliveries at full members that somebody went on without."""
+    """Numbers of outcomes. `refused` counts calls and operations; `excused` counts missing deliveries at full members
+    that have an excuse (Calls.is_excused).
+    """
     has = {(handed.message, one) for one, sequence in calls.sequences.items() for handed in sequence}
     excused = sum(
         (call.message, one) not in has and calls.is_excused(call, one)
@@ -174,7 +176,9 @@ def _outcomes(calls: Calls, known: Sequence[Call], full: Collection[Incarnation]
 
 
 def _reports(incarnations: Incarnations) -> dict[int, list[tuple[int, int]]]:
-    """`member` and `value` of each report about calls, by code. No time and no count has 64 bits."""
+    """`member` and `value` of each report about calls, by code. Negative values are left out: no time or count has 64
+    bits.
+    """
     found: dict[int, list[tuple[int, int]]] = {int(code): [] for code in CallReport}
     for incarnation in sorted(incarnations):
         for record in incarnations[incarnation]:
@@ -184,7 +188,7 @@ def _reports(incarnations: Incarnations) -> dict[int, list[tuple[int, int]]]:
 
 
 def _timed(reports: Iterable[tuple[int, int]]) -> Iterator[dict[str, Any]]:
-    """What cannot be (a kind that nobody knows, no object) is left out."""
+    """Rows of `timed`. A report of an unknown kind or of no object is left out."""
     took: dict[tuple[int, int], list[int]] = {}
     for member, value_ns in reports:
         if member >> 12 in set(Timed) and member & 0xFFF:
@@ -200,8 +204,8 @@ def _timed(reports: Iterable[tuple[int, int]]) -> Iterator[dict[str, Any]]:
 
 
 def _counted(reports: Sequence[tuple[int, int]]) -> dict[str, int] | None:
-    """The replicated server: its replies count 1, 2, 3 ..., and in the end each server has counted as many. `wrong`:
-    how many do not. None: there is no such server.
+    """Counts of the replicated server: its replies are numbered 1, 2, 3 ..., and each server's final count equals their
+    number. `wrong`: number of values that differ. None: there is no such server.
     """
     if not reports:
         return None

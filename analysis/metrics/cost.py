@@ -1,12 +1,12 @@
-"""What ordering costs: latency from the request to each delivery, and the traffic behind it. The parts of summary.json.
+"""Cost of ordering: latency from the request to each delivery, and traffic. Sections of summary.json.
 
-Latency speaks of the judged deliveries (`judged`). As paper 002 measures it, to deliveries at others than
-the sender while the load lasts, it is `others`, and over the mean time between two requests of the whole group
-`normalised_mean`. Traffic counts what nodes put on the wire, once each, before the network does anything to it:
-`dummy_rate` is the part of dummies among the datagrams that are neither control nor copies, `control_ratio` the part of
-control among all. A ratio with nothing below the line is null.
+Latency is that of the judged deliveries (`judged`). `others` is the measure of paper 002: deliveries within the load at
+members other than the sender; `normalised_mean` is its mean over the mean time between two requests of the whole group.
+Traffic counts the datagrams that nodes send, once each, before the network changes them: `dummy_rate` is the part of
+dummies among the datagrams that are neither control nor copies, `control_ratio` the part of control among all. A ratio
+with denominator 0 is null.
 
-Of the deliveries only the columns that latency needs are read, a few tens of bytes each.
+Only the columns of the deliveries that latency needs are read, a few tens of bytes each.
 """
 
 from __future__ import annotations
@@ -38,39 +38,39 @@ Rows = list[dict[str, Any]]
 
 
 class Requests(NamedTuple):
-    """How many messages were submitted, and the mean time between two of them (None: fewer than two)."""
+    """Number of submitted messages, and the mean time between two of them (None: fewer than two)."""
 
     submitted: int
     between_ms: float | None
     size_bytes: float | None = None
-    """Of one on average."""
+    """Mean size of a message."""
 
 
 def requests(submitted: int, first_ns: int | None, last_ns: int | None, size_bytes: float | None = None) -> Requests:
-    """From the number of messages, the times of the first and the last, and their mean size."""
+    """Requests from the number of messages, the times of the first and the last, and their mean size."""
     if submitted < 2 or first_ns is None or last_ns is None:
         return Requests(submitted, None, size_bytes)
     return Requests(submitted, (last_ns - first_ns) / (submitted - 1) / 1e6, size_bytes)
 
 
 def is_spoken_of(level: int) -> pc.Expression:
-    """Of rows of the table of deliveries: in the judged sequence, the first of its message, not undone. `level`: the
+    """Filter of the table of deliveries: first deliveries of the judged sequence that are not undone. `level`: the
     highest in the run.
     """
     return is_judged(pc.field("level"), level) & ~pc.field("is_undone") & ~pc.field("is_repeat")
 
 
 def judged(deliveries: Path, level: int) -> pa.Table:
-    """The deliveries that results speak of, from the table of that name, whose request is on record."""
+    """Judged deliveries with a recorded request, from the table `deliveries`."""
     wanted = is_spoken_of(level) & pc.is_valid(pc.field("latency_ns"))
     names_once = pds.ParquetFileFormat(dictionary_columns={"member_name"})
     return pds.dataset(deliveries, format=names_once).to_table(columns=_OF_LATENCY, filter=wanted)
 
 
 def latency(rows: pa.Table, *, between_ms: float | None, load_end_ns: int | None = None) -> tuple[dict[str, Any], Rows]:
-    """Of all deliveries that `judged` gave, together and by member; and the rows of schema.LATENCY_CDF.
+    """Latency of the deliveries from `judged`, together and by member; and the rows of schema.LATENCY_CDF.
 
-    `between_ms`: as in Requests. `load_end_ns`: what is delivered later is not among the `others`.
+    `between_ms`: as in Requests. `load_end_ns`: later deliveries are not among the `others`.
     """
     latency_ms = _plain(rows, "latency_ns") / 1e6
     is_elsewhere = _plain(rows, "member") != _plain(rows, "origin")
@@ -96,7 +96,7 @@ def latency(rows: pa.Table, *, between_ms: float | None, load_end_ns: int | None
 
 
 def latency_series(rows: pa.Table, *, start_ns: int) -> Rows:
-    """The rows of schema.LATENCY_SERIES: latency over time, by the bin in which the request was made."""
+    """Rows of schema.LATENCY_SERIES: latency over time, by the bin of the request."""
     latency_ms = _plain(rows, "latency_ns") / 1e6
     place = np.floor((_plain(rows, "submit_ns") - start_ns) / BIN_NS).astype(np.int64)
     order = np.lexsort((latency_ms, place))
@@ -113,8 +113,8 @@ def latency_series(rows: pa.Table, *, start_ns: int) -> Rows:
 
 
 def latency_around(rows: pa.Table, faults: Mapping[int, Around]) -> dict[int, dict[str, Any]]:
-    """By fault: latency of what was requested before, during and after it, each `count`, `p50_ms`, `p99_ms` and
-    `max_ms`. `rows` are those that `judged` gave.
+    """Latency of the requests before, during and after each fault: `count`, `p50_ms`, `p99_ms` and `max_ms` of each.
+    `rows` are those from `judged`.
     """
     order = np.argsort(_plain(rows, "submit_ns"), kind="stable")
     submit_ns, latency_ms = _plain(rows, "submit_ns")[order], _plain(rows, "latency_ns")[order] / 1e6
@@ -132,8 +132,9 @@ def _in_short(ordered: Floats) -> dict[str, Any]:
 
 
 def traffic_series(counted: Rows) -> Rows:
-    """The rows of schema.TRAFFIC_SERIES, from what was sent by bin, class, kind and inner kind
-    (analysis.engine.ingest)."""
+    """Rows of schema.TRAFFIC_SERIES, from the counts of sent frames by bin, class, kind and inner kind
+    (analysis.engine.ingest).
+    """
     totals: dict[tuple[int, str], list[int]] = defaultdict(lambda: [0, 0])
     for row in counted:
         if row["bin"] is not None:
@@ -149,9 +150,9 @@ def traffic_series(counted: Rows) -> Rows:
 def traffic_figures(
     counted: Rows, *, submitted: int, deliveries: int, application_bytes: float | None
 ) -> dict[str, Any]:
-    """Datagrams and bytes by class and kind, and what they come to per message and per delivery.
+    """Datagrams and bytes by class and kind, per message and per delivery.
 
-    `application_bytes`: what one message of the application has, on average; None: nobody submitted any.
+    `application_bytes`: mean size of an application message; None: no message was submitted.
     """
     ours = [row for row in counted if row["class"] in CLASSES]
     by_class = {name: sum(row["datagrams"] for row in ours if row["class"] == name) for name in CLASSES}
@@ -185,17 +186,17 @@ def _begin_s(place: int) -> float:
 
 
 def _figures(ordered: Floats) -> dict[str, Any]:
-    """Of latencies in ascending order."""
+    """Figures of latencies in ascending order."""
     found = dict(zip(QUANTILES, percentiles(ordered, QUANTILES.values()), strict=True))
     return {**moments(ordered), **found, "max_ms": float(ordered[-1]) if len(ordered) else None}
 
 
 NO_LATENCY: dict[str, Any] = {**_figures(np.empty(0)), **to_others(np.empty(0), None), "by_member": []}
-"""When nothing was delivered."""
+"""Section `latency` of a run without deliveries."""
 
 
 def _by_kind(rows: Rows) -> list[dict[str, Any]]:
-    """Kinds by name (by number when they are not ours), most frequent first."""
+    """Kinds by name (unknown ones by number), most frequent first."""
     totals: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for row in rows:
         entry = totals[_kind_name(row["kind"])]
@@ -208,7 +209,7 @@ def _by_kind(rows: Rows) -> list[dict[str, Any]]:
 
 
 def _by_inner(rows: Rows) -> list[dict[str, Any]]:
-    """Kinds with the kind inside: what a core multicasts through the one below it. First transmissions, and copies."""
+    """Kinds with the inner kind, which a core sends through the one below it: first transmissions, and copies."""
     totals: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     for row in rows:
         entry = totals[_kind_name(row["kind"]), _kind_name(row["inner"])]
@@ -220,13 +221,15 @@ def _by_inner(rows: Rows) -> list[dict[str, Any]]:
 
 
 def _carried(rows: Rows) -> int:
-    """First transmissions that carry a message of a core above: what that core's paper counts as its messages."""
+    """Number of first transmissions that carry a message of a core above, which that core's paper counts as its
+    messages.
+    """
     carrying = (row for row in rows if row["inner"] != Kind.APPLICATION and row["class"] != "retransmission")
     return sum(row["datagrams"] for row in carrying)
 
 
 def _header_bytes(rows: Rows, application_bytes: float | None) -> float | None:
-    """Of a first datagram with application data: all of its UDP payload but the application's bytes."""
+    """Mean header size of a first datagram with application data: its UDP payload without the application's bytes."""
     firsts = [row for row in rows if row["class"] == "application"]
     datagrams = sum(row["datagrams"] for row in firsts)
     if application_bytes is None or not datagrams:
@@ -235,8 +238,8 @@ def _header_bytes(rows: Rows, application_bytes: float | None) -> float | None:
 
 
 def processing(nodes: Iterable[NodeEnd]) -> dict[str, Any]:
-    """Processor time of the cores for each message that they were given, and, with that of all control messages, for
-    each that they delivered; by what the nodes counted themselves.
+    """Processor time of the cores per handled message, and per delivered message with that of all control messages,
+    from the nodes' own counts.
     """
     totals: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
     for end in nodes:
@@ -262,7 +265,7 @@ def _mean(rows: Rows, name: str) -> float | None:
 
 
 def _kind_name(kind: int | None) -> str:
-    """By number when it is not ours."""
+    """Name of a kind; the number of an unknown kind."""
     return _KIND_NAMES.get(kind or 0, f"0x{(kind or 0) & 0xFF:02x}")
 
 
@@ -270,5 +273,5 @@ _KIND_NAMES = {int(kind): kind.name for kind in Kind}
 
 
 def ratio(part: int, whole: int) -> float | None:
-    """None with nothing below the line."""
+    """Quotient; None for a denominator of 0."""
     return part / whole if whole else None

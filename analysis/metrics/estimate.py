@@ -1,8 +1,8 @@
-"""A mean and how far it may be off: the two-sided 95 % interval of Student's t, over independent runs.
+"""Mean with its two-sided 95 % confidence interval by Student's t, over independent runs.
 
-The quantile is computed, not looked up: for a whole number of degrees of freedom the distribution has a closed form
-(Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4), which a test holds against a printed
-table. The interval is right for a mean of normal values, and close for the mean of any values with a finite variance.
+The quantile is computed: for a whole number of degrees of freedom the distribution has a closed form (Abramowitz and
+Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4), which a test compares with a printed table. The interval
+is exact for the mean of normal values, and close for the mean of any values with a finite variance.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 LEAST_RUNS = 2
-"""One value says nothing about how far it may be off."""
+"""Fewest runs with an interval: one value has no variance."""
 
 _HALVINGS = 200
-"""Of an interval of floats: far more than a float has bits."""
+"""Most halvings of an interval of floats: far more than a float has bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Of a mean: it lies within `mean` ± `half_width` with a confidence of 95 %."""
+    """Estimate of a mean: it lies within `mean` ± `half_width` with a confidence of 95 %."""
 
     mean: float
     half_width: float
@@ -49,7 +49,7 @@ class Estimate:
         return f"{self.mean:.4g} ± {self.half_width:.2g}"
 
     def as_dict(self) -> dict[str, float | int]:
-        """As expressions see it, and as claims keep it."""
+        """Fields for expressions and claims."""
         return {
             "mean": self.mean,
             "half_width": self.half_width,
@@ -60,7 +60,7 @@ class Estimate:
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """The mean of at least LEAST_RUNS values, one of each independent run, with its interval."""
+    """Mean of at least LEAST_RUNS values, one of each independent run, with its interval."""
     count = len(values)
     assert count >= LEAST_RUNS
     error = statistics.stdev(values) / math.sqrt(count)
@@ -68,7 +68,7 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def told(value: object) -> str | None:
-    """An estimate as Estimate.as_dict gave it, for people, behind what it is of (`at`); None when this is none."""
+    """Text of an estimate in the form of Estimate.as_dict, after its `at` if it has one; None for any other value."""
     if not isinstance(value, dict) or not {"mean", "half_width", "runs"} <= value.keys():
         return None
     interval = str(Estimate(mean=value["mean"], half_width=value["half_width"], runs=value["runs"]))
@@ -80,7 +80,7 @@ def told(value: object) -> str | None:
 
 @cache
 def t_quantile(degrees: int, confidence: float = CONFIDENCE) -> float:
-    """The t beyond which, on both sides together, the rest of the probability lies."""
+    """Two-sided quantile: the t with P(|T| <= t) = `confidence`."""
     low, high = 0.0, math.pi / 2
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -133,7 +133,7 @@ def protocol_curves(
     names: Mapping[str, str],
     form: str = "o-",
 ) -> None:
-    """One line for each value of the table's column `protocol`, in the order in which they come, and a legend."""
+    """One line for each value of the table's column `protocol`, in order of appearance, and a legend."""
     for protocol in table["protocol"].unique():
         part = table[table["protocol"] == protocol]
         curve(axes, part, column, by, colour=colours[protocol], label=names[protocol], form=form)

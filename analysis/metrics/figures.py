@@ -1,4 +1,4 @@
-"""Figures of many values, the same in all sections of summary.json."""
+"""Statistics of many values, the same in all sections of summary.json."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def moments(values_ms: Floats) -> dict[str, Any]:
 
 
 def quantiles(values_ns: Iterable[int] | npt.NDArray[np.int64], places: Mapping[str, float]) -> dict[str, float | None]:
-    """By their names, in ms."""
+    """Quantiles by name, in ms."""
     values_ms = np.sort(np.array(values_ns, np.float64) / 1e6)
     return dict(zip(places, percentiles(values_ms, places.values()), strict=True))
 
 
 def percentiles(ordered: Floats, points: Iterable[float]) -> list[float] | list[None]:
-    """Exact ones, between the two nearest values in proportion; `ordered` is ascending. None where it is empty."""
+    """Exact percentiles, with linear interpolation; `ordered` is ascending. None where it is empty."""
     position = np.array(list(points)) * (len(ordered) - 1)
     if not len(ordered):
         return [None] * len(position)
@@ -35,7 +35,7 @@ def percentiles(ordered: Floats, points: Iterable[float]) -> list[float] | list[
 
 
 def to_others(others_ms: Floats, between_ms: float | None) -> dict[str, Any]:
-    """As paper 002 measures latency: of deliveries at others than the sender; `between_ms` as in cost.Requests."""
+    """Latency as paper 002 measures it: at members other than the sender; `between_ms` as in cost.Requests."""
     told = moments(others_ms)
     mean_ms = told["mean_ms"]
     return {

@@ -1,7 +1,7 @@
-"""What a simulated run is measured by, from its hosts' records: the sections `messages` and `latency` of summary.json,
-without a capture and without Spark. The names are the summary's and mean the same; `by_member` is left out.
+"""Measures of a simulated run from its hosts' records: sections `messages` and `latency` of summary.json, without a
+capture and without Spark. The names have the meanings of the summary; `by_member` is left out.
 
-A test holds the two together: the same run through its capture gives the same numbers.
+A test checks that the same run through its capture gives the same numbers.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from analysis.metrics.figures import moments, quantiles, to_others
 from collector.records import Event, Level
 
 _FOR_ALL = frozenset((Property.AGREEMENT.value, Property.UNIFORM_AGREEMENT.value))
-"""Who promises one of these delivers every message to everybody."""
+"""Promises by which every full member delivers every message."""
 
 
 def requests_of(view: View) -> Requests:
-    """How many messages were submitted, and the mean time between two of them."""
+    """Number of submitted messages, and the mean time between two of them."""
     times = view.submitted_ns.values()
     return requests(len(times), min(times, default=None), max(times, default=None))
 
 
 def messages(view: View, *, promises: Collection[str]) -> dict[str, Any]:
-    """For the section `messages`."""
+    """Figures of section `messages`."""
     submitted = len(view.submitted_ns)
     told = (
         call_cost.messages(view.calls, [incarnation.name for incarnation in view.full]) if view.is_for_objects else {}
@@ -50,7 +50,9 @@ def messages(view: View, *, promises: Collection[str]) -> dict[str, Any]:
 
 
 def latency(view: View, *, between_ms: float | None, load_end_ns: int) -> dict[str, Any]:
-    """For the section `latency`; `between_ms` as in cost.Requests. `others` are only those before `load_end_ns`."""
+    """Figures of section `latency`; `between_ms` as in cost.Requests. `others` are only deliveries before
+    `load_end_ns`.
+    """
     if view.is_for_objects:
         return latency_of_calls(view.calls, between_ms=between_ms, load_end_ns=load_end_ns)
     everywhere: list[int] = []
@@ -67,7 +69,7 @@ def latency(view: View, *, between_ms: float | None, load_end_ns: int) -> dict[s
 
 
 def latency_of_calls(calls: Calls, *, between_ms: float | None, load_end_ns: int | None) -> dict[str, Any]:
-    """The same where messages are for objects: of each delivery to one. `others`: of objects elsewhere."""
+    """As `latency`, for deliveries to objects. `others`: objects at other members."""
     everywhere: list[int] = []
     others: list[int] = []
     for member, message, at_ns in call_cost.arrivals(calls):

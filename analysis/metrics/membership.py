@@ -1,5 +1,5 @@
-"""Section `views` of summary.json: the views of a run, its minorities, state transfers and exclusions. Pure: from what
-each incarnation recorded.
+"""Section `views` of summary.json: the views of a run, its minorities, state transfers and exclusions. Pure functions
+over the records of each incarnation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collector.records import EndReason, Event, ViewReason
 
 
 class Timeline(NamedTuple):
-    """What one incarnation recorded, as far as it matters here. `end_detail`: of its STOP or ENDED; -1: of neither."""
+    """Records of one incarnation about views. `end_detail`: detail of its STOP or ENDED; -1: it has neither."""
 
     incarnation: Incarnation
     views: ViewRecords
@@ -26,7 +26,7 @@ class Timeline(NamedTuple):
 
 
 class _View(NamedTuple):
-    """One view: as the first that installed it whole has it, and by whom and when it was installed."""
+    """One view: members by its most complete record, and the time of its installation at each incarnation."""
 
     number: int
     reason: int
@@ -49,8 +49,8 @@ def section(
     start_ns: int,
     struck_ns: Mapping[int, Collection[int]],
 ) -> dict[str, Any] | None:
-    """None for a run without views. `struck_ns`: when faults killed, paused or cut off each member; times count from
-    `start_ns`.
+    """The section; None for a run without views. `struck_ns`: times at which faults killed, paused or cut off each
+    member. Times in the section count from `start_ns`.
     """
     views = _views(incarnations)
     if not views:
@@ -79,7 +79,7 @@ def section(
 
 
 def courses(incarnations: Incarnations) -> list[Timeline]:
-    """From the hosts' own records."""
+    """Timelines from the hosts' own records."""
     return [
         _course(incarnation, incarnations[incarnation])
         for incarnation in sorted(incarnations)
@@ -94,7 +94,7 @@ def _course(incarnation: Incarnation, records: Sequence[Raw]) -> Timeline:
 
 
 def struck_ns(faults: Iterable[Mapping[str, Any]], names: Mapping[int, str]) -> dict[int, list[int]]:
-    """When faults killed or paused each member, or cut anything off; `faults`: lines as in faults.jsonl."""
+    """Times at which faults killed or paused each member, or cut the network; `faults`: lines as in faults.jsonl."""
     found: dict[int, list[int]] = {index: [] for index in names}
     for fault in faults:
         kind, at_ns = fault.get("kind"), fault.get("effective_ns")
@@ -108,7 +108,7 @@ def struck_ns(faults: Iterable[Mapping[str, Any]], names: Mapping[int, str]) -> 
 
 
 def _views(incarnations: Sequence[Timeline]) -> list[_View]:
-    """By number."""
+    """Views by number."""
     found: dict[int, _View] = {}
     for told in incarnations:
         for one in told.views.installations:
@@ -122,9 +122,9 @@ def _views(incarnations: Sequence[Timeline]) -> list[_View]:
 def _began_ns(
     before: _View, view: _View, by_name: Mapping[Incarnation, Timeline], struck_ns: Mapping[int, Collection[int]]
 ) -> int | None:
-    """The first that tells of the change: of a member that is gone, the fault that struck it (if it crashed without
-    one, its last record), or its ENDED; a minority in the view before; the START of a member that has come. None: there
-    is no such thing.
+    """Earliest sign of the change: for a member that is gone, the fault that struck it (its last record if it crashed
+    without a fault), or its ENDED; a minority in the view before; the first record of a member that joined. None: there
+    is no sign.
     """
     if not before.installed_ns:
         return None
@@ -143,7 +143,7 @@ def _began_ns(
 
 
 class _Teller(NamedTuple):
-    """Puts names and times in place."""
+    """Writer of entries with member names and times in ms."""
 
     names: Mapping[int, str]
     start_ns: int

@@ -1,14 +1,13 @@
-"""What the group put on the wire between start and end of the load: the section `load` of summary.json.
+"""Traffic that the group sent between start and end of the load: section `load` of summary.json.
 
-A *message* is what a core handed to its host at once: a multicast is one message, also when it takes a datagram for
-each member. Frames do not tell a copy of a multicast from a second message that looks the same, so the trace does: each
-message has one SEND record with the number of its first datagram, and the datagrams of that kind which no record names
-are copies. Retransmissions are neither messages nor copies here; `traffic` counts them.
+A *message* is one send of a core: a multicast is one message, also when it takes a datagram for each member. Frames do
+not distinguish a copy of a multicast from a second equal message, but the trace does: each message has one SEND record
+with the number of its first datagram, and the datagrams of that kind without a record are copies. Retransmissions are
+neither messages nor copies here; `traffic` counts them.
 
-What a shared medium carries is reckoned from what was offered to it: a frame takes its share of the medium on which its
-sender stands and, when it goes elsewhere, of that on which its target stands; a multicast takes one frame of each.
-Queues that drop it come later. The tables are read batch by batch; nothing here needs more memory than a number for
-each message.
+The load of a shared medium is computed from the offered frames: a frame loads the medium of its sender and, if it is
+another one, that of its target; a multicast loads each with one frame. Drops in queues come later. The tables are read
+batch by batch; memory holds only a number for each message.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ Ints = npt.NDArray[np.int64]
 
 
 class Flow(NamedTuple):
-    """Frames with one destination at one port in one direction; `datagrams`: those of them that are our protocol's."""
+    """Frames with one destination at one port in one direction; `datagrams`: those of the run's group."""
 
     node_index: int
     direction: str
@@ -50,7 +49,7 @@ class Flow(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """Datagrams of one class and kind; `messages`: those that are the first of a message."""
+    """Datagrams of one class and kind; `messages`: number that are the first of a message."""
 
     frame_class: str
     kind: int
@@ -60,7 +59,7 @@ class Sent(NamedTuple):
 
 
 class Window(NamedTuple):
-    """CLOCK_MONOTONIC; the end does not belong to it."""
+    """Span of CLOCK_MONOTONIC, without its end."""
 
     start_ns: int
     end_ns: int
@@ -71,7 +70,7 @@ class Window(NamedTuple):
 
 
 class Load(NamedTuple):
-    """All that was counted."""
+    """All counts of the load."""
 
     window: Window
     flows: Sequence[Flow]
@@ -79,14 +78,17 @@ class Load(NamedTuple):
 
 
 def flows(counted: Iterable[Mapping[str, Any]]) -> list[Flow]:
-    """From the counts of all frames of the window but trace, by port, direction and destination
-    (analysis.engine.ingest)."""
+    """Flows from the counts of all frames of the window but trace, by port, direction and destination
+    (analysis.engine.ingest).
+    """
     seen = [Flow(*(row[name] for name in Flow._fields)) for row in counted]
     return [flow for flow in seen if flow.wire_bytes and flow.eth_dst >> 4 != LINK_LOCAL >> 4]
 
 
 def sent(frames: Path, trace: Path, window: Window) -> list[Sent]:
-    """Our datagrams that nodes put on the wire within the window, by class and kind, from the tables of these names."""
+    """Datagrams of the group that nodes sent within the window, by class and kind, from the tables `frames` and
+    `trace`.
+    """
     firsts, records = np.unique(_first_datagrams(trace), return_counts=True)
     totals: Counter[tuple[str, int, int]] = Counter()
     messages: Counter[tuple[str, int, int]] = Counter()
@@ -102,7 +104,7 @@ def sent(frames: Path, trace: Path, window: Window) -> list[Sent]:
 
 
 def _first_datagrams(trace: Path) -> Ints:
-    """The first datagram of each message that any node says it sent."""
+    """First datagram of each message with a SEND record of any node."""
     is_named = (pc.field("event") == int(Event.SEND)) & (pc.field("value") >= 0) & (pc.field("value") < 1 << 32)
     names = ["member", "member_incarnation", "value"]
     parts = [
@@ -113,7 +115,7 @@ def _first_datagrams(trace: Path) -> Ints:
 
 
 def _own_datagrams(frames: Path, window: Window) -> Iterator[tuple[Ints, pa.Table]]:
-    """Batch by batch: the datagrams that nodes put on the wire, and the columns _KEYS."""
+    """Datagrams that nodes sent, and the columns _KEYS, batch by batch."""
     is_within = (pc.field("time_ns") >= window.start_ns) & (pc.field("time_ns") < window.end_ns)
     is_own = (pc.field("direction") == FROM_NODE) & (pc.field("node_index") == pc.field("sender"))
     wanted = is_within & is_own & pc.field("class").isin(CLASSES)
@@ -129,7 +131,7 @@ def _datagrams(*columns: Any) -> Ints:
 
 
 def section(load: Load, topology: Topology, requests: Requests) -> dict[str, Any]:
-    """For summary.json. `requests`: of the whole run, for nobody submits anything outside the load."""
+    """Section for summary.json. `requests`: of the whole run, because all submissions are within the load."""
     counted, seconds = load.sent, load.window.seconds
     firsts = [row for row in counted if row.frame_class != "retransmission"]
     by_class = {name: sum(row.messages for row in firsts if row.frame_class == name) for name in CLASSES}
@@ -152,7 +154,7 @@ def section(load: Load, topology: Topology, requests: Requests) -> dict[str, Any
 
 
 def lan_loads(flowed: Iterable[Flow], topology: Topology, seconds: float) -> list[dict[str, Any]]:
-    """Of each partition with a shared medium: the share of its rate that was offered to it."""
+    """Load of each partition with a shared medium: offered share of its rate."""
     partition_of = {node.index: node.partition for node in topology.nodes()}
     receivers = Receivers(topology)
     offered: dict[PartitionName, int] = {partition.name: 0 for partition in topology.partitions}
@@ -186,10 +188,10 @@ def _share_of_busiest(members: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _by_kind(rows: Iterable[tuple[Sent, int]]) -> dict[str, int]:
-    """By what the reliable layer carries, where it carries something. Every kind there is: none was sent is 0."""
+    """Counts by the inner kind, else by the kind, for every known kind; 0 if none was sent."""
     totals = dict.fromkeys(KINDS.values(), 0)
     for row, count in rows:
         name = KINDS.get(row.inner) or KINDS.get(row.kind)
-        if name is not None:  # else an enemy's
+        if name is not None:  # else hostile
             totals[name] += count
     return totals

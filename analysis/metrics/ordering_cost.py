@@ -1,24 +1,23 @@
-"""What the order costs, as paper 003 measures it: the section `ordering` of summary.json, from reports of the cores
-(node.trace.Notice). Processor time and traffic are another cost: `analysis.metrics.cost`.
+"""Cost of ordering as paper 003 measures it: section `ordering` of summary.json, from reports of the cores
+(node.trace.Notice). For latency, processor time and traffic see `analysis.metrics.cost`.
 
     cost of a message at a member = from its receipt until it could be handed over for good, roll-backs included
 
-A report counts when it is made within the load. `cost_per_s` is in ns: what a second of load costs at a member, mean of
-the members. Whoever has made any such report in the run is a member here; incarnations of one member are added up.
+A report counts if it is made within the load. `cost_per_s` is the cost in ns of one second of load at a member, mean of
+the members. Members are those with any such report in the run; incarnations of one member are added up.
 
-*Finality* is what users feel of the GVT's lag: from the first optimistic delivery of a message to its final one, at
-each member. What is handed over for good at once has none.
+*Finality* is the time from the first optimistic delivery of a message to its final one, at each member: the user's view
+of the GVT's lag. A message that is delivered for good at once has none.
 
-Whoever reports may be broken or an enemy. A cost or a loss that is longer than twice the time since the load began (a
-node's clock may drift), and an epoch or an estimate beyond 63 bits, cannot be: such reports are left out and counted as
-`implausible`.
+Reports may be wrong or hostile. A cost or a loss longer than twice the time since the load began (a node's clock may
+drift), or an epoch or an estimate beyond 63 bits, is left out and counted as `implausible`.
 
-In force at a member is what its last report IN_FORCE says, and in a run without such reports the run's own protocol
-from beginning to end. An epoch begins with the first member that sends in it and lasts until one sends in the next. A
-report counts for what is in force where and when it is made: a message of the old epoch that becomes final after the
-switch is the new protocol's.
+The protocol in force at a member is that of its last report IN_FORCE; in a run without such reports it is always the
+run's protocol. An epoch begins with the first member that reports it in force and lasts until one reports the next. A
+report counts for the protocol in force at its member and time: a message of the old epoch that becomes final after the
+switch counts for the new protocol.
 
-Pure, for both worlds: a run directory through analysis.summary, a run in memory through testbed.sim.point.
+Pure functions for both worlds: a run directory through analysis.summary, a run in memory through testbed.sim.point.
 """
 
 from __future__ import annotations
@@ -39,15 +38,15 @@ QUANTILES: Final = {"p50_ms": 0.5, "p99_ms": 0.99, "max_ms": 1.0}
 
 BIN_NS: Final = 1_000_000_000
 MAX_BINS: Final = 400
-"""Of the series: a longer load has wider ones, of whole seconds."""
+"""Most bins of the series: a longer load has wider bins, of whole seconds."""
 
 
 def section(
     records: Records | None, *, start_ns: int, end_ns: int | None, names: Mapping[int, str], protocol: str
 ) -> dict[str, Any] | None:
-    """For summary.json; None when nothing was reported or the load, from `start_ns` to `end_ns`, did not end.
+    """Section for summary.json; None when nothing was reported or the load, from `start_ns` to `end_ns`, did not end.
 
-    `names`: of the members; `protocol`: the run's, which is in force where no report says what is.
+    `names`: of the members; `protocol`: that of the run, which is in force in a run without reports IN_FORCE.
     """
     if records is None or end_ns is None or end_ns <= start_ns:
         return None
@@ -80,7 +79,7 @@ def section(
 
 
 def _implausible(records: Records, load: Span) -> Truths:
-    """Which rows are reports of what cannot be."""
+    """Mask of implausible reports."""
     is_duration = records.reports(Notice.COST) | records.reports(Notice.REDONE) | records.reports(Notice.ROLLED_BACK)
     longest_ns = 2 * (records.at_ns - load.start_ns)
     is_too_long = is_duration & (records.at_ns >= load.start_ns) & (records.value > longest_ns)
@@ -122,8 +121,8 @@ def _quantiles(name: str, values_ns: Ints) -> dict[str, float | None]:
 
 
 def _series(loaded: Records, load: Span, *, members: int) -> list[dict[str, Any]]:
-    """Over time, by when something is reported. The last bin may be a shorter one. No cost is known where none was
-    reported in the whole load.
+    """Figures over time, by the time of the report. The last bin may be shorter. The cost is None if none was reported
+    in the whole load.
     """
     width_ns = BIN_NS * -(-(load.end_ns - load.start_ns) // (MAX_BINS * BIN_NS))
     starts = np.arange(load.start_ns, load.end_ns, width_ns)
@@ -143,7 +142,7 @@ def _series(loaded: Records, load: Span, *, members: int) -> list[dict[str, Any]
 
 
 def _estimates(loaded: Records, place: Ints, bins: int) -> list[dict[str, float]]:
-    """By bin and protocol: the mean of what was estimated then."""
+    """Mean estimate of each protocol in each bin."""
     is_estimate = loaded.reports(Notice.ESTIMATE)
     about, place, per_s = protocol_names(loaded.extra[is_estimate]), place[is_estimate], loaded.value[is_estimate]
     told: list[dict[str, float]] = [{} for _ in range(bins)]
@@ -161,8 +160,9 @@ def _greatest(values: Iterable[float | None]) -> float | None:
 
 
 def optimistic_order(records: Records) -> dict[str, Any] | None:
-    """`deliveries`: at all incarnations; `in_order`: the share that were no stragglers; `inversions`: pairs per
-    delivery. None: nothing was delivered optimistically that became final.
+    """Order of the optimistic deliveries against the final order. `deliveries`: at all incarnations; `in_order`: share
+    that were no stragglers; `inversions`: pairs per delivery. None: no message was delivered both optimistically and
+    for good.
     """
     shown = _first_of_each(records, OPTIMISTIC)
     final = _first_of_each(records, FOR_GOOD)
@@ -184,7 +184,7 @@ def optimistic_order(records: Records) -> dict[str, Any] | None:
 
 
 def _first_of_each(records: Records, levels: tuple[int, ...]) -> Records:
-    """The first deliveries at these levels, in the order in which each incarnation made them."""
+    """First deliveries at these levels, in each incarnation's order."""
     rows = records.where(records.of(Event.DELIVER) & np.isin(records.detail, levels))
     order = np.lexsort((rows.message, rows.recorder))  # stable
     incarnation, message = rows.recorder[order], rows.message[order]
@@ -193,7 +193,7 @@ def _first_of_each(records: Records, levels: tuple[int, ...]) -> Records:
 
 
 def _order(shown: Ints, final: Ints) -> Ints:
-    """Of what is in both, in the order in which it was shown: the place in the final order."""
+    """Places in the final order of the messages in both, in the order of their optimistic delivery."""
     common, places, _ = np.intersect1d(shown, final, assume_unique=True, return_indices=True)
     final = final[np.isin(final, common)]
     shown = shown[np.sort(places)]
@@ -204,11 +204,13 @@ def _order(shown: Ints, final: Ints) -> Ints:
 NEVER_NS: Final = np.iinfo(np.int64).max
 OPTIMISTIC: Final = (int(Level.OPTIMISTIC),)
 FOR_GOOD: Final = (int(Level.AGREED), int(Level.FINAL))
-"""Levels of deliveries that are not taken back."""
+"""Levels of deliveries that are not undone."""
 
 
 class Finals(NamedTuple):
-    """The first deliveries of each message in each incarnation, at two levels; NEVER_NS: there is none."""
+    """Times of the first optimistic and first final delivery of each message in each incarnation; NEVER_NS: there is
+    none.
+    """
 
     recorder: Ints
     optimistic_ns: Ints
@@ -219,7 +221,7 @@ class Finals(NamedTuple):
 
 
 def finals_of(records: Records) -> Finals:
-    """Of all messages that were delivered optimistically or for good; other levels do not count."""
+    """Finals of all messages that were delivered optimistically or for good; other levels do not count."""
     rows = records.where(records.of(Event.DELIVER) & np.isin(records.detail, (*OPTIMISTIC, *FOR_GOOD)))
     # Stable: within a message of an incarnation its rows stay in the order of their numbers.
     rows = rows.where(np.lexsort((rows.message, rows.recorder)))
@@ -236,19 +238,18 @@ def finals_of(records: Records) -> Finals:
 def _first_ns(rows: Records, group: Ints, levels: tuple[int, ...]) -> Ints:
     found = np.full(int(group[-1]) + 1 if len(group) else 0, NEVER_NS, np.int64)
     places = np.flatnonzero(np.isin(rows.detail, levels))[::-1]
-    found[group[places]] = rows.at_ns[places]  # of several the one written last stays: the first
+    found[group[places]] = rows.at_ns[places]  # rows are reversed, so the first delivery is written last and stays
     return found
 
 
 def waited(finals: Finals, load: Span) -> Finals:
-    """Those that were optimistic first and became final within the load."""
+    """Messages that were optimistic first and became final within the load."""
     return finals.where(load.holds(finals.final_ns) & (finals.optimistic_ns <= finals.final_ns))
 
 
 def gvt_still(records: Records, finals: Finals, load: Span) -> dict[int, int]:
-    """By incarnation that reports its GVT: the longest time within the load in which something delivered was not final
-    and the GVT did not move. An incarnation without such a time has no entry. After its last record an incarnation
-    waits for nothing.
+    """Longest time within the load, by incarnation that reports its GVT, in which a delivered message was not final and
+    the GVT did not move. An incarnation without such a time has no entry. Time after its last record does not count.
     """
     told = records.where(records.reports(Notice.GVT))
     longest = dict[int, int]()
@@ -277,19 +278,19 @@ def _still_ns(finals: Finals, rises_ns: Ints, span: Span) -> int | None:
     order = np.argsort(at_ns, kind="stable")
     at_ns, change = at_ns[order], change[order]
     waiting = np.cumsum(change)
-    # It stands still from a rise, or from when something first waits for one, to the next rise or the last final.
+    # The GVT stands still from a rise, or from the first waiting message, to the next rise or the last final delivery.
     is_bound = (change == 0) | (waiting == 0) | ((change == 1) & (waiting == 1))
     bounds, is_waited = at_ns[is_bound], waiting[is_bound] > 0
     return int(np.diff(bounds)[is_waited[:-1]].max(initial=0))
 
 
-# Which protocol was in force when, and what each cost and was said to cost.
+# Protocols in force over time, with the measured and estimated cost of each.
 
 MAX_EPOCHS: Final = 1000
-"""The first ones; a broken core may count as fast as it can."""
+"""Most epochs that are listed, the first ones: a faulty core may report any number."""
 
 UNKNOWN: Final = "unknown"
-"""A report with it names a protocol that does not exist."""
+"""Name of a protocol in a report that does not exist."""
 
 _NAMES: Final = {kind >> 4: kind.name.partition("_")[0].lower() for kind in Kind if kind >> 4}
 
@@ -297,37 +298,41 @@ Texts = npt.NDArray[np.str_]
 
 
 def protocol_names(codes: Ints) -> Texts:
-    """Of protocols, by the high half-byte of their kinds."""
+    """Names of protocols, by the high half-byte of their kinds."""
     return np.array([_NAMES.get(code, UNKNOWN) for code in codes.tolist()], np.str_)
 
 
 class Tenures(NamedTuple):
-    """From which row on what is in force in the incarnation of that row; ascending. Times in ns, cut to the load."""
+    """Protocols in force: each from a row on, in the incarnation of that row; rows ascend. Times in ns, cut to the
+    load.
+    """
 
     row: Ints
     recorder: Ints
     number: Ints
-    """Of the epoch; 0 where none is reported."""
+    """Number of the epoch; 0 where none is reported."""
     protocol: Texts
     begun_ns: Ints
-    """Not cut."""
+    """Time of the report, not cut."""
     from_ns: Ints
     until_ns: Ints
 
     def in_force(self, records: Records, rows: Ints) -> Texts:
-        """The protocol at each of these rows; an empty text: none yet."""
+        """Protocol in force at each of these rows; empty: none yet."""
         place = self.place(records, rows)
         return np.where(place >= 0, self.protocol[place], "") if len(self.row) else np.full(len(rows), "")
 
     def place(self, records: Records, rows: Ints) -> Ints:
-        """The tenure of each of these rows; -1: none yet."""
+        """Index of the tenure of each of these rows; -1: none yet."""
         place = np.searchsorted(self.row, rows, side="right") - 1
         is_same = (place >= 0) & (self.recorder[place] == records.recorder[rows])
         return np.where(is_same, place, -1)
 
 
 def tenures(records: Records, load: Span, *, otherwise: str) -> Tenures:
-    """Of all incarnations. `otherwise`: the protocol in force when nobody says which is. There must be a record."""
+    """Tenures of all incarnations. `otherwise`: protocol in force in a run without reports IN_FORCE. `records` is not
+    empty.
+    """
     is_first = np.append(True, np.diff(records.recorder) != 0)
     is_last = np.append(is_first[1:], True)
     rows = np.flatnonzero(records.reports(Notice.IN_FORCE))
@@ -344,7 +349,7 @@ def tenures(records: Records, load: Span, *, otherwise: str) -> Tenures:
 
 
 def by_protocol(records: Records, found: Tenures, load: Span, *, members: int) -> dict[str, dict[str, Any]]:
-    """Of all protocols that were in force or estimated, by name."""
+    """Figures of all protocols that were in force or estimated, by name."""
     is_within = load.holds(records.at_ns)
     cost, loss, told = (
         np.flatnonzero(records.reports(code) & is_within) for code in (Notice.COST, Notice.ROLLED_BACK, Notice.ESTIMATE)
@@ -375,7 +380,7 @@ def by_protocol(records: Records, found: Tenures, load: Span, *, members: int) -
 
 
 def epochs(records: Records, found: Tenures, load: Span, *, members: int) -> list[dict[str, Any]]:
-    """In the order of their beginnings, those that reach into the load; none where nobody reports one."""
+    """Epochs that reach into the load, by beginning; none in a run without reports IN_FORCE."""
     if not records.reports(Notice.IN_FORCE).any():
         return []
     begun = _begun(found)
@@ -411,11 +416,13 @@ class _Epoch(NamedTuple):
     protocol: str
     first_ns: int
     switch_ns: int | None
-    """From the first member's report to the last's, of those that had been in another epoch; None: there are none."""
+    """Time from the first report of the epoch to the last, among members that were in another epoch before; None: there
+    are none.
+    """
 
 
 def _begun(found: Tenures) -> list[_Epoch]:
-    """The first MAX_EPOCHS of them. Members that contradict each other about a protocol are outvoted."""
+    """First MAX_EPOCHS epochs. If members contradict each other about the protocol, the majority counts."""
     _, first_rows = np.unique(np.column_stack((found.recorder, found.number)), axis=0, return_index=True)
     is_later = np.append(False, np.diff(found.recorder) == 0)
     told: dict[int, list[int]] = {}
@@ -432,8 +439,9 @@ def _begun(found: Tenures) -> list[_Epoch]:
 
 
 def _pauses(records: Records) -> dict[int, int]:
-    """For each epoch: the longest time, in ns, from a member's LEFT of the epoch before to its own report of this one.
-    In this time the member submits nothing. An epoch that begins with a view has none."""
+    """Longest time, in ns, from a member's LEFT of the previous epoch to its report of each epoch. The member submits
+    nothing in this time. An epoch that begins with a view has none.
+    """
     rows = np.flatnonzero(records.reports(LEFT) | records.reports(Notice.IN_FORCE))
     is_left = records.detail[rows] == LEFT
     before, after = rows[:-1], rows[1:]
@@ -447,7 +455,7 @@ def _pauses(records: Records) -> dict[int, int]:
 
 
 def costs(cost_ns: Ints) -> dict[str, Any]:
-    """How many messages, and their mean cost."""
+    """Number of messages, and their mean cost."""
     return {"messages": len(cost_ns), "cost_mean_ms": milliseconds(mean(cost_ns))}
 
 
@@ -456,7 +464,7 @@ def mean(values: Ints) -> float | None:
 
 
 def total(values: Ints) -> float:
-    """In floats: a sum of many large values does not fit 64 bits."""
+    """Sum in floats: that of many large values does not fit 64 bits."""
     return float(values.astype(np.float64).sum())
 
 

@@ -1,9 +1,8 @@
-"""The records that tell what an order costs, as columns, the same from both worlds: the trace table of a run directory,
-and the hosts' own records in memory.
+"""Records about the cost of ordering as columns, the same from both worlds: the trace table of a run directory, and the
+hosts' own records in memory.
 
-Columns are signed 64 bits, as in the trace table: a value from 2**63 on shows as a negative number. A member's
-incarnations are told apart by `recorder`, messages by `message`; rows stand in the order in which each recorder made
-them.
+Columns are signed 64 bits, as in the trace table: a value from 2**63 on shows as a negative number. `recorder`
+identifies an incarnation of a member, `message` a message; rows are in the order in which each recorder made them.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ Ints = npt.NDArray[np.int64]
 Truths = npt.NDArray[np.bool_]
 
 LEFT: Final = 0xD6
-"""The code of a report of `adaptive`: this member has left an epoch."""
+"""Code of a report of `adaptive`: this member has left an epoch."""
 
 REPORTS: Final = (Notice.COST, Notice.REDONE, Notice.ROLLED_BACK, Notice.GVT, Notice.IN_FORCE, Notice.ESTIMATE)
-"""Without one of them there is nothing to say."""
+"""Reports that the section needs: without any of them it is None."""
 
 LATEST_NS: Final = 2**61
-"""No clock of a machine shows more: 73 years after its start."""
+"""Latest plausible time of a machine's clock: 73 years after its start."""
 
 _REPORT: Final = int(Event.REPORT)
 _CODES: Final = frozenset((*(int(code) for code in REPORTS), LEFT))
@@ -40,11 +39,11 @@ _COLUMNS: Final = ("event", "detail", "origin", "incarnation", "extra", "number"
 _WORD: Final = 2**64 - 1
 
 INCARNATION_BITS: Final = 16
-"""Of the incarnation, the low part of a recorder."""
+"""Bits of the incarnation, the low part of a recorder."""
 
 
 class Span(NamedTuple):
-    """A span of CLOCK_MONOTONIC; the end does not belong to it."""
+    """Span of CLOCK_MONOTONIC, without its end."""
 
     start_ns: int
     end_ns: int
@@ -54,11 +53,11 @@ class Span(NamedTuple):
         return (self.end_ns - self.start_ns) / 1e9
 
     def holds(self, at_ns: Ints) -> Truths:
-        """Which of these times lie in it."""
+        """Mask of the times within the span."""
         return np.logical_and(at_ns >= self.start_ns, at_ns < self.end_ns)
 
     def cut(self, at_ns: Ints) -> Ints:
-        """What lies outside becomes the near end."""
+        """Times, with those outside the span moved to its nearer end."""
         return np.clip(at_ns, self.start_ns, self.end_ns).astype(np.int64)
 
 
@@ -70,7 +69,7 @@ class Records:
     event: Ints
     detail: Ints
     message: Ints
-    """Origin, its incarnation and number in 16, 16 and 32 bits; 0 where a record is about none."""
+    """Origin, its incarnation and number in 16, 16 and 32 bits; 0 in a record without a message."""
     extra: Ints
     at_ns: Ints
     value: Ints
@@ -83,20 +82,20 @@ class Records:
         return self.recorder >> INCARNATION_BITS
 
     def where(self, rows: Truths | Ints) -> Records:
-        """Only these rows, in this order."""
+        """These rows only, in this order."""
         return Records(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
     def reports(self, code: int) -> Truths:
-        """Which rows are reports of this code."""
+        """Mask of the reports of this code."""
         return self.of(Event.REPORT) & np.equal(self.detail, code)
 
     def of(self, event: Event) -> Truths:
-        """Which rows are of this event."""
+        """Mask of the rows of this event."""
         return np.equal(self.event, int(event))
 
 
 def from_trace(trace: Path) -> Records | None:
-    """From the trace table of a run; None when no such report is in it."""
+    """Records from the trace table of a run; None without any of these reports."""
     is_report = (pc.field("event") == int(Event.REPORT)) & pc.field("detail").isin(sorted(_CODES))
     is_wanted = is_report | pc.field("event").isin(sorted(_EVENTS))
     key = ("member", "member_incarnation", "record")
@@ -104,14 +103,14 @@ def from_trace(trace: Path) -> Records | None:
     member, incarnation, record, *columns = (rows[name].to_numpy().astype(np.int64) for name in (*key, *_COLUMNS))
     recorder = (member << INCARNATION_BITS) | incarnation
     order = np.lexsort((record, recorder))
-    # A datagram that somebody sent again tells nothing new.
+    # A repeated trace datagram holds nothing new.
     is_new = np.append(True, (np.diff(recorder[order]) != 0) | (np.diff(record[order]) != 0))
     order = order[is_new[: len(order)]]
     return _records(recorder[order], *(column[order] for column in columns))
 
 
 def from_incarnations(incarnations: Incarnations) -> Records | None:
-    """From all records of each recorder; None when no such report is among them."""
+    """Records from all records of each incarnation; None without any of these reports."""
     if not any(_is_report(row) for rows in incarnations.values() for row in rows):
         return None
     kept: list[Raw] = []
@@ -128,13 +127,13 @@ def _is_report(row: Raw) -> bool:
 
 
 def _columns(rows: Sequence[Raw]) -> Iterator[Ints]:
-    """As _COLUMNS, of records as the hosts make them."""
+    """The columns _COLUMNS of records in the form that hosts make."""
     event, detail, origin, incarnation, extra, number, at_ns, _, value, _, _ = zip(*rows, strict=True)
     yield from map(_column, (event, detail, origin, incarnation, extra, number, at_ns, value))
 
 
 def _column(values: Sequence[int]) -> Ints:
-    """What a wire would carry in 64 bits; nearly always there is no number beyond 63."""
+    """Values as signed 64 bits, as on the wire; a number beyond 63 bits is rare."""
     try:
         return np.array(values, np.int64)
     except OverflowError:
@@ -152,7 +151,7 @@ def _records(
     at_ns: Ints,
     value: Ints,
 ) -> Records | None:
-    """Records whose time cannot be are left out: differences of the others fit 64 bits."""
+    """Records without those of an impossible time: differences of the other times fit 64 bits."""
     told = Records(
         recorder=recorder,
         event=event,

@@ -1,8 +1,7 @@
-"""What the cores reported, from the trace table of one run: sections, clocks, states, stages, buffers. Parts of
+"""Reports of the cores, from the trace table of one run: sections, clocks, states, stages, buffers. Parts of
 summary.json.
 
-Read with Arrow and looked at here, one run at a time, as causal order is: most runs report nothing of the kind, and
-then nothing is read at all.
+The table is read with Arrow in this process. Most runs have no such reports, and then it is not read.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ COUNTED = (
     *(Notice.LEFT, Notice.CLOCK, Notice.TIMESTAMP, Notice.STATE),
     *(Notice.ACCEPTED, Notice.PREACKNOWLEDGED, Notice.ACKNOWLEDGED, Notice.RESIDENT, Notice.ADDRESSED),
 )
-"""The reports that this module reads."""
+"""Reports that this module reads."""
 
 STAGES = {"preacknowledged": Notice.PREACKNOWLEDGED, "acknowledged": Notice.ACKNOWLEDGED}
 QUANTILES = {"p50_ms": 0.5, "p90_ms": 0.9, "max_ms": 1.0}
@@ -66,9 +65,9 @@ def findings(
     full: Collection[Incarnation],
     evidence: Evidence,
 ) -> dict[Property, Finding]:
-    """The properties that reports tell of, as far as they were promised or anything was reported.
+    """Findings on the properties judged from reports, if they were promised or anything was reported.
 
-    `trace`: the table; `counts`: how many reports of each code there are.
+    `trace`: the table; `counts`: number of reports of each code.
     """
     wanted = [kind for kind in REPORT_PROPERTIES if kind.value in promises or counts.get(_TOLD_BY[kind])]
     if not wanted:
@@ -94,12 +93,12 @@ def _of_calls(
 
 
 def nothing_found(promises: Collection[str], evidence: Evidence) -> dict[Property, Finding]:
-    """Of a run without any record."""
+    """Findings of a run without any record."""
     return {kind: judge(kind, Tally(0, 0), evidence) for kind in REPORT_PROPERTIES if kind.value in promises}
 
 
 def incarnations_of(trace: Path) -> Incarnations:
-    """All records, incarnation by incarnation, in the order of their numbers."""
+    """All records of each incarnation, by number."""
     return _by_incarnation(pq.read_table(trace))
 
 
@@ -116,7 +115,7 @@ _RAW = tuple(field.name for field in RECORD)
 
 
 def readings(trace: Path) -> dict[str, list[Reading]]:
-    """What the synchronised clock of each incarnation showed, in order."""
+    """Readings of the synchronised clock of each incarnation, in order."""
     found: dict[str, list[Reading]] = defaultdict(list)
     rows = _reports(trace, (Notice.CLOCK,)).sort_by("record")
     columns = (rows[name].to_pylist() for name in ("member", "member_incarnation", "at_ns", "clock_ns", "value"))
@@ -126,7 +125,7 @@ def readings(trace: Path) -> dict[str, list[Reading]]:
 
 
 def jumps(trace: Path) -> dict[str, list[Jump]]:
-    """When faults changed the own clock of each incarnation, in order."""
+    """Changes of the own clock of each incarnation by faults, in order."""
     found: dict[str, list[Jump]] = defaultdict(list)
     rows = pq.read_table(trace, filters=pc.field("event") == int(Event.CLOCK)).sort_by("record")
     columns = (rows[name].to_pylist() for name in ("member", "member_incarnation", "at_ns", "number", "clock_ns"))
@@ -136,8 +135,10 @@ def jumps(trace: Path) -> dict[str, list[Jump]]:
 
 
 def stages(trace: Path, names: Mapping[int, str]) -> dict[str, Any]:
-    """How long after a member accepted a message it was pre-acknowledged and acknowledged there; how many times a
-    member acknowledged one before another that its sender had accepted when it sent it, and the first of them."""
+    """Times from a member's acceptance of a message to its pre-acknowledgement and acknowledgement there; number of
+    times that a member acknowledged a message before another that its sender had accepted when it sent it, and the
+    first of them.
+    """
     is_report = _is_report((Notice.ACCEPTED, *STAGES.values()))
     told = pq.read_table(trace, filters=is_report | (pc.field("event") == int(Event.VIEW)))
     rows = told.filter(is_report)
@@ -159,7 +160,7 @@ def _stage(rows: pa.Table) -> dict[str, Any]:
 
 
 def residents(trace: Path, names: Mapping[int, str]) -> dict[str, Any]:
-    """The most messages that were in a member's buffers at once."""
+    """Most messages in a member's buffers at once."""
     rows = _reports(trace, (Notice.RESIDENT,)).group_by("member").aggregate([("value", "max")]).sort_by("member")
     columns = zip(rows["member"].to_pylist(), rows["value_max"].to_pylist(), strict=True)
     by_member = [{"member": names.get(member, f"member {member}"), "messages": most} for member, most in columns]
@@ -167,7 +168,7 @@ def residents(trace: Path, names: Mapping[int, str]) -> dict[str, Any]:
 
 
 def deliveries_of(deliveries: Path, level: int, full: Collection[Incarnation]) -> int:
-    """Judged deliveries at these members."""
+    """Number of judged deliveries at these members."""
     key = ["member", "member_incarnation"]
     counted = _judged(deliveries, level, key).group_by(key).aggregate([([], "count_all")])
     rows = zip(*(counted[name].to_pylist() for name in (*key, "count_all")), strict=True)
@@ -175,8 +176,8 @@ def deliveries_of(deliveries: Path, level: int, full: Collection[Incarnation]) -
 
 
 def served(deliveries: Path, level: int, full: Collection[Incarnation] | None) -> Served:
-    """Who was served when: in the order of the deliveries at the first of the full members; None: of the grants, each
-    of which is a delivery at the requester.
+    """Order of service: that of the deliveries at the first of the full members, or, with None, that of the grants,
+    each of which is a delivery at the requester.
     """
     named = ["origin", "incarnation", "number"]
     columns = ["member", "member_incarnation", *named, "submit_ns", "deliver_ns", "position"]
@@ -195,7 +196,7 @@ def served(deliveries: Path, level: int, full: Collection[Incarnation] | None) -
 
 
 def _judged(deliveries: Path, level: int, columns: list[str]) -> pa.Table:
-    """The deliveries that results speak of, also those whose request is not on record."""
+    """Judged deliveries, with or without a recorded request."""
     return pq.read_table(deliveries, columns=columns, filters=is_spoken_of(level))
 
 

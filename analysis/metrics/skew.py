@@ -1,9 +1,9 @@
-"""How far synchronised clocks differ over time, exactly: between two readings a clock runs as the node's own does.
+"""Exact skew of synchronised clocks over time: between two readings a clock runs as the node's own does.
 
-A reading has three times: the true one, what the node's own clock read then, and what the synchronised clock showed.
-Until the next reading the latter runs with the own clock, and at the next it may jump. So each clock is a chain of
-straight lines, and the largest difference between any two lies at an end of one of them, just before or just after
-it. Clocks are compared from their first reading to their last; what follows the last reading nobody knows.
+A reading has three times: the true time, and the values of the node's own clock and of the synchronised clock. Until
+the next reading the latter runs with the own clock, and at the next it may jump. So each clock is a chain of straight
+lines, and the largest difference between any two is at an end of a line, just before or just after it. Clocks are
+compared from their first reading to their last; they are unknown after it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 SERIES_NS = 100_000_000
 SETTLING_PART = 0.1
-"""Of the load: how long clocks may take to settle before `skew_max_after_ns` counts."""
+"""Part of the load in which clocks may settle, before `skew_max_after_ns` counts."""
 
 BOUNDS_NS = tuple(step * 10**power for power in range(3, 9) for step in (1, 2, 5))
-"""Of the table `within`: 1 us to 500 ms."""
+"""Bounds of the table `within`: 1 us to 500 ms."""
 
 MAX_SERIES = 10_000
 
@@ -36,7 +36,7 @@ class Reading(NamedTuple):
 
 
 class Jump(NamedTuple):
-    """A fault changed a node's own clock: what it showed just before and just after."""
+    """Change of a node's own clock by a fault: its values just before and just after, in ns."""
 
     at_ns: int
     before_ns: int
@@ -46,8 +46,8 @@ class Jump(NamedTuple):
 def with_jumps(
     incarnations: Mapping[str, Sequence[Reading]], jumps: Mapping[str, Sequence[Jump]]
 ) -> dict[str, list[Reading]]:
-    """The readings, and two more for each jump between them: the synchronised clock runs with the node's own up to the
-    jump, and jumps along. Without them a step would look like a drift from one reading to the next.
+    """Readings, with two more for each jump between them: the synchronised clock runs with the node's own up to the
+    jump, and jumps with it. Without them a step would look like a drift from one reading to the next.
     """
     return {
         incarnation: _jumped(sorted(readings), jumps.get(incarnation, ()))
@@ -65,7 +65,7 @@ def _jumped(readings: list[Reading], jumps: Sequence[Jump]) -> list[Reading]:
                 last = found[-1]
                 shown_ns = last.shown_ns + jump.before_ns - last.own_ns
                 found.append(Reading(jump.at_ns, jump.before_ns, shown_ns))
-                # A nanosecond later, so that the order of the two is theirs.
+                # A nanosecond later, to keep the order of the two.
                 step_ns = jump.after_ns - jump.before_ns
                 found.append(Reading(jump.at_ns + 1, jump.after_ns + 1, shown_ns + step_ns + 1))
         found.append(reading)
@@ -83,7 +83,7 @@ NO_CLOCKS: dict[str, Any] = {
 
 
 def clocks(incarnations: Mapping[str, Sequence[Reading]], *, start_ns: int, load_ns: int | None) -> dict[str, Any]:
-    """The section `clocks` of summary.json. `start_ns`: true time that counts as 0; `load_ns`: length of the load."""
+    """Section `clocks` of summary.json. `start_ns`: true time that counts as 0; `load_ns`: length of the load."""
     readings = sum(map(len, incarnations.values()))
     at_ns, skew_ns = skews(list(incarnations.values()))
     if not len(at_ns):
@@ -104,7 +104,7 @@ def clocks(incarnations: Mapping[str, Sequence[Reading]], *, start_ns: int, load
 
 def skews(incarnations: Sequence[Sequence[Reading]]) -> tuple[Ints, Ints]:
     """True times, ascending, and the largest difference between two clocks at each; times with fewer than two clocks
-    are left out. Each time stands twice where clocks jump: before and after.
+    are left out. Each time is listed twice: just before and just after it, because clocks may jump.
     """
     tables = [
         np.array(sorted(incarnation), np.int64).reshape(-1, 3) for incarnation in incarnations if len(incarnation) > 1
@@ -129,7 +129,7 @@ def skews(incarnations: Sequence[Sequence[Reading]]) -> tuple[Ints, Ints]:
 
 
 def _offset(table: Ints, times: Ints, base: int, *, is_after: bool) -> Floats:
-    """What the clock shows less the true time and `base`, just before or just after each time; NaN where unknown."""
+    """Value of the clock minus the true time and `base`, just before or just after each time; NaN where unknown."""
     at_ns, own_ns, shown_ns = table.T
     place = np.searchsorted(at_ns, times, side="right" if is_after else "left") - 1
     last = len(at_ns) - 1
@@ -146,7 +146,7 @@ def _offset(table: Ints, times: Ints, base: int, *, is_after: bool) -> Floats:
 
 
 def _within(since_ns: Ints, skew_ns: Ints, bound_ns: int) -> int | None:
-    """After how long no two clocks ever differed by more; None: never."""
+    """Time after which no two clocks differ by more than the bound; None: never."""
     over = np.flatnonzero(skew_ns > bound_ns)
     if not len(over):
         return max(0, int(since_ns[0]))
@@ -154,7 +154,7 @@ def _within(since_ns: Ints, skew_ns: Ints, bound_ns: int) -> int | None:
 
 
 def _series(since_ns: Ints, skew_ns: Ints) -> list[dict[str, Any]]:
-    """The largest of each 100 ms in which there was a reading."""
+    """Largest skew of each 100 ms with a reading."""
     bins = since_ns // SERIES_NS
     starts = np.flatnonzero(np.concatenate(([True], bins[1:] != bins[:-1])))
     largest = np.maximum.reduceat(skew_ns, starts)

@@ -1,7 +1,7 @@
-"""The rows of a simulated sweep: `sweep-<stamp>.parquet`, one row for each run (docs/experiments.md).
+"""Rows of a simulated sweep: `sweep-<stamp>.parquet`, one row for each run (docs/experiments.md).
 
-A row is what `testbed.sim.point.measure` gives, with the names of summary.json: `latency.normalised_mean` is the
-same in both. A value that is neither a number nor a word is a JSON text here, since runs differ in such values.
+A row is the result of `testbed.sim.point.measure`, with the names of summary.json: `latency.normalised_mean` is the
+same in both. A value that is neither a number nor a word is a JSON text here, because runs differ in their fields.
 """
 
 from __future__ import annotations
@@ -21,37 +21,39 @@ BLOCKS: Final = (
     *("variant", "given", "reasons", "invalid", "properties", "expect"),
     *("messages", "latency", "ordering", "calls", "views", "load"),
 )
-"""Columns of JSON texts."""
+"""Columns with JSON texts."""
 
 SCHEMA: Final = pa.schema(
     {"point": pa.int64(), "seed": pa.int64(), "verdict": pa.string()}
     | dict.fromkeys(BLOCKS, pa.string())
     | {"events": pa.int64(), "seconds": pa.float64()}
 )
-"""`point`: the place in the sweep, from 0 on. `seconds`: real time of the run and its judgement on one core."""
+"""Columns of a row. `point`: place in the sweep, from 0 on. `seconds`: real time of the run and its judgement on one
+core.
+"""
 
 
 def to_batch(results: Iterable[Mapping[str, Any]]) -> pa.RecordBatch:
-    """Runs as `measure` gives them, each with its `point`."""
+    """Batch of results of `measure`, each with its `point`."""
     rows = [{**one, **{name: json.dumps(one.get(name), ensure_ascii=False) for name in BLOCKS}} for one in results]
     return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
 
 
 def from_table(table: pa.Table) -> list[dict[str, Any]]:
-    """The inverse of `to_batch`, in the order of the points. Raises ValueError for a block that is no JSON."""
+    """Inverse of `to_batch`, in the order of the points. Raises ValueError for a block that is no JSON."""
     rows = table.sort_by("point").to_pylist()
     return [{**row, **{name: parse_json(row[name] or "") for name in BLOCKS}} for row in rows]
 
 
 def write(path: Path, tables: Sequence[pa.Table]) -> None:
-    """All rows in the order of the points; what was there is replaced at once."""
+    """Write all rows in the order of the points; an existing file is replaced atomically."""
     ordered = pa.concat_tables(tables).sort_by("point")
     with replacing(path) as file:
         pq.write_table(ordered, file, compression="zstd")
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Raises AnalysisError when this is no such file."""
+    """Rows of a file. Raises AnalysisError when it is no such file."""
     try:
         table = pq.read_table(path)
     except FileNotFoundError:

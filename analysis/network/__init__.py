@@ -1,1 +1,1 @@
-"""What the network was asked to do against what it did: accuracy, conservation of frames, faults."""
+"""Requested against realised state of the network: accuracy, conservation of frames, faults."""

@@ -1,22 +1,19 @@
-"""The accuracy certificate: what the network was asked to do against what it did, from the capture alone.
+"""The accuracy certificate: requested against realised impairments of the network, from the capture alone.
 
-A datagram is paired by its envelope (sender, incarnation, transmission) between the frame that its sender put on the
-wire and those that reached each receiver that it was addressed to: everybody else for a multicast, the others of its
-partition for a near one, one for a unicast.
-Each Spark task takes some of the ports, reads from the table of frames what concerns them, pairs
-(`analysis.network.pairing`), measures (`analysis.network.realised`) and compares, all in NumPy: a shuffle of all frames
-through the Java machine took most of the time that an analysis had. The bounds that each port, direction and interval
-is held to:
+The frame that the sender of a datagram sent and those that each addressed receiver got are paired by the envelope
+(sender, incarnation, transmission). A multicast is addressed to all other nodes, a near one to the others of its
+partition, a unicast to one. Each Spark task handles some of the ports: it reads their frames from the table, pairs
+(`analysis.network.pairing`), measures (`analysis.network.realised`) and compares, all in NumPy, because a shuffle of
+all frames through the JVM took most of the time of an analysis. The bounds for each port, direction and interval:
 
-- delay: median at most 0.3 ms, 99th percentile at most 1.0 ms above what was asked, and nothing early. With jitter
-  (uniform or normal) only the median, to 0.3 ms plus a tenth of the jitter; with a queue on the path only that
-  nothing is early, for waiting is real delay.
-- loss, duplicates: what was asked lies in the 99 % confidence interval. Where frames may be dropped by a full queue,
-  more loss is no error (the conservation check accounts for it frame by frame); where frames are corrupted, some look
-  lost.
-- bursts: the mean length is within its 99 % interval and 5 %.
+- delay: median at most 0.3 ms and 99th percentile at most 1.0 ms above the requested delay, and no frame early. With
+  jitter (uniform or normal) only the median, to 0.3 ms plus a tenth of the jitter; with a queue on the path only that
+  no frame is early, because waiting is real delay.
+- loss, duplicates: the requested ratio lies in the 99 % confidence interval. Where a full queue may drop frames, more
+  loss is no error (the conservation check accounts for each frame); corrupted frames may count as lost.
+- bursts: the mean length is within its 99 % interval plus 5 %.
 - rate: within 5 % while frames wait in the queue. A rate that was never reached was not tested: unknown.
-- cuts: nothing passes.
+- cuts: no frame passes.
 
 Fewer than 200 frames: unknown.
 """
@@ -56,10 +53,10 @@ from topologies.dump import as_json, changed_fields
 from topologies.model import Direction, Distribution, Impairment
 
 CANDIDATES = 16
-"""So many receivers are considered to measure a sender by."""
+"""Most receivers that are considered for the measurement of a sender."""
 REFERENCES = 2
 FRAMES_PER_TASK = 4_000_000
-"""About what a task may have in memory at once: some hundred MB."""
+"""About the most frames that a task may hold in memory: some hundred MB."""
 
 TO_NODE, FROM_NODE = Direction.TO_NODE.value, Direction.FROM_NODE.value
 
@@ -79,7 +76,7 @@ def links(
     """One row per port, direction and interval of constant impairment (schema.LINKS, with `asked` as JSON text and
     `extra_copies`, the duplicates that arrived there in the whole run), by member, direction and time.
 
-    `frames`: the table; `count`: about how many rows it has; `stalls`: when the machine stood still.
+    `frames`: the table; `count`: its approximate number of rows; `stalls`: times at which the machine stood still.
     """
     chosen = references(network, first_ns=first_ns, last_ns=last_ns)
     members = [node.index for node in network.topology.nodes()]
@@ -99,7 +96,7 @@ def measured(
     last_ns: int,
     stalls: Ints = NO_STALLS,
 ) -> dict[int, list[LinkRow]]:
-    """The rows of both ports of these members. `chosen`: as `references` gives it."""
+    """Rows of both ports of these members. `chosen`: result of `references`."""
     ports = pairing.samples(frames, network.topology, chosen, members)
     found: dict[int, list[LinkRow]] = {}
     for member in members:
@@ -110,8 +107,8 @@ def measured(
 
 
 def references(network: Network, *, first_ns: int, last_ns: int) -> list[tuple[int, int]]:
-    """For each sender the receivers at which its multicasts are looked at: those with the least else on their way, and
-    for its near multicasts those of its own partition.
+    """Receivers at which the multicasts of each sender are measured: those with the fewest other impairments on the
+    path, and for its near multicasts those of its own partition.
     """
     chosen: list[tuple[int, int]] = []
     for partition in network.topology.partitions:
@@ -129,7 +126,7 @@ def references(network: Network, *, first_ns: int, last_ns: int) -> list[tuple[i
 
 
 def _clear_ns(network: Network, sender: str, receiver: str, first_ns: int, last_ns: int) -> int:
-    """For how long nothing but the sender's own port touches what goes to this receiver."""
+    """Time in which only the sender's own port affects frames to this receiver, in ns."""
     return sum(
         max(0, min(span.until_ns, last_ns) - max(span.from_ns, first_ns))
         for span in network.spans(sender, receiver)
@@ -138,7 +135,7 @@ def _clear_ns(network: Network, sender: str, receiver: str, first_ns: int, last_
 
 
 def _rows(network: Network, element: Element, own: Samples, first_ns: int, last_ns: int, stalls: Ints) -> list[LinkRow]:
-    # What a sender's port never duplicated was duplicated further on, and is no copy that this port let through.
+    # If the sender's port never duplicates, copies were made further on and are not copies of this port.
     may_copy = element[0] == TO_NODE or any(asked.duplicate_ratio for *_, asked in network.intervals(element))
     extra = _extra_copies(element[0], own) if may_copy else 0
     found = measure(network, element, own, first_ns=first_ns, last_ns=last_ns, stalls=stalls)
@@ -146,7 +143,9 @@ def _rows(network: Network, element: Element, own: Samples, first_ns: int, last_
 
 
 def _extra_copies(direction: str, own: Samples) -> int:
-    """Of what a port sent, all receivers of a multicast get the same copies: they count where most of them arrived."""
+    """Extra copies at a port. All receivers of a multicast get the same copies, so those of a sender's port count at
+    the receiver with the most.
+    """
     extra = np.maximum(own.copies - 1, 0)
     if direction == TO_NODE or not own.is_multicast.any():
         return int(extra.sum())
@@ -178,24 +177,24 @@ def _row(element: Element, realised: Realised) -> LinkRow:
 MEDIAN_ABOVE_NS = LATE_NS
 TAIL_ABOVE_NS = 1_000_000
 EARLY_NS = 100_000
-"""Two stamps of one clock, taken by two processors, differ by less."""
+"""More than the difference of two time stamps of one clock on two processors."""
 MEDIAN_OF_JITTER = 0.1
 RATE_TOLERANCE = 0.05
 BURST_TOLERANCE = 0.05
 ENOUGH_BURSTS = 50
 STALLED_RATIO = 0.1
-"""Of an interval's frames; beyond it the rest is no fair sample."""
+"""Largest part of an interval's frames that stalls may delay: beyond it the others are no fair sample."""
 
 
 class Remark(NamedTuple):
-    """One thing that was looked at. PASS with a text: a limit of what could be judged."""
+    """Result of one check. The text of a PASS names a limit of the judgement."""
 
     verdict: Verdict
     text: str
 
 
 def judge(realised: Realised) -> Remark:
-    """The worst of all that can be judged, and why. A reason may come with a pass: what was beyond judging."""
+    """Worst result of all checks, with its reasons. The reason of a pass names checks that were not possible."""
     frames = realised.losses.frames if realised.losses is not None else 0
     if realised.leaked:
         return Remark(Verdict.FAIL, f"{realised.leaked} frames passed a cut")
@@ -214,8 +213,8 @@ def judge(realised: Realised) -> Remark:
 
 
 def _delay(realised: Realised) -> Iterator[Remark]:
-    """Of all frames; where they fail, without those that a stall of the machine made late: that is no fault of the
-    emulation. With too many of them nothing can be told.
+    """Checks of the delays of all frames. If they fail, frames that a stall of the machine made late are left out,
+    because the emulation did not cause it; with too many of them the result is unknown.
     """
     if realised.delays is None:
         if realised.asked.loss_ratio < 1.0:
@@ -301,7 +300,7 @@ def _duplicates(losses: Losses, realised: Realised) -> Iterator[Remark]:
     if any(impairment.duplicate_ratio for rest in realised.loss_rests for _, impairment in rest.elements):
         yield Remark(Verdict.PASS, "duplicates made elsewhere on the path are not told apart")
         return
-    # netem puts the copy through the delay line again, where it may get lost; the other copy may, too.
+    # netem passes the copy through the delay line again, where it may be lost, as may the other copy.
     expected = asked.duplicate_ratio * (1 - asked.loss_ratio) ** 2
     low, high = wilson(losses.duplicated, independent_trials(losses.frames, asked))
     if not low <= expected <= high:
@@ -320,7 +319,7 @@ def _rate(realised: Realised) -> Iterator[Remark]:
 
 
 def _company(realised: Realised) -> Iterator[Remark]:
-    """With whom the element had to be measured, when not alone."""
+    """Other impaired elements that were measured together with this one."""
     rests = dict.fromkeys((*realised.delay_rests, *realised.loss_rests))
     if rests:
         yield Remark(Verdict.PASS, f"measured together with {', '.join(_impaired(rests))}")

@@ -1,4 +1,4 @@
-"""Addresses as numbers, as the table of frames has them, and for whom a frame is."""
+"""Addresses as numbers, as in the table of frames, and the receivers of a frame."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Final
 from topologies.model import MULTICAST_GROUP, Node, Topology
 
 MULTICAST_BIT: Final = 1 << 40
-"""Lowest bit of the first byte of a MAC as a number."""
+"""Lowest bit of the first byte of a MAC address as a number."""
 LINK_LOCAL: Final = 0x0180C2000000
 """01:80:c2:00:00:00 to 0f, the trace address among them: no bridge forwards them."""
 
 
 def ip_number(ip: str) -> int:
-    """Of an IPv4 address."""
+    """An IPv4 address as a number."""
     return int.from_bytes(bytes(int(part) for part in ip.split(".")), "big")
 
 
@@ -23,8 +23,8 @@ def mac_number(mac: str) -> int:
 
 
 class Receivers:
-    """For whom frames are: nodes, by the sender's member number and the destination addresses. Remembered, for few
-    destinations have many frames.
+    """Receivers of frames: nodes, by the sender's member number and the destination addresses. Results are cached,
+    because few destinations have many frames.
     """
 
     def __init__(self, topology: Topology) -> None:

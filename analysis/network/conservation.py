@@ -1,14 +1,14 @@
-"""Every frame is accounted for: what was put on the wire towards a port arrived there, or the kernel says who dropped
-it.
+"""Conservation of frames: every frame sent towards a port arrived there, or a counter of the kernel has its drop.
 
     to-node:    offered = arrived + dropped before + dropped here (delay line, queue, cut) + backlog + unexplained
     from-node:  offered = arrived + dropped here + backlog + unexplained
 
-Frames of any kind are counted, ours or not. `offered` comes from the capture: towards a node what the others sent to
-its address or to all, from a node what it sent. `arrived` towards a node comes from the capture, too, without the
-copies that a delay line made; from a node it is what its tree let through by the kernel's count. `dropped_before`:
-towards a node, what was lost at the senders' own ports. That can be told when nothing was lost there, or when all
-they sent went to everybody; else (and where links or shared media dropped) it is null, and so is `unexplained`.
+Frames of any protocol are counted. `offered` comes from the capture: towards a node the frames that the others sent to
+its address or to all, from a node those that it sent. `arrived` towards a node comes from the capture, too, without the
+copies that a delay line made; from a node it is the number of frames that its tree let through, by the kernel's count.
+`dropped_before`: towards a node, frames lost at the senders' own ports. It is known if none was lost there, or if all
+frames of these senders were addressed to the node, too; else (and where links or shared media dropped) it is null, and
+so is `unexplained`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Flow(NamedTuple):
 
 
 def flows(counted: Iterable[Mapping[str, Any]]) -> list[Flow]:
-    """From the counts of all frames by port and destination (analysis.engine.ingest)."""
+    """Flows from the counts of all frames by port and destination (analysis.engine.ingest)."""
     seen = [Flow(*(row[name] for name in Flow._fields)) for row in counted if row["direction"] is not None]
     return [flow for flow in seen if flow.is_forwarded]
 
@@ -52,8 +52,8 @@ def balance(
     *,
     crashed: Collection[str] = (),
 ) -> list[dict[str, Any]]:
-    """One entry per port and direction. `extra_copies`: duplicates that arrived, by (direction, node). `crashed`:
-    nodes that were gone for a while, and their ports with them.
+    """One entry per port and direction. `extra_copies`: duplicates that arrived, by (direction, node). `crashed`: nodes
+    that were down for a while, and their ports with them.
     """
     counters = {(str(entry.direction), entry.node): entry for entry in manifest.counters}
     nodes = list(topology.nodes())
@@ -109,7 +109,7 @@ def _entry(
 
 
 def _dropped_before(counted: Sequence[Flow], lossy: Mapping[int, int], node: Node, receivers: Receivers) -> int | None:
-    """What the senders' own ports lost of what was meant for this node; None when that cannot be told."""
+    """Frames for this node that were lost at the senders' own ports; None when this is not known."""
     total = 0
     for sender, dropped in lossy.items():
         if sender == node.index:

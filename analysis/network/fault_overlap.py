@@ -1,15 +1,15 @@
-"""What each fault met: the frames that were sent, while it was in force, over what it acted on. A fault that met none
-has shown nothing, whatever the verdict says; nor has one whose end was due before it took effect.
+"""Frames that met each fault: those sent over the affected paths while it was in force. A fault that met none tests
+nothing, whatever the verdict; nor does one whose end was due before it took effect.
 
-A frame meets a fault when its sender and one of those for whom it was sent are a pair that the fault acts on:
+A frame meets a fault when its sender and one of its receivers are a pair that the fault acts on:
 
     impair      the port of the receiver (to-node) or sender (from-node), or a link on the way, in that direction
     cut         the two are cut off from each other, or a cut link lies on the way
     crash, pause, slow, deaf    the receiver is down, frozen, slow or deaf
     clock       either of them has a wrong clock
 
-Frames are counted where they were sent, before any impairment: what a cut or a loss kept from arriving counts, too.
-Trace frames do not count.
+Frames are counted where they were sent, before any impairment: frames that a cut or a loss dropped count, too. Trace
+frames do not count.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from analysis.inputs import RunInputs
 from analysis.network.addresses import LINK_LOCAL, Receivers
 
 MAX_WARNED = 20
-"""So many faults are warned of one by one."""
+"""Most faults with a warning of their own."""
 
 MAX_TIMED = 200
-"""Of so many faults latency is measured before, during and after them."""
+"""Most faults for which latency is measured before, during and after."""
 
 
 class Sent(NamedTuple):
@@ -47,7 +47,7 @@ class Sent(NamedTuple):
 
 
 class Around(NamedTuple):
-    """A fault in time, and what lies beside it: since the change before it, and until the change after it."""
+    """Times of a fault, of the change of faults before it, and of the change after it."""
 
     before_ns: int
     from_ns: int
@@ -56,8 +56,8 @@ class Around(NamedTuple):
 
 
 def around(inputs: RunInputs) -> dict[int, Around]:
-    """Each of the first MAX_TIMED faults that last, by id, from the change of faults before it (or the start of the
-    load) to the change after it (or the end of the load). Empty where the load did not end.
+    """Times of the first MAX_TIMED lasting faults, by id, from the change of faults before each (or the start of the
+    load) to the change after it (or the end of the load). Empty if the load did not end.
     """
     phases = inputs.manifest.phases
     start_ns, end_ns = phases.start_ns, phases.load_end_ns
@@ -65,7 +65,7 @@ def around(inputs: RunInputs) -> dict[int, Around]:
         return {}
     strikes = inputs.strikes
     asked = {line.get("id"): words.number(line.get("asked_ns")) or 0 for line in inputs.fault_lines}
-    # What was asked for one instant takes effect one after the other, and is one change.
+    # Faults requested for one time take effect one after the other, but are one change.
     changes = [(asked.get(strike.id, 0), strike.effective_ns) for strike in strikes]
     effective = {strike.id: strike.effective_ns for strike in strikes}
     found = {}
@@ -82,9 +82,9 @@ def around(inputs: RunInputs) -> dict[int, Around]:
 def section(
     inputs: RunInputs, frames: Path | None, latency: Mapping[int, Mapping[str, Any]] | None = None
 ) -> list[dict[str, Any]]:
-    """The section `faults` of summary.json: one entry for each fault in the order of faults.jsonl, without those that
-    only end another one. `frames`: the table; None: there is no capture, and it is not known what a fault met.
-    `latency`: by fault, of those that `around` gives.
+    """Section `faults` of summary.json: one entry for each fault in the order of faults.jsonl, without those that only
+    end another one. `frames`: the table; None: there is no capture, so the frames that met a fault are not known.
+    `latency`: by fault, for those from `around`.
     """
     effective = {strike.id: strike.effective_ns for strike in inputs.strikes}
     asked = {line.get("id"): words.number(line.get("asked_ns")) for line in inputs.fault_lines}
@@ -101,7 +101,7 @@ def section(
 
 
 def warnings(faults: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What to tell a user; a sentence for each fault, and one for all that are too many to name."""
+    """Warnings for a user: a sentence for each fault, and one for all beyond MAX_WARNED."""
     found = [words.clean(fault.get("warning"), 300) for fault in faults if fault.get("warning")]
     more = len(found) - MAX_WARNED
     return found[:MAX_WARNED] + ([f"{more} more faults met no traffic or were over too early"] if more > 0 else [])
@@ -142,7 +142,7 @@ def _warning(
     asked_end_ns: float | None,
     lag_ns: float | None,
 ) -> str:
-    """Why this fault has shown nothing; empty when it has, or when nobody knows."""
+    """Reason why this fault tests nothing; empty if it tests something, or if this is not known."""
     until = "the end" if asked_end_ns is None else f"{asked_end_ns / 1e9:g} s"
     when = "" if asked_ns is None else f", {asked_ns / 1e9:g} s to {until}"
     what = words.fault(line)
@@ -153,11 +153,11 @@ def _warning(
     return f"{fault} met no traffic" if entry["frames"] == 0 else ""
 
 
-# What was sent.
+# Frames that were sent.
 
 
 def _met(inputs: RunInputs, table: Path, effective: Mapping[int, int]) -> dict[int, int]:
-    """Frames met, by fault, of those that last."""
+    """Number of frames that met each lasting fault, by id."""
     end_ns = inputs.manifest.phases.end_ns or 2**62
     lasting = [strike for strike in inputs.strikes if strike.kind in words.LASTING and not strike.is_end]
     if not lasting:
@@ -197,9 +197,7 @@ def _count(
 
 
 def _sent(table: Path, edges: npt.NDArray[np.int64]) -> Iterator[Sent]:
-    """Frames as senders put them on the wire, counted by interval and destination; batch by batch, so that a capture of
-    any length fits.
-    """
+    """Counts of sent frames by interval and destination; read batch by batch, so that a capture of any length fits."""
     totals: dict[tuple[int, int, int, int], int] = defaultdict(int)
     names = ["time_ns", "node_index", "eth_dst", "ip_dst"]
     is_sent = (pc.field("direction") == "from-node") & pc.is_valid(pc.field("node_index"))

@@ -1,8 +1,8 @@
-"""Each datagram at its sender's port, paired with what reached each receiver that it was addressed to. In NumPy.
+"""Pairs of each datagram at its sender's port with its arrivals at each addressed receiver. In NumPy.
 
-A pair is found by the datagram's envelope: 16 bits of sender, 16 of incarnation and 32 of transmission, which are one
-number of 64 bits. Of all frames only those are kept that concern the ports in question, receiver by receiver, so that
-memory is bounded by their share of the traffic.
+The key of a pair is the datagram's envelope: 16 bits of sender, 16 of incarnation and 32 of transmission, as one number
+of 64 bits. Only the frames of the requested ports are kept, receiver by receiver, so that memory is bounded by their
+share of the traffic.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _NUMBERS = ("time_ns", "node_index", "sender", "sender_incarnation", "transmissi
 
 
 class _Frames(NamedTuple):
-    """Some of the table, as plain columns; `datagram` is the envelope as one number."""
+    """Rows of the table as plain columns; `datagram` is the envelope as one number."""
 
     datagram: Ints
     time_ns: Ints
     sender: Ints
     node: Ints
-    """At whose port: -1: of nobody."""
+    """Node of the port; -1: no node."""
     ip_dst: Ints
     length: Ints
 
@@ -45,7 +45,7 @@ class _Frames(NamedTuple):
 
 
 class _Reached(NamedTuple):
-    """Of one receiver: the addresses at which it is reached."""
+    """Addresses of one receiver."""
 
     unicast: int
     group: int
@@ -55,9 +55,9 @@ class _Reached(NamedTuple):
 def samples(
     frames: Path, topology: Topology, chosen: Collection[tuple[int, int]], members: Sequence[int]
 ) -> dict[int, Samples]:
-    """For both ports of these members (2 * member: towards it; 2 * member + 1: from it) one sample per datagram and
-    receiver. At a receiver's port all count; at the sender's those of unicasts, and of multicasts those at the
-    receivers that are `chosen` for it: pairs of sender and receiver.
+    """Samples of both ports of these members (2 * member: towards it; 2 * member + 1: from it), one per datagram and
+    receiver. All count at a receiver's port; at the sender's port those of unicasts count, and those of multicasts at
+    its receivers in `chosen`, which holds pairs of sender and receiver.
     """
     wanted = np.array(members, np.int64)
     reached = {
@@ -85,7 +85,7 @@ def samples(
 
 
 def reached_by(topology: Topology) -> Iterator[tuple[int, int]]:
-    """Destination addresses of datagrams, and the members that each reaches."""
+    """Pairs of a destination address and a member that it reaches."""
     for partition in topology.partitions:
         for node in partition.nodes:
             for ip in (node.ip, MULTICAST_GROUP, partition.multicast_group):
@@ -95,7 +95,7 @@ def reached_by(topology: Topology) -> Iterator[tuple[int, int]]:
 def _read(
     frames: Path, wanted: Ints, owners: dict[int, int], groups: Ints, is_chosen: npt.NDArray[np.bool_]
 ) -> tuple[_Frames, _Frames]:
-    """What was sent and what arrived, as far as it concerns the ports of the wanted members."""
+    """Sent and arrived frames of the ports of the wanted members."""
     sent, arrived = [], []
     addresses = np.array(sorted(owners), np.int64)
     owner = np.array([owners[address] for address in addresses.tolist()], np.int64)
@@ -114,7 +114,7 @@ def _read(
 
 
 def _batches(frames: Path) -> Iterator[tuple[_Frames, Mask]]:
-    """Frames of our protocol whose time and direction are known, and which of them go towards a node."""
+    """Protocol frames of the run's group with a known time and direction, and a mask of those towards a node."""
     for batch in pds.dataset(frames, format="parquet").to_batches(columns=[*_NUMBERS, "direction"]):
         if any(batch.column(name).null_count for name in _NEEDED):
             batch = batch.filter(_is_known(batch))
@@ -147,7 +147,7 @@ def _plain(column: Any) -> Ints:
 
 
 def _in_order(parts: list[_Frames]) -> _Frames:
-    """By datagram, then by time."""
+    """Frames by datagram, then by time."""
     empty = np.empty(0, np.int64)
     if not parts:
         return _Frames(*([empty] * len(_Frames._fields)))
@@ -156,7 +156,7 @@ def _in_order(parts: list[_Frames]) -> _Frames:
 
 
 def _pairs(receiver: int, addresses: _Reached, sent: _Frames, arrived: _Frames) -> Samples:
-    """One sample per datagram that was addressed to this receiver by another node."""
+    """One sample for each datagram of another node that was addressed to this receiver."""
     is_far, is_near = sent.ip_dst == addresses.group, sent.ip_dst == addresses.near
     is_addressed = ((sent.ip_dst == addresses.unicast) | is_far | is_near) & (sent.sender != receiver)
     rows = np.flatnonzero(is_addressed)
@@ -179,7 +179,7 @@ def _pairs(receiver: int, addresses: _Reached, sent: _Frames, arrived: _Frames) 
 
 
 def _firsts(ordered: Ints) -> npt.NDArray[np.intp]:
-    """Where each value begins in ordered ones."""
+    """Index of the first of each value in an ascending column."""
     return np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1)) if len(ordered) else np.empty(0, np.intp)
 
 

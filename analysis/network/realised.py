@@ -1,10 +1,10 @@
-"""What the network really did, from pairs of time stamps. NumPy; knows nothing of Spark.
+"""Realised impairments of the network, from pairs of time stamps. In NumPy, without Spark.
 
-A *sample* is one datagram on its way to one receiver: when it was put on the wire, and when it arrived, if it did.
-What is measured at one element (a port in one direction) comes from the samples that pass through it, wherever there
-are enough from those whose path is clear otherwise. Where there are not, what the rest of the path is asked to add is
-taken off: its delays from each delay, its losses from the losses. What was sent while anything on its path was being
-changed is left out. `analysis.network.accuracy` compares the result with what was asked.
+A *sample* is one datagram on its way to one receiver: the time of sending, and that of the arrival, if there was one.
+An element (a port in one direction) is measured by the samples that pass through it; if there are enough, by those
+whose path is otherwise clear. If not, the requested effect of the rest of the path is subtracted: its delays from each
+delay, its losses from the losses. Samples sent while an element on their path was being changed are left out.
+`analysis.network.accuracy` compares the result with the request.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Mask = npt.NDArray[np.bool_]
 NEVER = -1
 NO_STALLS: Ints = np.empty((0, 3), np.int64)
 ENOUGH_FRAMES = 200
-"""With fewer, nothing is measured alone, and nothing is judged."""
+"""Fewest frames for which an element is measured alone, or judged."""
 
 BUSY_FRAMES = 50
 
 LATE_NS = 300_000
-"""A frame that comes no later than this needs no excuse."""
+"""Lateness up to which a frame counts as on time."""
 
 Z99 = 2.5758293035489004
 """Two-sided 99 % of the normal distribution."""
@@ -43,15 +43,15 @@ class Samples:
     """Columns of equal length, in any order."""
 
     peer: Ints
-    """Index of the other node: the sender of what goes to a node, the receiver of what comes from one."""
+    """Index of the other node: the sender of a datagram to a node, the receiver of one from a node."""
     sent_ns: Ints
     arrive_ns: Ints
-    """The first arrival; NEVER: there was none."""
+    """Time of the first arrival; NEVER: there was none."""
     copies: Ints
     length: Ints
     is_multicast: Mask
     is_near: Mask
-    """Multicasts that only the sender's own partition was to get."""
+    """Multicasts to the sender's own partition only."""
 
     def __len__(self) -> int:
         return len(self.peer)
@@ -61,7 +61,7 @@ class Samples:
 
 
 class Delays(NamedTuple):
-    """Of the frames that arrived. `jitter_ns` is the standard deviation."""
+    """Delays of the frames that arrived. `jitter_ns` is the standard deviation."""
 
     frames: int
     p50_ns: float
@@ -70,7 +70,7 @@ class Delays(NamedTuple):
 
 
 class Stalled(NamedTuple):
-    """The frames that were late because the machine stood still, and the delays of the others."""
+    """Number of frames that were late because the machine stood still, and the delays of the others."""
 
     frames: int
     longest_ns: int
@@ -79,7 +79,7 @@ class Stalled(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """Of all frames. `low` and `high`: 99 % confidence interval (Wilson's), widened where bursts are asked for."""
+    """Losses of all frames. `low` and `high`: 99 % confidence interval (Wilson's), widened if bursts are requested."""
 
     frames: int
     lost: int
@@ -95,7 +95,7 @@ class Losses(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Realised:
-    """One element over one interval: its own share of what was measured. None: nothing to tell it from."""
+    """Measures of one element over one interval: its own share. None: no samples for it."""
 
     from_ns: int
     until_ns: int
@@ -104,12 +104,12 @@ class Realised:
     stalled: Stalled | None
     losses: Losses | None
     rate_bps: float | None
-    """While frames waited in its queue; None: fewer than BUSY_FRAMES did."""
+    """Rate while frames waited in its queue; None: fewer than BUSY_FRAMES did."""
     leaked: int
     """Frames that passed a cut."""
     delay_rests: tuple[Path, ...]
     loss_rests: tuple[Path, ...]
-    """The rests of the paths that delays and losses were taken through, where they are not clear."""
+    """Rests, if not clear, of the paths by which delays and losses were measured."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -137,7 +137,7 @@ def measure(
 ) -> list[Realised]:
     """One result per interval in which the element did not change, within `first_ns` and `last_ns` of the capture.
 
-    `stalls`: as `stalls_with_backlog` gives them.
+    `stalls`: result of `stalls_with_backlog`.
     """
     intervals = [
         _Interval(max(start, first_ns), min(end, last_ns), asked)
@@ -154,9 +154,9 @@ def measure(
 
 
 def stalls_with_backlog(spans: Sequence[tuple[int, int]]) -> Ints:
-    """Rows of from_ns, until_ns and the longest stall inside, in order; none meets the next.
+    """Rows of from_ns, until_ns and the longest stall inside, in order and disjoint.
 
-    The frames that waited in a stall are worked off behind it. That takes at most as long again, and is part of a row.
+    The frames that waited in a stall are handled after it. That takes at most as long again, and is part of a row.
     """
     found: list[tuple[int, int, int]] = []
     for start, end in sorted(span for span in spans if span[0] < span[1]):
@@ -176,14 +176,14 @@ def wilson(hits: float, trials: float) -> tuple[float, float]:
     ratio, square = hits / trials, Z99 * Z99
     middle = ratio + square / (2 * trials)
     spread = Z99 * math.sqrt(ratio * (1 - ratio) / trials + square / (4 * trials * trials))
-    # At the ends the formula is exact but for rounding, which must not turn "none" into "some".
+    # At the ends the exact value is 0 or 1; rounding must not turn "none" into "some".
     low = 0.0 if hits <= 0 else max(0.0, (middle - spread) / (1 + square / trials))
     high = 1.0 if hits >= trials else min(1.0, (middle + spread) / (1 + square / trials))
     return low, high
 
 
 def independent_trials(frames: int, asked: Impairment) -> float:
-    """How many independent losses say as much as these: fewer when they come in bursts.
+    """Number of independent trials with as much evidence as these frames: fewer if losses come in bursts.
 
     Gilbert-Elliott as a two-state chain: the correlation of neighbours is 1 - 1/b - p/(b(1-p)) for bursts of mean b and
     ratio p, and inflates the variance of a mean by (1 + rho) / (1 - rho).
@@ -196,7 +196,7 @@ def independent_trials(frames: int, asked: Impairment) -> float:
 
 
 def _by_peer(samples: Samples) -> Iterator[tuple[int, Samples]]:
-    """The samples of each other node, by the time they were sent."""
+    """Samples of each other node, by the time of sending."""
     ordered = samples.select(np.lexsort((samples.sent_ns, samples.peer)))
     peers, starts = np.unique(ordered.peer, return_index=True)
     ends = np.append(starts, len(ordered))[1:]
@@ -211,7 +211,7 @@ def _pair_spans(network: Network, element: Element, peer: int) -> list[Span]:
 
 
 def _valid(spans: Sequence[Span], last_ns: int) -> Iterator[tuple[Span, int, int]]:
-    """The part of each span whose frames met nothing of the span before, and were gone before the next change began."""
+    """Part of each span whose frames met no frame of the previous span and arrived before the next change began."""
     settled_ns = 0
     for span in spans:
         longest_ns = span.path.longest_ns
@@ -250,11 +250,13 @@ def _realised(interval: _Interval, element: Element, stalls: Ints) -> Realised:
 
 
 def _one_receiver_each(parts: Sequence[_Part]) -> list[_Part]:
-    """Of a multicast datagram the sample at one receiver only: all its samples share what happened at the sender."""
+    """Samples of multicasts at one receiver only, and of unicasts: all samples of a multicast share the sender's
+    port.
+    """
     multicast = [_Part(samples=part.samples.select(part.samples.is_multicast), rest=part.rest) for part in parts]
     unicast = [_Part(samples=part.samples.select(~part.samples.is_multicast), rest=part.rest) for part in parts]
     peers = {int(part.samples.peer[0]) for part in multicast if len(part)}
-    # Whoever gets the near ones gets the others, too, so that none is missing among what passed the sender's queue.
+    # A receiver of near multicasts gets the others, too, so it has all frames that passed the sender's queue.
     peers = {int(part.samples.peer[0]) for part in multicast if part.samples.is_near.any()} or peers
     if not peers:
         return unicast
@@ -269,7 +271,7 @@ def _one_receiver_each(parts: Sequence[_Part]) -> list[_Part]:
 
 
 def _cleanest(parts: Sequence[_Part], *wishes: Callable[[Path], bool]) -> list[_Part]:
-    """The parts whose rest of the path meets the first wish that enough of them meet; else all."""
+    """Parts whose rest of the path meets the first wish that enough samples meet; else all."""
     for is_wished in wishes:
         found = [part for part in parts if is_wished(part.rest)]
         if sum(map(len, found)) >= ENOUGH_FRAMES:
@@ -286,7 +288,9 @@ def _of_arrived(parts: Sequence[_Part], column: Callable[[_Part], Ints]) -> Ints
 
 
 def _stalled(parts: Sequence[_Part], delay_ns: Ints, asked: Impairment, stalls: Ints) -> Stalled | None:
-    """A late frame met a stall where it began its way, or where it was due: in between it waits anyway."""
+    """Late frames that met a stall when they were sent or when they were due; between these times a frame waits
+    anyway.
+    """
     if not len(stalls):
         return None
     sent_ns = _of_arrived(parts, lambda part: part.samples.sent_ns)
@@ -302,7 +306,7 @@ def _stalled(parts: Sequence[_Part], delay_ns: Ints, asked: Impairment, stalls: 
 
 
 def _stall_met(from_ns: Ints, until_ns: Ints, stalls: Ints) -> Ints:
-    """How long the first stall was that each of these times meets; 0: it meets none."""
+    """Length of the first stall that overlaps each of these spans; 0: there is none."""
     first = np.searchsorted(stalls[:, 1], from_ns, "right")
     own = stalls[np.minimum(first, len(stalls) - 1)]
     return np.where((first < len(stalls)) & (own[:, 0] < until_ns), own[:, 2], 0)
@@ -344,12 +348,12 @@ def _losses(parts: Sequence[_Part], asked: Impairment) -> Losses | None:
 
 
 def _own_share(loss: float, survival: float) -> float:
-    """What is left of a loss when the rest of the path lets only `survival` of the frames through anyway."""
+    """An element's own share of a loss, when the rest of the path lets the part `survival` of the frames through."""
     return min(1.0, max(0.0, 1.0 - (1.0 - loss) / survival)) if survival > 0 else 0.0
 
 
 def _rate_bps(parts: Sequence[_Part], asked: Impairment) -> float | None:
-    """Bits over the time between arrivals, of frames that were in the queue already when the one before left it."""
+    """Bits over the time between arrivals, of frames that were already in the queue when the one before left it."""
     usable = [part for part in parts if len(part) and not part.rest.has_queue]
     if asked.rate_bps is None or not usable:
         return None

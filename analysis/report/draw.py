@@ -1,8 +1,8 @@
-"""Drawings of the network and of a violation, as SVG of our own. Classes carry the colours (see `svg`).
+"""Drawing of the network as SVG. Classes carry the colours (see `svg`).
 
 A partition is drawn as engineers draw Ethernet: the segment as a line (a bus with terminators, a switch as a bar), its
-nodes hanging above and below, its router at the rim, links between routers. Impairments are letters; the legend that
-comes with the drawing says what each letter does.
+nodes above and below, its router at the edge, links between routers. Impairments are letters; the drawing's legend
+explains each letter.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_LETTERS: Final = 26
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LegendEntry:
-    """What one letter of the drawing means."""
+    """Meaning of one letter of the drawing."""
 
     letter: str
     ports: str
@@ -40,7 +40,7 @@ class LegendEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """Where one partition goes."""
+    """Position of one partition."""
 
     x: float
     y: float
@@ -50,7 +50,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Where everything goes: the cells in the order of the partitions, and the routers when there are links to draw.
+    """Positions of all parts: the cells in the order of the partitions, and the routers if there are links.
 
     A single row of partitions has its routers on top of the cells. More rows have a backbone above them, a ring of
     routers, since links between rows would run behind the cells.
@@ -64,7 +64,7 @@ class Layout:
 
 
 def legend(topology: Topology) -> list[LegendEntry]:
-    """One entry per distinct pair of impairments, in the order of the nodes that have it first."""
+    """One entry per distinct pair of impairments, in the order of the first node with each."""
     entries = []
     for letter, nodes in _lettered(topology).items():
         everybody = len(nodes) == len(topology)
@@ -80,7 +80,7 @@ def legend(topology: Topology) -> list[LegendEntry]:
 
 
 def topology_drawing(topology: Topology, faulted: Mapping[str, str], *, narrow: bool) -> Markup:
-    """The network. `faulted` gives node names a class (`kind-crash` …) when a fault of the run hit them."""
+    """The network. `faulted`: class (`kind-crash` …) of each node that a fault of the run hit."""
     layout = _layout(topology, NARROW if narrow else WIDE)
     letters: dict[str, str] = {node.name: letter for letter, nodes in _lettered(topology).items() for node in nodes}
     labelled = len(topology.links) <= MAX_LABELLED_LINKS
@@ -102,7 +102,7 @@ def topology_drawing(topology: Topology, faulted: Mapping[str, str], *, narrow: 
 
 
 def link_words(link: Link) -> str:
-    """What a link does to frames, each way when the ways differ."""
+    """Impairment of a link in words, for each direction if they differ."""
     there, back = _in_words(link.a_to_b), _in_words(link.b_to_a)
     return there if there == back else f"→ {there} / ← {back}"
 
@@ -117,7 +117,7 @@ def _described(topology: Topology) -> str:
 
 
 def _lettered(topology: Topology) -> dict[str, list[Node]]:
-    """Impaired nodes by letter. Beyond the alphabet all share `…`."""
+    """Impaired nodes by letter. Those beyond the alphabet share `…`."""
     classes: dict[tuple[Impairment, Impairment], list[Node]] = {}
     for node in topology.nodes():
         if not (node.to_node.is_clear and node.from_node.is_clear):
@@ -139,7 +139,7 @@ def _medium(partition: Partition) -> str:
     return f"bus of {words.bit_rate(partition.bus.rate_bps)}"
 
 
-# --- where things go -------------------------------------------------------------------------------------------------
+# --- positions -------------------------------------------------------------------------------------------------------
 
 _GAP = 22.0
 _HEAD = 30.0
@@ -186,7 +186,7 @@ def _backbone_height(topology: Topology) -> float:
 
 
 def _ring(count: int, width: float, height: float) -> list[svg.Point]:
-    """Evenly on an ellipse, from the left over the top."""
+    """Points evenly on an ellipse, clockwise from the left."""
     radius_x, radius_y = min(width / 2 - 60, 330.0), height / 2 - 36
     angles = [math.pi + 2 * math.pi * index / count for index in range(count)]
     return [(width / 2 + radius_x * math.cos(a), height / 2 - 8 + radius_y * math.sin(a)) for a in angles]
@@ -194,7 +194,7 @@ def _ring(count: int, width: float, height: float) -> list[svg.Point]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """How the nodes of one partition are laid out: rows above and below the segment, and the box of one node."""
+    """Layout of the nodes of one partition: rows above and below the segment, and the box of one node."""
 
     nodes: Sequence[Sequence[Node]]
     pitch: float
@@ -237,7 +237,7 @@ def _partition_height(partition: Partition, width: float) -> float:
     return _HEAD + 22 + len(rows.nodes) * rows.row_pitch + below
 
 
-# --- what they look like ---------------------------------------------------------------------------------------------
+# --- drawing ---------------------------------------------------------------------------------------------------------
 
 
 def _partition(
@@ -299,7 +299,7 @@ def _segment(partition: Partition, cell: Cell, y: float) -> Markup:
 
 
 def _heading(partition: Partition, cell: Cell, *, routed: bool) -> Markup:
-    """Name and medium; with a small router where the routers are drawn elsewhere."""
+    """Name and medium, with a small router if the routers are drawn elsewhere."""
     icon = _router_icon(cell.x + 22, cell.y + 18, 9.0) if routed else ""
     return svg.group(
         icon,
@@ -337,7 +337,7 @@ def _router_icon(x: float, y: float, radius: float) -> Markup:
 
 
 def _bend(a: svg.Point, b: svg.Point, layout: Layout) -> svg.Point:
-    """Control point of the curve between two routers: straight in a backbone, else the higher the more it passes."""
+    """Control point of the curve between two routers: straight in a backbone, else higher the more cells it passes."""
     x, y = (a[0] + b[0]) / 2, (a[1] + b[1]) / 2
     if layout.has_backbone:
         return x, y
@@ -353,7 +353,9 @@ def _link(link: Link, layout: Layout) -> Markup:
 
 
 def _link_badge(link: Link, layout: Layout) -> Markup:
-    """What the link does, on the middle of its curve. In a narrow ring there is no room; the report lists links too."""
+    """Impairment of a link, in the middle of its curve. A narrow ring has no room for it; the report lists links,
+    too.
+    """
     label = link_words(link)
     if label == "clear" or (layout.has_backbone and layout.width < WIDE):
         return Markup("")

@@ -1,7 +1,7 @@
-"""What the report reads of a run directory: every file may be missing, cut off, or written by an enemy.
+"""Reader of a run directory for the report: every file may be missing, cut off or hostile.
 
-A file that cannot be used becomes a sentence in `problems` and an empty value; the report then says so in its place.
-Nothing here raises for what a file holds.
+A file that cannot be used gives a sentence in `problems` and an empty value; the report then says so in its place. No
+content of a file raises an error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from topologies.model import Topology
 MAX_FAULTS: Final = 5000
 MAX_SERIES_ROWS: Final = 2_000_000
 MAX_NUMBER: Final = 1e12
-"""Of any unit in a series: 30,000 years in seconds, 30 years in milliseconds. Beyond it nothing can be drawn."""
+"""Greatest number of any unit that is drawn: 30,000 years in seconds, 30 years in milliseconds."""
 
 TEXT: Final = "text"
 NUMBER: Final = "number"
@@ -36,7 +36,7 @@ SERIES: Final[Mapping[str, Mapping[str, str]]] = {
     "latency_cdf": {"member_name": TEXT, "latency_ms": NUMBER, "ratio": NUMBER},
     "node_series": {"t_s": NUMBER, "node": TEXT, "sent_bytes": NUMBER},
 }
-"""Tables under `tables/` that the plots are drawn from, and the columns that they must have."""
+"""Tables under `tables/` for the plots, and their required columns."""
 
 ROLLBACKS: Final = "tables/trace.parquet"
 
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunFiles:
-    """A run as far as its files tell."""
+    """Contents of the files of a run."""
 
     path: Path
     manifest: Mapping[str, Any]
@@ -58,7 +58,7 @@ class RunFiles:
     rollbacks: pd.DataFrame
     """`at_ns` and `extra` of each report of a roll-back; empty when the summary has no section `ordering`."""
     nodes: pd.DataFrame
-    """`node_series`; empty when our own protocols made the traffic."""
+    """`node_series`; empty when Orderbed's protocols made the traffic."""
     problems: Sequence[str]
     """One sentence per file that is missing or cannot be used, in the order of the run's stages."""
 
@@ -93,7 +93,7 @@ def read_run(path: Path) -> RunFiles:
         for name in SERIES
         if name != "node_series" or is_foreign(summary)
     }
-    # Only a run that says what ordering cost has reported roll-backs, and only for it is the trace looked through.
+    # Only a run with a section `ordering` has reports of roll-backs, so the trace is read only for it.
     rollbacks = (
         attempt(ROLLBACKS, _read_rollbacks, _no_rollbacks(), "roll-backs are not marked")
         if words.mapping(summary.get("ordering"))
@@ -128,7 +128,7 @@ def _read_topology(path: Path) -> Topology | None:
 
 
 def _read_faults(path: Path) -> tuple[list[Mapping[str, Any]], int]:
-    """The faults, and how many lines are not faults. A run without faults has an empty file."""
+    """Faults, and the number of lines that are not faults. A run without faults has an empty file."""
     faults: list[Mapping[str, Any]] = []
     unread = 0
     for line in read_text(path).splitlines():
@@ -146,9 +146,9 @@ def _read_faults(path: Path) -> tuple[list[Mapping[str, Any]], int]:
 
 
 def usable(name: str, table: pd.DataFrame) -> pd.DataFrame:
-    """The table with clean texts, and with numbers that can be drawn: NaN where one is beyond MAX_NUMBER or is none.
+    """The table with clean texts and drawable numbers: NaN for a value beyond MAX_NUMBER or no number.
 
-    Raises KeyError when it lacks a column.
+    Raises KeyError when a column is missing.
     """
     columns = SERIES[name]
     return pd.DataFrame(
@@ -167,11 +167,11 @@ def _drawable(values: pd.Series[Any]) -> pd.Series[float]:
 def _table_reader(name: str) -> Callable[[Path], pd.DataFrame]:
     def read(path: Path) -> pd.DataFrame:
         try:
-            # Asked before they are read: a few bytes can stand for a billion equal rows.
+            # Counted before they are read: a few bytes can encode a billion equal rows.
             if ds.dataset(path, format="parquet").count_rows() > MAX_SERIES_ROWS:
                 raise ValueError(f"it has more than {MAX_SERIES_ROWS:,} rows")
             table = pd.read_parquet(path, columns=list(SERIES[name]))
-        except pa.ArrowException as error:  # some of them are none of the errors that a broken file may raise
+        except pa.ArrowException as error:  # some of them are neither OSError nor ValueError
             raise ValueError(str(error)) from error
         return usable(name, table)
 
@@ -182,7 +182,7 @@ def _read_rollbacks(path: Path) -> pd.DataFrame:
     told = [("event", "==", int(Event.REPORT)), ("detail", "==", int(Notice.ROLLED_BACK))]
     try:
         table = pd.read_parquet(path, columns=list(_ROLLBACK_COLUMNS), filters=told)
-    except pa.ArrowException as error:  # some of them are none of the errors that a broken file may raise
+    except pa.ArrowException as error:  # some of them are neither OSError nor ValueError
         raise ValueError(str(error)) from error
     if len(table) > MAX_SERIES_ROWS:
         raise ValueError(f"it has more than {MAX_SERIES_ROWS:,} roll-backs")

@@ -1,4 +1,4 @@
-"""The verdict and the key numbers of a run in words, the same for the report and for a terminal."""
+"""Verdict and key numbers of a run in words, the same for the report and for a terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from analysis.traffic.flows import UNNUMBERED, is_unnumbered, is_untraced
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headline:
-    """The run's verdict and why."""
+    """The run's verdict and its reasons."""
 
     verdict: Verdict
     reasons: tuple[str, ...]
@@ -22,7 +22,7 @@ class Headline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyNumber:
-    """One number of the first row. `alarming` when it is a reason to look closer."""
+    """One number of the first row. `alarming`: it is highlighted as a likely problem."""
 
     label: str
     value: str
@@ -31,12 +31,12 @@ class KeyNumber:
 
 
 def verdict_of(value: object) -> Verdict:
-    """What a file says, or UNKNOWN when it says nothing that we know."""
+    """Verdict in a file; UNKNOWN for any other value."""
     return next((verdict for verdict in Verdict if verdict.value == value), Verdict.UNKNOWN)
 
 
 def headline(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Headline:
-    """The summary's verdict, but never better than the manifest allows, with the reasons of both."""
+    """The summary's verdict, not better than the manifest allows, with the reasons of both."""
     reasons = words.texts(summary.get("reasons"))
     verdict = verdict_of(summary.get("verdict"))
     if not summary:
@@ -72,7 +72,7 @@ def promised_in_short(summary: Mapping[str, Any]) -> str:
 
 
 def key_numbers(summary: Mapping[str, Any]) -> list[KeyNumber]:
-    """The numbers that a reader wants first, in the order of the report. Missing ones read `–`."""
+    """Key numbers in the order of the report. Missing ones read `–`."""
     latency, traffic = words.mapping(summary.get("latency")), words.mapping(summary.get("traffic"))
     if is_untraced(summary):
         return [*_talk_numbers(traffic), _loss(summary), _drops(words.mapping(summary.get("capture")))]
@@ -96,7 +96,7 @@ def key_numbers(summary: Mapping[str, Any]) -> list[KeyNumber]:
 
 
 def _protocol_numbers(traffic: Mapping[str, Any]) -> list[KeyNumber]:
-    """What datagrams of our protocols came to; without any, there is nothing to divide."""
+    """Key numbers of the datagrams of Orderbed's protocols; ratios are missing if there are none."""
     none = not words.number(traffic.get("datagrams"))
     return [
         _noted(
@@ -118,7 +118,7 @@ def _protocol_numbers(traffic: Mapping[str, Any]) -> list[KeyNumber]:
 
 
 def _talk_numbers(traffic: Mapping[str, Any]) -> list[KeyNumber]:
-    """Of programs that left no trace records: what the capture alone says."""
+    """Key numbers of programs without trace records, from the capture alone."""
     talks, tcp = words.objects(traffic.get("conversations")), words.mapping(traffic.get("tcp"))
     left_out = words.number(traffic.get("conversations_left_out")) or 0
     total = sum(words.number(talk.get("wire_bytes")) or 0 for talk in talks)
@@ -152,7 +152,9 @@ def _tcp_numbers(tcp: Mapping[str, Any]) -> list[KeyNumber]:
 
 
 def _longest(label: str, rows: Sequence[Mapping[str, Any]], key: str) -> KeyNumber:
-    """Of what parted nodes; what an impairment delayed may have been idle."""
+    """Greatest value over rows of faults other than impairments: a conversation that an impairment delayed may have
+    been idle.
+    """
     told = [(words.number(row.get(key)) or 0.0, row) for row in rows if row.get("kind") != "impair"]
     value_s, row = max(told, key=lambda entry: entry[0], default=(0.0, {}))
     if not value_s:
@@ -166,7 +168,7 @@ def _longest(label: str, rows: Sequence[Mapping[str, Any]], key: str) -> KeyNumb
 
 
 def _together(reasons: list[str]) -> tuple[str, ...]:
-    """Reasons that differ only in what they are about, said once: `validity, agreement: records are missing`."""
+    """Reasons that differ only in their subjects, merged: `validity, agreement: records are missing`."""
     subjects: dict[str, list[str]] = {}
     for reason in reasons:
         subject, colon, why = reason.partition(": ")
@@ -177,12 +179,12 @@ def _together(reasons: list[str]) -> tuple[str, ...]:
 
 
 def _noted(label: str, value: str, note: str, *, alarming: bool = False) -> KeyNumber:
-    """Without a value the note has nothing to explain."""
+    """Key number; without a value it has no note."""
     return KeyNumber(label=label, value=value, note="" if value == words.MISSING else note, alarming=alarming)
 
 
 def _broken(summary: Mapping[str, Any]) -> list[str]:
-    """What made the verdict, when the summary gives no reasons of its own."""
+    """Reasons of the verdict when the summary gives none."""
     wanted = [
         (f"{words.clean(name, 40)}: {words.clean(value.get('reason')) or 'violated'}", verdict_of(value.get("verdict")))
         for name, value in words.mapping(summary.get("properties")).items()
@@ -205,7 +207,7 @@ def _all_pass(summary: Mapping[str, Any], *names: str) -> bool:
 
 
 def _deliveries(messages: Mapping[str, Any], *, agreed: bool) -> KeyNumber:
-    """`agreed`: validity and agreement hold."""
+    """Number of deliveries. `agreed`: validity and agreement hold."""
     made, expected = words.number(messages.get("deliveries")), words.number(messages.get("deliveries_expected"))
     full = words.number(messages.get("deliveries_full"))
     counted = made if full is None else full
@@ -215,7 +217,7 @@ def _deliveries(messages: Mapping[str, Any], *, agreed: bool) -> KeyNumber:
     elif counted == made:
         note = f"of {words.count(expected)} expected; {submitted}"
     else:
-        # Who crashed or was started again owes nothing, and what it delivers is not what others lack.
+        # A member that crashed or restarted has no due deliveries, and its deliveries do not replace those of others.
         note = f"{words.count(counted)} of {words.count(expected)} at members that ran throughout; {submitted}"
     alarming = counted is not None and expected is not None and counted < expected
     if alarming and agreed:
@@ -225,7 +227,7 @@ def _deliveries(messages: Mapping[str, Any], *, agreed: bool) -> KeyNumber:
 
 
 def _loss(summary: Mapping[str, Any]) -> KeyNumber:
-    """Frames-weighted over all ports and intervals in which a loss was asked for."""
+    """Requested and realised loss, weighted by frames, over all ports and intervals with a requested loss."""
     label = "Loss asked → realised"
     links = words.objects(summary.get("links"))
     if not links:

@@ -1,8 +1,8 @@
 """The report's plots of how messages were ordered, on the time axis of the other plots: the protocol in force, the
 work that roll-backs undid, and the cost of the order, measured and as the members estimated it.
 
-Epochs and costs stand in section `ordering` of the summary, roll-backs in the trace. An epoch begins when the first
-member sends in it; until the last one does (`settled_s`), members differ.
+Epochs and costs come from section `ordering` of the summary, roll-backs from the trace. An epoch begins with the first
+member that reports it in force; until the last one does (`settled_s`), members differ.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from analysis.report.time_axis import FaultWindow, Phases, Series, series_of
 from analysis.svg import colour_of
 
 MAX_EPOCHS: Final = 400
-"""That the band shows: more is no band any more."""
+"""Most epochs that the band shows."""
 
 MAX_ESTIMATES: Final = 8
 """Protocols whose estimated costs are drawn."""
 
 MEASURED: Final = "measured cost"
-"""Name of the line of what it really cost; no protocol has it."""
+"""Name of the line of the measured cost; no protocol has this name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Epoch:
 
     number: str
     protocol: str
-    """Its name as in the summary; `title` is for people."""
+    """Name as in the summary; `title` is for display."""
     from_s: float
     settled_s: float
     until_s: float | None
@@ -50,13 +50,13 @@ class Epoch:
 
     @property
     def colour(self) -> str:
-        """Class of its colour."""
+        """Class of the epoch's colour."""
         return colour_of(self.protocol)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rollbacks:
-    """Moments (seconds since the workload began) and how many executions each undid."""
+    """Times of roll-backs (seconds since the workload began), and the number of executions that each undid."""
 
     at_s: np.ndarray[Any, np.dtype[np.float64]]
     undone: np.ndarray[Any, np.dtype[np.float64]]
@@ -82,7 +82,7 @@ class Costs:
 
 
 def epochs_of(summary: Mapping[str, Any]) -> list[Epoch]:
-    """In the order of their numbers; what has no begin or no protocol cannot be placed and is left out."""
+    """Epochs by beginning; one without a beginning or a protocol is left out."""
     found = []
     for given in words.objects(words.mapping(summary.get("ordering")).get("epochs")):
         from_ms, protocol = words.number(given.get("from_ms")), words.clean(given.get("protocol"), 40)
@@ -101,10 +101,10 @@ def epochs_of(summary: Mapping[str, Any]) -> list[Epoch]:
 
 
 _LONGEST_MS: Final = 1e12
-"""30 years: beyond it nothing can be drawn."""
+"""Longest time that is drawn: 30 years."""
 
 _MOST: Final = 1e18
-"""ns of cost per second, of a thousand million messages that wait at once."""
+"""Greatest cost that is drawn, in ns per second: that of 10**9 messages waiting at once."""
 
 
 def _settling_s(given: Mapping[str, Any]) -> float:
@@ -113,7 +113,7 @@ def _settling_s(given: Mapping[str, Any]) -> float:
 
 
 def costs_of(summary: Mapping[str, Any]) -> Costs:
-    """Cost over time as the summary has it; empty where no cost is known."""
+    """Cost over time from the summary; empty if no cost is known."""
     rows: list[dict[str, float | None]] = []
     protocols: dict[str, None] = {}
     for given in words.objects(words.mapping(summary.get("ordering")).get("series")):
@@ -137,7 +137,7 @@ def _estimates(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def rollbacks_of(table: pd.DataFrame, phases: Phases) -> Rollbacks:
-    """From rows of `at_ns` and `extra` (node.trace.Notice.ROLLED_BACK); none when the run never started."""
+    """Roll-backs from rows of `at_ns` and `extra` (node.trace.Notice.ROLLED_BACK); none when the run never started."""
     if phases.start_ns is None or not len(table):
         return Rollbacks(at_s=np.empty(0), undone=np.empty(0))
     at_s = (table["at_ns"].to_numpy(dtype=np.float64) - phases.start_ns) / 1e9
@@ -154,7 +154,7 @@ class KeyEntry(NamedTuple):
 
 
 def key(epochs: Sequence[Epoch], costs: Costs) -> list[KeyEntry]:
-    """The protocols of the plots, those first that were in force."""
+    """Protocols of the plots, those in force first."""
     in_force = dict.fromkeys(epoch.protocol for epoch in epochs)
     names = dict.fromkeys([*in_force, *costs.estimated])
     return [
@@ -162,7 +162,7 @@ def key(epochs: Sequence[Epoch], costs: Costs) -> list[KeyEntry]:
     ]
 
 
-# --- the pictures
+# --- pictures
 
 BAND: Final = 26.0
 """Height of the band."""
@@ -171,25 +171,27 @@ MARKS: Final = 46.0
 """Height of the largest mark of roll-backs."""
 
 BIN: Final = 3.0
-"""Width of a bin of roll-backs: one cannot tell more apart, and thousands of them take no more room than one."""
+"""Width of a bin of roll-backs: finer ones cannot be distinguished, and the drawing stays small for thousands of
+them.
+"""
 
 SETTLING: Final = 3.0
-"""Least width of the stretch in which members differ: it takes milliseconds, and is what one looks for."""
+"""Least width of the stretch in which members differ: it lasts milliseconds and must be visible."""
 
 _CHARACTER: Final = 7.6
 
 
 def rollback_bins(surface: Frame) -> int:
-    """How many bins of roll-backs the axis has room for."""
+    """Number of bins of roll-backs on the axis."""
     return round((surface.x.end - surface.left) / BIN)
 
 
 def order_over_time(
     epochs: Sequence[Epoch], rollbacks: Rollbacks, phases: Phases, end_s: float, *, narrow: bool, ticks: bool
 ) -> Markup:
-    """The band of the protocol in force, below it the executions that roll-backs undid. Either may be missing.
+    """Band of the protocol in force, and below it the executions that roll-backs undid. Either may be missing.
 
-    `ticks` for when no plot with a time axis follows.
+    `ticks`: no plot with a time axis follows.
     """
     surface = frame(end_s, 0.0, narrow=narrow)
     top = BAND + 24 if epochs else 18.0
@@ -206,7 +208,7 @@ def order_over_time(
 def cost_over_time(
     costs: Costs, epochs: Sequence[Epoch], windows: Sequence[FaultWindow], phases: Phases, surface: Frame
 ) -> Markup:
-    """The measured cost as a line over its surface; each protocol's estimated cost as a dashed line of its colour."""
+    """The measured cost as a line; each protocol's estimated cost as a dashed line of its colour."""
     series = costs.series
     largest = [series.range(name)[1] for name in series.lines]
     most = max((value for value in largest if math.isfinite(value)), default=0.0)
@@ -231,7 +233,7 @@ def cost_over_time(
 
 
 def _band(epochs: Sequence[Epoch], surface: Frame) -> Iterator[Markup]:
-    """One segment per epoch; where its begin has not reached all members it is hatched over the one before."""
+    """One segment per epoch, hatched over the previous one until the epoch has begun at all members."""
     hatched: dict[str, Markup] = {}
     segments = []
     for before, epoch in zip([None, *epochs][: len(epochs)], epochs, strict=True):
@@ -259,7 +261,7 @@ def _band(epochs: Sequence[Epoch], surface: Frame) -> Iterator[Markup]:
 
 
 def _label(epoch: Epoch, left: float, right: float) -> Markup:
-    """The protocol's name when the segment has room for it; always a title to point at."""
+    """The protocol's name if the segment has room for it, and always a tooltip."""
     until = "the end" if epoch.until_s is None else f"{epoch.until_s:.3f} s"
     title = svg.element(
         "title", f"{epoch.title}, epoch {epoch.number}: {epoch.from_s:.3f} s to {until}{_differ(epoch)}"
@@ -296,12 +298,12 @@ def _hatch_id(epoch: Epoch, surface: Frame) -> str:
 
 
 def _marks(binned: Series, surface: Frame, phases: Phases) -> Iterator[Markup]:
-    """A tick per bin with a roll-back in it, as high as executions were undone per second."""
+    """A tick for each bin with a roll-back; its height is the number of executions undone per second."""
     rate = binned.lines["undone"] / binned.step_s
     y = svg.linear(0.0, svg.nice_ceiling(float(rate.max(initial=0.0))), surface.floor, surface.top)
     width = (surface.x.end - surface.left) / len(binned)
     ticks = [
-        # The least roll-back must still be seen.
+        # The smallest roll-back must be visible.
         f"M{svg.coordinate(surface.x(float(t)))} {svg.coordinate(surface.floor)}"
         f"v{svg.coordinate(min(y(float(value)) - surface.floor, -2.0))}h{svg.coordinate(width * 0.8)}"
         f"V{svg.coordinate(surface.floor)}z"
@@ -317,7 +319,9 @@ def _marks(binned: Series, surface: Frame, phases: Phases) -> Iterator[Markup]:
 
 
 def _changes(epochs: Sequence[Epoch], surface: Frame, *, tinted: bool) -> Iterator[Markup]:
-    """A line where the protocol changed; `tinted`: the band's colours behind the plot, where no fault has its shade."""
+    """A line at each change of protocol; `tinted`: with the band's colours behind the plot, if no fault is shaded
+    there.
+    """
     for epoch in epochs if tinted else ():
         left, right = _span(epoch, surface)
         yield svg.rect(left, surface.top, right - left, surface.floor - surface.top, f"epoch-tint {epoch.colour}")
@@ -332,7 +336,7 @@ def _span(epoch: Epoch, surface: Frame) -> tuple[float, float]:
 
 
 def _epochs_in_words(epochs: Sequence[Epoch]) -> str:
-    """For those who do not see the picture."""
+    """Text for screen readers."""
     if not epochs:
         return "No epochs were reported."
     parts = [f"{epoch.title} from {words.seconds(epoch.from_s, 1)}" for epoch in epochs[:12]]

@@ -1,10 +1,10 @@
-"""report.html: a run for people, in one file that needs no network and no script.
+"""report.html: report of a run in one file, which needs no network and no script.
 
     write_report(Path("runs/quickstart/1-20260101T120000Z"))
 
-The files of the run directory are all it reads; what is missing is said, not guessed. Names and texts in them may have
-been written by an enemy: the template escapes everything, and the page's own policy lets no other script than ours run.
-The same run directory gives the same bytes.
+It reads only the files of the run directory, and reports a missing one. Names and texts in them may be hostile: the
+template escapes everything, and the page's policy allows no script but its own. The same run directory gives the same
+bytes.
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ ONLY_OF_SOME: Final = ("views", "ordering", "calls", "conversations")
 """Sections that only some runs have."""
 
 Pair = tuple[Markup, Markup]
-"""A picture, wide and narrow."""
+"""A picture in its wide and its narrow form."""
 
 
 def write_report(run_dir: Path) -> Path:
     """Write `report.html` of a run directory and return its path.
 
-    Replaces an older report in one step. Raises InputError when `run_dir` is no directory and MachineError when the
-    file cannot be written; a file of the run that is missing or broken is said in the report.
+    Replaces an older report atomically. Raises InputError when `run_dir` is no directory and MachineError when the file
+    cannot be written; the report names a file of the run that is missing or broken.
     """
     page = render(read_run(run_dir))
     path = run_dir / REPORT
@@ -96,11 +96,11 @@ def write_report(run_dir: Path) -> Path:
 def render(run: RunFiles) -> str:
     """The whole page."""
     environment = _environment()
-    # Exactly these bytes stand between the tags: the page's policy names their hash.
+    # Exactly these bytes are between the tags: the page's policy holds their hash.
     script = "\n".join(environment.get_template(name).render() for name in SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = environment.get_template("report.html.j2")
-    return page.render(_context(run), script=Markup(script), script_hash=f"sha256-{digest}")  # noqa: S704  (ours)
+    return page.render(_context(run), script=Markup(script), script_hash=f"sha256-{digest}")  # noqa: S704  (own text)
 
 
 def _remedy(error: OSError) -> str:
@@ -110,21 +110,21 @@ def _remedy(error: OSError) -> str:
 
 
 def section(name: str, summary: Mapping[str, Any]) -> Markup:
-    """One section of the page that lays out what stands in the summary; empty when the summary says nothing of it.
+    """One section of the page from the summary; empty if the summary has no data for it.
 
     `name`: views, ordering, calls, conversations or reported.
     """
     if name == "reported":
         return _part(name, given=summary)
-    if name == "conversations":  # our own protocols have better sections
+    if name == "conversations":  # Orderbed's protocols have better sections
         return _part(name, given=words.mapping(summary.get("traffic"))) if is_foreign(summary) else Markup("")
     return _part(name, given=words.mapping(summary.get(name)))
 
 
 def _part(name: str, **context: Any) -> Markup:
-    """A template over JSON in which anything may be missing, or of a wrong kind."""
+    """Rendered template over JSON whose values may be missing or of a wrong kind."""
     page = _environment(ChainableUndefined).get_template(f"{name}.html.j2").render(context)
-    return Markup(page.strip())  # noqa: S704  (ours)
+    return Markup(page.strip())  # noqa: S704  (own text)
 
 
 @cache
@@ -145,7 +145,7 @@ def _environment(undefined: type[Undefined] = StrictUndefined) -> Environment:
 
 
 def _of_anything(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function as a filter that takes what is missing for None."""
+    """The function as a filter that takes a missing value as None."""
     return lambda value, *more: function(None if isinstance(value, Undefined) else value, *more)
 
 
@@ -243,7 +243,7 @@ def _accuracy(summary: Mapping[str, Any], phases: Phases) -> Markup:
         left_out=max(len(links) - report_rows.MAX_ROWS, 0),
         verdict=verdict,
         sentence=sentence,
-        # One reason for all, in place of the same one in each row.
+        # One reason for all, instead of the same one in each row.
         unnumbered=is_unnumbered(summary),
         phases=phases,
         deviations={"uniform": 3**-0.5, "normal": 1.0},
@@ -254,14 +254,14 @@ def _accuracy(summary: Mapping[str, Any], phases: Phases) -> Markup:
 
 
 def _over_time(run: RunFiles, phases: Phases, windows: Sequence[FaultWindow]) -> dict[str, Any]:
-    """The plots over time, and their data for the script."""
+    """Plots over time, and their data for the script."""
     windows, unshown = windows[:MAX_WINDOWS], max(len(windows) - MAX_WINDOWS, 0)
     latency, traffic = latency_series(run.latency), traffic_series(run.traffic)
     epochs, costs = report_ordering.epochs_of(run.summary), report_ordering.costs_of(run.summary)
     rollbacks = report_ordering.rollbacks_of(run.rollbacks, phases)
     nodes = node_lines(run.nodes)
     end_s = axis_end_s(phases, (latency, traffic, costs.series), windows)
-    # A plot of nothing but zeros tells nothing beside what programs of others put on the wire.
+    # A plot of zeros is left out if there is one of the traffic of other programs.
     has_datagrams = len(traffic) > 0 and (not len(nodes) or any(line.any() for line in traffic.lines.values()))
     bare = not len(latency) and not has_datagrams and not len(nodes)
 
@@ -273,7 +273,7 @@ def _over_time(run: RunFiles, phases: Phases, windows: Sequence[FaultWindow]) ->
         return report_ordering.order_over_time(epochs, rollbacks, phases, end_s, narrow=narrow, ticks=is_last)
 
     def plot(draw: Callable[..., Markup], wide: float, narrow: float, *what: object) -> Pair:
-        """A plot of these heights."""
+        """A plot with these heights."""
         return _pair(
             lambda is_narrow: draw(
                 *what, windows, phases, plots.frame(end_s, narrow if is_narrow else wide, narrow=is_narrow)
@@ -325,7 +325,7 @@ def _pair(make: Callable[[bool], Markup]) -> Pair:
 
 
 def _plain(series: Series) -> dict[str, Any]:
-    """A series as JSON, rounded to what is read."""
+    """A series as JSON, rounded to four digits."""
     lines = {name: [_rounded(float(value)) for value in values] for name, values in series.lines.items()}
     start = float(series.t_s[0]) if len(series) else 0.0
     return {"start": start, "step": series.step_s, "length": len(series), "lines": lines}
@@ -357,7 +357,7 @@ def _members(run: RunFiles) -> dict[str, Any]:
 
 
 def _colours(names: Sequence[str]) -> tuple[dict[str, int], list[tuple[str, int]]]:
-    """A colour per member when there are few, else per partition; and the key."""
+    """A colour per member when they are few, else per partition; and the key."""
     if len(names) <= COLOURS:
         colours = {name: index for index, name in enumerate(names)}
         return colours, list(colours.items())
@@ -383,7 +383,7 @@ def _network(run: RunFiles, windows: Sequence[FaultWindow]) -> dict[str, Any]:
 
 
 def _faulted(run: RunFiles, windows: Sequence[FaultWindow]) -> dict[str, str]:
-    """Class of the first lasting fault that hit each node. What hits everybody, as a cut does, tells nobody apart."""
+    """Class of the first lasting fault that hit each node, without cuts and faults of all nodes."""
     everybody = node_names(run)
     classes: dict[str, str] = {}
     for fault, window in zip(begun(run), windows, strict=True):
@@ -406,7 +406,7 @@ def _provenance(run: RunFiles) -> Markup:
 
 
 def _commands(manifest: Mapping[str, Any]) -> list[str]:
-    """How to get this run again, and how to judge its capture again."""
+    """Commands that repeat this run, and that analyse its capture again."""
     source = words.clean(manifest.get("source") or manifest.get("experiment"), 400) or "EXPERIMENT"
     options = {"--seed": words.clean(manifest.get("seed"), 40) or "SEED"}
     options["--world"] = words.clean(manifest.get("world"), 20)
@@ -420,5 +420,5 @@ def _commands(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def _name(manifest: Mapping[str, Any]) -> str:
-    """The run as commands take it."""
+    """Name of the run for commands."""
     return words.clean(manifest.get("run"), 160) or "RUN"

@@ -1,8 +1,8 @@
-"""The plots of the report, as SVG of our own: crisp, themable by classes, readable without a script.
+"""Plots of the report as SVG, which classes style and which need no script.
 
-Every picture over time exists twice, wide and narrow, since a scaled-down one cannot be read on a phone; the style
-sheet shows the one that fits. Times are seconds since the workload began, latencies milliseconds. Windows are those
-of faults that last.
+Every picture over time has a wide and a narrow form, because a scaled-down one cannot be read on a phone; the style
+sheet shows the one that fits. Times are seconds since the workload began, latencies milliseconds. Windows are those of
+lasting faults.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ LOGARITHMIC_FROM: Final = 20.0
 """A latency axis is logarithmic when its values span more than this factor."""
 
 MAX_TOLD_WINDOWS: Final = 24
-"""With more faults their bars bear numbers only."""
+"""With more faults the bars have only numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """The drawing surface of a plot over time."""
+    """Drawing surface of a plot over time."""
 
     width: float
     height: float
@@ -51,7 +51,7 @@ class Frame:
 
 
 def frame(end_s: float, height: float, *, narrow: bool) -> Frame:
-    """A surface for 0..`end_s`; the same `end_s` and `narrow` put the same time at the same place."""
+    """Surface for 0..`end_s`; equal `end_s` and `narrow` give a time the same position."""
     width, left, right = (400.0, 46.0, 8.0) if narrow else (1080.0, 58.0, 14.0)
     x = svg.linear(0.0, end_s, left, width - right)
     return Frame(width=width, height=height, left=left, right=right, x=x, narrow=narrow)
@@ -105,7 +105,7 @@ def traffic_over_time(series: Series, windows: Sequence[FaultWindow], phases: Ph
 
 
 def bytes_over_time(series: Series, windows: Sequence[FaultWindow], phases: Phases, surface: Frame) -> Markup:
-    """One line for each node."""
+    """Bytes per second, one line for each node."""
     highest = max((series.range(name)[1] for name in series.lines), default=0.0)
     highest = highest if math.isfinite(highest) else 0.0
     y = svg.linear(0.0, svg.nice_ceiling(highest / 1000), surface.floor, surface.top)
@@ -125,9 +125,9 @@ def bytes_over_time(series: Series, windows: Sequence[FaultWindow], phases: Phas
 
 
 def fault_lanes(windows: Sequence[FaultWindow], phases: Phases, end_s: float, *, narrow: bool, ticks: bool) -> Markup:
-    """One bar per fault, from its effect to its end; a ring where it was asked for, a line from there to its effect.
+    """One bar per fault, from its effect to its end; a ring at its requested time, with a line to its effect.
 
-    `ticks` for when no plot with a time axis follows.
+    `ticks`: no plot with a time axis follows.
     """
     surface = frame(end_s, 0.0, narrow=narrow)
     placed = [window for window in windows if window.effective_s is not None]
@@ -166,7 +166,9 @@ def x_tick(x: float, floor: float, label: str, top: float | None) -> Markup:
 
 
 def over_time(surface: Frame, name: str, title: str, description: str, *children: str, ticks: bool = True) -> Markup:
-    """Wrap what was drawn; the group's data attributes let the script turn a pointer position into a time."""
+    """Picture of these children; the data attributes of its group let the script turn a pointer position into a
+    time.
+    """
     return svg.drawing(
         surface.width,
         surface.height,
@@ -187,7 +189,7 @@ def over_time(surface: Frame, name: str, title: str, description: str, *children
 
 
 def _time_axis(surface: Frame) -> list[Markup]:
-    """Ticks; the last one says the unit, held inside the picture."""
+    """Ticks of the time axis; the last one has the unit, within the picture."""
     *times, last = surface.x.ticks(6 if surface.narrow else 11)
     label = f"{svg.tick_label(last)} s"
     label_x = min(surface.x(last), surface.width - 4 * len(label))
@@ -199,7 +201,7 @@ def _time_axis(surface: Frame) -> list[Markup]:
 
 
 def y_axis(surface: Frame, y: Scale, unit: str) -> Markup:
-    """Lines of the grid with their values, and the unit above them."""
+    """Grid lines with their values, and the unit above them."""
     right = surface.x.end
     ticks = [
         svg.group(
@@ -212,7 +214,7 @@ def y_axis(surface: Frame, y: Scale, unit: str) -> Markup:
 
 
 def shades(surface: Frame, windows: Sequence[FaultWindow], phases: Phases) -> Markup:
-    """Fault windows behind a plot, and the moments when the workload ended and everything was delivered."""
+    """Fault windows behind a plot, and lines at the end of the workload and of the drain."""
     parts = []
     for window in windows:
         if window.effective_s is None:
@@ -225,7 +227,7 @@ def shades(surface: Frame, windows: Sequence[FaultWindow], phases: Phases) -> Ma
 
 
 def phase_lines(surface: Frame, phases: Phases, *, labelled: bool) -> Iterable[Markup]:
-    """Where the load ended and everything was delivered."""
+    """Lines at the end of the load and of the drain."""
     for at_s, label in ((phases.load_end_s, "load ends"), (phases.drained_s, "drained")):
         if at_s is None or not 0 < at_s <= surface.x.high:
             continue
@@ -252,8 +254,8 @@ def _lane(window: FaultWindow, label: tuple[float, str], top: float, surface: Fr
 
 
 def _label(window: FaultWindow, surface: Frame, *, brief: bool) -> tuple[float, str]:
-    """Where the label begins and what it says: right of the bar's start; where it would leave the picture, left of the
-    ring; where there is no room either, as far right as it goes.
+    """Position and text of a label: right of the bar's start; left of the ring if it would leave the picture; as far
+    right as possible if there is no room either.
     """
     label = f"#{window.number}" if brief else f"#{window.number} {window.what}"
     if not surface.narrow and not brief:
@@ -282,7 +284,7 @@ def _extent(window: FaultWindow, label: tuple[float, str], surface: Frame) -> tu
 
 
 def _packed(extents: Sequence[tuple[float, float]]) -> list[int]:
-    """The first row of each extent in which it overlaps no earlier one."""
+    """Row of each extent: the first in which it overlaps no earlier one."""
     ends: list[float] = []
     rows = []
     for left, right in extents:
@@ -298,7 +300,7 @@ def _span(window: FaultWindow, surface: Frame) -> tuple[float, float]:
 
 
 def _windows_in_words(windows: Sequence[FaultWindow]) -> str:
-    """For those who do not see the picture."""
+    """Text for screen readers."""
     if not windows:
         return "No faults."
     parts = [
@@ -310,7 +312,7 @@ def _windows_in_words(windows: Sequence[FaultWindow]) -> str:
 
 
 def _points(series: Series, name: str) -> Iterable[tuple[float, float]]:
-    """Middle of each bin and its value, where there is one."""
+    """Middle and value of each bin with a value."""
     for t, value in zip(series.t_s, series.lines[name], strict=True):
         if math.isfinite(value):
             yield float(t) + series.step_s / 2, float(value)
@@ -334,11 +336,11 @@ def _dot(x: float, y: float) -> str:
 
 
 MAX_CDF_POINTS: Final = 6000
-"""In one picture, over all members."""
+"""Most points of one picture, over all members."""
 
 
 def latency_cdf(table: pd.DataFrame, colour_of: Callable[[str], int]) -> Markup:
-    """Share of deliveries at most so slow, one line per member."""
+    """Cumulative share of deliveries over latency, one line per member."""
     width, height, left, floor, top = 440.0, 300.0, 44.0, 260.0, 14.0
     rows = table[np.isfinite(table["latency_ms"]) & np.isfinite(table["ratio"])]
     x = latency_scale(rows["latency_ms"], left, width - 14)
@@ -392,7 +394,7 @@ def _ratio_grid(y: Scale, left: float, right: float) -> Markup:
 
 
 def _thin(rows: pd.DataFrame, most: int) -> list[tuple[float, float]]:
-    """At most so many points of a line, its first and last among them."""
+    """At most `most` points of a line, with its first and last."""
     keep = np.unique(np.linspace(0, len(rows) - 1, min(most, len(rows))).round().astype(int))
     return [(float(ms), float(ratio)) for ms, ratio in rows[["latency_ms", "ratio"]].to_numpy()[keep]]
 

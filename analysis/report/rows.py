@@ -1,4 +1,4 @@
-"""Rows of the report's tables: a run's values, already in words. Pure; the template only lays them out."""
+"""Rows of the report's tables: a run's values as text. Pure functions; the template only lays the rows out."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from analysis.report import witness
 from analysis.report.headline import verdict_of
 from analysis.traffic.flows import UNNUMBERED, is_unnumbered, is_untraced
 
-if TYPE_CHECKING:  # these bring pandas, for which a command line should not wait
+if TYPE_CHECKING:  # these import pandas, which would slow the start of a command
     from analysis.report.files import RunFiles
     from analysis.report.time_axis import Phases
 
 MAX_ROWS: Final = 1200
-"""Of one table; 30 nodes with ten intervals have 600."""
+"""Most rows of one table; 30 nodes with ten intervals have 600."""
 
 
 class Fact(NamedTuple):
@@ -48,12 +48,12 @@ class PropertyRow:
 
     @property
     def is_aside(self) -> bool:
-        """Nobody promised it and it does not hold, or cannot be told: that is no failure and must not look like one."""
+        """Whether it is not promised and does not hold or is unknown: that is no failure and must not look like one."""
         return not self.promised and self.verdict is not Verdict.PASS
 
     @property
     def standing(self) -> str:
-        """In words, for what is aside."""
+        """Verdict in words, for a row that is aside."""
         return "does not hold" if self.verdict is Verdict.FAIL else "cannot be told"
 
 
@@ -68,18 +68,18 @@ class ExpectationRow:
 
 
 def conserved(summary: Mapping[str, Any]) -> list[Verdict]:
-    """Of each port and direction: frames that nothing explains fail."""
+    """Verdict on the conservation of each port and direction: unexplained frames fail."""
     return [explained(entry) for entry in words.objects(summary.get("conservation"))[:MAX_ROWS]]
 
 
 def explained(entry: Mapping[str, Any]) -> Verdict:
-    """Of an entry of section `conservation`."""
+    """Verdict on an entry of section `conservation`."""
     given = words.number(entry.get("unexplained"))
     return Verdict.UNKNOWN if given is None else Verdict.FAIL if given else Verdict.PASS
 
 
 def certificate(summary: Mapping[str, Any], links: Sequence[Mapping[str, Any]]) -> tuple[Verdict, str]:
-    """The worst verdict of these entries of section `links`, UNKNOWN without any, and a sentence."""
+    """Worst verdict of these entries of section `links`, UNKNOWN without any, and a sentence."""
     verdicts = [verdict_of(link.get("verdict")) for link in links]
     sentence = told(verdicts, "interval", "as asked")
     if is_unnumbered(summary):
@@ -89,10 +89,10 @@ def certificate(summary: Mapping[str, Any], links: Sequence[Mapping[str, Any]]) 
 
 
 def interval_glyph(asked: object, realised: Sequence[object], factor: float = 1.0) -> Markup:
-    """The asked value (a line) and the realised ones (low, dot and high of a bar, times `factor`) as a drawing for one
+    """Requested value (a line) and realised ones (low, dot and high of a bar, times `factor`) as a drawing for one
     table cell; empty where they are not known.
 
-    Drawn by the style sheet from four numbers, since a table may have a thousand of them.
+    The style sheet draws it from four numbers, because a table may have a thousand of them.
     """
     given = [words.scaled(value, factor) for value in realised]
     if None in given:
@@ -116,8 +116,8 @@ def told(verdicts: Sequence[Verdict], noun: str, well: str) -> str:
 
 
 def properties(summary: Mapping[str, Any]) -> list[PropertyRow]:
-    """Promised ones first, in the order of the file; without those that are not about messages for objects, where all
-    are, and without any where nothing was promised of programs that left no trace records.
+    """Rows of the properties, promised ones first, else in the order of the file; without those that do not apply to
+    messages for objects, and without any if nothing was promised and the programs left no trace records.
     """
     found = [(name, words.mapping(value)) for name, value in words.mapping(summary.get("properties")).items()]
     if is_untraced(summary) and not any(value.get("promised") for _, value in found):
@@ -156,7 +156,9 @@ def latency_around(fault: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def facts(run: RunFiles, phases: Phases) -> list[Fact]:
-    """What was run, by whom, where: the head of the report. Empty ones are left out."""
+    """Facts in the head of the report: programs, protocol, network, load, world, kernel, run, seed. Empty ones are left
+    out.
+    """
     manifest = run.manifest
     kernel = words.mapping(manifest.get("kernel"))
     given = [
@@ -173,7 +175,7 @@ def facts(run: RunFiles, phases: Phases) -> list[Fact]:
 
 
 def _has_protocol(manifest: Mapping[str, Any]) -> bool:
-    """Whether any node ran a protocol of ours: programs of others may have been given to all."""
+    """Whether any node ran a protocol of Orderbed: all may have other programs."""
     others, nodes = words.objects(manifest.get("programs")), words.objects(manifest.get("ports"))
     return not others or len(others) < len(nodes)
 
@@ -188,7 +190,7 @@ def _of_protocol(manifest: Mapping[str, Any]) -> list[Fact]:
 
 
 def _programs(manifest: Mapping[str, Any]) -> str:
-    """`etcd in 5 nodes, python3 in 1 node`: programs of others."""
+    """`etcd in 5 nodes, python3 in 1 node`: programs that are not Orderbed's."""
     given = Counter(_program(entry) for entry in words.objects(manifest.get("programs"))[:MAX_ROWS])
     return ", ".join(f"{title} in {words.plural(count, 'node')}" for title, count in given.most_common(_PROGRAMS_SHOWN))
 
@@ -197,7 +199,7 @@ _PROGRAMS_SHOWN: Final = 12
 
 
 def _program(entry: Mapping[str, Any]) -> str:
-    """The command's first word without its directory, or the image whose own command it is."""
+    """First word of the command without its directory, or the image whose default command runs."""
     command = words.texts(entry.get("command"))
     name = command[0].rstrip("/").rpartition("/")[2] if command else ""
     return words.clean(name, 40) or words.clean(entry.get("image"), 80) or "a program"

@@ -1,9 +1,9 @@
-"""The results of a run for a terminal: what the report says first, as `rich` renderables.
+"""Results of a run for a terminal: the main results of the report, as `rich` renderables.
 
     console.print(text.results(summary, manifest))
 
-Pure functions of the two JSON values. Texts from files never go through rich's markup, and control characters are
-removed, so that a run directory cannot move anybody's cursor.
+Pure functions of the two JSON values. Texts from files never pass through rich's markup, and control characters are
+removed, so that a run directory cannot control the terminal.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ MAX_FAULTS: Final = 8
 
 
 def results(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Group:
-    """Everything: key numbers, what the order cost and the accuracy certificate in one line each, properties,
-    expectations, the verdict last.
+    """All results: key numbers, a line each about ordering, calls and views, faults, properties, expectations, a line
+    about accuracy, the verdict last.
 
-    The verdict stands at the end because that is where a terminal leaves the eye.
+    The verdict is last because the end of the output stays visible on a terminal.
     """
     parts: list[Table | Text | Padding] = [key_numbers_table(summary)]
     if words.mapping(summary.get("ordering")):
@@ -96,7 +96,7 @@ def faults_table(summary: Mapping[str, Any]) -> Table:
 
 
 def properties_table(summary: Mapping[str, Any]) -> Table:
-    """Promised properties first; what was not promised is dim. `witness_lines` has the rest."""
+    """Promised properties first, the others dim. `witness_lines` has the witnesses."""
     table = _table("property", "verdict", "promised", "checked", "violations", "why")
     for row in report_rows.properties(summary):
         table.add_row(
@@ -121,7 +121,7 @@ def witness_lines(summary: Mapping[str, Any]) -> list[Text]:
 
 
 WORD_MAX = 44
-"""No word of a condition that is shorter is broken; the reason beside it is."""
+"""Longest word of a condition that is never broken; the reason beside it is."""
 
 
 def expectations_table(summary: Mapping[str, Any]) -> Table:

@@ -1,7 +1,7 @@
-"""The time axis of the report: what happened when, in seconds since the nodes started their workload.
+"""Time axis of the report, in seconds since the nodes started their workload.
 
-Faults become windows (from the moment they took effect to the moment that ended them), series become evenly spaced
-points with gaps where there is nothing, thinned to what a plot can show.
+Faults become windows (from their effect to their end). Series become evenly spaced points, with gaps where there are no
+values, thinned to the resolution of a plot.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from analysis import formatting as words
 from analysis.report.files import RunFiles
 
 MAX_POINTS: Final = 400
-"""Per line of a plot: more than a screen can tell apart."""
+"""Most points of a line: more than a screen can distinguish."""
 
 MAX_WINDOWS: Final = 100
-"""That the plots show."""
+"""Most fault windows that the plots show."""
 
 COLOURS: Final = 8
 """Distinct line colours in the style sheet: `c0` to `c7`."""
@@ -34,13 +34,13 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phases:
-    """When the parts of the run ended, in seconds since its start; None: not reached, or not known."""
+    """Ends of the parts of the run, in seconds since its start; None: not reached, or not known."""
 
     load_end_s: float | None
     drained_s: float | None
     end_s: float | None
     start_ns: float | None
-    """The origin of the axis on the monotonic clock. None: the run never started, and nothing can be placed in time."""
+    """Origin of the axis on the monotonic clock. None: the run never started, so there are no times on the axis."""
 
     def seconds(self, at_ns: object) -> float | None:
         """A monotonic time as seconds on the axis."""
@@ -61,11 +61,11 @@ class FaultWindow:
     effective_s: float | None
     until_s: float | None
     lasts: bool
-    """False for an event such as a join."""
+    """Whether it lasts; False for an event such as a join."""
 
     @property
     def late_ms(self) -> float | None:
-        """How much later than asked it took effect."""
+        """Time from the requested to the actual effect, in ms."""
         if self.asked_s is None or self.effective_s is None:
             return None
         return (self.effective_s - self.asked_s) * 1000
@@ -73,7 +73,7 @@ class FaultWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Series:
-    """Named lines over one time axis; NaN where there is nothing. `merged` bins of the table make one point."""
+    """Named lines over one time axis; NaN where there is no value. `merged` bins of the table give one point."""
 
     t_s: Floats
     step_s: float
@@ -102,7 +102,7 @@ def phases_of(manifest: Mapping[str, Any]) -> Phases:
 
 
 def windows_of(run: RunFiles, phases: Phases) -> list[FaultWindow]:
-    """What `begun` gives. A fault ends when the line that its `until_id` names took effect."""
+    """Windows of the faults from `begun`. A fault ends when the line named by its `until_id` took effect."""
     everybody = node_names(run)
     effective = {_id(fault): phases.seconds(fault.get("effective_ns")) for fault in run.faults}
     return [
@@ -122,7 +122,7 @@ def windows_of(run: RunFiles, phases: Phases) -> list[FaultWindow]:
 
 
 def begun(run: RunFiles) -> list[Mapping[str, Any]]:
-    """The lines of the log that do not only end others."""
+    """Faults of the log that do not only end others."""
     return [fault for fault in run.faults if not words.is_end(fault)]
 
 
@@ -131,10 +131,10 @@ def node_names(run: RunFiles) -> set[str]:
 
 
 def axis_end_s(phases: Phases, series: Sequence[Series], windows: Sequence[FaultWindow]) -> float:
-    """Where the time axis ends: with the drain, or the last thing that is known."""
+    """End of the time axis: the drain, or the last known time."""
     known = [phases.load_end_s, phases.drained_s]
     known += [float(one.t_s[-1]) + one.step_s for one in series if len(one)]
-    # Behind the last fault there must be room to see its window.
+    # The window of the last fault needs room after its start.
     known += [window.effective_s * 1.25 for window in windows if window.effective_s is not None and window.lasts]
     return max((value for value in known if value is not None and value > 0), default=1.0)
 
@@ -143,7 +143,7 @@ def latency_series(table: pd.DataFrame) -> Series:
     """p50, p99 and max over time. Where bins are merged: the median p50, the largest p99 and max, the sum of counts."""
     names = ("p50_ms", "p99_ms", "max_ms", "count")
     is_counted = np.isfinite(table["t_s"]) & (table["count"] > 0)
-    # A bin that counts nothing has its place on the axis, and no value.
+    # A bin with a count of 0 has a place on the axis but no value.
     rows = table.assign(**{name: table[name].where(is_counted) for name in names}) if is_counted.any() else table[:0]
     return series_of(rows, names, {"p50_ms": "median", "count": lambda values: values.sum(min_count=1)})
 
@@ -156,7 +156,7 @@ def traffic_series(table: pd.DataFrame) -> Series:
 
 
 def node_lines(table: pd.DataFrame) -> Series:
-    """Bytes per second that each node put on the wire; with more nodes than colours, that each partition did."""
+    """Bytes per second that each node sent; with more nodes than colours, each partition."""
     rows = table[np.isfinite(table["t_s"])]
     if len(rows) and rows["node"].nunique() > COLOURS:
         rows = rows.assign(node=rows["node"].str.partition("/")[0])
@@ -172,8 +172,8 @@ def _per_second(series: Series) -> Series:
 
 
 def series_of(rows: pd.DataFrame, names: Sequence[str], merge: Mapping[str, Any], *, gap: float = math.nan) -> Series:
-    """Columns over the even grid on which their times `t_s` lie, thinned to MAX_POINTS. `merge`: how pandas makes one
-    value of those that are merged, where that is not the largest; `gap`: where there is no row.
+    """Columns over the even grid of their times `t_s`, thinned to MAX_POINTS. `merge`: pandas aggregation of merged
+    values, by column (default: the largest); `gap`: value where there is no row.
     """
     placed = rows[np.isfinite(rows["t_s"])]
     start, step, length = _grid(placed["t_s"])
@@ -190,7 +190,7 @@ def series_of(rows: pd.DataFrame, names: Sequence[str], merge: Mapping[str, Any]
 
 
 def _grid(t_s: pd.Series[float]) -> tuple[float, float, int]:
-    """Start, step and length of the even grid on which the times lie (the step is the median of what is there)."""
+    """Start, step and length of the even grid of these times (the step is the median of the differences)."""
     times = np.unique(t_s.to_numpy(dtype=np.float64))
     if len(times) == 0:
         return 0.0, 1.0, 0
@@ -214,7 +214,7 @@ def _asked_s(fault: Mapping[str, Any]) -> float | None:
 
 
 def _where(fault: Mapping[str, Any], everybody: set[str]) -> str:
-    """The targets; empty for a cut into groups, which names them itself."""
+    """Targets of a fault; empty for a cut into groups, whose text names them."""
     if fault.get("kind") == "cut" and words.mapping(fault.get("parameters")).get("groups"):
         return ""
     targets = words.texts(fault.get("targets"), 60)

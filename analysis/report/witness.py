@@ -1,8 +1,8 @@
-"""A violation as people see it: one sentence, and a picture of the members' sequences with the messages marked.
+"""Display of a violation: one sentence, and a picture of the members' sequences with the messages marked.
 
 A witness in summary.json is an object with `what`, `sentence` and `places`; each place names a member, a message
-(`origin`, `incarnation`, `number`), and the position and time of its delivery (null: it was not delivered). Whatever
-else it holds is shown as it stands: a checker of tomorrow may know more.
+(`origin`, `incarnation`, `number`), and the position and time of its delivery (null: it was not delivered). Other
+fields are shown unchanged, so that later checkers may add some.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LETTERS: Final = "ABCDEF"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """One message at one member; without a position it was not delivered there."""
+    """One message at one member; `position` is None if it was not delivered there."""
 
     letter: str
     position: int | None
@@ -32,7 +32,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """One member's sequence, as far as the witness shows it."""
+    """Part of one member's sequence that the witness shows."""
 
     member: str
     marks: Sequence[Mark]
@@ -40,18 +40,18 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WitnessView:
-    """What the report shows of a witness."""
+    """Content of a witness in the report."""
 
     sentence: str
     messages: Sequence[tuple[str, str]]
     """Letter and name of each message."""
     lanes: Sequence[Lane]
     more: Sequence[tuple[str, str]]
-    """Fields that have no form of their own."""
+    """Other fields and their values."""
 
 
 def view(witness: object) -> WitnessView | None:
-    """None when there is no witness."""
+    """View of a witness; None when there is none."""
     given = words.mapping(witness)
     if not given:
         text = words.clean(witness)
@@ -60,7 +60,7 @@ def view(witness: object) -> WitnessView | None:
     lanes: dict[str, list[Mark]] = {}
     for place in words.objects(given.get("places")):
         if place.get("message", "") is None:
-            continue  # what a clock showed: the sentence says it
+            continue  # reading of a clock: the sentence holds it
         message, member = _message(place), _member(place)
         if message not in letters and len(letters) == MAX_MESSAGES:
             continue
@@ -76,7 +76,7 @@ def view(witness: object) -> WitnessView | None:
 
 
 def drawing(shown: WitnessView, id_: str) -> Markup:
-    """The members' sequences side by side, time downwards; a line joins the same message, so a wrong order crosses."""
+    """Members' sequences side by side, time downwards; a line joins equal messages, so that a wrong order crosses."""
     placed = [_placed(lane, _rail_x(index)) for index, lane in enumerate(shown.lanes)]
     depth = max((len(spots) for spots in placed), default=1)
     height = _TOP + _PITCH_Y * depth
@@ -132,7 +132,7 @@ def _rail_x(index: int) -> float:
 
 
 def _placed(lane: Lane, x: float) -> list[tuple[Mark, svg.Point]]:
-    """Where each mark goes: in the order of the positions, what was not delivered last."""
+    """Points of the marks, by position; messages that were not delivered come last."""
     ordered = sorted(lane.marks, key=lambda mark: (mark.position is None, mark.position or 0))
     return [(mark, (x, _TOP + _PITCH_Y * (row + 0.4))) for row, mark in enumerate(ordered)]
 

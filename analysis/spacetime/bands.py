@@ -13,7 +13,7 @@ from collector.records import Event, Notice
 
 
 def fault_bands(scene: Scene, window: Window, members: Sequence[int]) -> Iterator[Band]:
-    """Where faults that last were in force, on the lines that they touched."""
+    """Bands of lasting faults, on the lines of the members that they affect."""
     ends = {words.number(fault.get("id")): fault.get("effective_ns") for fault in scene.faults}
     known = {name: member for member, name in enumerate(scene.names)}
     numbers = words.numbers(scene.faults)
@@ -41,7 +41,7 @@ def fault_bands(scene: Scene, window: Window, members: Sequence[int]) -> Iterato
 
 
 def holds(scene: Scene, window: Window, members: Sequence[int]) -> Iterator[Band]:
-    """Critical sections: from the delivery that grants one to the notice that it was left."""
+    """Bands of critical sections: from the delivery that grants one to the report LEFT."""
     if not grants(scene):
         return
     for entered, until_ns in _stretches(
@@ -52,7 +52,7 @@ def holds(scene: Scene, window: Window, members: Sequence[int]) -> Iterator[Band
 
 
 def epochs(scene: Scene, window: Window, members: Sequence[int]) -> Iterator[Band]:
-    """Which protocol each member sends by, from its notices."""
+    """Bands of the protocol in force at each member, from its reports."""
     begun: dict[Incarnation, list[Step]] = {}
     for step in _in_order(scene):
         if is_notice(step, Notice.IN_FORCE):
@@ -67,7 +67,7 @@ def epochs(scene: Scene, window: Window, members: Sequence[int]) -> Iterator[Ban
 
 
 def minorities(scene: Scene, window: Window, members: Sequence[int]) -> Iterator[Band]:
-    """From the record that a member has no quorum to the one that it has one again, or its end."""
+    """Bands without a quorum: from the record that a member has none to the one that it has one again, or its end."""
     for step, until_ns in _stretches(
         scene,
         window,
@@ -88,8 +88,8 @@ def _in_order(scene: Scene) -> list[Step]:
 def _stretches(
     scene: Scene, window: Window, begins: Callable[[Step], bool], ends: Callable[[Step], bool]
 ) -> Iterator[tuple[Step, int]]:
-    """Of each incarnation, from a step that begins a stretch to the next that ends it, or to the end of the window. A
-    second begin changes nothing, except that of two deliveries the latter grants the critical section.
+    """Stretches of each incarnation, from a step that begins one to the next that ends it, or to the end of the window.
+    A second begin is ignored, except that of two deliveries the later one grants the critical section.
     """
     open_: dict[Incarnation, Step] = {}
     for step in _in_order(scene):
@@ -105,7 +105,7 @@ def _stretches(
 def _band(
     window: Window, members: Sequence[int], step: Step, until_ns: int, *, kind: str, words: str, number: str = ""
 ) -> Iterator[Band]:
-    """The part of a stretch that lies in the window, if its member is shown."""
+    """Part of a stretch within the window, if its member is shown."""
     if step.recorder.member in members and step.at_ns <= window.until_ns and until_ns >= window.from_ns:
         yield Band(
             member=step.recorder.member,
@@ -118,7 +118,7 @@ def _band(
 
 
 def grants(scene: Scene) -> bool:
-    """Whether deliveries grant critical sections: somebody has left one."""
+    """Whether deliveries grant critical sections: a report LEFT exists."""
     return any(is_notice(step, Notice.LEFT) for step in scene.steps)
 
 
@@ -127,7 +127,7 @@ def is_notice(step: Step, notice: Notice) -> bool:
 
 
 def _touched(fault: Mapping[str, Any]) -> list[str]:
-    """The nodes that a fault touches: of a cut into two groups only the smaller side, else its targets."""
+    """Nodes on whose lines a fault is shown: the smaller side of a cut into two groups, else the fault's targets."""
     groups = words.mapping(fault.get("parameters")).get("groups")
     if fault.get("kind") == "cut" and isinstance(groups, list) and len(groups) == 2:
         return words.texts(min(groups, key=lambda group: len(group) if isinstance(group, list) else 0))

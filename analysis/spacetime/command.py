@@ -1,6 +1,6 @@
-"""What `orderbed diagram` does: any window of any run, as text, SVG or a log for ShiViz.
+"""The command `orderbed diagram`: any window of any run, as text, SVG or a log for ShiViz.
 
-A option that the run cannot fulfil is an InputError, one sentence.
+An option that the run cannot fulfil is an InputError, one sentence.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from topologies.formats.units import UnitError, parse_offset
 from topologies.model import SelectError, select
 
 DEFAULT_LENGTH_NS = 50_000_000
-"""Of a window of which only one end is given."""
+"""Length of a window with only one end given."""
 
 MAX_TEXT_ARROWS = 400
-"""A terminal shows one per row."""
+"""Most arrows of a text diagram, which has one per row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagramOptions:
-    """As the user gave them. `begin`, `end`: durations after the start of the workload (`4.2 s`, `-5 ms`), None: chosen
-    for what happened. `members`: selectors such as `p1/n1..n3`. `kinds`: names of kinds, or of classes of traffic.
+    """Options as the user gave them. `begin`, `end`: durations after the start of the workload (`4.2 s`, `-5 ms`); both
+    None: chosen by the events of the run. `members`: selectors such as `p1/n1..n3`. `kinds`: names of kinds, or of
+    classes of traffic.
     """
 
     begin: str | None = None
@@ -48,9 +49,9 @@ class DiagramOptions:
 
 
 def diagram_text(directory: Path, options: DiagramOptions) -> str:
-    """The diagram of an analysed run in the wished form.
+    """Diagram of an analysed run in the requested format.
 
-    Raises InputError for a option that cannot be, AnalysisError when the run cannot be read.
+    Raises InputError for an invalid option, AnalysisError when the run cannot be read.
     """
     kinds = _kinds(options.kinds)
     reader = Reader(directory)
@@ -87,7 +88,7 @@ def _members(reader: Reader, selectors: Sequence[str]) -> tuple[int, ...] | None
 
 
 def _window(reader: Reader, options: DiagramOptions) -> Window | None:
-    """None: nothing was said of it."""
+    """Window of the options; None: neither end is given."""
     begin_ns, end_ns = _moment("--from", options.begin), _moment("--until", options.end)
     if begin_ns is None and end_ns is None:
         return None
@@ -116,7 +117,7 @@ def _moment(name: str, given: str | None) -> int | None:
 
 
 def _chosen(reader: Reader, members: tuple[int, ...] | None) -> tuple[Window, tuple[int, ...] | None]:
-    """The window that tells most: of a violation if there is one, else the first messages."""
+    """Most informative window: that of a violation if there is one, else of the first messages."""
     found = choices(reader, _summary(reader.inputs.path))
     if not found:
         return reader.span, members
@@ -125,7 +126,7 @@ def _chosen(reader: Reader, members: tuple[int, ...] | None) -> tuple[Window, tu
 
 
 def _summary(directory: Path) -> dict[str, Any]:
-    """Empty when the run was not judged, or what it holds is no summary: then no violation is known."""
+    """Summary of a run; empty if there is none or it cannot be read: then no violation is known."""
     path = directory / "summary.json"
     try:
         value = read_json(path)
@@ -140,13 +141,15 @@ def _title(reader: Reader, diagram: Diagram) -> str:
 
 
 PARSER: Final = r"(?<time>\S+) s (?<kind>\S+): (?<event>.*)\n(?<host>\S+) (?<clock>\{.*\})"
-"""As ShiViz wants it: named groups, of which `event`, `host` and `clock` must be there; others are shown beside."""
+"""Format of the log for ShiViz: named groups, with `event`, `host` and `clock` required; others are shown beside
+them.
+"""
 
 Clock = Mapping[Incarnation, int]
 
 
 def shiviz_log(diagram: Diagram) -> str:
-    """The whole log, ready to be opened in ShiViz."""
+    """Whole log, in the format of ShiViz."""
     hosts = _hosts(diagram)
     lines = [PARSER, ""]
     for mark, clock in vector_clocks(diagram):
@@ -157,7 +160,9 @@ def shiviz_log(diagram: Diagram) -> str:
 
 
 def vector_clocks(diagram: Diagram) -> Iterator[tuple[Mark, Clock]]:
-    """Each event with its vector time: how many events of each incarnation happened before it, itself included."""
+    """Each event with its vector time: number of events of each incarnation that happened before it, itself
+    included.
+    """
     causes: dict[int, list[Arrow]] = {}
     for arrow in diagram.arrows:
         if arrow.is_causal and arrow.head is not None:
@@ -180,7 +185,7 @@ def _merge(clock: dict[Incarnation, int], other: Clock) -> None:
 
 
 def _hosts(diagram: Diagram) -> dict[Incarnation, str]:
-    """A name without spaces for each incarnation, no two the same."""
+    """Distinct names without spaces of the incarnations."""
     hosts: dict[Incarnation, str] = {}
     taken: set[str] = set()
     for incarnation in sorted({mark.recorder for mark in diagram.marks}):

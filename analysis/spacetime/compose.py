@@ -1,13 +1,13 @@
-"""From what is known of a run to the diagram of one window: pairs sends with arrivals, and says what was lost where.
+"""Composition of the diagram of one window of a run: pairs sends with arrivals, and locates losses.
 
-Every datagram that a member put on the wire is followed to each member that it was for. A copy is paired by sender,
-incarnation and transmission number, as the accuracy certificate does. Where a datagram was lost is told from what its
-path was asked to do: a cut, a dead receiver, a lossy delay line, a queue that can overrun.
+Every datagram of a member is followed to each addressed member. A copy is paired by sender, incarnation and
+transmission number, as in the accuracy certificate. The place of a loss is derived from the requested state of the
+path: a cut, a dead receiver, a lossy delay line, a queue that can overrun.
 
-Order on a line. Events stand in the order of their times; at one instant an arrival comes first and the host's records
-follow in their order. An arrival is seen at the switch port, a moment before the host has it, so what the host does in
-that moment counts as after it: causality is never missed, and too much of it may be claimed there. Protocols whose
-hosts record what the core receives (`traces_receipts`) are exact.
+Order on a line. Events are ordered by time; at equal times an arrival is first and the host's records follow in their
+order. An arrival is captured at the switch port, a moment before the host has it, so events of the host in that moment
+count as after it: no causality is missed, but some may be added. Protocols whose hosts record what the core receives
+(`traces_receipts`) are exact.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MAX_ARROWS: Final = 2000
 MAX_MARKS: Final = 4000
 MAX_BANDS: Final = 400
 MAX_LISTED: Final = 12
-"""Members of a view that are named."""
+"""Most members of a view that are named."""
 
 STRIKES: Final = {
     "crash": What.CRASH,
@@ -77,7 +77,7 @@ SILENT_NOTICES: Final = frozenset(
         *(Notice.CALLED, Notice.ADDRESSED),
     )
 )
-"""They come with every event, submission or delivery and would hide it."""
+"""Reports that are not shown: they accompany every event, submission or delivery and would hide it."""
 
 NOTED: Final = {
     Notice.LEFT: What.LEAVE,
@@ -85,7 +85,7 @@ NOTED: Final = {
     Notice.ROLLED_BACK: What.ROLL_BACK,
     Notice.IN_FORCE: What.EPOCH,
 }
-"""Reports that are events of a kind of their own."""
+"""Reports shown as events of their own kind."""
 
 
 def compose(
@@ -97,10 +97,10 @@ def compose(
     max_arrows: int = MAX_ARROWS,
     max_marks: int = MAX_MARKS,
 ) -> Diagram:
-    """The diagram of a window.
+    """Diagram of a window.
 
-    `members`: whose lines are drawn (None: everybody's); `kinds`: names of kinds or classes of which messages are drawn
-    (empty: all). A window that holds more than `max_arrows` or `max_marks` ends earlier, and a note says so.
+    `members`: those whose lines are drawn (None: all); `kinds`: names of the kinds or classes of messages that are
+    drawn (empty: all). A window that holds more than `max_arrows` or `max_marks` ends earlier, and a note says so.
     """
     composer = _Composer(scene, members, kinds)
     diagram = composer.diagram(window)
@@ -116,7 +116,7 @@ def compose(
 
 
 def short_names(names: Sequence[str]) -> dict[int, str]:
-    """By member: without the partition when there is only one."""
+    """Names by member, without the partition if there is only one."""
     cleaned = [words.clean(name, 40) or f"member {index}" for index, name in enumerate(names)]
     partitions = {name.partition("/")[0] for name in cleaned}
     brief = [name.partition("/")[2] or name for name in cleaned]
@@ -125,8 +125,8 @@ def short_names(names: Sequence[str]) -> dict[int, str]:
 
 
 class _Draft(NamedTuple):
-    """An event that is not numbered yet, with its place among those of its moment: the ends of faults (phase -1),
-    arrivals (0), the host's records in their `order` (1), then faults and what took no time to come (2).
+    """An event without a number yet, with its place among those of the same time: ends of faults (phase -1), arrivals
+    (0), the host's records in their `order` (1), then faults, and arrivals at their time of sending (2).
     """
 
     phase: int
@@ -138,21 +138,21 @@ class _Draft(NamedTuple):
 def _draft(
     at_ns: int, phase: int, key: tuple[Any, ...], recorder: Incarnation, what: What, label: str, said: str
 ) -> _Draft:
-    """An event that is not numbered yet; the key of a record is `("step", incarnation, its number)`."""
+    """An event without a number yet; the key of a record is `("step", incarnation, its number)`."""
     mark = Mark(number=-1, recorder=recorder, at_ns=at_ns, what=what, label=label, words=said)
     return _Draft(phase, key[2] if key[0] == "step" else 0, key, mark)
 
 
 @dataclass(slots=True, eq=False)
 class _Sheet:
-    """What has been found of one window so far."""
+    """Events and arrows of one window found so far."""
 
     window: Window
     drafts: dict[tuple[Any, ...], _Draft] = field(default_factory=dict)
     arrows: list[tuple[Arrow, tuple[Any, ...] | None, tuple[Any, ...] | None]] = field(default_factory=list)
 
     def add(self, draft: _Draft) -> tuple[Any, ...] | None:
-        """The key of the event; None when it lies outside the window."""
+        """Key of the event; None if it is outside the window."""
         if not self.window.from_ns <= draft.mark.at_ns <= self.window.until_ns:
             return None
         self.drafts.setdefault(draft.key, draft)
@@ -160,7 +160,7 @@ class _Sheet:
 
 
 class _Composer:
-    """Looks the scene through once; then makes diagrams of windows of it."""
+    """Reads the scene once, then makes diagrams of its windows."""
 
     def __init__(self, scene: Scene, members: Sequence[int] | None, kinds: frozenset[str]) -> None:
         self._scene = scene
@@ -218,7 +218,7 @@ class _Composer:
         )
 
     def _follow(self, sheet: _Sheet, transmission: Transmission, departure: Sighting) -> None:
-        """One datagram to each member that it was for, as far as any of that lies in the window."""
+        """Add the arrows and events of one datagram, to each addressed member, that are within the window."""
         send = self._pairs.send_record(transmission, departure)
         sent_ns = departure.at_ns if send is None else min(send.at_ns, departure.at_ns)
         legs = [
@@ -254,7 +254,7 @@ class _Composer:
     def _legs(
         self, window: Window, transmission: Transmission, departure: Sighting, receiver: int, sent_ns: int
     ) -> Iterator[tuple[Arrow, _Draft | None]]:
-        """The copies that arrived, or the one that did not."""
+        """Arrows of the copies that arrived, or of the one that did not."""
         header, sender = departure.header, transmission.sender
         kinds = _kinds_of(header)
         if header is not None and header.epoch is not None:
@@ -297,7 +297,7 @@ class _Composer:
         )
 
     def _missed(self, sender: int, receiver: int, departed_ns: int) -> tuple[Fate, str]:
-        """The fate of a datagram that did not arrive, and the place, as far as the asked network tells."""
+        """Fate of a datagram that did not arrive, and the place of the loss if the requested network shows it."""
         path = self._locator.path_at(sender, receiver, departed_ns) if self._locator else None
         longest_ns = path.path.longest_ns if path is not None else 0
         if self._scene.until_ns is not None and departed_ns + longest_ns > self._scene.until_ns:
@@ -307,21 +307,21 @@ class _Composer:
     def _arrival_draft(
         self, arrival: Sighting, receipt: Step | None, transmission: Transmission, arrow: Arrow, sent_ns: int
     ) -> _Draft:
-        """Where the arrow ends: the host's own record of the receipt when it has one, else the switch port."""
+        """End of an arrow: the host's own record of the receipt if there is one, else the switch port."""
         label, name = arrow.label, self._names[arrival.member]
         if receipt is not None:
             said = f"{name} is given {label} at {self._time(receipt.at_ns)}"
             key: tuple[Any, ...] = ("step", receipt.recorder, receipt.record)
             return _draft(receipt.at_ns, 1, key, receipt.recorder, What.RECEIVE, label, said)
         said = f"{label} reaches {name} at {self._time(arrival.at_ns)}"
-        # What takes no time must still come after its cause.
+        # An arrival at the time of its sending must come after its cause.
         phase = 0 if sent_ns < arrival.at_ns else 2
         key = ("port", arrival.member, transmission, arrival.at_ns, arrow.is_copy)
         incarnation = self._pairs.incarnation_at(arrival.member, arrival.at_ns)
         return _draft(arrival.at_ns, phase, key, incarnation, What.ARRIVE, label, said)
 
     def _stranger(self, sheet: _Sheet, arrival: Sighting) -> None:
-        """What arrived and was never seen to be sent: damaged, or forged."""
+        """Add an arrival without a captured send: damaged or forged."""
         if arrival.member not in self._members or not self._is_chosen(arrival.header):
             return
         if not sheet.window.from_ns <= arrival.at_ns <= sheet.window.until_ns:
@@ -339,12 +339,12 @@ class _Composer:
         sheet.arrows.append((arrow, None, sheet.add(draft)))
 
     def _recorded(self, step: Step) -> _Draft | None:
-        """A record that is an event of its own."""
+        """Event of a record; None for a record that is no event."""
         what = RECORDED.get(Event(step.event)) if step.event in _EVENTS else None
         if what is None or (what is What.NOTICE and step.detail in SILENT_NOTICES):
             return None
         if what is What.VIEW and (step.recorder, step.record) not in self._installed:
-            return None  # of an installation only the first record is an event
+            return None  # only the first record of an installation is an event
         if what is What.MINORITY and step.detail != 1:
             what = What.QUORUM
         if what is What.NOTICE:
@@ -417,7 +417,7 @@ class _Composer:
         return what.value, f"{has}: it hears {words.plural(step.value, 'member')}, itself included,"
 
     def _struck(self, fault: Mapping[str, Any]) -> Iterator[_Draft]:
-        """A fault that strikes members themselves is an event of theirs."""
+        """Events of a fault of members themselves, on their lines."""
         what = STRIKES.get(words.clean(fault.get("kind"), 24))
         at_ns = fault.get("effective_ns")
         if what is None or not isinstance(at_ns, int):
@@ -430,7 +430,7 @@ class _Composer:
             incarnation = self._pairs.incarnation_at(member, at_ns)
             said = f"{self._names[member]} {_STRUCK[what]} at {self._time(at_ns)}"
             key = ("fault", words.clean(fault.get("id"), 20), member)
-            # What ends a fault comes before what it lets happen, what begins one after what still happened.
+            # The end of a fault comes before other events of its time, the beginning of one after them.
             phase = -1 if what in (What.RESTART, What.RESUME) else 2
             yield _draft(at_ns, phase, key, incarnation, what, what.value, said)
 
@@ -450,7 +450,7 @@ class _Composer:
             yield f"Only messages of {words.listed(sorted(self._kinds), 6)} are shown."
 
     def _label(self, header: Header | None) -> str:
-        """`n1#17` for what carries application bytes, else the innermost kind without its protocol's name."""
+        """`n1#17` for a datagram with application bytes, else the innermost kind without its protocol's name."""
         if header is None:
             return "?"
         if header.message is not None:
@@ -464,20 +464,20 @@ class _Composer:
 
 
 def _numbered(drafts: Iterable[_Draft]) -> tuple[tuple[Mark, ...], dict[tuple[Any, ...], int]]:
-    """The events in an order that agrees with causality, and the number of each key."""
+    """Events in an order that agrees with causality, and the number of each key."""
     ordered = sorted(drafts, key=lambda one: (one.mark.at_ns, one.phase, one.mark.recorder, one.order, str(one.key)))
     marks = tuple(replace(draft.mark, number=number) for number, draft in enumerate(ordered))
     return marks, {draft.key: number for number, draft in enumerate(ordered)}
 
 
 def _begin(arrow: Arrow, window: Window) -> int:
-    """When the arrow comes into the window."""
+    """Time at which the arrow enters the window."""
     sent_ns = arrow.arrive_ns if arrow.sent_ns is None else arrow.sent_ns
     return max(window.from_ns, window.from_ns if sent_ns is None else sent_ns)
 
 
 def _crowded_from(diagram: Diagram, max_arrows: int, max_marks: int) -> int | None:
-    """The moment at which the window holds more than it may; None: it does not."""
+    """Time at which the window exceeds its limits; None: it does not."""
     times = []
     if len(diagram.arrows) > max_arrows:
         times.append(sorted(_begin(arrow, diagram.window) for arrow in diagram.arrows)[max_arrows])
@@ -487,7 +487,7 @@ def _crowded_from(diagram: Diagram, max_arrows: int, max_marks: int) -> int | No
 
 
 def _held(diagram: Diagram, max_arrows: int, max_marks: int) -> Diagram:
-    """For what still is too much although the window is one instant: the first ones."""
+    """The first marks and arrows of a window that is one instant and still exceeds the limits."""
     marks = diagram.marks[:max_marks]
     arrows = [
         replace(
@@ -505,7 +505,7 @@ def _kinds_of(header: Header | None) -> str:
 
 
 def _installed(steps: Sequence[Step]) -> dict[tuple[Incarnation, int], Installation]:
-    """By incarnation and the number of the first record."""
+    """Installations by incarnation and number of the first record."""
     by_incarnation: dict[Incarnation, list[Step]] = {}
     for step in sorted(steps, key=lambda step: step.record):
         if step.event in VIEW_EVENTS:
@@ -538,7 +538,7 @@ _SHORT = {"acknowledgement": "ack", "acknowledge": "ack"}
 _EVENTS = frozenset(event.value for event in Event)
 _LEVELS = frozenset(level.value for level in Level)
 _NAMES = {code.value: code.name for codes in (Notice, CallReport) for code in codes}
-"""Of reports; cores have codes of their own besides."""
+"""Names of reports; cores have further codes of their own."""
 _REASONS = frozenset(reason.value for reason in DropReason)
 _VIEW_REASONS = frozenset(reason.value for reason in ViewReason)
 _PLAIN = {

@@ -1,20 +1,20 @@
-"""Space-time diagrams (Lamport 1978, figure 1): who sent what to whom and when it came, in one window of a run.
+"""Space-time diagrams (Lamport 1978, figure 1): events and messages of the members in one window of a run.
 
-A `Scene` is what is known of a run: the hosts' records, the datagrams seen at the switch ports, the faults. Both a run
-directory (`analysis.spacetime.read`) and a simulation in memory fill it:
+A `Scene` holds the facts of a run: the hosts' records, the datagrams captured at the switch ports, the faults. Both a
+run directory (`analysis.spacetime.read`) and a simulation in memory fill it:
 
     scene = Scene(
         names=("p1/n1", "p1/n2"),
-        steps=[step for incarnation in incarnations for step in steps_of(incarnation.member, incarnation.incarnation,
-        incarnation.records)], sightings=[...],  # sighting(payload, at_ns=…, member=…, is_arrival=…, target=…) for each
-        frame of a tap faults=lines,  # as in faults.jsonl
+        steps=[step for one in incarnations for step in steps_of(one.member, one.incarnation, one.records)],
+        sightings=[...],  # sighting(payload, at_ns=…, member=…, is_arrival=…, target=…) for each frame of a tap
+        faults=lines,  # as in faults.jsonl
         start_ns=START_NS,
     )
     diagram = compose(scene, Window(scene.first_ns, scene.last_ns))  # analysis.spacetime.compose
     print(draw(diagram))  # analysis.spacetime.text
 
-A `Diagram` is what the drawings are made of: lines of incarnations, events in one order that agrees with causality,
-arrows between events, bands where a fault was in force. Pure values; times are nanoseconds on the clock of the run.
+A `Diagram` is the input of the drawings: lines of incarnations, events in one order that agrees with causality, arrows
+between events, bands such as faults in force. Pure values; times are nanoseconds on the clock of the run.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from collector.records import (
 )
 
 MAX_DEPTH: Final = 8
-"""Messages inside one another that are looked at; no stack of ours is deeper."""
+"""Most nested messages that are read; no stack of protocols is deeper."""
 
 
 class Window(NamedTuple):
-    """A stretch of a run, both ends included."""
+    """A stretch of a run, including both ends."""
 
     from_ns: int
     until_ns: int
@@ -71,7 +71,7 @@ class Step(NamedTuple):
 
 
 class Transmission(NamedTuple):
-    """One datagram, as its envelope names it."""
+    """Identity of a datagram, from its envelope."""
 
     sender: int
     incarnation: int
@@ -79,8 +79,8 @@ class Transmission(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What the bytes of a datagram say. `kinds`: from the outermost message inwards; `message`: whose application
-    bytes it carries, None when it carries none or they could not be read.
+    """Headers of a datagram. `kinds`: from the outermost message inwards; `message`: the application message that it
+    carries, None if it carries none or it could not be read.
     """
 
     kinds: tuple[int, ...]
@@ -90,11 +90,11 @@ class Header(NamedTuple):
     seq: int
     message: MessageId | None = None
     epoch: int | None = None
-    """Of the adaptive selection, whose instance of a protocol the message belongs to."""
+    """Epoch of the adaptive selection that the message belongs to."""
 
     @property
     def class_(self) -> str:
-        """Its class as in the `frames` table."""
+        """Class as in the table `frames`."""
         if self.flags & Flag.RETRANSMISSION:
             return "retransmission"
         if self.flags & Flag.DUMMY:
@@ -103,10 +103,10 @@ class Header(NamedTuple):
 
 
 class Sighting(NamedTuple):
-    """One datagram at one switch port: on its way in, before any impairment, or (`is_arrival`) out to the node.
+    """One datagram at one switch port: coming from the node, before any impairment, or (`is_arrival`) going to it.
 
-    `target`: the member that it is for, None: everybody, or with `is_near` everybody in its sender's partition.
-    `transmission` and `header` None: the bytes are none of ours.
+    `target`: the addressed member; None: all members, or with `is_near` all of its sender's partition. `transmission`
+    and `header` None: no datagram of Orderbed's protocols.
     """
 
     at_ns: int
@@ -121,11 +121,11 @@ class Sighting(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scene:
-    """What is known of a run, at least of the window that will be drawn and of what was under way at its ends.
+    """Facts of a run, at least of the window that will be drawn and of the datagrams in transit at its ends.
 
-    `names`: of the members, by index. `faults`: lines as in faults.jsonl. `start_ns`: where the time axis begins.
-    `network`: tells where a datagram was lost; None: not told. `until_ns`: after this moment nothing was observed, so
-    that what did not arrive by then may still be under way; None: everything ended before the observation did.
+    `names`: of the members, by index. `faults`: lines as in faults.jsonl. `start_ns`: beginning of the time axis.
+    `network`: to locate losses; None: they are not located. `until_ns`: end of the observation, so that a datagram that
+    did not arrive by then may still be in transit; None: the run ended before the observation.
     """
 
     names: Sequence[str]
@@ -138,12 +138,12 @@ class Scene:
 
     @property
     def first_ns(self) -> int:
-        """The first thing that is known; `start_ns` when nothing is."""
+        """Time of the first record or datagram; `start_ns` if there is none."""
         return min(self._times(), default=self.start_ns)
 
     @property
     def last_ns(self) -> int:
-        """The last thing that is known; `start_ns` when nothing is."""
+        """Time of the last record or datagram; `start_ns` if there is none."""
         return max(self._times(), default=self.start_ns)
 
     def _times(self) -> Iterable[int]:
@@ -158,14 +158,14 @@ class What(enum.Enum):
     SUBMIT = "submit"
     SEND = "send"
     ARRIVE = "arrive"
-    """At the member's switch port; its host has it a moment later."""
+    """An arrival at the member's switch port; its host has it a moment later."""
     RECEIVE = "receive"
-    """The core was given it (only where the protocol's hosts record that)."""
+    """The core receives it (only if the protocol's hosts record that)."""
     DELIVER = "deliver"
     UNDO = "undo"
-    """An optimistic delivery is taken back."""
+    """An optimistic delivery is undone."""
     ROLL_BACK = "rollback"
-    """Executions are undone, since something came that belongs before them."""
+    """Executions are undone because a message arrived that belongs before them."""
     EPOCH = "epoch"
     """The member sends in a new epoch from now on."""
     DROP = "drop"
@@ -178,13 +178,13 @@ class What(enum.Enum):
     DRAIN = "drain"
     STOP = "stop"
     ENDED = "ended"
-    """The others have ended this incarnation, or it has left: its member learns of it."""
+    """The member learns that the others excluded this incarnation, or that it has left."""
     VIEW = "view"
     """A view is installed."""
     MINORITY = "minority"
     """The member has no quorum from now on."""
     QUORUM = "quorum"
-    """It has one again."""
+    """The member has a quorum again."""
     STATE = "state"
     """A joiner has the state of the group."""
     CRASH = "crash"
@@ -194,20 +194,20 @@ class What(enum.Enum):
 
 
 class Fate(enum.Enum):
-    """What became of a datagram on its way to one receiver."""
+    """Fate of a datagram on its way to one receiver."""
 
     ARRIVED = "arrived"
     LOST = "lost"
     UNDER_WAY = "under way"
-    """Neither seen to arrive nor sure to be lost when the observation ended."""
+    """It had not arrived at the end of the observation, but may not be lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """One event. `number` is its place among all events of the diagram: an event's causes have smaller ones.
+    """One event. `number` is its place among all events of the diagram: an event's causes have smaller numbers.
 
-    `label` is short (a message, an order number), `words` one sentence. `origin`: whose message it is about;
-    `position`: of a delivery, in its member's sequence.
+    `label` is short (a message, an order number), `words` one sentence. `origin`: of the event's message; `position`:
+    of a delivery, in its member's sequence.
     """
 
     number: int
@@ -220,21 +220,21 @@ class Mark:
     position: int | None = None
     level: int | None = None
     is_undone: bool = False
-    """Of a delivery: taken back later, as far as that is known."""
+    """Whether a delivery is known to be undone later."""
     is_again: bool = False
-    """Of a delivery: the message was delivered here before, and taken back."""
+    """Whether the message was delivered here before, and undone."""
     undone: int | None = None
-    """Of a roll-back: how many executions it undid."""
+    """Number of executions that a roll-back undid."""
     view: int | None = None
-    """Of an installation: the number of the view."""
+    """Number of the view of an installation."""
 
 
 class Role(enum.Enum):
-    """What a message of Time Warp did besides arriving."""
+    """Effect of a Time Warp message besides its arrival."""
 
     NONE = ""
     STRAGGLER = "straggler"
-    """It belongs before what was executed already, and brought a roll-back."""
+    """It belongs before messages that were already executed, and caused a roll-back."""
     ANTI = "anti-message"
     """It cancels an earlier message."""
 
@@ -242,7 +242,7 @@ class Role(enum.Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrow:
     """One datagram on its way to one receiver. `tail` and `head` are numbers of events; None: outside the window, or
-    not known. A lost one has no head.
+    not known. The arrow of a lost datagram has no head.
     """
 
     sender: int
@@ -257,9 +257,9 @@ class Arrow:
     label: str
     words: str
     where: str = ""
-    """Of a lost one: where, if that is known."""
+    """Place of a loss, if known."""
     is_copy: bool = False
-    """A copy that the network made: another one arrived before."""
+    """Whether it is a copy made by the network: another one arrived before."""
     is_corrupt: bool = False
     role: Role = Role.NONE
 
@@ -271,8 +271,8 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncarnationSpan:
-    """From when to when one incarnation ran; None: from before, or beyond what is known. `end`: `crash`, `stop`,
-    `ended` or nothing.
+    """Time in which one incarnation ran; None: it began before, or ended after, the known records. `end`: `crash`,
+    `stop`, `ended` or empty.
     """
 
     incarnation: int
@@ -288,7 +288,7 @@ class Row:
     member: int
     name: str
     short: str
-    """As short as it is still clear among the members."""
+    """Shortest distinct name among the members."""
     incarnations: tuple[IncarnationSpan, ...]
 
 
@@ -319,7 +319,7 @@ class Diagram:
     bands: tuple[Band, ...] = ()
     notes: tuple[str, ...] = ()
     names: Mapping[int, str] = field(default_factory=dict)
-    """Short names of all members, also of those that have no row."""
+    """Short names of all members, also of those without a row."""
 
     def seconds(self, at_ns: int) -> float:
         """A time on the axis of the run."""
@@ -327,7 +327,7 @@ class Diagram:
 
 
 def steps_of(member: int, start: int, records: Iterable[Sequence[int]], first: int = 1) -> list[Step]:
-    """The steps of one incarnation from tuples in the order of `node.trace.RECORD`'s fields."""
+    """Steps of one incarnation from tuples in the order of `node.trace.RECORD`'s fields."""
     incarnation = Incarnation(member, start)
     return [
         Step(incarnation, number, event, detail, origin, its_incarnation, extra, message, at_ns, value, size_bytes)
@@ -357,14 +357,14 @@ def sighting(
     is_corrupt: bool = False,
     is_near: bool = False,
 ) -> Sighting:
-    """One datagram at one switch port from its UDP payload, whoever wrote it."""
+    """Sighting of any datagram at one switch port, from its UDP payload."""
     read = read_datagram(payload)
     transmission, header = read if read is not None else (None, None)
     return Sighting(at_ns, member, is_arrival, transmission, header, target, is_corrupt, is_near)
 
 
 def read_datagram(payload: bytes) -> tuple[Transmission, Header] | None:
-    """Who transmitted it, and what its messages say; None when the bytes are none of ours."""
+    """Transmission and headers of a datagram; None if it is none of Orderbed's protocols."""
     if len(payload) < ENVELOPE_DTYPE.itemsize + MESSAGE_DTYPE.itemsize:
         return None
     envelope = np.frombuffer(payload, ENVELOPE_DTYPE, 1)[0]
@@ -391,7 +391,7 @@ def read_datagram(payload: bytes) -> tuple[Transmission, Header] | None:
         seq=int(outermost["seq"]),
         epoch=epoch,
     )
-    # A command that the group's machines sent themselves carries nobody's bytes.
+    # A command that the group's state machines sent themselves carries no application bytes.
     is_application = not header.flags & (Flag.DUMMY | Flag.CONTROL) and not message["inner"]
     if not is_application or kinds[-1] == Kind.TIMEWARP_FOLLOW_UP:
         return sender, header
@@ -403,17 +403,17 @@ def read_datagram(payload: bytes) -> tuple[Transmission, Header] | None:
 
 
 def kind_name(code: int) -> str:
-    """`SEQUENCER_DATA`; a code that nobody knows as `kind 0x7f`."""
+    """`SEQUENCER_DATA`; an unknown code as `kind 0x7f`."""
     return Kind(code).name if code in _KINDS else f"kind {code:#04x}"
 
 
 def protocol_name(code: int) -> str:
-    """`Time Warp` of the high half-byte of a protocol's kinds."""
+    """`Time Warp`, from the high half-byte of a protocol's kinds."""
     return words.protocol(_PROTOCOLS[code]) if code in _PROTOCOLS else f"protocol {code:#x}"
 
 
 def protocol_key(code: int) -> str:
-    """`timewarp` of the high half-byte of a protocol's kinds; empty when nobody knows it."""
+    """`timewarp`, from the high half-byte of a protocol's kinds; empty for an unknown one."""
     return _PROTOCOLS.get(code, "")
 
 
@@ -424,7 +424,7 @@ def incarnation_name(incarnation: Incarnation, names: Mapping[int, str]) -> str:
 
 
 def message_name(message: MessageId, names: Mapping[int, str]) -> str:
-    """`n1#17`; of a later incarnation `n1.2#17`."""
+    """`n1#17`; for a later incarnation `n1.2#17`."""
     return f"{incarnation_name(Incarnation(*message[:2]), names)}#{message.number}"
 
 

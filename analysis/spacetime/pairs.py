@@ -1,5 +1,5 @@
-"""Which records and frames belong together: a datagram's departure with its arrivals, a send's record with its
-datagrams, an incarnation with its begin and end; and where a datagram was lost.
+"""Pairing of records and frames: a datagram's departure with its arrivals, a send's record with its datagrams, an
+incarnation with its beginning and end; and the place of a loss.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from collector.records import Event
 
 
 class Pairs:
-    """A scene, looked through once.
+    """Pairs of a scene, found in one pass.
 
-    `departures`: what members put on the wire; `strangers`: what arrived and was never seen to be sent (damaged, or
-    forged); `incarnations`: by member.
+    `departures`: datagrams that members sent; `strangers`: arrivals without a captured send (damaged or forged);
+    `incarnations`: by member.
     """
 
     def __init__(self, scene: Scene) -> None:
@@ -56,7 +56,7 @@ class Pairs:
             self.departures = _told_by_hosts(scene.steps)
 
     def arrivals(self, receiver: int, transmission: Transmission) -> list[tuple[Sighting, Step | None]]:
-        """Each copy that reached this member, with its host's record of the receipt when it made one."""
+        """Each copy that reached this member, with its host's record of the receipt if there is one."""
         receipts = self._receipts.get((receiver, transmission), [])
         seen = self._arrivals.get((receiver, transmission))
         if seen is None:
@@ -66,9 +66,9 @@ class Pairs:
         return [(arrival, None if arrival.is_corrupt else next(waiting, None)) for arrival in seen]
 
     def send_record(self, transmission: Transmission, departure: Sighting) -> Step | None:
-        """The record of the send that this datagram belongs to: one send may need several datagrams.
+        """Record of the send that this datagram belongs to: one send may need several datagrams.
 
-        Found by the number of its first datagram; a host that does not tell that, by what was sent last before.
+        Found by the number of its first datagram; if the host does not record that, it is the last equal send before.
         """
         incarnation, header = Incarnation(transmission.sender, transmission.incarnation), departure.header
         sends = self._sends.get(incarnation, [])
@@ -80,7 +80,7 @@ class Pairs:
         return same[place - 1] if place else None
 
     def incarnation_at(self, member: int, at_ns: int) -> Incarnation:
-        """Whose incarnation a moment falls into; the last one begun when nobody was alive."""
+        """Incarnation of a member at a time; the last one begun if none was alive."""
         begun = [
             incarnation.incarnation
             for incarnation in self.incarnations.get(member, ())
@@ -90,7 +90,7 @@ class Pairs:
 
 
 class Locator:
-    """Tells where a datagram was lost, from what its path was asked to do when it was sent."""
+    """Locates the loss of a datagram from the requested state of its path when it was sent."""
 
     def __init__(self, network: Network, names: Sequence[str]) -> None:
         self._network = network
@@ -98,7 +98,7 @@ class Locator:
         self._spans: dict[tuple[int, int], list[Span]] = {}
 
     def path_at(self, sender: int, receiver: int, at_ns: int) -> Span | None:
-        """The path when it was sent; None while it was being changed, or when there is none."""
+        """Path of a pair at this time; None while it was being changed, or if there is none."""
         pair = (sender, receiver)
         if max(pair) >= len(self._names):
             return None
@@ -127,8 +127,8 @@ class Locator:
 def _sorted_out(
     scene: Scene,
 ) -> tuple[dict[Transmission, Sighting], dict[tuple[int, Transmission], list[Sighting]], list[Sighting]]:
-    """Departures, arrivals by receiver, and arrivals that nobody was seen to send. A port that speaks for another
-    member is not believed.
+    """Departures, arrivals by receiver, and arrivals without a captured send. A datagram from another member's port is
+    ignored.
     """
     departures: dict[Transmission, Sighting] = {}
     arrivals: dict[tuple[int, Transmission], list[Sighting]] = defaultdict(list)
@@ -148,7 +148,7 @@ def _sorted_out(
 
 
 def _told_by_hosts(steps: Sequence[Step]) -> dict[Transmission, Sighting]:
-    """Departures without any frame: as the hosts recorded their sends."""
+    """Departures in a scene without frames, from the hosts' records of their sends."""
     found: dict[Transmission, Sighting] = {}
     for step in steps:
         if step.event == Event.SEND:
@@ -159,7 +159,7 @@ def _told_by_hosts(steps: Sequence[Step]) -> dict[Transmission, Sighting]:
 
 
 def _incarnations(scene: Scene) -> dict[int, tuple[IncarnationSpan, ...]]:
-    """When each incarnation ran, from its records and from the crashes."""
+    """Time in which each incarnation ran, from its records and from the crashes."""
     begun: dict[Incarnation, int] = {}
     ended: dict[Incarnation, tuple[int, str]] = {}
     known: set[Incarnation] = set()
@@ -198,7 +198,7 @@ def _crashes(scene: Scene) -> dict[int, list[int]]:
 
 
 def _identity(header: Header) -> tuple[int, ...]:
-    """What a record of the send says of a message."""
+    """Fields of a message that are in the record of its send."""
     return header.kinds[0], header.flags, header.origin, header.incarnation, header.seq
 
 
@@ -207,14 +207,14 @@ def _sent(step: Step) -> tuple[int, ...]:
 
 
 OPTIMISTIC_KINDS: Final = ("TIMEWARP_DATA", "TIMEWARP_FOLLOW_UP", "TIMEWARP_ANTI")
-"""Innermost messages that may bring a roll-back."""
+"""Innermost kinds that may cause a roll-back."""
 
 _BEFORE: Final = -1
-"""No record has this number: of a delivery before what is known."""
+"""Record number for a delivery before the known records; no record has it."""
 
 
 def taken_back(steps: Sequence[Step]) -> tuple[set[tuple[Incarnation, int]], set[tuple[Incarnation, int]]]:
-    """IncarnationSpan and record of the deliveries that were taken back, and of those that came again afterwards."""
+    """Incarnation and record of the deliveries that were undone, and of those that were made again afterwards."""
     latest: dict[tuple[Any, ...], int] = {}
     undone: set[tuple[Incarnation, int]] = set()
     again: set[tuple[Incarnation, int]] = set()
@@ -225,13 +225,13 @@ def taken_back(steps: Sequence[Step]) -> tuple[set[tuple[Incarnation, int]], set
                 again.add((step.recorder, step.record))
             latest[of] = step.record
         elif step.event == Event.UNDO:
-            # Whose delivery lies before what is known was delivered all the same.
+            # A message whose delivery is before the known records was delivered, too.
             undone.add((step.recorder, latest.setdefault(of, _BEFORE)))
     return undone, again
 
 
 def with_roles(arrows: Sequence[Arrow], marks: Sequence[Mark]) -> list[Arrow]:
-    """Anti-messages, and for each roll-back its straggler: the last message of Time Warp that came before it."""
+    """Arrows with roles: anti-messages, and the straggler of each roll-back, the last Time Warp message before it."""
     heads: dict[Incarnation, list[int]] = {}
     for arrow in arrows:
         if arrow.head is not None and arrow.kind.startswith(OPTIMISTIC_KINDS):

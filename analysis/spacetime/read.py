@@ -1,11 +1,11 @@
-"""The scene of a window from a run directory: the tables `frames` and `trace`, and the capture for what they leave out.
+"""Scene of a window from a run directory: the tables `frames` and `trace`, and the capture for fields that they lack.
 
     reader = Reader(Path("runs/quickstart/1-20260101T120000Z"))
     diagram = compose(reader.scene(window), window)
 
-Only what lies in the window, and what was under way at its ends, is read. The tables do not say which application
-message a datagram carries, nor whether its bytes were damaged on the way; the capture does, and when it is there (and
-is the one that the tables were made from) these few frames are looked up in it.
+Only records and frames of the window, and datagrams in transit at its ends, are read. The tables do not hold the
+application message of a datagram, nor whether its bytes were damaged. If the capture from which they were made is
+present, these few frames are looked up in it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from collector.records import CaptureError, Event, Frames, Notice
 
 MAX_FRAMES: Final = 400_000
 MAX_STEPS: Final = 1_000_000
-"""Of one window with its surroundings: more is no window that anybody could look at."""
+"""Most records of a window with its surroundings; more cannot be drawn usefully."""
 
 LONGEST_AROUND_NS: Final = 30_000_000_000
-"""How far before and after a window is looked for the other ends of its arrows."""
+"""Longest time before and after a window in which the other ends of its arrows are sought."""
 
 Row: TypeAlias = dict[str, Any]
 
@@ -66,13 +66,13 @@ class Reader:
 
     @property
     def start_ns(self) -> int:
-        """Where the time axis begins: the workload's start, or the first record of a run that never started."""
+        """Beginning of the time axis: the workload's start, or the first record of a run that never started."""
         start_ns = self.inputs.manifest.phases.start_ns
         return start_ns if start_ns is not None else self.span.from_ns
 
     @property
     def span(self) -> Window:
-        """From the first to the last record."""
+        """Window from the first to the last record."""
         times = pq.read_table(self._trace, columns=["at_ns"])["at_ns"]
         if not len(times):
             raise AnalysisError(f"{self.inputs.path}: no host recorded anything, there is nothing to draw")
@@ -80,7 +80,7 @@ class Reader:
         return Window(ends["min"], ends["max"])
 
     def scene(self, window: Window) -> Scene:
-        """What is needed to draw this window, or a part of it."""
+        """Scene for this window or a part of it."""
         wide = Window(window.from_ns - self._around_ns, window.until_ns + self._around_ns)
         return Scene(
             names=self.names,
@@ -93,24 +93,24 @@ class Reader:
         )
 
     def first_event(self, event: Event) -> int | None:
-        """When the first record of this event was made."""
+        """Time of the first record of this event; None: there is none."""
         times = pq.read_table(self._trace, columns=["at_ns"], filters=[("event", "=", int(event))])["at_ns"]
         found: int | None = pc.min(times).as_py()
         return found
 
     def reports(self, notice: Notice) -> list[Step]:
-        """All reports of this code, in order of time."""
+        """All reports of this code, by time."""
         chosen = (pc.field("event") == int(Event.REPORT)) & (pc.field("detail") == int(notice))
         return sorted(self._read_steps(chosen), key=lambda step: (step.at_ns, step.recorder))
 
     def installations(self) -> list[Step]:
-        """All records of views, in order of time."""
+        """All records of views, by time."""
         return sorted(
             self._read_steps(pc.field("event") == int(Event.VIEW)), key=lambda step: (step.at_ns, step.recorder)
         )
 
     def submitted_ns(self, messages: Iterable[MessageId]) -> list[int]:
-        """When these messages were asked for, as far as that was recorded."""
+        """Times of the recorded submissions of these messages."""
         wanted = set(messages)
         if not wanted:
             return []
@@ -130,7 +130,7 @@ class Reader:
 
     def _steps(self, wide: Window) -> Iterator[Step]:
         inside = (pc.field("at_ns") >= wide.from_ns) & (pc.field("at_ns") <= wide.until_ns)
-        # What is in force, and who is alive and has a quorum, may have been told long before.
+        # Protocols in force, incarnations and quorums may have been recorded long before.
         in_force = (pc.field("event") == int(Event.REPORT)) & (pc.field("detail") == int(Notice.IN_FORCE))
         chosen = inside | pc.field("event").isin(_INCARNATION_EVENTS) | in_force
         return self._read_steps(chosen)
@@ -162,13 +162,13 @@ class Reader:
             header=header,
             target=self._members.get(row["ip_dst"]),
             is_near=row["ip_dst"] in self._near_groups,
-            # What leaves a node is whole: a checksum that is still missing there is added by whoever sends it on.
+            # A datagram that leaves a node is whole: a checksum that is still missing is added when it is forwarded.
             is_corrupt=is_arrival and is_damaged,
         )
 
 
 def longest_ns(network: Network) -> int:
-    """A bound on how long a frame may be under way, from all that was ever asked of the network."""
+    """Upper bound of the transit time of a frame in ns, from all requested states of the network."""
     by_kind: dict[str, int] = {}
     for element, start in network.start.items():
         states = [start, *(change.state for change in network.changes.get(element, ()))]
@@ -179,17 +179,19 @@ def longest_ns(network: Network) -> int:
 
 
 class _Capture:
-    """The frames themselves, for what the tables leave out. A capture that is missing or another one tells nothing."""
+    """The captured frames, for fields that the tables lack. A capture that is missing or a different one gives
+    nothing.
+    """
 
     def __init__(self, path: Path) -> None:
         self._buffer: npt.NDArray[np.uint8] = np.empty(0, np.uint8)
-        # A run that was copied without its capture is still drawn, with the names that the tables know.
+        # A run that was copied without its capture is still drawn, with the names in the tables.
         with contextlib.suppress(OSError, CaptureError):
             self._buffer = map_capture(path)
 
     def tell(self, rows: Sequence[Row]) -> list[tuple[Header | None, bool]]:
-        """For each row of `frames`: what its bytes say, and whether they were damaged; None and False where the capture
-        does not tell.
+        """For each row of `frames`: its headers, and whether its bytes were damaged; None and False if the capture does
+        not have it.
         """
         offset = np.array([row["offset"] for row in rows], np.int64)
         length = np.array([row["length"] for row in rows], np.int64)
@@ -220,7 +222,7 @@ class _Capture:
 
 
 def _about(rows: Sequence[Row], window: Window) -> list[Row]:
-    """The frames of the datagrams that are under way at some moment of the window, and what is undecodable in it."""
+    """Frames of the datagrams that are in transit at some time of the window, and undecodable frames in it."""
     first: dict[Transmission, int] = {}
     last: dict[Transmission, int] = {}
     for row in rows:
@@ -243,7 +245,7 @@ def _transmission(row: Row) -> Transmission | None:
 
 
 def _read(path: Path, columns: Sequence[str], chosen: pc.Expression, most: int) -> list[Row]:
-    """Raises AnalysisError when so many rows are chosen that nobody could look at them."""
+    """Chosen rows of a table. Raises AnalysisError when there are more than `most`."""
     table = pq.read_table(path, columns=list(columns), filters=chosen)
     if len(table) > most:
         raise AnalysisError(

@@ -1,12 +1,12 @@
-"""A space-time diagram as SVG: one line per member, time to the right, arrows that slope as long as messages take.
+"""A space-time diagram as SVG: one line per member, time to the right, arrows from each send to its arrival.
 
 Lamport drew processes as vertical lines and time upwards. A screen is wide, and every other picture of the report has
-its time to the right, so here the lines lie.
+time to the right, so the lines here are horizontal.
 
-The drawing is complete without a script: positions are those of the whole window, and each arrow and event says in a
-`title` what it is. `spacetime.js` moves what has a place in time when the window is zoomed (sizes stay), and follows
-`data-n` (an event's number), `data-l` (whose incarnation), `data-t` and `data-h` (an arrow's tail and head) to an
-event's past and future. Classes carry the colours.
+The drawing is complete without a script: positions are those of the whole window, and each arrow and event has a
+`title`. `spacetime.js` moves the elements in time when the window is zoomed (sizes stay), and follows `data-n` (an
+event's number), `data-l` (its incarnation), `data-t` and `data-h` (an arrow's tail and head) to an event's past and
+future. Classes carry the colours.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WIDTH: Final = LEFT + PLOT + 10.0
 TOP: Final = 12.0
 BOTTOM: Final = 30.0
 LOST_AT: Final = 0.62
-"""A lost datagram's arrow ends at this part of the way; nobody saw where it really ended."""
+"""Part of the way at which a lost datagram's arrow ends; the true end is not known."""
 
 COLOURS: Final = 8
 CHARACTER: Final = 6.4
@@ -64,14 +64,14 @@ SHAPES: Final[Mapping[What, str]] = {
     What.STATE: "M-5-8h10l-5 8z",
 }
 AGAIN_SHAPE: Final = "M-4.5-4.5h9v9h-9zM-1.200-1.200h2.400v2.400h-2.400z"
-"""Of a delivery that was taken back before: a square with a dot."""
+"""Shape of a delivery of a message that was undone before: a square with a dot."""
 STANDS: Final = -13.0
-"""How far above its line a roll-back stands and what it takes back, so that they hide nothing of the same moment."""
+"""Offset of a roll-back and of the undone deliveries above the line, so that they hide no other event of that time."""
 BESIDE: Final = -14.0
-"""How far left of its moment the first taking back stands, and each further one of that moment left of it."""
+"""Offset to the left of the first UNDO of a time, and of each further one from the one before."""
 MAX_BESIDE: Final = 6
 NAMED_AT: Final = 0.45
-"""At this part of its way an arrow has its name, where it has one."""
+"""Part of the way at which an arrow's name is written."""
 OTHER_SHAPE: Final = "M0-4l4 4-4 4-4-4z"
 _BELOW = (What.DELIVER, What.ENTER)
 _STRIKES = (What.CRASH, What.RESTART, What.PAUSE, What.RESUME, What.ENDED)
@@ -79,12 +79,12 @@ _PLAIN_ENDS = (What.ARRIVE, What.RECEIVE)
 
 
 def spacetime_drawing(diagram: Diagram, id_: str, *, style: str = "") -> Markup:
-    """The picture; `id_` is unique in the document. `style`: a style sheet of its own, for a file that stands alone."""
+    """The picture; `id_` is unique in the document. `style`: a style sheet, for a standalone file."""
     return _Sheet(diagram, id_).drawing(style)
 
 
 def standalone(diagram: Diagram, title: str) -> str:
-    """A file of its own with the report's colours."""
+    """A standalone file with the report's colours."""
     here = Path(__file__).parent
     palette = here.joinpath("..", "report", "report.css").read_text(encoding="utf-8").partition("\n}\n")[0] + "\n}\n"
     style = palette + here.joinpath("spacetime.css").read_text(encoding="utf-8")
@@ -93,7 +93,7 @@ def standalone(diagram: Diagram, title: str) -> str:
 
 
 def describe(diagram: Diagram) -> str:
-    """For those who do not see the picture."""
+    """Text for screen readers."""
     lost = sum(arrow.fate is Fate.LOST for arrow in diagram.arrows)
     delivered = sum(mark.what in _BELOW for mark in diagram.marks)
     seconds = [f"{diagram.seconds(at_ns):.6f}" for at_ns in diagram.window]
@@ -105,7 +105,7 @@ def describe(diagram: Diagram) -> str:
 
 
 class _Sheet:
-    """Places of everything in one picture."""
+    """Positions of all parts of one picture."""
 
     def __init__(self, diagram: Diagram, id_: str) -> None:
         self._diagram = diagram
@@ -143,7 +143,7 @@ class _Sheet:
             "svg",
             svg.element("title", "Space-time diagram", id=f"{self._id}-title"),
             svg.element("desc", describe(diagram), id=f"{self._id}-desc"),
-            *([svg.element("style", Markup(style))] if style else []),  # noqa: S704  (our own style sheet)
+            *([svg.element("style", Markup(style))] if style else []),  # noqa: S704  (own style sheet)
             svg.element("defs", clip, *(self._tip(name) for name in (*_CLASSES, _UNDOING, *_REACHED))),
             svg.element("g", *(self._name(row) for row in diagram.rows), class_="st-names"),
             svg.element("g", *moving, class_="st-moving", clip_path=f"url(#{self._id}-clip)"),
@@ -160,7 +160,7 @@ class _Sheet:
         return LEFT + PLOT * (at_ns - from_ns) / max(until_ns - from_ns, 1)
 
     def _tip(self, class_: str) -> Markup:
-        """The point of an arrow; markers do not take their line's colour everywhere, so there is one per class."""
+        """The tip of an arrow; not all browsers give markers their line's colour, so there is one per class."""
         return svg.element(
             "marker",
             svg.element(
@@ -191,7 +191,7 @@ class _Sheet:
 
     def _ticks(self) -> Markup:
         from_s, until_s = (self._diagram.seconds(at_ns) for at_ns in self._diagram.window)
-        # On the scale of the run a short window has many equal digits, so ticks count from its begin.
+        # The times of a short window share many leading digits, so ticks are round numbers from its beginning.
         scale = svg.linear(0.0, max(until_s - from_s, 1e-9) * 1e6, LEFT, LEFT + PLOT)
         parts = []
         for tick in scale.ticks(9):
@@ -214,7 +214,7 @@ class _Sheet:
                 yield _line("incarnation", self._x(max(start, from_ns)), y, self._x(min(end, until_ns)), y)
 
     def _band(self, band: Band) -> Markup:
-        """A fault fills the pitch of its line; a protocol in force lies beside the line, other stretches on it."""
+        """A fault fills the height of its line; a protocol in force is beside the line, other stretches are on it."""
         top, height, class_, title = -5.0, 10.0, band.kind, band.words
         if band.kind == "epoch":
             top, height, class_ = 1.5, 4.5, f"epoch {colour_of(protocol_key(band.protocol))}"
@@ -233,7 +233,7 @@ class _Sheet:
         )
 
     def _views(self) -> Iterator[Markup]:
-        """Each view's marks joined, from line to line: who installs it when."""
+        """Lines that join the installations of each view."""
         by_view: dict[int, dict[int, Mark]] = {}
         for mark in self._diagram.marks:
             if mark.view is not None and mark.recorder.member in self._y:
@@ -250,7 +250,7 @@ class _Sheet:
                 yield _line("view", *ends)
 
     def _named_arrows(self) -> Iterator[Markup]:
-        """Names on the arrows that undid something: of a multicast one of them."""
+        """Names of the arrows with a role; one arrow of a multicast."""
         named: dict[tuple[int | None, int | None], Arrow] = {}
         for arrow in self._diagram.arrows:
             if arrow.role is not Role.NONE and arrow.fate is Fate.ARRIVED:
@@ -307,7 +307,7 @@ class _Sheet:
         return x1, y1, x2, y1 + (y2 - y1) * LOST_AT
 
     def _end_ns(self, arrow: Arrow) -> int:
-        """Where the event lies that the arrow ends in: the host's own record of it, when it has one."""
+        """Time of the event at the end of an arrow: that of the host's own record if there is one."""
         if arrow.head is not None:
             return self._diagram.marks[arrow.head].at_ns
         return arrow.arrive_ns or 0
@@ -316,7 +316,7 @@ class _Sheet:
         what = mark.what
         classes = ["m", what.value]
         if what in (*_BELOW, What.UNDO):
-            # One colour per origin, so that equal orders look alike.
+            # One colour per origin, so that equal orders look the same.
             classes.append(f"c{(mark.origin or 0) % COLOURS}")
         if mark.level == Level.OPTIMISTIC:
             classes.append("optimistic undone" if mark.is_undone else "optimistic")
@@ -340,12 +340,14 @@ class _Sheet:
         )
 
     def _y_of(self, mark: Mark) -> float:
-        """On its member's line; a roll-back and what it takes back above it."""
+        """Vertical position: on the member's line; above it for a roll-back and the deliveries that it undoes."""
         y = self._y.get(mark.recorder.member, self._floor)
         return y + STANDS if mark.what in (What.ROLL_BACK, What.UNDO) else y
 
     def _uncrowded(self) -> set[int]:
-        """The events whose labels have room, the weightier first: requests, then application messages."""
+        """Events whose labels have room, by importance: faults, roll-backs, epochs and views, then requests, then
+        application messages.
+        """
         taken: dict[tuple[int, int], list[tuple[float, float]]] = {}
         shown: set[int] = set()
         for mark in sorted(self._diagram.marks, key=lambda mark: (_weight(mark), mark.number)):
@@ -363,13 +365,13 @@ class _Sheet:
 
 _CLASSES = ("application", "control", "dummy", "retransmission", "other")
 _STRETCHES = ("hold", "epoch", "minority")
-"""Bands that are no faults."""
+"""Kinds of bands that are no faults."""
 _UNDOING = "undoing"
 _REACHED = ("past", "future")
 
 
 def _taken_back(marks: Sequence[Mark]) -> dict[int, int]:
-    """For each taking back its place among those of the same incarnation and moment, from 1."""
+    """Place of each UNDO among those of the same incarnation and time, from 1."""
     counted: Counter[tuple[Incarnation, int]] = Counter()
     places = {}
     for mark in marks:
@@ -380,7 +382,7 @@ def _taken_back(marks: Sequence[Mark]) -> dict[int, int]:
 
 
 def _label(mark: Mark) -> tuple[str, int]:
-    """What is written at an event, and how far below its line."""
+    """Label of an event, and its offset below the line."""
     if mark.what is What.SUBMIT:
         return mark.label, -15
     if mark.what is What.SEND:
@@ -409,6 +411,6 @@ def _line(class_: str, x1: float, y1: float, x2: float, y2: float) -> Markup:
 
 
 def _place(value: float) -> str:
-    """Two decimals: what is magnified forty times is still sharp."""
+    """A coordinate with two decimals, enough for a zoom of forty."""
     held = min(max(value, -1e7), 1e7)
     return f"{held:.2f}".rstrip("0").rstrip(".")

@@ -2,9 +2,9 @@
 
     print(draw(diagram, width=100))
 
-An arrow is drawn in the row of its arrival, from its sender's line to its receiver's; the letter says which send it
-belongs to, so letters out of order are messages that overtook one another. A lost datagram is an arrow below its send
-that ends in a cross. For the few messages of a shrunk failure; a report has the zoomable picture.
+An arrow is drawn in the row of its arrival, from its sender's line to its receiver's; its letter is that of the send,
+so letters out of order show that messages overtook one another. A lost datagram is an arrow below its send that ends in
+a cross. The form is for the few messages of a shrunk failure; a report has the zoomable picture.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MIN_COLUMN: Final = 10
 MAX_COLUMN: Final = 30
 MAX_LINES: Final = 500
 GUTTER: Final = 12
-"""Room on the left for arrows of senders that have no line."""
+"""Columns on the left for arrows of senders without a line."""
 
 SYMBOLS: Final[Mapping[What, str]] = {
     What.START: "┬",
@@ -82,9 +82,9 @@ LEGEND: Final = {
 
 
 def draw(diagram: Diagram, *, width: int = 100, max_lines: int = MAX_LINES) -> str:
-    """The diagram as lines of at most `width` columns (not below MIN_WIDTH), without an end of line at the end.
+    """The diagram as lines of at most `width` columns (at least MIN_WIDTH), without a final end of line.
 
-    Members that do not fit beside one another are left out, those with the fewest events first; a sentence says so.
+    Members without room are left out, those with the fewest events first; a sentence says so.
     """
     page = _Page(diagram, max(width, MIN_WIDTH))
     lines = [*page.head(), *page.body()]
@@ -99,11 +99,11 @@ class _Column:
     row: Row
     x: int
     end: int
-    """The first place behind its texts."""
+    """First position after its texts."""
 
 
 class _Page:
-    """Places of the columns, letters of the sends, and the rows one by one."""
+    """Layout of the text: columns, letters of the sends, and rows."""
 
     def __init__(self, diagram: Diagram, width: int) -> None:
         self._diagram = diagram
@@ -120,7 +120,7 @@ class _Page:
                 self._losses.setdefault(arrow.tail, []).append(arrow)
 
     def head(self) -> Iterator[str]:
-        """The members' names over their lines."""
+        """Row of the members' names over their lines."""
         line = _Line(self._width)
         line.write(0, "ms".rjust(self._stamp_width - 2))
         for column in self._columns.values():
@@ -128,7 +128,7 @@ class _Page:
         yield line.text()
 
     def body(self) -> Iterator[str]:
-        """One row per event and per loss; a row of lines only where time passed."""
+        """One row per event and per loss; a row of lines only after a long pause."""
         shown = [mark for mark in self._diagram.marks if mark.recorder.member in self._columns]
         notices = self._fault_rows()
         pause_ns = max((self._diagram.window.until_ns - self._diagram.window.from_ns) // 6, 1)
@@ -153,7 +153,7 @@ class _Page:
                 yield from self._cut_off(arrow)
 
     def foot(self, lines: Iterable[str]) -> Iterator[str]:
-        """What the signs mean, as far as they occur, and what is not shown."""
+        """Legend of the signs that occur, and notes about omissions."""
         used = set("".join(lines))
         legend = "  ".join(f"{sign} {meaning}".replace(" ", _TIED) for sign, meaning in LEGEND.items() if sign in used)
         yield from (line.replace(_TIED, " ") for line in textwrap.wrap(legend, self._width, break_on_hyphens=False))
@@ -164,7 +164,7 @@ class _Page:
         return f"{(at_ns - self._diagram.start_ns) / 1e6:,.3f}"
 
     def _placed(self) -> tuple[dict[int, _Column], list[str]]:
-        """As many members as there is room for, those first of whom there is most to see."""
+        """Columns of as many members as there is room for, those with the most events first."""
         rows = self._diagram.rows
         lined = {row.member for row in rows}
         has_strangers = any(arrow.sender not in lined for arrow in self._diagram.arrows)
@@ -209,7 +209,7 @@ class _Page:
         return next(shown, "│")
 
     def _event(self, mark: Mark, following: Mark | None, *, stamp: bool) -> tuple[list[_Line], int]:
-        """The rows of one event, and how many events they tell: an arrival and the delivery it brings share one."""
+        """Rows of one event, and the number of events in them: an arrival and the delivery that follows share one."""
         arrows = [arrow for arrow in self._heads.get(mark.number, ()) if arrow.sent_ns is not None]
         line = self._line(mark.at_ns, stamp=stamp)
         if not arrows:
@@ -246,7 +246,7 @@ class _Page:
         return f"{mark.what.value} {mark.label if mark.label != mark.what.value else ''}".rstrip()
 
     def _start(self, arrow: Arrow) -> int:
-        """Where an arrow comes from: its sender's line, or the edge when that is not shown."""
+        """Start of an arrow: its sender's line, or the edge if that is not shown."""
         column = self._columns.get(arrow.sender)
         return self._stamp_width - 1 if column is None else column.x
 
@@ -260,7 +260,7 @@ class _Page:
         self._stroke(line, start, target.x, arrow.class_, label, "▶◀", is_cut=not is_known)
 
     def _loss(self, arrow: Arrow, mark: Mark) -> _Line:
-        """Below the send: an arrow that ends in a cross before its receiver's line."""
+        """Row below the send with an arrow that ends in a cross before its receiver's line."""
         line = self._line(mark.at_ns, stamp=False)
         column = self._columns.get(arrow.receiver)
         start = self._columns[mark.recorder.member].x
@@ -272,7 +272,7 @@ class _Page:
         return line
 
     def _stroke(self, line: _Line, start: int, end: int, class_: str, label: str, tips: str, *, is_cut: bool) -> None:
-        """A horizontal stroke from just beside `start` to just beside `end`, with its tip there."""
+        """Draw a horizontal stroke from beside `start` to beside `end`, with its tip there."""
         sign = LINES.get(class_, "─")
         step = 1 if end > start else -1
         places = range(start + step, end, step)
@@ -285,7 +285,7 @@ class _Page:
             line.write(places[0], "⋯")
         elif line.at(start) in _LIFELINES:
             line.write(start, "├" if step > 0 else "┤")
-        # Beside the sender, before the next line: there it hides no line.
+        # The label is between the sender and the next line, so it hides no line.
         onward = [abs(column.x - start) for column in self._columns.values() if (column.x - start) * step > 0]
         room = max(min([*onward, abs(end - start)]) - 4, 0)
         shown = _plain(label)[:room]
@@ -293,7 +293,7 @@ class _Page:
         line.write(start + lead if step > 0 else start - lead - len(shown) + 1, shown)
 
     def _cut_off(self, arrow: Arrow) -> Iterator[str]:
-        """What arrives behind the window, below everything."""
+        """Row of an arrow that arrives after the window, below all others."""
         source = self._columns.get(arrow.sender)
         if source is None or arrow.tail is None:
             return
@@ -304,7 +304,7 @@ class _Page:
         yield line.text()
 
     def _fault_rows(self) -> list[tuple[int, str]]:
-        """When each fault that lasts begins and ends; those that strike members are events of theirs."""
+        """Rows of the beginning and end of each lasting fault, without those that are events on members' lines."""
         window = self._diagram.window
         rows: dict[tuple[int, str], None] = {}
         for band in self._diagram.bands:
@@ -350,7 +350,7 @@ def _brings(arrival: Mark, following: Mark) -> bool:
 
 
 def _senders(diagram: Diagram) -> list[int]:
-    """The sends that something comes of, in their order."""
+    """Sends with an arrow, in order."""
     tails = {arrow.tail for arrow in diagram.arrows}
     return [mark.number for mark in diagram.marks if mark.number in tails]
 
@@ -363,7 +363,7 @@ def _letters() -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """Without what would not take exactly one place."""
+    """Text with each character that does not take exactly one column replaced by `?`."""
     return "".join(
         "?" if unicodedata.east_asian_width(one) in "WF" or unicodedata.combining(one) or not one.isprintable() else one
         for one in text

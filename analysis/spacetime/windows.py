@@ -1,6 +1,5 @@
-"""Which windows of a run are worth a look without being asked for: its first messages, what broke a property, the
-first change of the protocol, a roll-back, the first change of the view, and the moments when faults struck. Each is as
-long as its picture stays readable.
+"""Choice of windows of a run for the report: its first messages, violations, the first change of the protocol, a
+roll-back, the first change of the view, and faults. Each is only as long as its picture stays readable.
 """
 
 from __future__ import annotations
@@ -30,27 +29,27 @@ MAX_CHOICES: Final = 4
 MAX_WITNESSES: Final = 2
 MAX_FAULTS: Final = 2
 MAX_MEMBERS: Final = 8
-"""Lines of one picture that is chosen unasked; more of them hide one another's arrows."""
+"""Most lines of a picture chosen here; more would hide one another's arrows."""
 
 BEFORE_ARROWS: Final = 20
 AFTER_ARROWS: Final = 55
 ENOUGH_ARROWS: Final = 8
-"""With so many a window may end when a long silence follows."""
+"""Arrows after which a window may end at a long silence."""
 
 LONGEST_AROUND_SWITCH_NS: Final = 100_000_000
 TELLING_EXECUTIONS: Final = 2
-"""A roll-back that undoes so many shows their order."""
+"""Executions that a roll-back must undo to show their order."""
 
 LONGEST_BEFORE_NS: Final = 150_000_000
 LONGEST_AFTER_NS: Final = 1_000_000_000
 MARGIN_NS: Final = 500_000
 EVERYTHING: Final = 1_000_000
-"""More arrows than any window has that is looked at here."""
+"""More arrows than any window here has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One window: what it shows in a few words (`title`) and in a sentence (`why`)."""
+    """One window, with its content in a few words (`title`) and in a sentence (`why`)."""
 
     title: str
     why: str
@@ -60,7 +59,7 @@ class Choice:
 
 
 def choices(reader: Reader, summary: Mapping[str, Any]) -> list[Choice]:
-    """At most MAX_CHOICES windows, none mostly inside another; raises AnalysisError when the tables cannot be used."""
+    """At most MAX_CHOICES windows, none mostly within another. Raises AnalysisError when the tables cannot be used."""
     chosen: list[Choice] = []
     unpromised = _witnesses(reader, summary, promised=False)
     broken = _witnesses(reader, summary, promised=True)
@@ -77,7 +76,7 @@ def diagram_of(reader: Reader, choice: Choice, *, max_arrows: int, max_marks: in
 
 
 def _first(reader: Reader) -> Iterator[Choice]:
-    """From the first request on."""
+    """Window from the first request on."""
     at_ns = reader.first_event(Event.SUBMIT)
     if at_ns is not None:
         members = _first_to_act(reader, at_ns)
@@ -86,7 +85,7 @@ def _first(reader: Reader) -> Iterator[Choice]:
 
 
 def _switch(reader: Reader) -> Iterator[Choice]:
-    """The first epoch that somebody begins after another one."""
+    """Window of the first epoch that a member begins after another."""
     epochs: dict[Incarnation, int] = {}
     begun = reader.reports(Notice.IN_FORCE)
     for step in begun:
@@ -94,7 +93,7 @@ def _switch(reader: Reader) -> Iterator[Choice]:
             members = _filled_up([step.recorder.member], range(len(reader.names)))
             window = _fitted(reader, step.at_ns, members, before=BEFORE_ARROWS)
             last_ns = max(one.at_ns for one in begun if one.value == step.value)
-            # Who comes last is what one looks for; an incarnation that joins much later is another story.
+            # The window includes the last member to change, but not an incarnation that joins much later.
             settled_ns = min(last_ns + (last_ns - step.at_ns) // 5, step.at_ns + LONGEST_AROUND_SWITCH_NS)
             window = Window(window.from_ns, max(window.until_ns, settled_ns))
             name = protocol_name(step.extra)
@@ -104,7 +103,7 @@ def _switch(reader: Reader) -> Iterator[Choice]:
 
 
 def _roll_back(reader: Reader) -> Iterator[Choice]:
-    """The first that undid several executions while the run was in full swing, else the first."""
+    """Window of the first roll-back of several executions after the run's start-up, else of the first roll-back."""
     found = reader.reports(Notice.ROLLED_BACK)
     swinging_ns = reader.start_ns + LONGEST_BEFORE_NS
     for step in sorted(found, key=lambda step: step.extra < TELLING_EXECUTIONS or step.at_ns < swinging_ns)[:1]:
@@ -116,7 +115,7 @@ def _roll_back(reader: Reader) -> Iterator[Choice]:
 
 
 def _view_change(reader: Reader) -> Iterator[Choice]:
-    """The first view that takes the place of another one."""
+    """Window of the first view that replaces another."""
     installed = reader.installations()
     first = min((step.number for step in installed), default=0)
     changed = [step for step in installed if step.number > first]
@@ -125,7 +124,7 @@ def _view_change(reader: Reader) -> Iterator[Choice]:
         own = [step for step in changed if step.number == number]
         members = _filled_up([step.recorder.member for step in own], range(len(reader.names)))
         window = _fitted(reader, own[0].at_ns, members, before=BEFORE_ARROWS)
-        # From the first to the last that installs it; a straggler is another story.
+        # From the first to the last installation, but not to one that is much later.
         settled_ns = min(own[-1].at_ns + MARGIN_NS, own[0].at_ns + LONGEST_AROUND_SWITCH_NS)
         window = Window(window.from_ns, max(window.until_ns, settled_ns))
         why = f"View {number} takes the place of the one before: its members close that, deliver the rest and go on."
@@ -133,7 +132,7 @@ def _view_change(reader: Reader) -> Iterator[Choice]:
 
 
 def _witnesses(reader: Reader, summary: Mapping[str, Any], *, promised: bool) -> Iterator[Choice]:
-    """One per property that does not hold and has a witness."""
+    """One window for each property that does not hold and has a witness."""
     failed = [
         (words.clean(name, 40).replace("_", " "), words.mapping(given))
         for name, given in words.mapping(summary.get("properties")).items()
@@ -150,7 +149,7 @@ def _witnesses(reader: Reader, summary: Mapping[str, Any], *, promised: bool) ->
 
 
 def _around_witness(reader: Reader, places: Sequence[Mapping[str, Any]]) -> tuple[Window, tuple[int, ...]] | None:
-    """From the requests of the messages to their deliveries; the end is kept when that is too much."""
+    """Window from the requests of the messages to their deliveries, or its last part if it has too many arrows."""
     members = {name: member for member, name in enumerate(reader.names)}
     involved: set[int] = set()
     messages: set[MessageId] = set()
@@ -175,7 +174,7 @@ def _around_witness(reader: Reader, places: Sequence[Mapping[str, Any]]) -> tupl
 
 
 def _faults(reader: Reader) -> Iterator[Choice]:
-    """When faults took effect: the first of each kind, then others."""
+    """Windows at the effects of faults: the first of each kind, then others."""
     for fault in _notable(reader.scene(Window(reader.start_ns, reader.start_ns)))[:MAX_FAULTS]:
         members = _filled_up(_struck(reader, fault), range(len(reader.names)))
         window = _fitted(reader, fault["effective_ns"], members, before=BEFORE_ARROWS)
@@ -185,7 +184,7 @@ def _faults(reader: Reader) -> Iterator[Choice]:
 
 
 def _notable(scene: Scene) -> list[Mapping[str, Any]]:
-    """Faults that last, those first whose kind was not seen yet; what only puts a port back is none."""
+    """Lasting faults, the first of each kind first, without those that only restore a port."""
     seen: Counter[str] = Counter()
     ranked: list[tuple[int, int, Mapping[str, Any]]] = []
     for place, fault in enumerate(scene.faults):
@@ -197,7 +196,7 @@ def _notable(scene: Scene) -> list[Mapping[str, Any]]:
 
 
 def _struck(reader: Reader, fault: Mapping[str, Any]) -> list[int]:
-    """Members that a fault touches, taken in turn from each side of a cut."""
+    """Members that a fault affects, taken in turn from each side of a cut."""
     groups = words.mapping(fault.get("parameters")).get("groups")
     sides = (
         [words.texts(group) for group in groups] if isinstance(groups, list) else [words.texts(fault.get("targets"))]
@@ -217,24 +216,24 @@ def _first_to_act(reader: Reader, at_ns: int) -> tuple[int, ...]:
 
 
 def _filled_up(first: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
-    """At most MAX_MEMBERS, of a small group everybody."""
+    """At most MAX_MEMBERS members: `first`, then `others`."""
     return tuple(sorted(list(dict.fromkeys([*first, *others]))[:MAX_MEMBERS]))
 
 
 def _fitted(reader: Reader, at_ns: int, members: Sequence[int], *, before: int) -> Window:
-    """As much around a moment as can be read."""
+    """Window around a time, as long as its picture stays readable."""
     wide = Window(at_ns - (LONGEST_BEFORE_NS if before else MARGIN_NS), at_ns + LONGEST_AFTER_NS)
     begins = _begins(compose(reader.scene(wide), wide, members=members, max_arrows=EVERYTHING))
     earlier = [begin for begin in begins if begin < at_ns]
     later = [begin for begin in begins if begin >= at_ns]
     from_ns = earlier[-before] if before and len(earlier) > before else wide.from_ns
     until_ns = _quiet_after(later) or wide.until_ns
-    # Some room at the begin, so that what happens first is not cut.
+    # Some room at the beginning, so that the first event is not cut off.
     return Window(from_ns - (until_ns - from_ns) // 50, max(until_ns, from_ns + MARGIN_NS))
 
 
 def _quiet_after(begins: Sequence[int]) -> int | None:
-    """Where a window that begins with these arrows may end: when it is full, or when a burst is over. None: neither."""
+    """End of a window that begins with these arrows: when it is full, or at the end of a burst. None: neither."""
     for place, (begin, following) in enumerate(pairwise(begins), start=1):
         quiet_ns, so_far_ns = following - begin, begin - begins[0]
         if place >= AFTER_ARROWS:
@@ -245,7 +244,7 @@ def _quiet_after(begins: Sequence[int]) -> int | None:
 
 
 def _begins(diagram: Diagram) -> list[int]:
-    """When each arrow of the window begins, in order; those from before it are left out."""
+    """Times at which the arrows of the window begin, in order; those from before it are left out."""
     return [arrow.sent_ns for arrow in diagram.arrows if arrow.tail is not None and arrow.sent_ns is not None]
 
 
@@ -256,12 +255,12 @@ def _is_mostly_in(window: Window, other: Window) -> bool:
 
 MAX_ARROWS: Final = 240
 MAX_MARKS: Final = 320
-"""Of one picture of the report, so that four of them stay below 300 kB."""
+"""Most events of a picture of the report, so that four pictures stay below 300 kB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """One window with its picture. `command`: draws it on its own."""
+    """One window with its picture. `command`: command that draws it."""
 
     id: str
     choice: Choice
@@ -272,20 +271,20 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Views:
-    """The windows, or the sentence that says why there are none."""
+    """Windows, or the reason why there are none (`absent`)."""
 
     views: Sequence[View]
     absent: str
     is_optimistic: bool = False
-    """Whether any picture has deliveries that may be taken back."""
+    """Whether any picture has optimistic deliveries."""
     has_views: bool = False
-    """Whether any picture has a view that is installed."""
+    """Whether any picture has an installation of a view."""
     left: float = LEFT
     plot: float = PLOT
 
 
 def views_of(path: Path, summary: Mapping[str, Any], run: str) -> Views:
-    """The pictures of a run directory. Raises nothing for what its files hold."""
+    """Pictures of a run directory. No content of its files raises an error."""
     if is_untraced(summary) and is_unnumbered(summary):
         return Views(views=(), absent=f"No space-time diagram: the programs left no trace records, and {UNNUMBERED}.")
     try:

@@ -1,9 +1,10 @@
-"""What each fault did to the conversations: how long those that it touched were silent, when they were heard again, and
-how long each side that was left whole was without an answer. Pure.
+"""Effect of each fault on the conversations: silence of the affected ones, time until they were heard again, and the
+time without an answer on each side of a cut. Pure functions.
 
-A fault *touches* a conversation between two nodes when it acts on what lies between them. A *side* is a greatest set of
-nodes that could all reach each other while it lasted; how long no service answered there says how long that side stood
-still. Only conversations that were alive are looked at: heard in several spans of the five seconds before the fault.
+A fault *touches* a conversation between two nodes when it acts on the path between them. A *side* is a maximal set of
+nodes that could all reach each other while the fault lasted; the time without an answer of a service is the time for
+which that side stood still. Only conversations that were alive count: heard in several spans of the five seconds before
+the fault.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ _DOWN: Final = ("crash", "pause")
 
 
 class Window(NamedTuple):
-    """A fault that lasts: from when it was read back until its end was. `until_ns` None: to the end of the run.
+    """A lasting fault, from its effect until that of its end. `until_ns` None: to the end of the run.
 
-    `number`: its place in section `faults` of summary.json.
+    `number`: index in section `faults` of summary.json.
     """
 
     number: int
@@ -33,22 +34,22 @@ class Window(NamedTuple):
     from_ns: int
     until_ns: int | None
     lifted_ns: int | None
-    """When its end was asked for: from then on a frame may pass."""
+    """Time at which its end was issued: from then on a frame may pass."""
 
 
 class View(NamedTuple):
-    """What is looked at: times on the monotonic clock, and who could be a side."""
+    """Input: network, nodes, and times on the monotonic clock."""
 
     network: Network
     nodes: Sequence[str]
     start_ns: int
     end_ns: int
     least_ns: int
-    """A shorter silence is not told."""
+    """Least silence that is reported."""
 
 
 def windows(strikes: Iterable[Strike]) -> list[Window]:
-    """The faults that last, in order of time; an impairment that only ends another is none."""
+    """Lasting faults by time, without impairments that only end another."""
     known = list(strikes)
     by_id = {strike.id: strike for strike in known}
     found = [
@@ -66,8 +67,8 @@ def _window(number: int, strike: Strike, end: Strike | None) -> Window:
 
 
 def section(found: Sequence[Conversation], strikes: Iterable[Strike], view: View) -> dict[str, Rows]:
-    """`faults`, one row each; `silences`, one for each fault and conversation that was silent; `sides`, one for each
-    fault, side and service that had answered before. `silent_s` 0: no silence as long as a span.
+    """Rows of the section: `faults`, one for each; `silences`, one for each fault and silent conversation; `sides`, one
+    for each fault, side and service that had answered before. `silent_s` 0: no silence as long as a span.
     """
     result: dict[str, Rows] = {"faults": [], "silences": [], "sides": []}
     for window in windows(strikes):
@@ -82,8 +83,8 @@ def section(found: Sequence[Conversation], strikes: Iterable[Strike], view: View
 
 
 def sides(strike: Strike, network: Network, nodes: Sequence[str]) -> list[list[str]]:
-    """Who could reach each other while the fault lasted: sides of at least two nodes, the greatest first. An impairment
-    parts nobody.
+    """Sides of at least two nodes while the fault lasted, the greatest first. An impairment leaves one side of all
+    nodes.
     """
     if strike.kind not in ("cut", *_DOWN):
         return [list(nodes)]
@@ -135,7 +136,9 @@ def _silences(window: Window, touched: Sequence[Conversation], view: View) -> Ro
 
 
 def _back_s(gap: Gap, window: Window) -> float | None:
-    """After the end of the fault was asked for; 0: heard again before. None: not heard again, or it did not end."""
+    """Time from the issue of the fault's end until heard again, in s; 0: heard before it. None: not heard again, or the
+    fault did not end.
+    """
     if gap.until_ns is None or window.lifted_ns is None:
         return None
     return max(0, gap.until_ns - window.lifted_ns) / 1e9
@@ -160,9 +163,9 @@ def _gap(gap: Gap, view: View) -> dict[str, Any]:
 
 
 def _sides(window: Window, alive: Sequence[Conversation], found: Sequence[Conversation], view: View) -> Rows:
-    """From each fault on: the longest time without an answer of each service that was alive, within each side."""
+    """Longest time without an answer, from the fault on, of each alive service within each side."""
     until_ns = view.end_ns if window.until_ns is None else window.until_ns
-    # What has no port, such as ICMP, has nobody who answers from it: it would stand still to the end.
+    # A protocol without ports, such as ICMP, has no answers: it would stand still to the end.
     answering = (one.talk for one in alive if one.talk.service.port is not None)
     services = list(dict.fromkeys((talk.service, talk.is_cast) for talk in answering))[:MAX_SERVICES]
     rows: Rows = []
@@ -171,10 +174,10 @@ def _sides(window: Window, alive: Sequence[Conversation], found: Sequence[Conver
         for service, is_cast in services:
             serving = [one for one in found if (one.talk.service, one.talk.is_cast) == (service, is_cast)]
             ours = [one for one in serving if members & {one.talk.a, one.talk.b}]
-            # Whom nobody ever answers, such as one that only sends, cannot be seen to wait for it.
+            # A service that never answered, such as a one-way one, cannot be seen to wait.
             if not any(one in alive and _has_answered(one, window) for one in ours):
                 continue
-            # Whoever had no partner on its own side waits from the fault on.
+            # A node without a partner on its own side waits from the fault on.
             heard = [(window.from_ns, window.from_ns), *_answers(ours, members, window)]
             gap = longest_within(heard, window.from_ns, until_ns, view.end_ns)
             about = {"side": ", ".join(side), "nodes": len(side), **served(service, is_cast)}
@@ -187,7 +190,7 @@ def _has_answered(one: Conversation, window: Window) -> bool:
 
 
 def _answers(found: Sequence[Conversation], side: frozenset[str], window: Window) -> Iterator[tuple[int, int]]:
-    """What was heard from the fault on within a side, and from anybody once the fault's end was asked for."""
+    """Answers from the fault on within a side, and from all nodes once the fault's end was issued."""
     for one in found:
         from_ns = window.from_ns if {one.talk.a, one.talk.b} <= side else window.lifted_ns
         if from_ns is not None:
@@ -195,7 +198,9 @@ def _answers(found: Sequence[Conversation], side: frozenset[str], window: Window
 
 
 def _touches(strike: Strike, network: Network) -> Callable[[str, str], bool]:
-    """Whether the fault acts on what lies between two nodes; names that are no nodes are never touched."""
+    """Predicate: does the fault act on the path between two ends? An address of no node is affected only through a
+    target.
+    """
     known = {str(node.name) for node in network.topology.nodes()}
     targets = set(strike.targets) if strike.kind != "cut" else set()
     acts = acts_on(strike, network)

@@ -1,8 +1,9 @@
-"""Who talks to whom, when nobody is heard, and who is in the middle. Pure: from counts by conversation and span.
+"""Conversations, their silences, and the node most frequent at their ends. Pure functions over counts by conversation
+and span.
 
-A conversation is all that two ends send each other through one service (a protocol and its port), unicast apart from
-multicast. It is *heard* when a frame that carries something arrives at either end. Between two spans in which it is
-heard the silence is exact, by the frames' own times; a silence shorter than a span is not looked for.
+A conversation holds all frames between two ends of one service (a protocol and its port), with unicast and multicast
+apart. It is *heard* when a frame arrives at either end, except for a TCP segment without payload. A silence between two
+spans in which it is heard is exact, by the frames' own times; a silence shorter than a span is not detected.
 """
 
 from __future__ import annotations
@@ -15,24 +16,24 @@ from typing import Any, Final, NamedTuple
 
 PROTOCOLS: Final[Mapping[int, str]] = {1: "icmp", 2: "igmp", 6: "tcp", 17: "udp", 132: "sctp", 0x10806: "arp"}
 MIDDLE_WINDOW_NS: Final = 1_000_000_000
-"""Over which it is counted who is in the middle."""
+"""Length of the windows in which the middle of a service is determined."""
 MIDDLE_PEER_SHARE: Final = 0.05
-"""Whom a node sends or gets less than this part of its frames is no peer of it: idle connections are kept alive."""
+"""Least part of a node's frames that it exchanges with a peer; idle connections, which are kept alive, have less."""
 MIDDLE_LEAD: Final = 1.25
-"""Who is in the middle is an end of this many times as many frames as the next one. In a star of three, the centre has
-twice as many as a leaf; where everybody talks to everybody alike, all have the same.
+"""Ratio of the frames of the node in the middle, as an end, to those of the next node. In a star of three the centre
+has twice as many as a leaf; in a uniform exchange all have the same.
 """
 
 
 class Service(NamedTuple):
-    """`protocol` in words; `port` None: it has none."""
+    """A service: name of its protocol, and its port; None: it has none."""
 
     protocol: str
     port: int | None
 
 
 class Talk(NamedTuple):
-    """What two ends are to each other: `a` sorts before `b`."""
+    """Identity of a conversation: its two ends and its service. `a` sorts before `b`."""
 
     a: str
     b: str
@@ -41,7 +42,7 @@ class Talk(NamedTuple):
 
 
 class Count(NamedTuple):
-    """Frames of one conversation in one span. `first_ns` > `last_ns`: none is heard."""
+    """Frames of one conversation in one span. `first_ns` > `last_ns`: none of them is heard."""
 
     talk: Talk
     source: str
@@ -55,23 +56,23 @@ class Count(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Nothing heard from `from_ns` on; `until_ns` None: nor later."""
+    """A silence from `from_ns` to `until_ns`; None: to the end."""
 
     from_ns: int
     until_ns: int | None
 
     def length_ns(self, end_ns: int) -> int:
-        """Until it ended, or until the end of what is looked at."""
+        """Length of the silence; one without an end counts to `end_ns`."""
         return max(0, (end_ns if self.until_ns is None else self.until_ns) - self.from_ns)
 
 
 @dataclass(slots=True)
 class Conversation:
-    """One, over the whole run."""
+    """One conversation over the whole run."""
 
     talk: Talk
     frames: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    """That arrived, by who sent them; the same for bytes."""
+    """Arrived frames by sender; `wire_bytes` likewise."""
     wire_bytes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     sent_frames: int = 0
     spans: dict[int, list[int]] = field(default_factory=dict)
@@ -79,11 +80,11 @@ class Conversation:
     heard: list[tuple[int, int]] = field(default_factory=list)
     """First and last time of each span in which it is heard, in order."""
     answers: list[tuple[int, int]] = field(default_factory=list)
-    """The same of what came from the service's port."""
+    """Likewise for frames from the service's port."""
 
 
 def conversations(counts: Iterable[Count]) -> list[Conversation]:
-    """The greatest first."""
+    """Conversations, the greatest first."""
     found: dict[Talk, Conversation] = {}
     for count in counts:
         one = found.setdefault(count.talk, Conversation(count.talk))
@@ -106,7 +107,7 @@ def conversations(counts: Iterable[Count]) -> list[Conversation]:
 
 
 def gaps(heard: Sequence[tuple[int, int]], end_ns: int) -> Iterator[Gap]:
-    """Between all that is heard, in order of time, and behind the last of it, up to `end_ns`."""
+    """Silences between the heard spans, by time, and after the last one up to `end_ns`."""
     latest: int | None = None
     for first_ns, last_ns in sorted(heard):
         if latest is not None and first_ns > latest:
@@ -117,7 +118,7 @@ def gaps(heard: Sequence[tuple[int, int]], end_ns: int) -> Iterator[Gap]:
 
 
 def longest_within(heard: Sequence[tuple[int, int]], from_ns: int, until_ns: int, end_ns: int) -> Gap | None:
-    """The longest silence that has a part in [from_ns, until_ns); None: nothing was ever heard, or never nothing."""
+    """Longest silence that overlaps [from_ns, until_ns); None: there is none, or the conversation was never heard."""
     around = (
         gap
         for gap in gaps(heard, end_ns)
@@ -127,7 +128,7 @@ def longest_within(heard: Sequence[tuple[int, int]], from_ns: int, until_ns: int
 
 
 def longest(heard: Sequence[tuple[int, int]]) -> Gap | None:
-    """The longest silence between the first and the last that is heard."""
+    """Longest silence between the first and the last heard span."""
     if not heard:
         return None
     last_ns = max(last for _, last in heard)
@@ -135,7 +136,7 @@ def longest(heard: Sequence[tuple[int, int]]) -> Gap | None:
 
 
 class Middle(NamedTuple):
-    """From `from_ns` to `until_ns` this node was in the middle of a service: an end of `share` of its frames, with
+    """Node in the middle of a service from `from_ns` to `until_ns`: an end of the part `share` of its frames, with
     `peers` others.
     """
 
@@ -148,9 +149,9 @@ class Middle(NamedTuple):
 
 
 def middles(found: Sequence[Conversation], time_of: Callable[[int], int], services: int) -> list[Middle]:
-    """Who was in the middle of each of the greatest services, in stretches of whole windows, by time.
+    """Nodes in the middle of each of the greatest services, in stretches of whole windows, by time.
 
-    `time_of` a span: when it begins. Windows without anybody in the middle end a stretch.
+    `time_of`: beginning of a span. A window without a node in the middle ends a stretch.
     """
     by_service: dict[Service, list[Conversation]] = defaultdict(list)
     for one in found:
@@ -177,8 +178,8 @@ def _middle_of_windows(
 
 
 def in_the_middle(pairs: Mapping[tuple[str, str], int]) -> tuple[str, float, int] | None:
-    """Of the frames between pairs: the node that has at least two peers and more frames than all others that have,
-    its share of all frames, and how many peers.
+    """Most frequent end of the frames between pairs, with its share of all frames and its number of peers: a node with
+    at least two peers and MIDDLE_LEAD times the frames of the next such node. None: there is no such node.
     """
     ends: dict[str, dict[str, int]] = defaultdict(dict)
     for (a, b), frames in pairs.items():
@@ -197,7 +198,7 @@ def in_the_middle(pairs: Mapping[tuple[str, str], int]) -> tuple[str, float, int
 
 
 def _stretches(windows: Sequence[Middle]) -> list[Middle]:
-    """Neighbouring windows with the same node as one; its share is their mean."""
+    """Neighbouring windows with the same node merged; the share is their mean."""
     groups: list[list[Middle]] = []
     for before, one in pairwise([None, *windows]):
         assert one is not None
@@ -215,18 +216,18 @@ def _stretches(windows: Sequence[Middle]) -> list[Middle]:
 
 
 def seconds(time_ns: int | None, start_ns: int) -> float | None:
-    """After the start of the workload."""
+    """A time in s after the start of the workload."""
     return None if time_ns is None else (time_ns - start_ns) / 1e9
 
 
 UNNUMBERED: Final = "datagrams of other programs carry no transmission numbers to pair them by"
-"""Why neither delay nor loss of single frames is told where `is_unnumbered`."""
+"""Reason why delay and loss of frames are not known if `is_unnumbered`."""
 
 Rows = list[dict[str, Any]]
 
 
 def entries(found: Sequence[Conversation], *, start_ns: int, seconds_s: float, width_ns: int) -> Rows:
-    """The conversations as they stand in the summary."""
+    """Entries of the conversations for the summary."""
     return [_entry(one, start_ns, seconds_s, width_ns) for one in found]
 
 
@@ -254,18 +255,18 @@ def _entry(one: Conversation, start_ns: int, seconds_s: float, width_ns: int) ->
 
 
 def named(talk: Talk) -> dict[str, Any]:
-    """What names a conversation in the summary."""
+    """Fields that identify a conversation in the summary."""
     return {"a": talk.a, "b": talk.b, **served(talk.service, talk.is_cast)}
 
 
 def served(service: Service, is_cast: bool) -> dict[str, Any]:
-    """What names a service in the summary."""
+    """Fields that identify a service in the summary."""
     cast = "multicast" if is_cast else "unicast"
     return {"protocol": service.protocol, "port": service.port, "cast": cast}
 
 
 def is_foreign(summary: Mapping[str, Any]) -> bool:
-    """Whether most of a run's traffic is none of our protocols': then conversations are what can be told of it."""
+    """Whether most of a run's traffic is not of Orderbed's protocols: then the results are its conversations."""
     given = summary.get("traffic")
     if not isinstance(given, Mapping) or not given.get("conversations"):
         return False
@@ -274,13 +275,15 @@ def is_foreign(summary: Mapping[str, Any]) -> bool:
 
 
 def is_untraced(summary: Mapping[str, Any]) -> bool:
-    """Whether programs of others left no word of what they submitted and delivered: the capture alone speaks."""
+    """Whether other programs ran without records of submissions and deliveries: the results come from the capture
+    alone.
+    """
     messages = summary.get("messages")
     told = isinstance(messages, Mapping) and (messages.get("submitted") or messages.get("deliveries"))
     return is_foreign(summary) and not told
 
 
 def is_unnumbered(summary: Mapping[str, Any]) -> bool:
-    """Whether no datagram on the wire was one of our protocols': then frames cannot be paired over the network."""
+    """Whether no datagram was of Orderbed's protocols: then frames cannot be paired over the network."""
     given = summary.get("traffic")
     return is_foreign(summary) and isinstance(given, Mapping) and not given.get("datagrams")

@@ -1,10 +1,9 @@
-"""The traffic of a run, whatever program made it: conversations, silences, TCP's cost, who is in the middle; from the
+"""Traffic of a run with any program: conversations, silences, TCP's cost, and most frequent ends of services; from the
 capture, the topology and the faults alone. Parts of section `traffic` of summary.json (docs/foreign.md).
 
-Whoever walks over the capture counts (analysis.traffic.source). Where that are too many conversations, an enemy's,
-Spark counts once more and keeps the greatest. What is left is small: analysis.traffic.flows and analysis.traffic.faults
-work on it in plain Python. However many conversations an enemy makes up, MAX_CONVERSATIONS are told and the rest is
-counted.
+The pass over the capture makes the counts (analysis.traffic.source). If there are too many conversations, as in a
+hostile capture, Spark counts again and keeps the greatest. The remaining data is small: analysis.traffic.flows and
+analysis.traffic.faults process it in plain Python. At most MAX_CONVERSATIONS are listed and the rest is counted.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation, Row, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
+from pyspark.sql import functions as F  # noqa: N812  (the usual name)
 
 from analysis.capture.source import CaptureState
 from analysis.inputs import RunInputs
@@ -36,12 +35,12 @@ MAX_MIDDLES: Final = 200
 MAX_PHASES: Final = 40
 MIDDLE_SERVICES: Final = 4
 MAX_ROWS: Final = 200_000
-"""So many counts of conversations and spans are held here."""
+"""Most counts of conversations and spans in this process."""
 WIDTH_NS: Final = 100_000_000
-"""Of a span, at least."""
+"""Least length of a span."""
 MAX_SPANS: Final = 1000
 MAX_CELLS: Final = 200_000
-"""Spans times nodes: a long run of many nodes has wider spans."""
+"""Most spans times ports: a long run of many nodes has longer spans."""
 _PAIR: Final = ("low", "high", "protocol", "port", "is_cast")
 
 NOTHING: Final[Mapping[str, Any]] = {
@@ -57,11 +56,11 @@ NOTHING: Final[Mapping[str, Any]] = {
     "silences": [],
     "sides": [],
 }
-"""When there is no frame."""
+"""Traffic of a run without frames."""
 
 
 class PortCount(NamedTuple):
-    """What one port saw in one span: nobody can send in the name of another here."""
+    """Frames at one port in one span; unlike a source address, the port cannot be forged."""
 
     interface: int
     arrived: bool
@@ -72,7 +71,7 @@ class PortCount(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Told:
-    """What the queries give. `found`: the conversations that are kept, the greatest first."""
+    """Results of the queries. `found`: the conversations that are kept, the greatest first."""
 
     found: Sequence[Conversation]
     by_node: Sequence[PortCount]
@@ -82,7 +81,9 @@ class _Told:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """`summary`: the keys of NOTHING. `conversations`, `nodes`: rows of the tables of these names (analysis.schema)."""
+    """Traffic of a run. `summary`: the keys of NOTHING. `conversations`, `nodes`: rows of the tables `conversations`
+    and `node_series` (analysis.schema).
+    """
 
     summary: dict[str, Any]
     conversations: Rows
@@ -90,7 +91,9 @@ class Traffic:
 
 
 class Measurement:
-    """`plan` says how to count (traffic_source.Sums), by whoever walks over the capture; `of` makes the rest of it."""
+    """Measurement of the traffic: `plan` is the input of the counting (traffic_source.Sums) in the pass over the
+    capture; `of` makes the results from the counts.
+    """
 
     def __init__(
         self,
@@ -125,8 +128,10 @@ class Measurement:
         )
 
     def of(self, counted: pa.Table) -> Traffic:
-        """`counted`: SPANS with one row for each key, or more than `max_rows`. For TCP the capture is read again."""
-        # Nearly every run has few conversations, and we hold them all. An enemy's are added up by Spark.
+        """Traffic from counts. `counted`: SPANS with one row for each key, or more than `max_rows`. For TCP the capture
+        is read again.
+        """
+        # Nearly every run has few conversations, which all fit here. Spark adds up those of a hostile capture.
         told = self._few(counted.to_pylist()) if counted.num_rows <= self.max_rows else self._many(self._counted())
         tcp = self._tcp(told.found)
         return Traffic(
@@ -166,7 +171,7 @@ class Measurement:
     # --- spans
 
     def _edges(self) -> tuple[int, ...]:
-        """Where spans begin: a regular grid from the start of the workload, and wherever a fault begins or ends."""
+        """Beginnings of spans: a regular grid from the start of the workload, and each beginning and end of a fault."""
         first = (self.first_ns - self.start_ns) // self.width_ns
         last = (self.last_ns - self.start_ns) // self.width_ns
         grid = {self.start_ns + place * self.width_ns for place in range(first, min(last, first + 2 * MAX_SPANS) + 1)}
@@ -174,7 +179,7 @@ class Measurement:
         return tuple(sorted(grid | {at for at in struck if self.first_ns <= at <= self.last_ns}))
 
     def _begin_ns(self, span: int) -> int:
-        """Of the grid's span in which this one lies, on the monotonic clock."""
+        """Beginning of the grid's span that contains this one, on the monotonic clock."""
         edge_ns = self.edges_ns[max(0, min(span, len(self.edges_ns)) - 1)]
         return self.start_ns + (edge_ns - self.start_ns) // self.width_ns * self.width_ns
 
@@ -201,7 +206,7 @@ class Measurement:
         )
 
     def _totals(self, counted: DataFrame) -> tuple[list[Row], int, int]:
-        """The greatest conversations, and how many are left out, with their bytes."""
+        """The greatest conversations, and the number and bytes of those left out."""
         seen = Observation("conversations")
         totals = (
             counted.where("arrived")
@@ -252,14 +257,14 @@ class Measurement:
         return traffic_tcp.measure(self._read("segments"), edges)
 
     def _phase_edges(self) -> list[int]:
-        """When the first faults began and ended."""
+        """Times at which the first faults began and ended."""
         struck = {at for window in self.windows for at in (window.from_ns, window.until_ns) if at is not None}
         return sorted(struck)[:MAX_PHASES]
 
     # --- results
 
     def name(self, address: int) -> str:
-        """Of the node with this address, else the address itself."""
+        """Name of the node with this address, else the address itself."""
         return self.names.get(address) or address_text(address)
 
     def _summary(
@@ -299,7 +304,7 @@ class Measurement:
         return a, b, pair[2]
 
     def _phases(self, tcp: traffic_tcp.Measured) -> Rows:
-        """What TCP cost between one change of the network and the next, and which faults were in force."""
+        """TCP's cost between one change of the network and the next, with the faults in force."""
         edges = [self.first_ns, *self._phase_edges(), self.last_ns]
         rows: Rows = []
         for place, (from_ns, until_ns) in enumerate(pairwise(edges)):
@@ -313,7 +318,7 @@ class Measurement:
         return rows
 
     def _talkers(self, found: Sequence[Conversation]) -> list[str]:
-        """The nodes among the ends of what is told, in the topology's order."""
+        """Nodes among the ends of the listed conversations, in the topology's order."""
         ends = {end for one in found for end in (one.talk.a, one.talk.b)}
         return [str(node.name) for node in self.inputs.topology.nodes() if str(node.name) in ends]
 
@@ -390,20 +395,20 @@ def _added() -> list[Column]:
 
 
 def _pair(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """As _PAIR names it."""
+    """Values of the columns _PAIR."""
     low, high = sorted((row["source"], row["target"]))
     return low, high, row["protocol"], row["port"], row["is_cast"]
 
 
 def service_of(protocol: int, port: int) -> Service:
-    """In words; numbers of traffic_source.SPANS."""
+    """Service of the protocol and port numbers of traffic_source.SPANS."""
     if protocol in PROTOCOLS:
         return Service(PROTOCOLS[protocol], port if port >= 0 else None)
     return Service(f"0x{protocol & 0xFFFF:04x}" if protocol & NOT_IP else f"ip {protocol}", port if port >= 0 else None)
 
 
 def address_text(address: int) -> str:
-    """An address of traffic_source as people write it."""
+    """Usual text of an address of traffic_source."""
     if address & MAC:
         text = f"{address & (MAC - 1):012x}"
         return ":".join(text[at : at + 2] for at in range(0, 12, 2))
@@ -418,7 +423,7 @@ def _tcp_entry(tcp: traffic_tcp.Tcp | None) -> dict[str, Any] | None:
 
 
 def _names(inputs: RunInputs) -> dict[int, str]:
-    """Of nodes, by their IPv4 and their MAC addresses."""
+    """Names of nodes, by their IPv4 and their MAC addresses."""
     names: dict[int, str] = {}
     for node in inputs.topology.nodes():
         names[ip_number(node.ip)] = names[mac_number(node.mac) | MAC] = str(node.name)
@@ -426,11 +431,11 @@ def _names(inputs: RunInputs) -> dict[int, str]:
 
 
 def _width_ns(length_ns: int, ports: int) -> int:
-    """Of a span: whole tenths of a second, so few that a table of all ports and spans stays small."""
+    """Length of a span: whole tenths of a second, long enough that a table of all ports and spans stays small."""
     most = max(50, min(MAX_SPANS, MAX_CELLS // max(1, ports)))
     return WIDTH_NS * max(1, -(-max(0, length_ns) // (most * WIDTH_NS)))
 
 
 def _clamped(time_ns: int) -> int:
-    """A time as 64 bits hold it: an enemy's stamps lie anywhere."""
+    """A time within 64 bits: a hostile time stamp may have any value."""
     return max(-(2**63), min(2**63 - 1, time_ns))

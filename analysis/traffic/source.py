@@ -1,9 +1,9 @@
-"""`spark.read.format("orderbed-traffic")`: who sent how much to whom, whatever protocol they speak. Counted by NumPy in
-the workers, so that Spark gets a row for each conversation and span of time and not one for each frame.
+"""`spark.read.format("orderbed-traffic")`: traffic by sender and receiver, for any protocol. NumPy counts it in the
+workers, so that Spark gets a row for each conversation and span of time instead of one for each frame.
 
-Options: `table` is `spans` (counts) or `segments` (one row for each TCP segment); `plan` is a `Plan` as JSON.
-`port` is that of the service: the smaller of a frame's two port numbers, since clients are given ports from 32768 on.
-A frame is *heard* when it carries something: TCP segments without payload (acknowledgements, handshakes) are not.
+Options: `table` is `spans` (counts) or `segments` (one row for each TCP segment); `plan` is a `Plan` as JSON. `port` is
+that of the service: the smaller of a frame's two port numbers, because clients get ports from 32768 on. Every frame is
+*heard*, except for TCP segments without payload (acknowledgements, handshakes).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.sql import types as T  # noqa: N812  (the name that everybody knows)
+from pyspark.sql import types as T  # noqa: N812  (the usual name)
 from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -56,9 +56,9 @@ SPANS: Final = _struct(
     ("first_ns", _LONG),
     ("last_ns", _LONG),
 )
-"""`interface`: of the capture, where the frame was seen. `arrived`: at a node (`target`), else put on the wire.
-`is_cast`: for many. `is_answer`: from the service's port. `first_ns`, `last_ns`: of the frames that are heard, on the
-capture's clock; first_ns > last_ns when none is.
+"""Columns of the counts. `interface`: of the capture, at which the frame was captured. `arrived`: at a node (`target`),
+else sent by one. `is_cast`: multicast or broadcast. `is_answer`: from the service's port. `first_ns`, `last_ns`: of the
+frames that are heard, on the capture's clock; first_ns > last_ns when none is.
 """
 
 SEGMENTS: Final = _struct(
@@ -74,30 +74,30 @@ SEGMENTS: Final = _struct(
     ("flags", _INT),
     ("payload", _INT),
 )
-"""`number`: of the segment's first byte; `payload`: bytes of it, SYN and FIN not counted."""
+"""Columns of the segments. `number`: of the segment's first byte; `payload`: its bytes, without SYN and FIN."""
 
 TABLES: Final = {"spans": SPANS, "segments": SEGMENTS}
 ROWS_WAITING: Final = 1 << 16
-"""So many are added up at once."""
+"""Most rows that wait to be added up."""
 _NEVER_NS: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What the workers are told. `edges_ns`: where a new span begins, ascending, on the capture's clock. `ports`: the
-    IPv4 and the MAC address behind each interface of the capture, 0 for a port of nobody.
+    """Input of the workers. `edges_ns`: beginnings of spans, ascending, on the capture's clock. `ports`: IPv4 and MAC
+    address of the node at each interface of the capture, 0 for no node's port.
     """
 
     edges_ns: tuple[int, ...]
     ports: tuple[tuple[int, int], ...]
 
     def encoded(self) -> str:
-        """As the option `plan`."""
+        """Value of the option `plan`."""
         return json.dumps(asdict(self))
 
 
 class TrafficSource(DataSource):
-    """The entry that Spark knows."""
+    """Data source registered with Spark."""
 
     @classmethod
     def name(cls) -> str:
@@ -117,7 +117,7 @@ class TrafficSource(DataSource):
 
 
 class TrafficReader(CaptureReader):
-    """Cuts captures as CaptureReader does, and counts."""
+    """Reader that cuts captures as CaptureReader does, and counts."""
 
     def __init__(self, path: str, schema: T.StructType, table: str, parts: int, plan: Plan) -> None:
         super().__init__(path, schema, table, parts)
@@ -128,7 +128,7 @@ class TrafficReader(CaptureReader):
         yield from self.batches_of(partition)
 
     def batches_of(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one partition, in whatever process."""
+        """Rows of one partition, in any process."""
         assert isinstance(partition, Pieces)
         make = spans if self.table == "spans" else segments
         schema = to_arrow_schema(self.schema)
@@ -147,8 +147,8 @@ def added(rows: pa.Table) -> pa.Table:
 
 
 class Sums:
-    """SPANS of a part of a capture, added up while somebody walks over it: a query would cost more than the counting.
-    Gives up where they are more than `max_rows`.
+    """SPANS of a part of a capture, added up during another pass over it: a query would cost more than the counting. It
+    stops when there are more than `max_rows`.
     """
 
     def __init__(self, plan: Plan, max_rows: int) -> None:
@@ -158,7 +158,7 @@ class Sums:
         self._has_given_up = False
 
     def add(self, buffer: Buffer, frames: Frames, decoded: Columns) -> None:
-        """`decoded`: what `decode_frames` tells of these frames, the columns DECODED among it."""
+        """Add frames. `decoded`: result of `decode_frames`, with at least the columns DECODED."""
         if self._has_given_up:
             return
         found = spans(buffer, frames, decoded, self._plan)
@@ -168,7 +168,7 @@ class Sums:
             self._has_given_up = self._table.num_rows > self._max_rows
 
     def table(self) -> pa.Table:
-        """All, or one more than `max_rows`."""
+        """All rows, or `max_rows` + 1 of them."""
         return added(pa.concat_tables([self._table, *self._waiting])).slice(0, self._max_rows + 1)
 
 
@@ -177,11 +177,11 @@ KEYS: Final = ("interface", "arrived", "source", "target", "protocol", "port", "
 
 
 DECODED: Final = ("eth_dst", "eth_src", "ethertype", "ip_src", "ip_dst", "ip_proto", "udp_src", "udp_dst")
-"""What must be known of a frame."""
+"""Decoded columns that are needed of a frame."""
 
 
 def spans(buffer: Buffer, frames: Frames, decoded: Columns, plan: Plan) -> Columns:
-    """The columns of SPANS, one row for each key that occurs in these frames."""
+    """Columns of SPANS, one row for each key in these frames."""
     found = _told(buffer, frames, decoded, plan)
     found["span"] = np.searchsorted(np.array(plan.edges_ns, np.int64), found["time_ns"], side="right").astype(np.int32)
     first, inverse = grouped([found[name] for name in KEYS])
@@ -200,14 +200,14 @@ def spans(buffer: Buffer, frames: Frames, decoded: Columns, plan: Plan) -> Colum
 
 
 def segments(buffer: Buffer, frames: Frames, decoded: Columns, plan: Plan) -> Columns:
-    """The columns of SEGMENTS, one row for each TCP segment whose header was captured."""
+    """Columns of SEGMENTS, one row for each TCP segment whose header was captured."""
     found = _told(buffer, frames, decoded, plan)
     rows = (found["protocol"] == TCP) & found["has_header"]
     return {name: found[name][rows] for name in SEGMENTS.names}
 
 
 def _told(buffer: Buffer, frames: Frames, decoded: Columns, plan: Plan) -> Columns:
-    """What each frame says of itself, trace datagrams left out."""
+    """Fields of each frame, without trace datagrams."""
     is_told = decoded["eth_dst"] != _TRACE_MAC
     if not is_told.all():
         decoded = {name: decoded[name][is_told] for name in DECODED}
@@ -235,7 +235,7 @@ def _told(buffer: Buffer, frames: Frames, decoded: Columns, plan: Plan) -> Colum
 def _targets(
     frames: Frames, decoded: Columns, is_ip: npt.NDArray[np.bool_], is_cast: npt.NDArray[np.bool_], plan: Plan
 ) -> npt.NDArray[np.int64]:
-    """For whom a frame is: of one for many that reached a port, the node behind that port."""
+    """Address of the receiver of each frame; of a multicast that arrived at a port, that of the port's node."""
     target = np.where(is_ip, decoded["ip_dst"], decoded["eth_dst"] | MAC)
     owners = np.array([*plan.ports, (0, 0)], np.int64)
     place = np.where((frames.interface >= 0) & (frames.interface < len(plan.ports)), frames.interface, len(plan.ports))
@@ -245,7 +245,7 @@ def _targets(
 
 
 def _tcp(buffer: Buffer, frames: Frames, found: Columns) -> Columns:
-    """Ports, numbers, flags and payload of TCP segments; of all others the ports that they had, and zeros."""
+    """Ports, numbers, flags and payload of TCP segments; other frames keep their ports and have zeros."""
     count = len(frames)
     columns: Columns = {name: found[name].copy() for name in ("source_port", "target_port")}
     columns |= {name: np.zeros(count, np.int64) for name in ("number", "acknowledged")}
@@ -263,9 +263,9 @@ def _tcp(buffer: Buffer, frames: Frames, found: Columns) -> Columns:
 
 
 def grouped(columns: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Rows that agree in all columns: the first row of each group, and the group of each row.
+    """Groups of rows that agree in all columns: first row of each group, and group of each row.
 
-    Rows are told apart by a hash; where an enemy has made two of them collide, by a sort of all columns.
+    Rows are grouped by a hash; if a hostile capture makes two of them collide, by a sort of all columns.
     """
     mixed = np.zeros(len(columns[0]), np.uint64)
     for column in columns:

@@ -1,9 +1,9 @@
-"""What the network cost TCP: segments sent again, and round trips, from the sequence numbers in the capture.
+"""Cost of the network to TCP: retransmissions and round trips, from the sequence numbers in the capture.
 
-A segment is a *retransmission* when its first byte lies before the end of what its sender has put on the wire already,
-at the sender's own port, where the emulated network has not yet touched it. A *round trip* is the time at the sender's
-port from a segment that was sent once to the first arrival of the number that acknowledges exactly its last byte: the
-peer's patience with its acknowledgement is part of it.
+A segment is a *retransmission* when its first byte is before the end of the data that its sender has already sent, at
+the sender's own port, before the emulated network. A *round trip* is the time at the sender's port from a segment that
+was sent once to the first arrival of the number that acknowledges exactly its last byte: the peer's delayed
+acknowledgement is part of it.
 """
 
 from __future__ import annotations
@@ -12,24 +12,26 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812  (the names that everybody knows)
+from pyspark.sql import functions as F  # noqa: N812  (the usual name)
 
 SYN, FIN, ACK = 0x02, 0x01, 0x10
 TURN: Final = 1 << 32
 APART: Final = 1 << 34
-"""Added where a new connection takes over the ports of an old one: nothing of it was on the wire before."""
+"""Step added to the position where a new connection takes over the ports of an old one: none of its bytes were sent
+before.
+"""
 _CONNECTION: Final = ("source", "target", "source_port", "target_port")
 _PAIR: Final = ("low", "high", "port")
 MAX_PAIRS: Final = 1000
 
 
 class Tcp(NamedTuple):
-    """Of one conversation. Round trips in milliseconds; None: none could be told."""
+    """TCP figures of one conversation. Round trips in milliseconds; None: none could be measured."""
 
     segments: int
     retransmissions: int
     connections: int
-    """That were tried: first segments of them."""
+    """Attempted connections: first segments of connections."""
     rtt_p50_ms: float | None
     rtt_p99_ms: float | None
 
@@ -38,7 +40,7 @@ NO_TCP: Final = Tcp(0, 0, 0, None, None)
 
 
 class Measured(NamedTuple):
-    """All together; by the two addresses (the smaller first) and the service's port; by phase."""
+    """TCP figures of all conversations; by the two addresses (the smaller first) and the service's port; by phase."""
 
     whole: Tcp
     pairs: dict[tuple[int, int, int], Tcp]
@@ -46,8 +48,8 @@ class Measured(NamedTuple):
 
 
 def measure(segments: DataFrame, edges_ns: Sequence[int]) -> Measured:
-    """From rows of traffic_source.SEGMENTS. `edges_ns` part the time into phases, by when a segment was first sent: 0
-    is before the first edge.
+    """TCP figures from rows of traffic_source.SEGMENTS. `edges_ns` divide the time into phases, by the first sending of
+    a segment: phase 0 is before the first edge.
     """
     sent = _sent(segments.where(~F.col("arrived")))
     grouped = sent.withColumns(_pair()).withColumnRenamed("end", "raw_end")
@@ -101,7 +103,7 @@ def _tcp(row: Any) -> Tcp:
 
 
 def _sent(segments: DataFrame) -> DataFrame:
-    """Segments that take up numbers, with `is_again`: whether their first byte had been on the wire before."""
+    """Segments that take sequence numbers, with `is_again`: whether their first byte was sent before."""
     flags = F.col("flags")
     is_syn, is_fin = (flags.bitwiseAND(F.lit(bit)) != 0 for bit in (SYN, FIN))
     in_order = Window.partitionBy(*_CONNECTION).orderBy("time_ns", "offset")

@@ -1,4 +1,4 @@
-"""Mininet's own way, run by the distribution's Python: hosts on Linux bridges in a row. Prints `UP DOWN`, in seconds.
+"""Mininet peer, run by the distribution's Python: hosts on Linux bridges in a row. Prints `UP DOWN`, in seconds.
 
     /usr/bin/python3 benchmarks/peers/mininet_bridges.py HOSTS BRIDGES
 

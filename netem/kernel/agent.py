@@ -1,9 +1,9 @@
-"""The agent: does kernel work where the namespaces are, on behalf of a process elsewhere.
+"""The agent: performs kernel operations in the process that holds the namespaces, on requests of the conductor.
 
-The same agent works in the supervisor (the host's kernel) and in the User-Mode Linux guest (its kernel). It understands
-a few primitive operations and decides nothing: what to do is planned, and netlink messages are encoded, in the
-conductor (`netem.wiring.plan`, `netem.wiring.executor`). Standard library only, and little of it: in the guest every
-system call and page fault is expensive.
+The same agent runs in the supervisor (the host's kernel) and in the User-Mode Linux guest (its kernel). It has a few
+primitive operations and decides nothing: the conductor plans them and encodes the netlink messages
+(`netem.wiring.plan`, `netem.wiring.executor`). Standard library only, and little of it: in the guest every system call
+and page fault is expensive.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 FABRIC = ""
-"""Name of the namespace that the agent started in; all others have names that the planner gave them."""
+"""Name of the namespace that the agent started in; the planner names all others."""
 
 CLONE_NEWNET = 0x40000000
 
@@ -32,12 +32,12 @@ _NLM_F_ACK, _NLM_F_DUMP, _NLM_F_ACK_TLVS, _NLM_F_DUMP_INTR = 0x4, 0x300, 0x200, 
 _NLMSGERR_ATTR_MSG = 1
 _HEADER = struct.Struct("=IHHII")
 _FLAGS_OFFSET = 6 if sys.byteorder == "little" else 7
-"""Of the byte of a header's flags that NLM_F_ACK is in."""
+"""Offset in a header of the byte with NLM_F_ACK."""
 _WINDOW_MESSAGES = 48
 """Messages sent before answers are read: few enough for any receive buffer."""
 _REPLY_TIMEOUT_S = 10
 _BUFFER_BYTES = 1 << 16
-"""More than the kernel puts into one answer (32 KiB); kept, as a new one each time would cost page faults."""
+"""More than the kernel puts into one answer (32 KiB); one buffer is reused, because a new one costs page faults."""
 
 _TUNSETIFF, _TUNSETPERSIST = 0x400454CA, 0x400454CB
 _IFF_TAP, _IFF_NO_PI = 0x0002, 0x1000
@@ -67,7 +67,7 @@ def check(result: int, what: str) -> None:
 
 
 class NetlinkFailure(NamedTuple):
-    """What the kernel said against message number `message` (0-based) of a batch."""
+    """The kernel's refusal of message number `message` (0-based) of a batch."""
 
     message: int
     errno: int
@@ -101,8 +101,8 @@ class NetlinkAgent:
         }
 
     def perform(self, request: Request, descriptors: Sequence[int] = ()) -> Reply:
-        """Carry out `request`. Whatever the kernel refuses comes back as `{"error": {...}}`; descriptors are the
-        agent's to close.
+        """Carry out `request`. A refusal of the kernel is returned as `{"error": {...}}`; the agent closes
+        `descriptors`.
         """
         operation = self.operations.get(request["do"])
         if operation is None:
@@ -120,7 +120,7 @@ class NetlinkAgent:
         return self._namespaces[name]
 
     def enter(self, name: str) -> None:
-        """Move the calling process (a child about to become a node) into a namespace for good."""
+        """Move the calling process (a child about to become a node) into a namespace permanently."""
         self._set_namespace(self.namespace(name))
 
     # Operations: one per key of `operations`.
@@ -129,7 +129,7 @@ class NetlinkAgent:
         return {"release": os.uname().release, "pid": os.getpid()}
 
     def _perform_many(self, request: Request, _descriptors: Sequence[int]) -> Reply:
-        """Requests in order, up to the first that is refused; one answer each."""
+        """Perform requests in order, up to the first that is refused; one answer for each."""
         replies: list[Reply] = []
         for single in request["requests"]:
             replies.append(self.perform(single))
@@ -142,7 +142,7 @@ class NetlinkAgent:
         return {"descriptor": self._make_namespaces({"names": [name]}, ())["descriptors"][name]}
 
     def _make_namespaces(self, request: Request, _descriptors: Sequence[int]) -> Reply:
-        """All of them or none."""
+        """Make all of the namespaces or none."""
         made: dict[str, int] = {}
         try:
             for name in request["names"]:
@@ -196,7 +196,7 @@ class NetlinkAgent:
         return {}
 
     def _poll_by_thread(self, request: Request, _descriptors: Sequence[int]) -> Reply:
-        """In the namespace of `/sys` alone, which is the fabric's."""
+        """Let threads poll devices; works in the fabric's namespace alone, which is that of `/sys`."""
         for device in request["devices"]:
             _write(f"/sys/class/net/{device}/threaded", "1")
         return {}
@@ -235,7 +235,7 @@ class NetlinkAgent:
         return {}
 
     def _read_backlog(self, _request: Request, _descriptors: Sequence[int]) -> Reply:
-        """Second word of each CPU's line: frames dropped because netdev_max_backlog was reached."""
+        """Frames dropped because netdev_max_backlog was reached: second word of each CPU's line."""
         with open("/proc/net/softnet_stat", "rb") as lines:  # noqa: PTH123  # pathlib is not worth its import here
             return {"dropped": sum(int(line.split()[1], 16) for line in lines)}
 
@@ -250,7 +250,7 @@ class NetlinkAgent:
 
     @contextmanager
     def _inside(self, name: str) -> Iterator[None]:
-        """Be in a namespace for a moment. The agent has one thread; sockets keep the namespace they were made in."""
+        """Run the block in a namespace. The agent has one thread; sockets keep the namespace they were made in."""
         self._set_namespace(self.namespace(name))
         try:
             yield
@@ -262,7 +262,7 @@ class NetlinkAgent:
             with self._inside(name):
                 made = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
             made.bind((0, 0))
-            # The kernel's own time-out: Python's would cost a poll before each receive.
+            # The kernel's own time-out: Python's costs a poll before each receive.
             made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", _REPLY_TIMEOUT_S, 0))
             made.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 4 << 20)
             made.setsockopt(_SOL_NETLINK, _NETLINK_CAP_ACK, 1)
@@ -271,8 +271,8 @@ class NetlinkAgent:
         return self._netlink[name]
 
     def _converse(self, name: str, batch: bytes) -> tuple[bytes, NetlinkFailure | None]:
-        """Send numbered messages (1, 2, …), each wanting an acknowledgement or a dump, window by window. Stops after
-        the window with the first refusal; the kernel has then seen that window's later messages, too.
+        """Send numbered messages (1, 2, …), each with a request for an acknowledgement or a dump, window by window.
+        Stops after the window with the first refusal, whose later messages the kernel has processed, too.
         """
         netlink = self._socket(name)
         replies = bytearray()
@@ -285,9 +285,9 @@ class NetlinkAgent:
 
 
 def _windows(batch: bytes) -> Iterator[tuple[bytes, int]]:
-    """Cut a batch into pieces to send at once: some messages, or one that asks for a dump; each with the number whose
-    acknowledgement (or end of dump) ends the piece. Only the last message of a piece asks for one: the kernel works in
-    order and reports a refusal unasked, and in the guest every answer less is 0.1 ms gained.
+    """Cut a batch into pieces to send at once: some messages, or one that requests a dump; each with the number of the
+    message whose acknowledgement (or end of dump) ends the piece. Only the last message of a piece requests one: the
+    kernel works in order and always reports a refusal, and in the guest each answer costs 0.1 ms.
     """
     changed = bytearray(batch)
     start = offset = count = last = 0
@@ -349,7 +349,7 @@ def _explanation(message: bytes, flags: int) -> str:
 
 
 def _ethtool(control: socket.socket, device: str, command: int, value: int) -> None:
-    """Switch one offload; a device that does not have it is as good as one that has it off."""
+    """Switch one offload; a device without it is not an error."""
     argument = ctypes.create_string_buffer(struct.pack("=II", command, value))
     request = struct.pack("16sP16x", device.encode("ascii"), ctypes.addressof(argument))
     try:
@@ -360,7 +360,7 @@ def _ethtool(control: socket.socket, device: str, command: int, value: int) -> N
 
 
 def _write(path: str, text: str) -> None:
-    """At once, as settings of the kernel want it."""
+    """Write a kernel setting with one system call, as the kernel requires."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(descriptor, text.encode("ascii"))

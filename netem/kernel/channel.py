@@ -1,4 +1,4 @@
-"""The asking side: requests to the supervisor over a Unix socket, to the guest over its serial line
+"""Client side of the channels: requests to the supervisor over a Unix socket, to the guest over its serial line
 (`netem.kernel.framing`)."""
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _Job: TypeAlias = Callable[[], _Answer]
 
 
 class _Exchange:
-    """Carries out one exchange at a time on a thread of its own, whoever asks.
+    """Carries out one exchange at a time on a thread of its own, for callers in any thread.
 
-    So Ctrl-C, which strikes the asking thread in mid-wait, leaves no half-read answer behind: the exchange goes on to
-    its end, and the next request (an orderly close) finds the channel in step.
+    So Ctrl-C, which interrupts the waiting caller, leaves no half-read answer: the exchange goes on to its end, and the
+    next request (an orderly close) finds the channel in step.
     """
 
     def __init__(self, name: str) -> None:
@@ -43,7 +43,7 @@ class _Exchange:
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     def run(self, job: _Job) -> _Answer:
-        """Have a job done and wait for its answer. Raises what the job raises, ChannelClosedError after `end`."""
+        """Run a job and wait for its answer. Raises the job's exception, or ChannelClosedError after `end`."""
         answer: Future[_Answer] = Future()
         with self._gate:
             if not self._open:
@@ -56,7 +56,7 @@ class _Exchange:
             raise
 
     def end(self) -> None:
-        """No job follows those that wait already."""
+        """Accept no more jobs; waiting ones are still run."""
         with self._gate:
             self._open = False
             self._jobs.put(None)
@@ -66,31 +66,29 @@ class _Exchange:
             answer, job = next_job
             try:
                 answer.set_result(job())
-            except OSError as error:  # on a socket that was closed meanwhile, any of them
+            except OSError as error:  # a socket that was closed meanwhile raises any of them
                 answer.set_exception(error if self._open else ChannelClosedError("it was closed on this side"))
             except BaseException as error:
                 answer.set_exception(error)
 
 
 def _discard(answer: Future[_Answer]) -> None:
-    """Nobody waits for this answer any more: give back the descriptors that came with it."""
+    """Close the descriptors of an answer for which no caller waits any more."""
     if answer.exception() is None:
         for descriptor in answer.result()[1]:
             os.close(descriptor)
 
 
 class Channel:
-    """The asking side over a Unix socket. Any thread may ask; one request is under way at a time."""
+    """Client over a Unix socket. Any thread may send a request; one is in progress at a time."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._exchange = _Exchange("supervisor channel")
 
     def request(self, do: str, descriptors: Sequence[int] = (), **arguments: Any) -> _Answer:
-        """Ask and wait for the answer and the descriptors that come with it. Raises ChannelClosedError,
-        TimeoutError.
-        """
-        held = [os.dup(descriptor) for descriptor in descriptors]  # the asker may be gone before they are sent
+        """Send a request; wait for the answer and its descriptors. Raises ChannelClosedError, TimeoutError."""
+        held = [os.dup(descriptor) for descriptor in descriptors]  # the caller may be gone before they are sent
         return self._exchange.run(lambda: self._request({"do": do, **arguments}, held))
 
     def close(self) -> None:
@@ -108,14 +106,14 @@ class Channel:
 
 
 class LineChannel:
-    """The asking side over the guest's serial line; no descriptors here. Any thread may ask."""
+    """Client over the guest's serial line, without descriptors. Any thread may send a request."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._exchange = _Exchange("guest channel")
 
     def await_hello(self, timeout_s: float) -> dict[str, Any]:
-        """Wait for the guest's first word; nothing may be sent before it. Raises ChannelClosedError, TimeoutError."""
+        """Wait for the guest's first frame; nothing may be sent before it. Raises ChannelClosedError, TimeoutError."""
         self._connection.settimeout(timeout_s)
         return self._receive()
 
@@ -123,7 +121,7 @@ class LineChannel:
         self._connection.settimeout(timeout_s)
 
     def request(self, do: str, **arguments: Any) -> dict[str, Any]:
-        """Ask and wait for the answer. Raises ChannelClosedError, TimeoutError."""
+        """Send a request and wait for the answer. Raises ChannelClosedError, TimeoutError."""
         frame = pack({"do": do, **arguments})
         return self._exchange.run(lambda: self._request(frame))[0]
 

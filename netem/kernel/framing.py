@@ -1,4 +1,4 @@
-"""Frames of JSON: what the conductor and the hands say to each other, over a Unix socket or a serial line.
+"""Frames of JSON between the conductor and the agents, over a Unix socket or a serial line.
 
     frame = length (4 bytes, big-endian)  zlib(JSON)
 
@@ -22,15 +22,13 @@ from typing import Any, Protocol, TypeVar
 
 LENGTH = struct.Struct("!I")
 _MAX_FRAME = 64 << 20
-"""Bytes, packed or not."""
+"""Most bytes of a frame, packed or not."""
 _MAX_DESCRIPTORS = 16
 LINE_PIECE = 1024
-"""Bytes; beyond about 1,000 the tty hands its buffer over on its slow path (measured: 0.8 ms for 1,000, 12 ms for
-4,000).
-"""
+"""Bytes of a piece; beyond about 1,000 the tty takes its slow path (measured: 0.8 ms for 1,000, 12 ms for 4,000)."""
 ACKNOWLEDGED = b"."
 _FASTEST = 1
-"""zlib level: batches of netlink messages shrink tenfold even so."""
+"""zlib level; batches of netlink messages still shrink tenfold."""
 
 
 class ChannelClosedError(Exception):
@@ -44,7 +42,7 @@ def pack(values: dict[str, Any]) -> bytes:
 
 
 def unpack(body: bytes) -> dict[str, Any]:
-    """The values of a frame's body. Raises ValueError for what is none."""
+    """The values of a frame's body. Raises ValueError for an invalid body."""
     inflator = zlib.decompressobj()
     try:
         plain = inflator.decompress(body, _MAX_FRAME)
@@ -61,14 +59,14 @@ def send_frame(connection: socket.socket, values: dict[str, Any], descriptors: S
     data = pack(values)
     try:
         sent = socket.send_fds(connection, [data], list(descriptors)) if descriptors else connection.send(data)
-        if sent < len(data):  # an empty send would fail where the other side has answered and hung up already
+        if sent < len(data):  # an empty send would fail if the other side has answered and closed already
             connection.sendall(data[sent:])
     except (BrokenPipeError, ConnectionResetError) as error:
         raise ChannelClosedError(str(error)) from error
 
 
 def receive_frame(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Receive one frame from a Unix socket, with the descriptors that came with it. Raises ChannelClosedError."""
+    """Receive one frame and its descriptors from a Unix socket. Raises ChannelClosedError."""
     try:
         head, descriptors, _flags, _address = socket.recv_fds(
             connection, LENGTH.size, _MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
@@ -82,7 +80,7 @@ def receive_frame(connection: socket.socket) -> tuple[dict[str, Any], list[int]]
 
 
 def receive_exactly(connection: socket.socket, count: int) -> bytes:
-    """Read `count` bytes. Raises ChannelClosedError at the end of file, TimeoutError as the socket says."""
+    """Read `count` bytes. Raises ChannelClosedError at the end of file, TimeoutError after the socket's time-out."""
     data = bytearray()
     while len(data) < count:
         piece = connection.recv(min(count - len(data), 1 << 18))
@@ -93,7 +91,7 @@ def receive_exactly(connection: socket.socket, count: int) -> bytes:
 
 
 class LineServer:
-    """The answering side of a serial line, in the guest, on a tty in raw mode."""
+    """Server side of a serial line, in the guest, on a tty in raw mode."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -104,7 +102,7 @@ class LineServer:
             data = data[os.write(self._descriptor, data) :]
 
     def receive(self) -> dict[str, Any]:
-        """The next request, piece by piece, each acknowledged."""
+        """The next request, received in pieces that are each acknowledged."""
         frame = self._piece(LENGTH.size)
         total = LENGTH.size + checked_length(frame[: LENGTH.size])
         while True:
@@ -125,14 +123,14 @@ class LineServer:
 
 
 def checked_length(head: bytes) -> int:
-    """The length that a frame begins with. Raises ValueError for one that cannot be."""
+    """The length in a frame's head. Raises ValueError for an impossible one."""
     length: int = LENGTH.unpack(head)[0]
     if length > _MAX_FRAME:
         raise ValueError(f"a frame of {length} bytes is longer than {_MAX_FRAME}: the channel is out of step")
     return length
 
 
-# Descriptors that can be read: poll, since select refuses numbers above 1023.
+# Readable descriptors: poll, because select refuses numbers above 1023.
 
 
 class HasDescriptor(Protocol):
@@ -145,7 +143,7 @@ Source = TypeVar("Source", bound=HasDescriptor | int)
 
 
 def readable(sources: Sequence[Source], timeout_s: float | None = None) -> list[Source]:
-    """Those that can be read now, or are at their end, in the order given; empty when the time is up (None: never)."""
+    """Sources that can be read now or are at their end, in the order given; empty after the time-out (None: never)."""
     poller = select.poll()
     numbers = [source if isinstance(source, int) else source.fileno() for source in sources]
     for number in numbers:

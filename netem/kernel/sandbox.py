@@ -1,15 +1,14 @@
-"""A node's own sandbox: what a program finds around it that is not the machine's.
+"""A node's sandbox: the files, user and init that its program sees in place of the machine's.
 
-The supervisor's child makes it between fork and exec: a root of its own with the machine's programs to be read and
-nothing of it to be written, a user without rights, and an init that hands signals on and collects orphans, as a
-container has one.
+The supervisor's child makes it between fork and exec: a root of its own with the machine's programs, read only, a user
+without privileges, and an init that passes signals on and reaps orphans, as in a container.
 
-    /usr /bin /sbin /lib* /etc /opt …   the machine's, read only, without what set-user-id and file capabilities give
+    /usr /bin /sbin /lib* /etc /opt …   the machine's, read only, without effect of set-user-id and file capabilities
     /sys /proc                          of its own namespaces, read only
     /dev                                null, zero, full, random, urandom, tty and terminals of its own
     /tmp /dev/shm                       its own, in memory
     places                              its own directories, writable
-    readable                            what else of the machine it is to read
+    readable                            other files of the machine, read only
     all else                            not there: homes, /run with the sockets of the machine, other nodes' directories
 
 Standard library only.
@@ -33,7 +32,7 @@ from typing import Any
 from netem.kernel.agent import libc
 
 NODE_USER = 65534
-"""Number of the user and of the group that programs run as: nobody's, and no file's."""
+"""Number of the user and of the group that programs run as: `nobody`, which owns no files."""
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT, _MS_BIND, _MS_REC = 1, 2, 4, 8, 32, 4096, 1 << 14
@@ -47,12 +46,12 @@ _CALLS = {
     "aarch64": (0xC00000B7, 220, 97, 217, 218, 219, 241, 280, 282),
     "riscv64": (0xC00000F3, 220, 97, 217, 218, 219, 241, 280, 282),
 }
-"""Machine as the kernel's audit names it; numbers of clone, unshare, and of what is refused: add_key, request_key,
-keyctl, perf_event_open, bpf, userfaultfd."""
+"""By machine: audit architecture; numbers of clone, unshare, and of the refused calls: add_key, request_key, keyctl,
+perf_event_open, bpf, userfaultfd."""
 _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 24, 38, 47, 4
 
 _SYSTEM = ("bin", "etc", "gnu", "lib", "lib32", "lib64", "libx32", "nix", "opt", "sbin", "usr")
-"""Of the machine's root, what every program may need."""
+"""Directories of the machine's root that any program may need."""
 _DEVICES = ("full", "null", "random", "tty", "urandom", "zero")
 _LINKS = {
     "/dev/fd": "/proc/self/fd",
@@ -63,7 +62,7 @@ _LINKS = {
     "/var/run": "../run",
 }
 _TMP_BYTES = 16 << 20
-"""As much as in a container (netem.runtimes.docker)."""
+"""Size of /tmp, as in a container (netem.runtimes.docker)."""
 _KERNEL_PATHS = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs")
 _HOSTS = "/etc/hosts"
 _PLACE = "a directory of its own at"
@@ -73,7 +72,7 @@ _OWN_NETWORK = {
     "/proc/sys/net/ipv4/ping_group_range": f"0 {2**31 - 1}",
     "/proc/sys/net/ipv4/ip_unprivileged_port_start": "0",
 }
-"""What programs do in their own network without rights, as in a container: `ping`, and listen at any port."""
+"""Settings that let programs without privileges use `ping` and listen at any port, as in a container."""
 
 _SIGNAL_EXIT_BASE = 128
 
@@ -82,16 +81,15 @@ def confine(request: Mapping[str, Any]) -> None:
     """Give the calling process, alone in its PID namespace, a root of its own. Raises OSError.
 
     `groups`: files `cgroup.procs` of control groups to enter.
-    `places`: pairs (directory of the node, directory of the machine that stands there, writable).
-    `readable`: files and directories of the machine that are seen at their own paths.
-    `hosts`: a file that is read in place of /etc/hosts; empty: the machine's. Where the machine has no such file, there
-    is no place for one.
-    `hostname`: empty: the machine's.
+    `places`: pairs (directory of the node, directory of the machine that is mounted there, writable).
+    `readable`: files and directories of the machine that are visible at their own paths.
+    `hosts`: a file in place of /etc/hosts; empty: the machine's. It is ignored if the machine has no such file.
+    `hostname`: the node's host name; empty: the machine's.
     """
     for procs in request["groups"]:
         Path(procs).write_text("0", encoding="ascii")  # ourselves
     for path, value in _OWN_NETWORK.items():
-        with contextlib.suppress(FileNotFoundError):  # a kernel without it asks for rights
+        with contextlib.suppress(FileNotFoundError):  # a kernel without the setting requires privileges
             Path(path).write_text(value, encoding="ascii")
     os.umask(0o022)
     _check(libc.unshare(CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC), "namespaces of its own")
@@ -109,8 +107,8 @@ def confine(request: Mapping[str, Any]) -> None:
 
 
 def give_up_rights() -> None:
-    """Become a user without rights, with no capability now and none to be had by any exec. Raises OSError."""
-    for descriptor in (0, 1, 2):  # a program may open /dev/stdout: the file behind it is to be its own
+    """Become a user without privileges, with no capability now or after any exec. Raises OSError."""
+    for descriptor in (0, 1, 2):  # a program may open /dev/stdout, so it must own the file behind it
         if stat.S_IFMT(os.fstat(descriptor).st_mode) in (stat.S_IFIFO, stat.S_IFREG):
             os.fchown(descriptor, NODE_USER, NODE_USER)
     last = int(Path("/proc/sys/kernel/cap_last_cap").read_text(encoding="ascii"))
@@ -119,25 +117,25 @@ def give_up_rights() -> None:
     _check(libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "ambient")
     os.setgroups([])
     os.setresgid(NODE_USER, NODE_USER, NODE_USER)
-    os.setresuid(NODE_USER, NODE_USER, NODE_USER)  # takes the capabilities along
+    os.setresuid(NODE_USER, NODE_USER, NODE_USER)  # drops the capabilities, too
     _check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
     _forbid_calls()
 
 
 def _forbid_calls() -> None:
-    """Refuse the doors through which a user without rights gets at much of the kernel: user namespaces, in which it is
-    root, and calls that no program of a node needs. On a machine whose calls are not known here, none is refused.
+    """Refuse system calls by which a user without privileges reaches large parts of the kernel: user namespaces, in
+    which it is root, and calls that no program of a node needs. On a machine that is not in `_CALLS`, none is refused.
     """
     machine = os.uname().machine
     if machine not in _CALLS:
         return
     architecture, clone, unshare, *refused = _CALLS[machine]
     end = len(refused) + 12
-    """Where the refusal stands; a jump counts from the check after it."""
+    """Index of the refusal; a jump counts from the instruction after it."""
     checks = [
         (_LOAD, 0, 0, 4),
         (_IF_EQUAL, 1, 0, architecture),
-        (_RETURN, 0, 0, _REFUSE | errno.EPERM),  # another machine's calls, by other numbers
+        (_RETURN, 0, 0, _REFUSE | errno.EPERM),  # calls of another architecture, which have other numbers
         (_LOAD, 0, 0, 0),
         (_IF_AT_LEAST, end - 5, 0, 0x40000000),
         (_IF_EQUAL, end - 5, 0, _CLONE3),
@@ -149,7 +147,7 @@ def _forbid_calls() -> None:
         (_IF_ANY, 1, 0, _CLONE_NEWUSER),
         (_RETURN, 0, 0, _ALLOW),
         (_RETURN, 0, 0, _REFUSE | errno.EPERM),
-        (_RETURN, 0, 0, _REFUSE | errno.ENOSYS),  # its flags lie in memory, where no filter looks; libraries use clone
+        (_RETURN, 0, 0, _REFUSE | errno.ENOSYS),  # its flags are in memory, invisible to filters; libraries use clone
     ]
     code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *check) for check in checks))
     program = ctypes.create_string_buffer(struct.pack("@HP", len(checks), ctypes.addressof(code)))
@@ -157,8 +155,8 @@ def _forbid_calls() -> None:
 
 
 def look_from(hosts: str) -> None:
-    """Give the calling process, in the PID namespace of a node, the machine's files with the node's /proc and names.
-    Raises OSError.
+    """Give the calling process, in the PID namespace of a node, the machine's files with the node's /proc and
+    /etc/hosts. Raises OSError.
     """
     _check(libc.unshare(CLONE_NEWNS), "a mount namespace of its own")
     _mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
@@ -171,7 +169,7 @@ def become_init(report: int) -> None:
     """Fork: the child returns and becomes the program; the caller stays as init of its PID namespace until the program
     has ended, and ends with its exit code (128 + the signal that ended it).
 
-    Without it the program would be process 1, to which the kernel passes no signal that it has no handler for.
+    Without it the program would be process 1, to which the kernel delivers no signal without a handler.
     """
     every = signal.valid_signals()
     signal.pthread_sigmask(signal.SIG_BLOCK, every)
@@ -182,7 +180,7 @@ def become_init(report: int) -> None:
     os.close(report)
     for descriptor in (0, 1, 2):
         os.close(descriptor)
-    waited = every - {signal.SIGCONT}  # the supervisor gives that to each process itself
+    waited = every - {signal.SIGCONT}  # the supervisor sends that to each process itself
     try:
         while (code := _ended(program)) is None:
             number = signal.sigwait(waited)
@@ -195,7 +193,7 @@ def become_init(report: int) -> None:
 
 
 def _ended(program: int) -> int | None:
-    """Collect every dead child; the program's exit code once it is among them."""
+    """Reap every dead child; the program's exit code if it is among them."""
     found: int | None = None
     while True:
         try:
@@ -210,7 +208,7 @@ def _ended(program: int) -> int | None:
 
 
 def _take_in_the_system() -> None:
-    """Read only from here on: what a program asks for at a place in there that is not there is not made."""
+    """Mount the machine's system directories, read only: mount points that are missing in them cannot be made."""
     for name in _SYSTEM:
         source, target = Path("/", name), Path(_BUILD, name)
         if source.is_symlink():
@@ -233,7 +231,7 @@ def _take_in_the_system() -> None:
 
 
 def _forbid_writing(place: str) -> None:
-    """Of what is mounted at a place; what lies under another mount there cannot be reached, by anybody."""
+    """Make the mount at a place read only; a mount hidden by another one cannot be reached and is skipped."""
     try:
         noexec = _MS_NOEXEC if os.statvfs(place).f_flag & os.ST_NOEXEC else 0
         _remount(place, _MS_RDONLY | _MS_NOSUID | _MS_NODEV | noexec)
@@ -267,12 +265,12 @@ def _make_temporary(place: str, options: str) -> None:
 
 
 def _swap_roots(shown: Mapping[str, tuple[int, int]]) -> None:
-    """Make what was put together the root, `shown` (place: descriptor, flags of its mount) in it, and lose the
-    machine's. Places are made with the new root in force: a symbolic link in it leads nowhere else.
+    """Make the built tree the root, mount `shown` (place: descriptor, flags of its mount) in it, and detach the
+    machine's root. Places are made after the switch, so that a symbolic link cannot lead out of the new root.
     """
     machine = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     os.chdir(_BUILD)
-    _check(libc.pivot_root(b".", b"."), "a root of its own")  # the machine's lies on top of it now
+    _check(libc.pivot_root(b".", b"."), "a root of its own")  # the machine's root is stacked on it now
     for place, (descriptor, flags) in sorted(shown.items()):
         _show(place, descriptor, flags)
     os.fchdir(machine)
@@ -308,7 +306,7 @@ def _is_there(path: str, descriptor: int) -> bool:
 
 
 def _plain_path(escaped: str) -> str:
-    """A path as mountinfo writes it: blanks and the like in octal."""
+    """The path of a field of mountinfo, where blanks and the like are in octal."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), escaped)
 
 

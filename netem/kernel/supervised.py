@@ -1,4 +1,4 @@
-"""The conductor's side of the supervisor: start it, ask it, and hold handles on the processes that it starts."""
+"""The conductor's side of the supervisor: start it, send it requests, and hold handles of the processes it starts."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ _BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from netem.kernel.supervis
 _REQUEST_TIMEOUT_S = 30.0
 _CLOSE_TIMEOUT_S = 1.5
 _STARTING = "starting a process"
-"""What is tried when nobody says more."""
+"""Default name of the step in errors."""
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
-    """What an isolated process finds around it, as a user without rights (netem.kernel.sandbox)."""
+    """Environment of an isolated process, which runs without privileges (netem.kernel.sandbox)."""
 
     hostname: str = ""
-    """Empty: the machine's."""
+    """Its host name; empty: the machine's."""
     places: Mapping[str, Path] = field(default_factory=dict)
-    """Its own directories: absolute place -> directory of the machine that stands there, writable."""
+    """Its own directories: absolute place -> directory of the machine that is mounted there, writable."""
     readable: Sequence[Path] = ()
-    """Absolute paths of the machine that it may read beside the system's."""
+    """Absolute paths of the machine that it may read in addition to the system's."""
     hosts: Path | None = None
-    """A file that it reads as /etc/hosts; None: the machine's own."""
+    """Its /etc/hosts; None: the machine's."""
     groups: Sequence[Path] = ()
     """Files `cgroup.procs` of the control groups that it is in from its first instruction."""
     has_init: bool = False
-    """Whether an init stands in front of it, that passes signals on and collects orphans; else it is process 1."""
+    """Whether it has an init, which passes signals on and reaps orphans; else it is process 1."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -60,21 +60,21 @@ class Sandbox:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecRequest:
-    """A command that an operator sends into a node, beside its program."""
+    """A command of the operator's in a node, beside its program."""
 
     argv: Sequence[str]
     environment: Mapping[str, str]
-    """Comes on top of a plain one."""
+    """Variables added to a basic environment."""
     descriptors: Sequence[int]
-    """Become its 0, 1 and 2, and stay the caller's."""
+    """Become its 0, 1 and 2; the caller keeps them."""
     is_terminal: bool
-    """Whether descriptor 0 is a terminal that becomes its own."""
+    """Whether descriptor 0 becomes its controlling terminal."""
     directory: Path
-    """Where it starts, if there is that directory."""
+    """Its working directory, if there is that directory."""
 
 
 class SupervisorLink:
-    """A running supervisor. Everything that it started ends with it, and it ends with this process or at close()."""
+    """A running supervisor. All processes that it started end with it; it ends with this process or at close()."""
 
     def __init__(self, process: subprocess.Popen[bytes], channel: Channel, log_path: Path) -> None:
         self._process = process
@@ -86,8 +86,7 @@ class SupervisorLink:
         """Start a supervisor in namespaces of its own. Raises FabricError, for example without the privileges."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.settimeout(_REQUEST_TIMEOUT_S)
-        # -I and -S: nothing of the user's environment, no site packages; the supervisor needs the standard library
-        # only.
+        # -I and -S: no settings of the user, no site packages; the supervisor needs the standard library only.
         command = [sys.executable, "-I", "-S", "-B", "-c", _BOOT, str(_ROOT), str(theirs.fileno()), str(os.getpid())]
         with theirs, log_path.open("ab") as log:
             process = subprocess.Popen(
@@ -104,14 +103,13 @@ class SupervisorLink:
 
     @property
     def pid(self) -> int:
-        """Of the outer process, in our PID namespace."""
+        """Pid of the outer process in this process's PID namespace."""
         return self._process.pid
 
     def ask(
         self, do: str, descriptors: Sequence[int] = (), *, step: str = "", **arguments: Any
     ) -> tuple[dict[str, Any], list[int]]:
-        """One request. Raises FabricError when the supervisor is gone or refuses; `step` says in words what was
-        tried."""
+        """Send one request. Raises FabricError when the supervisor is gone or refuses; `step` names it in the error."""
         try:
             reply, received = self._channel.request(do, descriptors, **arguments)
         except (ChannelClosedError, TimeoutError, OSError) as error:
@@ -121,8 +119,8 @@ class SupervisorLink:
         return reply, received
 
     def agent(self, do: str, **arguments: Any) -> dict[str, Any]:
-        """One request to the supervisor's agent; a refusal is in the reply. Raises FabricError when the supervisor is
-        gone."""
+        """Send one request to the supervisor's agent; a refusal is in the reply. Raises FabricError when the supervisor
+        is gone."""
         try:
             return self._channel.request(do, **arguments)[0]
         except (ChannelClosedError, TimeoutError, OSError) as error:
@@ -146,9 +144,9 @@ class SupervisorLink:
         """Start a program in a namespace that the supervisor holds; `descriptors` become its 0, 1, 2, …
 
         `urgent`: scheduled before ordinary processes. `sandbox`: in a PID and mount namespace of its own, without
-        rights. `inside`: in the PID namespace of that process, with the machine's files, all privileges, and `hosts` as
-        /etc/hosts. `is_terminal`: descriptor 0 becomes its controlling terminal. Raises CannotStartError for a program
-        that cannot be executed, FabricError for all else.
+        privileges. `inside`: in the PID namespace of that process, with the machine's files, all privileges, and
+        `hosts` as /etc/hosts. `is_terminal`: descriptor 0 becomes its controlling terminal. Raises CannotStartError for
+        a program that cannot be executed, FabricError for any other failure.
         """
         reply, received = self.ask(
             "spawn", descriptors, step=step, argv=list(argv), environment=dict(environment),
@@ -159,11 +157,11 @@ class SupervisorLink:
         return Process(self, reply["pid"], received[0], argv[0])
 
     def failure(self) -> FabricError | None:
-        """What to raise if the supervisor is gone, else None."""
+        """Error if the supervisor is gone, else None."""
         return FabricError(self._obituary()) if self._process.poll() is not None else None
 
     def close(self) -> None:
-        """End the supervisor and all that it holds; returns when its processes are gone. May be called again."""
+        """End the supervisor and its processes; returns when they are gone. May be called again."""
         self._channel.close()
         try:
             self._process.wait(_CLOSE_TIMEOUT_S)
@@ -195,7 +193,7 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Its number as this process counts; 0 once it has ended."""
+        """Its pid in this process's PID namespace; 0 after its end."""
         if self._handle < 0:
             return 0
         lines = Path(f"/proc/self/fdinfo/{self._handle}").read_text(encoding="ascii").splitlines()
@@ -203,12 +201,11 @@ class Process:
 
     @property
     def pid_in_guest(self) -> int:
-        """Its number in the supervisor's PID namespace."""
+        """Its pid in the supervisor's PID namespace."""
         return self._pid
 
     def poll(self) -> int | None:
-        """Exit code once it has ended (negative: the signal), else None. Raises FabricError when the supervisor is
-        gone."""
+        """Exit code after its end (negative: the signal), else None. Raises FabricError when the supervisor is gone."""
         with self._asking:
             if self._code is None and self._has_ended(0):
                 self._code = self._supervisor.ask("status", pid=self._pid)[0]["code"]
@@ -225,14 +222,14 @@ class Process:
 
     @property
     def scheduling(self) -> str:
-        """How the host's kernel schedules it: `real time` or `nice N`."""
+        """Its scheduling by the host's kernel: `real time` or `nice N`."""
         text: str = self._supervisor.ask("scheduling", step=f"looking at {self.program}", pid=self._pid)[0][
             "scheduling"
         ]
         return text
 
     def signal(self, number: signal.Signals, *, group: bool = False) -> None:
-        """Send a signal, or with `group` to its process group; none is sent to a process that has ended."""
+        """Send a signal to it, or with `group` to its process group; not to a process that has ended."""
         step = f"signalling {self.program}"
         self._supervisor.ask("signal", step=step, pid=self._pid, signal=int(number), group=group)
 
@@ -244,14 +241,12 @@ class Process:
         self.signal(signal.SIGKILL)
 
     def freeze(self) -> int:
-        """Stop it and all in its PID namespace; returns the monotonic time (ns) at which all threads were seen
-        stopped.
-        """
+        """Stop its whole PID namespace. Returns the monotonic time (ns) at which all threads were stopped."""
         at_ns: int = self._supervisor.ask("freeze", step=f"pausing {self.program}", pid=self._pid)[0]["at_ns"]
         return at_ns
 
     def thaw(self) -> int:
-        """Undo freeze; returns the monotonic time (ns) at which no thread was stopped any more."""
+        """Undo freeze. Returns the monotonic time (ns) at which no thread was stopped any more."""
         at_ns: int = self._supervisor.ask("thaw", step=f"resuming {self.program}", pid=self._pid)[0]["at_ns"]
         return at_ns
 
@@ -274,7 +269,7 @@ class Process:
 
 
 def _refusal(step: str, error: Mapping[str, Any]) -> FabricError:
-    """What the supervisor's refusal is."""
+    """The error for a refusal of the supervisor."""
     if error.get("exec"):
         text = error["text"] if step == _STARTING else f"{step}: {error['text']}"
         return CannotStartError(text, is_there=error["errno"] not in _NOT_THERE)

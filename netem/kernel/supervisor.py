@@ -1,13 +1,13 @@
-"""The supervisor: init of the network's own PID, mount and network namespace, parent of everything that runs in it.
+"""The supervisor: init of the network's own PID, mount and network namespace, parent of all processes in it.
 
     conductor ──socket──> supervisor (PID 1 in there) ──> guest kernel, collector, one child per node
 
 When the conductor ends, however it ends, the supervisor sees the end of its socket (or of the conductor's pidfd, should
-a forked child still hold the socket) and exits; the kernel then kills every process of the PID namespace and takes back
-namespaces, devices and mounts. When the supervisor itself is killed, the same happens. There is nothing to clean up by
-agent.
+a forked child still hold the socket) and exits; the kernel then kills every process of the PID namespace and frees
+namespaces, devices and mounts. The same happens when the supervisor itself is killed. Nothing is left to clean up by
+hand.
 
-Standard library only: this process must start fast and must not fail for want of a package.
+Standard library only: this process must start fast and must not fail because of a missing package.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ _CONSOLE_MAGIC, _CONSOLE_VERSION, _CONSOLE_TIMEOUT_S = 0xCAFEBABE, 2, 5.0
 _CONSOLE_REQUEST, _CONSOLE_ANSWER = struct.Struct("=III512s"), struct.Struct("=III")
 _RESET_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGCHLD)
 
-GUEST_MEMORY = Path("/dev/shm")  # noqa: S108  # a file system of our own is mounted there
-"""Where the guest kernel puts its memory; it vanishes with the mount."""
+GUEST_MEMORY = Path("/dev/shm")  # noqa: S108  # a file system of its own is mounted there
+"""Directory of the guest kernel's memory; it vanishes with the mount."""
 
 
 def main(control_descriptor: int, conductor: int) -> None:
-    """Make the namespaces and leave a child in them as init; wait for it, so that whoever kills us kills it."""
+    """Make the namespaces and start a child in them as init; wait for it. The child is killed with this process."""
     watch = os.pidfd_open(conductor)
     ready, ready_parent = os.pipe()
     check(libc.unshare(CLONE_NEWNS | _CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC), "unshare")
@@ -64,7 +64,7 @@ def main(control_descriptor: int, conductor: int) -> None:
     if child == 0:
         os.close(ready_parent)
         check(libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
-        if os.read(ready, 1) != b"x":  # our parent died before it could have taken us along
+        if os.read(ready, 1) != b"x":  # the parent died before its death signal was set
             os._exit(1)
         os.close(ready)
         _keep(socket.socket(fileno=control_descriptor), watch)
@@ -76,7 +76,7 @@ def main(control_descriptor: int, conductor: int) -> None:
 
 
 def _keep(control: socket.socket, watch: int) -> NoReturn:
-    """Be init: prepare the mounts, then serve until the conductor is gone."""
+    """Run as init: prepare the mounts, then serve until the conductor is gone."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
@@ -90,11 +90,11 @@ def _keep(control: socket.socket, watch: int) -> NoReturn:
 
 
 class _ExecError(OSError):
-    """The program itself could not be executed; all before it went well."""
+    """The program itself could not be executed; the steps before it succeeded."""
 
 
 class Supervisor:
-    """Serves the conductor's requests: those of the agent, and processes."""
+    """Serves the conductor's requests: those of the agent, and those on processes."""
 
     def __init__(self, control: socket.socket, watch: int) -> None:
         self._control = control
@@ -112,7 +112,7 @@ class Supervisor:
         }
 
     def serve(self) -> None:
-        """Answer until the conductor closes its end or dies."""
+        """Answer requests until the conductor closes its end or dies."""
         poller = select.poll()
         children, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake)
@@ -145,7 +145,7 @@ class Supervisor:
         return True
 
     def _reap(self) -> None:
-        """Collect every dead child; as init we also get orphans that we did not start."""
+        """Reap every dead child; as init it also gets orphans that it did not start."""
         while True:
             try:
                 ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -154,7 +154,7 @@ class Supervisor:
             if ended is None:
                 return
             if ended.si_pid in self._exit_codes:
-                # Before its number can be anybody else's: helpers of a guest kernel that died would hold its line open.
+                # Before its pid can be reused: helpers of a guest kernel that died would hold its line open.
                 _kill_group_quietly(ended.si_pid)
             _pid, status = os.waitpid(ended.si_pid, 0)
             if ended.si_pid in self._exit_codes:
@@ -175,16 +175,14 @@ class Supervisor:
         os.close(handle)
 
     def _spawn(self, request: Request, descriptors: Sequence[int]) -> int:
-        """Start a child with the given descriptors as its 0, 1, 2, …; returns once exec has succeeded. Raises
-        OSError.
-        """
+        """Start a child with the given descriptors as its 0, 1, 2, …; returns after exec. Raises OSError."""
         if not self._namespace_exists(request["namespace"]):
             raise OSError(errno.ENOENT, f"no namespace named {request['namespace']!r} is held here")
         host = self._host_of(request)
         outcome, report = os.pipe2(os.O_CLOEXEC)
         isolated = request["sandbox"] is not None
         if isolated:
-            check(libc.unshare(_CLONE_NEWPID), "unshare")  # of our next child, not of ourselves
+            check(libc.unshare(_CLONE_NEWPID), "unshare")  # of the next child, not of this process
         elif host is not None:
             check(libc.setns(host["pid"], _CLONE_NEWPID), "setns")
         try:
@@ -206,7 +204,7 @@ class Supervisor:
         return pid
 
     def _host_of(self, request: Request) -> dict[str, int] | None:
-        """The namespaces of the child that a command is to join; None where it only joins a network namespace."""
+        """The namespaces of the child that a command is to join; None if it only joins a network namespace."""
         pid = request["inside"]
         if not pid:
             return None
@@ -224,7 +222,7 @@ class Supervisor:
     def _become(
         self, request: Request, descriptors: Sequence[int], report: int, host: Mapping[str, int] | None
     ) -> NoReturn:
-        """In the child: turn into the program, or report why not."""
+        """In the child: execute the program, or report the error."""
         step, sandbox = "prepare", request["sandbox"]
         try:
             os.setsid()
@@ -271,31 +269,27 @@ class Supervisor:
         return {"code": self._exit_codes[request["pid"]]}
 
     def _signal(self, request: Request, _descriptors: Sequence[int]) -> Reply:
-        """Send a signal to a child that we have not reaped, or to its process group; one that has ended is left
-        alone.
-        """
+        """Send a signal to a child that was not reaped, or to its process group; not to one that has ended."""
         if self._exit_codes.get(request["pid"], 0) is None:
             send = os.killpg if request["group"] else os.kill
             send(request["pid"], request["signal"])
         return {}
 
     def _freeze(self, request: Request, _descriptors: Sequence[int]) -> Reply:
-        """SIGSTOP to a whole PID namespace, again until every thread of it is seen stopped."""
+        """Send SIGSTOP to a whole PID namespace, repeatedly until every thread of it is stopped."""
         return self._drive(request["pid"], signal.SIGSTOP, "T")
 
     def _thaw(self, request: Request, _descriptors: Sequence[int]) -> Reply:
         return self._drive(request["pid"], signal.SIGCONT, "RSDI")
 
     def _scheduling(self, request: Request, _descriptors: Sequence[int]) -> Reply:
-        """How a child is scheduled, in words."""
+        """Scheduling of a child: `real time` or `nice N`."""
         if os.sched_getscheduler(request["pid"]) == os.SCHED_RR:
             return {"scheduling": "real time"}
         return {"scheduling": f"nice {os.getpriority(os.PRIO_PROCESS, request['pid'])}"}
 
     def _console(self, request: Request, _descriptors: Sequence[int]) -> Reply:
-        """Commands for a guest kernel's management console (mconsole), one after the other; the first refusal ends
-        it.
-        """
+        """Send commands to a guest kernel's management console (mconsole), one by one, up to the first refusal."""
         own = GUEST_MEMORY / "asker"
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as console:
             own.unlink(missing_ok=True)
@@ -325,7 +319,7 @@ class Supervisor:
 
 
 def _console_answer(console: socket.socket) -> tuple[bool, str]:
-    """Whether a console command failed, and what was said; an answer may come in pieces."""
+    """Whether a console command failed, and its output; an answer may come in pieces."""
     said = b""
     while True:
         piece = console.recv(4096)
@@ -354,8 +348,8 @@ def _arrange(descriptors: Sequence[int], report: int) -> None:
 
 
 def _hurry() -> None:
-    """Run before ordinary processes, as the kernel that we stand in for would: in real time, or at the best niceness
-    where a container forbids that, or as before where it forbids both. The network's read-back says which it became.
+    """Schedule this process before ordinary ones, as a real kernel is: in real time, or at the best niceness if a
+    container forbids that, or as before if it forbids both. The network's read-back shows the result.
     """
     try:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(os.sched_get_priority_min(os.SCHED_RR)))
@@ -366,7 +360,7 @@ def _hurry() -> None:
 
 def _execute(argv: Sequence[str], environment: Mapping[str, str]) -> None:
     if "/" in argv[0]:
-        os.execve(argv[0], list(argv), dict(environment))  # noqa: S606  # what we are for
+        os.execve(argv[0], list(argv), dict(environment))  # noqa: S606  # the purpose of this process
     os.execvpe(argv[0], list(argv), dict(environment))  # noqa: S606
 
 
@@ -375,7 +369,7 @@ def _pid_namespace(pid: int) -> int:
 
 
 def _members(namespace: int) -> list[int]:
-    """Every process in a PID namespace, by our own numbering."""
+    """Every process in a PID namespace, by pid in this process's namespace."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -383,7 +377,7 @@ def _members(namespace: int) -> list[int]:
                 if _pid_namespace(int(entry.name)) == namespace:
                     found.append(int(entry.name))
             except (FileNotFoundError, ProcessLookupError):
-                continue  # it ended while we looked
+                continue  # it ended meanwhile
     return found
 
 
@@ -395,7 +389,7 @@ def _thread_states(pid: int) -> set[str]:
             stat = (thread / "stat").read_bytes()
             states.add(stat.rpartition(b")")[2].split()[0].decode("ascii"))
     except (FileNotFoundError, ProcessLookupError):
-        return states  # it ended while we looked
+        return states  # it ended meanwhile
     return states
 
 
@@ -403,19 +397,19 @@ def _kill_quietly(pid: int, number: signal.Signals) -> None:
     try:
         os.kill(pid, number)
     except ProcessLookupError:
-        return  # it ended while we looked
+        return  # it ended meanwhile
 
 
 def _kill_group_quietly(leader: int) -> None:
-    """What a dead child leaves in its process group (each child leads one of its own)."""
+    """Kill the rest of a dead child's process group (each child leads one of its own)."""
     try:
         os.killpg(leader, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
-        return  # it was alone
+        return  # the group is empty
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Entry: control descriptor, PID of the conductor."""
+    """Entry point; arguments: control descriptor, pid of the conductor."""
     try:
         main(int(arguments[0]), int(arguments[1]))
     except OSError as error:

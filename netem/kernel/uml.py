@@ -1,7 +1,7 @@
-"""The User-Mode Linux guest: a Linux kernel as a process, whose netem the host's kernel lacks.
+"""The User-Mode Linux guest: a Linux kernel as a process, with the netem that the host's kernel lacks.
 
 It boots from the host's own file system in 1.5 to 2 s, opens one tap per node port, and holds bridges, routers and
-qdiscs. Only its kernel works there while frames flow; its user space is one small process (`netem.kernel.uml_init`),
+qdiscs. Only its kernel runs while frames flow; its user space is one small process (`netem.kernel.uml_init`),
 because a system call in the guest costs some 50 us. It is a child of the supervisor: it cannot outlive it.
 """
 
@@ -31,12 +31,13 @@ MODULES = (
     "drivers/net/ifb", "net/sched/sch_netem", "net/sched/sch_tbf", "net/sched/sch_ingress", "net/sched/cls_bpf",
     "net/sched/act_mirred",
 )  # fmt: skip
-"""In an order in which each finds what it needs. The fifo qdiscs are built in."""
+"""Modules in the order of their dependencies. The fifo qdiscs are built in."""
 
 _BINARIES = ("linux.uml", "linux")
 _MODULES_ROOT = Path("/usr/lib/uml/modules")
 _MEMORY_MIB = 768
-"""Frames in delay lines live in it: 100,000 full frames are 230 MB. Only what is touched is taken from the host."""
+"""Memory of the guest. It holds the frames in delay lines: 100,000 full frames are 230 MB. The host allocates only
+pages that are used."""
 
 _NAME = "guest"
 _CONSOLE = GUEST_MEMORY / ".uml" / _NAME / "mconsole"
@@ -54,9 +55,9 @@ try:
 except ProcessLookupError:
     sys.exit()
 """
-"""Pokes the guest with SIGIO every millisecond. The host's tun driver sends SIGIO before it marks the tap readable, so
-a guest that is quick to look finds nothing, and the frame waits until anything else pokes it: measured, 1 lone frame in
-20,000 waited for the next one, however long that took. Costs 3 % of a processor, and as much in the guest.
+"""Sends SIGIO to the guest every millisecond. The host's tun driver sends SIGIO before it marks the tap readable, so a
+guest that polls quickly finds nothing, and the frame waits for the next SIGIO: measured, 1 lone frame in 20,000 waited
+for the next one, however long that took. Costs 3 % of a processor, and as much in the guest.
 """
 
 _INIT = Path(__file__).resolve().with_name("uml_init.py")
@@ -65,7 +66,7 @@ _SSE_ONLY = (
     "GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX_Fast_Unaligned_Load,-AVX,-AVX2,-AVX512F,-AVX512VL,-AVX512BW,-XSAVE,-XSAVEC",
     "OPENSSL_ia32cap=~0x1000000000000000:0x0",
 )
-"""For the environment of a guest that cannot keep wider vector registers: the libraries do not use any."""
+"""Environment of a guest that cannot save wider vector registers: it keeps libraries from using them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,7 @@ class GuestKernel:
 
 
 def find_guest_kernel() -> GuestKernel:
-    """The installed guest kernel and its modules. Raises FabricError that says what to install."""
+    """The installed guest kernel and its modules. Raises FabricError that names the package to install."""
     binary = next((found for name in _BINARIES if (found := shutil.which(name)) is not None), None)
     if binary is None:
         raise FabricError(f"no User-Mode Linux kernel found: apt install {PACKAGE}")
@@ -143,7 +144,7 @@ class Guest:
 
     @property
     def scheduling(self) -> str:
-        """How the host's kernel schedules the guest: `real time` or `nice N`."""
+        """Scheduling of the guest by the host's kernel: `real time` or `nice N`."""
         return self._process.scheduling
 
     def await_ready(self, ports: int) -> None:
@@ -159,22 +160,20 @@ class Guest:
         reply = self.agent("modules", paths=paths)
         if "error" in reply:
             raise FabricError(f"the guest kernel cannot load its modules: {reply['error']['text']}")
-        # Through its management console, not by the command line: that has room for some 100 ports.
+        # Through its management console, because the command line has room for only some 100 ports.
         devices = [f"config {device_name(port)}:transport=tap,ifname={tap_name(port)}" for port in range(ports)]
         self._supervisor.ask("console", step="giving the guest its ports", path=str(_CONSOLE), commands=devices)
         self._start_metronome()
 
     def agent(self, do: str, **arguments: Any) -> dict[str, Any]:
-        """One request to the agent in the guest; a refusal is in the reply. Raises FabricError when the guest is
-        gone.
-        """
+        """Send one request to the agent in the guest; a refusal is in the reply. Raises FabricError if it is gone."""
         try:
             return self._line.request(do, **arguments)
         except (ChannelClosedError, TimeoutError, OSError, ValueError) as error:
             raise FabricError(self._obituary("stopped answering")) from error
 
     def failure(self) -> FabricError | None:
-        """What to raise if the guest has died, else None."""
+        """Error if the guest has died, else None."""
         if self._process.poll() is not None:
             return FabricError(self._obituary("died"))
         if self._metronome is not None and self._metronome.poll() is not None:
@@ -186,7 +185,7 @@ class Guest:
         self._line.close()
 
     def _start_metronome(self) -> None:
-        """Its end with the guest's shows in `guest.log`."""
+        """Start the process that sends SIGIO; its end at that of the guest is visible in `guest.log`."""
         with self._log_path.open("ab") as log, Path(os.devnull).open("rb") as nothing:
             self._metronome = self._supervisor.spawn(
                 [sys.executable, "-ISc", _METRONOME, str(self._process.pid_in_guest)],
@@ -203,15 +202,15 @@ class Guest:
 
 
 def prelude() -> tuple[list[str], list[str]]:
-    """What a guest on this machine's processor needs: words before the name of its kernel, and variables for the
-    environment of its programs. Both empty where the guest can keep all registers (uml_start.py says why)."""
+    """Words before the name of the guest's kernel, and variables for the environment of its programs, that this
+    machine's processor requires. Both are empty if the guest can save all registers (uml_start.py explains it)."""
     if " amx_tile" not in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace"):
         return [], []
     return [sys.executable, "-ISB", str(_START)], list(_SSE_ONLY)
 
 
 def _command_line(kernel: GuestKernel) -> list[str]:
-    """Console on descriptor 1, the line to the conductor on descriptor 3."""
+    """Command line of the guest: console on descriptor 1, the line to the conductor on descriptor 3."""
     start, environment = prelude()
     return [
         *start, str(kernel.binary), "root=/dev/root", "rootfstype=hostfs", "rootflags=/", f"mem={_MEMORY_MIB}M",

@@ -1,4 +1,4 @@
-"""Init of the User-Mode Linux guest: mount, open the line to the conductor, be the agent. Standard library only.
+"""Init of the User-Mode Linux guest: mount, open the line to the conductor, run the agent. Standard library only.
 
 The guest boots from the host's file system, so this is the same file and the same interpreter as on the host; the
 kernel starts it as `python -ISB uml_init.py ROOT`. When the line ends, the guest halts.
@@ -19,7 +19,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main(root: str) -> None:
-    """Never returns: halts the guest when its line ends."""
+    """Serve requests; halts the guest when its line ends, and never returns."""
     sys.path.insert(0, root)
     from netem.kernel.agent import NetlinkAgent
     from netem.kernel.framing import ChannelClosedError, LineServer

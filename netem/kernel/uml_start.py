@@ -1,9 +1,9 @@
 """`uml_start.py LINUX [ARGUMENT ...]`: start a guest on a processor with registers that its kernel cannot save.
 
-User-Mode Linux keeps the registers of its processes in a buffer of fixed size. The tiles of AMX do not fit, and the
+User-Mode Linux saves the registers of its processes in a buffer of fixed size. The tiles of AMX do not fit, and the
 host's kernel takes the whole set or none: the guest dies of "ptrace set fp regs failed, errno = 14" before its init
 runs. Without the request for the extended set it falls back to the older one, which has no vector registers beyond SSE;
-`netem.kernel.uml` keeps the guest's programs from using these. Run by itself, from the standard library alone.
+`netem.kernel.uml` keeps the guest's programs from using these. A script of its own, with the standard library alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _EINVAL = 22
 _NUMBER_AT, _REQUEST_AT, _TYPE_AT = 0, 16, 32
-"""In the data of a system call: its number, and the low halves of its first and third arguments."""
+"""Offsets in the data of a system call: its number, and the low halves of its first and third arguments."""
 _PTRACE, _GETREGSET, _XSTATE = 101, 0x4204, 0x202
 
 

@@ -1,4 +1,4 @@
-"""What the conductor needs from whatever carries the nodes: start, talk, kill, pause. One small door for all."""
+"""Interface of the runtimes that run the nodes: start, send, kill, pause."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from netem.errors import FabricError
 from netem.runtimes.cgroups import Limits
 from topologies.model import Node
 
-if TYPE_CHECKING:  # the world sim needs the values here, and no kernel
+if TYPE_CHECKING:  # the simulated world needs the values of this module, and no kernel
     from netem.kernel.supervised import ExecRequest
 
 FOREIGN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""Where programs of others are looked for that have no PATH of their own."""
+"""PATH of users' programs that set none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """A command to run in a node.
 
-    The first word `python3` means the runtime's own interpreter, with our packages importable.
+    The first word `python3` means the runtime's own interpreter, with the project's packages importable.
     """
 
     argv: Sequence[str]
@@ -34,24 +34,25 @@ class Program:
     work: Path | None = None
     """The node's own directory on the host, at the same path in the node: its working directory, writable.
 
-    With it the node has, too, an init that passes signals on and collects orphans, and its name as host name; without
-    it the program is our own, and process 1.
+    With it the node also has an init that passes signals on and reaps orphans, and its name as host name; without it
+    the program is the project's own, and process 1.
     """
     private: Mapping[str, Path] = field(default_factory=dict)
-    """Absolute directory in the node -> directory on the host that stands there, writable; needs `work`."""
+    """Absolute directory in the node -> directory on the host that is mounted there, writable; needs `work`."""
     readable: Sequence[Path] = ()
-    """Netns: absolute paths of the machine that the node reads beside the system's. A container has its image."""
+    """Netns: absolute paths of the machine that the node may read in addition to the system's. A container has its
+    image."""
     hosts: Path | None = None
-    """A file on the host that the node reads as its /etc/hosts."""
+    """File on the host that is the node's /etc/hosts."""
     image: str | None = None
-    """Docker: the image to run in; None: ours."""
+    """Docker: the image to run in; None: the runtime's."""
     limits: Limits | None = None
-    """What the node may use; None: what the runtime gives to our own programs."""
+    """Limits of the node; None: the runtime's defaults."""
 
 
 def hand_over(program: Program, user: int) -> None:
-    """Make the node's own directories the property of the user that it runs as. One that is that already holds only
-    what is the node's own, whatever an earlier incarnation has made of it.
+    """Give the node's own directories to the user that it runs as. A directory that this user owns already is skipped:
+    an earlier incarnation made its contents.
     """
     if program.work is None:
         return
@@ -62,9 +63,9 @@ def hand_over(program: Program, user: int) -> None:
 
 
 def node_code() -> Path:
-    """Our `node` package; found at run time, beside this one.
+    """Path of the `node` package, beside this one.
 
-    Raises FabricError when the user that nodes run as could not read it (a clone under umask 077).
+    Raises FabricError when the user that nodes run as cannot read it (a clone under umask 077).
     """
     code = Path(__file__).resolve().parents[2] / "node"
     for path in (code, *code.rglob("*")):
@@ -79,19 +80,19 @@ class Command(Protocol):
     """A command that an operator runs in a node, beside its program. Any thread may use it."""
 
     def poll(self) -> int | None:
-        """Exit code once it has ended (negative: the signal), else None. Does not block."""
+        """Exit code after its end (negative: the signal), else None. Does not block."""
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """Wait for its end; its exit code. Raises TimeoutError."""
+        """Wait for its end and return the exit code. Raises TimeoutError."""
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to it and its process group; none is sent to one that has ended."""
+        """Send a signal to it and its process group; not after its end."""
 
     def resize(self, rows: int, columns: int) -> None:
-        """Its terminal has another size from now on."""
+        """Set the size of its terminal."""
 
     def close(self) -> None:
-        """Give back what is held for it, after its end."""
+        """Release its resources, after its end."""
 
 
 class NodeHandle(Protocol):
@@ -99,72 +100,72 @@ class NodeHandle(Protocol):
 
     def enter(self, request: ExecRequest) -> Command:
         """Run a command in the network and PID namespaces of the node, with the operator's rights and not those of the
-        node's program. Any thread may ask. In a container it sees the container's files, in netns the machine's.
+        node's program. Any thread may call. In a container it sees the container's files, in netns the machine's.
 
-        A node that has ended has its network left at most. Raises FabricError, also when there is no such program.
+        Of a node that has ended, at most the network is left. Raises FabricError, also when there is no such program.
         """
 
     def send(self, line: str) -> None:
-        """Write one line to the node's standard input. A node that is gone is a FabricError."""
+        """Write one line to the node's standard input. Raises FabricError when the node is gone."""
 
     def poll(self) -> int | None:
-        """Exit code once it has ended (negative: the signal), else None. Does not block."""
+        """Exit code after its end (negative: the signal), else None. Does not block."""
 
     def cause(self) -> str:
-        """Once `poll` has told its end: who else ended it, as a sentence without a stop (the kernel at its memory
-        limit, somebody at another terminal). Empty: it ended by itself, or as it was asked to.
+        """After `poll` has reported its end: other cause of it, as a sentence without a stop (the kernel at its memory
+        limit, a signal through Docker). Empty: it ended by itself, or as requested.
         """
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to its program; none is sent to one that has ended."""
+        """Send a signal to its program; not after its end."""
 
     def pid(self) -> int:
-        """Its first process, as this machine counts; 0 once it has ended."""
+        """Pid of its first process on this machine; 0 after its end."""
 
     def kill(self) -> None:
-        """Crash it: SIGKILL to everything in it; returns when it is gone and its last line has been handed on.
+        """Crash it: SIGKILL to all its processes; returns when they are gone and its last line was passed to `on_line`.
 
-        Its wires stay (or come back at the next start).
+        Its network stays (or is made again at the next start).
         """
 
     def pause(self) -> None:
-        """Freeze it; returns when the freeze is observable, not when it was asked for."""
+        """Freeze it; returns when the freeze is observable."""
 
     def resume(self) -> None:
         """Thaw it; returns when it runs."""
 
 
 class Runtime(Protocol):
-    """Carries the nodes of one run. Used by one thread, but for `start`; `on_line` is called from a reader thread per
-    node.
+    """Runs the nodes of one run. Used by one thread, except `start`; each node has a reader thread, which calls
+    `on_line`.
     """
 
     @property
     def at_once(self) -> int:
-        """How many calls of `start` may be under way, each in a thread of its own, and are worth while."""
+        """Useful number of concurrent calls of `start`, each in a thread of its own."""
 
     def start(self, node: Node, program: Program, *, on_line: Callable[[str], None], log_path: Path) -> NodeHandle:
-        """Start one incarnation, its wires attached and addresses set before its first instruction.
+        """Start one incarnation; its network is connected and its addresses are set before its first instruction.
 
         Each line of standard output goes to `on_line` (without the newline; over-long lines are cut at 64 KiB);
         standard error is appended to `log_path`.
         """
 
     def gathered(self) -> AbstractContextManager[None]:
-        """Nodes that are started inside begin when all of them are wired, at its end at the latest. What one sends to a
-        port whose node is not there yet would be lost without a cause that anybody counts. Raises FabricError.
+        """Nodes that are started inside the block begin when all of them are connected, at its end at the latest.
+        Otherwise a frame to a port without its node would be lost, and no counter would show it. Raises FabricError.
         """
 
     def close(self) -> None:
-        """End every node that is left and give back everything that start took."""
+        """End every node that is left and release all resources of `start`."""
 
 
 LINE_BYTES_MAX = 64 * 1024
-"""Longer lines are cut here; the rest up to the newline is dropped."""
+"""Most bytes of a line; the rest up to the newline is dropped."""
 
 
 class LineSplitter:
-    """Feed it chunks as they come; it never holds more than LINE_BYTES_MAX and one chunk."""
+    """Splits chunks of output into lines; it never holds more than LINE_BYTES_MAX and one chunk."""
 
     def __init__(self) -> None:
         self._pending = bytearray()
@@ -195,8 +196,9 @@ T = TypeVar("T")
 
 
 def together(acts: Sequence[Callable[[], T]], *, at_once: int, on_done: Callable[[int], None]) -> list[T]:
-    """What each gives, in their order; at most `at_once` are under way. `on_done` hears in our thread how many are
-    done. What the first that fails raises is raised when those under way have ended; others are not begun then.
+    """Run `acts` in threads, at most `at_once` at a time, and return their results in order. `on_done` is called in the
+    caller's thread with the number done. After a failure no other act is begun; the first exception is raised when the
+    running ones have ended.
     """
     pool = ThreadPoolExecutor(at_once, thread_name_prefix="together")
     try:

@@ -3,15 +3,15 @@
     with ControlGroup.make("p1-n3", {"cpu"}) as group:
         group.take_in(pid)
         group.set_cpu(0.1)       # a tenth of one core
-        group.set_cpu(None)      # all that there is
+        group.set_cpu(None)      # no limit
 
-A group lives in the file system of the controller, beside our own (version 1) or at the root (version 2, where
-no group with processes may share out a controller). Its directory bears the name of the process that made it: what a
-SIGKILL left behind is an empty directory, and the next `make` or `sweep` removes it.
+A group lives in the file system of the controller, in the group of this process (version 1) or at the root (version 2,
+where a group with processes may not enable controllers for its children). Its directory bears the name of the process
+that made it: a SIGKILL leaves an empty directory, which the next `make` or `sweep` removes.
 
-CPU: the kernel gives a group `quota` of processor time in each `period`. It is the same as a slower processor only for
-work that takes longer than a period. Quotas of 1 ms in 10 ms gave half of what was asked (the kernel hands out
-5 ms at a time and looks at each tick); quotas of 5 ms gave 83 to 100 % of it, so the period follows from that.
+CPU: the kernel gives a group `quota` of processor time in each `period`. This equals a slower processor only for work
+that takes longer than a period. Quotas of 1 ms in 10 ms gave half of the requested share (the kernel allots 5 ms at a
+time and checks at each tick); quotas of 5 ms gave 83 to 100 % of it, so the period follows from that quota.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ PREFIX = "orderbed"
 CONTROLLERS = frozenset({"cpu", "memory", "pids"})
 
 QUOTA_MIN_US = 1_000
-"""The kernel refuses less."""
+"""Least quota that the kernel accepts."""
 QUOTA_US = 5_000
-"""What the kernel hands out at a time (kernel.sched_cfs_bandwidth_slice_us)."""
+"""Processor time that the kernel allots at a time (kernel.sched_cfs_bandwidth_slice_us)."""
 PERIOD_MIN_US = 10_000
 PERIOD_MAX_US = 1_000_000
 CPU_MIN_RATIO = QUOTA_MIN_US / PERIOD_MAX_US
@@ -42,9 +42,9 @@ CPU_MIN_RATIO = QUOTA_MIN_US / PERIOD_MAX_US
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a node may take; None: no limit. `cpu_ratio` is of one core: 0.1, or 2.0 for two of them.
+    """Limits of a node; None: no limit. `cpu_ratio` is of one core: 0.1, or 2.0 for two of them.
 
-    Raises ValueError for what no kernel would take.
+    Raises ValueError for values that no kernel accepts.
     """
 
     cpu_ratio: float | None = None
@@ -61,14 +61,14 @@ class Limits:
 
     @property
     def controllers(self) -> frozenset[str]:
-        """Which controllers of the kernel these limits need; empty: none."""
+        """Controllers of the kernel that these limits need."""
         needs = {"cpu": self.cpu_ratio, "memory": self.memory_bytes, "pids": self.processes}
         return frozenset(name for name, value in needs.items() if value is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """Where groups of one controller are made."""
+    """Place of the groups of one controller."""
 
     version: int
     root: Path
@@ -84,7 +84,7 @@ def cpu_quota_us(ratio: float) -> tuple[int, int]:
 
 
 def find_mount(controller: str, proc: Path = Path("/proc")) -> Mount | None:
-    """Where a group of `controller` can be made: version 1 where it is mounted as such, else version 2."""
+    """Place for a group of `controller`: version 1 if it is mounted as such, else version 2; None if there is none."""
     try:
         mounts = (proc / "self" / "mountinfo").read_text(encoding="utf-8").splitlines()
         groups = (proc / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
@@ -103,13 +103,13 @@ def find_mount(controller: str, proc: Path = Path("/proc")) -> Mount | None:
 
 
 def over_its_memory(limit_bytes: int | None) -> str:
-    """What became of a node that took more memory than it may, for people."""
+    """Sentence on a node that the kernel killed at its memory limit."""
     limit = "" if limit_bytes is None else f" of {format_size(limit_bytes)}"
     return f"the kernel killed it at its memory limit{limit}"
 
 
 def reason_against(controllers: Collection[str]) -> str:
-    """Why no group with these controllers can be made here, one sentence; empty when one can. Makes one to find out."""
+    """Sentence why no group with these controllers can be made here; empty if one can. Makes one as a probe."""
     try:
         with ControlGroup.make("probe", controllers):
             return ""
@@ -118,7 +118,7 @@ def reason_against(controllers: Collection[str]) -> str:
 
 
 class ControlGroup:
-    """One group of our own: a directory for each controller (version 1), or one for all of them (version 2)."""
+    """One group of this process: a directory for each controller (version 1), or one for all of them (version 2)."""
 
     def __init__(self, name: str, mounts: dict[str, Mount]) -> None:
         self.name = name
@@ -126,7 +126,7 @@ class ControlGroup:
 
     @classmethod
     def make(cls, name: str, controllers: Collection[str]) -> ControlGroup:
-        """Make a group. Raises FabricError, one sentence with the remedy, where that cannot be."""
+        """Make a group. Raises FabricError, one sentence with the remedy."""
         unknown = set(controllers) - CONTROLLERS
         assert controllers and not unknown, f"{unknown or 'nothing'} is no controller"
         mounts: dict[str, Mount] = {}
@@ -145,18 +145,18 @@ class ControlGroup:
         return group
 
     def take_in(self, pid: int) -> None:
-        """Move a process (a pid of our own namespace) into the group; its children to come are in it, too."""
+        """Move a process (a pid of this process's namespace) into the group; its future children are in it, too."""
         for directory in self._directories():
             _write(directory / "cgroup.procs", str(pid))
 
     def doors(self) -> list[Path]:
-        """The files that a process writes 0 to, to be in the group itself."""
+        """Files to which a process writes 0 to enter the group."""
         return [directory / "cgroup.procs" for directory in self._directories()]
 
     def set(self, limits: Limits) -> Limits:
-        """Put all limits in force whose controllers the group has; what was limited before and is no more, is free.
+        """Set all limits whose controllers the group has; a limit of None is lifted.
 
-        Returns what the kernel says is in force. Raises FabricError, also for a limit whose controller is missing.
+        Returns the limits read back from the kernel. Raises FabricError, also for a limit whose controller is missing.
         """
         missing = limits.controllers - set(self._mounts)
         if missing:
@@ -171,20 +171,20 @@ class ControlGroup:
         return done
 
     def set_cpu(self, ratio: float | None) -> float | None:
-        """So much of one core; None: as much as there is. Returns what the kernel says is in force."""
+        """Set a share of one core; None: no limit. Returns the share read back from the kernel."""
         directory, version = self.place("cpu")
         write_cpu(directory, version, ratio)
         return read_cpu(directory, version)
 
     def memory_kills(self) -> int:
-        """How many of its processes the kernel has killed for want of memory until now."""
+        """Number of its processes that the kernel has killed for lack of memory so far."""
         directory, version = self.place("memory")
         path = directory / ("memory.events" if version == 2 else "memory.oom_control")
         counts = dict(line.split() for line in self._read(path).splitlines())
         return int(counts.get("oom_kill", 0))
 
     def remove(self) -> None:
-        """Give it back. Its processes must have ended; what is still there is left to the next `sweep`."""
+        """Remove it. Its processes must have ended; a directory still in use is left to the next `sweep`."""
         for directory in self._directories():
             with suppress(OSError):
                 directory.rmdir()
@@ -218,7 +218,7 @@ class ControlGroup:
             _write(limit, text)
             _write(swap, free if limit_bytes is None else "0")
         else:
-            # Memory with swap is never less than memory alone: first free, then memory, then both.
+            # The limit with swap must never be less than that without: first lift it, then set memory, then both.
             for path, value in ((swap, free), (limit, text), (swap, text)):
                 _write(path, value)
         return None if limit_bytes is None else int(self._read(limit))
@@ -230,7 +230,7 @@ class ControlGroup:
         return None if value == "max" else int(value)
 
     def place(self, controller: str) -> tuple[Path, int]:
-        """Its directory for this controller, and the version. Raises FabricError when it was made without."""
+        """Its directory for this controller, and the version. Raises FabricError if it was made without this one."""
         if controller not in self._mounts:
             raise FabricError(f"the control group {self.name} was made without {controller}")
         mount = self._mounts[controller]
@@ -247,10 +247,10 @@ class ControlGroup:
 
 
 class Brakes:
-    """Slows nodes down and lets them go again, whoever carries them; used by one thread.
+    """Limits the CPU share of nodes of any runtime and lifts the limit again; used by one thread.
 
-    A node that has a control group of its own (a container, a program with limits) is slowed in it, any other is moved
-    into a new one. Close it when the nodes have ended: a group that holds a process stays.
+    A node with a control group of its own (a container, a program with limits) is limited in it, any other is moved
+    into a new one. Close it when the nodes have ended: a group that holds a process cannot be removed.
     """
 
     def __init__(self) -> None:
@@ -258,8 +258,8 @@ class Brakes:
         self._made: list[ControlGroup] = []
 
     def slow(self, name: str, pid: int, ratio: float) -> float | None:
-        """Leave the processes of node `name` this share of one core; `pid` is the first of them. Returns what the
-        kernel says is in force. Raises FabricError.
+        """Limit the processes of node `name` to this share of one core; `pid` is the first of them. Returns the share
+        read back from the kernel. Raises FabricError.
         """
         self.release(name)
         place, version, before = _cpu_place(pid), _cpu_mount().version, cpu_of(pid)
@@ -274,7 +274,7 @@ class Brakes:
         return read_cpu(place, version)
 
     def release(self, name: str) -> None:
-        """It gets what it had before. One that is not slow, or has ended, is passed over."""
+        """Restore the earlier share of a node. No effect on a node that is not limited, or has ended."""
         brake = self._held.pop(name, None)
         if brake is not None and brake.place.is_dir():
             write_cpu(brake.place, brake.version, brake.before)
@@ -300,7 +300,7 @@ class Brakes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Brake:
-    """The group in which a node is slowed, and the share that it had before."""
+    """The group in which a node is limited, and its earlier share."""
 
     place: Path
     version: int
@@ -308,7 +308,7 @@ class _Brake:
 
 
 def processes_with(pid: int) -> list[int]:
-    """All processes in the PID namespace of `pid`, by our own count. Raises FabricError when it has ended."""
+    """Pids, in this process's namespace, of all processes in that of `pid`. Raises FabricError when it has ended."""
     try:
         wanted = Path(f"/proc/{pid}/ns/pid").stat().st_ino
     except OSError as error:
@@ -322,7 +322,7 @@ def processes_with(pid: int) -> list[int]:
 
 
 def cpu_of(pid: int) -> float | None:
-    """The CPU share that the control group of `pid` has by itself; None: no limit. Raises FabricError if unknown."""
+    """CPU limit of the control group of `pid` itself; None: no limit. Raises FabricError if unknown."""
     return read_cpu(_cpu_place(pid), _cpu_mount().version)
 
 
@@ -334,7 +334,7 @@ def _cpu_mount() -> Mount:
 
 
 def _cpu_place(pid: int) -> Path:
-    """The directory of the group of `pid` that shares out CPU time."""
+    """The directory of the CPU control group of `pid`."""
     mount = _cpu_mount()
     try:
         groups = Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8").splitlines()
@@ -344,19 +344,19 @@ def _cpu_place(pid: int) -> Path:
 
 
 def write_cpu(directory: Path, version: int, ratio: float | None) -> None:
-    """Leave the group in `directory` this share of one core; None: no limit. Raises FabricError."""
+    """Limit the group in `directory` to this share of one core; None: no limit. Raises FabricError."""
     quota_us, period_us = cpu_quota_us(ratio) if ratio is not None else (-1, 100_000)
     if version == 2:
         _write(directory / "cpu.max", f"{'max' if quota_us < 0 else quota_us} {period_us}")
         return
-    # In this order no pair in between is refused: without a quota every period will do.
+    # This order avoids refused intermediate pairs: without a quota any period is accepted.
     _write(directory / "cpu.cfs_quota_us", "-1")
     _write(directory / "cpu.cfs_period_us", str(period_us))
     _write(directory / "cpu.cfs_quota_us", str(quota_us))
 
 
 def read_cpu(directory: Path, version: int) -> float | None:
-    """What the kernel says of the group in `directory`; None: no limit. Raises FabricError."""
+    """CPU limit of the group in `directory` by the kernel; None: no limit. Raises FabricError."""
     try:
         if version == 2:
             quota, period = (directory / "cpu.max").read_text(encoding="ascii").split()
@@ -369,7 +369,7 @@ def read_cpu(directory: Path, version: int) -> float | None:
 
 
 def sweep() -> None:
-    """Remove the empty groups of those who are gone: a SIGKILL leaves directories, never processes."""
+    """Remove the empty groups of processes that are gone: a SIGKILL leaves directories, never processes."""
     for controller in sorted(CONTROLLERS):
         mount = find_mount(controller)
         if mount is None:
@@ -392,7 +392,7 @@ _REMEDY = "run as root on the machine itself, with the control group file system
 
 
 def _own_place(point: Path, controller: str, groups: list[str]) -> Path:
-    """Beside ourselves, so that limits that hold for us go on holding; at the mount where our path is not visible."""
+    """Directory of this process's group, whose limits thus apply to new groups, too; the mount if it is not visible."""
     own = point / _path_of(controller, groups).lstrip("/")
     return own if own.is_dir() else point
 
@@ -414,7 +414,7 @@ def _words(path: Path) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Only what a directory's name may have; `_owner_of` undoes it for an owner."""
+    """The text with characters of a directory's name only; `_owner_of` is the inverse for an owner."""
     return re.sub(r"[^a-zA-Z0-9.+~]", "_", text.replace("/", "+").replace("-", "~"))
 
 

@@ -1,8 +1,8 @@
 """One node in one container: its streams, its end, its freeze. `netem.runtimes.docker` makes them.
 
-An exit code does not say who was the killer: the kernel at a memory limit, or somebody at another terminal with
-`docker kill`. The daemon's events do, in their order (`Witness`): `oom` and `kill` come before the `die` that they
-cause. When the events end by themselves, the daemon is gone.
+An exit code does not show the cause of an end: the kernel at a memory limit, or a `docker kill` from another terminal.
+The daemon's events do, in their order (`Witness`): `oom` and `kill` come before the `die` that they cause. When the
+events end by themselves, the daemon is gone.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from topologies.model import NodeName
 END_BOUND_S = 10.0
 SEND_BOUND_S = 10
 LOSS_BOUND_S = 1.0
-"""A daemon that goes breaks all connections at once; the last of them is noticed by then."""
+"""Time within which the end of the daemon is noticed: it breaks all connections at once."""
 
 DAEMON_GONE = (
     "the Docker daemon has gone in mid-run, and the nodes with it: see its log, and start one with `make docker`"
@@ -72,7 +72,7 @@ class ContainerHandle:
         self._asked: list[signal.Signals] = []
         self._cause = ""
         self._process: int | None = None
-        """A descriptor of its first process: it can be ended without the daemon, and no reused pid be met."""
+        """Descriptor of its first process, to end it without the daemon; unlike a pid it is never reused."""
         self._client = client
         self._api = client.api
         self._id = container_id
@@ -91,7 +91,7 @@ class ContainerHandle:
         self._reader.start()
 
     def find_pid(self) -> int:
-        """The first process of the container, on this machine. Raises FabricError when the daemon is on another one."""
+        """Pid of the container's first process on this machine. Raises FabricError if the daemon is on another one."""
         state = self._ask("inspect", lambda: self._api.inspect_container(self._id)["State"])
         self._pid = int(state["Pid"]) if state else 0
         if self._pid == 0:
@@ -109,13 +109,13 @@ class ContainerHandle:
         return self._pid
 
     def enter(self, request: ExecRequest) -> DockerCommand:
-        """See `NodeHandle.enter`. Where it starts, the image says: the caller's directories are not in there."""
+        """See `NodeHandle.enter`. Its working directory is the image's: the caller's is not in the container."""
         if self._gone.is_set():
             raise FabricError(f"{self._name} has ended and its container with it: restart it, then enter it")
         return DockerCommand.start(self._id, self._name, request)
 
     def send(self, line: str) -> None:
-        """See `NodeHandle.send`. Raises FabricError, too, when the node has not read for SEND_BOUND_S."""
+        """See `NodeHandle.send`. Also raises FabricError when the node has not read for SEND_BOUND_S."""
         if self._gone.is_set():
             raise FabricError(f"{self._name} has ended: it cannot be told {line!r}")
         try:
@@ -138,7 +138,7 @@ class ContainerHandle:
         return self._cause
 
     def signal(self, number: signal.Signals) -> None:
-        """See `NodeHandle.signal`. Not through the daemon, which would thaw a frozen container for it."""
+        """See `NodeHandle.signal`. Not through the daemon, which would thaw a frozen container."""
         if self._process is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._process, number)
@@ -148,7 +148,7 @@ class ContainerHandle:
         return 0 if self._gone.is_set() else self._pid
 
     def kill(self) -> None:
-        """See `NodeHandle.kill`. When it returns, the container and its network namespace are no more."""
+        """See `NodeHandle.kill`. When it returns, the container and its network namespace are gone."""
         self._asked.append(signal.SIGKILL)
         self._ask("kill", lambda: self._api.kill(self._id, "SIGKILL"))
         if not self._gone.wait(END_BOUND_S):
@@ -169,13 +169,12 @@ class ContainerHandle:
         except FabricError:
             if Path(f"/proc/{self._pid}").exists():
                 raise
-            # It ran, and ended at once: a signal had waited for it. `poll` tells.
+            # It ran, and ended at once by a pending signal. `poll` reports that.
 
     def close(self) -> None:
         """Remove the container if it is still there, and wait for the reader.
 
-        Without a daemon its processes are killed; what the daemon remembers of it, the next run or `orderbed down`
-        removes.
+        Without a daemon its processes are killed; the next run or `orderbed down` removes the daemon's entry.
         """
         self._asked.append(signal.SIGKILL)
         try:
@@ -201,7 +200,7 @@ class ContainerHandle:
             self._process = None
 
     def _ask(self, verb: str, action: Callable[[], Any]) -> Any:
-        """Do it; None when the container is not running any more, which `poll` will tell."""
+        """Result of `action`; None when the container is not running any more, which `poll` will report."""
         try:
             return action()
         except (DockerException, OSError) as error:
@@ -210,7 +209,7 @@ class ContainerHandle:
             raise FabricError(f"Docker would not {verb} {self._name}: {root_cause(error)}") from error
 
     def _read_all(self) -> None:
-        """The reader thread: lines to `on_line`, errors to the log; the exit code comes last."""
+        """Reader thread: output lines to `on_line`, standard error to the log; at last, the exit code."""
         try:
             try:
                 with self._socket, self._log:
@@ -221,14 +220,14 @@ class ContainerHandle:
                 self._bury(code)
                 self._exit = code
         except Exception as error:
-            # Kept and raised by `poll` in the conductor's thread: nobody looks at a dead thread.
+            # Kept and raised by `poll` in the conductor's thread: an exception here would go unnoticed.
             self._failure = error
         finally:
             self._gone.set()
 
     def _bury(self, code: int) -> None:
-        """See to it that the container is gone with its network, also when somebody starts it again: a node without its
-        wires is no node. Then say who ended it.
+        """Remove the container, also if a user has started it again: it would run without its network. Then note the
+        cause of its end.
         """
         remove_container(self._client, self._id)
         _await_removal(self._api, self._id)
@@ -248,7 +247,7 @@ class ContainerHandle:
 
 
 def _attach(api: docker.APIClient, container_id: str) -> socket.socket:
-    """The container's three standard streams as one connection of our own, multiplexed as `frames` undoes it."""
+    """The container's three standard streams as one connection; `frames` splits it."""
     connection = upgraded(
         api, f"containers/{container_id}/attach", params={"stream": 1, "stdin": 1, "stdout": 1, "stderr": 1}
     )
@@ -257,7 +256,7 @@ def _attach(api: docker.APIClient, container_id: str) -> socket.socket:
 
 
 def _ask_for_the_end(api: docker.APIClient, container_id: str) -> requests.Response:
-    """Asked before the start, so that no end is missed, however soon; answered when its program has ended."""
+    """Request for the container's end, sent before its start, so that no end is missed; answered at the end."""
     response = _wait(api, container_id, "next-exit")
     response.raise_for_status()
     return response
@@ -265,7 +264,7 @@ def _ask_for_the_end(api: docker.APIClient, container_id: str) -> requests.Respo
 
 def _await_removal(api: docker.APIClient, container_id: str) -> None:
     with closing(_wait(api, container_id, "removed")) as response:
-        if response.status_code != requests.codes.not_found:  # it has gone already
+        if response.status_code != requests.codes.not_found:  # not found: it is gone already
             response.raise_for_status()
             response.json()
 
@@ -280,7 +279,7 @@ def _wait(api: docker.APIClient, container_id: str, condition: str) -> requests.
 
 
 def _exit_code(end: Mapping[str, Any]) -> int:
-    """Docker reports 128 + signal, as shells do; we report -signal, as `subprocess` does."""
+    """Exit code of an end: Docker reports 128 + signal, as shells do; this gives -signal, as `subprocess` does."""
     code = int(end["StatusCode"])
     return SIGNAL_EXIT_BASE - code if code > SIGNAL_EXIT_BASE else code
 
@@ -292,7 +291,7 @@ POLL_S = 0.001
 def wait_frozen(pid: int, *, frozen: bool) -> None:
     """Return once the control group of `pid` is frozen (or thawed).
 
-    Raises FabricError when that has not come about within FREEZE_BOUND_S, or cannot be seen.
+    Raises FabricError when that has not happened within FREEZE_BOUND_S, or cannot be read.
     """
     state = freezer_file(pid)
     deadline = time.monotonic() + FREEZE_BOUND_S
@@ -303,7 +302,7 @@ def wait_frozen(pid: int, *, frozen: bool) -> None:
 
 
 def is_frozen(state: Path) -> bool:
-    """What a `freezer.state` (version 1) or `cgroup.events` (version 2) file says."""
+    """Whether a `freezer.state` (version 1) or `cgroup.events` (version 2) file reports a frozen group."""
     try:
         text = state.read_text(encoding="ascii")
     except OSError as error:
@@ -314,7 +313,7 @@ def is_frozen(state: Path) -> bool:
 
 
 def freezer_file(pid: int, proc: Path = Path("/proc")) -> Path:
-    """The file that tells about `pid`: version 1 where the freezer is mounted as such, else version 2."""
+    """File with the freezer state of `pid`: version 1 if the freezer is mounted as such, else version 2."""
     try:
         groups = (proc / str(pid) / "cgroup").read_text(encoding="utf-8").splitlines()
         mounts = (proc / "self" / "mountinfo").read_text(encoding="utf-8").splitlines()
@@ -340,26 +339,26 @@ def _mount_point(mounts: list[str], kind: str, controller: str) -> Path | None:
 
 
 HEARING_BOUND_S = 5.0
-"""An end that we know of is in the events within milliseconds."""
+"""Longest wait for the event of a known end, which comes within milliseconds."""
 
 EVENTS = ["oom", "kill", "die"]
 
 
 @dataclass(slots=True)
 class Testimony:
-    """What was seen of one container until it died."""
+    """Events of one container until its death."""
 
     memory_ran_out: bool = False
     signals: list[int] = field(default_factory=list)
-    """That were sent through the daemon, by anybody."""
+    """Signals that any client sent through the daemon."""
     deaths: int = 0
 
 
 class Witness:
-    """Listens from the start of a run to its end. Any thread may ask."""
+    """Listener for the daemon's events on the containers of a run. Any thread may use it."""
 
     def __init__(self, run_id: str) -> None:
-        """Raises FabricError when the daemon tells no events."""
+        """Raises FabricError when the daemon sends no events."""
         self._seen: defaultdict[str, Testimony] = defaultdict(Testimony)
         self._news = threading.Condition()
         self._is_closed = False
@@ -376,29 +375,29 @@ class Witness:
 
     @property
     def is_lost(self) -> bool:
-        """The daemon has gone, and with it what this run's containers do."""
+        """Whether the daemon is gone, so that no more events of this run's containers arrive."""
         return self._is_lost
 
     def hear(self, container_id: str) -> Testimony:
-        """What there is about a container that has died. Waits until its death is told, or the daemon is gone."""
+        """Events of a container that has died. Waits for the event of its death, or for the end of the daemon."""
         with self._news:
             self._news.wait_for(lambda: self._seen[container_id].deaths > 0 or self._is_lost, HEARING_BOUND_S)
             return self._seen[container_id]
 
     def await_loss(self, timeout_s: float) -> bool:
-        """Whether the daemon is found gone within this time."""
+        """Whether the end of the daemon is noticed within this time."""
         with self._news:
             return self._news.wait_for(lambda: self._is_lost, timeout_s)
 
     def close(self) -> None:
         self._is_closed = True
-        with suppress(DockerException, OSError, requests.RequestException):  # it may have hung up already
+        with suppress(DockerException, OSError, requests.RequestException):  # it may have closed already
             self._events.close()
         self._listener.join(HEARING_BOUND_S)
         self._client.close()
 
     def _listen(self) -> None:
-        # However the stream ends unless we ended it, nothing more will be told: that is what `is_lost` says.
+        # If the stream ends in any way but `close`, no more events arrive: `is_lost` becomes true.
         with suppress(Exception), closing(self._events):
             for event in self._events:
                 with self._news:
@@ -421,7 +420,7 @@ class Witness:
 
 
 def cause_of_end(seen: Testimony, code: int, *, asked: Sequence[signal.Signals], memory_bytes: int | None) -> str:
-    """Who ended a container, where it did not end by itself; empty: it did, or we asked for it."""
+    """Other cause of a container's end; empty: it ended by itself, or as requested."""
     if seen.memory_ran_out and code == -signal.SIGKILL:
         return over_its_memory(memory_bytes)
     others = list(seen.signals)

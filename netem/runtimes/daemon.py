@@ -1,6 +1,6 @@
-"""The Docker daemon: how it is reached, the labels that make a container ours, and removing by exactly these labels.
+"""The Docker daemon: connection, the labels of this project's containers, and their removal by exactly these labels.
 
-Clean-up never goes by a name pattern, which also matches what belongs to others.
+Clean-up never uses a name pattern, which would also match containers of others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from netem.errors import FabricError
 from netem.owner import Owner
 
 LABEL = "orderbed"
-"""On every container and image of ours, with the value `1`."""
+"""Label of every container and image of this project, with the value `1`."""
 
 RUN_LABEL = "orderbed.run"
 OWNER_LABEL = "orderbed.owner"
@@ -30,11 +30,11 @@ OWNER_LABEL = "orderbed.owner"
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 
 REQUEST_TIMEOUT_S = 60
-"""Longest wait for one answer: the daemon takes its time when the machine is busy."""
+"""Longest wait for one answer: the daemon is slow when the machine is busy."""
 
 REMOVE_BOUND_S = 10.0
 SETTLE_S = 1.0
-"""A request of a client that was killed may still be at work in the daemon: look again for this long."""
+"""Time for further looks: the daemon may still be working on a request of a client that was killed."""
 
 POLL_S = 0.02
 
@@ -46,7 +46,7 @@ def connect(*, timeout_s: int = REQUEST_TIMEOUT_S) -> docker.DockerClient:
     """
     try:
         _knock()
-        return docker.from_env(timeout=timeout_s)  # asks for the daemon's version, so it has answered
+        return docker.from_env(timeout=timeout_s)  # requests the daemon's version, so it has answered
     except (DockerException, OSError) as error:
         raise FabricError(
             f"no Docker daemon answers ({root_cause(error)}); start one with `make docker`, or use the world netns"
@@ -54,7 +54,7 @@ def connect(*, timeout_s: int = REQUEST_TIMEOUT_S) -> docker.DockerClient:
 
 
 def require_rights(client: docker.DockerClient) -> None:
-    """FabricError for a rootless daemon: it owns its containers' networks and files as another user than we are."""
+    """Raise FabricError for a rootless daemon: its containers' networks and files belong to another user."""
     try:
         options = client.info().get("SecurityOptions") or []
     except (DockerException, OSError) as error:
@@ -68,17 +68,17 @@ def require_rights(client: docker.DockerClient) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remains:
-    """What a clean-up removed, and what it left because its owner lives, or may: names of containers."""
+    """Names of the containers that a clean-up removed, and of those that it left because their owner lives, or may."""
 
     removed: tuple[str, ...] = ()
     staying: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By their owner, as the label says it (netem.owner.Owner)."""
+    """Containers left, by the text of their owner (netem.owner.Owner)."""
 
 
 def down(*, force: bool = False) -> Remains:
-    """What `orderbed down` does: remove our containers of dead conductors; with `force` those of the living, too.
+    """Remove this project's containers of dead conductors, with `force` those of living ones, too (`orderbed down`).
 
-    Without a daemon there are none. Raises FabricError when a container stays that is to go.
+    Without a daemon there are none. Raises FabricError when a container cannot be removed.
     """
     try:
         client = connect()
@@ -92,9 +92,9 @@ def down(*, force: bool = False) -> Remains:
 def remove_containers(
     run_id: str | None = None, *, client: docker.DockerClient | None = None, settle: bool = False
 ) -> list[str]:
-    """Remove exactly the containers with our label and, if given, this run's. Their names, once they are gone.
+    """Remove exactly the containers with the project's label and, if given, this run's. Returns their names.
 
-    `settle` looks again until nothing new has come up for SETTLE_S. Raises FabricError when no daemon answers or a
+    `settle` looks again until no new one has appeared for SETTLE_S. Raises FabricError when no daemon answers or a
     container stays.
     """
     wanted = [f"{LABEL}=1"] + ([] if run_id is None else [f"{RUN_LABEL}={run_id}"])
@@ -119,7 +119,7 @@ def remove_containers(
 
 
 def remove_abandoned(client: docker.DockerClient) -> list[str]:
-    """Remove our containers whose conductor no longer lives on this machine; their names."""
+    """Remove this project's containers whose conductor has certainly ended. Returns their names."""
     removed = []
     for found in _list(client, [f"{LABEL}=1"]):
         owner = Owner.parse(found["Labels"].get(OWNER_LABEL, ""))
@@ -130,7 +130,7 @@ def remove_abandoned(client: docker.DockerClient) -> list[str]:
 
 
 def remove_container(client: docker.DockerClient, container_id: str) -> None:
-    """Remove by force. One that is going or gone by itself is what was wanted."""
+    """Remove by force; no error for a container that is already gone or being removed."""
     try:
         client.api.remove_container(container_id, force=True)
     except (DockerException, OSError) as error:
@@ -139,13 +139,13 @@ def remove_container(client: docker.DockerClient, container_id: str) -> None:
 
 
 def is_gone(error: Exception) -> bool:
-    """True when the daemon refused because there is no such container, it does not run, or its removal is under way."""
+    """Whether the daemon refused because there is no such container, it is not running, or it is being removed."""
     gone = (requests.codes.not_found, requests.codes.conflict)
     return isinstance(error, APIError) and error.response is not None and error.response.status_code in gone
 
 
 def root_cause(error: BaseException) -> str:
-    """What the daemon said, or else the innermost message: the SDK wraps `No such file or directory` four times."""
+    """The daemon's explanation, or the innermost message: the SDK wraps `No such file or directory` four times."""
     explanation = getattr(error, "explanation", None)
     inner = error.__cause__ or error.__context__
     if explanation:
@@ -158,7 +158,7 @@ def root_cause(error: BaseException) -> str:
 
 
 def _knock() -> None:
-    """Connect to the daemon's socket and hang up; OSError if nobody listens. The SDK leaks its socket in that case."""
+    """Connect to the daemon's socket and close; OSError if none listens. The SDK leaks its socket in that case."""
     scheme, _, path = os.environ.get("DOCKER_HOST", DEFAULT_HOST).partition("://")
     if scheme == "unix":
         with socket.socket(socket.AF_UNIX) as visitor:
@@ -174,7 +174,7 @@ def _list(client: docker.DockerClient, labels: list[str]) -> list[dict[str, Any]
 
 
 def _by_owner(client: docker.DockerClient) -> dict[str, tuple[str, ...]]:
-    """The names of all our containers, by owner."""
+    """Names of all containers of this project, by owner."""
     found: dict[str, list[str]] = {}
     for container in _list(client, [f"{LABEL}=1"]):
         found.setdefault(str(container["Labels"].get(OWNER_LABEL, "")), []).append(_name(container))
@@ -185,7 +185,7 @@ def _name(container: Mapping[str, Any]) -> str:
     return str(container["Names"][0]).lstrip("/") if container["Names"] else str(container["Id"])[:12]
 
 
-# Docker's streams: connections that begin as HTTP and become plain sockets, and the frames that go over them.
+# Docker's streams: connections that begin as HTTP and become plain sockets, and the frames on them.
 
 STDOUT_STREAM, STDERR_STREAM = 1, 2
 CHUNK_BYTES = 64 * 1024
@@ -193,7 +193,7 @@ _FRAME_HEADER = struct.Struct(">BxxxL")
 
 
 def upgraded(api: docker.APIClient, path: str, **request: Any) -> socket.socket:
-    """POST to `path` and take the connection over, as a blocking socket of our own. Raises FabricError."""
+    """POST to `path` and take the connection over as a blocking socket. Raises FabricError."""
     response = api.post(
         f"{api.base_url}/v{api.api_version}/{path}",
         headers={"Connection": "Upgrade", "Upgrade": "tcp"},
@@ -205,7 +205,7 @@ def upgraded(api: docker.APIClient, path: str, **request: Any) -> socket.socket:
         if response.status_code != requests.codes.switching_protocols:
             raise FabricError(f"Docker would not attach to a container: {response.text.strip()}")
         connection = socket.socket(fileno=os.dup(response.raw.fileno()))
-    # The SDK's connection had a timeout: the descriptor is non-blocking until told otherwise.
+    # The SDK's connection had a time-out, so that the descriptor is non-blocking.
     connection.setblocking(True)
     return connection
 
@@ -223,6 +223,6 @@ def frames(connection: socket.socket) -> Iterator[tuple[int, bytes]]:
 
 
 def plain(connection: socket.socket) -> Iterator[tuple[int, bytes]]:
-    """The same of a terminal, which has one stream without frames."""
+    """The same for a terminal, which has one stream without frames."""
     while chunk := connection.recv(CHUNK_BYTES):
         yield STDOUT_STREAM, chunk

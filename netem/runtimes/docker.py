@@ -1,13 +1,13 @@
-"""Nodes in Docker containers, through the SDK: no network of Docker's, no rights, and nothing left behind.
+"""Nodes in Docker containers, through the SDK: no Docker network, no privileges, and nothing left behind.
 
-Order of a start, so that a node never runs without its wires:
+Order of a start, so that a node never runs without its network:
 
-    create -> attach its streams -> start: a shell waits at the gate -> wires into its network namespace
-           -> one line opens the gate, when all that start together have wires -> the shell becomes the node program
+    create -> attach its streams -> start: a shell waits for a line -> connect its network namespace
+           -> the line is sent when all that start together are connected -> the shell becomes the node program
 
-No output is lost either: the streams are attached before there is anything to read. A container removes itself when its
-program ends, and the program ends when its standard input does; `guard` covers what cannot end by itself, and the next
-start or `orderbed down` whatever a SIGKILL of everything left.
+No output is lost: the streams are attached before the program writes. A container removes itself when its program ends,
+and the program ends when its standard input does; the guard process removes containers that cannot end by themselves,
+and the next start or `orderbed down` those that are left after a SIGKILL of all processes.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from netem.runtimes.image import ensure_image, provide_image
 from topologies.model import Node
 
 WITHIN_REACH = ["NET_RAW"]
-"""Nobody in a container has it or may gain it, but where it is out of reach the kernel refuses to start `ping`, whose
-file asks for it."""
+"""Capability in the bounding set only: no program has or gains it, but without it there the kernel refuses to start
+`ping`, whose file requests it."""
 
 NODE_MEMORY_BYTES = 256 * 1024 * 1024
 NODE_PIDS = 64
@@ -57,10 +57,10 @@ TMP = "/tmp"  # noqa: S108 (a file system of the container's own)
 NODE_TMP_BYTES = 16 * 1024 * 1024
 FOREIGN_MEMORY_BYTES = 512 * 1024 * 1024
 FOREIGN_PIDS = 256
-"""What a program of somebody else's may take where it is not given limits."""
+"""Most processes of a user's program without a limit of its own."""
 
 CODE_PATH = "/orderbed"
-"""Where our packages that a node may import are mounted in a container."""
+"""Mount point in a container of the project's packages that a node may import."""
 
 GATE = (
     "/bin/sh",
@@ -71,11 +71,11 @@ GATE = (
     "gate",
 )
 """Waits for one line, then becomes the program. `read` takes no byte beyond the newline; end of input ends it, too.
-What an image holds is only known inside: a missing program is told here, in the node's log."""
+It reports a missing program to the node's log, because the files of an image are only visible inside."""
 
 
 class Wires(Protocol):
-    """What this runtime needs of the network: attach a node's port to the network namespace behind the descriptor."""
+    """The network as this runtime uses it: attaches a node's port to the network namespace of a descriptor."""
 
     def attach(self, node: Node, netns_fd: int) -> None: ...
 
@@ -83,12 +83,12 @@ class Wires(Protocol):
 class DockerRuntime:
     """The nodes of one run as containers (netem.runtimes.base.Runtime). Needs a daemon on this very machine.
 
-    `image` is an image id or a name (`provide_image`); None: `ensure_image` finds or makes one and tells `on_progress`.
-    Raises FabricError when no daemon answers, or one that cannot carry nodes.
+    `image` is an image id or a name (`provide_image`); None: `ensure_image` finds or makes one and calls `on_progress`.
+    Raises FabricError when no daemon answers, or one that cannot run nodes.
     """
 
     at_once = 4
-    """The daemon waits for many others, most of all for file systems."""
+    """Several, because the daemon mostly waits, above all for file systems."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class DockerRuntime:
         self._run_id = run_id
         self._handles: list[ContainerHandle] = []
         self._at_the_gate: list[ContainerHandle] | None = None
-        """Containers that wait for others; None: nobody waits."""
+        """Containers that wait for others; None: containers do not wait."""
         self._wiring = threading.Lock()
         with ExitStack() as undo:
             self._client = undo.enter_context(closing(connect()))
@@ -115,8 +115,8 @@ class DockerRuntime:
             undo.pop_all()
 
     def start(self, node: Node, program: Program, *, on_line: Callable[[str], None], log_path: Path) -> ContainerHandle:
-        """See `Runtime.start`; any thread may call. Takes about 0.25 s. On failure the container is gone before the
-        FabricError arrives.
+        """See `Runtime.start`; any thread may call. Takes about 0.25 s. After a failure the container is gone when
+        FabricError is raised.
         """
         image = self.image if program.image is None else provide_image(self._client, program.image)
         try:
@@ -145,7 +145,7 @@ class DockerRuntime:
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        """See `Runtime.gathered`: all gates are opened at the end."""
+        """See `Runtime.gathered`: all containers get their line at the end."""
         self._at_the_gate = []
         try:
             yield
@@ -155,7 +155,7 @@ class DockerRuntime:
             self._at_the_gate = None
 
     def close(self) -> None:
-        """End and remove what is left of this run. Calling it again does nothing."""
+        """End and remove all containers of this run. Calling it again does nothing."""
         with ExitStack() as last:
             last.callback(self._client.close)
             last.callback(self._guard.close)
@@ -173,9 +173,7 @@ class DockerRuntime:
         self.close()
 
     def facts(self) -> dict[str, Any]:
-        """What the manifest says of this world: the image, and what a node may take that asks for nothing else. Raises
-        FabricError.
-        """
+        """Entries of the manifest: the image, and the default limits of a node. Raises FabricError."""
         try:
             image = self._client.images.get(self.image)
         except (DockerException, OSError) as error:
@@ -232,13 +230,12 @@ class DockerRuntime:
         return str(created["Id"])
 
     def _command_of(self, image: str) -> list[str]:
-        """What the image itself would run."""
+        """Default command of the image."""
         own = self._client.images.get(image).attrs["Config"]
         return [*(own.get("Entrypoint") or []), *(own.get("Cmd") or [])]
 
     def _wire(self, node: Node, handle: ContainerHandle) -> None:
-        """Hand the container's network namespace to the network, by a descriptor: no path, no pid that could be
-        reused."""
+        """Give the container's network namespace to the network, as a descriptor, because a pid could be reused."""
         try:
             namespace = os.open(f"/proc/{handle.find_pid()}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
@@ -251,7 +248,7 @@ class DockerRuntime:
 
 
 def _own_places(program: Program) -> dict[str, dict[str, str]]:
-    """The node's directories on the host as Docker mounts them, made writable for the user inside."""
+    """Docker's mounts of the node's directories on the host, which are made writable for the user inside."""
     if program.work is None:
         return {}
     hand_over(program, NODE_USER)
@@ -264,7 +261,7 @@ def _home(program: Program) -> dict[str, str]:
 
 
 def limits_of(program: Program) -> Limits:
-    """What a node may take: what was asked for, over what every node of its kind is given."""
+    """Limits of a node: the requested ones, else the defaults of its kind."""
     is_ours = program.work is None
     given = program.limits or Limits()
     return Limits(
@@ -275,7 +272,7 @@ def limits_of(program: Program) -> Limits:
 
 
 def _plain(text: str) -> str:
-    """Only what a container's name and a host name may have."""
+    """The text with characters of a container's name and a host name only."""
     return re.sub(r"[^a-zA-Z0-9-]+", "-", text)
 
 
@@ -283,12 +280,12 @@ END_BOUND_S = 5.0
 
 
 class Guard:
-    """The guard of one run. Close it once the containers have been removed in good order."""
+    """The guard process of one run. Close it after the containers were removed in order."""
 
     def __init__(self, run_id: str) -> None:
         command = [sys.executable, "-m", "netem.runtimes.docker", str(os.getpid()), run_id]
         root = Path(__file__).parents[2]
-        # A session of its own: Ctrl-C and a closed terminal are not for the guard.
+        # A session of its own: Ctrl-C and a closed terminal do not reach the guard.
         self._process = subprocess.Popen(
             command, cwd=root, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
         )
@@ -314,7 +311,7 @@ def _wait_for_the_end(pid: int) -> None:
     except ProcessLookupError:
         return
     try:
-        # The conductor started us: if it is no longer our parent, the pid may be somebody else's by now.
+        # The conductor started this process: if it is no longer the parent, its pid may be reused.
         if os.getppid() == pid:
             poll = select.poll()
             poll.register(conductor, select.POLLIN)

@@ -1,9 +1,9 @@
-"""A command of the operator's in a container, through the daemon's exec: streams carried both ways, exit code, signals.
+"""A command of the operator's in a container, through the daemon's exec: streams both ways, exit code, signals.
 
-It runs as root of the container, which has no rights but to files: it may ping, but neither capture nor change devices
-(netem.runtimes.docker.WITHIN_REACH). The daemon offers no signal to such a
-command; it tells its process, and the daemon runs on this machine (`find_pid` has made sure), so the signal goes there
-directly, by a descriptor that no other process can come to mean.
+It runs as root of the container, whose only privileges are on files: it may ping, but neither capture nor change
+devices (netem.runtimes.docker.WITHIN_REACH). The daemon cannot signal such a command; it gives its pid, and runs on
+this machine (`find_pid` has made sure), so the signal is sent directly, through a descriptor that stays valid for this
+process alone.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ START_BOUND_S = 30.0
 POLL_S = 0.01
 SIGNAL_EXIT_BASE = 128
 _NOT_THERE = re.compile("not found|no such file")
-"""In the daemon's words, which are all that it says."""
+"""The daemon's words for a missing program; it gives no error code."""
 
 
 class DockerCommand:
-    """A command in a container (netem.runtimes.base.Command). Its threads and its client of the daemon are its own."""
+    """A command in a container (netem.runtimes.base.Command), with its own threads and its own client of the daemon."""
 
     def __init__(
         self,
@@ -60,12 +60,12 @@ class DockerCommand:
         self._ended = threading.Event()
         self._quit_read, self._quit = os.pipe2(os.O_CLOEXEC)
         self._process: list[int] = []
-        """Its descriptor, while there is one to have."""
+        """Descriptor of its process; empty before its start."""
         self._carriers: list[threading.Thread] = []
 
     @classmethod
     def start(cls, container_id: str, name: NodeName, request: ExecRequest) -> DockerCommand:
-        """Start it. Raises CannotStartError: a program that is not there; FabricError: a container that is paused."""
+        """Start it. Raises CannotStartError for a missing program, FabricError for a paused container."""
         with ExitStack() as undo:
             client = undo.enter_context(closing(connect()))
             try:
@@ -100,14 +100,14 @@ class DockerCommand:
         with contextlib.suppress(ProcessLookupError):
             self._process = [os.pidfd_open(found["Pid"])]
         if self._is_terminal:
-            tty.setraw(self._descriptors[0])  # the container has a terminal of its own, which echoes and edits
+            tty.setraw(self._descriptors[0])  # the container's own terminal echoes and edits
         for carry in (self._carry_in, self._carry_out):
             carrier = threading.Thread(target=carry, name=f"streams of {self._name}", daemon=True)
             self._carriers.append(carrier)
             carrier.start()
 
     def poll(self) -> int | None:
-        """Exit code once it has ended and all that it said is out. Raises FabricError when its streams broke."""
+        """Exit code after its end, when all its output is written. Raises FabricError when its streams broke."""
         if self._failure is not None:
             raise FabricError(f"lost a command in {self._name}: {self._failure}") from self._failure
         return self._code
@@ -120,26 +120,26 @@ class DockerCommand:
         return code
 
     def signal(self, number: signal.Signals) -> None:
-        """To its process group, which it leads; it is its descriptor that says whether it still lives."""
+        """Signal its process group, which it leads; its descriptor shows whether it still lives."""
         if not self._process or self._ended.is_set():
             return
         pid = int(self._inspect()["Pid"])
         with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._process[0], 0)  # the number is still its own
+            signal.pidfd_send_signal(self._process[0], 0)  # its pid was not reused
             if os.getpgid(pid) == pid:
                 os.killpg(pid, number)
             else:
                 signal.pidfd_send_signal(self._process[0], number)
 
     def resize(self, rows: int, columns: int) -> None:
-        """Tell the container's terminal."""
+        """Set the size of the container's terminal."""
         with contextlib.suppress(DockerException, OSError):  # it may have ended meanwhile
             self._api.exec_resize(self._id, height=rows, width=columns)
 
     def close(self) -> None:
-        """Give back what it holds; one that still runs goes on without streams."""
+        """Release its resources; a command that still runs goes on without streams."""
         os.write(self._quit, b"x")
-        with contextlib.suppress(OSError):  # the daemon may have hung up
+        with contextlib.suppress(OSError):  # the daemon may have closed it
             self._connection.shutdown(socket.SHUT_RDWR)
         for carrier in self._carriers:
             carrier.join()
@@ -159,7 +159,7 @@ class DockerCommand:
         return plain(self._connection) if self._is_terminal else frames(self._connection)
 
     def _carry_in(self) -> None:
-        """What is typed goes in; its end is passed on; nothing is read once the command has ended."""
+        """Copy input to the command until the end of either; pass the end of the input on."""
         source = self._descriptors[0]
         with contextlib.suppress(OSError):  # the command reads no more
             while readable([source, self._quit_read]) == [source]:
@@ -169,7 +169,7 @@ class DockerCommand:
                 self._connection.sendall(piece)
 
     def _carry_out(self) -> None:
-        """What it says comes out; then its exit code."""
+        """Copy output of the command, then get its exit code."""
         try:
             for stream, chunk in self._said():
                 _write_all(self._descriptors[2 if stream == STDERR_STREAM else 1], chunk)
@@ -178,14 +178,14 @@ class DockerCommand:
             code = int(found["ExitCode"])
             self._code = SIGNAL_EXIT_BASE - code if code > SIGNAL_EXIT_BASE else code
         except Exception as error:
-            # Kept and raised by `poll`: nobody looks at a dead thread.
+            # Kept and raised by `poll`: an exception in this thread would go unnoticed.
             self._failure = error
         finally:
             self._ended.set()
 
 
 def _write_all(descriptor: int, piece: bytes) -> None:
-    """A reader that has gone loses the rest, as with any pipe."""
+    """Write all of a piece; if the reader has gone, the rest is dropped, as with any pipe."""
     rest = memoryview(piece)
     with contextlib.suppress(BrokenPipeError):
         while rest:
@@ -193,6 +193,6 @@ def _write_all(descriptor: int, piece: bytes) -> None:
 
 
 def _reason(said: bytes) -> str:
-    """The daemon's words without its chain of prefixes: `OCI runtime exec failed: exec failed: …: exec: "x": …`."""
+    """The daemon's message without its prefixes: `OCI runtime exec failed: exec failed: …: exec: "x": …`."""
     text = said.decode("utf-8", errors="replace").strip()
     return text.rpartition("exec: ")[2].removesuffix(": unknown") or "no reason given"

@@ -1,9 +1,9 @@
-"""The image that node containers start from: any Linux with /bin/sh and a Python of at least 3.11.
+"""The image of node containers: any Linux with /bin/sh and a Python of at least 3.11.
 
-When a registry answers, it is the official slim Python image with the operator's tools (ping, ip, ps) on top. Where
-none can be reached (closed networks, CI), the image is bootstrapped from the distribution's own packages with
-mmdebstrap: the machine's apt already knows where they are, so that no address appears here. The result is kept under a
-tag made from its recipe and found at once next time.
+When a registry answers, it is the official slim Python image with the operator's tools (ping, ip, ps) on top. If none
+can be reached (closed networks, CI), the image is bootstrapped from the distribution's own packages with mmdebstrap,
+with the archives of the machine's apt, so that no address appears here. The result is kept under a tag made from its
+recipe and found at once next time.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ REGISTRY_IMAGE = "python:3.11-slim"
 REPOSITORY = "orderbed/node"
 
 REGISTRY_PROBE_S = 5
-"""A registry that has not answered by then is treated as unreachable: bootstrapping takes 20 s, once."""
+"""Longest wait for a registry; after it the image is bootstrapped, which takes 20 s, once."""
 
 PULL_S = 300
 BOOTSTRAP_S = 600
 IMPORT_S = 120
 
 TOOLS = ("iputils-ping", "iproute2", "procps")
-"""What an operator wants at hand in a node."""
+"""Packages of the operator's tools in a node."""
 
 RECIPE = ("2", "essential", ",".join(("python3", *TOOLS)))
 """Version of this recipe, mmdebstrap's variant, packages. A change makes a new tag."""
@@ -48,7 +48,7 @@ FROM {REGISTRY_IMAGE}
 RUN apt-get update && apt-get install -y --no-install-recommends {" ".join(TOOLS)} && rm -rf /var/lib/apt/lists/*
 LABEL {LABEL}=1
 """
-"""The same on a base from the registry."""
+"""The same recipe on a base from the registry."""
 
 SLIMMING = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
 
@@ -77,9 +77,9 @@ class Distribution:
 
 
 def ensure_image(client: docker.DockerClient, on_progress: Callable[[str], None] = lambda _: None) -> str:
-    """Id of an image that nodes can start from; made once and then found.
+    """Id of an image for nodes; made once and then found.
 
-    Takes milliseconds when it is there, a pull where a registry answers within REGISTRY_PROBE_S, else about 20 s.
+    Takes milliseconds when it is there, a pull if a registry answers within REGISTRY_PROBE_S, else about 20 s.
     Raises FabricError that names the missing package when neither way works.
     """
     distribution = Distribution.of_this_machine()
@@ -104,17 +104,17 @@ def ensure_image(client: docker.DockerClient, on_progress: Callable[[str], None]
 
 
 def ready_tags(distribution: Distribution) -> tuple[str, ...]:
-    """Under which tags an image may be that `ensure_image` has made, the best first."""
+    """Tags of images that `ensure_image` makes, the best first."""
     return (distribution.tag, layered_tag(), plain_tag())
 
 
 def layered_tag() -> str:
-    """Of the registry's image with the tools."""
+    """Tag of the registry's image with the tools."""
     return f"{REPOSITORY}:registry-{hashlib.sha256(DOCKERFILE.encode()).hexdigest()[:12]}"
 
 
 def plain_tag() -> str:
-    """Of the registry's image as it is, where neither a build nor mmdebstrap could do better."""
+    """Tag of the registry's image as it is, used if neither a build nor mmdebstrap works."""
     return f"{layered_tag()}-plain"
 
 
@@ -127,7 +127,8 @@ def find_image(client: docker.DockerClient, tag: str) -> str | None:
 
 
 def bootstrap_image(client: docker.DockerClient, distribution: Distribution, *, why: str = "") -> str:
-    """Make the image from the distribution's packages; id. `why` opens the error when that is not possible."""
+    """Make the image from the distribution's packages. Returns its id. `why` opens the error if that is not
+    possible."""
     reason = f"{why}, and " if why else ""
     if shutil.which("mmdebstrap") is None:
         raise FabricError(f"no base image for containers: {reason}mmdebstrap is missing; {_by_hand()}")
@@ -142,7 +143,7 @@ def bootstrap_image(client: docker.DockerClient, distribution: Distribution, *, 
 
 
 def apt_sources(distribution: Distribution) -> list[str]:
-    """The machine's own apt sources of this distribution, one `deb` line each; other people's archives are left out.
+    """The machine's own apt sources of this distribution, one `deb` line each; archives of others are left out.
 
     Raises FabricError when apt is not there or has none.
     """
@@ -164,7 +165,8 @@ def apt_sources(distribution: Distribution) -> list[str]:
 
 
 def _deb_lines(targets: Iterable[list[str]], distribution: Distribution) -> list[str]:
-    """`deb` lines without doubles, in apt's order. A field that apt does not know stays as asked: `$(ORIGIN)`."""
+    """`deb` lines without duplicates, in apt's order. apt leaves a field that it does not know as it is:
+    `$(ORIGIN)`."""
     lines: dict[str, None] = {}
     for target in targets:
         if len(target) != 4:
@@ -209,7 +211,7 @@ def _import_image(archive: Path, tag: str) -> None:
 
 
 def _refusal_of_base(client: docker.DockerClient, on_progress: Callable[[str], None]) -> str | None:
-    """Why the registry's image cannot be had, or None: it is here."""
+    """Reason why the registry's image is not available, or None."""
     if find_image(client, REGISTRY_IMAGE) is not None:
         return None
     on_progress(f"asking for {REGISTRY_IMAGE}")
@@ -220,8 +222,8 @@ def _refusal_of_base(client: docker.DockerClient, on_progress: Callable[[str], N
 
 
 def _refusal_of_build() -> str | None:
-    """Why the tools cannot be installed in the registry's image, or None. Its packages come over the host's network:
-    a daemon without a bridge has no other.
+    """Reason why the tools cannot be installed in the registry's image, or None. The packages come over the host's
+    network: a daemon without a bridge has no other.
     """
     with closing(connect(timeout_s=PULL_S)) as patient:
         try:
@@ -234,7 +236,7 @@ def _refusal_of_build() -> str | None:
 
 
 def _refusal_of_registry() -> str | None:
-    """Why the registry cannot be used, or None. The daemon asks: its proxies and mirrors count, not ours."""
+    """Reason why the registry cannot be used, or None. The daemon sends the request, with its proxies and mirrors."""
     with closing(connect(timeout_s=REGISTRY_PROBE_S)) as impatient:
         try:
             impatient.images.get_registry_data(REGISTRY_IMAGE)
@@ -269,7 +271,7 @@ sys.exit({_OLD_PYTHON} if sys.version_info < {PYTHON_LEAST} else 0)
 
 
 def provide_image(client: docker.DockerClient, name: str, on_progress: Callable[[str], None] = lambda _: None) -> str:
-    """Id of the image that somebody names, pulled where the machine has not got it. Raises FabricError."""
+    """Id of the image called `name`, pulled if it is not on the machine. Raises FabricError."""
     if (present := _named_image(client, name)) is not None:
         return present
     on_progress(f"pulling {name}")
@@ -291,14 +293,14 @@ def _named_image(client: docker.DockerClient, name: str) -> str | None:
 
 
 def require_shell(client: docker.DockerClient, name: str) -> None:
-    """Raises FabricError when a program could not wait for its wires in this image. Takes half a second."""
+    """Raise FabricError when this image has no working shell, which waits for the network. Takes half a second."""
     code, said = _try(client, name, _SHELL)
     if code != 0:
         raise FabricError(f"the image {name} has a /bin/sh that does not work ({said or f'exit code {code}'})")
 
 
 def require_python(client: docker.DockerClient, name: str) -> None:
-    """Raises FabricError when our nodes could not run in this image. Takes half a second."""
+    """Raise FabricError when the project's node program cannot run in this image. Takes half a second."""
     least = ".".join(map(str, PYTHON_LEAST))
     code, said = _try(client, name, (*_PYTHON, _VERSION))
     if code == _NO_PYTHON:
@@ -309,7 +311,7 @@ def require_python(client: docker.DockerClient, name: str) -> None:
 
 
 def _try(client: docker.DockerClient, name: str, command: tuple[str, ...]) -> tuple[int, str]:
-    """Run it in the image, as a node runs: exit code, and the last line that it said."""
+    """Run a command in the image, as a node runs. Returns exit code and last line of output."""
     api = client.api
     labels = {LABEL: "1", OWNER_LABEL: str(Owner.this_process())}
     host = api.create_host_config(network_mode="none", cap_drop=["ALL"], read_only=True)

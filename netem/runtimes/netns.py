@@ -1,8 +1,8 @@
 """Runtime `netns`: each node a process in network, PID and mount namespaces of its own, inside the network.
 
-The network holds the network namespace, so a node's wires outlive a crash and are there at once for its next
-incarnation. A node runs as a user without rights and with no way to gain any, and of the machine's files it sees the
-system's, read only (netem.kernel.sandbox).
+The network holds the network namespace, which outlives a crash and is there at once for the node's next incarnation. A
+node runs as a user without privileges and cannot gain any; of the machine's files it sees the system's, read only
+(netem.kernel.sandbox).
 """
 
 from __future__ import annotations
@@ -33,18 +33,17 @@ _SIGNAL_EXIT_BASE = 128
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _PYTHON = sorted({Path(sys.prefix), Path(sys.exec_prefix), Path(sys.base_prefix), Path(sys.base_exec_prefix)})
-"""Where the interpreter and its libraries are."""
+"""Directories of the interpreter and its libraries."""
 
 
 class NetnsRuntime:
-    """Carries the nodes of one run inside a network. Used by one thread."""
+    """Runs the nodes of one run inside a network. Used by one thread."""
 
     at_once = 1
-    """The supervisor starts one process after the other, in a few milliseconds."""
+    """One, because the supervisor starts one process after the other, in a few milliseconds each."""
 
     def gathered(self) -> AbstractContextManager[None]:
-        """See `Runtime.gathered`: the network holds the wires of its nodes, whether somebody lives behind them
-        or not."""
+        """See `Runtime.gathered`: nothing to do, because the network holds the namespaces of its nodes."""
         return nullcontext()
 
     def __init__(self, network: EmulatedNetwork) -> None:
@@ -52,7 +51,7 @@ class NetnsRuntime:
         self._handles: list[NetnsNode] = []
         self._groups: dict[NodeName, ControlGroup] = {}
         self._python = (*_PYTHON, node_code())
-        """What our own program is made of."""
+        """Paths that the project's node program reads."""
 
     def __enter__(self) -> NetnsRuntime:
         return self
@@ -63,7 +62,7 @@ class NetnsRuntime:
         self.close()
 
     def start(self, node: Node, program: Program, *, on_line: Callable[[str], None], log_path: Path) -> NetnsNode:
-        """Start one incarnation of a node with its wires attached. Raises FabricError when it cannot be started."""
+        """Start one incarnation of a node, connected to the network. Raises FabricError when it cannot be started."""
         namespace = self._network.own_namespace(node)
         group = self._group(node, program)
         input_read, input_write = os.pipe()
@@ -90,7 +89,7 @@ class NetnsRuntime:
         return handle
 
     def close(self) -> None:
-        """Kill every node that is left and wait for it; their namespaces stay the network's until it closes."""
+        """Kill every node that is left and wait for it; the network holds their namespaces until it closes."""
         for handle in self._handles:
             if handle.poll_quietly() is None:
                 handle.kill()
@@ -113,7 +112,7 @@ class NetnsRuntime:
         )
 
     def _group(self, node: Node, program: Program) -> ControlGroup | None:
-        """Of all incarnations of a node, with the limits of this one. Raises FabricError where there can be none."""
+        """Control group of all incarnations of a node, with the limits of this one. Raises FabricError."""
         if program.work is None or program.limits is None or not program.limits.controllers:
             return None
         if node.name not in self._groups:
@@ -156,7 +155,7 @@ class NetnsNode:
         self._reader.start()
 
     def enter(self, request: ExecRequest) -> NetnsCommand:
-        """See `NodeHandle.enter`. Of a node that has ended, the network namespace is left: it is entered alone."""
+        """See `NodeHandle.enter`. Of a node that has ended, only the network namespace is left to enter."""
         host = self._process if self._process.poll() is None else None
         environment = _operators_environment() | dict(request.environment)
         request = replace(request, environment=environment)
@@ -170,14 +169,14 @@ class NetnsNode:
             raise FabricError(f"{self.name} has ended: it cannot be told {line!r} ({error})") from error
 
     def poll(self) -> int | None:
-        """Exit code once it has ended (negative: the signal), else None."""
+        """Exit code after its end (negative: the signal), else None."""
         code = self._process.poll()
         if code is not None and self._has_init and code > _SIGNAL_EXIT_BASE:
             return _SIGNAL_EXIT_BASE - code
         return code
 
     def poll_quietly(self) -> int | None:
-        """The same; a network that is gone has taken the node along."""
+        """The same; a node ends with its network, so FabricError counts as its end."""
         try:
             return self.poll()
         except FabricError:
@@ -192,11 +191,11 @@ class NetnsNode:
         return over_its_memory(self._limits.memory_bytes) if was_hungry else ""
 
     def signal(self, number: signal.Signals) -> None:
-        """To its program, through its init if it has one."""
+        """Signal its program, through its init if it has one."""
         self._process.signal(number)
 
     def pid(self) -> int:
-        """Its first process, as this machine counts; 0 once it has ended."""
+        """Pid of its first process on this machine; 0 after its end."""
         return self._process.pid
 
     def kill(self) -> None:
@@ -207,7 +206,7 @@ class NetnsNode:
         self._reader.join(_KILL_TIMEOUT_S)
 
     def pause(self) -> None:
-        """Stop all of its processes; returns when every thread was seen stopped."""
+        """Stop all of its processes; returns when every thread is stopped."""
         self._refuse_ended("paused")
         self._process.freeze()
 
@@ -217,7 +216,7 @@ class NetnsNode:
         self._process.thaw()
 
     def release(self) -> None:
-        """Give back the pipes, after the last line has been read."""
+        """Close the pipes, after the last line has been read."""
         self._input.close()
         self._reader.join(_KILL_TIMEOUT_S)
 
@@ -252,10 +251,10 @@ class NetnsCommand:
         self._process.signal(number, group=True)
 
     def resize(self, rows: int, columns: int) -> None:
-        """The terminal is the caller's own, who resizes it himself; the kernel tells the command."""
+        """No effect: the caller resizes its own terminal, and the kernel notifies the command."""
 
     def close(self) -> None:
-        """Nothing is held for a command that has ended."""
+        """No effect: a command that has ended holds no resources."""
 
 
 def _command(program: Program) -> list[str]:
@@ -264,7 +263,7 @@ def _command(program: Program) -> list[str]:
 
 
 def _environment(program: Program) -> dict[str, str]:
-    """Only what a node needs: nothing of ours leaks into it, and two runs give it the same."""
+    """Environment of a node: nothing of this process's, and the same in each run."""
     base = {"PATH": os.defpath, "HOME": "/", "LANG": "C.UTF-8", "PYTHONPATH": str(_ROOT)}
     if program.work is not None:
         base |= {"PATH": FOREIGN_PATH, "HOME": str(program.work), "TMPDIR": str(program.work)}
@@ -272,6 +271,6 @@ def _environment(program: Program) -> dict[str, str]:
 
 
 def _operators_environment() -> dict[str, str]:
-    """What a command of the operator's has at least."""
+    """Basic environment of a command of the operator's."""
     inherited = {name: os.environ[name] for name in ("HOME", "USER", "SHELL") if name in os.environ}
     return {"PATH": FOREIGN_PATH, "HOME": "/", "LANG": "C.UTF-8"} | inherited

@@ -1,4 +1,4 @@
-"""The executor: carries out steps through the hands. Netlink messages go in batches, one per place and stretch."""
+"""The executor: carries out steps through the agents. Consecutive netlink messages for one place form a batch."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from netem.wiring import steps as step_kinds
 from netem.wiring.steps import AnyStep, Kernel, Side
 
 LONG_QUEUE_FRAMES = 10_000
-"""Of taps and of the guest's devices: they only hand frames on and must not drop a burst."""
+"""Queue of taps and of the guest's devices: they only forward frames and must not drop a burst."""
 
 _DUMP_ATTEMPTS = 10
 _READY_TIMEOUT_S = 10.0
 _READY_GRAIN_S = 0.001
 _FEW_DEVICES = 8
-"""Up to so many devices are asked for one by one again and again, more by a dump."""
+"""Up to this many devices are polled one by one, more by a dump."""
 
 _PARCEL_WEIGHT, _SINGLE_WEIGHT = 4000, 20
-"""Requests that go to an agent at once are as much work as this many netlink messages: in a guest, 0.4 s."""
+"""Weight, in netlink messages, at which a parcel of requests is sent (0.4 s in a guest), and that of a `_Single`."""
 
 
 class _Waits(enum.Enum):
-    """Whether a step needs an answer before the next can be carried out."""
+    """Whether a step needs an answer before the next step."""
 
     NOT = 1
     FOR_ANSWER = 2
     TOGETHER = 3
-    """Steps of this kind that follow each other wait all at once."""
+    """Consecutive steps of this kind wait together."""
 
     @classmethod
     def of(cls, step: AnyStep) -> _Waits:
@@ -50,19 +50,19 @@ class _Waits(enum.Enum):
 
 
 _Waiting: TypeAlias = tuple[step_kinds.AwaitReady, set[int]]
-"""A step, and the devices that do not carry frames yet."""
+"""A step, and its devices that do not carry frames yet."""
 
 
 class HandLink(Protocol):
-    """A way to an agent: the supervisor's, or the guest's."""
+    """Connection to an agent: the supervisor's, or the guest's."""
 
     def agent(self, do: str, **arguments: Any) -> dict[str, Any]:
-        """One request; a refusal is in the reply under `error`. Raises FabricError when the other side is gone."""
+        """Send one request; a refusal is in the reply under `error`. Raises FabricError when the agent is gone."""
 
 
 @dataclass(slots=True)
 class _Batch:
-    """Netlink messages for one namespace, each with the step that wanted it."""
+    """Netlink messages for one namespace, each with its step."""
 
     place: tuple[Side, str]
     messages: list[bytes] = field(default_factory=list)
@@ -74,7 +74,7 @@ class _Batch:
 
 @dataclass(slots=True)
 class _Single:
-    """A request that is not netlink's, and needs no answer but that it was carried out."""
+    """A request other than netlink's; its answer carries no data."""
 
     place: tuple[Side, str]
     step: AnyStep
@@ -85,7 +85,7 @@ class _Single:
 
 
 class Executor:
-    """Knows the hands, the namespaces that they hold, and the interface index of every device."""
+    """Carries out steps; knows the agents, the namespaces that they hold, and the interface index of every device."""
 
     def __init__(self, kernel: Kernel, links: Mapping[Side, HandLink], *, seed: int) -> None:
         self._kernel = kernel
@@ -98,7 +98,7 @@ class Executor:
     def run(self, steps: Iterable[AnyStep]) -> None:
         """Carry out steps in order. Raises FabricError that names the step, its place and the kernel's reason.
 
-        What needs no answer is gathered, and goes to its agent in few requests: netlink messages for one namespace in a
+        Steps that need no answer are gathered into few requests to their agent: netlink messages for one namespace in a
         batch, and batches and settings of many namespaces in one request.
         """
         for kind, group in groupby(steps, _Waits.of):
@@ -111,12 +111,11 @@ class Executor:
                     self._ask(step)
 
     def hold_namespace(self, side: Side, name: str, descriptor: int) -> None:
-        """Make known a namespace that was made or adopted elsewhere; `descriptor` is a number of the agent's
-        process."""
+        """Register a namespace that was made or adopted elsewhere; `descriptor` is one of the agent's process."""
         self._namespaces[self._links[side], name] = descriptor
 
     def set_link(self, side: Side, link: HandLink) -> None:
-        """The agent of a side that was not there when the fabric was made (the guest, once it has booted)."""
+        """Set the agent of a side that did not exist when the fabric was made (the guest, after it has booted)."""
         self._links[side] = link
 
     def index(self, side: Side, namespace: str, device: str) -> int:
@@ -133,8 +132,8 @@ class Executor:
         return {index: device for (link, place, device), index in self._indexes.items() if (link, place) == here}
 
     def exchange(self, side: Side, namespace: str, messages: Sequence[bytes], what: str) -> bytes:
-        """Send messages and return what they asked for; ask again when a change elsewhere overtook the answer. Raises
-        FabricError with the kernel's reason.
+        """Send messages and return the replies; repeat if a concurrent change interrupted a dump. Raises FabricError
+        with the kernel's reason.
         """
         for _attempt in range(_DUMP_ATTEMPTS):
             reply = self._converse(side, namespace, messages)
@@ -145,7 +144,7 @@ class Executor:
         raise self._refusal(what, reply["error"])
 
     def backlog_drops(self, side: Side) -> int:
-        """Frames that a kernel dropped, whole machine, because its receive backlog was full."""
+        """Frames that a kernel has dropped, on the whole machine, because its receive backlog was full."""
         dropped: int = self._links[side].agent("backlog")["dropped"]
         return dropped
 
@@ -175,7 +174,7 @@ class Executor:
             yield batch
 
     def _send(self, requests: Iterable[_Batch | _Single]) -> None:
-        """In parcels for one agent, so large that asking costs little, and small enough to be answered soon."""
+        """Send requests in parcels for one agent, large enough for low overhead and small enough for a fast answer."""
         for side, of_one_hand in groupby(requests, lambda request: request.place[0]):
             parcel: list[_Batch | _Single] = []
             weight = 0
@@ -197,7 +196,7 @@ class Executor:
             raise self._refusal(step_kinds.describe(failed), error)
 
     def _encode(self, step: AnyStep) -> list[bytes] | None:
-        """The netlink messages of a step; None for a step that is not netlink's."""
+        """The netlink messages of a step; None for a step without any."""
         match step:
             case step_kinds.AddCable():
                 return [self._encode_cable(step)]
@@ -259,7 +258,7 @@ class Executor:
             raise FabricError(f"{step.label}: {error}") from error
 
     def _words(self, step: AnyStep) -> dict[str, Any]:
-        """The request of a step that is not netlink's."""
+        """The request of a step without netlink messages."""
         here = {"namespace": step.namespace}
         match step:
             case step_kinds.SetSysctls():
@@ -285,7 +284,7 @@ class Executor:
         return {"interfaces": [self._of(step, device) for device in step.devices], "routes": routes}
 
     def _ask(self, step: AnyStep) -> None:
-        """Steps whose answer those behind them need."""
+        """Carry out a step whose answer later steps need."""
         match step:
             case step_kinds.MakeNamespaces():
                 reply = self._request(step, "namespaces", names=list(step.names))
@@ -299,8 +298,8 @@ class Executor:
                 raise AssertionError(f"no way to carry out {step}")
 
     def _await_ready(self, steps: Sequence[step_kinds.AwaitReady]) -> None:
-        """Ask until every device is ready. First one by one: since Linux 6.8 such a question makes the kernel follow
-        the device's carrier at once, which it does by itself once a second only. A dump does not.
+        """Poll until every device is ready. First one by one: since Linux 6.8 such a query makes the kernel follow the
+        device's carrier at once, which it does by itself only once a second. A dump does not.
         """
         waiting = [(step, {self._of(step, device) for device in step.devices}) for step in steps]
         deadline = time.monotonic() + _READY_TIMEOUT_S
@@ -313,7 +312,7 @@ class Executor:
             time.sleep(_READY_GRAIN_S)
 
     def _still_waiting(self, waiting: Sequence[_Waiting], limit: int | None) -> Iterator[_Waiting]:
-        """One request to each hand for all namespaces; what is not answered (a change overtook it) waits on."""
+        """Query each agent once for all namespaces; a device without an answer (interrupted by a change) waits on."""
         for side, group in groupby(waiting, lambda one: one[0].side):
             asked = list(group)
             requests = [_netlink_request(step.namespace, _questions(left, limit)) for step, left in asked]
@@ -350,19 +349,19 @@ def _netlink_request(namespace: str, messages: Sequence[bytes]) -> dict[str, Any
 
 
 def _culprit(error: Mapping[str, Any], batch: _Batch) -> int:
-    """Which of a batch's steps was refused."""
+    """Index of the step of a batch that was refused."""
     return min(int(error.get("index", 0)), len(batch.steps) - 1)
 
 
 def _questions(devices: set[int], limit: int | None) -> list[bytes]:
-    """One for each device, or a single one when there are more than `limit`."""
+    """One query for each device, or a dump if there are more than `limit`."""
     if limit is not None and len(devices) > limit:
         return [netlink.get_links()]
     return [netlink.get_link(index) for index in sorted(devices)]
 
 
 def _ready_in(reply: Mapping[str, Any]) -> set[int]:
-    """Devices that carry frames by an answer; none if it was not given."""
+    """Devices that carry frames according to a reply; none if it has no answer."""
     if "error" in reply or "replies" not in reply:
         return set()
     return {link.index for link in netlink.links_in(base64.b64decode(reply["replies"])) if link.ready}

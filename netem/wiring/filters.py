@@ -1,9 +1,8 @@
-"""Classic BPF programs for the classifiers at a port: what is redirected, and what a cut drops.
+"""Classic BPF programs for the classifiers at a port: redirections, and the drops of cuts.
 
 One filter per place, replaced as a whole: a change of the cut is atomic per port, needs no action module (the
 reference kernel has no `act_gact`), and its drops are counted by the port's clsact qdisc. A program reads the frame
-from its Ethernet header on, whatever the protocol: unicast, multicast, broadcast, ARP and raw frames are all the same
-to it.
+from its Ethernet header on, for any protocol: unicast, multicast, broadcast, ARP and raw frames alike.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ _LOAD_WORD, _LOAD_HALF = 0x20, 0x28
 _JUMP, _JUMP_EQUAL, _RETURN = 0x05, 0x15, 0x06
 
 MATCH = 0xFFFFFFFF
-"""As a classifier: it matches."""
+"""Result of a classifier that matches."""
 NO_MATCH = 0
 PASS = 0xFFFFFFFF
-"""As a direct action: TC_ACT_UNSPEC, nothing is done to the frame."""
+"""Result of a direct action that passes the frame: TC_ACT_UNSPEC."""
 DROP = 2
-"""As a direct action: TC_ACT_SHOT."""
+"""Result of a direct action that drops the frame: TC_ACT_SHOT."""
 
 _DESTINATION, _SOURCE, _ETHERTYPE, _IPV4_SOURCE = 0, 6, 12, 26
 _IPV4 = 0x0800
 MAX_INSTRUCTIONS = 4096
-"""BPF_MAXINSNS."""
+"""BPF_MAXINSNS of the kernel."""
 
 
 class Instruction(NamedTuple):
@@ -43,12 +42,12 @@ Program = tuple[Instruction, ...]
 
 
 def encode(program: Program) -> bytes:
-    """As the kernel's array of sock_filter."""
+    """The program as the kernel's array of sock_filter."""
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
 
 
 def all_but_trace() -> Program:
-    """Matches every frame that is not addressed to the trace MAC: those never enter the emulated wire."""
+    """Matches every frame except those to the trace MAC, which never enter the emulated network."""
     mac = _mac_bytes(TRACE_MAC)
     high, low = int.from_bytes(mac[:4], "big"), int.from_bytes(mac[4:], "big")
     return (
@@ -77,9 +76,9 @@ def all_cut() -> Program:
 
 
 def cut(receiver: Node, senders: Collection[Node]) -> Program:
-    """Direct action at the port towards `receiver`: drops what `senders` sent.
+    """Direct action at the port towards `receiver`: drops frames of `senders`.
 
-    A sender in the same partition is known by its MAC, whatever the frame carries. One in another partition is known by
+    A sender in the same partition is identified by its MAC, for any payload. One in another partition is identified by
     its IPv4 source address: its frames arrive with the router's MAC, and only IPv4 crosses a router. Raises ValueError
     when the senders do not fit into one program.
     """
@@ -105,7 +104,7 @@ def cut(receiver: Node, senders: Collection[Node]) -> Program:
 
 
 def _guarded(load_guard: Instruction, guard: int, load: Instruction, values: list[int]) -> list[Instruction]:
-    """If the guard matches, drop when the loaded value is one of `values`; else go on after this block."""
+    """If the guard matches, drop when the loaded value is in `values`; else go on after this block."""
     body = [load]
     for value in values:
         body += [Instruction(_JUMP_EQUAL, 0, 1, value), Instruction(_RETURN, 0, 0, DROP)]

@@ -1,11 +1,11 @@
 """Netlink messages as bytes: links, addresses, routes and neighbours here; traffic control in `netem.wiring.qdisc`.
 
-Encoding is apart from sending, so that one code path serves both kernels: the bytes go to the agent that holds the
+Encoding is separate from sending, so that one code path serves both kernels: the bytes go to the agent that holds the
 namespace (in the supervisor, or in the guest), which sends them. Interface indexes are chosen by the plan, so a whole
 network can be encoded before the first device exists, and sent in a few batches.
 
-A network of 300 nodes takes 100,000 messages, so these are packed by agent, each in 2 us; pyroute2's codec takes 200.
-`message` encodes with pyroute2 what is rare and rich (a netem with all its attributes).
+A network of 300 nodes takes 100,000 messages, so these are packed by hand, each in 2 us; pyroute2's codec takes 200.
+`message` encodes rare messages with many attributes (a netem) with pyroute2.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OPERSTATE_UP = 6
 
 _ATTRIBUTE = struct.Struct("=HH")
 _KIND_MASK = 0x3FFF
-"""Without the flags for nested and for network order."""
+"""Kind of an attribute, without the flags for nested and for network order."""
 _LINK = struct.Struct("=BxHiII")
 """struct ifinfomsg: family, type, index, flags, change."""
 _ADDRESS = struct.Struct("=BBBBi")
@@ -48,7 +48,7 @@ _ROUTE = struct.Struct("=8BI")
 _NEIGHBOUR = struct.Struct("=BxxxiHBB")
 """struct ndmsg: family, index, state, flags, type."""
 
-# Attributes, by the names of the kernel's headers.
+# Attributes, named as in the kernel's headers.
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MASTER, _IFLA_TXQLEN, _IFLA_OPERSTATE, _IFLA_LINKINFO = 1, 3, 10, 13, 16, 18
 _IFLA_STATS64, _IFLA_NET_NS_FD, _IFLA_NUM_TX_QUEUES, _IFLA_NUM_RX_QUEUES = 23, 28, 31, 32
 _IFLA_INFO_KIND, _IFLA_INFO_DATA, _IFLA_INFO_SLAVE_KIND, _IFLA_INFO_SLAVE_DATA = 1, 2, 4, 5
@@ -61,7 +61,7 @@ _RTA_DST, _RTA_OIF, _RTA_GATEWAY = 1, 4, 5
 _NDA_DST, _NDA_LLADDR = 1, 2
 _WHEREABOUTS_BYTES = 20
 _STATS64_FAULTS = struct.Struct("=32x4Q")
-"""Of struct rtnl_link_stats64: rx_errors, tx_errors, rx_dropped, tx_dropped."""
+"""Part of struct rtnl_link_stats64: rx_errors, tx_errors, rx_dropped, tx_dropped."""
 
 
 def message(kind: type[Any], command: int, flags: int, fields: dict[str, Any], attributes: Sequence[Any] = ()) -> bytes:
@@ -101,7 +101,7 @@ def attributes_in(data: bytes, start: int) -> dict[int, bytes]:
 
 
 def numbered(messages: Sequence[bytes]) -> bytes:
-    """A batch: sequence numbers from 1, so that a refusal names its message."""
+    """A batch with sequence numbers from 1, by which a refusal identifies its message."""
     batch = bytearray()
     for number, single in enumerate(messages, start=1):
         batch += single[:_SEQUENCE_OFFSET]
@@ -134,9 +134,8 @@ def add_veth(
     mac: str | None = None,
     peer_mac: str | None = None,
 ) -> bytes:
-    """A veth pair with one queue each; the peer may be born in another namespace (a descriptor of the agent's
-    process).
-    """
+    """A veth pair with one queue each; the peer may be made in another namespace (descriptor of the agent's
+    process)."""
     far = [_LINK.pack(0, 0, peer_index, 0, 0), _name(peer), _ONE_QUEUE]
     if peer_mac is not None:
         far.append(attribute(_IFLA_ADDRESS, _mac(peer_mac)))
@@ -146,7 +145,7 @@ def add_veth(
 
 
 def add_bridge(name: str, index: int) -> bytes:
-    """A silent bridge: no spanning tree, no multicast snooping, no firewall in between."""
+    """A bridge without spanning tree, multicast snooping and firewall."""
     settings = (
         _number(_IFLA_BR_FORWARD_DELAY, 0),
         _number(_IFLA_BR_STP_STATE, 0),
@@ -179,25 +178,25 @@ def set_queue_length(index: int, frames: int) -> bytes:
 
 
 def set_bridge_port(index: int) -> bytes:
-    """A port that learns nothing: what a port may receive is set by forwarding entries, or floods."""
+    """A bridge port without learning: frames follow static forwarding entries, or are flooded."""
     kind = attribute(_IFLA_INFO_SLAVE_KIND, b"bridge\0")
     data = attribute(_IFLA_INFO_SLAVE_DATA, attribute(_IFLA_BRPORT_LEARNING, b"\0"))
     return _set_link(index, attribute(_IFLA_LINKINFO, kind, data))
 
 
 def get_links() -> bytes:
-    """Ask for every link of a namespace."""
+    """Query for every link of a namespace."""
     return pack(RTM_GETLINK, DUMP, _LINK.pack(0, 0, 0, 0, 0))
 
 
 def get_link(index: int) -> bytes:
-    """Ask for one link."""
+    """Query for one link."""
     return pack(RTM_GETLINK, ACKNOWLEDGE, _LINK.pack(0, 0, index, 0, 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkState:
-    """A link as the kernel has it; drops and errors since it was made, both directions together. `ready`: it carries
+    """State of a link in the kernel; drops and errors since it was made, both directions together. `ready`: it carries
     frames (up is not enough: carrier and bridge port follow later, from a queue of the kernel).
     """
 
@@ -226,7 +225,7 @@ def add_address(index: int, ip: str, prefix_length: int, broadcast: str) -> byte
 
 
 def add_route(destination: str, prefix_length: int, index: int, gateway: str | None = None) -> bytes:
-    """A route by a device, or by a gateway behind it (which need not be on the device's own network)."""
+    """A route through a device, or through a gateway behind it (which need not be on the device's own network)."""
     scope, flags = (_SCOPE_LINK, 0) if gateway is None else (_SCOPE_UNIVERSE, _NEXT_HOP_ON_LINK)
     parts = [
         _ROUTE.pack(_AF_INET, prefix_length, 0, 0, _TABLE_MAIN, _PROTOCOL_STATIC, scope, _TYPE_UNICAST, flags),
@@ -239,8 +238,8 @@ def add_route(destination: str, prefix_length: int, index: int, gateway: str | N
 
 
 def add_neighbours(index: int, known: Iterable[tuple[str, str]]) -> list[bytes]:
-    """Permanent entries (address, MAC), so that nobody ever has to ask."""
-    # All but the end is the same: a segment of 300 nodes has 90,000 of them.
+    """Permanent entries (address, MAC), so that no node sends an ARP request."""
+    # All bytes but the end are the same: a segment of 300 nodes has 90,000 entries.
     empty = pack(
         _RTM_NEWNEIGH, ACKNOWLEDGE | CREATE | REPLACE,
         _NEIGHBOUR.pack(_AF_INET, index, _NUD_PERMANENT, 0, 0), bytes(_WHEREABOUTS_BYTES),
@@ -250,7 +249,7 @@ def add_neighbours(index: int, known: Iterable[tuple[str, str]]) -> list[bytes]:
 
 
 def add_forwarding(index: int, mac: str) -> bytes:
-    """A static entry in the bridge that `index` is a port of: frames to `mac` leave by this port."""
+    """A static entry in the bridge of port `index`: frames to `mac` leave by this port."""
     fixed = _NEIGHBOUR.pack(_AF_BRIDGE, index, _NUD_NOARP, _NTF_MASTER, 0)
     return pack(_RTM_NEWNEIGH, ACKNOWLEDGE | CREATE | EXCLUSIVE, fixed, attribute(_NDA_LLADDR, _mac(mac)))
 
@@ -260,8 +259,8 @@ def add_forwarding(index: int, mac: str) -> bytes:
 
 @cache
 def _whereabouts(ip: str, mac: str) -> bytes:
-    """The attributes of one neighbour, of the same length for all. Every node of a segment has the same neighbours: n²
-    entries of n kinds.
+    """The attributes of one neighbour, of the same length for all. The n nodes of a segment share n kinds of entries,
+    n² in all.
     """
     return attribute(_NDA_DST, socket.inet_aton(ip)) + attribute(_NDA_LLADDR, _mac(mac))
 
@@ -280,8 +279,8 @@ def _link_in(raw: bytes) -> LinkState:
 
 
 def _carries(flags: int, attributes: dict[int, bytes], info: dict[int, bytes]) -> bool:
-    """A veth is known to carry frames once its state is UP: in UNKNOWN, where it begins, its carrier is still to come.
-    Other devices may stay in UNKNOWN for good.
+    """Whether a device carries frames. A veth does when its state is UP: in UNKNOWN, its first state, it has no carrier
+    yet. Other devices may stay in UNKNOWN.
     """
     wanted = _IFF_UP | _IFF_RUNNING | _IFF_LOWER_UP
     is_veth = info.get(_IFLA_INFO_KIND, b"").rstrip(b"\0") == b"veth"
@@ -289,7 +288,7 @@ def _carries(flags: int, attributes: dict[int, bytes], info: dict[int, bytes]) -
 
 
 def _forwards(info: dict[int, bytes]) -> bool:
-    """A bridge port has its state; what is no bridge port needs none."""
+    """Whether a bridge port forwards frames; True for other devices."""
     if info.get(_IFLA_INFO_SLAVE_KIND, b"").rstrip(b"\0") != b"bridge":
         return True
     return attributes_in(info[_IFLA_INFO_SLAVE_DATA], 0)[_IFLA_BRPORT_STATE][0] == _BRIDGE_PORT_FORWARDING

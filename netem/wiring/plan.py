@@ -1,17 +1,17 @@
-"""Topology -> the ordered list of steps that make its network. Pure.
+"""Plan of a network: the ordered list of steps that make it from a topology. Pure.
 
-One port, in the kernel that carries the wires (the carrier):
+One port, in the kernel that holds bridges and qdiscs (the carrier):
 
     node eth0 ══ P ──filter──> a ═══ b ──> bridge      P: the switch port's device (kernel host: the veth peer itself;
               <──────filter─── a ═══ b <──             kernel uml: the guest's end of the port's tap)
 
-P is not a port of the bridge: a patch cable (veth a-b) is. All that arrives at P leaves by a, so a's qdisc tree
-impairs what the node sends; all that the bridge sends to the node leaves by b, so b's tree impairs what it receives.
+P is not a port of the bridge: a patch cable (veth a-b) is. All frames that arrive at P leave by a, so a's qdisc tree
+impairs frames from the node; all frames from the bridge to the node leave by b, so b's tree impairs frames to the node.
 Cuts are a filter in front of b's tree. Trace frames are not matched by P's filter and end there. A shared bus is one
-more device: what arrives at any b (or at the router's leg) passes through it before the bridge sees it.
+more device: frames that arrive at any b (or at the router's leg) pass through it before they reach the bridge.
 
 Kernel uml has one more piece, on the host: P's tap and the veth peer of the node's eth0 are the two ports of a bridge
-of their own. The veth peer has the same name and interface index with both kernels: there the collector listens.
+of their own. The veth peer has the same name and interface index with both kernels: the collector captures there.
 
 Names of devices are unique within a namespace; the executor turns them into interface indexes.
 """
@@ -49,7 +49,7 @@ from netem.wiring.steps import (
     Side,
     SwitchOffloadsOff,
 )
-from netem.wiring.steps import Kernel as Kernel  # with `describe`, what a dry run needs beside the plans
+from netem.wiring.steps import Kernel as Kernel  # re-exported with `describe`, for the dry run
 from netem.wiring.steps import describe as describe
 from topologies.model import (
     MULTICAST_GROUP,
@@ -67,7 +67,7 @@ from topologies.model import (
 
 INNER_BASE, OUTER_BASE, WIRE_BASE = 200_000, 300_000, 400_000
 BRIDGE_BASE, LEG_BASE, BUS_BASE, LINK_BASE = 500_000, 600_000, 700_000, 800_000
-"""Interface indexes are ours to choose, so that messages can refer to devices that are not there yet."""
+"""First interface indexes; the plan chooses them, so that messages can refer to devices that do not exist yet."""
 
 _PING_FOR_ALL = ("net/ipv4/ping_group_range", "0 2147483647")
 _BACKLOG_FRAMES = 100_000
@@ -78,16 +78,16 @@ _ALL_OF_OURS = "10.0.0.0"
 _MULTICAST = "224.0.0.0"
 
 
-# Names of places.
+# Names of devices and namespaces.
 
 
 def inner_end(node: Node) -> str:
-    """The end of a port's patch cable whose tree impairs what the node sends."""
+    """The end of a port's patch cable whose tree impairs frames from the node."""
     return f"a{node.index}"
 
 
 def outer_end(node: Node) -> str:
-    """The end in the bridge, whose tree impairs what the node receives."""
+    """The end in the bridge, whose tree impairs frames to the node."""
     return f"b{node.index}"
 
 
@@ -121,7 +121,7 @@ def node_namespace(node: Node) -> str:
 
 
 def link_device(number: int) -> str:
-    """In both routers' namespaces; `number` counts the topology's links from 0."""
+    """The link's device in both routers' namespaces; `number` counts the topology's links from 0."""
     return f"link{number}"
 
 
@@ -129,34 +129,32 @@ def link_device(number: int) -> str:
 
 
 def plan(topology: Topology, kernel: Kernel) -> tuple[AnyStep, ...]:
-    """Every step from an empty namespace to a network without nodes. Raises ValueError when the kernels cannot carry
-    it.
-    """
+    """Every step from an empty namespace to a network without nodes. Raises ValueError if the network is impossible."""
     if kernel is Kernel.UML:
         return (*plan_host(topology), *plan_carrier(topology, kernel))
     return plan_carrier(topology, kernel)
 
 
 def plan_host(topology: Topology) -> tuple[AnyStep, ...]:
-    """Kernel uml: what must be there on the host before the guest opens its taps."""
+    """Kernel uml: steps on the host before the guest opens its taps."""
     return tuple(_host_steps(topology))
 
 
 def plan_carrier(topology: Topology, kernel: Kernel) -> tuple[AnyStep, ...]:
-    """Bridges, buses, ports, routers and links in the kernel that carries them."""
+    """Bridges, buses, ports, routers and links in the carrier kernel."""
     return tuple(_carrier_steps(topology, kernel))
 
 
 def plan_nodes(topology: Topology, nodes: Sequence[Node], kernel: Kernel) -> tuple[AnyStep, ...]:
-    """Wire several nodes, stage by stage, so that what belongs to one namespace is done in one go and all of them wait
-    for their carriers together.
+    """Connect several nodes, stage by stage, so that steps of one namespace form one batch and all nodes wait for their
+    carriers together.
     """
     return tuple(_node_steps(topology, nodes, kernel))
 
 
 def _quiet(side: Side, namespace: str = FABRIC) -> Iterator[AnyStep]:
-    """No IPv6 on any device to come, no firewall on bridges, one frame per multicast join, and none of the habits that
-    a namespace inherits from the host's settings.
+    """Settings of a namespace: no IPv6 on future devices, no firewall on bridges, one frame per multicast join, and no
+    settings inherited from the host.
     """
     ipv6 = (("net/ipv6/conf/default/disable_ipv6", "1"), ("net/ipv6/conf/all/disable_ipv6", "1"))
     bridge = tuple((f"net/bridge/bridge-nf-call-{table}", "0") for table in ("iptables", "ip6tables", "arptables"))
@@ -165,7 +163,7 @@ def _quiet(side: Side, namespace: str = FABRIC) -> Iterator[AnyStep]:
         for which in ("all", "default")
         for habit in ("forwarding", "rp_filter", "send_redirects", "arp_notify")
     )
-    # optional: a kernel without IPv6, or without br_netfilter, is as quiet as one can wish
+    # optional: a kernel without IPv6, or without br_netfilter, needs no such setting
     yield SetSysctls(side=side, namespace=namespace, settings=ipv6 + bridge, optional=True)
     yield SetSysctls(side=side, namespace=namespace, settings=(("net/ipv4/igmp_qrv", "1"), *habits))
 
@@ -190,7 +188,7 @@ def _wire_name(node: Node) -> str:
 
 def _carrier_steps(topology: Topology, kernel: Kernel) -> Iterator[AnyStep]:
     yield from _quiet(Side.CARRIER)
-    if kernel is Kernel.UML:  # a kernel of our own, so its machine-wide settings are ours
+    if kernel is Kernel.UML:  # the guest's machine-wide settings affect this network only
         yield SetSysctls(settings=(("net/core/netdev_max_backlog", str(_BACKLOG_FRAMES)),))
     for partition in topology.partitions:
         yield from _partition_steps(partition)
@@ -251,7 +249,7 @@ def _bridge_port_steps(partition: Partition, device: str, mac: str) -> Iterator[
 
 
 def _guest_port_steps(topology: Topology) -> Iterator[AnyStep]:
-    """Join the guest's ports to the patch cables, and open them last: from then on frames flow."""
+    """Join the guest's ports to the patch cables, and bring them up last: from then on frames flow."""
     nodes = tuple(topology.nodes())
     devices = tuple(guest.device_name(node.index) for node in nodes)
     yield FindDevices()
@@ -261,10 +259,10 @@ def _guest_port_steps(topology: Topology) -> Iterator[AnyStep]:
         yield from _join(node, Kernel.UML, open_hooks=True)
     for device in devices:
         yield BringUp(device=device)
-    # The guest's handler of SIGIO keeps the list of taps that have frames in one place. A SIGIO that comes while the
-    # interrupt of one tap carries its frames on begins a new list there, and the other taps of the old one are
-    # forgotten: 1 frame in 12,000 of 12 nodes that sent at once waited for the next one of its port, however long that
-    # took. With threads the interrupt only wakes them, and no signal comes in between.
+    # The guest's handler of SIGIO keeps one list of taps that have frames. A SIGIO during the interrupt of one tap,
+    # which forwards its frames, begins a new list, and the other taps of the old list are forgotten: 1 frame in 12,000
+    # of 12 nodes that sent at once waited for the next one of its port, however long that took. With threads the
+    # interrupt only wakes them, and no signal arrives during it.
     yield PollByThread(devices=devices)
 
 
@@ -375,9 +373,7 @@ def _unicast_route(topology: Topology, here: Partition, there: Partition) -> Ite
 
 
 def _multicast_routes(topology: Topology, here: Partition) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
-    """Exact (source, group) entries: with them the kernel forwards along one tree per source partition, and never
-    asks.
-    """
+    """Exact (source, group) entries: the kernel forwards along one tree per source partition, without any upcall."""
     for source in topology.partitions:
         children = multicast_children(topology, source.name, here.name)
         onward = tuple(link_device(_link_between(topology, here.name, child)) for child in children)
@@ -393,7 +389,7 @@ def _multicast_routes(topology: Topology, here: Partition) -> Iterator[tuple[str
 
 
 def _next_hop(topology: Topology, here: PartitionName, there: PartitionName) -> PartitionName | None:
-    """None when no path of links leads there: such partitions are apart, as the file says."""
+    """Next hop to a partition; None if no path of links leads there, which a topology may have by intent."""
     try:
         return next_hop(topology, here, there)
     except ValueError:
@@ -429,7 +425,7 @@ def _node_steps(topology: Topology, nodes: Sequence[Node], kernel: Kernel) -> It
         yield SwitchOffloadsOff(side=Side.HOST, namespace=node_namespace(node), devices=(NODE_DEVICE,))
         yield BringUp(side=Side.HOST, namespace=node_namespace(node), device="lo")
         yield BringUp(side=Side.HOST, namespace=node_namespace(node), device=NODE_DEVICE)
-    # The ports last: once they are up the bridge may send to them, and what they cannot hand on is lost.
+    # The ports last: once they are up the bridge may send to them, and frames that they cannot forward are lost.
     for port in ports:
         yield BringUp(side=Side.HOST, device=port)
     for node in nodes:
@@ -440,7 +436,7 @@ def _node_steps(topology: Topology, nodes: Sequence[Node], kernel: Kernel) -> It
 
 
 def _node_address_steps(topology: Topology, node: Node, partition: Partition) -> Iterator[AnyStep]:
-    """Address, neighbours and routes of a node: it never has to ask anybody anything."""
+    """Address, neighbours and routes of a node, all static: it sends no ARP requests."""
     inside = node_namespace(node)
     known = [(other.ip, other.mac) for other in partition.nodes if other is not node]
     known.append((partition.monitor_ip, TRACE_MAC))

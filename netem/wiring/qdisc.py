@@ -1,13 +1,13 @@
-"""Impairment <-> the tree of queueing disciplines that imposes it, as netlink messages.
+"""Impairments as trees of queueing disciplines, in netlink messages, and back.
 
-    root  netem 1:   the delay line: delay, jitter with a table, loss, duplicate, reorder, corrupt; it never is full
+    root  netem 1:   the delay line: delay, jitter with a table, loss, duplicate, reorder, corrupt; it is never full
       └── tbf 2:     the queue's server: rate
-            └── pfifo 3: or bfifo 4:   the queue: limit in frames or in bytes; this is where a buffer overruns
+            └── pfifo 3: or bfifo 4:   the queue: limit in frames or in bytes; buffer overruns happen here
 
-netem hands a frame to its child only when the frame's delay is over (netem_dequeue), so the queue holds nothing but
-what waits for the rate. The other way round, netem under tbf, frames pile up in netem and tbf's own limit never acts.
+netem passes a frame to its child only when the frame's delay is over (netem_dequeue), so the queue holds only frames
+that wait for the rate. The other way round, netem under tbf, frames pile up in netem and tbf's own limit has no effect.
 
-The tree is built once. A change sends the full set of parameters, because netem keeps what is not sent (rate, reorder,
+The tree is built once. A change sends the full set of parameters, because netem keeps omitted ones (rate, reorder,
 corrupt, tables) but forgets the loss model. pyroute2 0.9 lacks half of netem: `netem.wiring.tc_codec` has the rest.
 """
 
@@ -28,15 +28,15 @@ DELAY_LINE_FRAMES = 100_000
 """Limit of the delay line: 50 ms at 2 million frames/s. netem's default of 1,000 would drop silently."""
 
 DEFAULT_QUEUE_FRAMES = 1000
-"""Queue of a port with a rate but no limit: what Linux gives an Ethernet device."""
+"""Queue of a port with a rate but no limit: the default of Linux for an Ethernet device."""
 
 UNLIMITED_BPS = 100_000_000_000
-"""Rate of a port that has none: the server stays in the tree but never makes a frame wait."""
+"""Rate of a port without one: the server stays in the tree but never makes a frame wait."""
 
 MIN_BURST_BYTES = 1600
-"""Token bucket: one full frame. After an idle time, this much passes at once."""
+"""Least size of the token bucket: one full frame. After an idle time, this much passes at once."""
 _BURST_TIME_NS = 250_000
-"""At high rates the bucket holds what passes in this time, or timers could not keep up."""
+"""At high rates the bucket holds the bytes of this time, because timers could not keep up otherwise."""
 
 MAX_JITTER_NS = 2**31 - 1
 MAX_LIMIT = 2**32 - 1
@@ -87,7 +87,7 @@ class NetemSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeSettings:
-    """A whole tree in the kernel's own units; equal values mean the kernel has what was asked."""
+    """A whole tree in the kernel's own units, so that requested and read-back settings can be compared."""
 
     netem: NetemSettings
     rate_bytes_per_s: int
@@ -96,12 +96,12 @@ class TreeSettings:
     queue_limit: int
 
     def as_mapping(self) -> dict[str, Any]:
-        """For the manifest and the fault log."""
+        """Values for the manifest and the fault log."""
         return asdict(self)
 
 
 def settings_of(impairment: Impairment) -> TreeSettings:
-    """What the kernel must have for an impairment. Raises ValueError for one that netem or tbf cannot express."""
+    """Settings for an impairment. Raises ValueError for one that netem or tbf cannot express."""
     rate = (impairment.rate_bps or UNLIMITED_BPS) // 8
     if rate < 1:
         raise ValueError(f"the rate must be at least 8 bit/s, not {impairment.rate_bps}")
@@ -126,8 +126,8 @@ def build_tree(index: int, impairment: Impairment, *, seed: int) -> list[bytes]:
 
 
 def change_tree(index: int, impairment: Impairment, *, seed: int) -> list[bytes]:
-    """Messages that change every parameter of a tree. The queue is exchanged only when its unit changes; the frames
-    that wait in it then count as dropped by it.
+    """Messages that set every parameter of a tree. The queue is exchanged only when its unit changes; the frames in it
+    then count as dropped by it.
     """
     asked = settings_of(impairment)
     return [
@@ -155,19 +155,19 @@ def build_bus(index: int, bus: Bus) -> list[bytes]:
 
 
 def bus_settings_of(bus: Bus) -> NetemSettings:
-    """What the kernel must have for a bus. Raises ValueError when it cannot."""
+    """Settings for a bus. Raises ValueError for one that netem cannot express."""
     if bus.rate_bps < 8:
         raise ValueError(f"the rate of a bus must be at least 8 bit/s, not {bus.rate_bps}")
     return NetemSettings(limit=bus.queue_frames, rate_bytes_per_s=bus.rate_bps // 8)
 
 
 def read_tree(index: int, asked: TreeSettings) -> list[bytes]:
-    """Messages that ask for the tree of one device."""
+    """Messages that query the tree of one device."""
     return [_get_qdisc(index, handle) for handle in (_NETEM_HANDLE, _TBF_HANDLE, _LEAF_HANDLES[asked.queue_kind])]
 
 
 def read_all() -> bytes:
-    """Message that asks for every qdisc of a namespace."""
+    """Message that queries every qdisc of a namespace."""
     return netlink.message(TrafficMessage, RTM_GETQDISC, netlink.DUMP, {})
 
 
@@ -179,7 +179,7 @@ def add_clsact(index: int) -> bytes:
 
 
 def add_redirect(index: int, program: filters.Program, target: int) -> bytes:
-    """What `program` matches among the frames that arrive at a device leaves by `target` instead."""
+    """Arriving frames at a device that `program` matches leave by `target` instead."""
     mirred = _MIRRED.pack(0, 0, _STOLEN, 0, 0, _REDIRECT_TO_EGRESS, target)
     action = attribute(
         _ACTION_FIRST,
@@ -196,14 +196,14 @@ def set_cut(index: int, program: filters.Program, *, create: bool = False) -> by
 
 
 def read_cut(index: int) -> bytes:
-    """Message that asks for the program of `set_cut`."""
+    """Message that queries the program of `set_cut`."""
     fields = {"index": index, "parent": EGRESS, "info": _ALL_PROTOCOLS, "handle": _FILTER_HANDLE}
     return netlink.message(TrafficMessage, RTM_GETTFILTER, netlink.ACKNOWLEDGE, fields, [("TCA_KIND", "bpf")])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QdiscState:
-    """One qdisc as the kernel has it."""
+    """State of one qdisc in the kernel."""
 
     index: int
     handle: int
@@ -266,7 +266,7 @@ def tree_in(qdiscs: Iterable[QdiscState]) -> TreeSettings:
 
 
 def netem_in(qdisc: QdiscState) -> NetemSettings:
-    """The settings of a netem as the kernel has it."""
+    """The settings of a netem in the kernel."""
     options = qdisc.options
     model = options.get_attr("TCA_NETEM_LOSS")
     burst = (model.get_attr("NETEM_LOSS_GE") if model is not None else None) or {"p": 0, "r": 0}
@@ -287,7 +287,7 @@ def netem_in(qdisc: QdiscState) -> NetemSettings:
 
 
 def transmission_ns(rate_bytes_per_s: int, size_bytes: int) -> int:
-    """Time that the kernel's scheduler reckons for `size_bytes`, with its rounding (psched_ratecfg_precompute)."""
+    """Transmission time of `size_bytes` by the kernel's scheduler, with its rounding (psched_ratecfg_precompute)."""
     factor, shift = 1_000_000_000, 0
     while True:
         multiplier = factor // rate_bytes_per_s
@@ -321,7 +321,7 @@ def _delay_line_of(impairment: Impairment) -> NetemSettings:
 def _gilbert_elliott(loss_ratio: float, burst_frames: float) -> tuple[int, int]:
     """Transition probabilities of the simple Gilbert model: every frame is lost in the bad state, none in the good one.
 
-    Mean burst 1/r, stationary loss p/(p + r). That p is a probability, the impairment has checked but for rounding.
+    Mean burst 1/r, stationary loss p/(p + r). The impairment has checked that p is a probability, except for rounding.
     """
     bad_to_good = 1.0 / burst_frames
     good_to_bad = min(1.0, loss_ratio * bad_to_good / (1.0 - loss_ratio))
@@ -363,7 +363,7 @@ def _get_qdisc(index: int, handle: int) -> bytes:
 
 
 def _netem(index: int, flags: int, parent: int, impairment: Impairment, asked: NetemSettings, seed: int) -> bytes:
-    """Every parameter, zeros included: what is not sent would keep its old value."""
+    """Message with every parameter, zeros included: an omitted one would keep its old value."""
     attributes: list[Any] = [
         ("TCA_NETEM_CORR", {"delay": 0, "loss": 0, "duplicate": 0}),
         ("TCA_NETEM_REORDER", {"probability": asked.reorder, "correlation": 0}),

@@ -1,4 +1,4 @@
-"""Steps: what can be done to make a network, as values; `describe` prints one for people (`--dry-run`)."""
+"""Steps: the operations that make a network, as values; `describe` gives one as text (`--dry-run`)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from topologies.model import Bus, Impairment
 
 
 class Kernel(enum.Enum):
-    """Which kernel holds bridges and qdiscs."""
+    """The kernel that holds bridges and qdiscs."""
 
     HOST = "host"
     UML = "uml"
 
 
 class Side(enum.Enum):
-    """Where a step acts: HOST is the supervisor's namespaces, CARRIER the kernel that holds the bridges (kernel host:
-    the same).
+    """Side on which a step acts: HOST is the supervisor's namespaces, CARRIER the kernel that holds the bridges (kernel
+    host: the same).
     """
 
     HOST = "host"
@@ -29,10 +29,10 @@ class Side(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Something done in one namespace (`""`: the fabric's own)."""
+    """One operation in a namespace (`""`: the fabric's own)."""
 
     verb: ClassVar[str]
-    """What is done, for people."""
+    """The operation, as text."""
     side: Side = Side.CARRIER
     namespace: str = FABRIC
 
@@ -48,7 +48,7 @@ class SetSysctls(Step):
     verb = "set"
     settings: tuple[tuple[str, str], ...]
     optional: bool = False
-    """Settings of a module that may not be there are left out."""
+    """Whether missing settings (of a module that is not loaded) are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class AddShaper(Step):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindDevices(Step):
-    """Learn the indexes of devices that were there before us: taps, the guest's ports."""
+    """Look up the indexes of devices that no step made: taps, the guest's ports."""
 
     verb = "look up the devices"
 
@@ -102,7 +102,7 @@ class SwitchOffloadsOff(Step):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PollByThread(Step):
-    """A thread of its own takes frames from each device, not the interrupt. The devices must be up."""
+    """Let a thread of its own, not the interrupt, poll each device. The devices must be up."""
 
     verb = "give a thread to each of"
     devices: tuple[str, ...]
@@ -157,7 +157,7 @@ class OpenHooks(Step):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redirect(Step):
-    """What arrives at `device` leaves by `target`; with `keep_trace`, trace frames stay behind."""
+    """Frames that arrive at `device` leave by `target`; with `keep_trace`, trace frames do not."""
 
     verb = "redirect what arrives"
     device: str
@@ -181,7 +181,7 @@ class BringUp(Step):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwaitReady(Step):
-    """Wait until devices really carry frames: the kernel follows a bring-up with a delay of its own."""
+    """Wait until devices carry frames: after a bring-up the kernel needs some time."""
 
     verb = "wait until these carry frames:"
     devices: tuple[str, ...]
@@ -207,7 +207,7 @@ class AddRoute(Step):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddNeighbours(Step):
-    """(address, MAC) of everybody that this device will ever have to know."""
+    """Static neighbours of a device: (address, MAC) of every other node it may send to."""
 
     verb = "set the neighbours of"
     device: str
@@ -216,7 +216,7 @@ class AddNeighbours(Step):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteMulticast(Step):
-    """A router's multicast table: (source, group, device it must arrive by, devices it leaves by)."""
+    """A router's multicast table: (source, group, input device, output devices)."""
 
     verb = "route multicast"
     devices: tuple[str, ...]
@@ -231,18 +231,18 @@ AnyStep: TypeAlias = (
 
 
 def describe(step: AnyStep) -> str:
-    """One line for people: place, verb, particulars."""
+    """One line of text: place, verb, fields."""
     where = f"{step.side.value}, {step.namespace or 'fabric'}"
     details = (_detail(field.name, getattr(step, field.name)) for field in fields(step))
     return " ".join((f"[{where}] {step.verb}", *(text for text in details if text)))
 
 
 _UNNAMED = ("device", "devices", "name", "names", "settings", "impairment", "bus")
-"""Fields whose values speak for themselves."""
+"""Fields that are shown without their names."""
 
 
 def _detail(name: str, value: object) -> str:
-    """One field of a step; nothing for one that is not set."""
+    """Text of one field of a step; empty if it is not set."""
     if name in ("side", "namespace", "optional") or value in (None, False, ()):
         return ""
     text = _brief(value)
@@ -262,7 +262,7 @@ _SHOWN_ITEMS = 3
 
 
 def _asked(value: Impairment | Bus) -> Iterator[str]:
-    """Every field that is not at its default; of a bus, all."""
+    """Text of every field that is not at its default; of a bus, all."""
     for field in fields(value):
         if isinstance(value, Bus) or getattr(value, field.name) != field.default:
             yield f"{field.name}={getattr(value, field.name)}"

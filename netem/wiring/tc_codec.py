@@ -1,4 +1,4 @@
-"""pyroute2's traffic-control message with what pyroute2 0.9 lacks: all of netem, 64-bit tbf, classic BPF filters."""
+"""pyroute2's traffic-control message with parts missing in 0.9: all of netem, 64-bit tbf, classic BPF filters."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ _OPTIONS = {"netem": NetemOptions, "tbf": TbfOptions, "pfifo": FifoOptions, "bfi
 
 
 class TrafficMessage(tcmsg):  # type: ignore[misc]
-    """pyroute2's tcmsg with our options for the kinds that we use; other kinds stay undecoded."""
+    """pyroute2's tcmsg with the options of this module; other kinds stay undecoded."""
 
     @staticmethod
     def get_options(self: Any, *_args: Any, **_kwargs: Any) -> Any:  # pyroute2 calls it so
@@ -136,7 +136,7 @@ _PARETO_SHAPE = 3.0
 
 @cache
 def delay_table(distribution: Distribution) -> bytes:
-    """The table as netem wants it: native 16-bit integers."""
+    """The table in netem's format: native 16-bit integers."""
     make = {
         Distribution.UNIFORM: _uniform,
         Distribution.NORMAL: _normal,
@@ -156,7 +156,7 @@ def _normal(quantile: float) -> float:
 
 
 def _pareto(quantile: float) -> float:
-    """Mean about 0; shape 3, scaled by 4/3, cut at 4 jitters as in iproute2."""
+    """Pareto quantile: mean about 0; shape 3, scaled by 4/3, cut at 4 jitters as in iproute2."""
     value: float = ((1 - quantile) ** (-1 / _PARETO_SHAPE) - 1.5) * 4 / 3
     return min(value, _MAX / SCALE)
 

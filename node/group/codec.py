@@ -18,7 +18,7 @@ from node.packing import Entry, pack, unpack
 from node.trace import ViewReason
 
 MAX_ROUND = 2**32 - 1
-_COUNT = 0xFFF  # entries of one section of a message; more would not fit a datagram
+_COUNT = 0xFFF  # greatest number of entries in one section; more would not fit a datagram
 
 
 def ballot_of(round_: int, rank: int) -> int:
@@ -39,8 +39,9 @@ class StatusFlag(enum.IntFlag):
     ASK = 1  # the receiver answers with a STATUS of its own
     LEAVING = 2  # the sender wants to be left out of the next view
     ANSWER = 4
-    """An answer to a STATUS; it is never answered, or two members that suspect different ones would talk for ever."""
-    STATELESS = 8  # the sender has joined and has not got the group's state yet
+    """An answer to a STATUS; it is never answered, or two members with different suspects would exchange answers for
+    ever."""
+    STATELESS = 8  # the sender has joined and has not received the group's state yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ class Status:
     """The state of a member that has installed the view that the message names.
 
     `promised`: the highest ballot that it has promised (0: none, it is not frozen). `suspects`: members of its view
-    that it has not heard for too long. `fresh`: members that it has heard lately, of those that others suspect.
+    that it suspects. `fresh`: members that others suspect and that it has heard lately.
     """
 
     flags: int = 0
@@ -115,8 +116,9 @@ class Value:
 class Promise:
     """A PROMISE of `ballot`.
 
-    `positions`: by member of the view, how much of its stream the member has; the same in all of its promises.
-    `accepted`: the ballot and the value that it has accepted last. `heard`: incarnations that asked it to join.
+    `positions`: by member of the view, the promiser's position in its stream; the same in all promises of one member.
+    `accepted`: the ballot and the value that the promiser accepted last. `heard`: incarnations that it has heard ask to
+    join.
     """
 
     ballot: int
@@ -171,8 +173,8 @@ class Proposal(NamedTuple):
 class Join:
     """A JOIN of an incarnation that is in no view (`basis` 0), or of one whose view, `basis`, is lost (R13).
 
-    `hears`: members of the group's view that it has heard. `present`: by member, the incarnation that says so, as far
-    as this one has heard. `positions`: with a basis, as in a promise.
+    `hears`: members of the group's view that it has heard. `present`: by member, the incarnation that has sent a JOIN,
+    as far as the sender has heard. `positions`: with a basis, as in a promise.
     """
 
     basis: int = 0
@@ -199,8 +201,8 @@ class Join:
 
 
 class Decision(NamedTuple):
-    """A DECIDED. `is_stable`: every member of the next view has installed it, or a later one: nobody needs messages of
-    the old view any more."""
+    """A DECIDED. `is_stable`: every member of the next view has installed it or a later one, so that no member needs
+    messages of the old view any more."""
 
     value: Value
     is_stable: bool = False
@@ -226,7 +228,7 @@ def _ballot(word: int) -> int:
 
 
 def _packed(above: int, fixed: tuple[int, ...], *sections: list[int]) -> tuple[int, ...]:
-    """The words that `_sections` takes apart; `fixed`: those between the first one and the sections."""
+    """The words that `_sections` parses; `fixed`: the words between the first one and the sections."""
     for section in sections:
         above = above << 12 | len(section)
     return (above, *fixed, *chain.from_iterable(sections))
@@ -235,8 +237,8 @@ def _packed(above: int, fixed: tuple[int, ...], *sections: list[int]) -> tuple[i
 def _sections(
     name: str, words: tuple[int, ...], *, fixed: int, count: int
 ) -> tuple[int, list[tuple[Entry, ...]], tuple[int, ...]]:
-    """A message of `fixed` words, of which the first ends with `count` numbers of 12 bits, and after them so many
-    entries in each section. Returns what stands above the counts, the sections, and the words after them."""
+    """Parse `fixed` words, of which the first ends with `count` section lengths of 12 bits, and the sections' entries
+    after them. Returns the bits above the lengths, the sections, and the words after them."""
     _require(len(words) >= fixed, f"{name} without its first words")
     sections: list[tuple[Entry, ...]] = []
     start = fixed

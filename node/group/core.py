@@ -1,8 +1,8 @@
-"""The group layer: one membership under every order.
+"""The group layer: one membership below every ordering protocol.
 
-docs/protocols/group.md has the rules R1 to R13, what the layer promises, and the proof. `member` has what happens
-inside one view (detection, ballots), `change` the consensus, `stack` streams and core of a view, `transfer` the state;
-this module leads from view to view. Timers of the group layer have names that begin with `group`, and layer 0.
+docs/protocols/group.md has the rules R1 to R13, the guarantees, and the proof. `member` handles one view (detection,
+ballots), `change` the consensus, `stack` streams and core of a view, `transfer` the state; this module changes views.
+Timers of the group layer have names that begin with `group`, and layer 0.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from node.wire import Kind, Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transport:
-    """A core with a transport of its own, in place of the reliable streams. `question`: the kind by which a member asks
-    for what it lacks of a view that has ended. `make`: the membership of a view, its number, a generator."""
+    """The transport of a core that does not use the reliable streams. `question`: the kind of a request for missing
+    messages of a view that has ended. `make`: called with the membership of a view, its number, a generator."""
 
     kinds: frozenset[Kind]
     question: Kind
@@ -49,7 +49,7 @@ class Transport:
 
 
 VIEWS_OF_A_START = 12
-"""Bits: a group that begins anew counts its views from a number that no earlier view of it has had."""
+"""Bits: a group that begins anew shifts the sum of its incarnations by so many for a view number without precedent."""
 ASK_JOIN = Timer("group_join")
 ASK_STATE = Timer("group_state")
 _TIMERS = (BEAT, WATCH, RETRY, ASK_JOIN, ASK_STATE)
@@ -59,13 +59,13 @@ _STATE = (Kind.GROUP_STATE_REQUEST, Kind.GROUP_STATE)
 
 
 class Phase(enum.StrEnum):
-    """Of this incarnation."""
+    """The phase of this incarnation."""
 
     JOINING = "joining"
     MEMBER = "member"
     MINORITY = "minority"
-    CHANGING = "changing"  # frozen: it has promised a ballot, and only a decision ends that
-    EXCLUDED = "excluded"  # a decision leaves it out; it answers those that fetch what it has
+    CHANGING = "changing"  # frozen: it has promised a ballot, and only a decision ends this phase
+    EXCLUDED = "excluded"  # a decision leaves it out; it answers members that fetch its messages
     ENDED = "ended"
 
 
@@ -74,7 +74,7 @@ class GroupCore(Core):
     it. `heals`: whether a group that has lost its quorum goes on when all configured members are there again (R13)."""
 
     depth = 2
-    has_ended = False  # an excluded member whose messages nobody needs any more, or a joiner that gives up
+    has_ended = False  # an excluded member whose messages no member needs any more, or a joiner that gives up
     has_left = False
 
     def __init__(
@@ -104,21 +104,21 @@ class GroupCore(Core):
         self._timers = Timers()
         self._beat_ns = parameters.suspect_after_ns // BEATS
         self._retry_ns = min(parameters.retry_first_ns, parameters.suspect_after_ns // 8)
-        self.here: ViewMember | None = None  # our part in the view; None while we join
+        self.here: ViewMember | None = None  # our state in the view; None while we join
         self._former: ViewMember | None = None  # R6: the view before, until all members have installed this one
         self._last: Value | None = None  # the decision that began our view
-        self._is_excluded = False  # a decision leaves us out: only questions about the view are answered
-        self._resubmit: deque[Submission] = deque()  # what the views before have handed back, in order
+        self._is_excluded = False  # a decision leaves us out: we answer only questions about the view
+        self._resubmit: deque[Submission] = deque()  # submissions that earlier views have handed back, in order
         self._early: dict[int, list[Message]] = {}  # by transmitter: messages of the next view
         self._silent_until_ns: dict[int, int] = {}  # by member: when it may be sent a message about views again
         self._joiners: dict[int, Joiner] = {}
         self._join_tries = 0
-        self._heard_as_joiner: set[int] = set()  # members that have answered our own JOIN
+        self._heard_as_joiner: set[int] = set()  # members from which we, as a joiner, have received a STATUS
         self._stated: dict[int, tuple[int, Join]] = {}
-        """R13, by member: the incarnation of its last JOIN, and what that said; ours among them."""
+        """R13, by member, ours included: the incarnation and the content of its last JOIN."""
         self._memory = b""
         self._digest = 0
-        self._collector: Collector | None = None  # what we have of the group's state, while we lack it
+        self._collector: Collector | None = None  # the received part of the group's state, while we lack it
         self._handlers: dict[Kind, Callable[[Message, int, int, list[Effect]], None]] = {
             **dict.fromkeys(self._stream_kinds, self._on_stream_message),
             **dict.fromkeys((Kind.GROUP_STATUS, *_BALLOTS, *_STATE), self._on_view_message),
@@ -126,30 +126,32 @@ class GroupCore(Core):
             Kind.GROUP_JOIN: self._on_join,
         }
 
-    # What the host asks.
+    # Calls by the host.
 
     @property
     def view(self) -> View | None:
-        """None while we join."""
+        """Our view; None while we join."""
         return self.here.view if self.here is not None else None
 
     @property
     def reason(self) -> ViewReason:
-        """Why our view took the place of the one before."""
+        """The reason of the change to our view."""
         return self._last.reason if self._last is not None else ViewReason.FIRST
 
     def core_alone(self) -> ViewCore | None:
-        """The ordering core of the first view with nothing below it, to be examined; None where there is no order."""
+        """The ordering core of the first view with nothing below it, for inspection; None without an ordering
+        protocol."""
         view = first_view(self._founders)
         return None if self._make is None else self._make(view.membership(self._us), self._draw("alone"), b"")
 
     def transport_alone(self) -> ViewStreams | None:
-        """The same of a transport of its own; None where the reliable streams are the transport."""
+        """The core's own transport in the first view, for inspection; None where the reliable streams are the
+        transport."""
         return None if self._transport is None else self._new_streams(first_view(self._founders))
 
     @property
     def standing(self) -> Phase:
-        """The phase of this incarnation, without that of its core."""
+        """The phase of this incarnation, without the phase of its core."""
         here = self.here
         if self._is_excluded:
             return Phase.ENDED if self.has_ended else Phase.EXCLUDED
@@ -255,7 +257,7 @@ class GroupCore(Core):
         return out
 
     def _refuse_reason(self, message: Message, source: int) -> DropReason | None:
-        """Why a message is refused before anything looks into it."""
+        """The reason to refuse a message before its content is read; None: it is not refused."""
         kind = message.kind
         if kind not in self._handlers:
             return DropReason.UNEXPECTED
@@ -304,7 +306,7 @@ class GroupCore(Core):
             here.arm_beat(now_ns, out)
 
     def _keep_early(self, message: Message, source: int, number: int, out: list[Effect]) -> None:
-        """A message of the next view; a joiner does not know which one that is, and keeps the latest."""
+        """Keep a message of the next view; a joiner does not know which view that is, and keeps those of the latest."""
         buffered = self._early.setdefault(source, [])
         if buffered and view_of(buffered[0]) < number:
             buffered.clear()
@@ -314,7 +316,7 @@ class GroupCore(Core):
             out.append(Report.refusal(DropReason.OUT_OF_WINDOW, message, source))
 
     def _resubmit_what_can(self, now_ns: int, out: list[Effect]) -> None:
-        """Submissions that earlier views have handed back go first, in order."""
+        """Submit again, in order, the submissions that earlier views have handed back."""
         here = self.here
         while self._resubmit and here is not None and not here.is_minority and here.stack.can_submit:
             out += here.stack.on_submit(self._resubmit.popleft(), now_ns)
@@ -322,7 +324,7 @@ class GroupCore(Core):
     # Messages about a view.
 
     def _on_view_message(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
-        """A STATUS, a message of a ballot, or the group's state."""
+        """Handle a STATUS, a message of a ballot, or the group's state."""
         here = self.here
         if here is None:
             if message.kind is Kind.GROUP_STATUS:
@@ -342,25 +344,27 @@ class GroupCore(Core):
             here.on_ballot(message, source, now_ns, out)
 
     def _is_of_view(self, here: ViewMember, message: Message, now_ns: int, out: list[Effect]) -> bool:
-        """Whether a message belongs to the view that we are in; others are answered, or make us ask."""
+        """Whether a message belongs to our view. One of an earlier view is answered with a decision; for one of a later
+        view we ask."""
         if message.seq == here.view.number and here.view.incarnation_of.get(message.origin) == message.incarnation:
             return True
         if message.seq <= here.view.number:
             self._tell_decision(here, message.origin, now_ns, out)
         elif self._may_inform(message.origin, now_ns):
-            # The others are further: they answer a message of an old view with the decision that ended it.
+            # The sender is in a later view: it answers a message of an old view with the decision that ended it.
             out.append(Send(target=message.origin, message=here.status()))
         return False
 
     def _may_inform(self, member: int, now_ns: int) -> bool:
-        """Messages to one member about views are at most one in half a retry."""
+        """Whether `member` may be sent a message about views: at most one in half a retry."""
         if now_ns < self._silent_until_ns.get(member, now_ns):
             return False
         self._silent_until_ns[member] = now_ns + self._retry_ns // 2
         return True
 
     def _tell_decision(self, here: ViewMember, member: int, now_ns: int, out: list[Effect]) -> None:
-        """R4: to a member that speaks of an earlier view, or is not in ours, or has not heard that ours is decided."""
+        """R4: send the decision to a member that is in an earlier view, or not in ours, or has not heard that ours is
+        decided."""
         value = here.change.decided or self._last
         if member != self._me and value is not None and self._may_inform(member, now_ns):
             is_stable = here.is_settled and value.next.number <= here.view.number
@@ -379,16 +383,16 @@ class GroupCore(Core):
         if not following.last_of.keys() <= self._known:
             raise RemoteError(DropReason.MALFORMED, "a view with members that the group does not know")
         if message.incarnation < self._stated.get(source, (0,))[0]:
-            return  # R13: from before that member died
+            return  # R13: sent by an incarnation that has died
         if here is None:
             if is_in:
                 self._install(value, b"" if value.reason is ViewReason.FIRST else None, now_ns, out)
             elif following.last_of.get(self._me, 0) >= self._us.incarnation:
-                # It was admitted and left out again before it heard of it.
+                # We were admitted and left out again before we heard of it.
                 self._end(now_ns, out)
         elif message.seq > here.view.number:
-            # A member is at most one view behind every view that it is in: we are in none of the later ones, except
-            # for one that follows a lost view, which has a higher number.
+            # A member is at most one view behind every view that it is in: no later view contains us, except the
+            # successor of a lost view, which has a higher number.
             if is_in and here.is_lost and value.reason is ViewReason.RESTORED:
                 here.check_cut(value.cut)
                 here.restore(value, now_ns, out)
@@ -404,7 +408,7 @@ class GroupCore(Core):
                 self._end(now_ns, out)
 
     def _follow(self, now_ns: int, out: list[Effect]) -> None:
-        """After every input: carry out a decision (R5), and submit what was handed back."""
+        """After every input: carry out a decision (R5), and submit again the submissions that were handed back."""
         here = self.here
         if here is None or self._is_excluded:
             return
@@ -423,7 +427,7 @@ class GroupCore(Core):
             here.fetch(now_ns, out)
 
     def _exclude(self, number: int, source: int, now_ns: int, out: list[Effect]) -> None:
-        """R5: the member delivers nothing more, and answers those that fetch until all have installed the next view."""
+        """R5: deliver nothing more, and answer members that fetch until all have installed the next view."""
         here = self.here
         if here is None or self._is_excluded:
             return
@@ -435,7 +439,7 @@ class GroupCore(Core):
         here.arm_beat(now_ns, out)
 
     def _end(self, now_ns: int, out: list[Effect]) -> None:
-        """The last thing that this incarnation does."""
+        """End this incarnation."""
         here = self.here
         if here is not None:
             self.has_left = here.is_leaving
@@ -459,23 +463,23 @@ class GroupCore(Core):
         out += here.stack.streams.stop(now_ns)
         if here.is_minority:
             out.append(Minority(view=here.view.number, begins=False, heard=len(here.present)))
-        self._former = here if len(value.next.members) > 1 else None  # alone, nobody else will ask
+        self._former = here if len(value.next.members) > 1 else None  # in a view of one, no other member will ask
         self._install(value, memory, now_ns, out)
 
     def _begin(self, view: View, now_ns: int, out: list[Effect]) -> None:
-        """A group begins, or begins anew, without a state."""
+        """Begin a group, or begin it anew, without a state."""
         value = Value(next=view, reason=ViewReason.FIRST, stateful=frozenset(view.members), cut={})
         self._install(value, b"", now_ns, out)
 
     def _install(self, value: Value, memory: bytes | None, now_ns: int, out: list[Effect]) -> None:
-        """A new view: everything that belongs to one is made anew. `memory` None: we lack the group's state."""
+        """Install a new view: new streams, stack and member. `memory` None: we lack the group's state."""
         view = value.next
         self._last = value if view.number > 1 else None
         out.append(Installed(number=view.number, incarnations=view.incarnations, reason=value.reason))
         for timer in _TIMERS:
             self._timers.disarm(timer, out)
         self._stated.clear()
-        # The decision is under way to all: what crosses it is no question.
+        # The decision is under way to all: messages that cross it need no answer.
         self._silent_until_ns = dict.fromkeys(self._us.members, now_ns + self._retry_ns // 2)
         self._joiners = {
             member: joiner
@@ -530,7 +534,7 @@ class GroupCore(Core):
         )
 
     def _draw(self, purpose: str) -> Random:
-        """A generator of its own for each part of each view."""
+        """A separate generator for each part of each view."""
         return Random(f"{self._rng.random()}/{purpose}")  # noqa: S311 (repeatable, not secret)
 
     def _start_core(self, here: ViewMember, memory: bytes, now_ns: int, out: list[Effect]) -> None:
@@ -544,7 +548,8 @@ class GroupCore(Core):
     # Members that join (R10).
 
     def _say_join(self, now_ns: int, out: list[Effect]) -> None:
-        """Ask to join, or (R13) state that our view is lost: now, and again after a pause that grows."""
+        """Multicast a JOIN: a request to join, or (R13) a statement that our view is lost; again after a growing
+        pause."""
         here, present = self.here, self._present()
         if here is None:
             join = Join(hears=frozenset(self._heard_as_joiner), present=present)
@@ -572,7 +577,9 @@ class GroupCore(Core):
         elif self._is_excluded:
             self._note_statement(message, join)
             self._end_if_unneeded(here, now_ns, out)
-        elif join.basis == here.view.number and here.view.incarnation_of.get(source) == message.incarnation:
+        elif join.basis == here.view.number:
+            if here.view.incarnation_of.get(source) != message.incarnation:
+                raise RemoteError(DropReason.MALFORMED, "a joiner that has been in our view, and is not in it")
             here.check_cut(join.positions)
             self._on_loss_stated(here, message, join, now_ns, out)
         elif here.view.last_of.get(source, 0) >= message.incarnation:
@@ -588,12 +595,12 @@ class GroupCore(Core):
     # A group that has lost its quorum (R13).
 
     def _present(self) -> dict[int, int]:
-        """By member, the incarnation that is in no view or in a lost one, as far as we have heard."""
+        """By member, the incarnation that is in no view or in a lost one, as far as we have heard; ours included."""
         stated = {member: incarnation for member, (incarnation, _) in self._stated.items()}
         return stated | {self._me: self._us.incarnation}
 
     def _note_statement(self, message: Message, join: Join) -> bool:
-        """Whether it names an incarnation that we had not heard of."""
+        """Note a JOIN. Returns whether its sender's incarnation is new to us."""
         if not self._heals or message.incarnation < self._stated.get(message.origin, (0,))[0]:
             return False
         before = self._present()
@@ -627,7 +634,7 @@ class GroupCore(Core):
             self._heal_if_whole(now_ns, out)
 
     def _heal_if_whole(self, now_ns: int, out: list[Effect]) -> None:
-        """R13: the members of the latest of the lost views go on; without any, all begin anew."""
+        """R13: the members of the latest lost view go on; without a lost view, all members begin anew."""
         present, statements = self._present(), [join for _, join in self._stated.values()]
         is_whole = present.keys() == self._known and all(join.present == present for join in statements)
         if not self._heals or not is_whole:

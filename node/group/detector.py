@@ -1,8 +1,8 @@
-"""The failure detector: which members have been silent for too long.
+"""The failure detector: members that have been silent for too long.
 
-Silence counts only while a member is watched: the streams miss its answer, it is the next one in the ring at rest, or a
-view change waits for it. It counts from when the member was heard last, or watched first; a pause of our own process
-does not count.
+Silence counts only while a member is watched: the streams await its answer, it is the next member of the ring at rest,
+or a view change waits for it. It counts from the instant when the member was last heard or first watched; a pause of
+our own process does not count.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from collections.abc import Collection, Mapping
 
 
 class Detector:
-    """Of one member in one view. Times in ns of the member's own clock."""
+    """The detector of one member in one view. Times in ns of the member's own clock."""
 
     __slots__ = ("_heard_ns", "_limit_ns", "_since_ns", "_was_late", "deadlines_ns", "expected_ns", "suspects")
 
     def __init__(self, peers: Collection[int], *, limit_ns: int, now_ns: int) -> None:
         self._limit_ns = limit_ns
         self._heard_ns = dict.fromkeys(sorted(peers), now_ns)
-        self._since_ns: dict[int, int] = {}  # watched members: since when
+        self._since_ns: dict[int, int] = {}  # by watched member: since when
         self.expected_ns: int | None = None  # when the next `look` is due
         self._was_late = False
         self.deadlines_ns: dict[int, int] = {}
-        """Members that others suspect, and that are being asked: by then they have to answer."""
+        """Members that are suspected by others and asked by us: the time by which each has to answer."""
         self.suspects: set[int] = set()
 
     def heard(self, member: int, now_ns: int) -> bool:
-        """It has said something itself. True when it was a suspect: it is none any more."""
+        """A message of `member` itself has come: it is no suspect any more. Returns whether it was one."""
         if member in self._heard_ns:
             self._heard_ns[member] = now_ns
         self.deadlines_ns.pop(member, None)
@@ -44,17 +44,19 @@ class Detector:
         return [one for one in sorted(self._since_ns) if not self.is_fresh(one, now_ns)]
 
     def quiet_ns(self) -> int | None:
-        """When the next watched member that is no suspect will be quiet, or has become so, if it stays silent."""
+        """The earliest time at which a watched member that is no suspect becomes (or became) quiet if it stays
+        silent."""
         half_ns = self._limit_ns // 2
         return min((self._heard_ns[one] + half_ns for one in self._since_ns if one not in self.suspects), default=None)
 
     def watch(self, members: Collection[int], now_ns: int) -> None:
-        """From now on these are watched, and no others."""
+        """Watch these members, and no others, from now on."""
         self._since_ns = {one: self._since_ns.get(one, now_ns) for one in members if one in self._heard_ns}
 
     def look(self, now_ns: int, *, slack_ns: int) -> list[int]:
-        """New suspects, ascending. A call that is more than `slack_ns` late shows a pause of our own: all silences are
-        shortened by it, and all members have another half of the limit, unless the call before was late, too."""
+        """New suspects, ascending. A call that is more than `slack_ns` late shows a pause of our own process: all
+        silences are shortened by it, and all members get another half of the limit, unless the previous call was late,
+        too."""
         late_ns = now_ns - self.expected_ns if self.expected_ns is not None else 0
         is_late = late_ns > slack_ns
         if is_late:
@@ -70,12 +72,12 @@ class Detector:
         return new
 
     def forgive(self, now_ns: int) -> None:
-        """Nobody is a suspect any more; those that were have half of the limit to be heard."""
+        """Clear all suspicions; members that were suspects have half of the limit to be heard."""
         self._heard_ns.update(dict.fromkeys(sorted(self.suspects), now_ns - self._limit_ns // 2))
         self.suspects.clear()
 
     def next_ns(self) -> int | None:
-        """When the next watched member becomes a suspect if it stays silent."""
+        """The earliest time at which a watched member becomes a suspect if it stays silent."""
         return min((self._due_ns(one) for one in self._since_ns if one not in self.suspects), default=None)
 
     def _due_ns(self, member: int) -> int:
@@ -84,16 +86,17 @@ class Detector:
 
 
 class Accusations:
-    """Pairs (accuser, accused) of members of which the first says that it does not hear the second."""
+    """Pairs (accuser, accused) of members: the accuser says that it does not hear the accused."""
 
     __slots__ = ("_said_ns", "_since_ns")
 
     def __init__(self) -> None:
-        self._since_ns: dict[tuple[int, int], int] = {}  # (accuser, accused): since when
-        self._said_ns: dict[int, int] = {}  # accusers: when they said last whom they accuse
+        self._since_ns: dict[tuple[int, int], int] = {}  # by (accuser, accused): since when
+        self._said_ns: dict[int, int] = {}  # by accuser: when its last accusation came
 
     def tell(self, accuser: int, accused: Collection[int], now_ns: int) -> None:
-        """`accuser` accuses these, and no others. If it hears one again, all pairs of the two begin anew (R8)."""
+        """`accuser` accuses these members, and no others. If it hears a member again, all pairs of the two begin anew
+        (R8)."""
         over = {pair for pair in self._since_ns if pair[0] == accuser and pair[1] not in accused}
         back = {member for pair in over for member in pair}
         self._since_ns = {
@@ -111,8 +114,8 @@ class Accusations:
         return (accuser, accused) in self._since_ns
 
     def victims(self, ranks: Mapping[int, int], alive: Collection[int], before_ns: int, said_ns: int) -> frozenset[int]:
-        """R8: members to leave out so that no pair remains that has lasted since `before_ns`: repeatedly the one that
-        is in most pairs. Pairs whose accuser has said nothing since `said_ns` do not count."""
+        """R8: members to leave out so that no pair as old as `before_ns` remains: repeatedly the member that is in most
+        pairs. Pairs whose accuser has said nothing since `said_ns` do not count."""
         said = {pair: at_ns for pair, at_ns in self._since_ns.items() if self._said_ns[pair[0]] >= said_ns}
         old = {frozenset(pair) for pair, since_ns in said.items() if since_ns <= before_ns}
         pairs = {frozenset(pair) for pair in said if set(pair) <= set(alive)}

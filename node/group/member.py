@@ -1,7 +1,7 @@
-"""One member's part in one view: which others are silent, when the view has to end, and how its end is decided.
+"""One member's part in one view: detection of silent members, the start of a view change, and its ballots.
 
 R1 to R13 are rules of docs/protocols/group.md. The group core hands each `ViewMember` the messages of its view, and
-looks afterwards whether a decision has been made (`change.decided`).
+then checks for a decision (`change.decided`).
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ CONTROL = Flag.CONTROL.value
 BEAT = Timer("group_beat")
 WATCH = Timer("group_watch")
 RETRY = Timer("group_retry")
-BEATS = 4  # in the time after which a silent member is suspected
-ASKS = 64  # questions to a silent member in that time: of few words a burst of loss takes many
+BEATS = 4  # beats in the time after which a silent member is suspected
+ASKS = 64  # questions to a silent member in that time: of a few questions a burst of loss would take most
 
 
 class GroupReport(enum.IntEnum):
-    """Codes of reports; `member` and `value` as said."""
+    """Codes of reports, each with the meaning of its `member` and `value`."""
 
     SUSPECTED = 0x12  # `member` was silent for too long; `value`: its incarnation
-    EXCLUDED = 0x14  # a decision leaves us out; `member`: the member that told; `value`: the number of the next view
+    EXCLUDED = 0x14  # a decision leaves us out; `member`: the member that told us; `value`: the number of the next view
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Joiner:
 
 
 class ViewMember:
-    """`joiners` is the group core's, by member. `is_stateful`: this member has the group's state."""
+    """`joiners`: the group core's mapping, by member. `is_stateful`: this member has the group's state."""
 
     def __init__(
         self,
@@ -82,13 +82,13 @@ class ViewMember:
         self._detector = Detector(self._peers, limit_ns=limit_ns, now_ns=now_ns)
         self._accusations = Accusations()
         self._is_probing = False
-        self._asked_ns = now_ns  # when the questions under way were begun
-        self._answered_ns: dict[int, int] = {}  # when each member answered a question last
-        self._contradicted_ns: dict[int, int] = {}  # suspects: when another member last said that it hears them
+        self._asked_ns = now_ns  # when the current questions were first asked
+        self._answered_ns: dict[int, int] = {}  # by member: when it last answered a question
+        self._contradicted_ns: dict[int, int] = {}  # by suspect: when another member last said that it hears it
         self._leavers = {us.member} if is_leaving else set()
         self._installed: set[int] = set()  # other members that have installed this view
-        self.is_settled = view.number == 1 or not self._peers  # R6, R10: all have installed it and have the state
-        self._progress_ns = now_ns  # when the ballot under way moved last
+        self.is_settled = view.number == 1 or not self._peers  # R6, R10: all have installed the view and have the state
+        self._progress_ns = now_ns  # when the current ballot last made progress
         self._tries = 0
 
     @property
@@ -97,7 +97,7 @@ class ViewMember:
 
     @property
     def is_calm(self) -> bool:
-        """Nothing is suspected, decided or asked for in this view."""
+        """Whether the view is settled, and nothing is suspected, in change or asked for in it."""
         return self.is_settled and not self._is_uneasy
 
     @property
@@ -116,7 +116,7 @@ class ViewMember:
         self.arm_beat(now_ns, out)
 
     def open(self, now_ns: int, out: list[Effect]) -> None:
-        """The view is installed here: say so, and begin to watch."""
+        """The view is installed here: tell the others, and begin to watch."""
         if self._peers and not self.is_settled:
             out.append(Multicast(message=self.status()))
             self._arm_retry(now_ns, out)
@@ -127,7 +127,7 @@ class ViewMember:
     # Detection (R8, R9).
 
     def hear(self, member: int, now_ns: int, out: list[Effect]) -> None:
-        """`member` has said something of this view itself."""
+        """A message of this view has come from `member` itself."""
         if member not in self._installed:
             self._installed.add(member)
             self._settle(now_ns, out)
@@ -158,7 +158,7 @@ class ViewMember:
 
     def _ask_quiet(self, now_ns: int, out: list[Effect]) -> None:
         """R8: ask members that have been silent for half of the limit, several times."""
-        if self.is_minority or self.is_frozen:  # in a ballot, its messages ask
+        if self.is_minority or self.is_frozen:  # the messages of a ballot are questions, too
             return
         quiet, quiet_ns = self._detector.quiet(now_ns), self._detector.quiet_ns()
         self._ask(quiet, out)
@@ -172,7 +172,8 @@ class ViewMember:
         out.extend(Send(target=member, message=asking) for member in members)
 
     def _watch(self, now_ns: int, out: list[Effect]) -> None:
-        """Which members' silence counts from now on: all, if anything is wrong."""
+        """Set the members whose silence counts from now on: all if frozen, in a minority, or if any member is
+        suspected."""
         watched = set(self._peers)
         is_member = not self.is_frozen and not self.is_minority
         if is_member and not self._detector.suspects and not self._accusations.accused:
@@ -210,20 +211,21 @@ class ViewMember:
         self._arm_watch(out)
 
     def _neighbour(self, step: int) -> int:
-        """The next (1) or the previous (-1) member of the ring that is not gone; ourselves if there is none."""
+        """The next (1) or the previous (-1) member of the ring that is not gone; this member if there is no other."""
         ring = self.present
         return ring[(ring.index(self._me) + step) % len(ring)]
 
     @property
     def _replaced(self) -> frozenset[int]:
-        """Members of which a later incarnation asks to join: the earlier one is gone."""
+        """Members of which a later incarnation asks to join: the incarnation in this view is gone."""
         of = self.view.incarnation_of
         return frozenset(
             one for one, joiner in self._joiners.items() if of.get(one, MAX_INCARNATION) < joiner.incarnation
         )
 
     def lose(self, now_ns: int, out: list[Effect]) -> bool:
-        """R13: whether the view is lost from now on. Suspicions do not count: a later incarnation is proof."""
+        """R13: mark the view as lost if no quorum can form. Returns whether it did. Only a later incarnation is proof
+        of a death, a suspicion is not."""
         dead = self._replaced
         if self.is_lost or self.view.is_quorum([one for one in self.view.members if one not in dead]):
             return False
@@ -233,7 +235,7 @@ class ViewMember:
         return True
 
     def restore(self, value: Value, now_ns: int, out: list[Effect]) -> None:
-        """R13: `value` ends this lost view as soon as everything of its cut is here. Until then it binds nobody."""
+        """R13: `value` ends this lost view as soon as everything of its cut is here. Until then it is not decided."""
         streams = self.stack.streams
         if self.change.decided is None and streams.has(value.cut):
             self.change.decide(value)
@@ -247,7 +249,7 @@ class ViewMember:
 
     @property
     def present(self) -> list[int]:
-        """Members of the view that are not gone, by rank; this one among them."""
+        """Members of the view that are not gone, by rank; this member included."""
         gone = self._gone
         return [one for one in self.view.members if one == self._me or one not in gone]
 
@@ -257,14 +259,14 @@ class ViewMember:
         return self.present[0] == self._me
 
     def _judge_minority(self, now_ns: int, out: list[Effect]) -> None:
-        """R9. A frozen member that was in a minority is still frozen when it meets the others again."""
+        """R9: enter or leave the minority. A frozen member stays frozen when it leaves the minority."""
         present = self.present
         is_minority = not self.view.is_quorum(present)
         if is_minority is self.is_minority:
             return
         self.is_minority = is_minority
         if not is_minority:
-            # The others were cut off, too, and come back one after the other.
+            # The other suspects were cut off, too, and come back one after the other.
             self._detector.forgive(now_ns)
             self._accusations.tell(self._me, (), now_ns)
             self._is_probing = False
@@ -283,7 +285,7 @@ class ViewMember:
         return self.message(Kind.GROUP_STATUS, status.to_words())
 
     def message(self, kind: Kind, words: tuple[int, ...], payload: bytes = b"") -> Message:
-        """Of the group layer, about this view."""
+        """A message of the group layer about this view."""
         return self._us.message(kind, seq=self.view.number, flags=CONTROL, words=words, payload=payload)
 
     def on_status(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
@@ -299,7 +301,7 @@ class ViewMember:
         if status.flags & StatusFlag.LEAVING:
             self._leavers.add(source)
         self._accusations.tell(source, status.suspects, now_ns)
-        if status.flags & StatusFlag.ANSWER:  # other words of a member do not show that it hears us
+        if status.flags & StatusFlag.ANSWER:  # other messages of a member do not show that it hears us
             self._answered_ns[source] = now_ns
         self._contradicted_ns.update(dict.fromkeys(status.fresh, now_ns))
         if status.suspects:
@@ -313,17 +315,18 @@ class ViewMember:
         self.arm_beat(now_ns, out)
         self.consider(now_ns, out)
 
-    # When to begin a ballot.
+    # The start of a ballot.
 
     def consider(self, now_ns: int, out: list[Effect]) -> None:
-        """Look whether a ballot is to be begun, or the one that this member leads can go on."""
+        """Begin a ballot if there is a reason, or go on with the ballot that this member leads."""
         change = self.change
         if change.decided is not None or self.is_lost:
             return
         self._judge_minority(now_ns, out)
         if self._is_in_charge and change.seen <= change.led:
             if change.has_chosen and self._gone & change.promises.keys():
-                # It may have been the only holder of something in the cut: others choose a cut without it.
+                # The member that is gone may be the only holder of something in the cut: a new ballot chooses a cut
+                # without it.
                 self._lead(now_ns, out)
             else:
                 self._drive(now_ns, out)
@@ -336,7 +339,7 @@ class ViewMember:
             self._lead(now_ns, out)
 
     def _is_mine_to_take_over(self, now_ns: int) -> bool:
-        """R7: the ballot under way was begun by a member that is gone, or has stalled; later ranks wait longer."""
+        """R7: whether the leader of the current ballot is gone, or the ballot has stalled; higher ranks wait longer."""
         waited_ns = now_ns - self._progress_ns
         if not self._leads_next:
             return waited_ns > (self.view.rank(self._me) + 1) * self._limit_ns
@@ -352,7 +355,7 @@ class ViewMember:
         return False
 
     def _probe(self, now_ns: int, out: list[Effect]) -> bool:
-        """R8: ask all members, without freezing anything. Whether their answers are a reason for a ballot."""
+        """R8: ask all members, without freezing. Returns whether their answers are a reason for a ballot."""
         suspects = self._detector.suspects
         if not self._is_probing:
             self._is_probing = True
@@ -370,8 +373,8 @@ class ViewMember:
         return bool(suspects) and not any(self._is_contradicted(member, now_ns) for member in suspects)
 
     def _ask_all(self, now_ns: int, out: list[Effect]) -> None:
-        """All; or those alone that have not answered yet: a short queue may lose the last copies of a multicast each
-        time anew."""
+        """Ask all members, or only those that have not answered yet: a short queue may lose the last copies of every
+        multicast."""
         lacking, suspects = self._lacking(), self._detector.suspects
         living = [one for one in lacking if one not in suspects]
         if living and len(lacking) < len(self._peers):
@@ -383,30 +386,31 @@ class ViewMember:
         self._timers.arm(RETRY, now_ns + self._limit_ns // ASKS, out)
 
     def _lacking(self) -> list[int]:
-        """Other members that have not answered the questions under way."""
+        """Other members that have not answered the current questions."""
         return [one for one in self._peers if self._answered_ns.get(one, -1) < self._asked_ns]
 
     def _press(self, members: Collection[int], now_ns: int) -> None:
-        """Those of `members` that have been silent for half of the limit have another half to be heard."""
+        """Give those of `members` that have been silent for half of the limit another half to be heard."""
         for member in sorted(members):
             if member in self._peers and not self._detector.is_fresh(member, now_ns):
                 self._detector.deadlines_ns.setdefault(member, now_ns + self._limit_ns // 2)
 
     def _is_contradicted(self, member: int, now_ns: int) -> bool:
-        """Whether another member has heard this one lately."""
+        """Whether another member has said within half of the limit that it hears `member`."""
         return now_ns - self._contradicted_ns.get(member, now_ns - self._limit_ns) < self._limit_ns // 2
 
     def _victims(self, now_ns: int) -> frozenset[int]:
-        """R8: members to be left out because they and another one have not heard each other for 3/4 of the limit."""
+        """R8: members to leave out so that no pair remains that has lasted for 3/4 of the limit."""
         limit_ns, suspects = self._limit_ns, self._detector.suspects
-        self._accusations.tell(self._me, suspects, now_ns)  # our own word is never old
+        self._accusations.tell(self._me, suspects, now_ns)  # our own accusations are always current
         silent = {one for one in suspects if not self._is_contradicted(one, now_ns)}
         alive = [one for one in self.view.members if one not in silent and one not in self._replaced]
         ranks = {member: rank for rank, member in enumerate(self.view.members)}
         return self._accusations.victims(ranks, alive, now_ns - limit_ns * 3 // 4, now_ns - limit_ns // 2)
 
     def _admissible(self, now_ns: int) -> tuple[Incarnation, ...]:
-        """Incarnations that may join (R10); one on probation only when it hears all (and all promisers hear it)."""
+        """Incarnations that may join (R10); one on probation only when it hears all members (and all promisers hear
+        it)."""
         view = self.view
         return tuple(
             Incarnation(member, joiner.incarnation)
@@ -416,7 +420,7 @@ class ViewMember:
             and (member not in view.probation or joiner.hears >= set(view.members) - {member})
         )
 
-    # A ballot of ours (R1, R2).
+    # Our own ballots (R1, R2).
 
     def _lead(self, now_ns: int, out: list[Effect]) -> None:
         change = self.change
@@ -443,7 +447,7 @@ class ViewMember:
         return self.change.promises.keys() - self._detector.suspects
 
     def _unheard_witnesses(self, now_ns: int) -> list[int]:
-        """R8: those that hear us and have not answered lately whether they hear our suspects."""
+        """R8: witnesses that hear us and have not said lately whether they hear our suspects."""
         witnesses, since_ns = self._witnesses, now_ns - self._limit_ns // 2
         asked = [one for one in self._peers if one in witnesses and not self._accusations.accuses(one, self._me)]
         return [one for one in asked if self._answered_ns.get(one, -1) < since_ns]
@@ -453,7 +457,7 @@ class ViewMember:
             self._ask((one for one in self._unheard_witnesses(now_ns) if one in among), out)
 
     def _drive(self, now_ns: int, out: list[Effect]) -> None:
-        """Choose and propose as soon as all members have promised that need to."""
+        """Choose and propose as soon as all required promises are there."""
         change = self.change
         if change.has_chosen:
             return
@@ -477,7 +481,7 @@ class ViewMember:
             self.fetch(now_ns, out)
 
     def on_retry(self, now_ns: int, out: list[Effect]) -> None:
-        """Say again what was not answered."""
+        """Repeat messages that were not answered."""
         change = self.change
         if change.decided is not None or self.is_lost:
             return
@@ -502,7 +506,7 @@ class ViewMember:
         self.consider(now_ns, out)
 
     def _tell(self, members: list[int], message: Message, out: list[Effect]) -> None:
-        """To these; to all if that is about as cheap, or if others have to relay it."""
+        """Send to `members`; multicast if that is about as cheap, or if others have to relay the message."""
         needs_relay = any(self._accusations.accuses(one, self._me) or one in self._detector.suspects for one in members)
         if needs_relay or (self._us.has_multicast and len(members) > 2):
             out.append(Multicast(message=message))
@@ -518,11 +522,11 @@ class ViewMember:
     # The consensus, as an acceptor (R1, R3, R4).
 
     def on_ballot(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
-        """A message of a ballot, while the view is not decided. RemoteError: no honest member sends it."""
+        """Handle a message of a ballot while the view is not decided. RemoteError: no honest member sends it."""
         ballot, content = self._checked(message)
         if source == message.origin:
             self.hear(source, now_ns, out)
-            # R8: others relay what one of a bad pair says to the other.
+            # R8: others relay messages between the two members of a bad pair.
             deaf = [one for one in self._peers if self._accusations.accuses(one, source)]
             out.extend(Send(target=one, message=message) for one in deaf)
         if self.change.decided is not None:
@@ -536,7 +540,7 @@ class ViewMember:
             self._on_prepare(ballot, content, message.origin, now_ns, out)
 
     def _checked(self, message: Message) -> tuple[int, Promise | Proposal | None]:
-        """The ballot that a message is about, and what a PROMISE or an ACCEPT says."""
+        """The ballot of a message, and the content of a PROMISE or an ACCEPT."""
         change = self.change
         if message.kind is Kind.GROUP_PROMISE:
             promise = Promise.from_words(message.words, message.seq)
@@ -559,7 +563,7 @@ class ViewMember:
         return ballot, None
 
     def freeze(self, now_ns: int, out: list[Effect]) -> None:
-        """R1: the first promise fixes the positions that this member tells; only a decision ends that (R7)."""
+        """R1: the first promise fixes the positions that this member reports; only a decision ends this (R7)."""
         if not self.is_frozen:
             out += self.stack.freeze(now_ns)
 
@@ -574,7 +578,7 @@ class ViewMember:
         )
 
     def check_cut(self, cut: Mapping[int, int]) -> None:
-        """RemoteError: no honest member of this view tells such positions."""
+        """RemoteError: no honest member of this view reports such positions."""
         if cut.keys() != self.view.incarnation_of.keys():
             raise RemoteError(DropReason.MALFORMED, "positions in other streams than those of the view")
         ours = self.stack.streams.positions()
@@ -582,7 +586,7 @@ class ViewMember:
             raise RemoteError(DropReason.OUT_OF_WINDOW, "positions far beyond what was received")
 
     def check_value(self, value: Value) -> None:
-        """RemoteError: no honest member of this view proposes or decides it."""
+        """RemoteError: no honest member of this view proposes or decides such a value."""
         self.check_cut(value.cut)
         if not value.next.last_of.keys() <= set(self._us.members):
             raise RemoteError(DropReason.MALFORMED, "a view with members that the group does not know")
@@ -590,14 +594,14 @@ class ViewMember:
     def _on_prepare(
         self, ballot: int, proposal: Proposal | None, coordinator: int, now_ns: int, out: list[Effect]
     ) -> None:
-        """PREPARE, or with a proposal ACCEPT: both are promised (R1, R3), and a lower ballot is refused."""
+        """PREPARE, or ACCEPT with a proposal: either ballot is promised (R1, R3) unless a higher one was."""
         change = self.change
         is_repeated = proposal is None and ballot == change.promised
         if not (change.promise(ballot) if proposal is None else change.propose(proposal)):
             out.append(Send(target=coordinator, message=self.status()))
             return
         self.freeze(now_ns, out)
-        if not is_repeated:  # else one that hears no promise could hold everybody up for ever
+        if not is_repeated:  # else a leader that receives no promise could stall the view change for ever
             self._progress_ns = now_ns
         if proposal is None:
             self._tell([coordinator], self.message(Kind.GROUP_PROMISE, self._promise(ballot).to_words()), out)
@@ -618,7 +622,7 @@ class ViewMember:
             self._ask_witnesses((promiser,), now_ns, out)
 
     def accept_if_complete(self, out: list[Effect]) -> None:
-        """R3: with everything of the cut, and under the ballot promised last."""
+        """R3: accept the proposal of the ballot promised last if everything of its cut is here."""
         change = self.change
         proposal = change.proposal
         if change.decided is not None or proposal is None or change.has_accepted or self.is_lost:
@@ -629,7 +633,7 @@ class ViewMember:
             self._count(self._me, proposal.ballot, out)
 
     def _count(self, member: int, ballot: int, out: list[Effect]) -> None:
-        """R4: a quorum of members that have accepted under one ballot decides."""
+        """R4: acceptance by a quorum under one ballot decides."""
         value = self.change.count(member, ballot)
         if value is not None and self.change.decided is None:
             self.change.decide(value)
@@ -638,7 +642,7 @@ class ViewMember:
                 out.append(Multicast(message=self.message(Kind.GROUP_DECIDED, words)))
 
     def fetch(self, now_ns: int, out: list[Effect]) -> None:
-        """R3: ask for what is missing of the cut: the holders first, then all others in turn."""
+        """R3: ask for missing messages of the cut: the holders first, then all others in turn."""
         change = self.change
         proposal = change.proposal
         value: Value | None = change.decided or (proposal.value if proposal is not None else None)
@@ -653,7 +657,7 @@ class ViewMember:
         self._fetch(value.cut, holders, now_ns, out)
 
     def _fetch(self, cut: Mapping[int, int], holders: dict[int, list[int]], now_ns: int, out: list[Effect]) -> None:
-        # To ask anew is to ask the first holder again, which may be the one that does not hear us.
+        # A new `fetch` would ask the first holder again, which may be a member that does not hear us.
         if self._fetching != (cut, holders):
             self._fetching = cut, holders
             out += self.stack.streams.fetch(cut, holders, now_ns)

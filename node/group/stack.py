@@ -1,9 +1,9 @@
-"""One view's streams and, over them, its ordering core.
+"""The streams of one view and the ordering core above them.
 
-What the core multicasts or sends becomes a submission of the streams, and what the streams deliver becomes a message
-for the core; effects are worked off first in, first out. The stack can be held (nothing goes up), frozen (the view is
-ending: nothing goes up or out) and closed. Without a core the streams carry the application payloads: reliable
-multicast by itself. Timers of the streams have layer 0, those of the core the layers above.
+A multicast or unicast of the core becomes a submission of the streams, and a delivery of the streams becomes a message
+for the core; effects are processed first in, first out. The stack can be held (nothing goes up), frozen (the view is
+ending: nothing goes up or out) and closed. Without a core the streams carry the application payloads: plain reliable
+multicast. Timers of the streams have layer 0, timers of the core the layers above.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from node.wire import Message, decode_message, encode_message
 
 
 class ViewStack:
-    """`core` None until the group's state has come; `has_core`: whether there will be one. `is_uniform`: deliveries of
-    the core wait until all members have received what this member had received."""
+    """`core` None until the group's state has come; `has_core`: whether there will be a core. `is_uniform`: a delivery
+    waits until all members have received everything that this member had received at that time."""
 
     def __init__(self, *, me: int, streams: ViewStreams, has_core: bool, is_uniform: bool) -> None:
         self._me = me
@@ -30,13 +30,14 @@ class ViewStack:
         self._has_core = has_core
         self._is_uniform = is_uniform
         self.core: ViewCore | None = None
-        self._is_open = False  # whether messages go up: the core is there, and nothing holds it
+        self._is_open = False  # whether messages go up: the stack is started, and neither held nor frozen
         self.is_frozen = False
-        self._waiting: deque[Submission] = deque()  # what the core has handed down and the streams have not taken yet
+        self._waiting: deque[Submission] = deque()  # submissions of the core that the streams have not taken yet
         self._armed: set[Timer] = set()  # timers of the core, as the host knows them
-        self._deferred: list[Timer] = []  # those that were due while the stack was held
+        self._deferred: list[Timer] = []  # timers that were due while the stack was held
         self._unstable: deque[tuple[Deliver, Mapping[int, int]]] = deque()
-        """Deliveries of the core, each with the positions of this member by then: its own stream counts whole."""
+        """Deliveries that wait for stability, each with this member's positions at that time, its own stream including
+        `_waiting`."""
 
     @property
     def can_submit(self) -> bool:
@@ -54,17 +55,17 @@ class ViewStack:
         core = self.core.buffered if self.core is not None else 0
         return self.streams.buffered + core + len(self._waiting) + len(self._unstable)
 
-    # Incarnation.
+    # Phases.
 
     def start(self, core: ViewCore | None, now_ns: int) -> list[Effect]:
-        """The core is there, with the group's state: messages go up from now on."""
+        """The core has the group's state: messages go up from now on."""
         assert (core is not None) == self._has_core and not self._is_open
         self.core = core
         out = self._run(True, core.on_start(now_ns), now_ns) if core is not None else []
         return out + self.hold(False, now_ns)
 
     def hold(self, is_held: bool, now_ns: int) -> list[Effect]:
-        """While it is held, the streams go on receiving, and nothing goes up; timers of the core wait."""
+        """While the stack is held, the streams go on receiving, nothing goes up, and timers of the core wait."""
         self._is_open = not is_held
         if is_held or self.is_frozen:
             self.streams.hold(True, now_ns)
@@ -76,7 +77,8 @@ class ViewStack:
         return out
 
     def freeze(self, now_ns: int) -> list[Effect]:
-        """The view is ending: the core is called no more, and the stream ends with what it has handed down."""
+        """The view is ending: the core gets no more inputs, and this member's stream ends with the core's last
+        submissions."""
         assert not self.is_frozen
         self.is_frozen = True
         self._is_open = False
@@ -88,7 +90,7 @@ class ViewStack:
         return out
 
     def close(self, cut: Mapping[int, int], survivors: frozenset[int], now_ns: int) -> Closing:
-        """This member is a survivor, has everything of the cut, and closes its core."""
+        """Close the core of a survivor that has everything of the cut."""
         out: list[Effect] = [self._final(delivery) for delivery, _ in self._unstable]
         self._unstable.clear()
         if self._has_core:
@@ -129,11 +131,11 @@ class ViewStack:
         assert self.core is not None
         return self._run(True, self.core.on_timer(timer._replace(layer=timer.layer - 1), now_ns), now_ns)
 
-    # Between the two.
+    # Between core and streams.
 
     def _run(self, is_core: bool, effects: list[Effect], now_ns: int) -> list[Effect]:
-        """Work off the effects of one call of the core or of the streams, and of the calls that follow from them.
-        Returns those that leave the stack."""
+        """Process the effects of one call of the core or of the streams, and of the calls that follow from them.
+        Returns the effects that leave the stack."""
         work = deque([(is_core, effects)])
         out: list[Effect] = []
         while True:
@@ -180,7 +182,7 @@ class ViewStack:
         try:
             return self.core.on_message(_inside(delivery), delivery.origin, now_ns)
         except RemoteError as error:
-            # The streams have done their part: only the inner message is dropped, not the effects of the call.
+            # Only the inner message is dropped, not the other effects of the streams' call.
             return [Report(code=error.reason, member=delivery.origin, value=len(delivery.payload))]
 
     # Uniform delivery.
@@ -190,12 +192,12 @@ class ViewStack:
             out.append(delivery)
         else:
             received = self.streams.positions()
-            # What the core has handed down may be what the order of this delivery rests on, sent or not.
+            # The order of this delivery may depend on a submission of the core, sent or not.
             received[self._me] += sum(submission.target is None for submission in self._waiting)
             self._unstable.append((delivery, received))
 
     def _hand_over_stable(self, now_ns: int, out: list[Effect]) -> None:
-        """Deliveries whose deliverer had received nothing that some member lacks."""
+        """Hand over deliveries for which every member has received all that this member had received."""
         everywhere = self.streams.acknowledged()
         while self._unstable:
             delivery, received = self._unstable[0]
@@ -225,7 +227,7 @@ def _inside(outer: Deliver | Message) -> Message:
 
 
 def _all_inside(messages: list[Message]) -> list[Message]:
-    """Messages that do not decode are passed over: they are the same bytes at every member."""
+    """The core's messages inside these; one that does not decode is skipped: its bytes are the same at every member."""
     found: list[Message] = []
     for message in messages:
         with suppress(RemoteError):

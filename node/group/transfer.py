@@ -1,8 +1,8 @@
-"""The group's state for members that join: what a donor answers, and what a joiner collects.
+"""Transfer of the group's state to members that join: the donor's answers, and the joiner's collection.
 
 The state is the same bytes at every donor, because it was taken at the same place of the same sequence. A joiner asks
-one donor for the chunks from an offset on, and checks length and digest; when a donor falls silent or tells another
-length or digest, it starts again with the next one.
+one donor for the chunks from an offset on, and checks length and digest. When the donor is silent, it goes on with the
+next one; after a wrong digest, or a chunk with another length or digest, it starts again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Chunk(NamedTuple):
 
     @staticmethod
     def of(words: tuple[int, ...], data: bytes) -> Chunk:
-        """RemoteError: not a chunk of any state that a donor would tell."""
+        """RemoteError: no donor sends such a chunk."""
         if len(words) != 3:
             raise RemoteError(DropReason.MALFORMED, f"a chunk of state with {len(words)} words")
         total, digest, offset = words
@@ -46,7 +46,7 @@ def digest_of(state: bytes) -> int:
 
 
 def chunks(state: bytes, digest: int, offset: int) -> Iterator[Chunk]:
-    """The answer to a joiner that has everything before `offset`. Nothing for an offset that no joiner asks for."""
+    """The answer to a joiner that has everything before `offset`. Empty for an offset that no joiner asks for."""
     if offset % CHUNK_BYTES or offset > len(state):
         return
     for start in range(offset, max(offset + 1, len(state)), CHUNK_BYTES)[:CHUNKS_PER_ANSWER]:
@@ -54,18 +54,18 @@ def chunks(state: bytes, digest: int, offset: int) -> Iterator[Chunk]:
 
 
 class Collector:
-    """The part of the group's state that a joiner has. `donors` by rank."""
+    """The received part of the group's state at a joiner. `donors` by rank."""
 
     __slots__ = ("_chunks", "_donors", "_first", "_offset", "_until", "tries")
 
     def __init__(self, donors: tuple[int, ...]) -> None:
         assert donors, "a view has members with the group's state"
         self._donors = donors
-        self.tries = 0  # how often a donor did not answer, or told something wrong: then the next one is asked
-        self._first: Chunk | None = None  # says which state is being collected
+        self.tries = 0  # how often a donor did not answer or sent a wrong state: then the next donor is asked
+        self._first: Chunk | None = None  # its length and digest name the state that is being collected
         self._chunks: dict[int, bytes] = {}
-        self._offset = 0  # the first that is missing
-        self._until = 0  # what was asked for ends here
+        self._offset = 0  # the first missing byte
+        self._until = 0  # the end of the requested bytes
 
     @property
     def donor(self) -> int:
@@ -73,18 +73,18 @@ class Collector:
 
     @property
     def is_answered(self) -> bool:
-        """Everything that was asked for has come: it is time to ask for more."""
+        """Whether all requested chunks have come, so that more can be asked for."""
         return self._offset >= self._until
 
     def ask(self) -> int:
-        """The offset from which the donor is asked."""
+        """Note a request. Returns the offset from which the donor is to send."""
         self._until = self._offset + CHUNK_BYTES * CHUNKS_PER_ANSWER
         return self._offset
 
     def take(self, source: int, chunk: Chunk) -> bytes | None:
         """The whole state, when this chunk completes it. RemoteError: a state whose digest is wrong."""
         is_same = self._first is not None and self._first[:2] == chunk[:2]
-        # The answer of a donor that was asked before may come late: it is the same state.
+        # The answer of a donor that was asked earlier may come late: it belongs to the same state.
         if source not in self._donors or (not is_same and source != self.donor and self._first is not None):
             return None
         if not is_same:

@@ -1,7 +1,7 @@
 """A view: a number, and the incarnations that are its members, in order of rank.
 
-A view is named by (group, number); the group is in every datagram's envelope. Ranks say who acts first: the member of
-rank 0 coordinates, gives numbers, donates state. Those that stay keep their order; joiners come last, ascending.
+A view is named by (group, number); the group is in every datagram's envelope. The member of rank 0 acts first: it
+coordinates, gives numbers, donates state. Members that stay keep their order; joiners come last, ascending.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Incarnation(NamedTuple):
 class View:
     """`incarnations` by rank, each member once. `gone`: the last incarnation of each member of earlier views that is
     not in this one; it is never admitted again. `probation`: members of `gone` that were excluded as one of a bad pair;
-    they come back only when every member hears them. LocalError: no such view can be.
+    they come back only when every member hears them. LocalError: the values are no view.
     """
 
     number: int
@@ -52,12 +52,12 @@ class View:
 
     @cached_property
     def members(self) -> tuple[int, ...]:
-        """By rank."""
+        """The members by rank."""
         return tuple(member for member, _ in self.incarnations)
 
     @cached_property
     def incarnation_of(self) -> dict[int, int]:
-        """Member to its incarnation."""
+        """By member, its incarnation in this view."""
         return dict(self.incarnations)
 
     def __contains__(self, one: object) -> bool:
@@ -65,14 +65,14 @@ class View:
 
     @cached_property
     def last_of(self) -> dict[int, int]:
-        """Member to its last incarnation that was ever in a view."""
+        """By member, its last incarnation that was ever in a view."""
         return dict(self.gone) | self.incarnation_of
 
     def rank(self, member: int) -> int:
         return self.members.index(member)
 
     def is_quorum(self, members: Collection[int]) -> bool:
-        """More than half of this view; or exactly half, with the member of rank 0 among them."""
+        """Whether `members` are more than half of this view, or exactly half with the member of rank 0 among them."""
         count = sum(member in members for member in self.members)
         twice = 2 * count
         return twice > len(self.members) or (twice == len(self.members) and self.members[0] in members)
@@ -80,7 +80,7 @@ class View:
     def followed_by(
         self, number: int, incarnations: tuple[Incarnation, ...], probation: Collection[int] = frozenset()
     ) -> View:
-        """The view of these incarnations that takes the place of this one."""
+        """The view of these incarnations that follows this one."""
         present = {member for member, _ in incarnations}
         gone = frozenset(Incarnation(*one) for one in self.last_of.items() if one[0] not in present)
         suspicious = frozenset(member for member, _ in gone if member in probation)

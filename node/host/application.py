@@ -1,11 +1,11 @@
-"""The application of a node: asks to send, stamps what it asks for, and waits while flow control holds it up.
+"""The application of a node: makes requests to send, stamps them, and waits while flow control holds it up.
 
-Pure: the host says what time it is (ns since the start of the load) and whether the core takes more. Nothing is ever
-thrown away: while MAX_WAITING requests wait for the core, the application itself is held up, falls behind its
-schedule, and that shows as lag.
+Pure: the host passes the time (ns since the start of the load) and whether the core takes more. No request is ever
+discarded: while MAX_WAITING requests wait for the core, the application itself is held up and falls behind its
+schedule, which shows as lag.
 
-WorkloadApplication, the usual one, sends what its workload says and hears nothing. An application that `hears` is given
-what the core delivers; one that `answers` may want to send or to report something because of it.
+WorkloadApplication, the usual one, sends the messages of its workload and hears nothing. An application that `hears` is
+given the core's deliveries; one that `answers` may send or report something because of them.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ MAX_WAITING = 10_000
 
 
 class Application(ABC):
-    """The interface of the applications; one for each incarnation of a member."""
+    """The interface of the applications, with one instance for each incarnation of a member."""
 
     hears = False
-    """Whether the host gives it what the core delivers; one that does not costs nothing at each delivery."""
+    """Whether the host gives it the core's deliveries; without this, no delivery costs a call."""
     answers = False
-    """Whether the host asks after each round of inputs, not only when `next_ns` has come."""
+    """Whether the host asks for requests after each round of inputs, not only when `next_ns` has come."""
     tells = False
     """Whether the host gives it the timestamp of each request that the core takes."""
     is_saturating = False
-    """Its next request hangs on the core alone, not on time."""
+    """Whether its next request depends on the core alone, not on time."""
 
     def __init__(self, membership: Membership) -> None:
         self._us = membership
@@ -41,7 +41,7 @@ class Application(ABC):
         """Requests that the core has not taken yet."""
         self.submitted = 0
         self.lag_ns = 0
-        """How late the latest request was, or the next one is."""
+        """Delay of the latest request behind the schedule, or of the next one."""
         self.lag_max_ns = 0
 
     @abstractmethod
@@ -50,7 +50,7 @@ class Application(ABC):
 
     @abstractmethod
     def end(self) -> None:
-        """Ask for nothing more on your own account; what waits still goes out."""
+        """Begin nothing more; waiting requests still go out."""
 
     @property
     def is_full(self) -> bool:
@@ -58,19 +58,19 @@ class Application(ABC):
 
     @property
     def is_idle(self) -> bool:
-        """Nothing but the end of the load keeps it from being done: what it has begun is finished."""
+        """Whether everything that it has begun is finished."""
         return True
 
     @abstractmethod
     def next_ns(self, *, can_submit: bool) -> int | None:
-        """When it wants to be asked for its next request; None: not before it hears something."""
+        """The time at which to ask it for its next request; None: not before it hears something."""
 
     @abstractmethod
     def request(self, elapsed_ns: int, *, can_submit: bool) -> Stamp | None:
-        """Do what is due, queue at most one request, and return its identity; None when there is none."""
+        """Do all due work, queue at most one request, and return its identity; None when there is none."""
 
     def take(self, effect: Deliver, elapsed_ns: int) -> None:
-        """The core has delivered this: application bytes or an event of objects. Only noted: it acts at `request`."""
+        """Note a delivery of the core (application bytes or an event of objects); the application acts at `request`."""
         raise AssertionError(f"{type(self).__name__} does not hear {effect} at {elapsed_ns}")
 
     def note_timestamp(self, timestamp: int) -> None:
@@ -78,25 +78,25 @@ class Application(ABC):
         raise AssertionError(f"{type(self).__name__} does not tell {timestamp}")
 
     def reports(self) -> Sequence[Report]:
-        """What is worth a record since the last time that it was asked."""
+        """The reports since the last call, to be recorded."""
         return ()
 
     @abstractmethod
     def note_time(self, elapsed_ns: int) -> None:
-        """It is so late now: held up without a request, the lag grows all the same."""
+        """Update the lag at this time; it also grows while flow control holds the application up."""
 
     def note_lag(self, lag_ns: int) -> None:
         self.lag_ns = lag_ns
         self.lag_max_ns = max(self.lag_max_ns, lag_ns)
 
     def next_stamp(self) -> Stamp:
-        """The identity of one more request."""
+        """Count one more request, and return its identity."""
         self.submitted += 1
         return Stamp(origin=self._us.member, incarnation=self._us.incarnation, number=self.submitted)
 
 
 class WorkloadApplication(Application):
-    """Sends what its workload says. `rng` draws when, `noise` what."""
+    """Sends the messages of its workload. `rng` draws their times, `noise` their payloads."""
 
     def __init__(self, workload: Workload, membership: Membership, rng: Random, *, noise: Random) -> None:
         super().__init__(membership)
@@ -117,7 +117,7 @@ class WorkloadApplication(Application):
         self._next_ns = None
 
     def next_ns(self, *, can_submit: bool) -> int | None:
-        """When the next request is due, None while there is none or the application is held up."""
+        """The time at which the next request is due; None while there is none or the application is held up."""
         if not self._is_loading or self.is_full:
             return None
         if self.is_saturating:
@@ -139,7 +139,7 @@ class WorkloadApplication(Application):
         return stamp
 
     def submission(self, stamp: Stamp) -> Submission:
-        """The submission that sends this to all members."""
+        """The submission that sends the stamp and filler to all members."""
         return Submission(payload=encode_stamp(stamp) + next(self._filler))
 
     def note_time(self, elapsed_ns: int) -> None:

@@ -24,7 +24,7 @@ MAX_PARTITION = 0xFFFF
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where UDP datagrams go."""
+    """An address of UDP datagrams."""
 
     ip: str
     port: int
@@ -33,7 +33,7 @@ class Address:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
     """Everything a host needs. `peers`: each other member and its address; `multicast` None: unicast to each. `near`:
-    the group of our own sub-network; None: unicast to each neighbour. `ttl`: of multicasts to everybody.
+    the group of our own sub-network; None: unicast to each neighbour. `ttl`: of multicasts to all members.
     """
 
     name: str
@@ -51,9 +51,9 @@ class NodeConfig:
     clock_drift_ppm: float
     workload: Workload
     seed: int
-    """Of this process alone; what is drawn from it is drawn anew by each incarnation (node.core.random_for)."""
+    """The seed of this process; each incarnation draws anew from it (node.core.random_for)."""
     shared_seed: int
-    """The same at all members and in all their incarnations: for what all must draw alike."""
+    """The same at all members and in all their incarnations, for draws that must be the same at all."""
     drain_timeout_ns: int
 
     def clock(self, origin_ns: int) -> NodeClock:
@@ -79,7 +79,7 @@ def parse(line: str) -> NodeConfig:
     require(member in members, f"member {member} is not among the members")
     multicast = reader.block("multicast")
     group, near = multicast.multicast_ip("group"), multicast.multicast_ip("near")
-    # One address for both would bring every multicast twice: each has a socket of its own.
+    # With one address for both, every multicast would arrive twice: each group has a socket of its own.
     require(group != near, f"the configuration: multicast: group and near must differ, not be {group} both")
     has_multicast = reader.choice("dissemination", ("multicast", "unicast")) == "multicast"
     clock = reader.block("clock")
@@ -137,7 +137,7 @@ def _workload(block: _Reader) -> Workload:
 
 
 class _Reader:
-    """One JSON object whose keys are read with their type and range; every complaint names the key."""
+    """One JSON object whose keys are read with their type and range; every LocalError names the key."""
 
     def __init__(self, raw: object, where: str) -> None:
         require(isinstance(raw, dict), f"{where} must be a JSON object")
@@ -159,7 +159,7 @@ class _Reader:
         return tuple(value)
 
     def optional_integers(self, key: str, low: int, high: int) -> tuple[int, ...]:
-        """Empty where it is not given."""
+        """The integers of `key`; empty if it is missing."""
         return self.integers(key, low, high) if key in self._raw else ()
 
     def number(self, key: str) -> float:

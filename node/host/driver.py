@@ -1,24 +1,25 @@
-"""The asyncio host: runs one core on real sockets, a real clock (as wrong as the experiment wants) and a real workload.
+"""The asyncio driver: runs one host on real sockets and a real clock (with the offset and drift of the experiment).
 
-Sockets, loop, signals and commands are here; `node.host.host` has one incarnation of a node. It obeys lines on
-standard input and answers with one JSON object per line on standard output:
+Sockets, loop, signals and commands are here; `node.host.host` has one incarnation of a node. The driver reads commands
+from standard input, one a line, and answers with one JSON object per line on standard output:
 
     in    start {"at_ns": N}   the core runs from now on; the workload starts at N (CLOCK_MONOTONIC, one for all nodes)
-          clock {"fault": F, "step_ns": S, "drift_ppm": D}   our own clock jumps and drifts; {"right": F} ends that
-          buffer {"bytes": N}  a fault: each receive buffer holds so much; {} ends it
-          leave                leave the group; then rest
-          join                 one that has left, or is about to, goes on as its next incarnation, which joins
+          clock {"fault": F, "step_ns": S, "drift_ppm": D}   our own clock jumps and drifts; {"right": F} ends the fault
+          buffer {"bytes": N}  a fault: the size of each receive buffer; {} ends it
+          leave                leave the group; then be quiet
+          join                 a node that has left, or is about to, goes on as its next incarnation, which joins
           drain                the workload ends; say `drained` once nothing is under way any more
           stop                 end now, in order (so does the end of standard input)
     out   ready, started, status (each second), drained, stopped, error
           busy                 something is under way again after `drained`
           changed              clock, buffer, leave or join, and when; `refused`: why nothing was changed
           returned             our incarnation is over, excluded or because it left: this process goes on as
-                               `incarnation`, which is used from the next line on; the counters are those of the one
+                               `incarnation`, which the lines after this one are about; the counters are of the one
                                that has ended; `drained` is said again
 
 SIGTERM drains and then ends with exit code 0, at the latest after `drain_timeout_ns`. A bad datagram is dropped,
-counted and traced (so many each second), never fatal. Any other exception is ours: an error line, exit code 1.
+counted and traced (up to DROPS_TRACED_PER_S), never fatal. Any other exception is a mistake of ours: an error line,
+exit code 1.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ from node.wire import Message, encode_envelope, encode_message, table_struct
 
 
 class Parts(Application):
-    """The application of such a node: what it asks for and hears is asked and heard in its parts. `core` is what they
-    talk to; `clock` is shown by all of them."""
+    """The application of a node that consists of several processes: its parts make the requests and hear the
+    deliveries. `core`: the core that they talk to; `clock`: read by all of them."""
 
     answers = True
     core: Core
@@ -60,28 +61,29 @@ class Parts(Application):
 
     @abstractmethod
     async def open(self, host: Host, after_inputs: Callable[[], object]) -> None:
-        """Begin them, and wait until all are there. What they say goes to `host`, and `after_inputs` is called after
-        each round of it. LocalError: one of them cannot run, and why."""
+        """Start the parts, and wait until all are ready. Their messages go to `host`, and `after_inputs` is called
+        after each round of them. LocalError: one part cannot run, and why."""
 
     @abstractmethod
     def start(self, load_start_ns: int) -> None:
-        """They run from now on; times of the workload count from `load_start_ns` (true time)."""
+        """The parts run from now on; times of the workload count from `load_start_ns` (true time)."""
 
     @abstractmethod
     def send(self, target: int, message: Message) -> None:
-        """From the core to one of them."""
+        """Send a message of the core to one part."""
 
     @abstractmethod
     def counters(self) -> dict[str, Any]:
-        """What they have counted: to be added to the node's own numbers of the same names, the others beside them."""
+        """The parts' counters: those with the name of a counter of the node are added to it, the others stand beside
+        it."""
 
     @abstractmethod
     def stop(self, then: Callable[[], object]) -> None:
-        """End them in order, or after a while in any way; `then` is called when all they had to say is said."""
+        """End the parts in order, or after a while in any way; `then` is called when all their messages are read."""
 
     @abstractmethod
     def close(self) -> None:
-        """End whatever is left of them, at once."""
+        """End at once the parts that still run."""
 
 
 STATUS_INTERVAL_S = 1.0
@@ -94,8 +96,8 @@ _PACK_RECORD = table_struct(RECORD).pack
 
 
 class Driver:
-    """One process of a node. `say` writes one JSON object to the process that started us. `follow`: an incarnation that
-    the group excludes is followed by the next one, one that has left when we are told to join; None: it is quiet until
+    """One process of a node. `say` writes one JSON object to the process that started us. `follow`: makes the next
+    incarnation after an exclusion, or, after a leave, at the command to join; None: an ended incarnation is quiet until
     we are stopped.
     """
 
@@ -135,9 +137,9 @@ class Driver:
         self._alarm = Alarm(self._loop, self._host, self._on_wake)
         self._load_start_ns = 0
         self._counted: Counter[str] = Counter()
-        """Of what the process counts, what earlier incarnations have to do with."""
+        """The part of the process's counters that belongs to earlier incarnations."""
         self._joins_again = False
-        """It has been told to join since it was told to leave."""
+        """Whether it has been told to join since it was told to leave."""
         self._is_returning = False
         self._flush: asyncio.TimerHandle | None = None
         self._ends_when_drained = False
@@ -200,8 +202,8 @@ class Driver:
             self._loop.call_soon(self._return)
 
     def _return(self) -> None:
-        """Our incarnation is over: the same process, with its sockets, its clock and what faults have done to it, is
-        the next one. It takes the load up where it stands now.
+        """Our incarnation is over: the same process, with its sockets, its clock and the clock's faults, goes on as the
+        next one. It goes on with the rest of the load.
         """
         self._is_returning = self._joins_again = self._said_drained = False
         if self._is_stopping or self._ended.done():
@@ -209,7 +211,7 @@ class Driver:
         assert self._follow is not None
         before, ours = self._host, self._config.membership
         incarnation = ours.incarnation + 1
-        # The process that started us knows the number before any other can: no later process of this node is given it.
+        # The process that started us learns the number first: it gives it to no later process of this node.
         self._say({"event": "returned", "incarnation": incarnation, **self._counters()})
         self._endpoint.release()
         self._counted = Counter(self._process_counters())
@@ -263,7 +265,7 @@ class Driver:
             traceback.print_exception(error, file=sys.stderr)
         if not self._ended.done():
             self._ended.set_result(1)
-            with contextlib.suppress(OSError):  # the other end may be closed; that can be the very mistake
+            with contextlib.suppress(OSError):  # the other end may be closed, which can be the cause of the exception
                 self._say({"event": "error", "message": f"{context['message']}: {error!r}"})
 
     def _start(self, argument: str) -> None:
@@ -282,7 +284,7 @@ class Driver:
         self._alarm.set()
 
     def _change(self, what: str, argument: str) -> None:
-        """What a fault wants of the machine that we are: as said, or an error that names what was wrong with it."""
+        """Apply a fault of our clock or receive buffers, or answer with an error that names its fault."""
         try:
             asked = json.loads(argument or "{}")
             done = self._change_clock(asked) if what == "clock" else self._change_buffers(asked)
@@ -308,7 +310,7 @@ class Driver:
         return {"bytes": self._endpoint.set_receive_buffers(None if wanted is None else int(wanted))}
 
     def _come_or_go(self, word: str) -> None:
-        """What cannot be is answered, and changes nothing."""
+        """Leave or join. A refused command is answered with the reason, and changes nothing."""
         refused: dict[str, Any] = {}
         try:
             if word == "leave":
@@ -361,7 +363,8 @@ class Driver:
         self._say({"event": "stopped", "drained": is_drained, **self._counters()})
 
     def _check_drained(self) -> None:
-        """Again and again: a word of another member may make an idle core busy."""
+        """Report `drained` or `busy` at each change, repeatedly: a message of another member may make an idle core
+        busy."""
         if self._is_stopping or self._ended.done():
             return
         is_quiet = self._host.is_quiet and not self._is_returning
@@ -386,17 +389,17 @@ class Driver:
         self._after_inputs()
 
     def _after_inputs(self) -> None:
-        """After every round of inputs: what flow control held back may go now, and timers may have moved."""
+        """After every round of inputs: submit requests that flow control held back, and set the alarm anew."""
         self._host.after_inputs()
         self._endpoint.release()
         if not self._ended.done():
             self._alarm.set()
 
     def _hold_back(self) -> None:
-        """What is recorded is to be on the wire before any later datagram: those of this turn wait for its end."""
+        """The records are to be on the wire before any later datagram: datagrams of this turn wait for its end."""
         self._endpoint.hold(self._recorder.flush)
 
-    # What we say.
+    # Lines to standard output, and records.
 
     async def _tell_status(self) -> None:
         while True:
@@ -427,7 +430,7 @@ class Driver:
         return counters if self._parts is None else _with_parts(counters, self._parts.counters())
 
     def _process_counters(self) -> dict[str, int]:
-        """What is counted since the process began."""
+        """Counters since the process began."""
         return {
             "send_failures": self._endpoint.send_failures,
             "overrun": self._endpoint.overrun,
@@ -448,7 +451,7 @@ class Driver:
 
 
 class Alarm:
-    """One loop timer for whatever a host is to do first: the core's earliest timer or the next request."""
+    """One loop timer for the core's earliest timer or the next request, whichever is first."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, host: Host, ring: Callable[[], object]) -> None:
         self._loop = loop
@@ -458,7 +461,7 @@ class Alarm:
         self._at_ns = 0
 
     def set(self) -> None:
-        """To be called after every round of inputs."""
+        """Set the alarm anew; to be called after every round of inputs."""
         host = self._host
         if not host.is_wake_stale and not host.is_saturating:
             return
@@ -473,7 +476,7 @@ class Alarm:
             self._timer = self._loop.call_later(max(0, at_ns - time.monotonic_ns()) / 1e9, self._go_off)
 
     def stop(self) -> None:
-        """Until it is set again."""
+        """Disarm the alarm until it is set again."""
         self._host.is_wake_stale = True
         if self._timer is not None:
             self._timer.cancel()
@@ -485,7 +488,7 @@ class Alarm:
 
 
 class _Wires:
-    """Messages become datagrams of the endpoint."""
+    """Wires over the endpoint: each message becomes datagrams with an envelope."""
 
     def __init__(self, config: NodeConfig, endpoint: Endpoint) -> None:
         self._group = config.group
@@ -520,7 +523,7 @@ class _Wires:
 
 
 def _with_parts(own: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
-    """What has a name in both is added up, but for lags, of which the greatest counts."""
+    """Counters with a name in both are added up, except lags, of which the greatest counts."""
     drops = Counter(own["dropped"]) + Counter(theirs.pop("dropped"))
     lags = {name: max(own[name], theirs.pop(name)) for name in ("lag_ns", "lag_max_ns")}
     sums = {name: own[name] + theirs.pop(name) for name in list(theirs) if name in own}
@@ -528,7 +531,7 @@ def _with_parts(own: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
 
 
 def say(words: dict[str, Any]) -> None:
-    """One JSON object, one line, at once."""
+    """Write one JSON object as one line, at once."""
     sys.stdout.write(json.dumps(words, separators=(",", ":")) + "\n")
     sys.stdout.flush()
 
@@ -543,9 +546,9 @@ async def host(
     parts: Parts | None = None,
     follow: Follow | None = None,
 ) -> int:
-    """Run `core` until the command to stop; `application` None: one that sends what the workload says. `parts`: other
-    processes that this machine consists of; they have the applications. `follow`: of protocols with views, whose
-    incarnations may follow each other in one process. LocalError when a part cannot run."""
+    """Run `core` until the command to stop; `application` None: one that sends the messages of the workload. `parts`:
+    the other processes of this machine, with the applications. `follow`: for protocols with views, whose incarnations
+    may follow each other in one process. LocalError when a part cannot run."""
     driver = Driver(
         config,
         core,
@@ -559,5 +562,5 @@ async def host(
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """An event loop whose timers have microseconds: epoll would round every wait up to a whole millisecond."""
+    """An event loop with timers of microseconds: epoll would round every wait up to a whole millisecond."""
     return asyncio.SelectorEventLoop(selectors.SelectSelector())

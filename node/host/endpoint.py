@@ -1,7 +1,7 @@
-"""The sockets of a node: one for what is sent to it alone, and with IP multicast one for the group and one for the
-group of its own sub-network.
+"""The sockets of a node: one for unicasts, and with IP multicast one for the group of all members and one for the group
+of its own sub-network.
 
-Nothing here blocks and nothing here trusts: what arrives is bytes and the address that they claim to come from.
+Nothing here blocks. Nothing received is trusted: it is bytes and the address that they claim to come from.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ RECEIVE_BUFFER_BYTES = 8 * 2**20
 
 MAX_DATAGRAM_BYTES = 65_535
 BATCH = 64
-"""Datagrams taken per wake-up of one socket, so that timers and the other socket get their turn."""
+"""Most datagrams taken per wake-up of one socket, so that timers and the other sockets get their turn."""
 
 MOST_HELD = 8
-"""Datagrams that wait for the end of a turn: enough to make records cheap, and a fraction of a millisecond at most."""
+"""Most datagrams that wait for the end of a turn: enough to make records cheap, and a fraction of a millisecond."""
 MOST_WAITING = 4096
-"""Datagrams that wait while what must leave before them cannot."""
+"""Most datagrams that wait while the records that must leave before them cannot."""
 
 SO_RCVBUFFORCE = 33
 SO_MEMINFO = 55
 MEMINFO = struct.Struct("@9I")
 DROPS = 8
-"""Of the nine numbers of SO_MEMINFO, the one that /proc/net/udp calls `drops`."""
+"""Index of the number of SO_MEMINFO that /proc/net/udp calls `drops`."""
 
 NEAR_TTL = 1
-"""No router passes it on."""
+"""No router forwards a datagram with this TTL."""
 
 _NEAR = [(socket.IPPROTO_IP, socket.IP_TTL, struct.pack("@i", NEAR_TTL))]
-"""Said with the single datagram: everything leaves by one socket, whose own TTL is that of multicasts to everybody."""
+"""Ancillary data of each near datagram: all datagrams leave by one socket, whose own TTL is for multicasts to all."""
 
 
 class Endpoint:
     """Open sockets. `send_failures` counts datagrams that the kernel would not take.
 
-    `multicast` and `near`: the groups of everybody and of our sub-network, whose members among the peers are
-    `neighbours`; None: one datagram to each peer or neighbour. `ttl`: of multicasts to everybody.
+    `multicast` and `near`: the groups of all members and of our sub-network, whose members among the peers are
+    `neighbours`; None: one datagram to each peer or neighbour. `ttl`: of multicasts to all members.
     """
 
     def __init__(
@@ -76,46 +76,46 @@ class Endpoint:
 
     @property
     def fan_out(self) -> int:
-        """How many datagrams one multicast takes."""
+        """Datagrams of one multicast."""
         return 1 if self._group else len(self._everybody)
 
     @property
     def near_fan_out(self) -> int:
-        """How many datagrams one near multicast takes; 0 without neighbours."""
+        """Datagrams of one near multicast; 0 without neighbours."""
         return min(1, len(self._neighbours)) if self._near else len(self._neighbours)
 
     def send(self, member: int, datagram: bytes) -> None:
         self._transmit(datagram, self._peers[member])
 
     def multicast_targets(self) -> tuple[tuple[str, int], ...]:
-        """Where the datagrams of one multicast go: the group, or each peer in ascending order."""
+        """The addresses of the datagrams of one multicast: the group, or each peer in ascending order."""
         return (self._group,) if self._group else self._everybody
 
     def transmit(self, datagram: bytes, target: tuple[str, int]) -> None:
         self._transmit(datagram, target)
 
     def near_targets(self) -> tuple[tuple[str, int], ...]:
-        """Where the datagrams of one near multicast go: the group of our sub-network, or each neighbour in ascending
-        order; nowhere without neighbours."""
+        """The addresses of the datagrams of one near multicast: the group of our sub-network, or each neighbour in
+        ascending order; none without neighbours."""
         return (self._near,) if self._near and self._neighbours else self._neighbours
 
     def transmit_near(self, datagram: bytes, target: tuple[str, int]) -> None:
-        """As `transmit`, for the targets of near multicasts: from a group no router passes it on."""
+        """As `transmit`, for the targets of near multicasts: no router forwards a datagram to the group."""
         if self._first is not None:
             self._hold(lambda: self._put_near(datagram, target))
         else:
             self._put_near(datagram, target)
 
     def hold(self, first: Callable[[], bool]) -> None:
-        """Until `release` datagrams wait, so that what `first` sends leaves before them: once for all of a turn, where
-        each alone would cost a system call more. Only a few wait; then they leave as in `release`, and others wait.
-        `first` says whether all that it sends has left.
+        """Until `release` datagrams wait, so that the datagrams that `first` sends leave before them: one call of
+        `first` per turn, because one per datagram would cost a system call each. Only MOST_HELD wait; then they leave
+        as in `release`, and later ones wait. `first` returns whether all its datagrams have left.
         """
         self._first = first
 
     def release(self) -> None:
-        """To be called at the end of every turn: nothing waits any more, unless what must leave first cannot. Then all
-        wait for the next call; of very many the oldest are lost, and counted."""
+        """To be called at the end of every turn: the waiting datagrams leave, unless the datagrams of `first` cannot.
+        Then all wait for the next call; beyond MOST_WAITING the oldest are lost, and counted."""
         first, self._first = self._first, None
         if first is None:
             return
@@ -137,20 +137,20 @@ class Endpoint:
             except (BlockingIOError, InterruptedError):
                 return
             except ConnectionRefusedError:
-                # An earlier datagram of ours met a closed port: a peer that is down. It is not an input.
+                # An earlier datagram of ours met a closed port of a peer that is down. This is not an input.
                 continue
             yield data, sender[0]
 
     def set_receive_buffers(self, buffer_bytes: int | None) -> list[int]:
-        """Each socket's receive buffer holds so much from now on; None: as at the start. What waits stays.
+        """Set the size of each socket's receive buffer from now on; None: as at the start. Waiting datagrams stay.
 
-        Returns what the kernel says: it counts a frame with its own overhead, and has a smallest size.
+        Returns the kernel's sizes: it counts a frame with its own overhead, and has a smallest size.
         """
         for one in self.sockets:
             if buffer_bytes is None:
                 _ask_for_buffer(one)
             else:
-                # The kernel doubles what it is asked for.
+                # The kernel doubles the requested size.
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes // 2)
         return [one.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) for one in self.sockets]
 
@@ -187,7 +187,7 @@ class Endpoint:
         try:
             self._own.sendto(datagram, target)
         except OSError:
-            # As on any network, a datagram may be lost; protocols repair it. It is counted, not hidden.
+            # A datagram may be lost, as on any network; protocols repair it. It is counted.
             self.send_failures += 1
 
 

@@ -1,15 +1,16 @@
 """The host of one incarnation of a node: inputs of the core, its effects, and the records of both.
 
 Pure: no socket, no loop, no clock. The asyncio driver (`node.host.driver`) and the simulator (`testbed.sim`) both run
-this very code, each with its own clock, wires and place for records: a simulated and a real run leave the same trace.
+this code, each with its own clock, wires and sink for records: a simulated and a real run leave the same trace.
 
-An incarnation that is excluded (`Core.has_ended`) ends here, too: its application asks for nothing more, ENDED is its
-last record, and it is quiet, whatever still waits. What comes for it is given to the core and counted, but not
-recorded.
+When the core's incarnation has ended (`Core.has_ended`), the host ends, too: its application makes no more requests,
+ENDED is its last record, and it counts as quiet, even with messages waiting. Later datagrams are given to the core and
+counted, but not recorded.
 
 The owner of a Host calls it for each input (`start`, `take` or `receive`, `wake`, `drain`, `stop`), one at a time, and
-after each round of inputs `after_inputs`; then he arms his one alarm for `next_wake_ns` if `is_wake_stale` says that it
-may have changed. Times are in ns; `true_ns` is the true clock, records carry it and what the node's own clock shows.
+after each round of inputs `after_inputs`; then it arms its only alarm for `next_wake_ns` if `is_wake_stale` says that
+this may have changed. Times are in ns; `true_ns` is the true clock; records carry it and the reading of the node's
+clock.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ from node.wire import Kind, Message, decode_datagram, table_struct
 
 DROPS_TRACED_PER_S = 100
 BEHIND_NS = 50_000_000
-"""The trace says that the workload is behind from this lag on."""
+"""Lag from which on the trace says that the workload is behind."""
 REQUEST_BATCH = 32
-"""Requests made in one turn, so that receiving gets its turn."""
+"""Most requests made in one turn, so that receiving gets its turn."""
 FIRE_BATCH = 64
-"""Timers fired in one turn, for the same reason."""
+"""Most timers fired in one turn, for the same reason."""
 MEASURED_EVERY = 37
-"""A prime, so that no round of senders falls in step with it; more often, reading the clock would show in what a
-message costs."""
+"""Messages per measured one. A prime, so that it does not fall in step with rounds of senders; a smaller one would let
+the reading of the clock show in the cost of a message."""
 
 TRANSMISSION_MASK = 0xFFFF_FFFF
 EXTRA_MASK = 0xFFFF
@@ -60,37 +61,37 @@ TraceRow: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, int, in
 
 
 class Wires(Protocol):
-    """What a host sends with. Datagrams are numbered from `transmission` on, modulo 2^32."""
+    """The network as a host sends to it. Datagrams are numbered from `transmission` on, modulo 2^32."""
 
     @property
     def fan_out(self) -> int:
-        """How many datagrams one multicast takes: 1, or one for each peer."""
+        """Datagrams of one multicast: 1, or one for each peer."""
 
     @property
     def near_fan_out(self) -> int:
-        """How many datagrams one near multicast takes: 1, or one for each neighbour; 0 without neighbours."""
+        """Datagrams of one near multicast: 1, or one for each neighbour; 0 without neighbours."""
 
     def send(self, target: int, message: Message, transmission: int) -> None:
-        """One datagram to one member."""
+        """Send one datagram to one member."""
 
     def multicast(self, message: Message, transmission: int) -> None:
-        """To all peers, in `fan_out` datagrams."""
+        """Send to all peers, in `fan_out` datagrams."""
 
     def multicast_near(self, message: Message, transmission: int) -> None:
-        """To all peers of our own sub-network, in `near_fan_out` datagrams, none of which a router lets pass."""
+        """Send to all peers of our own sub-network, in `near_fan_out` datagrams that no router forwards."""
 
 
 class Host:
-    """`record` takes each trace record; `flush` puts what was recorded on the wire before any later datagram.
+    """`record` takes each trace record; `flush` puts the records so far on the wire before any later datagram.
 
-    `cpu_ns` reads a clock that measures the core's own work; reading it costs a system call, so only every so many
-    messages are measured. `before_call` is told before each call of the core: the
-    kind of the message that it is given, or None. `application` None: one that sends what the workload says.
+    `cpu_ns` reads a clock that measures the core's own work; reading it costs a system call, so only one in
+    MEASURED_EVERY messages is measured. `before_call` is called before each call of the core, with the kind of the
+    message that the core is given, or None. `application` None: one that sends the messages of the workload.
 
     A machine may consist of several processes, each with a host of its own: `inside` takes messages for a part of it
     that is no member (targets above MAX_MEMBER), which are no datagrams and leave no record; `take_inside` and
-    `add_record` are given what such parts say. They all show one `clock`; None: a new one. `on_end` is told when this
-    incarnation is over, after its last record.
+    `add_record` take messages and records from such parts. All hosts of a machine read one `clock`; None: a new one.
+    `on_end` is called when this incarnation is over, after its last record.
     """
 
     def __init__(
@@ -126,9 +127,9 @@ class Host:
         self._read_clock = self.clock.read_ns
         self._read_at_ns = -1
         self._shown_ns = 0
-        """What the clock shows at `_read_at_ns` (true time)."""
+        """The reading of the clock at `_read_at_ns` (true time)."""
         self.shifts: dict[int, Shift] = {}
-        """What faults have done to the clock, by fault."""
+        """The changes of the clock by faults that have not ended, by fault."""
         self._schedule = Schedule()
         if application is None:
             rng, noise = (random_for(config.seed, config.membership, purpose) for purpose in ("workload", "payloads"))
@@ -137,32 +138,32 @@ class Host:
         self._hears = application.hears
         self._tells = application.tells
         self.answers = application.answers
-        """The application may want something after any input."""
+        """Whether the application may have requests or reports after any input."""
         self.is_saturating = application.is_saturating
-        """Its next request hangs on the core alone: the alarm may change with every input."""
+        """Whether its next request depends on the core alone, so that the alarm may change with every input."""
         self.is_wake_stale = True
-        """Whether timers or requests have changed since `next_wake_ns` was asked."""
+        """Whether timers or requests may have changed since the last call of `next_wake_ns`."""
         self.is_started = False
         self.is_draining = False
         self.view = 0
         """The number of the view that was installed last; 0: none."""
         self.view_size = 0
-        """How many members that view has."""
+        """Number of members of that view."""
         self.is_leaving = False
-        """It has been asked to leave the group."""
+        """Whether it has been asked to leave the group."""
         self.has_ended = False
-        """This incarnation is excluded, and counts as crashed; or it has left."""
+        """Whether this incarnation is excluded, and counts as crashed, or has left."""
         self._load_start_ns = 0
         self._is_behind = False
         self._transmission = 0
         self.delivered = 0
-        """Messages that went to the application for good; optimistic deliveries do not count."""
+        """Messages that the core has delivered for good; optimistic deliveries do not count."""
         self._handed_over = 0
-        """Messages that went to it optimistically and are neither taken back nor final."""
+        """Messages that were delivered optimistically and are neither taken back nor final."""
         self.received = 0
-        """Datagrams that came, whatever became of them."""
+        """Datagrams received, dropped ones included."""
         self.handled = 0
-        """Messages that the core was given."""
+        """Messages given to the core."""
         self._measured = 0
         self._measured_ns = 0
         self.dropped: Counter[str] = Counter()
@@ -182,7 +183,7 @@ class Host:
 
     @property
     def core_ns(self) -> int:
-        """What the core took for all messages that it was given, from those that were measured; 0 without any."""
+        """CPU time of the core for all messages given to it, extrapolated from the measured ones; 0 without any."""
         return self._measured_ns * self.handled // self._measured if self._measured else 0
 
     # Inputs.
@@ -200,7 +201,7 @@ class Host:
         self.is_wake_stale = True
 
     def take(self, data: bytes, claimed: int | None) -> None:
-        """A datagram came as bytes; `claimed`: the member to whom its source address belongs, if to any."""
+        """Receive a datagram as bytes; `claimed`: the member with its source address; None: no member has it."""
         try:
             envelope, message = decode_datagram(data, group=self._group)
             sender = envelope.sender
@@ -217,8 +218,8 @@ class Host:
         self.receive(message, sender, envelope.sender_incarnation, envelope.transmission, len(data))
 
     def receive(self, message: Message, sender: int, incarnation: int, transmission: int, size_bytes: int) -> None:
-        """`message` came, transmitted by `sender` in a datagram of `size_bytes`. Who calls this himself vouches for
-        what `take` checks: a host that simulates the wire need not make bytes of it.
+        """Receive `message`, transmitted by `sender` in a datagram of `size_bytes`. A direct caller, such as the
+        simulator, which encodes no datagram, guarantees the conditions that `take` checks.
         """
         self.received += 1
         if self._traces_receipts:
@@ -226,12 +227,12 @@ class Host:
         self._handle(message, sender, sender, size_bytes)
 
     def take_inside(self, message: Message, source: int) -> None:
-        """`message` came from a part of this machine that is no member."""
+        """Receive `message` from a part of this machine that is no member."""
         self._handle(message, source, self._member, len(message.payload))
 
     def add_record(self, row: TraceRow) -> None:
-        """What such a part has written down. A delivery gets its place in the member's sequence here; a submission is
-        on the wire before anything that follows from it."""
+        """Add a record of such a part. A delivery gets its place in the member's sequence here; a submission is on the
+        wire before any datagram that follows from it."""
         if row[0] == _DELIVER:
             self.delivered += 1
             row = (*row[:8], self.delivered, *row[9:])  # its `value`
@@ -262,7 +263,7 @@ class Host:
             self._note_end()
 
     def wake(self) -> None:
-        """The alarm: what is due is done, so much of it as one turn takes."""
+        """The alarm: fire due timers and make due requests, at most FIRE_BATCH and REQUEST_BATCH of them."""
         self.is_wake_stale = True
         for _ in range(FIRE_BATCH):
             now_ns = self._now_ns()
@@ -276,7 +277,7 @@ class Host:
                 break
 
     def after_inputs(self) -> None:
-        """After every round of inputs: what flow control held back may go now, and the application may answer."""
+        """After every round of inputs: submit requests that flow control held back, and let the application answer."""
         self._submit()
         if self.answers:
             self._run_application()
@@ -292,17 +293,17 @@ class Host:
             self._feed(effects)
 
     def drain(self) -> None:
-        """The workload ends; what is under way goes on."""
+        """The workload ends; messages under way are finished."""
         if not self.is_draining:
             self.is_draining = True
             self.application.end()
             self._trace(Event.DRAIN)
             if self.answers and self.is_started:
-                # Programs end in a way of their own.
+                # A program may have requests or reports when it ends.
                 self.after_inputs()
 
     def leave(self) -> None:
-        """Leave the group for good; the workload ends. LocalError: why it cannot be."""
+        """Leave the group for good; the workload ends. LocalError: this incarnation cannot leave, and why."""
         if self.has_ended:
             raise LocalError("it is no member of the group now")
         if self.is_leaving:
@@ -315,8 +316,7 @@ class Host:
         self.is_wake_stale = True
 
     def stop(self) -> bool:
-        """The end, in order; whether nothing was under way any more. An excluded incarnation has written its last
-        record."""
+        """End in order. Returns whether nothing was under way any more. An ended incarnation writes no STOP record."""
         is_drained = self.is_quiet
         self.application.end()
         self._trace(Event.STOP, detail=int(is_drained), value=self.application.submitted)
@@ -324,14 +324,14 @@ class Host:
         return is_drained
 
     def shift_clock(self, fault: int, *, step_ns: int, drift_ppm: float) -> None:
-        """A fault: our clock jumps and drifts from now on. LocalError: it would run too fast to be a clock."""
+        """A fault: our clock jumps and drifts from now on. LocalError: the drift would exceed MAX_DRIFT_PPM."""
         before_ns = self._now_ns()
         self.shifts[fault] = self.clock.shift(self._true_ns(), step_ns=step_ns, drift_ppm=drift_ppm)
         self._note_clock(fault, before_ns, detail=0)
 
     def right_clock(self, fault: int) -> None:
-        """The end of that fault: the clock shows what it would show without it. One that we do not know has ended with
-        an earlier incarnation."""
+        """The end of that fault: the clock shows the time that it would show without it. An unknown fault has ended
+        with an earlier incarnation."""
         shift = self.shifts.pop(fault, None)
         if shift is not None:
             before_ns = self._now_ns()
@@ -339,28 +339,29 @@ class Host:
             self._note_clock(fault, before_ns, detail=1)
 
     def _note_clock(self, fault: int, before_ns: int, *, detail: int) -> None:
-        """Timers are due by the clock as it is now."""
+        """Timers are due by the changed clock from now on; the change is recorded."""
         self._read_at_ns = -1
         self.is_wake_stale = True
         number, value = max(0, before_ns), self.clock.second_ns
         self._trace(Event.CLOCK, detail, extra=fault & EXTRA_MASK, number=number, value=value)
         self._flush()
 
-    # What the holder asks.
+    # Calls by the owner.
 
     @property
     def phase(self) -> str:
-        """Where the core stands, in its own words."""
+        """The core's phase, by its own name."""
         return self._core.phase
 
     @property
     def has_left(self) -> bool:
-        """With `has_ended`: at its own request."""
+        """Whether this incarnation has ended at its own request."""
         return self.has_ended and self._core.has_left
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing waits for the core, and it waits for nothing; or all waiting is in vain, or has not begun."""
+        """Whether nothing waits for the core and the core and the application are idle, or the host has not started or
+        has ended."""
         application = self.application
         if self.has_ended or not self.is_started:
             return True
@@ -379,14 +380,14 @@ class Host:
         return wake_ns
 
     def note_time(self) -> None:
-        """Held up without a request, the lag grows all the same."""
+        """Update the lag, which also grows while flow control holds the application up."""
         if self.is_started:
             self.application.note_time(self._true_ns() - self._load_start_ns)
 
     # Into the core.
 
     def _run_application(self) -> None:
-        """It acts on what it has heard, so far as one turn goes, and says what is worth knowing."""
+        """Take at most REQUEST_BATCH requests of the application, and record its reports."""
         self.is_wake_stale = True
         for _ in range(REQUEST_BATCH):
             if not self._request():
@@ -395,31 +396,32 @@ class Host:
             self._report(report)
 
     def _request(self) -> bool:
-        """The application asks to send its next message, if it is due."""
+        """Take the application's next request, if one is due. Returns whether there was one."""
         application = self.application
         stamp = application.request(self._true_ns() - self._load_start_ns, can_submit=self._core.can_submit)
         if stamp is None:
             return False
         request = application.queue[-1]
         self._trace_submission(stamp, request)
-        # On the wire before the message is: a crash in between must not leave a message without its submission.
+        # The record goes out before the message: a crash in between must not leave a message without its submission.
         self._flush()
         self._note_lag()
         self._submit()
         if len(application.queue) == 1:
-            # The first one that has to wait. How many there are, the status says.
+            # Only the first request that has to wait is recorded; the status has their number.
             self._trace(Event.REFUSED, 0, stamp.origin, stamp.incarnation, 0, stamp.number, 1)
         return True
 
     def _note_lag(self) -> None:
-        """Once each time that we fall behind, not with every message that is late."""
+        """Record BEHIND once each time that we fall behind, not with every late message."""
         lag_ns = self.application.lag_ns
         if lag_ns >= BEHIND_NS and not self._is_behind:
             self._trace(Event.BEHIND, value=lag_ns)
         self._is_behind = lag_ns >= BEHIND_NS
 
     def _now_ns(self) -> int:
-        """What the node's clock shows. A simulated instant lasts long: it is reckoned once."""
+        """The reading of the node's clock, computed once for each true instant, of which a simulated one serves many
+        calls."""
         true_ns = self._true_ns()
         if true_ns != self._read_at_ns:
             self._read_at_ns = true_ns
@@ -439,8 +441,7 @@ class Host:
             self._note_end()
 
     def _note_end(self) -> None:
-        """Once: the last record. It tells when this incarnation has ended better than one made when everybody is
-        stopped."""
+        """Write the last record, once, and at once: a record made when all nodes are stopped would be too late."""
         if not self.has_ended:
             self.has_ended = self.is_wake_stale = True
             self.application.end()
@@ -470,7 +471,7 @@ class Host:
     def _multicast_near(self, message: Message) -> None:
         count = self._wires.near_fan_out
         if not count:
-            # No receiver: no datagram has a number that a record could name.
+            # Without a receiver there is no datagram whose number a record could name.
             return
         transmission = self._next_transmission(count)
         self._trace_send(message, transmission)
@@ -489,7 +490,7 @@ class Host:
 
     def _deliver(self, effect: Deliver) -> None:
         if effect.inner is Kind.OBJECTS_NEWS:
-            # They are the application's alone.
+            # News are for the application only: no record.
             if self._hears:
                 self._hand_over(effect)
             return
@@ -502,7 +503,7 @@ class Host:
             position = self.delivered + self._handed_over
         else:
             position = self.delivered = self.delivered + 1
-            # It is the first of those that were handed over, if there are any.
+            # It is the first of the optimistic deliveries, if there are any.
             self._handed_over -= bool(self._handed_over)
         origin, incarnation, number = _UNPACK_STAMP(payload)
         clock_ns = self._now_ns()
@@ -580,7 +581,7 @@ class Host:
         checksum: int = 0,
     ) -> None:
         if not self.is_started:
-            # START is the first record of every incarnation: what happens before it is counted, not traced.
+            # START is the first record of every incarnation: earlier events are counted, not traced.
             return
         clock_ns = self._now_ns()
         if clock_ns < 0:
@@ -590,7 +591,7 @@ class Host:
 
 
 def _unrecorded(_row: TraceRow) -> None:
-    """An excluded incarnation has written its last record."""
+    """No record any more: an ended incarnation has written its last one."""
 
 
 _UNPACK_STAMP = table_struct(APPLICATION_STAMP).unpack_from
@@ -601,8 +602,8 @@ _DROP_REASONS = {reason.value for reason in DropReason}
 
 
 class Schedule:
-    """Instants are whatever clock the core reads, in ns. Timers due at one instant fire in the order in which they
-    were set."""
+    """The armed timers of a core. Instants are in ns of the node's clock. Timers due at one instant fire in the order
+    in which they were set."""
 
     __slots__ = ("_armed", "_heap", "_order")
 
@@ -618,12 +619,12 @@ class Schedule:
         heapq.heappush(self._heap, (at_ns, self._order, timer))
 
     def cancel(self, timer: Timer) -> None:
-        """Disarm a timer; one that is not armed: nothing happens."""
+        """Disarm a timer. No effect on a timer that is not armed."""
         self._armed.pop(timer, None)
 
     def next_ns(self) -> int | None:
-        """When the first timer is due, None without one."""
-        # A moved or cancelled timer leaves its old entry behind; it goes when it comes to the top.
+        """The time at which the first timer is due; None without one."""
+        # A moved or cancelled timer leaves its old entry in the heap until it comes to the top.
         while self._heap and self._armed.get(self._heap[0][2]) != self._heap[0][:2]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None

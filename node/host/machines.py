@@ -1,18 +1,18 @@
 """Replicated state machines (Lamport 1978), and the applications that a group runs in copies.
 
-A Machine is a set of commands, a set of states and a function of both. Replicas that were given the same commands in
-the same order are equal.
+A Machine is a set of commands, a set of states and a function of both. Replicas that execute the same commands in the
+same order are equal.
 
-An application takes any payload for a command: the workloads of a run send a stamp and filler, so a command is drawn
-from the payload by a hash. Besides its state it has an answer: the result of a command, for its sender. Answers depend
-on the commands before, so an execution in the wrong order shows in them.
+An application takes any payload as a command: the workloads of a run send a stamp and filler, so a hash of the payload
+gives the command. Besides its state it has an answer: the result of a command, for its sender. Answers depend on the
+commands before, so they reveal an execution in the wrong order.
 
 COUNTER: one number; a command adds a small amount, the answer is the new number. Its state does not depend on the
 order, all of its answers do. TRANSACTIONS: CELLS numbers; a command reads two of them and writes a third one that
 depends on both; the answer is the number written. State and answers depend on the order, but only of commands that
 touch the same cells: most pairs do not. NONE has no state and no answers.
 
-States are values of bounded size: a state that is kept costs at most a tuple of CELLS numbers below 2^64.
+States are values of bounded size: at most a tuple of CELLS numbers below 2^64.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ StateT = TypeVar("StateT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine(Generic[CommandT, StateT]):
-    """C, S and e. All three functions are pure, and states are values: `execute` makes a new one.
+    """A state machine: C, S and e. All three functions are pure, and states are values: `execute` makes a new one.
 
-    `decode` makes a command of bytes and raises RemoteError for bytes that are none. `encode` gives equal bytes for
-    equal states, and only for those.
+    `decode` makes a command of bytes; RemoteError: the bytes are no command. `encode` gives equal bytes for equal
+    states, and only for those.
     """
 
     initial: StateT
@@ -45,7 +45,7 @@ class Machine(Generic[CommandT, StateT]):
 
 
 CELLS = 64
-"""Of the transactions' store. A power of two that divides 256, so that a byte of a hash draws a cell evenly."""
+"""Cells of the transactions' store. A power of two that divides 256, so that a byte of a hash draws a cell evenly."""
 
 _MASK = 2**64 - 1
 _WORD = struct.Struct(">Q")
@@ -53,11 +53,11 @@ _COMMAND = struct.Struct(">BBBxQ")
 _STORE = struct.Struct(f">{CELLS}Q")
 _FIRST = 0x9E37_79B9_7F4A_7C15
 _SECOND = 0xBF58_476D_1CE4_E5B9
-"""Odd constants of SplitMix64 (Steele, Lea, Flood 2014): multiplying by them loses nothing."""
+"""Odd constants of SplitMix64 (Steele, Lea, Flood 2014): multiplication by them modulo 2^64 is invertible."""
 
 
 class ApplicationName(enum.StrEnum):
-    """What a configuration may ask for."""
+    """The applications that a configuration may name."""
 
     NONE = "none"
     COUNTER = "counter"

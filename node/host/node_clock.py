@@ -1,7 +1,7 @@
-"""The clock that a node reads: the machine's monotonic clock, wrong by an offset and a drift that the experiment chose.
+"""The clock that a node reads: the machine's monotonic clock with an offset and a drift of the experiment.
 
 Integer arithmetic throughout: two nodes with the same offset and drift read the same, on every platform. Measurements
-use the true clock; only cores and the application see this one.
+and the application use the true clock; cores read this one.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from node.errors import LocalError
 
 PARTS_PER_BILLION = 10**9
 MAX_DRIFT_PPB = PARTS_PER_BILLION // 10
-"""A clock that is off by a tenth is broken, not drifting."""
+"""A clock whose rate is wrong by more than a tenth is broken, not drifting."""
 
 MAX_DRIFT_PPM = MAX_DRIFT_PPB // 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shift:
-    """What a fault did to a clock at the true instant `at_ns`: it jumped, and runs faster by `drift_ppb` since."""
+    """The change of a clock by a fault at the true instant `at_ns`: a jump by `step_ns`, and a rate higher by
+    `drift_ppb` since."""
 
     at_ns: int
     step_ns: int
     drift_ppb: int
 
     def gained_ns(self, true_ns: int) -> int:
-        """By how much the clock is ahead of what it would show without it."""
+        """Lead of the clock over its reading without the fault."""
         return self.step_ns + (true_ns - self.at_ns) * self.drift_ppb // PARTS_PER_BILLION
 
 
@@ -40,17 +41,18 @@ class NodeClock:
 
     @property
     def second_ns(self) -> int:
-        """What it shows in a second of true time."""
+        """Time that the clock advances in a second of true time."""
         return PARTS_PER_BILLION + self._drift_ppb
 
     def shift(self, true_ns: int, *, step_ns: int, drift_ppm: float) -> Shift:
-        """From now on (`true_ns`) it shows more by `step_ns` and runs faster by `drift_ppm`. LocalError: too fast."""
+        """From now on (`true_ns`) the clock is ahead by `step_ns` and runs faster by `drift_ppm`. LocalError: beyond
+        MAX_DRIFT_PPM."""
         shift = Shift(at_ns=true_ns, step_ns=step_ns, drift_ppb=round(drift_ppm * 1000))
         self._set(true_ns, step_ns, shift.drift_ppb)
         return shift
 
     def undo(self, true_ns: int, shift: Shift) -> None:
-        """From now on it shows and runs as if that had never been."""
+        """From now on the clock shows and runs as if `shift` had not been."""
         self._set(true_ns, -shift.gained_ns(true_ns), -shift.drift_ppb)
 
     def _set(self, true_ns: int, step_ns: int, drift_ppb: int) -> None:
@@ -60,7 +62,7 @@ class NodeClock:
         self._drift_ppb = total_ppb
 
     def read_ns(self, true_ns: int) -> int:
-        """What this clock shows at the true instant `true_ns`."""
+        """The reading of this clock at the true instant `true_ns`."""
         elapsed_ns = true_ns - self._origin_ns
         return true_ns + self._offset_ns + elapsed_ns * self._drift_ppb // PARTS_PER_BILLION
 

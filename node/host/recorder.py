@@ -1,7 +1,7 @@
-"""Trace records on their way out: numbered without a gap, batched, sent to the segment's monitor address.
+"""The sender of trace records: numbers them without a gap, batches them, sends them to the segment's monitor address.
 
-Sending never blocks: a datagram that the kernel will not take now is kept and tried again, in order. What could not be
-sent at the end is a gap in the numbers, which the analysis sees.
+Sending never blocks: a datagram that the kernel does not take now is kept and tried again, in order. Records that could
+not be sent leave a gap in the numbers, which the analysis sees.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from node.host.config import Address
 from node.trace import FIRST_RECORD, MAX_RECORDS, TraceHeader, encode_trace_header
 
 MAX_WAITING = 4096
-"""Datagrams kept while the kernel takes none: 5 MiB. Beyond it the oldest are given up (and counted)."""
+"""Most datagrams kept while the kernel takes none: 5 MiB. Beyond it the oldest are discarded (and counted)."""
 
 
 class Recorder:
-    """Takes encoded records; `flush` sends what is complete or, forced, everything."""
+    """Takes encoded records; `add` sends full datagrams, `flush` all records."""
 
     def __init__(self, *, group: int, member: int, incarnation: int, target: Address | None) -> None:
         self._group = group
@@ -34,7 +34,7 @@ class Recorder:
         self.given_up = 0
 
     def go_on_as(self, incarnation: int) -> None:
-        """From now on records are those of the next incarnation, numbered from the start. Earlier ones leave first."""
+        """Later records belong to the next incarnation, numbered from FIRST_RECORD. Earlier ones leave first."""
         if self._records:
             self._seal()
         self._incarnation = incarnation
@@ -50,7 +50,7 @@ class Recorder:
             self._send()
 
     def flush(self) -> bool:
-        """Send everything that the kernel takes now; whether that was everything."""
+        """Send as much as the kernel takes now. Returns whether that was everything."""
         if self._records:
             self._seal()
         self._send()
@@ -83,6 +83,6 @@ class Recorder:
             try:
                 self._socket.sendto(self._waiting[0], self._target)
             except OSError:
-                # No buffer, or the wire is being renewed: the next flush tries again, in order.
+                # No buffer, or the link is being made anew: the next flush tries again, in order.
                 return
             self._waiting.popleft()

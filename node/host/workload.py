@@ -1,7 +1,7 @@
 """The workload of an application: seeded schedules of submissions, in nanoseconds after the start of the load.
 
-A schedule is a pure function of its configuration and seed. It says when the application *wants* to send; whether the
-protocol keeps up is the host's to measure (it falls behind, and says so).
+A schedule is a pure function of its configuration and seed. It says when the application *wants* to send; the host
+measures whether the protocol keeps up, and reports a lag.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class RateChange:
 class Workload:
     """`size_bytes` is the whole payload, stamp included. The load ends `stop_after_ns` after its start.
 
-    `instants_ns` are the instants of SCHEDULED, counted from the start of the load; one that stands twice sends twice.
+    `instants_ns` are the instants of SCHEDULED, counted from the start of the load; an instant listed twice sends
+    twice.
     """
 
     kind: WorkloadKind
@@ -64,8 +65,8 @@ class Workload:
             raise LocalError(f"a {self.kind.value} workload has no scheduled instants")
 
     def rest(self, elapsed_ns: int) -> Workload:
-        """What is left after so much of the load, its times counted from there: rate changes that have passed are
-        folded into the rate, instants that have passed are left out.
+        """The rest of the load after `elapsed_ns`, with times counted from there: passed rate changes are folded into
+        the rate, passed instants are left out.
         """
         passed = [event.rate_per_s for event in self.events if event.after_ns <= elapsed_ns]
         return replace(
@@ -82,15 +83,15 @@ class Workload:
 
 
 WINDOWS = 256
-"""Fillers that are cut from one piece of noise."""
+"""Fillers cut from one piece of noise."""
 
 
 class Filler:
-    """What fills the payloads of a workload, message by message: noise drawn from a seed, no two alike, so that a
-    payload that was mixed with another, replaced or cut shows in its check sum.
+    """Iterator over the payloads of a workload behind the stamp: noise drawn from a seed, no two alike, so that the
+    check sum shows a payload that was mixed with another, replaced or cut.
 
-    Each is a window of the same noise, one byte further on; after WINDOWS of them the noise is drawn anew. So a filler
-    costs one copy.
+    Each filler is a window of the same noise, one byte further on; after WINDOWS fillers the noise is drawn anew. So a
+    filler costs one copy.
     """
 
     def __init__(self, size_bytes: int, rng: Random) -> None:
@@ -108,11 +109,11 @@ class Filler:
 
 
 def due_times_ns(workload: Workload, rng: Random) -> Iterator[int]:
-    """When each message is due, ascending, in ns after the start of the load; ends with the load.
+    """The time at which each message is due, ascending, in ns after the start of the load; ends with the load.
 
-    A rate change takes effect at its time: the gap that it falls into is drawn anew from there, which for Poisson
-    arrivals changes nothing but the rate (they have no memory). A rate of 0 is silence until the next change. Periodic
-    senders start at a random point of their first period: otherwise all of a group would send in lock-step.
+    A rate change takes effect at its time: the current gap is drawn anew from there, which for Poisson arrivals changes
+    only the rate (they have no memory). A rate of 0 is silence until the next change. Periodic senders start at a
+    random point of their first period: otherwise all members would send in lock-step.
     """
     if workload.kind is WorkloadKind.SCHEDULED:
         yield from (at_ns for at_ns in workload.instants_ns if at_ns < workload.stop_after_ns)
@@ -135,7 +136,7 @@ def _at_one_rate(kind: WorkloadKind, change: RateChange, end_ns: int, phase: flo
         if kind is WorkloadKind.POISSON:
             at_ns += max(1, round(rng.expovariate(change.rate_per_s) * NS_PER_S))
         else:
-            # From the start of this rate each time, so that rounding does not add up.
+            # Computed from the start of this rate each time, so that rounding errors do not add up.
             at_ns = change.after_ns + round((count + phase) * NS_PER_S / change.rate_per_s)
             count += 1
         if at_ns >= end_ns:

@@ -1,8 +1,8 @@
 """Names of objects and groups, the addressing of a message, and the news of managers: the words that travel with calls.
 
 A machine is a member of the run; its address spaces are numbered from 0; objects are numbered machine-wide, so that one
-number says both: `number = space * OBJECTS_IN_SPACE + index`, index from 1. A reference names the incarnation of the
-machine in which its object was made: an object dies with it.
+number gives both: `number = space * OBJECTS_IN_SPACE + index`, index from 1. A reference names the incarnation of the
+machine in which its object was made: the object dies with it.
 
 Decoders assume that an enemy wrote the words: RemoteError MALFORMED, before anything else.
 """
@@ -21,9 +21,9 @@ from node.wire import WORD_SIZE
 OBJECTS_IN_SPACE = 4096
 MAX_SPACES = 15
 MAX_TIMESTAMP = 2**62
-"""Timestamps count events: no run comes near it, only an enemy does."""
+"""Timestamps count events: no run comes near it; an enemy may."""
 MAX_ADDRESSED = 1024
-"""Objects that one list may name."""
+"""Most objects that one list may name."""
 
 
 class Reference(NamedTuple):
@@ -77,7 +77,8 @@ class GroupId(NamedTuple):
 
 
 class Operation(enum.IntEnum):
-    """What is asked. CREATE to LOOKUP concern a group or the names, and are answered with news to the asking object."""
+    """The operation of a submission. CREATE to LOOKUP concern a group or the names, and are answered with news to the
+    asking object."""
 
     CALL = 0
     CREATE = 1
@@ -93,26 +94,26 @@ class Operation(enum.IntEnum):
     UNBIND = 8
     LOOKUP = 9
     APPEAR = 10
-    """These objects of the caller's own space exist from now on: told to its local manager alone, which votes for them;
-    no news answer it, and the payload is not looked at."""
+    """These objects of the caller's own space exist from now on: told only to its local manager, which votes for them;
+    no news answer it, and the payload is not read."""
     VANISH = 11
-    """They exist no longer: their manager votes against what must reach all of its objects from now on."""
+    """These objects exist no longer: their manager votes against atomic calls for them from now on."""
     BIND_NEW = 12
     """As BIND; refused where the name means something in the caller's sub-network."""
 
 
 BINDS = frozenset({Operation.BIND, Operation.BIND_NEW})
 NAMING = BINDS | {Operation.UNBIND, Operation.LOOKUP}
-"""What concerns the names: `group` and `objects` are no receivers."""
+"""Operations on the names: `group` and `objects` are no receivers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addressing:
-    """Whom a submission is for. Either `objects` (an object list; one object: point to point) or `group`.
+    """The receivers of a submission: either `objects` (an object list; one object: point to point) or `group`.
 
     `is_atomic`: all or none (a group's own setting counts, too). `is_ordered` False: indivisibility is off, each member
-    gets it as it comes. `is_direct`: to the one object in `objects` without any order but that of its sender's
-    messages: calls of one object and replies.
+    gets it at its arrival. `is_direct`: to the one object in `objects`, only in the order of the sender's messages:
+    calls of one object and replies.
     """
 
     caller: Reference
@@ -135,7 +136,7 @@ class Addressing:
 
     @property
     def words(self) -> tuple[int, ...]:
-        """head (operation 8 bits, then atomic, unordered, direct, group), caller, [group,] objects."""
+        """The words: head (operation 8 bits, then atomic, unordered, direct, group), caller, [group,] objects."""
         head = self.operation | self.is_atomic << 8 | (not self.is_ordered) << 9 | self.is_direct << 10
         group = () if self.group is None else (self.group.word,)
         return (head | bool(group) << 11, self.caller.word, *group, *(one.word for one in self.objects))
@@ -164,38 +165,38 @@ class Addressing:
 
 
 class NewsKind(enum.IntEnum):
-    """What has happened. In brackets: the fields that say more."""
+    """The event that news report. In brackets: the fields with details."""
 
     RESOLVED = 1
     """A call to a group has its place in the order: these members, in the group's order, will get it (`objects`,
     `group`, `timestamp`; `is_atomic`: all or none, by the call's or the group's own wish)."""
     ABORTED = 2
-    """An atomic call: nobody got it, nobody will (`objects`: those that could not, where it is known)."""
+    """An atomic call: no object got it or will (`objects`: those that could not, where it is known)."""
     UNREACHABLE = 3
-    """These have ended or their machines are silent: no answer is to be expected of them (`objects`). Without objects:
-    of anybody. Whether they got the call is not known."""
+    """These objects have ended or their machines are silent: no answer is to be expected of them (`objects`; none: of
+    all). Whether they got the call is not known."""
     NO_GROUP = 4
     """There is no such group (`group`), or for a call: it has no members."""
     DONE = 5
     """The operation (`operation`) was carried out at `timestamp`. CREATE: `group`. MEMBERS: `objects`, `is_atomic`.
     LOOKUP: `group` or one object, neither: the name means nothing."""
     REFUSED = 6
-    """The operation (`operation`) or call was not carried out and will not be: this machine is cut off from those who
-    decide, or what it asks is against the rules."""
+    """The operation (`operation`) or call was not carried out and will not be: this machine is cut off from the
+    machines that decide, or the request is against the rules."""
     STATE_WANTED = 7
-    """To the donor: hand your state, as it is before anything that is delivered after this, to the joiner (`objects`:
-    donor, joiner; `group`, `timestamp`: the place of the JOIN in the order)."""
+    """To the donor: hand your state, as it is before any later delivery, to the joiner (`objects`: donor, joiner;
+    `group`, `timestamp`: the place of the JOIN in the order)."""
     JOINED = 8
-    """To the joiner: it is a member from here on (`group`, `timestamp` of the JOIN). `objects`: joiner, donor, whose
-    state is to come first; joiner alone: it is the first member, its own state is the group's."""
+    """To the joiner: it is a member from here on (`group`, `timestamp` of the JOIN). `objects`: joiner and donor: the
+    donor's state is to come first; joiner alone: it is the first member, and its own state is the group's."""
     EXPELLED = 9
-    """To a member of ours: the group goes on without it (`group`; `objects`: the member). What others have done since
-    is missed here: all it can do is join again, and take their state."""
+    """To a member of ours: the group goes on without it (`group`; `objects`: the member). It has missed later calls: it
+    can only join again, and take over the state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """See NewsKind for what each field means in each kind."""
+    """News for an object. NewsKind gives the meaning of each field in each kind."""
 
     kind: NewsKind
     operation: Operation = Operation.CALL
@@ -217,7 +218,7 @@ class News:
 
 
 def encode_news(news: News) -> bytes:
-    """As the module's text says."""
+    """The words of news, as bytes, 8 each, big-endian."""
     group = () if news.group is None else (news.group.word,)
     head = news.kind | news.operation << 8 | news.is_atomic << 16 | bool(group) << 17
     words = (head, news.timestamp, *group, *(one.word for one in news.objects))
@@ -259,4 +260,4 @@ _SHAPES: dict[NewsKind, tuple[int, int, bool]] = {
     NewsKind.JOINED: (1, 2, True),
     NewsKind.EXPELLED: (1, 1, True),
 }
-"""For each kind: how many objects it names at least and at most, and whether it must name a group."""
+"""By kind: the least and the greatest number of objects that it names, and whether it must name a group."""

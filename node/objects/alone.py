@@ -3,8 +3,8 @@
     async def main(space: Space) -> None: ...
     asyncio.run(alone(main))
 
-The order of delivery is the order in which calls are made, so that every call is indivisible, atomic and causal. What
-is passed is copied (node.objects.values.copy_value): a callee cannot change its caller's list.
+The order of delivery is the order in which calls are made, so that every call is indivisible, atomic and causal.
+Arguments are copied (node.objects.api.values.copy_value): a callee cannot change its caller's list.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ async def _started(main: Callable[[Space], Awaitable[T]], space: Space) -> T:
 
 
 class Alone:
-    """The Transport of such a space, with what managers do for groups and names."""
+    """The Transport of such a space, which also does the managers' work for groups and names."""
 
     def __init__(self) -> None:
         self._receiver: Receiver | None = None
@@ -139,7 +139,7 @@ class Alone:
             group.leave(lambda one: one == reference)
 
     def _tell(self, caller: Reference, number: int, news: News) -> None:
-        """After `submit` has said which number it is."""
+        """Tell news after `submit` has returned their number."""
         assert self._receiver is not None
         asyncio.get_running_loop().call_soon(self._receiver.on_news, caller.number, number, news)
 

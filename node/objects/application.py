@@ -1,15 +1,16 @@
-"""What uses object groups on a node: the load, or a program in each address space.
+"""The applications of object groups on a node: the load, or a program in each address space.
 
-A program is a coroutine of user code, the same in the simulator and on wires. All programs of a machine and the
+A program is a coroutine of user code, the same in the simulator and on real networks. All programs of a machine and the
 methods of their objects run on one virtual asyncio loop (node.objects.api.loop) that has no thread, selector or clock
-of its own: the host says what time it is. So a program runs in virtual time in the simulator, the same in each run.
+of its own: the host passes the time. So a program runs in virtual time in the simulator, the same in each run.
 
     Space.submit      -> a stamped Submission, in the order in which all spaces of the machine ask
-    Deliver, news     -> the space of the object they are for, as soon as the host asks for the next request
+    Deliver, news     -> the space of the receiving object, as soon as the host asks for the next request
     timers, sleeps    -> next_ns
 
 Programs start when the load does and are cancelled, space by space, when it ends. Objects answer calls until the
-machine stops. The application is idle when no task of a program is left, no call under way and nothing to be sent.
+machine stops. The application is idle when no task of a program is left, no call is under way and nothing is to be
+sent.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ from node.trace import STAMP_SIZE, Stamp, encode_stamp
 from node.wire import Kind
 
 PROGRAMS: dict[str, Program] = {program.name: program for program in (FIGURES, REPLICATED)}
-"""That a run can name: the parameter `program` of the protocol `objects`."""
+"""Programs by name: values of the parameter `program` of the protocol `objects`."""
 
 
 def application_of(config: NodeConfig, parameters: ObjectsParameters, space: int | None = None) -> Application:
-    """The one that `parameters.program` names; `space`: of this address space alone, None: of all of the machine.
-    LocalError when there is none, or when it cannot run in such a run."""
+    """The application that `parameters.program` names; `space`: of this address space alone, None: of all of the
+    machine. LocalError when there is none, or when it cannot run in this run."""
     if parameters.program == LOAD:
         return LoadApplication(config, parameters, space)
     require_program(parameters)
@@ -52,7 +53,7 @@ def application_of(config: NodeConfig, parameters: ObjectsParameters, space: int
 
 
 def require_program(parameters: ObjectsParameters) -> None:
-    """LocalError when there is none of that name."""
+    """LocalError when there is no program of that name."""
     given, known = parameters.program, (LOAD, *PROGRAMS)
     if given not in known:
         close = get_close_matches(given[:64], known, n=1)
@@ -61,7 +62,8 @@ def require_program(parameters: ObjectsParameters) -> None:
 
 
 class ProgramApplication(Application):
-    """Of one incarnation of one machine: its address spaces (or one of them), and in each of them a program."""
+    """The application of one incarnation of a machine: its address spaces (or one of them), and in each of them a
+    program."""
 
     hears = answers = True
 
@@ -84,36 +86,36 @@ class ProgramApplication(Application):
         self._programs: list[asyncio.Task[None]] = []
         self._inbox: deque[Deliver] = deque()
         self._outbox: deque[tuple[int, Submission]] = deque()
-        """What the spaces have asked for, with its number; 0: it has none."""
+        """Submissions of the spaces, each with its number; 0: it has none."""
         self._numbered = 0
         self._groups = group_numbers(parameters, space)
         self._reports: list[Report] = []
         self._is_wanted = False
-        """Programs are to start as soon as the host asks for a request."""
+        """Whether programs are to start as soon as the host asks for a request."""
 
     def begin(self) -> None:
         self._is_wanted = True
 
     def end(self) -> None:
-        """Programs are cancelled in the order of their spaces."""
+        """Cancel the programs, in the order of their spaces."""
         self._is_wanted = False
         for task in self._programs:
             task.cancel()
 
     @property
     def is_idle(self) -> bool:
-        """No program at work, no call under way, nothing on its way in or out."""
+        """Whether no program is at work, no call under way, and nothing on its way in or out."""
         is_moving = self._programs or self._inbox or self._outbox
         return not is_moving and all(space.is_idle for space in self._spaces.values())
 
     def next_ns(self, *, can_submit: bool) -> int | None:
-        del can_submit  # what the core does not take yet waits in the queue
+        del can_submit  # requests that the core does not take yet wait in the queue
         if self._is_wanted or self._inbox or (self._outbox and not self.is_full):
             return 0
         return self._loop.next_timer_ns()
 
     def request(self, elapsed_ns: int, *, can_submit: bool) -> Stamp | None:
-        """Let all that can run; what it has asked for goes out one by one, as space by space has asked for it."""
+        """Run the loop; then queue one submission of the spaces, in the order in which they were made."""
         del can_submit
         if elapsed_ns < 0:
             return None
@@ -134,13 +136,13 @@ class ProgramApplication(Application):
         return told
 
     def note_time(self, elapsed_ns: int) -> None:
-        """A timer that is due while the queue is full goes off late."""
+        """Note the lag: a timer that is due while the queue is full goes off late."""
         due_ns = self._loop.next_timer_ns()
         if self.is_full and due_ns is not None:
             self.note_lag(max(0, elapsed_ns - due_ns))
 
     def submit(self, submission: Submission, *, is_numbered: bool) -> int:
-        """A space asks; the stamp comes in front of the payload. Returns its number."""
+        """Take a submission of a space, and put the stamp in front of the payload. Returns its number."""
         if not is_numbered:
             self._outbox.append((0, submission))
             return 0
@@ -166,7 +168,8 @@ class ProgramApplication(Application):
             self._look_after_programs()
 
     def _hand_in(self, effect: Deliver) -> None:
-        """RemoteError is the fault of the sender: it is reported as a drop, and nothing has happened."""
+        """Hand a delivery to its space. A RemoteError, the fault of the sender, is reported as a drop, and nothing has
+        changed."""
         space = effect.place // OBJECTS_IN_SPACE
         try:
             self._carriers[space].hand_in(effect, self._spaces[space].bind)
@@ -210,7 +213,7 @@ class _Carrier:
         return self._application.submit(submission, is_numbered=not is_told)
 
     def hand_in(self, effect: Deliver, bind: Bind) -> None:
-        """What the host has heard. RemoteError, before anything has changed, for what no honest sender says."""
+        """Hand in a delivery. RemoteError, before anything has changed: no honest sender sends it."""
         assert self._receiver is not None
         if effect.inner is Kind.OBJECTS_NEWS:
             self._receiver.on_news(effect.place, effect.seq, decode_news(effect.payload))

@@ -1,16 +1,16 @@
 """The program `load`: each request of the workload becomes one call between objects.
 
-Every machine has the same objects, `objects_per_space` in each address space, from its start to its end. Who asks,
-whom, and how is drawn: by each incarnation for itself, but for the lists, which are drawn alike by all machines and in
-all their incarnations (NodeConfig.shared_seed), so that calls of many callers overlap. A call's height says how far its
-members may lie apart: in the caller's space, on its machine, in its sub-network, anywhere.
+Every machine has the same objects, `objects_per_space` in each address space, from its start to its end. Caller,
+receivers and kind of each call are drawn by each incarnation for itself, except the lists, which all machines draw
+alike in all their incarnations (NodeConfig.shared_seed), so that calls of many callers overlap. A call's height bounds
+the distance of its members: in the caller's space, on its machine, in its sub-network, anywhere.
 
 Each sub-network keeps one replicated group under a name (`load/0`, `load/1`, ...). Its lowest machine makes it; others
-look it up. All of that are operations, and a request that is drawn for a group becomes the operation that has to come
-first: look up, and where nothing is found make, then bind. Later ones call the group, or join or leave it.
+look it up. These are operations, and a request that is drawn for a group becomes the operation that has to come first:
+look up, and if nothing is found make, then bind. Later requests call the group, or join or leave it.
 
-A call names the incarnations of the machines that its objects lie on. Of a restarted machine the others learn with its
-first call; until then they call objects that are dead, as callers in the field do.
+A call names the incarnations of the machines on which its objects live. Other machines learn of a restarted one with
+its first call; until then they call objects that are dead, as callers in the field do.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from node.wire import Kind
 
 
 class Height(enum.Enum):
-    """How far apart the members of a call may lie."""
+    """The greatest distance of the members of a call."""
 
     SPACE = enum.auto()
     MACHINE = enum.auto()
@@ -53,7 +53,7 @@ class Height(enum.Enum):
 
 
 class Spot(NamedTuple):
-    """An object, whichever incarnation of its machine it is of."""
+    """An object in any incarnation of its machine."""
 
     member: int
     number: int
@@ -61,13 +61,13 @@ class Spot(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Objects to draw from: of these machines, in these spaces of each."""
+    """The objects to draw from: on these machines, in these spaces of each."""
 
     members: tuple[int, ...]
     first_space: int
     spaces: int
     objects: int
-    """Of each space."""
+    """Number of objects of each space."""
 
     @property
     def size(self) -> int:
@@ -79,20 +79,20 @@ class Pool:
         return Spot(self.members[machine], (self.first_space + space) * OBJECTS_IN_SPACE + place + 1)
 
     def draw(self, rng: Random, count: int) -> tuple[Spot, ...]:
-        """So many different ones; fewer where there are not so many."""
+        """`count` different objects, or all if there are fewer."""
         return tuple(map(self.at, rng.sample(range(self.size), min(count, self.size))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """Where objects are: the same for all machines."""
+    """The places of all objects, the same for all machines."""
 
     membership: Membership
     spaces: int
     objects: int
 
     def pool(self, height: Height, around: Spot) -> Pool:
-        """The objects so near to one of them, itself included."""
+        """The objects within `height` of `around`, itself included."""
         if height is Height.SPACE:
             return Pool(
                 members=(around.member,), first_space=around.number // OBJECTS_IN_SPACE, spaces=1, objects=self.objects
@@ -111,18 +111,18 @@ class Field:
 
 @dataclass(slots=True)
 class _Known:
-    """What this machine knows of the group of one sub-network."""
+    """This machine's knowledge of the group of one sub-network."""
 
     group: GroupId | None = None
     next: Operation | None = Operation.LOOKUP
-    """What has to come before the group can be called; None: nothing, or the answer is still to come."""
+    """The operation that has to come before the group can be called; None: none, or its answer is still to come."""
     joined: set[int] = field(default_factory=set)
-    """Our objects that we have asked to be members."""
+    """Our objects for which we have asked to join."""
 
 
 class LoadApplication(WorkloadApplication):
-    """Of one incarnation of one machine; `space`: of this address space of it alone, with its share of the workload.
-    Deterministic in what it is told and when."""
+    """The load of one incarnation of one machine; `space`: of this address space alone, with its share of the workload.
+    Deterministic in its inputs and their times."""
 
     hears = True
 
@@ -143,12 +143,12 @@ class LoadApplication(WorkloadApplication):
             spaces=parameters.spaces if space is None else 1,
             objects=parameters.objects_per_space,
         )
-        """Those that ask."""
+        """The calling objects."""
         self._incarnations = dict.fromkeys(us.members, 1) | {us.member: us.incarnation}
         self._known = [_Known() for _ in us.partitions or (us.members,)]
         self._groups = group_numbers(parameters, space)
         self._asked: dict[int, tuple[Operation, int]] = {}
-        """Operations that news are to come about, by our number: what, and of which sub-network's group."""
+        """Operations that await news, by our number: the operation, and the sub-network of the group."""
 
     def begin(self) -> None:
         super().begin()
@@ -157,19 +157,19 @@ class LoadApplication(WorkloadApplication):
             self._appear(tuple(map(self._reference, spots)))
 
     def submission(self, stamp: Stamp) -> Submission:
-        """One call or operation, drawn."""
+        """Draw one call or operation."""
         (asker,) = self._own.draw(self._rng, 1)
         words, body = self._call(asker, stamp.number)
         return Submission(payload=encode_stamp(stamp) + body, words=words.words, place=asker.number)
 
     def take(self, effect: Deliver, elapsed_ns: int) -> None:
-        del elapsed_ns  # what is heard is only remembered
+        del elapsed_ns  # a delivery only changes our knowledge
         if effect.inner is Kind.OBJECTS_NEWS:
             self._hear(decode_news(effect.payload), effect.seq)
         else:
             self._incarnations[effect.origin] = max(self._incarnations[effect.origin], effect.incarnation)
 
-    # Whom.
+    # Receivers.
 
     def _appear(self, objects: tuple[Reference, ...]) -> None:
         for first in range(0, len(objects), MAX_ADDRESSED):
@@ -210,7 +210,7 @@ class LoadApplication(WorkloadApplication):
     def _group_call(
         self, asker: Spot, number: int, *, is_atomic: bool, is_ordered: bool
     ) -> tuple[Addressing, bytes] | None:
-        """A call to a group, or what has to come first; None while that is under way."""
+        """A call to a group, or the operation that has to come first; None while that is under way."""
         partition = self._rng.randrange(len(self._known))
         known = self._known[partition]
         caller = self._reference(asker)
@@ -259,13 +259,13 @@ class LoadApplication(WorkloadApplication):
 
 
 def group_numbers(parameters: ObjectsParameters, space: int | None) -> Iterator[int]:
-    """Numbers for the groups that an incarnation makes; with `space`, those that it makes in this address space: no two
-    spaces use the same."""
+    """Numbers for the groups that an incarnation makes; with `space`, in this address space: no two spaces use the same
+    numbers."""
     return itertools.count(1) if space is None else itertools.count(1 + space, parameters.spaces)
 
 
 def _share(workload: Workload, space: int, spaces: int) -> Workload:
-    """What one of the address spaces of a machine has to do."""
+    """The share of one address space in the workload of a machine."""
     return replace(
         workload,
         rate_per_s=workload.rate_per_s / spaces,
@@ -280,7 +280,7 @@ def draw_height(rng: Random, load: LoadParameters) -> Height:
 
 
 def draw_lists(where: Field, load: LoadParameters, shared_seed: int) -> tuple[tuple[Spot, ...], ...]:
-    """The same for all members and all their incarnations: drawn around objects anywhere."""
+    """The lists, the same for all members and all their incarnations: drawn around objects anywhere."""
     rng = Random(f"{shared_seed}/lists")  # noqa: S311 (repeatable, not secret)
     everything = where.pool(Height.NETWORKS, Spot(where.membership.members[0], 1))
     around = (everything.at(rng.randrange(everything.size)) for _ in range(load.lists))

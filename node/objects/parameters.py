@@ -1,4 +1,4 @@
-"""What can be set about object groups (paper 004). Times in ns, shares per thousand."""
+"""The parameters of object groups (paper 004). Times in ns, shares per thousand."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ SECOND = 1_000 * MILLISECOND
 LOAD = "load"
 """The program that a node runs unless told otherwise: the workload's requests become calls (LoadParameters)."""
 MOST_PROCESSES = 10
-"""Address spaces of a machine that are processes: each takes 20 MB, and a container has 256 for all."""
+"""Most address spaces of a machine that are processes: each takes 20 MB, and a container has 256 for all."""
 LOCALITIES = ("space", "machine", "network", "networks")
-"""Where a program puts its objects: in one address space, on one machine, in one sub-network, in several (paper 004,
-figures 9 to 12)."""
+"""The places of a program's objects: one address space, one machine, one sub-network, several (paper 004, figures 9 to
+12)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadParameters:
-    """What the calls of the program `load` are like: each request of the workload becomes one."""
+    """The distribution of the calls of the program `load`: each request of the workload becomes one call."""
 
     atomic_permille: int = 150
     unordered_permille: int = 50
     direct_permille: int = 150
-    """To one object without an order but that of its sender's messages."""
+    """To one object, only in the order of the sender's messages."""
     listed_permille: int = 400
-    """To one of the lists that all machines know; those left over are for objects drawn anew."""
+    """To one of the lists that all machines know; the rest, without `grouped_permille`, are for objects drawn anew."""
     grouped_permille: int = 250
     """To the replicated group of a sub-network."""
     changes_permille: int = 100
-    """Of those, how many join or leave the group instead of calling it."""
+    """The share of those that join or leave the group instead of calling it."""
     lists: int = 6
-    """Lists that are drawn once, from the seed of the experiment, so that many calls have the same members."""
+    """Number of lists, drawn once, from the seed of the experiment, so that many calls have the same members."""
     members: int = 4
-    """Objects in a list, at most."""
+    """Most objects in a list."""
     space_weight: int = 1
-    """How often all objects of a call lie in the caller's address space, in proportion to the other weights ..."""
+    """Weight of calls with all objects in the caller's address space ..."""
     machine_weight: int = 1
     """... on the caller's machine ..."""
     network_weight: int = 2
@@ -64,18 +64,18 @@ class LoadParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramParameters:
-    """What programs are told; what each makes of it is its own."""
+    """Options of programs, which each program interprets itself."""
 
     members: int = 10
     """Objects of the group."""
     locality: str = "network"
     rounds: int = 20
-    """Times that the program does its work."""
+    """Repetitions of the program's work."""
     is_atomic: bool = False
     pause_ns: int = 0
-    """Between two rounds."""
+    """Pause between two rounds."""
     size_bytes: int = 64
-    """Of an argument."""
+    """Size of an argument."""
 
     def __post_init__(self) -> None:
         require(1 <= self.members <= MAX_ADDRESSED, f"members must lie between 1 and {MAX_ADDRESSED}")
@@ -87,37 +87,38 @@ class ProgramParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogParameters(AmoebaParameters):
-    """Of the log of a sub-network."""
+    """Parameters of the log of a sub-network."""
 
     resilience: int = 0
-    """Of calls that stay in the sub-network and go to a list; all else asks for 1 by itself."""
+    """Resilience of calls that stay in the sub-network and go to a list; other entries, on which other sub-networks
+    act, ask for 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectsParameters:
-    """Of a machine with its address spaces, of the log of its sub-network, and of what its node runs."""
+    """Parameters of a machine with its address spaces, of the log of its sub-network, and of its program."""
 
     spaces: int = 2
     """Address spaces of each machine."""
     processes: bool = False
-    """Whether each address space is a process of its own, on wires. In the simulator it means nothing: there is but one
-    process, and time passes only where the host lets it."""
+    """Whether each address space is a process of its own, on a real network. The simulator, which has only one process,
+    ignores it."""
     objects_per_space: int = 2
     """Objects that the program `load` makes in each space."""
     outstanding: int = 64
-    """Calls of one machine that may be on their way; then its application waits."""
+    """Most calls of one machine under way; then its application waits."""
     patience_ns: int = 10 * SECOND
-    """How long a call waits for a sub-network that does not answer: then it goes on without it, or is aborted."""
+    """Time that a call waits for a sub-network that does not answer; then it goes on without it, or is aborted."""
     vote_ns: int = 5 * SECOND
-    """How long a sub-network waits for the votes of its machines on an atomic call: a silent one votes no."""
+    """Time that a sub-network waits for the votes of its machines on an atomic call: a silent one votes no."""
     retry_ns: int = 50 * MILLISECOND
     """First pause before a message to another sub-network, or a vote, is repeated; it doubles ..."""
     retry_most_ns: int = 800 * MILLISECOND
     """... up to this."""
     reliable: ReliableParameters = field(default_factory=ReliableParameters)
-    """Below the log, and of direct messages."""
+    """The reliable layer below the log, and the direct messages."""
     amoeba: LogParameters = field(default_factory=LogParameters)
-    """The log; its own block `reliable` stays as it is."""
+    """The log; its own block `reliable` must not be set."""
     program: str = LOAD
     load: LoadParameters = field(default_factory=LoadParameters)
     options: ProgramParameters = field(default_factory=ProgramParameters)

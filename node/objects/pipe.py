@@ -1,9 +1,9 @@
-"""What a machine and one of its address spaces say to each other: packets on a SOCK_SEQPACKET pair, in order.
+"""The pipe between a machine and one of its address spaces: packets on a SOCK_SEQPACKET pair, in order.
 
     packet = tag (1 byte)  content
 
-A packet that the kernel does not take now waits, in order, and so do all behind it: nothing is lost. Both sides are
-ours and on one machine, yet user code runs in one of them: what does not decode is an error of that space.
+A packet that the kernel does not take now waits, and so do all behind it, in order: nothing is lost. Both sides are on
+one machine, yet user code runs in one of them: a packet that does not decode is an error of that space.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from collections.abc import Callable
 
 MAX_PACKET = 1 << 18
 READ_AT_ONCE = 64
-"""Packets taken in one turn, so that others get theirs."""
+"""Most packets taken in one turn, so that other inputs get their turn."""
 BUFFER_BYTES = 1 << 20
-"""Asked for; the kernel gives what its limits allow, which is more than the largest message."""
+"""The requested size; the kernel's limits may give less, but more than the largest message."""
 
 
 class Tag(enum.IntEnum):
-    """What a packet holds. The machine says MESSAGE and COMMAND, a space all but COMMAND."""
+    """The content of a packet. The machine sends MESSAGE and COMMAND, a space all but COMMAND."""
 
     MESSAGE = 1
     """A message between managers (node.wire)."""
@@ -31,13 +31,13 @@ class Tag(enum.IntEnum):
     RECORDS = 3
     """Records of the trace (node.trace.RECORD), one after another."""
     STATUS = 4
-    """JSON: what the space counts, and whether it is quiet."""
+    """JSON: the counters of the space, and whether it is quiet."""
     FAILED = 5
     """Text: the space cannot go on, and why."""
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Both ends, which do not block."""
+    """Both ends, non-blocking."""
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in ends:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER_BYTES)
@@ -46,8 +46,8 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 class Pipe:
-    """One end, on a loop. `on_turn` is called after each round of packets; `on_end` once, when the other end is gone:
-    all that it has said has been given to `on_packet` by then."""
+    """One end, on a loop. `on_turn` is called after each round of packets; `on_end` once, when the other end is gone
+    and `on_packet` has been given all its packets."""
 
     def __init__(
         self,
@@ -66,13 +66,13 @@ class Pipe:
         self._waiting: deque[bytes] = deque()
         self.waiting_bytes = 0
         self.waited = 0
-        """Packets so far that had to wait."""
+        """Number of packets so far that had to wait."""
         self.is_ended = False
         self._is_reading = False
         self.read()
 
     def send(self, tag: Tag, content: bytes) -> None:
-        """Now, or as soon as what waits before it is gone. To nobody once the other end is gone."""
+        """Send a packet now, or after the waiting ones. No effect once the other end is gone."""
         if self.is_ended:
             return
         packet = bytes((tag,)) + content
@@ -96,14 +96,14 @@ class Pipe:
             self._loop.remove_reader(self._end)
 
     def close(self) -> None:
-        """At once; `on_end` is not called for it."""
+        """Close the end at once, without a call of `on_end`."""
         self.is_ended = True
         self.rest()
         self._drop_waiting()
         self._end.close()
 
     def flush_blocking(self, timeout_s: float) -> None:
-        """Send what waits before the process ends. OSError (TimeoutError, too) when that cannot be."""
+        """Send the waiting packets before the process ends. OSError (TimeoutError included) when that fails."""
         if self._waiting:
             self._loop.remove_writer(self._end)
         self._end.settimeout(timeout_s)
@@ -118,7 +118,7 @@ class Pipe:
         except BlockingIOError:
             return False
         except (BrokenPipeError, ConnectionResetError):
-            # What it said before is still to be read, and then its end.
+            # Its earlier packets are still to be read, and then its end.
             return True
         return True
 

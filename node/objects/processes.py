@@ -1,22 +1,22 @@
 """The address spaces of a machine as processes (paper 004, figure 10: six processes on one machine).
 
 The node's own process is the machine's manager (SMM); it starts one process for each address space, with the local
-manager (LMM) and the objects of that space, and speaks to it on a pipe (node/objects/pipe.py). All are in one container
-and end together: a child ends when its pipe does, and the kernel ends it when its parent dies.
+manager (LMM) and the objects of that space, and communicates with it by a pipe (node/objects/pipe.py). All are in one
+container and end together: a child ends when its pipe does, and the kernel ends it when its parent dies.
 
     MachineCore   Send(SPACE_BASE + k)   ->  renumbered (node/objects/processes.py)  ->  LocalCore of process k
     MachineCore   on_message             <-  renumbered                            <-  LocalCore of process k
     trace         records, numbered here <-  records with their own times          <-  host of process k
 
-Calls wait in the spaces while the machine takes none (commands open and shut); what is on its way then is taken.
+Calls wait in the spaces while the machine takes none (commands open and shut); calls on their way are still taken.
 
-A space that ends by itself has crashed: its objects are dead and its program is over, the machine lives on. An
-empty space takes its place, which votes against everything and answers each call that its object is dead. It is given
-what its predecessor had not got done: calls that were handed down and are not recorded as delivered, and questions
-without a vote. Calls that the predecessor had still been keeping back are reported as unreachable.
+A space that ends by itself has crashed: its objects are dead and its program is over, the machine goes on. An empty
+space takes its place, which votes against everything and answers each call that its object is dead. It is given the
+open work of its predecessor: calls that were handed down and are not recorded as delivered, and questions without a
+vote. Calls that the predecessor still held back are reported as unreachable.
 
-Not here: a crashed space does not leave the replicated groups of its objects. Their machine lives, so that their
-calls go on to be answered by DeadObject.
+Not here: a crashed space does not leave the replicated groups of its objects. Their machine is alive, so that calls to
+them are answered by DeadObject.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ from node.trace import APPLICATION_STAMP, RECORD, STAMP_SIZE, CallReport, Event,
 from node.wire import Kind, Message, decode_message, encode_message, table_struct
 
 READY_S = 30.0
-"""A space that is not there by then will not come."""
+"""Longest start of the spaces; then the machine fails."""
 STOP_S = 3.0
-"""A space that has not ended by then is ended."""
+"""Time after the command to stop until spaces that still run are killed."""
 MOST_INCARNATIONS = 16
-"""Of one space: a machine whose spaces end again and again is broken."""
+"""Most processes of one space, one after another: a machine whose spaces keep ending is broken."""
 MOST_WAITING_BYTES = 1 << 24
-"""For a space that does not listen; then it is ended."""
+"""Most bytes that wait for a space that does not read; then it is killed."""
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = (sys.executable, "-S", "-P")
 """A space needs the standard library and our package, as a node does."""
 OWN_EVENTS = frozenset({Event.START, Event.DRAIN, Event.STOP, Event.ENDED})
-"""What the machine records for itself."""
+"""Events that the machine records for itself."""
 ADDED = ("cpu_ns", "core_ns", "handled", "waiting")
 GREATEST = ("lag_ns", "lag_max_ns")
 
@@ -69,7 +69,7 @@ _Name = tuple[int, int, int]
 
 
 class Spaces(Parts):
-    """Of one incarnation of one machine. `line`: the node's configuration, as it came."""
+    """The spaces of one incarnation of one machine. `line`: the node's configuration, as it came."""
 
     def __init__(self, config: NodeConfig, parameters: ObjectsParameters, line: bytes, true_ns: int) -> None:
         us = config.membership
@@ -90,11 +90,11 @@ class Spaces(Parts):
         self._is_stopping = False
         self._then: Callable[[], object] | None = None
         self.crashed = 0
-        """Spaces that have ended by themselves."""
+        """Number of spaces that have ended by themselves."""
         self._past: dict[str, int] = dict.fromkeys(ADDED, 0)
-        """What these had counted."""
+        """The counters of the crashed spaces."""
 
-    # What the driver asks (node.host.application).
+    # Calls by the driver (node.host.driver.Parts).
 
     async def open(self, host: Host, after_inputs: Callable[[], object]) -> None:
         self._host = host
@@ -161,10 +161,10 @@ class Spaces(Parts):
             then, self._then = self._then, None
             then()
 
-    # What the host asks (node.host.application).
+    # Calls by the host (node.host.application).
 
     def begin(self) -> None:
-        """The spaces begin when they are told to start."""
+        """No effect: the spaces begin at the command to start."""
 
     def end(self) -> None:
         if not self._is_ended:
@@ -174,7 +174,8 @@ class Spaces(Parts):
 
     @property
     def is_idle(self) -> bool:
-        """What spaces have said before they heard of the end does not count: they may have begun something since."""
+        """Whether all spaces are quiet; after `end`, only a space that has reported that it drains counts: it may have
+        begun something before."""
         return all(one.is_quiet and (one.is_draining or not self._is_ended) for one in self._processes)
 
     def next_ns(self, *, can_submit: bool) -> int | None:
@@ -182,7 +183,7 @@ class Spaces(Parts):
         return None
 
     def request(self, elapsed_ns: int, *, can_submit: bool) -> Stamp | None:
-        """It asks for nothing, but passes on whether the core takes anything."""
+        """No request of its own; passes on whether the core takes submissions."""
         del elapsed_ns
         if can_submit is not self._is_open:
             self._is_open = can_submit
@@ -195,12 +196,12 @@ class Spaces(Parts):
         return told
 
     def note_time(self, elapsed_ns: int) -> None:
-        """The spaces tell their lag with their status."""
+        """Take the lags from the status of the spaces."""
         del elapsed_ns
         self.lag_ns = max(one.status.get("lag_ns", 0) for one in self._processes)
         self.lag_max_ns = max(self.lag_max_ns, *(one.status.get("lag_max_ns", 0) for one in self._processes))
 
-    # What the spaces say.
+    # Packets of the spaces.
 
     def _begin(self, space: int, incarnation: int) -> _Process:
         return _Process(
@@ -214,7 +215,7 @@ class Spaces(Parts):
         )
 
     def _on_packet(self, one: _Process, tag: int, content: bytes) -> None:
-        """A space that says what none can say is broken, and is ended."""
+        """Handle a packet. A space that sends an impossible one is broken, and is killed."""
         try:
             if tag == Tag.RECORDS:
                 self._take_records(one, content)
@@ -247,7 +248,7 @@ class Spaces(Parts):
             self._check_stopped()
 
     def _replace(self, old: _Process) -> None:
-        """A crash of this space alone."""
+        """Replace a crashed space by an empty one."""
         self.crashed += 1
         sys.stderr.write(f"address space {old.space} has ended with exit code {old.exit_code()}: {old.why}\n")
         if old.incarnation == MOST_INCARNATIONS:
@@ -268,7 +269,7 @@ class Spaces(Parts):
 
 
 class _Process:
-    """One process of one address space, and what it still owes."""
+    """One process of one address space, and its open work."""
 
     def __init__(
         self,
@@ -287,11 +288,11 @@ class _Process:
         self.status: dict[str, Any] = {}
         self.is_gone = False
         self.kept: dict[int, None] = {}
-        """Numbers of calls that its objects have made and that it has not passed on, delivered or aborted."""
+        """Numbers of its objects' calls that it has not passed on, delivered or aborted."""
         self._handed: dict[_Name, tuple[Message, set[int]]] = {}
-        """Calls that it was handed, and to which of its objects they are not recorded as delivered."""
+        """Calls that it was handed, each with the objects to which it is not recorded as delivered."""
         self._asked: dict[_Name, Message] = {}
-        """Calls that it was asked to vote on, and has not."""
+        """Calls on which it was asked to vote, and has not."""
         self._sent = 0
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[None] = loop.create_future()
@@ -307,13 +308,13 @@ class _Process:
             on_end=self._ended,
         )
 
-    # To it.
+    # To the process.
 
     def command(self, do: str, **arguments: int) -> None:
         self.pipe.send(Tag.COMMAND, json.dumps({"do": do, **arguments}).encode())
 
     def send(self, renumbered: Message, message: Message) -> None:
-        """`message`: as the machine numbers it."""
+        """Send `renumbered` to the process. `message`: the same with the machine's numbers."""
         name = (message.origin, message.incarnation, message.seq)
         if message.kind is Kind.OBJECTS_CALL:
             self._asked.pop(name, None)
@@ -327,12 +328,12 @@ class _Process:
         self.pipe.send(Tag.MESSAGE, encode_message(renumbered))
 
     def kill(self, why: str) -> None:
-        """It ends as if by itself."""
+        """Kill the process; it then counts as crashed."""
         self.why = why
         self._process.kill()
 
     def close(self) -> None:
-        """At once, and for good."""
+        """Kill the process, and close its pipe, without a successor."""
         self.is_gone = True
         if not self.ready.done():
             self.ready.cancel()
@@ -340,10 +341,10 @@ class _Process:
         self._process.kill()
         self._process.wait()
 
-    # From it.
+    # From the process.
 
     def take(self, tag: int, content: bytes) -> None:
-        """ValueError, LocalError: what it says makes no sense."""
+        """Handle a STATUS or FAILED packet. ValueError, LocalError: it is malformed."""
         if tag == Tag.STATUS:
             self.status = read_status(content)
             if not self.ready.done():
@@ -368,7 +369,7 @@ class _Process:
             name = (row[2], row[3], row[5])
             handed = self._handed.get(name)
             if handed is None:
-                # A call of its own that reached it alone.
+                # An own call whose receivers are all in this space.
                 self.kept.pop(row[5], None)
                 return
             handed[1].discard(row[4])
@@ -377,7 +378,7 @@ class _Process:
 
     @property
     def is_quiet(self) -> bool:
-        """Nothing is under way in it, or to it."""
+        """Whether nothing is under way in the process, or to it."""
         return bool(self.status.get("quiet")) and (self.is_gone or self.status.get("received") == self._sent)
 
     @property
@@ -386,7 +387,7 @@ class _Process:
 
     @property
     def undone(self) -> list[Message]:
-        """What its successor must be told again."""
+        """The messages that its successor must be sent again."""
         handed = [
             replace(message, words=tuple(place for place in message.words if place in places))
             for message, places in self._handed.values()
@@ -394,7 +395,7 @@ class _Process:
         return [*self._asked.values(), *handed]
 
     def exit_code(self) -> int:
-        """It has closed its pipe: its end is near, or is brought about."""
+        """The exit code of a process that has closed its pipe; it is killed if it does not end soon."""
         try:
             return self._process.wait(timeout=0.2)
         except subprocess.TimeoutExpired:
@@ -407,7 +408,7 @@ class _Process:
 
 
 def _spawn(space: int, pipe: int, line: bytes, origin_ns: int) -> subprocess.Popen[bytes]:
-    """The configuration is in memory: it may be longer than a pipe takes at once."""
+    """Start a process. The configuration is in memory, because it may be longer than a pipe takes at once."""
     configuration = os.memfd_create("configuration")
     try:
         os.write(configuration, line)
@@ -423,12 +424,12 @@ def _spawn(space: int, pipe: int, line: bytes, origin_ns: int) -> subprocess.Pop
 
 
 def spaces_of(config: NodeConfig, parameters: ObjectsParameters, line: bytes, true_ns: int) -> Spaces | None:
-    """None: all address spaces are in the node's own process."""
+    """The spaces as processes; None: all address spaces are in the node's own process."""
     return Spaces(config, parameters, line, true_ns) if parameters.processes else None
 
 
 OTHER = 1 << 31
-"""Of 32 bits that a stamp has for a number."""
+"""The bit, of the 32 of a stamp's number, that marks a call of another space."""
 MAX_NUMBER = OTHER - 1
 
 _STAMP = table_struct(APPLICATION_STAMP)
@@ -452,22 +453,23 @@ def read_status(content: bytes) -> dict[str, Any]:
 
 
 class Numbers:
-    """Of one incarnation of one machine. Each call takes 12 bytes here, for good: news of it may come at any time.
+    """The numbers of calls: each space counts its own, the machine counts all. Each call takes 12 bytes here,
+    permanently: news of it may come at any time.
 
-    LocalError for what no space of ours can say: then the space is broken.
+    LocalError: no working space can send this number.
     """
 
     def __init__(self, member: int, incarnation: int) -> None:
         self._incarnation = (member, incarnation)
         self._of_spaces = tuple(array("I") for _ in range(MAX_SPACES))
-        """Per space: the machine's number of each of its calls."""
+        """By space: the machine's number of each of its calls."""
         self._earlier = [0] * MAX_SPACES
-        """How many of these are of processes that have ended."""
+        """By space: the number of those calls made by ended processes."""
         self._counts = array("Q", [0])
-        """For each number of the machine: whose, and its count there."""
+        """By number of the machine: the space, and the call's count there."""
 
     def __len__(self) -> int:
-        """Calls so far, which is the last number."""
+        """Number of calls so far, which is the last number."""
         return len(self._counts) - 1
 
     def allot(self, space: int, count: int) -> int:
@@ -481,11 +483,12 @@ class Numbers:
         return len(self)
 
     def begin_anew(self, space: int) -> None:
-        """Its process has ended; the next one counts from 1 again. Calls of the old one are as if of another space."""
+        """The process of a space has ended; the next one counts from 1 again. Calls of the old one count as another
+        space's."""
         self._earlier[space] = len(self._of_spaces[space])
 
     def up(self, space: int, count: int) -> int:
-        """The machine's number of what a space calls `count`."""
+        """The machine's number of the call that a space numbers `count`."""
         if count & OTHER:
             number = count & ~OTHER
             if not 1 <= number <= len(self):
@@ -497,8 +500,8 @@ class Numbers:
         return ours[earlier + count - 1]
 
     def down(self, space: int, number: int) -> int:
-        """What a space calls the machine's `number`. RemoteError for one that was never given: somebody elsewhere has
-        made it up."""
+        """A space's number of the machine's call `number`. RemoteError: no call has that number, and the sender has
+        invented it."""
         if not 1 <= number <= len(self):
             raise RemoteError(DropReason.UNEXPECTED, f"call {number} of {len(self)}")
         count, owner = divmod(self._counts[number], 1 << _SPACE_BITS)
@@ -508,7 +511,7 @@ class Numbers:
     # Messages.
 
     def message_up(self, space: int, message: Message) -> Message:
-        """From the manager of a space to that of the machine."""
+        """A message from the manager of a space to the manager of the machine, renumbered."""
         if (message.origin, message.incarnation) != self._incarnation or not message.seq:
             return message
         number = self.up(space, message.seq)
@@ -520,8 +523,8 @@ class Numbers:
         return replace(message, seq=number, words=words, payload=self._stamped(message.payload, number))
 
     def message_down(self, space: int, message: Message) -> Message:
-        """From the manager of the machine to that of a space. News are about its own calls, whatever their sender.
-        RemoteError as `down`."""
+        """A message from the manager of the machine to the manager of a space, renumbered. News are about own calls,
+        whatever their sender. RemoteError as `down`."""
         is_ours = (message.origin, message.incarnation) == self._incarnation or message.kind is Kind.OBJECTS_NEWS
         if not is_ours or not message.seq:
             return message
@@ -535,7 +538,7 @@ class Numbers:
     # Records.
 
     def record_up(self, space: int, row: TraceRow) -> TraceRow:
-        """What a space has written down, as the machine writes it. A submission gets its number here."""
+        """A record of a space with the machine's numbers. A submission gets its number here."""
         event, detail, origin, incarnation, extra, number, at_ns, clock_ns, value, size_bytes, checksum = row
         if event == Event.REPORT:
             if detail not in _ABOUT_OWN_CALLS:

@@ -1,13 +1,13 @@
 """One address space as a process: its local manager, its objects and their program. The machine starts it (see
-node/objects/processes.py) and is told everything by the pipe, also what goes into the trace.
+node/objects/processes.py) and gets all its messages by the pipe, including records of the trace.
 
     python3 -m node.objects.space_process SPACE PIPE CONFIGURATION ORIGIN_NS
 
 PIPE and CONFIGURATION are descriptors: of the pipe, and of memory that holds the node's configuration as it came.
-ORIGIN_NS is when the node's clock was set: all processes of a node show the same one.
+ORIGIN_NS is the time at which the node's clock was set: all processes of a node read the same one.
 
-Exit codes: 0 after an orderly end, also when the machine is gone; 1 when we, or the program, are wrong; 2 when the
-program cannot run so.
+Exit codes: 0 after an orderly end, also when the machine is gone; 1 after an unexpected exception, also of the program;
+2 when the program cannot run in this setting.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ from node.wire import Kind, Message, decode_message, encode_message, table_struc
 
 STATUS_INTERVAL_S = 1.0
 MOST_RECORDS = 1000
-"""In one packet."""
+"""Most records in one packet."""
 MANY_BYTES = 1 << 20
-"""That wait for the machine: then nothing more is taken from it, nor from the program, until they are gone."""
+"""Most bytes that wait for the machine: beyond it no input is taken from the machine or the program until all are
+sent."""
 FAREWELL_S = 1.0
 PR_SET_PDEATHSIG = 1
 
@@ -54,7 +55,7 @@ _PACK_RECORD = table_struct(RECORD).pack
 
 
 class SpaceCore(LocalCore):
-    """Takes calls only while the machine does, and puts into the trace what became of them."""
+    """A local manager that takes calls only while the machine does, and reports their results to the trace."""
 
     def __init__(self, *, membership: Membership, space: int) -> None:
         super().__init__(membership=membership, space=space)
@@ -80,7 +81,7 @@ class SpaceDriver:
         self._records: list[bytes] = []
         self._received = 0
         self._quiet_at = -1
-        """Messages that we had received when we last said that we were quiet."""
+        """Number of messages that we had received at our last report of being quiet."""
         self._is_stopping = False
         self._ended: asyncio.Future[int] = self._loop.create_future()
         self._host = Host(
@@ -99,7 +100,7 @@ class SpaceDriver:
         self._alarm = Alarm(self._loop, self._host, self._on_alarm)
 
     async def run(self, end: socket.socket) -> int:
-        """Live until the machine says stop, or is gone; returns the exit code."""
+        """Run until the machine's command to stop, or its end. Returns the exit code."""
         self._loop.set_exception_handler(self._on_our_mistake)
         self._pipe = Pipe(end, self._loop, on_packet=self._on_packet, on_turn=self._after_inputs, on_end=self._on_end)
         self._tell_status()
@@ -107,11 +108,11 @@ class SpaceDriver:
             return await self._ended
         finally:
             self._alarm.stop()
-            with contextlib.suppress(OSError):  # nobody listens any more
+            with contextlib.suppress(OSError):  # the machine is gone
                 self._pipe.flush_blocking(FAREWELL_S)
             self._pipe.close()
 
-    # What the machine says.
+    # Packets of the machine.
 
     def _on_packet(self, tag: int, content: bytes) -> None:
         if tag == Tag.MESSAGE:
@@ -157,7 +158,7 @@ class SpaceDriver:
             self._host.after_inputs()
         self._flush()
         if self._pipe.waiting_bytes > MANY_BYTES:
-            # The machine takes from us whatever it does: so it goes on, and we do then (the pipe's turn).
+            # The machine always reads from us: so the packets leave, and then we go on (the pipe's turn).
             self._pipe.rest()
             self._alarm.stop()
             return
@@ -167,10 +168,10 @@ class SpaceDriver:
             self._quiet_at = self._received
             self._tell_counters()
 
-    # What we say.
+    # Packets to the machine.
 
     def _send(self, _target: int, message: Message) -> None:
-        """Behind the records of what came before it."""
+        """Send a message, behind the records of earlier events."""
         self._flush()
         self._pipe.send(Tag.MESSAGE, encode_message(message))
 
@@ -208,7 +209,7 @@ class SpaceDriver:
         self._pipe.send(Tag.STATUS, json.dumps(status).encode())
 
     def _on_our_mistake(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """An exception that nobody is prepared for ends the space, as it would end a node."""
+        """An unexpected exception ends the space, as it would end a node."""
         error = context.get("exception")
         if isinstance(error, BaseException):
             traceback.print_exception(error, file=sys.stderr)
@@ -219,7 +220,7 @@ class SpaceDriver:
 
 
 class NoWires:
-    """A space has none: its core speaks to its machine alone."""
+    """No network: the core of a space sends only to its machine."""
 
     fan_out = near_fan_out = 0
 
@@ -267,8 +268,8 @@ async def _live(
 
 
 def _end_with_parent() -> None:
-    """A program that computes for ever would not notice the end of the pipe; the kernel ends it. Signals for the whole
-    group are the machine's to hear."""
+    """Let the kernel kill us when our parent ends: a program that computes for ever would not notice the end of the
+    pipe. Signals to the whole process group are left to the machine."""
     for name in (signal.SIGINT, signal.SIGTERM):
         signal.signal(name, signal.SIG_IGN)
     parent = os.getppid()

@@ -1,7 +1,7 @@
 """Total order by agreed timestamps: Skeen's ABCAST, a core of one view over reliable FIFO streams.
 
 Paper 003, section 4 (Isis used the algorithm first; the paper calls the two answers acknowledge and commit). Its rules,
-in our translation, and where they are:
+in our translation, and their methods:
   1. "The receiver attaches a timestamp of its logical clock to the message and returns it."              _on_data
   2. "When the sender has them from all receivers, it sends the latest of these timestamps to all."  _finish_rounds
   3. "By the time of this timestamp the receivers decide the order of delivery."                          _deliver
@@ -15,18 +15,19 @@ in our translation, and where they are:
 The first message of the queue is delivered when it is final. The key of a message, tentative and final alike, is
 (timestamp, initiator, number): a proposal grows to the final timestamp, so no message moves forward in the queue.
 
-At the end of the view (`close`) the messages of the cut whose FINAL is in the cut are delivered in the order of their
-keys. No survivor has delivered a message without FINAL: its initiator takes it back, or it is dropped with an excluded
-initiator. Timestamps begin anew in each view: the core has no memory.
+At the end of the view (`close`) a message is delivered, in the order of the keys, if it and its FINAL are in the cut.
+No survivor has delivered a message without FINAL: it is handed back at its initiator, or dropped if that is excluded.
+Timestamps begin anew in each view: the core has no memory.
 
 Deviations.
-  - DATA carries the number and a digest of what its initiator had delivered (node/protocols/prefix.py), so that `close`
-    drops a message of an excluded member that depends on one which only excluded members have delivered.
+  - DATA carries the number and a digest of its initiator's deliveries (node/protocols/prefix.py), so that `close` drops
+    a message of an excluded member that depends on a message that only excluded members have delivered.
   - FINALs that are ready together travel in one message.
   - A sender has at most `outstanding` messages that it has not delivered.
 
-Invariants. Keys in the queue only grow. Final timestamps of one initiator rise with its numbers. What two members have
-delivered are prefixes of one sequence. Whether a multicast is refused depends on its stream alone, so all refuse alike.
+Invariants. Keys in the queue only grow. Final timestamps of one initiator rise with its numbers. The deliveries of any
+two members are prefixes of one sequence. The refusal of a multicast depends on its stream alone, so all members refuse
+the same.
 
 Not here: uniform delivery (the initiator delivers when it has sent FINAL); timestamps beyond MAX_TIMESTAMP, which stop
 the order until the next view. docs/protocols/abcast.md has the argument.
@@ -54,17 +55,17 @@ from node.trace import Notice
 from node.wire import Kind, Message
 
 MOST_OUTSTANDING = 512
-"""A member has at most this many messages that are not final; more of them are refused."""
+"""Most messages of one member that are not final; more of them are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbcastParameters:
-    """Of the order and of the reliable layer under it."""
+    """Parameters of the order and of the reliable layer below it."""
 
     outstanding: int = 64
-    """Own messages that are not delivered yet."""
+    """Most own messages that are not delivered yet."""
     report_costs: bool = False
-    """Report with every delivery what the order has cost it (Notice.COST)."""
+    """Report the cost of the order with every delivery (Notice.COST)."""
     reliable: ReliableParameters = field(default_factory=ReliableParameters)
 
     def __post_init__(self) -> None:
@@ -80,12 +81,12 @@ class AbcastReport(enum.IntEnum):
     EXHAUSTED = 0xB1
     """The clock has reached its end: this member proposes no timestamp any more, and the order stops."""
     LOST = 0xB3
-    """The view has ended without `member`: `value` messages of it are dropped, because they were not final or depend on
-    a message that no survivor has."""
+    """The view has ended without `member`: `value` messages of it are dropped, because they were not final or may
+    depend on a message that no survivor has."""
 
 
 class Key(NamedTuple):
-    """A place in the order; it differs between any two messages."""
+    """A message's place in the order; it differs between any two messages."""
 
     timestamp: int
     initiator: int
@@ -109,14 +110,14 @@ class _Stream:
     last: int = 0
     """The number of its last DATA."""
     final: int = 0
-    """All up to this number are final."""
+    """The number up to which all its messages are final."""
     timestamp: int = 0
-    """Of its last FINAL."""
+    """The last timestamp of its last FINAL."""
     open: dict[int, _Buffered] = field(default_factory=dict)
     """The messages that are not final, by number, ascending."""
 
     def refuses(self, message: Message) -> DropReason | None:
-        """Why this DATA or FINAL cannot be the next one of the stream."""
+        """The reason to refuse this DATA or FINAL as the next one of the stream; None: it is the next one."""
         if message.seq <= (self.last if message.kind is Kind.ABCAST_DATA else self.final):
             return DropReason.DUPLICATE
         if message.kind is Kind.ABCAST_DATA:
@@ -129,7 +130,7 @@ class _Stream:
 
 @dataclass(slots=True, kw_only=True)
 class _Round:
-    """A message of ours that is not final: the largest proposal so far, and the members whose proposal we lack."""
+    """An own message that is not final: the largest proposal so far, and the members whose proposal is missing."""
 
     submission: Submission
     timestamp: int
@@ -137,7 +138,7 @@ class _Round:
 
 
 class AbcastCore(OrderCore):
-    """See the module's text."""
+    """See the module's docstring."""
 
     ordered_by = "timestamps"
     last_timestamp = MAX_TIMESTAMP
@@ -151,11 +152,11 @@ class AbcastCore(OrderCore):
         self._own = self._streams[self._me]
         self._own_undelivered = 0
         self._rounds: dict[int, _Round] = {}
-        """By number, ascending."""
+        """Own messages that are not final, by number, ascending."""
         self._buffered: dict[tuple[int, int], _Buffered] = {}
         """All messages that are not delivered, by initiator and number."""
         self._queue: list[Key] = []
-        """A heap of their keys, and of keys that they have left behind."""
+        """A heap of the keys of `_buffered`, and of earlier keys of the same messages."""
         self._handlers = {
             Kind.ABCAST_DATA: self._on_data,
             Kind.ABCAST_PROPOSAL: self._on_proposal,
@@ -177,21 +178,23 @@ class AbcastCore(OrderCore):
 
     @property
     def timestamp(self) -> int:
-        """The largest that has been proposed or final here."""
+        """The largest timestamp that has been proposed or final here."""
         return self._clock
 
     def _submit(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
         message = self._data(Kind.ABCAST_DATA, self._own.last + 1, submission, self._prefix.word)
         out.append(Multicast(message=message))
         self._clock = max(self._clock, submission.not_before)
-        # Not when it comes back from the layer below: flow control may hold it there while we propose for others.
+        # Buffered now, not at its delivery by the layer below: flow control may hold it there while we propose for
+        # others.
         timestamp = self._buffer(message, now_ns)
         self._own_undelivered += 1
         self._rounds[message.seq] = _Round(submission=submission, timestamp=timestamp, missing=set(self._us.peers))
         self._finish_rounds(now_ns, out)
 
     def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
-        """In the order of the final timestamps; without one: handed back, or dropped with an excluded initiator."""
+        """Deliver in the order of the final timestamps; a message without one is handed back, or dropped with an
+        excluded initiator."""
         out: list[Effect] = []
         for message in self._acceptable(rest):
             if message.kind is Kind.ABCAST_DATA:
@@ -236,7 +239,7 @@ class AbcastCore(OrderCore):
         self._finish_rounds(now_ns, out)
 
     def _finish_rounds(self, now_ns: int, out: list[Effect]) -> None:
-        """All that have every proposal, in their order, in one message."""
+        """Multicast the final timestamps of the first messages that have every proposal, in order, in one FINAL."""
         timestamps = self._take_finished()
         if timestamps:
             number = self._own.final + 1
@@ -250,7 +253,7 @@ class AbcastCore(OrderCore):
         found: list[int] = []
         least = self._own.timestamp + 1
         for round_ in self._rounds.values():
-            # A member that lies may propose less for a message than for the one before it.
+            # A false member may propose less for a message than for the one before it.
             timestamp = max(round_.timestamp, least)
             if round_.missing or timestamp > MAX_TIMESTAMP:
                 break
@@ -271,7 +274,7 @@ class AbcastCore(OrderCore):
             buffered.is_final = True
             buffered.key = buffered.key._replace(timestamp=stream.timestamp)
             heapq.heappush(self._queue, buffered.key)
-        # Or the next message would be proposed for earlier than what is delivered by now.
+        # Else the next proposal could be earlier than a message that is delivered by now.
         self._clock = max(self._clock, stream.timestamp)
         if self._clock >= MAX_TIMESTAMP:
             out.append(Report(code=AbcastReport.EXHAUSTED, member=self._me, value=MAX_TIMESTAMP))
@@ -279,7 +282,7 @@ class AbcastCore(OrderCore):
     # The queue.
 
     def _buffer(self, message: Message, now_ns: int) -> int:
-        """At the next timestamp, tentatively; answers with it."""
+        """Buffer a message tentatively at the next timestamp. Returns the timestamp."""
         self._clock += 1
         key = Key(self._clock, message.origin, message.seq)
         buffered = _Buffered(message=message, key=key, received_ns=now_ns)
@@ -290,7 +293,7 @@ class AbcastCore(OrderCore):
         return self._clock
 
     def _deliver(self, now_ns: int, out: list[Effect]) -> None:
-        """While the first is final."""
+        """Deliver from the head of the queue while the first message is final."""
         while self._queue:
             key = self._queue[0]
             buffered = self._buffered.get((key.initiator, key.number))
@@ -311,5 +314,5 @@ class AbcastCore(OrderCore):
 
 
 def begin(parameters: AbcastParameters) -> MakeCore:
-    """By view: the core of one member."""
+    """The function that makes the core of each view."""
     return lambda us, _, __: AbcastCore(membership=us, parameters=parameters)

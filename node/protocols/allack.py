@@ -1,34 +1,34 @@
 """Total order by rounds (All-Ack): the core of one view, over reliable FIFO streams.
 
-Paper 002, section 1, as one of the protocols that it compares itself with; AllAck of Transis (Amir, Dolev, Kramer,
-Malki 1992). No server, no timestamps. Messages, argument and parameters: docs/protocols/allack.md.
+Paper 002, section 1, which compares its protocol with this one; AllAck of Transis (Amir, Dolev, Kramer, Malki 1992). No
+server, no timestamps. Messages, argument and parameters: docs/protocols/allack.md.
 
     round       1         2         3
     member 0    a         (null)    e
     member 1    b         d         (null)
     member 2    c         (null)    ...          a b c d: round 3 waits for member 2
 
-1. A member's k-th message belongs to its round k. A round number that jumps says that the rounds between are empty.
+1. A member's k-th message belongs to its round k. A jump of the round number means that the rounds between are empty.
 2. "A member waits until it has received at least one message from each other member": a round is complete when each
    member of the view, the receiver included, has sent that round or a later one.
 3. "Then it delivers the received messages of each member, one by one, in an order of members decided beforehand":
    complete rounds are delivered in order, each by ascending members.
 4. [not in the paper] A member that has not sent the last round in which others have data multicasts a NULL, within
    `null_after_ns`. With `ahead` the NULL has the number of that last round; without, it is one NULL a round, the
-   classical form. A NULL calls for no NULL.
+   classical form. A NULL causes no NULL.
 5. [not in the paper] A sender has at most `outstanding` messages of its own undelivered.
 6. [not in the paper] `close` delivers all of the cut by (round, member). Of an excluded sender it drops each message
    that may lack a cause, and all later ones of that sender (node/protocols/prefix.py).
 
-Deviations. Rounds are counted by number, not by what a receiver happens to buffer, so that NULLs can be left out. A
-round is delivered as a whole, as in the paper; the messages before the first missing one could go before. In Transis a
-message may acknowledge another of the same round, because receipts are causes there; here deliveries are. A member
-orders its own message from its submission on, because flow control below may return it late.
+Deviations. Rounds are counted by number, not by the messages in a receiver's buffer, so that NULLs can be left out. A
+round is delivered as a whole, as in the paper; the messages before the first missing one could be delivered earlier. In
+Transis a message may acknowledge another of the same round, because receipts are causes there; here deliveries are. A
+member orders its own message from its submission on, because flow control below may return it late.
 
 Invariants. The rounds of one stream rise. The buffer holds nothing of a delivered round. A member has itself sent every
-round that it has delivered, so an effect stands in a later round than its causes. What two members of a view deliver
-before its end are prefixes of one sequence. The cut holds all that a survivor has multicast, so `close` delivers its
-submissions and hands none back. Rounds begin at 1 in each view; nothing outlives it.
+round that it has delivered, so an effect is in a later round than its causes. The deliveries of any two members of a
+view before its end are prefixes of one sequence. The cut holds all multicasts of a survivor, so `close` delivers its
+submissions and hands none back. Rounds begin at 1 in each view; no state outlives it.
 
 Not here. Delivery is agreed, not uniform. Nothing is delivered while a member of the view is silent; the group layer
 ends such a view. A member that has sent round MAX_ROUND sends nothing more in this view.
@@ -52,15 +52,15 @@ MAX_ROUND = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllAckParameters:
-    """Of the order and of the reliable layer under it. Times in ns."""
+    """Parameters of the order and of the reliable layer below it. Times in ns."""
 
     null_after_ns: int = 2 * MILLISECOND
-    """How long a null waits for a message of our own that makes it needless; 0: not at all."""
+    """Time that a NULL waits for an own message that makes it needless; 0: it does not wait."""
     ahead: bool = True
-    """Whether one null says that all our rounds are empty up to the last in which others have data; else it is one null
+    """Whether one NULL says that all our rounds are empty up to the last in which others have data; else it is one NULL
     a round."""
     outstanding: int = 64
-    """Most messages of ours that are not delivered yet; then submissions wait."""
+    """Most own messages that are not delivered yet; then submissions wait."""
     reliable: ReliableParameters = field(default_factory=ReliableParameters)
 
     def __post_init__(self) -> None:
@@ -79,7 +79,7 @@ class AllAckReport(enum.IntEnum):
 
 
 class AllAckCore(HistoryCore):
-    """See the module's text. Numbers are rounds."""
+    """See the module's docstring. Numbers are rounds."""
 
     ordered_by = "rounds"
     last_number = MAX_ROUND
@@ -123,7 +123,7 @@ class AllAckCore(HistoryCore):
         """Rule 4."""
         last = self._wanted if self._is_ahead else self.round + 1
         self._multicast(self._us.message(Kind.ALLACK_NULL, seq=last, flags=DUMMY), out)
-        # At most one null in one call, in the classical form too: a peer decides how many rounds we lack.
+        # At most one NULL per call, in the classical form, too, because a peer decides how many rounds we lack.
         if self._owes_null:
             self._arm_null(now_ns, out)
 
@@ -135,5 +135,5 @@ class AllAckCore(HistoryCore):
 
 
 def begin(parameters: AllAckParameters) -> MakeCore:
-    """By view: the core of one member."""
+    """The function that makes the core of each view."""
     return lambda us, rng, _: AllAckCore(membership=us, parameters=parameters, rng=rng)

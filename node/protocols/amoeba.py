@@ -1,9 +1,9 @@
 """Amoeba's broadcast: total order by a sequencer that writes one log, with a degree of resilience. One view.
 
-Paper 004, section 5, distributes "by the reliable broadcast of Amoeba": Kaashoek, Tanenbaum, Hummel, Bal, "An efficient
+Paper 004, section 5, sends "by the reliable broadcast of Amoeba": Kaashoek, Tanenbaum, Hummel, Bal, "An efficient
 reliable broadcast protocol", 1989 (below: K). The sequencer is the view's first member.
 
-    PB  sender           sequencer         everybody      BB  sender                    everybody
+    PB  sender           sequencer         members        BB  sender                    members
         REQUEST k -----> DATA N, k ------> number N           BODY k -----------------> buffered
                                                               sequencer: ACCEPT N, k -> number N
 
@@ -12,23 +12,24 @@ Rules, each with its method:
 1. PB: the sender sends a short message to the sequencer, which multicasts it with the next number of the log. BB: the
    sender multicasts a long one (`large_bytes`), and the sequencer multicasts its number (`on_submit`, `_give_number`).
 2. The sequencer numbers each sender's messages in the order of submission, and none twice (`_give_number`).
-3. A message that asks for resilience r is tentative when it is numbered. The r first other members by rank tell the
-   sequencer up to where they have stored the log (STORED); then the sequencer tells all (ACCEPT without words). With
-   fewer than r others, all others must store it (`_tell_stored`, `_tell_accepted`).
+3. A message that asks for resilience r is tentative when it is numbered. The first r other members by rank tell the
+   sequencer up to which number they have stored the log (STORED); then the sequencer tells all members (ACCEPT without
+   words). With fewer than r other members, all of them must store it (`_tell_stored`, `_tell_accepted`).
 4. Every member delivers the log in its order, up to the first message that is incomplete or tentative (`_deliver`).
-5. At the end of the view every survivor delivers the log of the cut, tentative messages too. It passes over a number
-   without a body. Of an excluded sender it drops a message that depends on a message outside the cut or follows such a
-   message of that sender. A submission without a number in the cut is handed back (`close`).
+5. At the end of the view every survivor delivers the log of the cut, tentative messages too. It skips a number without
+   a body. It drops a message of an excluded sender that depends on a message outside the cut, and all later messages of
+   that sender. A submission without a number in the cut is handed back (`close`).
 
 Promise: with at most r members excluded, every message that any member delivered with resilience r is delivered by all
 survivors, in the same place. With more, and with r = 0, the order is that of the survivors alone.
 
 Deviations from K: the layer below repairs loss, so the history buffer and the negative acknowledgements are not here;
-the group layer agrees on the survivors, so no member calls ResetGroup; `outstanding` bounds what is under way.
+the group layer agrees on the survivors, so no member calls ResetGroup; `outstanding` bounds the own messages without a
+number.
 
-Invariants: the log's numbers are consecutive; of each sender they follow its own numbers; before `close` a member has
-delivered exactly the numbers up to `_delivered`. A sequencer that lies is believed. The argument why `close` gives one
-causal order, and the messages in full, are in docs/protocols/amoeba.md.
+Invariants: the log's numbers are consecutive; the messages of each sender have ascending numbers; before `close` a
+member has delivered exactly the numbers up to `_delivered`. A false sequencer is not detected. The argument why `close`
+gives one causal order, and the messages in full, are in docs/protocols/amoeba.md.
 """
 
 from __future__ import annotations
@@ -54,15 +55,15 @@ LOG_KINDS = (Kind.AMOEBA_DATA, Kind.AMOEBA_ACCEPT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AmoebaParameters:
-    """Of the broadcast and of the reliable layer under it."""
+    """Parameters of the broadcast and of the reliable layer below it."""
 
     large_bytes: int = 1024
     """Senders send shorter messages to the sequencer (PB), and multicast messages from this length on (BB)."""
     resilience: int = 1
-    """Other members that must have stored a message before any member delivers it, unless the submission says another
-    number. With 0 an excluded member may have delivered in an order of its own."""
+    """Number of other members that must have stored a message before any member delivers it, unless the submission has
+    another number. With 0 an excluded member may have delivered in another order than the survivors."""
     outstanding: int = 64
-    """Own messages without a number."""
+    """Most own messages without a number."""
     reliable: ReliableParameters = field(default_factory=ReliableParameters)
 
     def __post_init__(self) -> None:
@@ -75,12 +76,13 @@ class AmoebaParameters:
 
 
 class AmoebaReport(enum.IntEnum):
-    """Codes of our reports, both told at the end of a view. `value`: the number in the log; `member`: the sender."""
+    """Codes of our reports, both made at the end of a view. `value`: the number in the log; `member`: the sender."""
 
     VOID = 0xE1
     """No survivor has the body of this number."""
     DROPPED = 0xE2
-    """The message depends on one that is not in the cut; its sender is excluded."""
+    """The message, of an excluded sender, may depend on one outside the cut, or follows a message of its sender that is
+    not delivered."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -99,13 +101,13 @@ class Entry:
 
     @property
     def word(self) -> int:
-        """What its sender had delivered (node/protocols/prefix.py)."""
+        """The word of the sender's Prefix (node/protocols/prefix.py)."""
         assert self.content is not None
         return self.content.words[-1]
 
 
 class AmoebaCore(OrderCore):
-    """The module's text is its contract."""
+    """See the module's docstring."""
 
     ordered_by = "numbers of the log"
     returning = tuple(kind for kind in Kind if kind.name.startswith("AMOEBA_"))
@@ -116,26 +118,26 @@ class AmoebaCore(OrderCore):
         self._sequencer = membership.first
         self._is_sequencer = membership.member == self._sequencer
         self._others = [member for member in membership.ranks or membership.members if member != self._sequencer]
-        """All but the sequencer, by rank: the first r of them store a message of resilience r."""
+        """All members but the sequencer, by rank: the first r of them store a message of resilience r."""
 
         self._submitted = 0
         self._asked: dict[int, Submission] = {}
-        """Our messages that are not in the log, ascending."""
+        """Own messages that are not in the log here, by number, ascending."""
         self._log: dict[int, Entry] = {}
-        """Numbered by the sequencer and not delivered here, ascending."""
+        """Entries that are not delivered here, by number of the log, ascending."""
         self._bodies: dict[int, dict[int, Message]] = defaultdict(dict)
-        """By sender and its number: BODY messages without a number of the log."""
+        """By sender and its number: BODY messages whose entry of the log has not taken them."""
         self._numbered = 0
-        """The last number of the log that we have heard of."""
+        """The last number of the log received."""
         self._last_of: dict[int, int] = defaultdict(int)
-        """Per sender: the last of its messages that has a number."""
+        """By sender: the last of its messages that has a number of the log."""
         self._complete = 0
-        """We have all messages of the log up to here."""
+        """The number of the log up to which we have all messages."""
         self._accepted = 0
-        """The sequencer has told that all up to here is stored as it must be."""
+        """The number up to which the sequencer has told us that the log is stored at enough members."""
         self._delivered = 0
         self._checked = 0
-        """We have told the sequencer what it waits for up to here."""
+        """The number up to which we have checked whether the sequencer waits for our STORED."""
         self._handlers = {
             Kind.AMOEBA_REQUEST: self._on_request,
             Kind.AMOEBA_STORED: self._on_stored,
@@ -144,13 +146,13 @@ class AmoebaCore(OrderCore):
             Kind.AMOEBA_ACCEPT: self._on_numbered,
         }
 
-        # At the sequencer: what it has given, which is ahead of what has come back to it.
+        # At the sequencer: the numbers that it has given, ahead of those that the layer below has delivered to it.
         self._given = 0
         self._given_of: dict[int, int] = defaultdict(int)
         self._announced = 0
-        """`_accepted`, as far as we have told it."""
+        """The number up to which we have announced the log as stored."""
         self._stored: dict[int, int] = defaultdict(int)
-        """Per other member: it has told that it has stored the log up to here."""
+        """By other member: the number up to which it has told us that it has stored the log."""
 
     @property
     def can_submit(self) -> bool:
@@ -162,7 +164,7 @@ class AmoebaCore(OrderCore):
 
     @property
     def buffered(self) -> int:
-        """Messages that wait: ours for a number, others for their turn."""
+        """Own messages without a number, undelivered entries of the log, and bodies without an entry."""
         return len(self._asked) + len(self._log) + sum(map(len, self._bodies.values()))
 
     def _submit(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
@@ -195,7 +197,7 @@ class AmoebaCore(OrderCore):
         out: list[Effect] = []
         walk = Walk(self._prefix, survivors)
         interrupted: set[int] = set()
-        """Senders of which a message is not delivered: no later one is."""
+        """Senders of which a message is not delivered; later ones are not delivered, either."""
         for index, entry in self._log.items():
             if not self._fill(entry):
                 interrupted.add(entry.origin)
@@ -212,7 +214,7 @@ class AmoebaCore(OrderCore):
         return Closing(effects=tuple(out), handed_back=tuple(self._asked.values()))
 
     def _resilience_of(self, submission: Submission) -> int:
-        """LocalError when its words are no resilience."""
+        """The resilience of a submission. LocalError: its words are no resilience."""
         if not submission.words:
             return self._parameters.resilience
         if len(submission.words) != 1 or not 0 <= submission.words[0] <= MAX_RESILIENCE:
@@ -257,7 +259,8 @@ class AmoebaCore(OrderCore):
         self._give_number(message, out)
 
     def _give_number(self, message: Message, out: list[Effect]) -> None:
-        """The next number of the log for a REQUEST (DATA carries it to all) or for a BODY (all have it)."""
+        """Multicast the next number of the log: in DATA for a REQUEST, in ACCEPT for a BODY, which all members
+        receive."""
         origin = message.origin
         if message.seq != self._given_of[origin] + 1:
             out.append(Report.refusal(DropReason.OUT_OF_WINDOW, message, origin))
@@ -282,7 +285,7 @@ class AmoebaCore(OrderCore):
         self._stored[message.origin] = max(self._stored[message.origin], message.seq)
 
     def _tell_accepted(self, out: list[Effect]) -> None:
-        """Tell all members up to where the log is stored as it must be. The sequencer has stored it, too."""
+        """Tell all members the number up to which the log is stored at enough members besides the sequencer."""
         if not self._is_sequencer:
             return
         start = upto = max(self._announced, self._delivered)
@@ -306,7 +309,7 @@ class AmoebaCore(OrderCore):
         self._add_to_log(message)
 
     def _add_to_log(self, message: Message) -> None:
-        """DATA, or an ACCEPT of either kind."""
+        """Take in DATA, or an ACCEPT of either kind."""
         if message.kind is Kind.AMOEBA_ACCEPT and not message.words:
             self._accepted = max(self._accepted, message.seq)
             return
@@ -317,7 +320,7 @@ class AmoebaCore(OrderCore):
         self._log[message.seq] = Entry(origin=origin, incarnation=incarnation, number=number, content=content)
 
     def _fill(self, entry: Entry) -> bool:
-        """Whether we have its content."""
+        """Give the entry its body, if it lacks its content. Returns whether it has it now."""
         if entry.content is None:
             entry.content = self._bodies[entry.origin].pop(entry.number, None)
         return entry.content is not None
@@ -328,16 +331,16 @@ class AmoebaCore(OrderCore):
             self._forget_asked(self._log[self._complete])
 
     def _forget_asked(self, entry: Entry) -> None:
-        """A message of ours that is in the log."""
+        """An own message that is in the log needs no number any more."""
         if entry.origin == self._us.member:
             self._asked.pop(entry.number, None)
 
     def _storers(self, index: int) -> list[int]:
-        """The members that must have stored this complete entry, the sequencer apart."""
+        """The members, besides the sequencer, that must have stored this complete entry."""
         return self._others[: self._log[index].resilience]
 
     def _tell_stored(self, out: list[Effect]) -> None:
-        """Tell the sequencer that we have stored the log, if it waits for that with one of the new messages."""
+        """Tell the sequencer that we have stored the log, if one of the new messages waits for that."""
         if self._is_sequencer:
             return
         new = range(max(self._checked, self._accepted, self._delivered) + 1, self._complete + 1)
@@ -370,5 +373,5 @@ def _delivery(index: int, entry: Entry) -> Deliver:
 
 
 def begin(parameters: AmoebaParameters) -> MakeCore:
-    """By view: the core of one member."""
+    """The function that makes the core of each view."""
     return lambda us, _, __: AmoebaCore(membership=us, parameters=parameters)

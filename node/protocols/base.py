@@ -1,11 +1,12 @@
-"""What the ordering cores of one view share.
+"""Base classes of the ordering cores of one view.
 
-OrderCore checks each input and gives it to the core's tables: `_handlers` by kind of message, `_due` by timer. A kind
-without a handler, a stranger, and whatever `_refusal` names is refused with its reason before anything has changed.
+OrderCore checks each input and gives it to the core's tables: `_handlers` by kind of message, `_due` by timer. A
+message of a kind without a handler, from a stranger, or refused by `_refusal` is reported with its reason before
+anything has changed.
 
 HistoryCore is for orders by communication history (Défago, Schiper, Urbán 2004): the numbers of each stream rise, and a
-message is delivered when something with its number or a later one has come from every awaited member. A member without
-data sends NULLs for that.
+message is delivered when a message with its number or a later one has come from every awaited member. A member without
+data sends NULLs for this.
 """
 
 from __future__ import annotations
@@ -30,25 +31,27 @@ DUMMY = Flag.DUMMY.value
 NULL = Timer("null")
 
 Handler: TypeAlias = Callable[[Message, int, list[Effect]], None]
-"""Takes a message, the time, and the effects so far. May raise RemoteError before it has changed anything."""
+"""A function of a message, the time, and the effects so far. It may raise RemoteError before it has changed
+anything."""
 
 
 class Phase(enum.StrEnum):
-    """EXHAUSTED: no number is left for a message of ours in this view."""
+    """EXHAUSTED: no number is left for our messages in this view."""
 
     RUNNING = "running"
     EXHAUSTED = "exhausted"
 
 
 class OrderCore(ViewCore):
-    """See the module's text."""
+    """See the module's docstring."""
 
     ordered_by: ClassVar[str]
-    """For the sentence about submissions to one member."""
+    """The subject of the error about submissions to one member."""
     last_timestamp: ClassVar[int | None] = None
     """Cores with timestamps: the greatest one. None: `Submission.not_before` means nothing."""
     returning: ClassVar[Collection[Kind]] = ()
-    """Kinds of ours that are handled when they come back from below; the others are handled when they are sent."""
+    """Kinds of which own messages are handled when the layer below delivers them; others are handled when they are
+    sent."""
 
     def __init__(self, membership: Membership) -> None:
         self._us = membership
@@ -95,21 +98,21 @@ class OrderCore(ViewCore):
 
     @abstractmethod
     def _submit(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
-        """Send this; it has been checked."""
+        """Send `submission`, which has been checked."""
 
     def _after_message(self, now_ns: int, out: list[Effect]) -> None:
-        """What follows from every message that was taken."""
+        """Actions after every accepted message."""
 
     def _refusal(self, message: Message) -> DropReason | None:
-        """Why this message, of a known kind and of a member, cannot come now; None: it is taken. Of a multicast this
+        """The reason to refuse this message, of a known kind and of a member; None: it is taken. For a multicast this
         depends on its stream alone, so all members refuse the same."""
         return None
 
     def _acceptable(
         self, rest: Mapping[int, Sequence[Message]], refused: list[Effect] | None = None
     ) -> Iterator[Message]:
-        """What `on_message` would take of a cut's rest: each message is judged when those before it were handled.
-        `refused`: takes the reports about the others."""
+        """The messages of a cut's rest that `on_message` would take: each is judged when those before it were handled.
+        `refused` receives the reports about the others."""
         for source, messages in sorted(rest.items()):
             for message in messages:
                 reason: DropReason | None = DropReason.UNEXPECTED
@@ -126,7 +129,7 @@ class OrderCore(ViewCore):
         return message.kind in self._handlers and message.origin == source and source in self._us.members
 
     def _was_handled(self, message: Message) -> bool:
-        """Ours, when it was sent."""
+        """Whether this is an own message that was handled when it was sent."""
         return message.origin == self._me and message.kind not in self.returning
 
     def _data(self, kind: Kind, seq: int, submission: Submission, *words: int) -> Message:
@@ -141,8 +144,8 @@ class OrderCore(ViewCore):
         )
 
     def _settle(self, ordered: Iterable[Message], survivors: frozenset[int], dropped: int, out: list[Effect]) -> None:
-        """At the end of a view: deliver these, whose first word is that of a Prefix, in this order. A message that may
-        lack a cause is reported as `dropped`."""
+        """At the end of a view: deliver these messages, whose first word is a word of a Prefix, in this order. A
+        message that may lack a cause is reported as `dropped`."""
         walk = Walk(self._prefix, survivors)
         for message in ordered:
             if walk.admits(message.origin, message.words[0]):
@@ -153,7 +156,7 @@ class OrderCore(ViewCore):
 
 
 class Place(NamedTuple):
-    """A message in the order; number and precedence differ between any two."""
+    """A message's place in the order; (number, precedence) differs between any two."""
 
     number: int
     precedence: int
@@ -161,8 +164,8 @@ class Place(NamedTuple):
 
 
 class HistoryCore(OrderCore):
-    """See the module's text. `begin`: all numbers of this view are later. `awaited`: the members from which something
-    must come before a message is delivered."""
+    """See the module's docstring. `begin`: all numbers of this view are later. `awaited`: the members from which a
+    message must come before a delivery."""
 
     data_kind: ClassVar[Kind]
     null_kind: ClassVar[Kind]
@@ -179,14 +182,14 @@ class HistoryCore(OrderCore):
         self._null_after_ns = null_after_ns
         self._rng = rng
         self._latest = dict.fromkeys(membership.members, begin)
-        """Of each member, the number up to which we have everything; ours: the last that we have sent."""
+        """By member, the number up to which we have everything; ours: the last number sent."""
         self._awaited = tuple(awaited)
         self._buffer: list[Place] = []
-        """A heap of what is not delivered, ours included."""
+        """A heap of undelivered messages, ours included."""
         self._outstanding = 0
-        """Of these, ours."""
+        """Number of own messages in `_buffer`."""
         self._wanted = begin
-        """The greatest number of others' data: they wait until we send it or a later one."""
+        """The greatest number of others' data: other members wait until we send it or a later one."""
         self._handlers = {self.data_kind: self._on_data, self.null_kind: self._on_null}
         self._due = {NULL: self._on_null_due}
 
@@ -216,18 +219,18 @@ class HistoryCore(OrderCore):
 
     @abstractmethod
     def _on_data(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        """Data of another member."""
+        """Handle data of another member."""
 
     def _on_null(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         self._deliver_after(self._take(message), out)
 
     @abstractmethod
     def _precedence(self, message: Message) -> int:
-        """Among equal numbers."""
+        """The precedence of a message among equal numbers, the lowest first."""
 
     @abstractmethod
     def _send_null(self, now_ns: int, out: list[Effect]) -> None:
-        """It is owed."""
+        """Send a NULL, which is owed."""
 
     def _refusal(self, message: Message) -> DropReason | None:
         # Data carries its sender's prefix (node/protocols/prefix.py).
@@ -236,7 +239,7 @@ class HistoryCore(OrderCore):
         return None if is_formed and is_next else DropReason.MALFORMED
 
     def _take(self, message: Message) -> int:
-        """The next one of its stream. Returns the number before it."""
+        """Take the next message of its stream. Returns the stream's number before it."""
         before, self._latest[message.origin] = self._latest[message.origin], message.seq
         if message.kind is self.data_kind:
             self._wanted = max(self._wanted, message.seq)
@@ -248,7 +251,8 @@ class HistoryCore(OrderCore):
         heapq.heappush(self._buffer, Place(message.seq, self._precedence(message), message))
 
     def _deliver_after(self, before: int, out: list[Effect]) -> None:
-        """A stream has moved on from `before`. If it did not block the head of the buffer, another one still does."""
+        """Deliver after a stream has moved on from `before`, unless another stream still blocks the head of the
+        buffer."""
         if self._buffer and before < self._buffer[0].number:
             self._deliver(out)
 
@@ -267,7 +271,7 @@ class HistoryCore(OrderCore):
         return self._phase is Phase.RUNNING and self._wanted > self._latest[self._me]
 
     def _arrange_null(self, now_ns: int, out: list[Effect]) -> None:
-        """Unless one is arranged, or what we have sent will do."""
+        """Send a NULL, or arm its timer, unless none is owed or one is arranged."""
         if not self._owes_null or NULL in self._timers:
             return
         if self._null_after_ns == 0:
@@ -276,7 +280,7 @@ class HistoryCore(OrderCore):
             self._arm_null(now_ns, out)
 
     def _arm_null(self, now_ns: int, out: list[Effect]) -> None:
-        """A random part of the wait keeps members from answering all at once."""
+        """Arm the timer; a random part of the wait keeps members from answering all at once."""
         wait_ns = self._rng.randint(self._null_after_ns // 2, self._null_after_ns)
         self._timers.arm(NULL, now_ns + wait_ns, out)
 

@@ -1,8 +1,8 @@
 """Causal order by vectors: the CBCAST of Isis, a core of one view over reliable FIFO streams.
 
 Paper: Birman, Schiper and Stephenson, Lightweight Causal and Atomic Group Multicast, ACM TOCS 9(3), 1991, section 5.1.
-Paper 000 compares itself with it: "CBCAST itself cannot see a loss". Its rules and where they are:
-  1. A sender counts its messages, and puts before each the vector of what it has delivered of each member.  on_submit
+Paper 000 compares its protocol with it: "CBCAST itself cannot see a loss". Its rules and their methods:
+  1. A sender counts its messages, and puts on each the vector of its deliveries of each member.             on_submit
   2. A receiver delays a message of j until it has delivered the message of j before that one, and all that
      the vector names of other members.                                                           _on_data, _obstacle
   3. When it delivers a message of j it counts on j's entry; that may end the delay of others.        _deliver, _release
@@ -11,21 +11,21 @@ The vector has one word for each member of the view, ascending: the number of it
 own entry is the message before this one. A sender delivers its own message as it sends it. There are no rounds and no
 acknowledgements: one multicast for each message, and a delay only at a member that lacks a cause.
 
-At the end of the view (`close`) a member takes in the rest of the cut by the same rules. What waits then lacks a cause
-that is not in the cut, or that lacks one itself. Its sender is excluded: it is dropped, with all that follows in its
-stream. The core has no memory, and hands nothing back: its own messages are all delivered.
+At the end of the view (`close`) a member takes in the rest of the cut by the same rules. A message that still waits
+lacks a cause that is not in the cut, or that lacks one itself. Its sender is excluded: the message is dropped, with all
+that follow in its stream. The core has no memory, and hands nothing back: its own messages are all delivered.
 
 Deviations. Isis also sends point-to-point messages and overlaps groups; vectors are not compressed here.
 
-Invariants. A vector names deliveries, not receipts: else a message would wait for what is no cause of it. A message
-waits if and only if an entry of its vector exceeds ours; so nothing waits when all has come. What is refused depends on
-its stream alone (but for `waiting`), so all members refuse the same.
+Invariants. A vector names deliveries, not receipts: else a message would wait for messages that are no causes of it. A
+message waits if and only if an entry of its vector exceeds ours; so nothing waits when all messages have come. The
+refusal of a message depends on its stream alone (but for `waiting`), so all members refuse the same.
 
-Cost: n words for each message, O(n) for each receipt, O(n) more each time that a waiting message is looked at, which
-happens when the entry that it waits for moves.
+Cost: n words for each message, O(n) for each receipt, O(n) more each time that a waiting message is checked again,
+which happens when the entry that it waits for moves.
 
-Not here: a bound on what waits for one cause, other than `waiting` for each sender: senders do not know that a receiver
-waits. docs/protocols/cbcast.md has the argument.
+Not here: a bound on the messages that wait for one cause, other than `waiting` for each sender: senders do not know
+that a receiver waits. docs/protocols/cbcast.md has the argument.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from node.wire import Kind, Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CbcastParameters:
-    """Of CBCAST and of the reliable layer under it."""
+    """Parameters of CBCAST and of the reliable layer below it."""
 
     waiting: int = 65536
-    """Messages of one member that may wait for causes; beyond it the receiver takes no more of that member in the view.
-    An honest sender that reaches it shows that it is set too low."""
+    """Most messages of one member that may wait for causes; beyond it the receiver takes no more of that member in the
+    view. It is too low if an honest sender reaches it."""
     reliable: ReliableParameters = field(default_factory=ReliableParameters)
 
     def __post_init__(self) -> None:
@@ -62,11 +62,12 @@ class CbcastReport(enum.IntEnum):
     """Codes of our reports."""
 
     ERASED = 0x41
-    """At the end of a view: message `value` of `member`, and all after it, lack a cause that no survivor has."""
+    """At the end of a view: message `value` of `member` lacks a cause that no survivor has; it and all later ones are
+    dropped."""
 
 
 class CbcastCore(OrderCore):
-    """See the module's text. Members are named by their index in the vectors."""
+    """See the module's docstring. Members are named by their index in the vectors."""
 
     ordered_by = "vectors"
 
@@ -77,11 +78,11 @@ class CbcastCore(OrderCore):
         self._index = {member: index for index, member in enumerate(membership.members)}
         self._own = self._index[self._me]
         self._delivered = [0] * len(self._index)
-        """The vector: of each member, how many of its messages we have delivered."""
+        """The vector: by member, the number of its messages that we have delivered."""
         self._waiting: list[deque[Message]] = [deque() for _ in self._index]
-        """Of each member, its messages that lack a cause, in the order of their numbers."""
+        """By member, its messages that wait for a cause, in the order of their numbers."""
         self._blocked: list[list[int]] = [[] for _ in self._index]
-        """Of each entry of the vector, the members whose first waiting message waits for it."""
+        """By entry of the vector, the members whose first waiting message waits for it."""
 
     @property
     def can_submit(self) -> bool:
@@ -104,8 +105,8 @@ class CbcastCore(OrderCore):
         self._release(self._own, out)
 
     def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
-        """By the same rules; what waits when all of the cut is here is dropped. The set of survivors has no part in
-        it."""
+        """Take in the rest by the same rules; messages that still wait are dropped. The result does not depend on the
+        survivors."""
         out: list[Effect] = []
         for message in self._acceptable(rest):
             self._on_data(message, now_ns, out)
@@ -125,7 +126,7 @@ class CbcastCore(OrderCore):
 
     def _on_data(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         index = self._index[message.origin]
-        # Nearly always all causes are there.
+        # The frequent case: all causes are delivered.
         if all(map(le, message.words, self._delivered)):
             self._deliver(message, index, out)
             self._release(index, out)
@@ -139,12 +140,12 @@ class CbcastCore(OrderCore):
         out.append(Deliver.of(message))
 
     def _obstacle(self, message: Message) -> int:
-        """The first entry that this message waits for; -1: none."""
+        """The first entry of the vector that this message waits for; -1: none."""
         pairs = zip(message.words, self._delivered, strict=True)
         return next((index for index, (cause, delivered) in enumerate(pairs) if cause > delivered), -1)
 
     def _release(self, index: int, out: list[Effect]) -> None:
-        """The entry of this member has moved: deliver what waited for it, and what waited for that."""
+        """The entry of this member has moved: deliver messages that waited for it, and those that waited for these."""
         moved = deque([index])
         while moved:
             entry = moved.popleft()
@@ -159,5 +160,5 @@ class CbcastCore(OrderCore):
 
 
 def begin(parameters: CbcastParameters) -> MakeCore:
-    """By view: the core of one member."""
+    """The function that makes the core of each view."""
     return lambda us, _, __: CbcastCore(membership=us, parameters=parameters)

@@ -5,9 +5,9 @@
   IR2'  (a) a message m that is sent at t carries T_m = C_i(t);
         (b) its receiver at t' sets its clock to max(C_j(t' - 0), T_m + mu_m).
 
-Every member tells its neighbours its time each `tau_ns` of its own clock. With `start: relay` each member first sends a
-message that is relayed to all others, as in the proof of the paper's theorem. Clocks drift as long as they run, so a
-member is busy for `run_ns` of its own clock, then silent and idle. The graphs are at the end;
+Every member sends its time to its neighbours each `tau_ns` of its own clock. With `start: relay` each member first
+sends a message that is relayed to all others, as in the proof of the paper's theorem. Clocks drift as long as they run,
+so a member is busy for `run_ns` of its own clock, then silent and idle. The graphs are at the end;
 docs/protocols/clocks.md has the theorem, the messages and the limits. A forged timestamp is not detected.
 """
 
@@ -40,32 +40,32 @@ END = Timer("end")
 
 
 class Start(enum.StrEnum):
-    """How clocks that may be far apart come together."""
+    """The first synchronisation of clocks that may be far apart."""
 
     PERIODIC = "periodic"
-    """By the exchange that keeps them together."""
+    """By the periodic exchange."""
     RELAY = "relay"
-    """At once, by messages that everybody relays."""
+    """At once, by messages that all members relay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClocksParameters:
-    """Times in ns of the node's clock."""
+    """Parameters of the clock synchronisation. Times in ns of the node's clock."""
 
     graph: str = "complete"
     """`complete`, `ring`, `line` or `star`."""
     tau_ns: int = 100 * MILLISECOND
     """Period of the messages on every arc."""
     mu_ns: int = 0
-    """What every message takes at least."""
+    """The minimum delay of a message."""
     start: str = "periodic"
     """`periodic` or `relay`."""
     start_after_ns: int = 100 * MILLISECOND
-    """When the lowest member initiates the relay, after its start."""
+    """Time from its start until the lowest member initiates the relay."""
     sample_ns: int = 50 * MILLISECOND
     """Period of the reports between adjustments."""
     run_ns: int = 10 * SECOND
-    """How long a member takes part from its start."""
+    """Time from its start for which a member takes part."""
 
     def __post_init__(self) -> None:
         require(self.graph in tuple(Graph), f"graph must be one of {', '.join(Graph)}, not {self.graph!r}")
@@ -94,7 +94,8 @@ class ClocksReport(enum.IntEnum):
 
 
 class _Round:
-    """A relay that `Entry(initiator, its incarnation, number)` began, and whose messages in it have come by."""
+    """A relay, named by `Entry(initiator, its incarnation, number)`, and the members whose messages in it were
+    relayed."""
 
     __slots__ = ("entry", "seen")
 
@@ -104,7 +105,7 @@ class _Round:
 
 
 class ClocksCore(Core):
-    """See the module's text."""
+    """See the module's docstring."""
 
     def __init__(self, *, membership: Membership, parameters: ClocksParameters, rng: Random) -> None:
         self._us = membership
@@ -198,7 +199,7 @@ class ClocksCore(Core):
         out.append(Report(code=Notice.CLOCK, member=self._me, value=self._clock.read(now_ns)))
 
     def _tell(self, relayed: tuple[int, ...], now_ns: int, out: list[Effect]) -> None:
-        """Our time, on every arc of ours."""
+        """Send our time on every arc of ours."""
         self._sent += 1
         words = (self._clock.read(now_ns), *relayed)
         message = self._us.message(Kind.CLOCKS_TIME, seq=self._sent, flags=CONTROL, words=words)
@@ -215,7 +216,7 @@ class ClocksCore(Core):
         self._relay(entry, self._me, now_ns, out)
 
     def _relay(self, entry: Entry, sender: int, now_ns: int, out: list[Effect]) -> None:
-        """The message of `sender` in a round is relayed when it comes first, with our own if the round is new."""
+        """Relay the message of `sender` in a round at its first receipt, with our own if the round is new."""
         known = self._rounds.get(entry.member)
         if known is None or entry > known.entry:
             known = self._rounds[entry.member] = _Round(entry)
@@ -233,7 +234,7 @@ class ClocksCore(Core):
 
 
 class Graph(enum.StrEnum):
-    """The arcs. STAR: between the lowest member and each other. LINE and RING: between neighbours in the ascending
+    """The arcs. STAR: between the lowest member and each other one. LINE and RING: between neighbours in ascending
     order."""
 
     COMPLETE = "complete"

@@ -7,25 +7,25 @@ brackets. Messages, argument and parameters: docs/protocols/lamport.md.
 2. [Logical Clocks, IR2(b)] A receiver sets its clock beyond T.
 3. [Ordering the Events Totally] Messages are ordered by (timestamp, precedence among members). `tie` chooses the
    precedence: `member` is the lower member first, `fair` is the order of note 3, which rotates with the timestamp.
-4. [the same section, state machines] "A process can execute a command timestamped T when it has learned of all
-   commands issued by all other processes with timestamps less than or equal to T": a member delivers a message when
-   something at T or later has come from each other member (note 6, which holds for all members here).
+4. [the same section, state machines] "A process can execute a command timestamped T when it has learned of all commands
+   issued by all other processes with timestamps less than or equal to T": a member delivers a message when a message at
+   T or later has come from each other member (note 6, which holds for all members here).
 5. [the same section, rule 2 and note 5] A member that receives data at T and has sent nothing at T or later multicasts
-   a NULL, within `null_after_ns`. A NULL calls for no NULL.
-6. [Anomalous Behavior] `Submission.not_before` is a timestamp that the user was told outside the system: the message
-   gets a later one. `clock` chooses what timestamps are made of: `logical` (a counter), `physical` (the node's clock,
-   right or wrong), or `synchronised` [Physical Clocks, IR1' and IR2'].
+   a NULL, within `null_after_ns`. A NULL causes no NULL.
+6. [Anomalous Behavior] `Submission.not_before` is a timestamp that the user learned outside the system: the message
+   gets a later one. `clock` chooses the source of timestamps: `logical` (a counter), `physical` (the node's clock, with
+   its error), or `synchronised` [Physical Clocks, IR1' and IR2'].
 7. [not in the paper] `close` delivers all of the cut in the order of rule 3. Of an excluded sender it drops each
    message that may lack a cause, and all later ones of that sender (node/protocols/prefix.py).
 
 Deviations. The paper acknowledges each request to its sender; here a NULL is multicast, and one NULL serves several
 messages. The timestamps of one member rise strictly, in all kinds of clock. A member orders its own message from its
-submission on, because flow control below may return it later than what others sent after it.
+submission on, because flow control below may return it later than messages that others sent after it.
 
-Invariants. The timestamps of one stream rise. The buffer holds nothing at or before the last delivered place. What two
-members of a view deliver before its end are prefixes of one sequence. The cut holds all that a survivor has multicast,
-so `close` delivers its submissions and hands none back. Timestamps rise from view to view: `memory` is the greatest
-timestamp of all cuts so far.
+Invariants. The timestamps of one stream rise. The buffer holds nothing at or before the last delivered place. The
+deliveries of any two members of a view before its end are prefixes of one sequence. The cut holds all multicasts of a
+survivor, so `close` delivers its submissions and hands none back. Timestamps rise from view to view: `memory` is the
+greatest timestamp of all cuts so far.
 
 Not here. Delivery is agreed, not uniform. Nothing is delivered while a member of the view is silent; the group layer
 ends such a view. A clock that has reached MAX_TIMESTAMP stops the order for good.
@@ -60,7 +60,7 @@ class Tie(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LamportParameters:
-    """Of the order and of the reliable layer under it. Times in ns."""
+    """Parameters of the order and of the reliable layer below it. Times in ns."""
 
     tie: str = "member"
     """`member` or `fair`: the precedence among equal timestamps."""
@@ -69,7 +69,7 @@ class LamportParameters:
     mu_ns: int = 0
     """The least delay of a message, for `synchronised`."""
     null_after_ns: int = 2 * MILLISECOND
-    """How long a null waits for a message of our own that makes it needless; 0: not at all."""
+    """Time that a NULL waits for an own message that makes it needless; 0: it does not wait."""
     report_clock: bool = False
     """Report the clock after every submission and receipt (Notice.TIMESTAMP)."""
     reliable: ReliableParameters = field(default_factory=ReliableParameters)
@@ -96,8 +96,8 @@ class LamportReport(enum.IntEnum):
 
 
 class LamportCore(HistoryCore):
-    """See the module's text. `clock`: the clock of this incarnation, which outlives its views; None: a new one.
-    RemoteError when `memory` is none.
+    """See the module's docstring. `clock`: the clock of this incarnation, which outlives its views; None: a new one.
+    RemoteError: `memory` holds no timestamp.
     """
 
     ordered_by = "timestamps"
@@ -197,7 +197,7 @@ class LamportCore(HistoryCore):
 
 
 def _timestamp_in(memory: bytes) -> int:
-    """0 when there is none."""
+    """The timestamp in `memory`; 0 when it is empty."""
     if not memory:
         return 0
     timestamp: int = _MEMORY.unpack(memory)[0] if len(memory) == _MEMORY.size else MAX_TIMESTAMP + 1
@@ -207,7 +207,7 @@ def _timestamp_in(memory: bytes) -> int:
 
 
 def begin(parameters: LamportParameters) -> MakeCore:
-    """By view: the core of one member. All have one clock: it never goes back."""
+    """The function that makes the core of each view. All these cores have one clock, which never goes back."""
     clock = parameters.new_clock()
     return lambda us, rng, memory: LamportCore(
         membership=us, parameters=parameters, rng=rng, memory=memory, clock=clock

@@ -1,9 +1,9 @@
-"""Which messages a member had delivered in its view when it submitted one: their number, and a digest of them.
+"""The deliveries of a member in its view before a submission: their number and a digest.
 
 Equal sets of messages give equal orders, not causality: an excluded member may have sent m after it delivered x, and no
 survivor has x. So each message of a total order carries the `word` of its sender's `Prefix`, and `close` asks a `Walk`
 about each message of an excluded sender. Deliveries before `close` are prefixes of one sequence at any two members, so
-a word that counts no more messages than we had delivered agrees; one that counts more is compared by its digest.
+a word that counts fewer messages than we had delivered agrees; any other is compared by its digest.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Prefix:
         return (self.count & _MASK) << 32 | self.digest
 
     def delivered(self, origin: int, seq: int) -> None:
-        """The next message: its origin, and its number, which differs among the messages of that origin."""
+        """Add the next message: its origin, and its number, which differs among the messages of that origin."""
         self.count += 1
         self.digest = zlib.crc32(_IDENTITY.pack(self.digest, origin, seq))
 
 
 class Walk:
-    """The messages of a cut in the order in which `close` delivers them, from where the member stands."""
+    """The deliveries of a member from its prefix on, in the order in which `close` delivers the messages of a cut."""
 
     def __init__(self, prefix: Prefix, survivors: frozenset[int]) -> None:
         self._prefix = prefix
@@ -46,8 +46,8 @@ class Walk:
         self._dropped: set[int] = set()
 
     def admits(self, origin: int, word: int) -> bool:
-        """Whether the next message, of `origin` and with this word, is delivered. A sender of which one message is
-        dropped has no later one either.
+        """Whether the next message, of `origin` and with this word, is delivered. After one dropped message of a
+        sender, all later ones are dropped.
         """
         if origin in self._survivors:
             return True
@@ -57,7 +57,7 @@ class Walk:
         return True
 
     def delivered(self, origin: int, seq: int) -> None:
-        """It was delivered, as Prefix.delivered."""
+        """Add the next message, as Prefix.delivered."""
         self._prefix.delivered(origin, seq)
         self._digests.append(self._prefix.digest)
 

@@ -4,7 +4,7 @@ Paper 002, section 1: the sender applies to a sequence server for a number, the 
 the sender multicasts the message with its number. The server is the view's first member; for its own messages it takes
 a number without a request.
 
-    sender            server              everybody
+    sender            server              members
     REQUEST r ------>
               <------ NUMBER r: N
     DATA N ------------------------------> buffered until all numbers below N are delivered
@@ -15,7 +15,7 @@ Rules, each with its method:
 2. The server gives consecutive numbers, from 1 in each view, in the order in which requests arrive (`_on_request`).
 3. The sender multicasts the message with its number (`_on_number`).
 4. Every member delivers by number (`_on_data`).
-5. At the end of the view every survivor delivers by number what the cut holds. It passes over a number without a
+5. At the end of the view every survivor delivers the messages of the cut by number. It skips a number without a
    message. It drops a message of an excluded sender that depends on a message outside the cut, and all later messages
    of that sender. A submission without a number is handed back (`close`).
 
@@ -23,9 +23,9 @@ Deviations from the paper:
 
 - The next view's first member replaces a crashed server, since numbers begin anew in each view. The paper says nothing
   about crashes. With `replace_server: false` the first view's server remains the server, as in a system with one
-  dedicated server: in a view without it this core takes nothing, and the order goes on in a view that contains it
+  dedicated server: in a view without it this core takes no submission, and the order goes on in a view that contains it
   again. The memory names that server.
-- DATA carries the count and the digest of what its sender had delivered at submission (node/protocols/prefix.py).
+- DATA carries the count and the digest of its sender's deliveries at submission (node/protocols/prefix.py).
 
 Invariants: before `close` a member has delivered exactly the numbers below `_next`; nothing below `_next` is buffered;
 a number belongs to one message.
@@ -55,7 +55,7 @@ MEMORY_SIZE = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SequencerParameters:
-    """Of the sequencer and of the reliable layer under it."""
+    """Parameters of the sequencer and of the reliable layer below it."""
 
     outstanding: int = 64
     """Requests without an answer; more submissions wait in the host."""
@@ -69,7 +69,7 @@ class SequencerParameters:
 
 
 class Phase(enum.StrEnum):
-    """Fixed for the view. STOPPED: the view does not contain the server."""
+    """The phase, fixed for the view. STOPPED: the view does not contain the server."""
 
     RUNNING = "running"
     STOPPED = "stopped"
@@ -79,7 +79,7 @@ class SequencerReport(enum.IntEnum):
     """Codes of our reports."""
 
     STOPPED = 0x21
-    """This view has no server: no member takes a submission. `member`: the server that is missing."""
+    """This view has no server: no member takes a submission. `member`: the missing server."""
     VOID = 0x22
     """At the end of a view: number `value` and those after it, up to the next message, have no message in the cut.
     `member`: the server."""
@@ -96,7 +96,7 @@ class Asked(NamedTuple):
 
 
 class SequencerCore(OrderCore):
-    """The module's text is its contract. `memory`: what `close` of the view before has answered."""
+    """See the module's docstring. `memory`: from `close` of the view before."""
 
     ordered_by = "numbers"
     returning = (Kind.SEQUENCER_REQUEST, Kind.SEQUENCER_NUMBER, Kind.SEQUENCER_DATA)
@@ -113,9 +113,9 @@ class SequencerCore(OrderCore):
 
         self._requests = 0
         self._asked: dict[int, Asked] = {}
-        """By the number of the request, ascending."""
+        """Submissions without a number, by the number of their request, ascending."""
         self._last_given = 0
-        """At the server."""
+        """At the server: the last number that it has given."""
         self._next = 1
         """The number to deliver next."""
         self._buffered: dict[int, Message] = {}
@@ -131,7 +131,7 @@ class SequencerCore(OrderCore):
 
     @property
     def is_idle(self) -> bool:
-        """A server waits for the messages that are to carry the numbers it has given."""
+        """A server is idle only when the messages with all numbers that it has given are delivered."""
         return not self._asked and not self._buffered and self._last_given < self._next
 
     @property
@@ -170,7 +170,7 @@ class SequencerCore(OrderCore):
         return Closing(effects=tuple(out), handed_back=handed_back, memory=memory)
 
     def _numbers(self, out: list[Effect]) -> Iterator[Message]:
-        """What is buffered, by number; numbers without a message are reported when they are passed over."""
+        """The buffered messages by number; numbers without a message are reported and skipped."""
         for number, message in sorted(self._buffered.items()):
             if number > self._next:
                 out.append(Report(code=SequencerReport.VOID, member=self._server, value=self._next))
@@ -235,5 +235,5 @@ def _server_in(memory: bytes) -> int:
 
 
 def begin(parameters: SequencerParameters) -> MakeCore:
-    """By view: the core of one member."""
+    """The function that makes the core of each view."""
     return lambda us, _, memory: SequencerCore(membership=us, parameters=parameters, memory=memory)

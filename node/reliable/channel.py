@@ -1,7 +1,7 @@
 """Reliable unicast channels in one view: numbers, acknowledgements, retransmission on time-out.
 
-`Channels` sends, acknowledges and retransmits. When a unicast is delivered is the core's decision, because a channel
-and the multicasts of its sender are one FIFO.
+`Channels` sends, acknowledges and retransmits. The core decides when a unicast is delivered, because a channel and the
+multicasts of its sender are one FIFO.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Sent:
     tries: int = 1
 
     def again(self, now_ns: int) -> Message:
-        """It is transmitted once more."""
+        """The message for one more transmission, which is counted."""
         self.tries += 1
         self.sent_ns = now_ns
         return retransmission(self.message)
@@ -41,7 +41,8 @@ class _Sent:
 
 @dataclass(slots=True)
 class _Sender:
-    """Unacknowledged unicasts to one member: those under way, without a gap, and those that wait for the window."""
+    """Unacknowledged unicasts to one member: transmitted ones (`under_way`, without a gap), and ones that wait for the
+    window."""
 
     round_trip: RoundTrip
     last: int = 0
@@ -70,7 +71,7 @@ class Channels:
 
     @property
     def is_settled(self) -> bool:
-        """Nothing unacknowledged, nothing undelivered, no acknowledgement due."""
+        """Whether nothing is unacknowledged or undelivered, and no acknowledgement is due."""
         return not self._lacking and not self._ack_due and not any(self.waiting())
 
     @property
@@ -85,15 +86,15 @@ class Channels:
         return unacknowledged + sum(len(one.buffered) for one in self.receivers.values())
 
     def lacking(self) -> Iterator[tuple[int, int]]:
-        """(target, what it has acknowledged) of every target that has not acknowledged all."""
+        """(target, its cumulative acknowledgement) of every target that has not acknowledged all."""
         return ((target, self._senders[target].acknowledged) for target in self._lacking)
 
     def waiting(self) -> Iterator[tuple[int, int]]:
-        """(source, how much of its unicasts we have received and delivered) where one waits for something earlier."""
+        """(source, received plus delivered unicasts) of every source of which a unicast waits for something earlier."""
         return ((source, one.position + one.delivered) for source, one in self.receivers.items() if one.buffered)
 
     def fences(self) -> tuple[int, ...]:
-        """One word for each target that may not have received all yet."""
+        """One word for each target that has not acknowledged all."""
         return tuple(entry(target, self._senders[target].last) for target in sorted(self._lacking))
 
     def clear(self) -> None:
@@ -103,7 +104,7 @@ class Channels:
         self._lacking.clear()
 
     def send(self, submission: Submission, target: int, after: int, now_ns: int, out: list[Effect]) -> None:
-        """To `target`, not to be delivered before our multicast number `after`."""
+        """Send to `target`, not to be delivered before our multicast number `after`."""
         sender = self._senders[target]
         sender.last += 1
         words = (self._view_word | after, self._acknowledgement(target))
@@ -112,7 +113,7 @@ class Channels:
         self._pump(target, now_ns, out)
 
     def receive(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        """A unicast for us, its words checked: process its acknowledgement, and take it in."""
+        """Take in a unicast for us, its words checked, and the acknowledgement in it."""
         source = message.origin
         self.acknowledge(source, message.words[1], now_ns, out)
         receiver = self.receivers[source]
@@ -124,15 +125,15 @@ class Channels:
             return
         self._ack_due.add(source)
         wait_ns, timer = self._parameters.acknowledge_ns, Timer(ACKNOWLEDGE, source)
-        if is_gap_before or reason is DropReason.DUPLICATE:  # the sender misses something: tell it at once
+        if is_gap_before or reason is DropReason.DUPLICATE:  # something was lost: tell the sender at once
             wait_ns = 0
             self._timers.disarm(timer, out)
         self._timers.arm(timer, now_ns + wait_ns, out)
 
     def acknowledge(self, member: int, position: int, now_ns: int, out: list[Effect]) -> None:
-        """`member` has received all up to `position` of what we sent it."""
+        """`member` has received all our unicasts up to `position`."""
         sender = self._senders[member]
-        sent = sender.under_way.get(position)  # what was not sent cannot have been received
+        sent = sender.under_way.get(position)  # None: acknowledged before, or never sent
         if sent is not None:
             if sent.tries == 1:
                 sender.round_trip.sample(now_ns - sent.sent_ns)
@@ -146,13 +147,14 @@ class Channels:
             if not sender.under_way:
                 self._lacking.discard(member)
         elif position == sender.acknowledged and len(sender.under_way) > 1:
-            # It was told again while later ones are under way: the one after it is lost, if it was sent once.
+            # A repeated acknowledgement while later unicasts are under way: the next unicast is lost if it was sent
+            # once.
             following = sender.under_way[position + 1]
             if following.tries == 1:
                 out.append(Send(target=member, message=following.again(now_ns)))
 
     def on_retry(self, target: int, now_ns: int, out: list[Effect]) -> None:
-        """Retransmit what was not acknowledged in time."""
+        """Retransmit unicasts that were not acknowledged in time."""
         sender = self._senders[target]
         some = list(sender.under_way.values())[: self._parameters.burst]
         late = [sent for sent in some if sender.due_ns(sent) <= now_ns]
@@ -161,14 +163,14 @@ class Channels:
             self._timers.arm(Timer(RETRY, target), min(map(sender.due_ns, some)), out)
 
     def on_acknowledge(self, source: int, out: list[Effect]) -> None:
-        """No message took the acknowledgement along: send it by itself."""
+        """No message carried the acknowledgement: send it by itself."""
         if source in self._ack_due:
             seq, words = self._acknowledgement(source), (self._view_word,)
             message = self._us.message(Kind.RELIABLE_ACKNOWLEDGEMENT, seq=seq, flags=CONTROL, words=words)
             out.append(Send(target=source, message=message))
 
     def _acknowledgement(self, source: int) -> int:
-        """How far we have received from `source`; the message that says so replaces the acknowledgement due."""
+        """Our cumulative acknowledgement to `source`; the message that carries it replaces the acknowledgement due."""
         self._ack_due.discard(source)
         return self.receivers[source].position
 

@@ -1,7 +1,8 @@
 """The words of the reliable streams' messages; docs/protocols/reliable.md has the table.
 
-The first word of every message begins with the number of the view (31 bits). A fence is an entry (target, unicasts to
-it that precede this message), a position, too (origin, what has been received of its stream without a gap).
+The first word of every message begins with the number of the view (31 bits). A fence is an entry (target, number of
+unicasts to it that precede this message); a position is an entry (origin, number up to which its stream has been
+received).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def entry(member: int, number: int) -> int:
 
 
 def carrying(us: Membership, submission: Submission, kind: Kind, *, seq: int, words: tuple[int, ...]) -> Message:
-    """The message that takes a submission along."""
+    """The message that carries a submission."""
     inner, payload = submission.inner, submission.payload
     return us.message(kind, seq=seq, flags=submission.flags, words=words, inner=inner, payload=payload)
 
@@ -60,7 +61,7 @@ def unpack_data(message: Message) -> tuple[int, tuple[int, ...], tuple[int, ...]
 
 
 def fence_of(message: Message, target: int) -> int:
-    """How many unicasts to `target` precede a data message that has passed `unpack_data`."""
+    """The number of unicasts to `target` that precede a data message. The message has passed `unpack_data`."""
     count = message.words[0] >> 23 & MAX_FENCES
     fences = map(unpack, message.words[1 : 1 + count]) if count else ()
     return next((fence.number for fence in fences if fence.member == target), 0)

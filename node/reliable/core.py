@@ -1,7 +1,7 @@
 """FIFO reliable multicast, and reliable unicast in the same order, among the members of one view.
 
-docs/protocols/reliable.md has the protocol, the argument and the sources. In short: receivers ask for what is missing
-(negative acknowledgements), acknowledge cumulatively, and let go of what is stable; a unicast names the multicast that
+docs/protocols/reliable.md has the protocol, the argument and the sources. In short: receivers ask for missing messages
+(negative acknowledgements), acknowledge cumulatively, and discard stable messages; a unicast names the multicast that
 precedes it, a multicast the unicasts (its fences); a settled member is silent.
 
 Invariants: `floor` <= `delivered` <= `position`; a frozen member buffers everything above its floors; it never
@@ -27,9 +27,9 @@ from node.transport import RoundTrip, Timers, retransmission
 from node.wire import WORD_SIZE, Kind, Message
 
 ANNOUNCEMENTS = 3
-PIGGYBACK_COPIES = 12  # a position on a multicast costs a word in every copy, by itself a frame of a hundred bytes
-ROOM_BYTES = 1400  # of words and payload of a data message: more would not fit an Ethernet frame with all headers
-MAX_CUT_AHEAD = 2**20  # a cut that exceeds our position by more than this is a lie: the group layer refuses it
+PIGGYBACK_COPIES = 12  # a piggybacked position costs a word in every copy, a heartbeat a frame of a hundred bytes
+ROOM_BYTES = 1400  # words and payload of a data message: more would not fit an Ethernet frame with all headers
+MAX_CUT_AHEAD = 2**20  # the group layer refuses a cut that exceeds our position by more than this as false
 
 TICK = Timer("tick")
 ANNOUNCE = Timer("announce")
@@ -39,7 +39,7 @@ NACK = "nack"
 
 
 class Phase(enum.StrEnum):
-    """The state of the view, as this member sees it."""
+    """The phase of the streams in one view at one member."""
 
     OPEN = "open"
     FROZEN = "frozen"
@@ -51,11 +51,11 @@ LEGAL: Mapping[Phase, frozenset[Kind]] = {
     Phase.FROZEN: frozenset({Kind.RELIABLE_DATA, Kind.RELIABLE_NACK}),
     Phase.STOPPED: frozenset({Kind.RELIABLE_NACK}),
 }
-"""All other messages are refused as UNEXPECTED."""
+"""The kinds that are legal in each phase; all others are refused as UNEXPECTED."""
 
 
 class ReliableCore(ViewStreams):
-    """`membership` has the members of the view only; `incarnations` are theirs."""
+    """`membership`: of the view only; `incarnations`: by member of the view."""
 
     phase = Phase.OPEN
 
@@ -78,7 +78,7 @@ class ReliableCore(ViewStreams):
         self._fan_out = 1 if membership.has_multicast else max(1, count - 1)  # datagrams of one multicast
         suspect_after_ns = parameters.suspect_after_ns
         interval_ns = max(parameters.heartbeat_ns, count * self._fan_out * parameters.heartbeat_per_member_ns)
-        # However large the group, there is time for several questions before silence becomes a suspicion.
+        # In a group of any size several questions fit into the time before silence becomes a suspicion.
         self._interval_ns = min(interval_ns, suspect_after_ns // 8)
         self._nack_delay_ns = parameters.nack_delay_ns + count * parameters.nack_per_member_ns
         self._ack_every = max(1, parameters.window // 4 - rng.randrange(parameters.window // 8 + 1))
@@ -98,7 +98,7 @@ class ReliableCore(ViewStreams):
         self._sent_ns = 0  # when we last multicast
         self._ticked_ns = 0
         self._announcements = 0
-        self._pending_replies: set[int] = set()  # members that asked us
+        self._pending_replies: set[int] = set()  # members that asked us for a heartbeat
         self._is_urged = False  # uniform delivery waits for stability
         self._is_held = False
         self._frozen: dict[int, int] = {}  # the positions that `freeze` fixed
@@ -118,14 +118,14 @@ class ReliableCore(ViewStreams):
 
     @property
     def is_idle(self) -> bool:
-        """In a view that has ended: nothing is being fetched."""
+        """Whether nothing is open; in a view that has ended: whether nothing is being fetched."""
         if self.phase is not Phase.OPEN:
             return not self._timers
         return self._is_settled() and not self._pending_replies
 
     @property
     def buffered(self) -> int:
-        """Messages in all our buffers; after the view those that other members may still ask for."""
+        """Messages in all our buffers, including, after the view, those that other members may still ask for."""
         return sum(len(stream.buffered) for stream in self._all.values()) + self._channels.buffered
 
     @property
@@ -181,7 +181,7 @@ class ReliableCore(ViewStreams):
             self._channels.on_acknowledge(timer.key, out)
         return out
 
-    # What the group layer asks.
+    # Calls by the group layer.
 
     def awaited(self) -> dict[int, int]:
         if self.phase is not Phase.OPEN:
@@ -195,7 +195,7 @@ class ReliableCore(ViewStreams):
         return awaited
 
     def received(self) -> dict[int, int]:
-        """The positions, of a frozen member, too: those that grow while it fetches."""
+        """The current positions, which grow while a frozen member fetches."""
         return {one: stream.position for one, stream in self._all.items()}
 
     def positions(self) -> dict[int, int]:
@@ -205,7 +205,7 @@ class ReliableCore(ViewStreams):
         return {one: stream.stable for one, stream in self._all.items()}
 
     def urge(self, now_ns: int) -> list[Effect]:
-        """Until this member is settled again: after `stability_ns` at most."""
+        """Acknowledge within `stability_ns` until this member is settled again."""
         out: list[Effect] = []
         self._is_urged = self.phase is Phase.OPEN and not self._is_settled()
         self._see_to_stability(now_ns, out)
@@ -246,7 +246,7 @@ class ReliableCore(ViewStreams):
         return out
 
     def rest(self, cut: Mapping[int, int]) -> dict[int, list[Message]]:
-        # Fences are void: the unicasts that they wait for may never come.
+        # Fences do not count: the unicasts that they name may never come.
         assert self.phase is not Phase.OPEN and self.has(cut), (self.phase, cut)
         return {
             origin: [stream.buffered[number] for number in range(stream.delivered + 1, cut.get(origin, 0) + 1)]
@@ -265,7 +265,7 @@ class ReliableCore(ViewStreams):
         self.phase = phase
         self._legal = LEGAL[phase]
 
-    # Multicasts of ours.
+    # Our own multicasts.
 
     def _data(self, submission: Submission, words: tuple[int, ...]) -> Message:
         return carrying(self._us, submission, Kind.RELIABLE_DATA, seq=self._own.position + 1, words=words)
@@ -287,7 +287,7 @@ class ReliableCore(ViewStreams):
             self._arm_tick(now_ns, out)
 
     def _piggyback(self, room_bytes: int, now_ns: int) -> tuple[int, ...]:
-        """Our positions, if others do not know them and have not heard of any for a while: as many as fit the frame."""
+        """Our positions that their origins do not know, as many as fit the frame; none soon after the last ones."""
         most = min(codec.MAX_PIGGYBACK, room_bytes // WORD_SIZE)
         is_early = now_ns - self._acknowledged_ns < self._interval_ns // 2 and not self._is_urged
         if not self._unacknowledged or most <= 0 or self._fan_out > PIGGYBACK_COPIES or is_early:
@@ -296,7 +296,8 @@ class ReliableCore(ViewStreams):
         return tuple(map(self._position, self._take_unacknowledged(most)))
 
     def _on_announce(self, now_ns: int, out: list[Effect]) -> None:
-        """A lost tail shows no gap: announce the last number, a few times; then the tick asks the silent members."""
+        """Announce the last number a few times, because a lost tail shows no gap; then the tick asks the silent
+        members."""
         own = self._own
         if own.floor == own.position or self._announcements == ANNOUNCEMENTS:
             return
@@ -313,7 +314,8 @@ class ReliableCore(ViewStreams):
         self._timers.arm(ANNOUNCE, due_ns, out)
 
     def _announce_after_ns(self) -> int:
-        """The first is early where it is one datagram; others wait until all receivers had the time to acknowledge."""
+        """Time until the next announcement. The first is early if it is one datagram; others leave all receivers the
+        time to acknowledge."""
         early_ns = self._parameters.announce_ns << self._announcements
         is_early = self._us.has_multicast and not self._announcements
         return early_ns if is_early else max(early_ns, self._interval_ns * 3 // 2)
@@ -321,7 +323,8 @@ class ReliableCore(ViewStreams):
     # Messages of others.
 
     def _refuse_reason(self, message: Message, source: int) -> DropReason | None:
-        """Why a message is refused before anything in it counts. RemoteError MALFORMED when it names no view."""
+        """The reason to refuse a message before its content is read; None: it is not. RemoteError MALFORMED: it names
+        no view."""
         origin = message.origin
         if message.kind not in self._legal or codec.view_of(message) != self._view:
             return DropReason.UNEXPECTED
@@ -372,7 +375,7 @@ class ReliableCore(ViewStreams):
         self._pump(source, self._streams[source], out)
         self._streams[source].release()
         if self._channels.receivers[source].buffered:
-            # It waits for an earlier message of a sender that may have crashed: that must show in `awaited`.
+            # A unicast waits for an earlier message of a sender that may have crashed: the tick reads `awaited`.
             self._arm_tick(now_ns, out)
 
     def _on_acknowledgement(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
@@ -381,7 +384,7 @@ class ReliableCore(ViewStreams):
         self._channels.acknowledge(source, message.seq, now_ns, out)
 
     def _pump(self, origin: int, stream: IncomingStream, out: list[Effect]) -> None:
-        """Deliver what is next, multicasts and unicasts in the order in which `origin` sent them."""
+        """Deliver multicasts and unicasts of `origin` as far as possible, in the order in which it sent them."""
         if self._is_held:
             return
         unicasts = self._channels.receivers[origin]
@@ -399,7 +402,7 @@ class ReliableCore(ViewStreams):
             stream.delivered += 1
             out.append(Deliver.of(message))
 
-    # Asking for what is missing, and answering.
+    # Requests for missing messages, and answers.
 
     def _see_to_gaps(self, origin: int, stream: IncomingStream, now_ns: int, out: list[Effect]) -> None:
         if stream.known > stream.position and Timer(NACK, origin) not in self._timers:
@@ -407,7 +410,7 @@ class ReliableCore(ViewStreams):
             self._timers.arm(Timer(NACK, origin), now_ns + wait_ns, out)
 
     def _ask(self, origin: int, now_ns: int, out: list[Effect]) -> None:
-        """Ask for what is missing of one stream: its origin, or in a frozen view its holders in turn."""
+        """Request missing messages of one stream from its origin, or in a frozen view from its holders in turn."""
         stream = self._streams[origin]
         holders = [origin] if stream.cut is None else stream.holders
         if stream.position >= stream.wanted or not holders:
@@ -442,7 +445,7 @@ class ReliableCore(ViewStreams):
             out.extend(Send(target=source, message=retransmission(one)) for one in found)
         else:
             self._own.acknowledge(source, message.seq)
-            # Without multicast each asker is answered by itself, and when it asks again, again.
+            # Without multicast each asker gets its own answer, and another one each time that it asks.
             hold_ns = self._parameters.retry_least_ns // 2 if self._us.has_multicast else 0
             answers = (self._own.answer(number, source, now_ns, hold_ns) for number in numbers)
             out.extend(answer for answer in answers if answer is not None)
@@ -451,12 +454,12 @@ class ReliableCore(ViewStreams):
     # Heartbeats: positions, the watermark, questions.
 
     def _heartbeat(self, origins: Iterable[int], awaited: Iterable[int] = ()) -> Message:
-        """Tells our positions in the streams of `origins`, and asks `awaited`."""
+        """A heartbeat with our positions in the streams of `origins` and a question to `awaited`."""
         words = codec.pack_heartbeat(self._view, tuple(map(self._position, origins)), tuple(awaited))
         return self._us.message(Kind.RELIABLE_HEARTBEAT, seq=self._own.floor, flags=CONTROL, words=words)
 
     def _position(self, member: int) -> int:
-        """Our position in the stream of this member, about to be told."""
+        """The entry of our position in the stream of `member`; notes that it is told."""
         stream = self._streams.get(member)
         if stream is None:
             return entry(member, self._own.position)
@@ -487,7 +490,7 @@ class ReliableCore(ViewStreams):
             self._timers.arm(REPLY, now_ns + self._rng.randint(0, min(self._interval_ns, spread_ns)), out)
 
     def _on_reply(self, out: list[Effect]) -> None:
-        """Tell the members that asked all we know; in several messages if it does not fit one."""
+        """Tell all our positions to the members that asked, in several messages if needed."""
         askers = sorted(self._pending_replies)
         self._pending_replies.clear()
         known = [self._me, *(origin for origin, stream in self._streams.items() if stream.known)]
@@ -499,12 +502,12 @@ class ReliableCore(ViewStreams):
             out.extend(Send(target=member, message=message) for member in askers for message in heartbeats)
 
     def _is_worth_multicast(self, count: int) -> bool:
-        """Whether a multicast to all is better than a message to each of `count`: without multicast it is a datagram
-        for each member, with it all must read it."""
+        """Whether a multicast to all is better than a message to each of `count` members: without network multicast it
+        costs a datagram per member; with it all members must read it."""
         most = max(1, len(self._streams) // 4) if self._us.has_multicast else self._fan_out - 1
         return count > most
 
-    # The tick: acknowledgements that are due, and questions to silent members.
+    # The tick: due acknowledgements, and questions to silent members.
 
     def _arm_tick(self, now_ns: int, out: list[Effect]) -> None:
         if TICK not in self._timers:
@@ -526,11 +529,11 @@ class ReliableCore(ViewStreams):
             self._timers.arm(STABILITY, now_ns + self._parameters.stability_ns, out)
 
     def _tell_positions(self, questions: list[int], now_ns: int, out: list[Effect], *, is_urgent: bool = False) -> None:
-        """Tell positions and the watermark if that is due, and ask: all members, or those that lack a word alone."""
+        """Send due positions, the watermark and `questions`: to all members, or only to those that need them."""
         own = self._own
         is_quiet = own.floor == own.position and now_ns - self._sent_ns >= self._interval_ns // 2
         is_floor_due = own.announced < own.floor and (is_quiet or is_urgent)
-        # A member that multicasts acknowledges on the way, after half an interval: leave it that chance.
+        # A member that multicasts piggybacks its positions after half an interval: wait for that.
         is_due = is_urgent or now_ns - self._acknowledged_ns >= self._interval_ns
         recipients = sorted(self._unacknowledged.union(questions) if is_due else questions)
         if is_floor_due or self._is_worth_multicast(len(recipients)):
@@ -557,7 +560,7 @@ class ReliableCore(ViewStreams):
 
 
 class Questions:
-    """Which silent members to ask: first after `first_ns` without progress, then with pauses that double."""
+    """Questions to silent members: the first after `first_ns` without progress, then with pauses that double."""
 
     __slots__ = ("_first_ns", "_most_ns", "_silence")
 
@@ -565,11 +568,12 @@ class Questions:
         self._first_ns = first_ns
         self._most_ns = most_ns
         self._silence: dict[int, tuple[int, int, int]] = {}
-        """Per member: its progress, the time since then or since the last question, the pause until the next one."""
+        """By member: its progress, the time in ns since the progress or the last question, the pause until the next
+        question."""
 
     def due(self, awaited: Mapping[int, int], elapsed_ns: int) -> list[int]:
-        """Another `elapsed_ns` have passed. `awaited`: per member whose answer is missing, a number that changes with
-        its progress."""
+        """Members to ask now that another `elapsed_ns` have passed. `awaited`: by member whose answer is missing, a
+        number that changes with its progress."""
         due: list[int] = []
         silence: dict[int, tuple[int, int, int]] = {}
         for member, progress in sorted(awaited.items()):

@@ -10,7 +10,8 @@ from node.transport import MILLISECOND, TransportParameters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReliableParameters(TransportParameters):
-    """The defaults suit a LAN and the WANs of our topologies; `window` bounds memory and throughput."""
+    """Parameters whose defaults suit a LAN and the WANs of the topologies here; `window` bounds memory and
+    throughput."""
 
     window: int = 1024
     """Unstable messages of one sender; unacknowledged unicasts of one channel."""
@@ -23,15 +24,15 @@ class ReliableParameters(TransportParameters):
     """Silence after a multicast until its sender announces its last number; then twice and four times that, but not
     before all receivers have had the time to acknowledge."""
     nack_delay_ns: int = 3 * MILLISECOND
-    """A gap may be a mere reordering: a receiver waits this long, at random between half and all, before asking ..."""
+    """A gap may be a mere reordering: a receiver waits a random time between half and all of this before asking ..."""
     nack_per_member_ns: int = 50_000
-    """... and this longer for each member, so that a loss near the sender does not bring all questions at once."""
+    """... and this longer for each member, so that a loss near the sender does not cause all requests at once."""
     acknowledge_ns: int = 10 * MILLISECOND
-    """How long the acknowledgement of a unicast waits for a message that takes it along."""
+    """Longest wait of the acknowledgement of a unicast for a message that carries it."""
     stability_ns: int = 5 * MILLISECOND
-    """How long acknowledgements and the watermark wait while uniform delivery waits for stability."""
+    """Delay of acknowledgements and the watermark while uniform delivery waits for stability."""
     uniform: bool = False
-    """Hand a message over only when all members have received what its deliverer had received (level FINAL); read by
+    """Hand a message over only when all members have received all that this member had received (level FINAL); read by
     the group layer."""
 
     def __post_init__(self) -> None:

@@ -18,19 +18,19 @@ from node.wire import Message
 
 
 class Stream:
-    """What either end keeps of one numbered sequence."""
+    """The state of one numbered sequence at either end."""
 
     __slots__ = ("buffered", "delivered", "floor", "position", "stable")
 
     def __init__(self) -> None:
         self.position = 0
         self.delivered = 0
-        self.stable = 0  # the origin knows that all members have received all up to here ..
-        self.floor = 0  # ... and up to here the messages were let go
+        self.stable = 0  # the origin knows that all members have received all up to here ...
+        self.floor = 0  # ... and up to here the messages were discarded
         self.buffered: dict[int, Message] = {}
 
     def release(self) -> None:
-        """Let go of what is stable and delivered."""
+        """Discard messages that are stable and delivered."""
         floor = min(self.stable, self.delivered)
         for number in range(self.floor + 1, floor + 1):
             del self.buffered[number]
@@ -45,12 +45,12 @@ class OutgoingStream(Stream):
 
     def __init__(self, receivers: Iterable[int]) -> None:
         super().__init__()
-        self.announced = 0  # the highest watermark that we have told all receivers
+        self.announced = 0  # the highest watermark that we have sent to all receivers
         self._acknowledged = dict.fromkeys(receivers, 0)
         self._retransmissions = Retransmissions()
 
     def append(self, message: Message, *, is_sent: bool) -> None:
-        """The next message of ours."""
+        """Append our next message."""
         assert message.seq == self.position + 1
         self.position = message.seq
         self.buffered[message.seq] = message
@@ -72,7 +72,7 @@ class OutgoingStream(Stream):
         return ((member, number) for member, number in self._acknowledged.items() if number < self.position)
 
     def answer(self, number: int, asker: int, now_ns: int, hold_ns: int) -> Send | Multicast | None:
-        """`asker` misses `number`."""
+        """The answer to `asker`, which misses `number`; None: no answer now."""
         message = self.buffered.get(number)
         return self._retransmissions.answer(message, asker, now_ns, hold_ns) if message is not None else None
 
@@ -94,7 +94,7 @@ class Receiver(Stream):
         self.known = 0  # the highest number that is known to exist
 
     def accept(self, message: Message, cut: int = 0) -> DropReason | None:
-        """Take a message in, or say why not. Up to `cut` the window does not count."""
+        """Take a message in, or return why not. Up to `cut` the window does not count."""
         seq = message.seq
         position = self.position
         buffered = self.buffered
@@ -119,9 +119,9 @@ class IncomingStream(Receiver):
 
     def __init__(self, *, window: int) -> None:
         super().__init__(window=window)
-        self.acknowledged = 0  # the position that we last told the origin
+        self.acknowledged = 0  # the position that we last sent to the origin
         self.cut: int | None = None  # the last number to fetch; None: nothing is fetched
-        self.holders: list[int] = []  # the members that are asked for it, the next one first
+        self.holders: list[int] = []  # the members to ask for it, the next one first
         self.requests = Requests()
 
     @property
@@ -131,7 +131,7 @@ class IncomingStream(Receiver):
 
     @property
     def is_settled(self) -> bool:
-        """Everything known is received, delivered, and known to be everywhere."""
+        """Whether everything known is received, delivered and stable."""
         return self.floor == self.known
 
     def learn(self, last: int) -> None:

@@ -1,8 +1,7 @@
-"""What the shell offers while a command of a testbed is typed: names of topologies, testbeds, nodes, partitions and
-links.
+"""Shell completion: names of topologies, experiments, testbeds, nodes, partitions and links.
 
-Asked for at every press of a key, so it reads `about.json` of the testbeds and nothing else: no server, no kernel, no
-validation of files, nothing heavy to import. What cannot be read is not offered; a completion never prints an error.
+It runs at every press of a key, so it reads only `owner` and `about.json` of testbeds and lines of shipped files: no
+server, no kernel, no validation, no heavy import. Names that cannot be read are not offered; it never prints an error.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from topologies.formats.errors import InputError
 
 TESTBED_VARIABLE: Final = "ORDERBED_TESTBED"
 MANY_NODES: Final = 100
-"""A testbed with more offers partitions first, and nodes once the partition has been typed."""
+"""A testbed with more nodes offers partitions first, and nodes once the partition has been typed."""
 
 HELP_WIDTH: Final = 70
 LINE_OF_WORDS: Final = re.compile(r"^(?:description|question): *[\"']?(.*?)[\"']? *$", re.MULTILINE)
 
 Offer: TypeAlias = tuple[str, str]
-"""A word, and what some shells show beside it."""
+"""A word, and its description in shells that show one."""
 
 
 def topologies(incomplete: str) -> list[Offer]:
@@ -66,7 +65,7 @@ def kernels() -> list[Offer]:
 
 
 def directions() -> list[Offer]:
-    """For ports, then for links."""
+    """Directions of ports, then of links."""
     return [
         ("to-node", "what the node receives"),
         ("from-node", "what the node sends"),
@@ -82,15 +81,15 @@ def testbeds() -> list[Offer]:
 
 
 def nodes(ctx: typer.Context, incomplete: str) -> list[Offer]:
-    """Nodes of the testbed that is meant."""
+    """Nodes of the testbed of the command."""
     about = _meant(ctx)
     return [] if about is None else [*_node_names(about, incomplete)]
 
 
 def node_selectors(ctx: typer.Context, incomplete: str) -> list[Offer]:
-    """Whole partitions, then nodes. What stands before the last comma stays.
+    """Whole partitions, then nodes. The text before the last comma is kept.
 
-    The lone asterisk is not offered: bash would put the files of the directory in its place.
+    The lone asterisk is not offered: bash would replace it by the files of the directory.
     """
     return _after_commas(incomplete, lambda word: [*_selectors(ctx, word)])
 
@@ -139,7 +138,7 @@ def _after_commas(incomplete: str, offers: Any) -> list[Offer]:
 
 
 def _meant(ctx: typer.Context) -> dict[str, Any] | None:
-    """The testbed that the command will be about: the named one, that of the environment, or the only one."""
+    """The testbed of the command: the one named in it, the one named in the environment, or the only one."""
     found = list(_testbeds())
     name = ctx.params.get("testbed") or os.environ.get(TESTBED_VARIABLE)
     chosen = found if name is None else [about for about in found if about["name"] == name]
@@ -150,13 +149,13 @@ def _testbeds() -> Iterator[dict[str, Any]]:
     try:
         root = live_root()
     except InputError:
-        return  # what stands there is nobody's word; the command itself says so
+        return  # others may write there; the command itself reports it
     for path in sorted(root.glob("*/about.json")):
         try:
             owner = Owner.parse((path.parent / "owner").read_text(encoding="ascii"))
             about = read_json(path)
         except (OSError, ValueError):
-            continue  # it comes or goes just now
+            continue  # it is being made or removed
         if owner is not None and not owner.is_dead() and _is_sound(about):
             yield about
 

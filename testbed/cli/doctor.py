@@ -1,7 +1,7 @@
-"""What this machine can do: every probe with what was found and, where something is missing, the way to get it.
+"""Probes of this machine: each with its finding and, where something is missing, the remedy.
 
 Each probe tries the thing itself (makes a namespace, asks the daemon, waits for a timer) where that is quick.
-`orderbed doctor` shows them all; the test suite uses the same probes to say what it could not run.
+`orderbed doctor` shows the probes of `checks`; the test suite uses these and others to report what it could not run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CPUS_MIN = 2
 TIMER_WAIT_S = 0.001
 TIMER_SAMPLES = 40
 TIMER_LATE_MAX_NS = 500_000
-"""Half of the worst error that a delay of a certified link may have: nodes wake up by the same timers."""
+"""Half of the largest delay error that a certified link may have: nodes wake up by the same timers."""
 
 CAPTURE_PROGRAMS = ("tshark", "dumpcap", "capinfos", "tcpdump")
 BROWSERS = ("chromium", "google-chrome", "google-chrome-stable", "chromium-browser")
@@ -45,7 +45,7 @@ DRIVERS = ("chromedriver", "chromium.chromedriver")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One probe. `remedy` is empty when it is well; an `optional` one may be missing without harm to a run."""
+    """Result of one probe. `remedy` is empty when `ok`; a run works without an `optional` one."""
 
     name: str
     ok: bool
@@ -63,7 +63,7 @@ class Browser:
 
 
 def checks() -> list[Check]:
-    """Every probe, in the order in which a run needs them; about 1 s. Never raises for what is merely missing."""
+    """Probes of `orderbed doctor`, in the order in which a run needs them; about 1 s. A missing thing never raises."""
     return [
         check_root(),
         *check_kernel(),
@@ -87,7 +87,7 @@ def check_root() -> Check:
 
 
 def check_kernel() -> list[Check]:
-    """The kernel that would carry the wires, then every single probe that led to it."""
+    """The kernel that would emulate the links, then every probe that led to it."""
     probes = kernel.probe()
     try:
         choice = kernel.pick(kernel.KernelOption.AUTO, probes)
@@ -105,7 +105,7 @@ def _single(probe: kernel.Probe) -> Check:
 
 
 def check_namespaces() -> Check:
-    """Whether namespaces of our own can be made, which takes more than being root (a container may forbid it)."""
+    """Whether namespaces can be made, which takes more than being root (a container may forbid it)."""
     root = check_root()
     return root if not root.ok else next(_single(probe) for probe in kernel.probe() if probe.name == "namespaces")
 
@@ -120,7 +120,7 @@ def check_control_groups() -> Check:
 
 
 def check_guest() -> Check:
-    """Whether a User-Mode Linux guest could carry the wires."""
+    """Whether a User-Mode Linux guest could emulate the links."""
     try:
         kernel.pick(kernel.KernelOption.UML, kernel.probe())
     except FabricError as error:
@@ -129,7 +129,7 @@ def check_guest() -> Check:
 
 
 def check_docker() -> Check:
-    """A daemon, and what node containers would start from."""
+    """The Docker daemon, and the image of node containers."""
     try:
         client = connect()
     except FabricError as error:
@@ -181,7 +181,7 @@ def check_memory(meminfo: Path = Path("/proc/meminfo")) -> Check:
 
 
 def check_disk(folder: Path | None = None) -> Check:
-    """Room for runs, where they are kept."""
+    """Free space in `folder` (default: this directory), where runs are kept."""
     folder = folder or Path.cwd()
     free = shutil.disk_usage(folder).free
     ok = free >= DISK_BYTES_MIN
@@ -200,7 +200,7 @@ def check_awake(requests: Path = REQUESTS) -> Check:
 
 
 def check_clock() -> Check:
-    """How late this machine's timers are, as in a run, and whether its wall clock steps while we look."""
+    """Lateness of this machine's timers, as in a run, and steps of its wall clock during the probe."""
     lates, steps = [], []
     offset = time.time_ns() - time.monotonic_ns()
     with processors_awake():
@@ -226,14 +226,14 @@ def check_tshark() -> Check:
 
 
 def check_foreign() -> Check:
-    """Systems that nobody here wrote, in a cluster on the emulated network (docs/foreign.md)."""
+    """Programs of other systems that run as a cluster on the emulated network (docs/foreign.md)."""
     lacking, remedy = "the experiments with other systems cannot run", "install etcd-server, etcd-client and corosync"
     version, path = ["etcd", "--version"], f"{os.defpath}:/usr/sbin:/sbin:/usr/local/bin"
     return _check_programs("other systems", ("etcd", "etcdctl", "corosync"), lacking, remedy, version, path=path)
 
 
 def check_compilers() -> Check:
-    """Of the languages in which trace senders are shown (docs/senders)."""
+    """Compilers of the languages of the example trace senders (docs/senders)."""
     lacking = "trace senders in other languages cannot be tested"
     return _check_programs("compilers", ("cc", "go"), lacking, "install gcc and golang-go", ["go", "version"])
 
@@ -259,7 +259,7 @@ def check_browser() -> Check:
 
 
 def find_browser() -> Browser | None:
-    """A Chromium and its driver; programs that only tell to install a snap do not count."""
+    """A Chromium and its driver; scripts that only start or ask for a snap do not count."""
     programs = (Path(found) for name in BROWSERS if (found := shutil.which(name)) is not None)
     drivers = (Path(found) for name in DRIVERS if (found := shutil.which(name)) is not None)
     program = next((path for path in programs if not is_snap_shim(path)), None)
@@ -268,7 +268,7 @@ def find_browser() -> Browser | None:
 
 
 def is_snap_shim(path: Path) -> bool:
-    """Ubuntu's chromium-browser is a script that starts the snap or, where there is none, asks to install it."""
+    """Whether it is the snap, or Ubuntu's script that starts the snap or, where there is none, asks to install it."""
     if path.is_relative_to("/snap"):
         return False
     with path.open("rb") as file:
@@ -281,7 +281,7 @@ def _clock_source(path: Path = Path("/sys/devices/system/clocksource/clocksource
 
 
 def _first_line(command: list[str]) -> str:
-    """The first line of what a program says; `java -version` writes it on standard error."""
+    """First line of a program's output; `java -version` writes it on standard error."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError) as error:

@@ -58,7 +58,7 @@ __all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    """The module of this name; called for what the file above does not define."""
+    """The module of this name; Python calls it for a name that this file does not define."""
     if name not in _MODULES:
         raise AttributeError(name)
     return import_module(_MODULES[name])

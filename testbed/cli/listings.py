@@ -1,4 +1,4 @@
-"""Tables of the commands that show many things at once: probes, sweep points, claims."""
+"""Tables of probes, sweep points, claims and compared verdicts."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 NOT_RUN = "–"
 TOLD_ELSEWHERE = ("variant", "given", "verdict", "directory")
 CLAIM_WIDTH = 30
-"""Enough for every name of a claim."""
+"""Room for the longest name of a claim."""
 
 
 def doctor_table(checks: Sequence[Check]) -> Table:
-    """One row per probe: found what, and the way to get what is missing."""
+    """One row per probe: its finding, and the remedy where something is missing."""
     made = plain_table()
     for check in checks:
         sign = Text("✔", "green") if check.ok else Text("–", "yellow") if check.optional else Text("✘", "red")
@@ -38,7 +38,7 @@ def doctor_table(checks: Sequence[Check]) -> Table:
 
 
 def sweep_table(points: Sequence[Mapping[str, Any]]) -> Table:
-    """One row per run of a sweep: what was set, how it was judged, its headline numbers."""
+    """One row per run of a sweep: its settings, its verdict, its headline numbers."""
     keys = list(dict.fromkeys(key for point in points for key in point["variant"]))
     numbers = [name for name in (points[0] if points else {}) if name not in TOLD_ELSEWHERE]
     made = table(*keys, "verdict", *(f"{name}>" for name in numbers))
@@ -49,10 +49,10 @@ def sweep_table(points: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def claims_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """One row per claim: the paper's statement and value, ours, what would bear it out, and whether it holds.
+    """One row per claim: the paper's statement and value, the accepted values, our value, and the verdict.
 
-    The statement stands below the name, so that it has room on a narrow terminal. Without anything run the columns for
-    what came out are left out.
+    The statement stands below the name, so that it has room on a narrow terminal. If no claim was run, the last two
+    columns are left out.
     """
     has_run = any(row["verdict"] for row in rows)
     made = table("claim", "paper's value", "accepted", *(("ours", "verdict") if has_run else ()))
@@ -72,7 +72,7 @@ def claims_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def opinions_table(compared: Sequence[Compared]) -> Table:
-    """One row per property, promised ones bold: the product's verdict, the independent one, and the first witness."""
+    """One row per property, promised ones in bold: the product's and the independent verdict, and the first witness."""
     made = table("property", "product", "independent", "agree", "checked>", "why", narrow=("property",))
     for row in compared:
         made.add_row(
@@ -97,7 +97,7 @@ def _values(points: Sequence[Mapping[str, Any]], key: str) -> list[object]:
 
 
 def _told(value: object, others: Sequence[object]) -> str:
-    """A block with a name by what differs from the others of its name; any other value whole."""
+    """Text of a value; of a block with a name, only the fields in which it differs from others of that name."""
     if not isinstance(value, dict) or "name" not in value:
         return setting(value)
     leaves = dict(_leaves(value))
@@ -117,7 +117,7 @@ def _leaves(block: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, ob
 
 
 def over_seeds(points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Points that differ in their seed alone as one: the worst verdict, and of each number mean and interval."""
+    """Points that differ in their seed alone, merged: the worst verdict, and mean and interval of each number."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for point in points:
         groups.setdefault(repr({**point["variant"], "seed": None}), []).append(point)
@@ -138,7 +138,7 @@ def _estimated(values: Sequence[Any]) -> str | None:
 
 
 def worst(verdicts: Iterable[str]) -> str:
-    """The worst of several verdicts; nothing to judge is `unknown`."""
+    """The worst of several verdicts; `unknown` of none."""
     found = [Verdict(verdict) for verdict in verdicts]
     return merge(found).value if found else Verdict.UNKNOWN.value
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 EXIT_OF_SIGNAL: Final = 128
-"""What shells add to the number of the signal that ended a command."""
+"""Shells add this to the number of the signal that ended a command."""
 
 WATCH_PERIOD_S: Final = 1.0
 FOLLOW_PERIOD_S: Final = 0.1
@@ -64,11 +64,11 @@ NODE_VERBS: Final = {
     "join": "Let absent members, and members that have left, join the group.",
     "leave": "Let members leave the group; they may join again.",
 }
-"""Commands that do one thing to nodes, each a method of Testbed."""
+"""Commands that apply one fault to nodes, each a method of Testbed."""
 
 
 class CommandEndedError(Exception):
-    """A command in a node has ended, or never began; its exit code becomes ours, whatever it is."""
+    """A command in a node has ended, or could not start; its exit code becomes that of `orderbed`."""
 
     def __init__(self, code: int, sentence: str = "") -> None:
         super().__init__(sentence)
@@ -76,11 +76,11 @@ class CommandEndedError(Exception):
 
 
 def register(app: typer.Typer) -> None:
-    """Make the commands known, in the order in which the help lists them."""
+    """Add the commands, in the order in which the help lists them."""
     in_panel = partial(app.command, rich_help_panel=Panel.INTERACTIVE)
     in_panel()(up)
     in_panel()(ps)
-    # What stands behind the node belongs to the command that is to run there.
+    # Words after the node belong to the command that is to run there.
     in_panel("exec", context_settings={"allow_interspersed_args": False})(execute)
     changes: tuple[Callable[..., None], ...] = (shell, impair, restore, cut, heal)
     others: tuple[Callable[..., None], ...] = (capture, counters, logs, down)
@@ -256,7 +256,7 @@ def impair(
         "loss": loss, "burst": burst, "delay": delay, "jitter": jitter, "distribution": distribution,
         "duplicate": duplicate, "reorder": reorder, "corrupt": corrupt, "rate": rate, "queue": queue,
     }  # fmt: skip
-    # As in a file: nothing is nothing in any unit.
+    # As in a file: 0 needs no unit.
     changes: dict[str, Any] = {key: 0 if value == "0" else value for key, value in given.items() if value is not None}
     if not changes:
         raise InputError(
@@ -447,7 +447,7 @@ def _node_command(verb: str) -> Callable[..., None]:
 
 
 def _tell_of_the_crashed(testbed: Testbed, name: str) -> None:
-    """In world netns the network of a crashed node is left and may be entered; in docker there is nothing to enter."""
+    """Warn that a node has crashed: in world netns its network is left and may be entered; docker leaves nothing."""
     if testbed.description.world == "docker":
         return
     if any(one.name == name and one.state is lazy.live.NodeState.CRASHED for one in testbed.nodes()):
@@ -457,7 +457,7 @@ def _tell_of_the_crashed(testbed: Testbed, name: str) -> None:
 
 
 def _end_of(do: Callable[[], T]) -> T:
-    """The result. A program that cannot start ends as in shells: 127 when it does not exist, else 126."""
+    """The result of `do`. A program that cannot start gives the code of shells: 127 if it does not exist, else 126."""
     try:
         return do()
     except CannotStartError as error:
@@ -469,7 +469,7 @@ def _attach(name: str | None) -> Testbed:
 
 
 def _program(text: str | None) -> Any:
-    """What `--program` asks for, split as a shell would. Raises InputError."""
+    """The program of `--program`, split as a shell would. Raises InputError."""
     if text is None:
         return None
     try:
@@ -518,7 +518,7 @@ def _say_what_next(testbed: Testbed, *, is_detached: bool, is_alone: bool) -> No
 
 
 def _stay(testbed: Testbed, console: Console) -> None:
-    """Keep the testbed up until Ctrl-C or a `down` from elsewhere, and show its status meanwhile."""
+    """Keep the testbed up until Ctrl-C or a `down` from another process, and show its status meanwhile."""
     try:
         with testbed, console.stage("up", "ready; Ctrl-C ends it") as stage:
             try:
@@ -579,7 +579,7 @@ def _say_down(chosen: Sequence[str], removed: Sequence[str], staying: Mapping[st
 
 
 def staying_sentence(staying: Mapping[str, Sequence[str]]) -> str:
-    """That containers stay, whose they are (by owner, as netem.owner.Owner says it), and how they go nevertheless."""
+    """Sentence on containers that stay, by the text of their owner (netem.owner.Owner), and on how to remove them."""
     count = sum(len(containers) for containers in staying.values())
     owners = [Owner.parse(text) for text in staying]
     pids = ", ".join(str(owner.pid) if owner is not None else "unknown" for owner in owners)

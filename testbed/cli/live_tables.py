@@ -1,7 +1,7 @@
-"""What people type to name nodes and links of a testbed, and what they see of it. Pure, but for one look at files.
+"""Names of nodes and links on the command line, and the tables of a testbed. Pure, but for one test for files.
 
-Selectors are those of files (`topologies.select`), with two liberties that a command line needs: the name of a
-partition alone stands for its nodes, and commas join several words into one.
+Selectors are those of files (`topologies.select`), with two additions for the command line: the name of a partition
+alone stands for its nodes, and commas join several words into one.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ LINK_MARK = "--"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """Either selectors of nodes, or names of links; never both."""
+    """Selectors of nodes, or names of links; never both."""
 
     nodes: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
 
 
 def named(words: Sequence[str], topology: Topology) -> Named:
-    """What the words of a command name in `topology`. Raises InputError for an unknown name, or for both kinds."""
+    """Nodes or links that the words of a command name. Raises InputError for an unknown name, or for both kinds."""
     parts = split(words)
     links = tuple(word for word in parts if LINK_MARK in word)
     nodes = tuple(selector(word, topology) for word in parts if LINK_MARK not in word)
@@ -67,7 +67,7 @@ def named(words: Sequence[str], topology: Topology) -> Named:
 
 
 def nodes_named(words: Sequence[str], topology: Topology) -> tuple[str, ...]:
-    """As `named`, where links will not do. Raises InputError."""
+    """As `named`, for nodes only. Raises InputError."""
     found = named(words, topology)
     if found.links:
         raise InputError(f"{found.links[0]} is a link; this is done to nodes only, such as {_example(topology)}")
@@ -102,7 +102,7 @@ def selector(word: str, topology: Topology) -> str:
 
 
 def split(words: Sequence[str]) -> list[str]:
-    """Words, and what commas separate in them."""
+    """The words, split at commas."""
     return [part.strip() for word in words for part in word.split(",") if part.strip()]
 
 
@@ -111,7 +111,7 @@ def _example(topology: Topology) -> str:
 
 
 def _shell_hint(words: Sequence[str]) -> str:
-    """A hint where the shell has replaced an asterisk by names of files."""
+    """A hint if the shell has replaced an asterisk by names of files."""
     if len(words) > 1 and all(Path(word).exists() for word in words):
         return f"; these are files: write '{EVERYBODY}' in quotes, so that the shell leaves it alone"
     return ""
@@ -123,7 +123,7 @@ STYLE_OF_STATE: Final = {
 }  # fmt: skip
 WAYS: Final = {"to-node": "to the node", "from-node": "from the node"}
 MANY: Final = 12
-"""With more nodes than this, neighbours that stand alike share a row."""
+"""With more nodes than this, neighbours of equal status share a row."""
 UNITS_S: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
@@ -145,8 +145,8 @@ def testbeds_table(testbeds: Sequence[Description], now: datetime | None = None)
 def nodes_table(
     nodes: Sequence[NodeStatus], topology: Topology, now: datetime | None = None, *, each: bool = False
 ) -> Table:
-    """One row per node, or, of more than MANY unless `each`, one per neighbours that stand alike. What holds for no
-    node has no column.
+    """One row per node; with more than MANY nodes and without `each`, neighbours of equal status share a row. A column
+    without a value is left out.
     """
     columns = [column for column in _node_columns(nodes, topology, now) if column.is_shown(nodes)]
     made = _table(*(column.heading for column in columns))
@@ -157,7 +157,7 @@ def nodes_table(
 
 
 def links_table(links: Sequence[LinkStatus]) -> Table:
-    """One row per link between routers; what holds in both directions stands once."""
+    """One row per link between routers; one column if each link is alike in both directions."""
     is_alike = all(link.there == link.back for link in links)
     made = _table("link", *(("both ways",) if is_alike else ("there", "back")), "state")
     for link in links:
@@ -169,15 +169,15 @@ def links_table(links: Sequence[LinkStatus]) -> Table:
 
 
 def capture_line(capture: CaptureStatus, now: datetime | None = None) -> Text:
-    """Where the frames go, and since when; or why they no longer do."""
+    """File and age of a capture, or the reason why it has broken off."""
     if capture.failure is not None:
         return Text(f"capture into {capture.path} has broken off: {capture.failure}", "red")
     return Text(f"capture for {age(capture.since, now)} into {capture.path}", "green")
 
 
 def counters_tables(counters: Counters) -> Iterator[Table]:
-    """What the kernel counted: ports, then links and shared media where there are some. Columns of zeros are left
-    out, and of many nodes those where nothing has passed."""
+    """Counters of the kernel: ports, then links and shared media where there are some. Columns of zeros are left
+    out; so are, with more than MANY nodes, ports that have counted nothing."""
     ports = [(port.node, WAYS[port.direction.value], port) for port in counters.ports]
     busy = [row for row in ports if len({node for node, _way, _port in ports}) <= MANY or _has_counted(row[2])]
     yield _counters_table("node", busy, nothing=len(ports) - len(busy))
@@ -188,7 +188,7 @@ def counters_tables(counters: Counters) -> Iterator[Table]:
 
 
 def change_lines(verb: str, change: Mapping[str, Any], topology: Topology) -> Iterator[Text]:
-    """What one line of faults.jsonl says, for people: to whom what was done, and how long it took."""
+    """One line of faults.jsonl as text: the targets, the change, and how long it took."""
     took = Text(f"  in force after {(change['effective_ns'] - change['issued_ns']) / 1e6:.1f} ms", "dim")
     if verb in ("impair", "restore"):
         way = WAYS.get(change["direction"], change["direction"])
@@ -229,7 +229,7 @@ def _targets_text(targets: Sequence[str], topology: Topology) -> str:
 
 
 def status_line(nodes: Sequence[NodeStatus], links: Sequence[LinkStatus], topology: Topology) -> Text:
-    """How the testbed stands, in a line: `9 nodes: 8 running, 1 crashed · impaired p1/* · cut off p1/*, p2/*`."""
+    """Status of the testbed in a line: `9 nodes: 8 running, 1 crashed · impaired p1/* · cut off p1/*, p2/*`."""
     states = Counter(node.state.value for node in nodes)
     parts = [Text(f"{len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}: ") + _counted(states)]
     marked = (
@@ -242,7 +242,7 @@ def status_line(nodes: Sequence[NodeStatus], links: Sequence[LinkStatus], topolo
 
 
 def impairment_text(impairment: Impairment, nothing: str = NOTHING) -> Text:
-    """`delay=20ms, loss=10%`: in the words of files, written so that no line of a table breaks inside one."""
+    """`delay=20ms, loss=10%`: in the words of files, without spaces, so that no table breaks a line inside one."""
     words = spelled(changed_fields(impairment))
     if not words:
         return Text(nothing, "dim")
@@ -250,7 +250,7 @@ def impairment_text(impairment: Impairment, nothing: str = NOTHING) -> Text:
 
 
 def age(since: datetime, now: datetime | None = None, parts: int = 2) -> str:
-    """How long ago, in two numbers at most: `12 s`, `4 min 10 s`, `3 h 5 min`, `2 d 1 h`."""
+    """Time since, in at most `parts` numbers: `12 s`, `4 min 10 s`, `3 h 5 min`, `2 d 1 h`."""
     seconds = max(0, int(((now or datetime.now(UTC)) - since).total_seconds()))
     found: list[tuple[int, str]] = []
     for size, unit in UNITS_S:
@@ -281,7 +281,7 @@ class _Column:
 def _rows(
     nodes: Sequence[NodeStatus], columns: Sequence[_Column], topology: Topology, *, each: bool
 ) -> Iterator[list[Text | str]]:
-    """The cells of each row: name, address, and what is alike for all nodes of the row."""
+    """The cells of each row: name, address, and the other cells, which are equal for all nodes of the row."""
     cells = [(node, [column.cell(node) for column in columns[2:]]) for node in nodes]
     for _key, group in groupby(
         cells, key=lambda one: one[0].name if each else (one[0].name.partition("/")[0], *map(str, one[1]))
@@ -292,13 +292,13 @@ def _rows(
             yield [Text(first.name, "bold"), first.ip, *alike[0][1]]
         else:
             name, *more = shortened_by_partition({node.name for node, _cells in alike}, topology)
-            if more:  # of two, words name each
+            if more:  # two nodes give two words
                 name = f"{first.name}..{last.name.partition('/')[2]}"
             yield [Text(name, "bold"), _addresses(first.ip, last.ip), *alike[0][1]]
 
 
 def _addresses(first: str, last: str) -> str:
-    """`10.1.0.1 … .10`: of the last address only the part that differs."""
+    """`10.1.0.1 … .10`: the last address is shortened to the part that differs."""
     pairs = zip(first.split("."), last.split("."), strict=True)
     return (
         f"{first} … .{'.'.join(last.split('.')[sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) :])}"
@@ -306,7 +306,7 @@ def _addresses(first: str, last: str) -> str:
 
 
 def _node_columns(nodes: Sequence[NodeStatus], topology: Topology, now: datetime | None) -> list[_Column]:
-    """The first two identify a node; the others may be alike for several."""
+    """Columns of the nodes: the first two identify a node, the others may be equal for several."""
     came_up = min((node.since for node in nodes), default=None)
     return [
         _Column("node", lambda node: Text(node.name, "bold")),
@@ -329,7 +329,7 @@ def _node_columns(nodes: Sequence[NodeStatus], topology: Topology, now: datetime
 
 
 def _wires(node: NodeStatus) -> Text:
-    """The impairments of both directions, or of both at once where they are equal."""
+    """The impairment of each direction, or one text if they are equal."""
     if node.to_node == node.from_node:
         return impairment_text(node.to_node) if node.to_node.is_clear else _way("both ways", node.to_node)
     ways = (("to it", node.to_node), ("from it", node.from_node))
@@ -350,7 +350,7 @@ def _state(node: NodeStatus) -> Text:
 
 
 def _view(node: NodeStatus) -> Text:
-    """`7: 4 members`, and where it stands if it is not simply one of them."""
+    """`7: 4 members`, and the node's phase if it is not `member`."""
     if not node.phase or node.state.value in ("crashed", "ended", "absent"):
         return Text("")
     said = Text(f"{node.view}: {node.view_members} members" if node.view else "")
@@ -387,7 +387,7 @@ _COUNTS: Final = (
     ("cut", "cut_dropped_frames"),
     ("waiting", "backlog_frames"),
 )
-"""Of a port: what passed, then what did not, and what still waits."""
+"""Counters of a port: passed, then dropped, and still queued."""
 
 _ALWAYS_COUNTED: Final = ("frames", "bytes")
 
@@ -397,7 +397,7 @@ def _has_counted(row: object) -> bool:
 
 
 def _counters_table(heading: str, rows: Sequence[tuple[str, str, object]], *, nothing: int = 0) -> Table:
-    """Rows of name, direction and counters; a name stands once. `nothing`: how many rows of zeros are left out."""
+    """Rows of name, direction and counters; a repeated name is blank. `nothing`: number of rows of zeros left out."""
     counts = [
         (word, name)
         for word, name in _COUNTS
@@ -416,7 +416,7 @@ def _counters_table(heading: str, rows: Sequence[tuple[str, str, object]], *, no
 
 
 def _keep_words_whole(made: Table) -> None:
-    """However narrow the terminal, no column cuts a word in two."""
+    """Make each column at least as wide as its longest word, however narrow the terminal."""
     for column in made.columns:
         words = [word for cell in (column.header, *column.cells) for word in str(cell).split()]
         column.min_width = max(map(len, words), default=0)

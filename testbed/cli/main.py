@@ -1,4 +1,4 @@
-"""`orderbed`: the command line. Flags and printing only; each command calls one function of another room.
+"""`orderbed`: the command line. Flags and printing only; each command calls one function of another package.
 
 Exit codes: 0 good, 1 a verdict failed, 2 wrong input or use, 3 unknown or invalid run.
 """
@@ -34,7 +34,7 @@ DEFAULT_FUZZ = DEFAULT_RUNS / "fuzz"
 
 
 EXIT_OF_INTERRUPT = 130
-"""How typer leaves on Ctrl-C; ours is `unknown`, because nothing was judged."""
+"""Exit code of typer on Ctrl-C; `orderbed` exits with `unknown` instead, because nothing was judged."""
 
 FILE_WIDTH = 100
 """Columns of a drawing that goes into a file or a pipe."""
@@ -72,7 +72,7 @@ KernelOption = Annotated[
 def main() -> None:
     """Entry point: a user's mistake is one sentence and exit code 2, never a traceback."""
     try:
-        app(prog_name="orderbed", standalone_mode=True)  # whatever `-m` Python was started with
+        app(prog_name="orderbed", standalone_mode=True)  # also under `python -m`
     except (FabricError, MachineError, StoreError) as error:
         _stop(str(error), ExitCode.UNKNOWN)
     except (InputError, LocalError) as error:
@@ -262,7 +262,7 @@ def claims(
     for row in () if listed else lazy.claims.run_claims(selection, console, overrides=overrides, is_job=spark):
         rows.append(row.as_dict())
         if page is not None:
-            # After each: a long row of experiments that ends early keeps what is known.
+            # After each experiment, so that a series that ends early keeps its results.
             lazy.claims.update_page(page, rows)
     if as_json:
         _print_json(rows)
@@ -272,7 +272,7 @@ def claims(
         raise typer.Exit(EXIT_OF_VERDICT[lazy.listings.worst(row["verdict"] for row in rows)])
 
 
-# Commands and their headings stand in the help as they stand here.
+# The help lists commands and headings in this order.
 overview.register(app)
 cli_live.register(app)
 watch_command.register(app)
@@ -374,12 +374,12 @@ def doctor(as_json: Json = False) -> None:
 
 
 def _split(given: list[str] | None) -> list[str]:
-    """Values that were given by repeated options or with commas."""
+    """Values of a repeated option, each split at commas."""
     return [name.strip() for text in given or () for name in text.split(",") if name.strip()]
 
 
 def _check_independently(directory: Path, summary: dict[str, Any], *, as_json: bool) -> NoReturn:
-    """Print both opinions of each property and leave: a disagreement is a failure, whoever is right."""
+    """Print both verdicts on each property and exit: a disagreement is a failure, whichever is right."""
     compared = lazy.compare.compare_run(lazy.inputs.read_run(directory), summary)
     verdict = lazy.compare.overall(compared, summary["verdict"])
     if as_json:
@@ -394,7 +394,7 @@ def _check_independently(directory: Path, summary: dict[str, Any], *, as_json: b
 
 
 def _show(directory: Path, summary: dict[str, Any] | None, *, as_json: bool) -> None:
-    """Print what came out and leave with the verdict's exit code."""
+    """Print the outcome and exit with the verdict's code."""
     if summary is None:
         if as_json:
             _print_json({"run": str(directory), "verdict": None})

@@ -75,10 +75,10 @@ NUMBERS: Final[tuple[tuple[str, str], ...]] = (
     ("views installed", "views.installed"),
     ("slowest view change, ms", "views.change_max_ms"),
 )
-"""Label, and path in summary.json."""
+"""Label and path in summary.json of each key number."""
 
 SETTINGS: Final = ("seed", "world", "kernel")
-"""Of the manifest: what the command line can set."""
+"""Fields of the manifest that the command line can set."""
 
 
 def register(app: typer.Typer) -> None:
@@ -115,7 +115,7 @@ def list_all(
 
 
 def _rows(section: Section, runs: Path) -> list[dict[str, str]]:
-    """`name`, `about`, and of runs their `verdict`."""
+    """Rows with `name`, `about` and, for runs, `verdict`."""
     if section == "runs":
         return [_run_row(directory, runs) for directory in store.newest(runs, NEWEST_RUNS)]
     if section == "protocols":
@@ -125,7 +125,7 @@ def _rows(section: Section, runs: Path) -> list[dict[str, str]]:
 
 
 def _promised(entry: ProtocolEntry) -> str:
-    """The strongest order and what is special, without what all promise."""
+    """The strongest order and the promises that are not common to all protocols."""
     order = next((text for name, text in ORDERS.items() if name in entry.promises), "")
     special = [name.replace("_", " ") for name in entry.promises if name not in COMMON_PROMISES]
     return ", ".join([*([order] if order else []), *special, *(["views"] if entry.has_views else [])])
@@ -230,7 +230,7 @@ def _settings(directory: Path) -> dict[str, str]:
 
 
 def verdicts_of(directory: Path) -> dict[str, str]:
-    """Of the run and of all that it is judged by."""
+    """Verdicts of the run and of everything it is judged by, by name."""
     summary = _summary(directory)
     found = {"run": headline(summary, store.read_manifest(directory)).verdict.value}
     for name, told in formatting.mapping(summary.get("properties")).items():
@@ -241,7 +241,7 @@ def verdicts_of(directory: Path) -> dict[str, str]:
 
 
 def _summary(directory: Path) -> dict[str, Any]:
-    """Empty where the run was not analysed."""
+    """The run's summary; empty if it was not analysed."""
     return store.read_summary(directory) if is_file(directory / "summary.json") else {}
 
 

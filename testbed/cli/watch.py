@@ -1,6 +1,6 @@
-"""The verbs `watch` and `info`: what a capture shows while it is written, and what one holds.
+"""The commands `watch` and `info`: live figures of a capture that is being written, and the contents of any capture.
 
-The live table has one row per node and is calm: columns keep their places, and only figures change.
+The live table has one row per node; columns keep their places, and only figures change.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def watch(
         raise InputError(f"--idle must lie between 0 and 86400 seconds, not {idle:g}")
     target = lazy.watch.find(runs, what)
     console = Console(quiet=as_json)
-    # Ctrl-C is how one stops looking: no fault, and nothing is lost by it.
+    # Ctrl-C is the normal end of `watch`: no error, and nothing is lost.
     with contextlib.suppress(KeyboardInterrupt):
         out = RichConsole(highlight=False)
         if as_json:
@@ -89,25 +89,25 @@ def info(
 
 
 def register(app: typer.Typer) -> None:
-    """Put the verbs into the command line."""
+    """Add the commands to `orderbed`."""
     for verb in (watch, info):
         app.command(rich_help_panel=Panel.RUNS)(verb)
 
 
 NOTHING = "–"
 FEW_ROWS = 3
-"""What stands around the rows of nodes."""
+"""Nodes that are shown however low the terminal is."""
 LOSS_SHOWN = 0.0005
 MOST_NAMED = 8
-"""Nodes in a minority that are named."""
+"""Most nodes in a minority that are listed by name."""
 
 
 DUMMY = "dummy"
-"""Its column makes room for that of views in a narrow terminal."""
+"""Heading of the column that a narrow terminal replaces by that of views."""
 
 
 class _Column(NamedTuple):
-    """One column. Those that a narrow terminal can spare are left out there."""
+    """One column; a narrow terminal leaves it out if `is_spared`."""
 
     heading: str
     cell: Callable[[Figures], Text]
@@ -129,13 +129,13 @@ COLUMNS = (
     _Column("lost", lambda one: _percent(one.loss_ratio, alarm=True), 6),
 )
 VIEW_COLUMN = _Column("view", lambda one: _view(one), 5)
-"""Only where a node tells of views."""
+"""Shown only if a node reports views."""
 WIDE = 104
-"""Columns of a terminal that has room for all of them."""
+"""Width in characters of a terminal that has room for all columns."""
 
 
 def look_table(look: Look, title: str, *, width: int = WIDE, height: int | None = None) -> RenderableType:
-    """The table of one look; `height` lines at most, and then the nodes with the most traffic are shown."""
+    """The table of one look; within `height` lines, the nodes with the most traffic are shown."""
     view = look.view
     nodes = view.nodes if height is None else _busiest(view.nodes, max(height - 10, FEW_ROWS))
     columns = [column for column in COLUMNS if width >= WIDE or not column.is_spared]
@@ -197,7 +197,7 @@ def _number(value: float | None, *, digits: int = 0) -> Text:
 
 
 def _time(value_ms: float | None) -> Text:
-    """Three figures or more, in six columns."""
+    """At least three digits, in six columns."""
     return _number(value_ms, digits=2 if value_ms is None or value_ms < 100 else 0)
 
 
@@ -219,7 +219,7 @@ MOST_ROWS = 40
 
 
 def info_tables(found: Totals) -> RenderableType:
-    """What it is, its interfaces, its protocols."""
+    """Facts, interfaces and protocols of a capture."""
     parts: list[RenderableType] = [_facts(found)]
     if found.interfaces:
         parts.append(_interfaces(found))
@@ -295,7 +295,7 @@ def _protocols(found: Totals) -> Table:
 
 
 def date(time_ns: int) -> str:
-    """A time stamp of a stranger's file."""
+    """A time stamp of a foreign file, which may be out of range."""
     try:
         whole = datetime.fromtimestamp(time_ns // 10**9, UTC)
     except (OverflowError, ValueError, OSError):

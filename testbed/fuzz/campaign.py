@@ -1,11 +1,11 @@
-"""A campaign on record: seeds that nobody has judged before, protocol by protocol, for a given time.
+"""Recorded campaign: new seeds of each protocol, judged for a given time.
 
     python -m testbed.fuzz.campaign --minutes 60
     python -m testbed.fuzz.campaign --minutes 60 --protocols co,lo --spark
 
 The record (`docs/campaigns.json`, and `docs/campaigns.md` made from it) has one row for each protocol and commit. The
-protocol with the fewest worlds on record comes next, so that all have about as many. Seeds go on where the record
-ends, from `FIRST_SEED` on; each failing one is replayed by `orderbed fuzz PROTOCOL --seed SEED`.
+protocol with the fewest worlds on record comes next, so that all get about as many. Seeds continue where the record
+ends, from `FIRST_SEED` on; `orderbed fuzz PROTOCOL --seed SEED` replays a failing one.
 Exit codes: 0 no failing seed, 1 a failing seed, 2 wrong use.
 """
 
@@ -33,7 +33,7 @@ from testbed.rundir.manifest import git_revision
 from topologies.formats.errors import InputError
 
 FIRST_SEED = 10_000_000
-"""Above all seeds that were looked at by hand while the protocols were written."""
+"""Above all seeds that were used during development."""
 
 CHUNK = 200
 """Worlds between two writes of the record; no more than these are lost when a campaign is killed."""
@@ -42,7 +42,7 @@ ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "docs" / "campaigns.json"
 
 KEPT = ROOT / "runs" / "fuzz"
-"""For the experiments of failing seeds, and what Spark leaves."""
+"""Folder of the experiments of failing seeds and of Spark's tables."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,11 +57,11 @@ class Entry:
     faults: int = 0
     faults_met: int = 0
     later_views: int = 0
-    """Worlds in which a view took the place of the first one."""
+    """Worlds with a view after the first."""
     unjudged: dict[str, int] = field(default_factory=dict)
-    """By property, or WITHOUT_A_QUORUM: worlds in which it could not be told."""
+    """Worlds in which a property could not be judged, by property or WITHOUT_A_QUORUM."""
     failing: list[tuple[int, str]] = field(default_factory=list)
-    """Seed, and its first failure in a sentence."""
+    """Failing seeds, each with its first failure in a sentence."""
 
     @property
     def end(self) -> int:
@@ -91,7 +91,7 @@ class Record:
         return sum(entry.worlds for entry in self.entries if entry.protocol == protocol)
 
     def entry(self, protocol: str, commit: str) -> Entry:
-        """That of the protocol and commit if it is the protocol's latest, else a new one behind the latest."""
+        """The protocol's latest entry if it is of this commit, else a new one whose seeds follow it."""
         own = [entry for entry in self.entries if entry.protocol == protocol]
         if own and own[-1].commit == commit:
             return own[-1]
@@ -101,7 +101,7 @@ class Record:
         return entry
 
     def write(self) -> None:
-        """The record, and the page beside it."""
+        """Write the record, and the page beside it."""
         replace_json(self._path, [asdict(entry) for entry in self.entries])
         self._path.with_suffix(".md").write_text(page(self.entries), encoding="utf-8")
 
@@ -135,7 +135,7 @@ def page(entries: Iterable[Entry]) -> str:
 
 
 def campaign(protocols: Sequence[str], *, minutes: float, jobs: int, is_spark: bool, record: Record) -> int:
-    """How many seeds failed."""
+    """Judge seeds for `minutes`; the number of failing seeds."""
     until_s = time.monotonic() + 60 * minutes
     commit = git_revision() or "unknown"
     console = Console()

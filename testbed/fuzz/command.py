@@ -1,4 +1,4 @@
-"""What `orderbed fuzz` and `orderbed explore` do, from checked wishes to what is printed."""
+"""`orderbed fuzz` and `orderbed explore`: check the options, search, and return the results to print."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ MAX_SHOWN = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hunted:
-    """A campaign, and its first failures made presentable."""
+    """A campaign, and its first failures, shrunk and drawn."""
 
     tally: Tally
     failures: tuple[Shown, ...]
     seconds: float
     folder: Path | None
-    """Where a Spark campaign left its tables."""
+    """Folder with the tables of a Spark campaign."""
 
 
 def run_fuzz(
@@ -66,7 +66,7 @@ def run_fuzz(
     is_spark: bool,
     console: Console,
 ) -> Hunted:
-    """Judge `count` seeds from `first` on. InputError for what cannot be."""
+    """Judge `count` seeds from `first` on. InputError for invalid options."""
     _fuzzed_protocol(protocol)
     _check(1 <= count <= MAX_SEEDS, f"--seeds must lie between 1 and {MAX_SEEDS}, not {count}")
     _check(0 <= first <= MAX_SEED - count, f"seeds lie between 0 and {MAX_SEED}; from {first} there are not {count}")
@@ -84,7 +84,7 @@ def run_fuzz(
 
 
 def run_seed(protocol: str, seed: int, *, keep: Path, console: Console) -> Hunted:
-    """One seed alone."""
+    """Judge one seed alone."""
     _fuzzed_protocol(protocol)
     _check(0 <= seed <= MAX_SEED, f"--seed must lie between 0 and {MAX_SEED}, not {seed}")
     _check_folder(keep)
@@ -106,8 +106,8 @@ def scope_of(
     states: int,
     depth: int,
 ) -> Scope:
-    """What a command line asks for. `network` None: ideal channels for what stands on the reliable layer, a network
-    without order for what does without it. InputError for what cannot be.
+    """The scope of a command line. `network` None: ideal channels for a protocol over the reliable layer, an unordered
+    network for any other. InputError for invalid options.
     """
     _fuzzed_protocol(protocol)
     pair = Membership(member=0, members=(0, 1))
@@ -135,7 +135,7 @@ def scope_of(
 
 
 def run_explore(protocol: str, *, scope: Scope, console: Console) -> Exploration:
-    """Try out everything in a scope of `scope_of`."""
+    """Explore a scope of `scope_of`."""
     promises = [Property(name) for name in PROTOCOLS[protocol].promises]
 
     def build(membership: Membership) -> Core:
@@ -189,7 +189,7 @@ def _check(condition: bool, sentence: str) -> None:
 
 
 def _check_folder(keep: Path) -> None:
-    """Before hours of work: whether what is found can be written there. It is made when there is something to write."""
+    """InputError, before hours of work, unless `keep` can be written. The folder is made with its first file."""
     nearest = next(folder for folder in (keep, *keep.absolute().parents) if folder.exists())
     is_good = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
     _check(is_good, f"--keep {keep}: nothing can be written there, because {nearest} is no folder that we may write to")
@@ -212,7 +212,7 @@ def _here(campaign: Campaign, jobs: int, console: Console) -> Tally:
 
 
 def _on_spark(campaign: Campaign, folder: Path, console: Console) -> Tally:
-    # Only here: it loads what starts Java and Spark, which no other search needs.
+    # Imported here: it loads Java and Spark, which no other search needs.
     from analysis.engine.session import open_session
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -224,7 +224,7 @@ def _on_spark(campaign: Campaign, folder: Path, console: Console) -> Tally:
 
 
 def _shown(tally: Tally, keep: Path, console: Console) -> tuple[Shown, ...]:
-    """The first failures, shrunk."""
+    """The first failures, shrunk and drawn."""
     found: list[Shown] = []
     for bad in tally.bad[:MAX_SHOWN]:
         with console.stage("shrink", f"seed {bad.seed}: {bad.kind}") as stage:
@@ -255,7 +255,7 @@ SEEDS = (
 
 
 def hunt_on(spark: SparkSession, campaign: Campaign, folder: Path) -> Tally:
-    """Every seed of the campaign, failing ones or not. What `folder` had of an earlier campaign is replaced."""
+    """Judge every seed of the campaign, also after a failing one. Replaces earlier tables in `folder`."""
     tasks = max(spark.sparkContext.defaultParallelism, campaign.count // SEEDS_PER_TASK)
     seeds = spark.range(campaign.first, campaign.first + campaign.count, numPartitions=tasks)
     protocol = campaign.protocol
@@ -282,7 +282,7 @@ _COLUMNS = [
 
 
 def _row(protocol: str, seed: int) -> tuple[Any, ...]:
-    """One seed, judged."""
+    """Table row of one seed."""
     judged = judge(draw(protocol, seed))
     kind, sentence = (judged.failures[0].kind, judged.failures[0].sentence) if judged.failures else ("", "")
     coverage = [

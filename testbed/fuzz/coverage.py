@@ -1,17 +1,17 @@
-"""What the faults of a run met: inputs of cores by phase, and views.
+"""Coverage of the faults of a run: inputs of cores by phase, and views, that a fault met.
 
-A fault meets an input when the member is touched by it while it is in force: cut off, worsened, frozen (what waited is
-taken in at the moment of thawing) or just started again. A message that a cut keeps from a member counts as an input
-that was met, in the phase that the member is in then. Inputs are messages by kind, and `-` for timers and requests.
+A fault meets an input of a member that it affects while it is in force: cut off, impaired, paused (waiting input is
+processed at the moment of resuming) or just restarted. A message that a cut keeps from a member counts as an input that
+was met, in the member's phase at that time. Inputs are messages by kind, and `-` for timers and requests.
 
-A view is struck when the first of its survivors freezes (the core's phase is `changing`), or, where no input came in
-that phase, when the first of them installs the next view. A survivor is an incarnation that installs the next view
-after this one. What was under way then among the survivors:
+A view is struck when the first of its survivors freezes (the core's phase is `changing`), or, if no input came in that
+phase, when the first of them installs the next view. A survivor is an incarnation that installs the next view after
+this one. Conditions of the survivors at that time:
 
-- *held*: a core held messages in its buffers, such as ones that are not stable yet;
-- *undelivered*: one had not delivered a message of its own;
-- *partly delivered*: one had delivered, in this view, what another one had not;
-- *unsettled*: one had not installed this view yet, or was a joiner without the group's state.
+- *held*: a core held messages in its buffers, such as unstable ones;
+- *undelivered*: a survivor had not delivered a message of its own;
+- *partly delivered*: a survivor had delivered a message in this view that another one had not;
+- *unsettled*: a survivor had not installed this view yet, or was a joiner without the group's state.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Pair = tuple[str, str]
 
 @dataclass(slots=True)
 class Coverage:
-    """Counts by (phase, kind), and of views. Sums with `add`."""
+    """Counts of inputs by (phase, kind), and of views. `add` sums two."""
 
     occurred: Counter[Pair] = field(default_factory=Counter)
     met: Counter[Pair] = field(default_factory=Counter)
@@ -49,7 +49,7 @@ class Coverage:
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
-        """All that occurred, sorted."""
+        """All pairs that occurred, sorted."""
         return tuple(sorted(self.occurred))
 
     @property
@@ -65,14 +65,14 @@ class Coverage:
         return sorted((reason, what, count) for (reason, what), count in self.views.items())
 
     def views_as_dict(self) -> dict[str, dict[str, int]]:
-        """By reason, then what was met."""
+        """Counts by reason, then condition."""
         found: dict[str, dict[str, int]] = {}
         for reason, what, count in self.view_rows():
             found.setdefault(reason, {})[what] = count
         return found
 
     def as_dict(self) -> dict[str, dict[str, dict[str, int]]]:
-        """By phase, then kind."""
+        """Counts by phase, then kind."""
         found: dict[str, dict[str, dict[str, int]]] = {}
         for phase, kind, occurred, met in self.rows():
             found.setdefault(phase, {})[kind] = {"occurred": occurred, "met": met}
@@ -92,8 +92,8 @@ def from_rows(rows: Iterable[tuple[str, str, int, int]], views: Iterable[tuple[s
 
 
 class Watcher:
-    """The simulator's observer for one scenario: counts inputs, which faults met an input at all, and when cores froze
-    for a change of views. `held` says how many messages the core of an incarnation holds.
+    """The simulator's observer for one scenario: counts inputs, faults that met an input, and the times at which cores
+    froze for a view change. `held` gives the number of messages that the core of an incarnation holds.
     """
 
     def __init__(self, scenario: Scenario, held: Callable[[IncarnationRun], int]) -> None:
@@ -101,17 +101,17 @@ class Watcher:
         self.met: set[int] = set()
         """Positions of the scenario's faults that met a message, a timer or a request."""
         self.struck_ns: set[int] = set()
-        """When a fault has struck."""
+        """Times at which faults have struck."""
         self.freezes: dict[IncarnationId, list[Freeze]] = {}
         self._held = held
         self._phases: list[str] = [""] * len(scenario.members)
-        """The last that was seen, by member."""
+        """Last observed phase, by member."""
         self._by_member = _intervals(scenario)
         self._occurred = self.coverage.occurred
         self._kind_names = _KIND_NAMES
 
     def input(self, incarnation: IncarnationRun, kind: Kind | None, phase: str, at_ns: int) -> None:
-        """Before each call of a core."""
+        """Count an input; called before each call of a core."""
         pair = (phase, self._kind_names[kind])
         self._occurred[pair] += 1
         if phase != self._phases[incarnation.member]:
@@ -125,7 +125,7 @@ class Watcher:
             self.coverage.met[pair] += 1
 
     def cut(self, incarnation: IncarnationRun, kind: Kind, phase: str, at_ns: int) -> None:
-        """A cut keeps a message from the member."""
+        """Count a message that a cut keeps from the member."""
         pair = (phase, self._kind_names[kind])
         self._occurred[pair] += 1
         self.coverage.met[pair] += 1
@@ -134,21 +134,21 @@ class Watcher:
         )
 
     def _note_freeze(self, incarnation: IncarnationRun, phase: str, at_ns: int) -> None:
-        """The phase has changed."""
+        """Note a change of phase, and a freeze if it is the first of a view change."""
         before, self._phases[incarnation.member] = self._phases[incarnation.member], phase
         if phase.startswith(Phase.CHANGING) and not before.startswith(Phase.CHANGING):
             freeze = Freeze(at_ns, self._held(incarnation))
             self.freezes.setdefault((incarnation.member, incarnation.incarnation), []).append(freeze)
 
     def fault(self, line: Mapping[str, object]) -> None:
-        """The scenario says what is to strike when. A fault that never strikes meets nothing."""
+        """Note that a fault has struck. A planned fault that never strikes meets nothing."""
         effective_ns = line["effective_ns"]
         assert isinstance(effective_ns, int)
         self.struck_ns.add(effective_ns)
 
 
 def _intervals(scenario: Scenario) -> tuple[tuple[tuple[int, int, int], ...], ...]:
-    """By member: (from, until, position of the fault)."""
+    """Intervals by member: (from, until, position of the fault)."""
     found: list[list[tuple[int, int, int]]] = [[] for _ in scenario.members]
     for position, fault in enumerate(scenario.faults):
         end_ns = fault.end_ns
@@ -169,11 +169,11 @@ IncarnationId = tuple[int, int]
 """(member, incarnation)"""
 
 Views = Counter[tuple[str, str]]
-"""By (reason, what): how many views. `Met.VIEWS` counts all of a reason, the others those that met something."""
+"""Number of views by (reason, condition). `Met.VIEWS` counts all views of a reason."""
 
 
 class Met(enum.StrEnum):
-    """What a view met when it was struck."""
+    """Condition of the survivors of a view when it was struck."""
 
     VIEWS = "views"
     HELD = "held"
@@ -184,7 +184,7 @@ class Met(enum.StrEnum):
 
 
 class Freeze(NamedTuple):
-    """A core was seen frozen for the first time since it was not; `buffered`: messages in its buffers then."""
+    """First observation of a frozen core in one view change; `buffered`: messages in its buffers then."""
 
     at_ns: int
     buffered: int
@@ -196,7 +196,8 @@ def views_met(
     *,
     promises_agreement: bool,
 ) -> Views:
-    """Of one run. Without `promises_agreement` a message may be for one member alone: it never is partly delivered."""
+    """Conditions of the views of one run. Without `promises_agreement`, *partly delivered* is not counted: a message
+    may be for one member alone."""
     histories = [_History.of(incarnation) for incarnation in incarnations]
     found: Views = Counter()
     for number, reason in sorted({pair for history in histories for pair in history.reasons.items()}):
@@ -212,7 +213,7 @@ def views_met(
 
 
 def _met(survivors: Sequence[_History], view: int, freezes: Mapping[IncarnationId, Sequence[Freeze]]) -> set[Met]:
-    """Of `view`, which these have left for the next one."""
+    """Conditions of the survivors of `view` when it was struck."""
     frozen = [one for history in survivors if (one := _freeze_of(history, view, freezes)) is not None]
     struck_ns = min([one.at_ns for one in frozen] or [history.installed_ns[view + 1] for history in survivors])
     found: set[Met] = set()
@@ -231,14 +232,14 @@ def _met(survivors: Sequence[_History], view: int, freezes: Mapping[IncarnationI
 
 
 def _freeze_of(history: _History, view: int, freezes: Mapping[IncarnationId, Sequence[Freeze]]) -> Freeze | None:
-    """The first while it was in this view."""
+    """The first freeze of an incarnation in this view."""
     from_ns, until_ns = history.installed_ns.get(view, 0), history.installed_ns[view + 1]
     return next((one for one in freezes.get(history.incarnation, ()) if from_ns <= one.at_ns <= until_ns), None)
 
 
 @dataclass(slots=True)
 class _History:
-    """What one incarnation recorded of views and messages."""
+    """Views and messages in the records of one incarnation."""
 
     incarnation: IncarnationId
     installed_ns: dict[int, int] = field(default_factory=dict)
@@ -263,7 +264,7 @@ class _History:
         return found
 
     def began_before(self, view: int) -> bool:
-        """Whether it was a member of an earlier view: no joiner of this one."""
+        """Whether it was a member of an earlier view, so that it is no joiner of this one."""
         return min(self.installed_ns) < view
 
     def is_settled(self, view: int, at_ns: int) -> bool:

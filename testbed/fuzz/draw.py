@@ -1,11 +1,11 @@
-"""From a seed to a scenario: random, but aimed. Faults strike while messages are sent or under way.
+"""Random scenario of a seed. Faults are aimed: they strike while messages are sent or in transit.
 
-Each fault is placed around one submission: its time in force overlaps the time from that instant until about when the
-message has reached everybody, and it touches the sender or somebody who is to receive. Of a group that switches its
-protocol, half of the faults are placed around one member's step of a switch instead. Everything heals before the load
-ends, so what is promised eventually must be there when the run has come to rest. At most a minority is crashed or
-silent for longer than the group is patient, and only of a protocol that tolerates it; where each partition stands for
-itself, whole partitions crash, too, of which all members start again.
+Each fault is placed around one submission: its time in force overlaps the time from that instant until about when all
+members have received the message, and it affects the sender or a receiver. In a group that switches its protocol, half
+of the faults are placed around one member's step of a switch instead. All faults end before the load does, so that
+liveness can be judged when the run has come to rest. At most a minority crashes or is silent for longer than the
+group's patience (the silence after which a member is suspected), and only under a protocol that tolerates it; where
+each partition decides for itself, whole partitions crash, too, and all their members restart.
 """
 
 from __future__ import annotations
@@ -42,32 +42,32 @@ MICROSECOND = 1_000
 MILLISECOND = 1_000_000
 
 FUZZED = tuple(sorted(name for name, entry in PROTOCOLS.items() if entry.takes_submissions))
-"""Protocols that send something for an application."""
+"""Protocols that take submissions of an application."""
 
 OUTAGES_SHARE = 0.5
-"""Of the scenarios of a protocol with views."""
+"""Share of the scenarios of a protocol with views."""
 
 FAN_OUTS_SHARE = 0.6
-"""Of the scenarios of such a protocol with unicast dissemination."""
+"""Share of the scenarios of a protocol with views that get torn fan-outs; they need unicast dissemination."""
 
 FAULTS_MAX = 4
 SHORT_NS = 200 * MILLISECOND
-"""Of a fault that nobody may be given up for; with FAULTS_MAX of them in a row the least patience is not used up."""
+"""Longest fault that must not cause a suspicion; FAULTS_MAX of them in a row are shorter than the least patience."""
 
 STEP_NS = SHORT_NS // 4
-"""Of a clock whose owner must not give up anybody: the end of the fault is a second step."""
+"""Step of a clock that must not cause a suspicion: the end of the fault is a second step."""
 
 SHARES = (0.01, 0.03, 0.1, 0.3)
-"""Of one core, for a slow member: a datagram takes it 0.3 to 8 ms."""
+"""Shares of one core for a slow member: a datagram takes it 0.3 to 8 ms."""
 
 BUFFERS_BYTES = (2304, 4096, 16_384)
-"""For a deaf member. No kernel makes a smaller one."""
+"""Receive buffers of a deaf member. The first is the least of the kernel."""
 
 COPIES_BPS = 500_000
-"""At least, from one member to another one with unicast dissemination."""
+"""Least rate from one member to another one with unicast dissemination."""
 
 MEMBERS = (2, 3, 3, 3, 3, 4, 4, 4, 5, 6, 9)
-"""A group of three shows most: small ones are frequent, since they are cheap."""
+"""Sizes of groups: small ones are frequent, because they are cheap and three members show most failures."""
 
 SUBMISSIONS = (5, 30)
 MANY_SUBMISSIONS = (100, 200)
@@ -75,7 +75,7 @@ MANY_SHARE = 0.04
 
 
 def draw(protocol: str, seed: int) -> Scenario:
-    """The scenario of a seed. Everything follows from it and the protocol's name, on every machine."""
+    """The scenario of a seed. It depends on the seed and the protocol's name alone, on every machine."""
     rng = Random(f"{seed}/scenario/{protocol}")  # noqa: S311 (repeatable, not secret)
     drawn = ranges.draw_parameters(protocol, rng)
     segments = _segments(rng)
@@ -105,16 +105,17 @@ def draw(protocol: str, seed: int) -> Scenario:
 
 
 def is_fair(scenario: Scenario) -> bool:
-    """Whether the protocol owes anything in this scenario: two members or more. With views, any fault may strike.
-    Without, at most a minority crashes or is silent for long, and nobody of a protocol that does not tolerate crashes.
-    Where each partition stands for itself: at most a minority of each, or any number that all come back.
+    """Whether the protocol's promises hold in this scenario: it has submissions and two members or more. With views,
+    any fault may strike. Without, at most a minority crashes or is silent for long, and no member under a protocol that
+    does not tolerate crashes. Where each partition decides for itself: at most a minority of each, or any number that
+    all come back.
     """
     victims = victims_of(scenario)
     members = len(scenario.members)
     if members < 2 or not scenario.submissions:
         return False
     if PROTOCOLS[scenario.protocol].has_views:
-        # Any fault may be met; the judge knows what holds for a group that has lost its quorum.
+        # Any fault may strike; `judge` knows the promises to a group that has lost its quorum.
         return True
     if victims and not PROTOCOLS[scenario.protocol].tolerates:
         return False
@@ -126,8 +127,8 @@ def is_fair(scenario: Scenario) -> bool:
 
 
 def victims_of(scenario: Scenario) -> frozenset[int]:
-    """Members that the group may give up: they crash, leave, or are silent, cut off, slow, deaf or behind bad wires for
-    long. Where a clock is far wrong all of them: its owner may take any silence for too long.
+    """Members that the group may suspect: they crash, leave, or are silent, cut off, slow, deaf or badly impaired for
+    long. If a clock is far wrong, all members: its owner may take any silence for too long.
     """
     found: set[int] = set()
     for fault in scenario.faults:
@@ -140,7 +141,7 @@ def victims_of(scenario: Scenario) -> frozenset[int]:
 
 
 def gone_of(scenario: Scenario) -> frozenset[int]:
-    """Those of the victims that may not come back: killed for good, or silent until they are expelled."""
+    """Victims that may not come back: killed without a restart, or silent until they are excluded."""
     return frozenset(
         fault.member for fault in scenario.faults if (isinstance(fault, Crash) and fault.is_final) or _is_long(fault)
     )
@@ -156,13 +157,13 @@ def _is_long(fault: Fault) -> TypeGuard[Freeze]:
     return isinstance(fault, Freeze) and fault.for_ns > SHORT_NS
 
 
-# The network.
+# Network.
 
 
 def _with_room_for_a_fan_out(scenario: Scenario) -> Scenario:
-    """A queue shorter than the copies of one multicast loses the last ones each time, and some members hear others
-    never. All members of a bus may send at once. Where the rate is too low for all copies, most of them are lost, and a
-    large group never agrees on who is there."""
+    """The scenario with queues and rates that hold all copies of a multicast. A shorter queue loses the last ones each
+    time, so that some members never hear others; all members of a bus may send at once. If the rate is too low for all
+    copies, most of them are lost, and a large group never agrees on its members."""
     least = len(scenario.members)
     copies = least * (least - 1)
 
@@ -209,7 +210,7 @@ def _split(count: int, parts: int, rng: Random) -> list[int]:
 
 
 def _member(to_node: Impairment, from_node: Impairment, rng: Random) -> Member:
-    """Mostly as all others; one in four has a port of its own."""
+    """A member; one in four has impairments of its own."""
     if rng.random() < 0.25:
         to_node, from_node = _impairment(rng), _impairment(rng)
     return Member(
@@ -232,7 +233,7 @@ def _link(rng: Random) -> Impairment:
 
 
 def _impairment(rng: Random) -> Impairment:
-    """Of one direction of a port. Each ill comes in about every third network, so that some have none."""
+    """Impairment of one direction of a port. Each kind is drawn with probability 0.35, so that some have none."""
     delay_ns = rng.choice((0, 100 * MICROSECOND, MILLISECOND, 5 * MILLISECOND, 20 * MILLISECOND))
     loss_ratio, burst_frames = _maybe(rng, (0.0, 1.0), _LOSSES)
     changes: dict[str, Any] = {
@@ -251,19 +252,19 @@ def _impairment(rng: Random) -> Impairment:
 
 
 _LOSSES = ((0.01, 1.0), (0.05, 1.0), (0.12, 1.0), (0.03, 2.0))
-"""Ratio and mean burst. Long bursts come as faults only: at some heartbeats a second, a dozen frames lost in a row are
-a silence that a group may lose its patience with, and seeds where it did would say nothing about the protocol."""
+"""Loss ratio and mean burst. Long bursts are drawn as faults only: at some heartbeats a second, a dozen frames lost in
+a row are a silence that may cause a suspicion, and such a seed would show nothing about the protocol."""
 
 
 def _maybe(rng: Random, nothing: Any, ills: Sequence[Any]) -> Any:
     return rng.choice(ills) if rng.random() < 0.35 else nothing
 
 
-# The load.
+# Load.
 
 
 def _loads(members: int, rng: Random) -> list[tuple[int, ...]]:
-    """Each member's instants of submission; never none at all."""
+    """Each member's instants of submission; at least one in all."""
     total = rng.randint(*(MANY_SUBMISSIONS if rng.random() < MANY_SHARE else SUBMISSIONS))
     pattern = rng.choice((_bursts, _sparse, _together, _chain))
     loads: list[list[int]] = [[] for _ in range(members)]
@@ -277,7 +278,7 @@ def _loads(members: int, rng: Random) -> list[tuple[int, ...]]:
 
 
 def _bursts(senders: Sequence[int], rng: Random) -> Iterator[tuple[int, int]]:
-    """Now this one, now that one sends many at once."""
+    """Bursts of submissions, each of one sender."""
     at_ns = 0
     while True:
         at_ns += rng.randrange(60 * MILLISECOND)
@@ -287,7 +288,7 @@ def _bursts(senders: Sequence[int], rng: Random) -> Iterator[tuple[int, int]]:
 
 
 def _sparse(senders: Sequence[int], rng: Random) -> Iterator[tuple[int, int]]:
-    """Time enough between two submissions that the group may come to rest."""
+    """Submissions with pauses in which the group may come to rest."""
     at_ns = 0
     while True:
         at_ns += rng.randrange(5 * MILLISECOND, 150 * MILLISECOND)
@@ -295,7 +296,7 @@ def _sparse(senders: Sequence[int], rng: Random) -> Iterator[tuple[int, int]]:
 
 
 def _together(senders: Sequence[int], rng: Random) -> Iterator[tuple[int, int]]:
-    """All at the same instants."""
+    """Submissions of all senders at the same instants."""
     at_ns = 0
     while True:
         at_ns += rng.randrange(30 * MILLISECOND)
@@ -304,7 +305,7 @@ def _together(senders: Sequence[int], rng: Random) -> Iterator[tuple[int, int]]:
 
 
 def _chain(senders: Sequence[int], rng: Random) -> Iterator[tuple[int, int]]:
-    """Requests and responses: each sends about when it has got what was sent before."""
+    """Requests and responses: each sender submits about when it has received the submission before."""
     at_ns = 0
     step_ns = rng.choice((1, 4, 12, 40)) * MILLISECOND
     while True:
@@ -312,12 +313,12 @@ def _chain(senders: Sequence[int], rng: Random) -> Iterator[tuple[int, int]]:
         yield at_ns, rng.choice(senders)
 
 
-# The faults.
+# Faults.
 
 
 @dataclass(slots=True)
 class _Aim:
-    """Places faults in a scenario that has none yet."""
+    """Draws faults for a scenario that has none yet."""
 
     scenario: Scenario
     patience_ns: int
@@ -352,25 +353,25 @@ class _Aim:
         members = len(self.scenario.members)
         most = (members - 1) // 2
         if ranges.stands_by_partition(protocol) and self.rng.random() < 0.3:
-            # A whole partition forgets everything.
+            # A whole partition loses its state.
             part = sorted(self.rng.choice(_parts_of(self.scenario)))
             return self.rng.sample(part, len(part))
         return self.rng.sample(range(members), self.rng.randint(min(1, most), most))
 
     def _is_needed(self, victim: int) -> bool:
-        """Whether it must come back: it falls with more than a minority of its partition, of which nobody stays."""
+        """Whether it must come back: the victims are more than a minority of its partition."""
         if not ranges.stands_by_partition(self.scenario.protocol):
             return False
         (part,) = (part for part in _parts_of(self.scenario) if victim in part)
         return len(part.intersection(self.victims)) > (len(part) - 1) // 2
 
     def _add(self, fault: Fault) -> None:
-        """Unless its member is down or paused at the time already."""
+        """Add a fault, unless it clashes with another one."""
         if not any(clash(fault, other) for other in self.found):
             self.found.append(fault)
 
     def _falls(self, victim: int) -> Iterator[Fault]:
-        """Crash, restart, or a silence of which the group may lose its patience."""
+        """A crash, a crash with a restart, or a pause that may cause a suspicion."""
         protocol = self.scenario.protocol
         own = self.scenario.members[victim].submissions_ns
         target_ns, _ = self._target(own if self.rng.random() < 0.6 else ())
@@ -390,7 +391,7 @@ class _Aim:
             yield Crash(at_ns=self._start_ns(target_ns, for_ns), for_ns=for_ns, member=victim)
 
     def _restarts(self, victim: int, target_ns: int, durations_ns: tuple[int, int]) -> Iterator[Fault]:
-        """Crashes that end, each soon after the one before: while the next incarnation begins, or a little later."""
+        """Crashes with restarts, each soon after the one before: while the next incarnation starts or a bit later."""
         for_ns = self.rng.choice(durations_ns)
         at_ns = self._start_ns(target_ns, for_ns)
         for _ in range(self.rng.choice((1, 1, 1, 2, 3))):
@@ -405,7 +406,7 @@ class _Aim:
         yield Cut(at_ns=at_ns, for_ns=for_ns, sides=self._sides(sender))
 
     def _flap(self) -> Iterator[Fault]:
-        """One cut that comes and goes."""
+        """One cut that repeats."""
         sender, at_ns, for_ns = self._aimed()
         sides = self._sides(sender)
         for_ns = max(for_ns // 3, 100 * MICROSECOND)
@@ -442,7 +443,7 @@ class _Aim:
         yield Slow(at_ns=at_ns, for_ns=for_ns, member=member, cpu_ratio=self.rng.choice(SHARES))
 
     def _deaf(self) -> Iterator[Fault]:
-        """Buffers that hold a few frames: a process that has time enough hardly ever fills them, a slow one does."""
+        """Buffers of a few frames, often with a slow member: a process with enough CPU time hardly ever fills them."""
         member, at_ns, for_ns = self._burdened()
         yield Deaf(at_ns=at_ns, for_ns=for_ns, member=member, buffer_bytes=self.rng.choice(BUFFERS_BYTES))
         if self.rng.random() < 0.7:
@@ -455,14 +456,14 @@ class _Aim:
         yield ClockShift(at_ns=at_ns, for_ns=for_ns, member=member, step_ns=step_ns, drift_ppm=drift_ppm)
 
     def _burdened(self) -> tuple[int, int, int]:
-        """The sender of a submission or a receiver; when, and for how long."""
+        """(the sender of a submission or a receiver, start, length)"""
         sender, at_ns, for_ns = self._aimed()
         return self.rng.choice((sender, self._other(sender))), at_ns, for_ns
 
     def _target(self, submissions_ns: Sequence[int] = ()) -> tuple[int, int]:
         """A submission to aim at: (instant, sender). `submissions_ns`: one of these instants, if there are any.
 
-        Or a step of a switch, and who makes it.
+        Or a step of a switch: (instant, member).
         """
         if self.moments and self.rng.random() < 0.5:
             return self.rng.choice(self.moments)
@@ -475,19 +476,19 @@ class _Aim:
         return min(max(for_ns, 200 * MICROSECOND), SHORT_NS) // MICROSECOND * MICROSECOND
 
     def _start_ns(self, submitted_ns: int, for_ns: int) -> int:
-        """So that what lasts `for_ns` is in force while a message that is submitted at that instant is under way."""
+        """Start of a fault of length `for_ns` in force while a message submitted at `submitted_ns` is in transit."""
         earliest_ns = max(-for_ns, -SHORT_NS) + 100 * MICROSECOND
         start_ns = submitted_ns + self.rng.randrange(earliest_ns, self.scenario.transit_ns // 2)
         return max(0, start_ns) // MICROSECOND * MICROSECOND
 
     def _aimed(self) -> tuple[int, int, int]:
-        """(sender of the submission that it is aimed at, when, for how long)"""
+        """(sender of the submission that it is aimed at, start, length)"""
         submitted_ns, sender = self._target()
         for_ns = self._short_ns()
         return sender, self._start_ns(submitted_ns, for_ns), for_ns
 
     def _sides(self, sender: int) -> tuple[tuple[int, ...], ...]:
-        """Two sides, three, or two and a bridge between them; the sender is on one of them, somebody on another."""
+        """Two sides, three, or two and a bridge between them; the sender is on the first of them."""
         others = [member for member in range(len(self.scenario.members)) if member != sender]
         self.rng.shuffle(others)
         sides: list[list[int]] = [[sender], [others.pop()]]

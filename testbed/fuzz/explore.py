@@ -1,18 +1,18 @@
-"""Small-scope exploration: everything that can happen to a few members and a few messages, tried out.
+"""Small-scope exploration: every execution of a few members and a few messages.
 
     exploration = explore(build, scope=Scope(submissions=(1, 1, 1)), promises=(Property.CAUSAL,))
 
-A state is what all members, channels and budgets are; a step is one submission, one arrival, one loss, one duplication
-or one timer. From each state every step is taken. States that are the same (testbed.fuzz.local) are looked at once,
-where what the applications have seen is part of a state: so each possible history is judged. Where no step is left the
-oracle judges what happened: the safety properties, and those of what happens eventually, for everything has.
+A state consists of all members, channels and budgets; a step is one submission, one arrival, one loss, one duplication
+or one timer. From each state every step is taken. Equal states (testbed.fuzz.local) are visited once; the history of
+the applications is part of a state, so that each possible history is judged. Where no step is left, the checks judge
+the history: safety, and liveness as well, because nothing more can happen.
 
-Time. When nothing is under way the timer that is due first fires (of those due together, each). `early_timers` timers
-on a path may also fire before their turn: while something is under way, or ahead of another member's. Only a timer
-moves its member's clock. So what hangs on durations alone is not explored.
+Time. When no message is in transit, the timer that is due first fires (of those due together, each). `early_timers`
+timers on a path may also fire before their turn: while a message is in transit, or ahead of another member's. Only a
+timer moves its member's clock, so that effects of durations alone are not explored.
 
-A member's core is copied when it is given something new (testbed.fuzz.local). Running the path again from its beginning
-instead would cost as many calls as it is long: from four on that is dearer than the copy (60 us for the sequencer).
+A member's core is copied for a new input (testbed.fuzz.local). Running the path again from its beginning instead costs
+as many calls as the path is long: from four calls on, more than the copy (60 us for the sequencer).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from testbed.fuzz.local import (
 
 
 class Network(enum.Enum):
-    """IDEAL: first in, first out, nothing lost. CHANNELS: so, but with losses and duplications. CHAOS: any order."""
+    """IDEAL: FIFO, nothing lost. CHANNELS: FIFO with losses and duplications. CHAOS: any order."""
 
     IDEAL = "ideal"
     CHANNELS = "channels"
@@ -55,12 +55,12 @@ class Network(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """How much is tried out. `submissions`: how many each member makes; what is beyond a limit is cut off."""
+    """Limits of an exploration. `submissions`: number of each member; states beyond a limit are cut off."""
 
     submissions: tuple[int, ...]
     network: Network = Network.IDEAL
     losses: int = 0
-    """On one path; so are the next two."""
+    """Most losses on one path; the next two fields also count on one path."""
     duplications: int = 0
     early_timers: int = 0
     states_max: int = 1_000_000
@@ -69,7 +69,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """What was wrong at the end of a path, in a sentence, and the steps that led there."""
+    """A failure at the end of a path, in a sentence, and the steps of the path."""
 
     kind: str
     sentence: str
@@ -78,12 +78,12 @@ class Violation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exploration:
-    """What was seen. `cut_off`: why it is not everything; empty when it is."""
+    """Result of an exploration. `cut_off`: the limit that ended it early; empty when it is complete."""
 
     states: int
     steps: int
     ends: int
-    """Different states in which nothing is left to happen."""
+    """Different states without a next step."""
     places: int
     """Different local states of members."""
     depth: int
@@ -92,28 +92,29 @@ class Exploration:
 
 
 def explore(build: Build, *, scope: Scope, promises: Sequence[Property]) -> Exploration:
-    """Stops at the first violation. `build` makes a member's core, as in its first incarnation."""
+    """Explore until the first violation. `build` makes a member's core, as in its first incarnation."""
     return _Explorer(build, scope, promises).run()
 
 
 def over_ideal_channels(core: Core, membership: Membership) -> Core:
-    """The core of a group's first view over ideal channels; where there is none, the core over the network."""
+    """The core of a group's first view over ideal channels; if there is none, the core over the network."""
     upper = core.core_alone() if isinstance(core, GroupCore) else None
     return OverIdealChannels(membership, upper) if upper is not None else over_the_network(core)
 
 
 def over_the_network(core: Core) -> Core:
-    """A core with a transport of its own without the group layer around it, which heartbeats for ever."""
+    """The core without the group layer, which sends heartbeats for ever, if the core has a transport of its own."""
     alone = core.transport_alone() if isinstance(core, GroupCore) else None
     return core if alone is None else alone
 
 
 Channels = tuple[tuple[int, ...], ...]
-"""Numbers of the messages under way; from member s to member t of n: at s * n + t."""
+"""Numbers of the messages in transit; those from member s to member t of n are at s * n + t."""
 
 
 class _State:
-    """`events`: what the applications saw, in the order of all members, where properties hang on it."""
+    """A state, and the step that led to it. `events`: the applications' events in their order across members, if a
+    promised property depends on it."""
 
     __slots__ = ("budgets", "channels", "depth", "events", "given", "parent", "places", "turn")
 
@@ -137,7 +138,7 @@ class _State:
         self.depth: int = parent.depth + 1 if parent is not None else 0
 
     def way(self) -> list[_State]:
-        """From the first state to this one."""
+        """The states from the first to this one."""
         found: list[_State] = []
         state: _State | None = self
         while state is not None:
@@ -190,7 +191,7 @@ class _Explorer:
         return self._judge(state)
 
     def _note(self, state: _State, waiting: list[_State]) -> None:
-        """It is looked at later, unless it was met before."""
+        """Queue a state, unless it was seen before."""
         mark = self._mark(state)
         if mark in self._seen:
             return
@@ -201,7 +202,7 @@ class _Explorer:
         waiting.append(state)
 
     def _mark(self, state: _State) -> object:
-        """The state without the way to it."""
+        """Identity of the state without its path."""
         channels = state.channels
         if self._scope.network is Network.CHAOS:
             channels = tuple(tuple(sorted(channel)) for channel in channels)
@@ -231,7 +232,7 @@ class _Explorer:
         yield from self._timers(state)
 
     def _fates(self, state: _State, at: int, position: int) -> Iterator[_State]:
-        """Of one message under way."""
+        """States after each step of one message in transit."""
         source, target = divmod(at, self._count)
         channel = state.channels[at]
         number = channel[position]
@@ -296,7 +297,7 @@ class _Explorer:
         return None
 
     def _incarnations(self, state: _State) -> dict[Incarnation, list[Raw]]:
-        """The members' records, with the number of the step as the time."""
+        """Records of the members; their time is the number of the step."""
         incarnations = {turn.place.member: [_record(row, 0) for row in turn.rows] for turn in self._places.first}
         for step in state.way():
             if step.turn is not None:
@@ -323,7 +324,7 @@ _PER_MEMBER = frozenset(
         Property.TOTAL_ORDER,
     )
 )
-"""Properties that the members' own sequences decide, however they interleave."""
+"""Properties that depend on each member's own sequence alone, not on the interleaving."""
 
 
 def _path(state: _State) -> tuple[str, ...]:
@@ -345,8 +346,8 @@ def _named(message: Message) -> str:
 
 
 class OverIdealChannels(Core):
-    """A core over ideal channels in place of streams: what it multicasts or sends travels inside a message of ours, and
-    a multicast comes back to it at once, as over `reliable`. All effects of one call come before those of the next.
+    """A core over ideal channels in place of streams: its messages travel inside a message of this class, and a
+    multicast returns to its sender at once, as over `reliable`. All effects of one call come before those of the next.
     """
 
     def __init__(self, membership: Membership, upper: Core) -> None:

@@ -1,4 +1,4 @@
-"""A failing seed, made presentable: the smallest scenario that fails so, what it shows, and how to see it again."""
+"""Report of a failing seed: the smallest scenario that fails in the same way, its diagram, and the replay commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from topologies.model import Node
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """One failure, ready to be printed. `path` is None while it was not written."""
+    """One failure, ready to print. `path` is None until it is written."""
 
     seed: int
     failure: Failure
@@ -35,7 +35,7 @@ class Shown:
 
     @property
     def replay(self) -> tuple[str, ...]:
-        """Commands that show it again: the small one, and the one of the seed."""
+        """Commands that reproduce it: the shrunk scenario, and the seed."""
         seed = f"orderbed fuzz {self.scenario.protocol} --seed {self.seed}"
         if self.path is None:
             return (seed,)
@@ -51,9 +51,9 @@ def show(
     build: Build | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> Shown | None:
-    """Shrink, draw and (under `keep`) write what a seed does wrong; None when it does nothing wrong.
+    """Shrink, draw and (under `keep`) write the failure of a seed; None if it does not fail.
 
-    `on_progress` is told how many simulations were made.
+    `on_progress` gets the number of simulations so far.
     """
     return show_scenario(draw(protocol, seed), keep=keep, budget=budget, build=build, on_progress=on_progress)
 
@@ -105,22 +105,22 @@ def _one_line(text: str) -> str:
 
 
 MARGIN_NS = 200_000_000
-"""After the load: what is left to repair shows by then, and the rest is heartbeats."""
+"""Time shown after the load: repairs happen within it, and later there are only heartbeats."""
 
 
 def picture(scenario: Scenario, *, build: Build | None = None, width: int = 110) -> str:
-    """The run from its start until shortly after its load; empty when the run does not come to an end."""
+    """Diagram of the run from its start until shortly after its load, or until the exception that ends it."""
     tap = _Sightings()
     simulation: Simulation | None = None
     try:
         simulation = simulate(experiment_of(scenario), group=GROUP, build=builder_of(scenario, build), tap=tap)
-    except Exception:  # the failure that is to be shown; what was seen until then can be
+    except Exception:  # the failure itself; datagrams seen before it can be drawn
         return _drawn(scenario, _scene(scenario, None, tap), width)
     return _drawn(scenario, _scene(scenario, simulation, tap), width)
 
 
 class _Sightings:
-    """The tap: every datagram of the protocol at every port."""
+    """Tap that keeps every datagram of the protocol at every port."""
 
     def __init__(self) -> None:
         self.seen: list[Sighting] = []

@@ -1,9 +1,9 @@
-"""A campaign: many seeds of one protocol, one after another or in several processes, and what they came to.
+"""A campaign: many seeds of one protocol, one after another or in several processes, and their tally.
 
     tally = hunt(Campaign(protocol="reliable", first=0, count=1000), jobs=2)
 
-A tally is the same whatever the number of processes: the seeds are judged in chunks, and chunks add up in their order.
-The first failing seed ends it, unless all are wanted. Ctrl-C ends it with what was done so far.
+A tally does not depend on the number of processes: the seeds are judged in chunks, and chunks add up in their order.
+The first failing seed ends it, unless all are wanted. Ctrl-C ends it with the tally so far.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from testbed.fuzz.judge import Judged, judge
 
 CHUNK_SEEDS = 10
 CHUNKS_AHEAD = 3
-"""Per process, so that none waits and little is thrown away when a seed fails."""
+"""Chunks queued per process, so that no process waits and little work is discarded when a seed fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Campaign:
     first: int
     count: int
     goes_on: bool = False
-    """Beyond the first failing seed."""
+    """Go on after the first failing seed."""
 
     @property
     def seeds(self) -> range:
@@ -58,7 +58,7 @@ class Bad:
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What so many seeds came to."""
+    """Sums over the results of seeds."""
 
     protocol: str
     seeds: int = 0
@@ -67,17 +67,17 @@ class Tally:
     faults: int = 0
     faults_met: int = 0
     unmet_seeds: int = 0
-    """Whose faults met nothing."""
+    """Seeds whose faults met nothing."""
     changed_seeds: int = 0
-    """In which a view took the place of the first one."""
+    """Seeds with a view after the first."""
     unjudged: Counter[str] = field(default_factory=Counter)
-    """By promised property: seeds in which it could not be told."""
+    """Seeds in which a promised property could not be judged, by property."""
     deliveries: int = 0
     events: int = 0
     is_interrupted: bool = False
 
     def count(self, judged: Judged) -> None:
-        """One seed more."""
+        """Add one seed."""
         self.seeds += 1
         faults = len(judged.scenario.faults)
         self.faults += faults
@@ -125,7 +125,7 @@ class Tally:
 
 
 def tally_of(protocol: str, seeds: Iterable[int], *, goes_on: bool) -> Tally:
-    """Judge these seeds here."""
+    """Judge these seeds in this process."""
     tally = Tally(protocol=protocol)
     for seed in seeds:
         tally.count(judge(draw(protocol, seed)))
@@ -135,7 +135,7 @@ def tally_of(protocol: str, seeds: Iterable[int], *, goes_on: bool) -> Tally:
 
 
 def hunt(campaign: Campaign, *, jobs: int, on_progress: Callable[[Tally], None] | None = None) -> Tally:
-    """The whole campaign in `jobs` processes. `on_progress` is told what is done so far, chunk by chunk."""
+    """Run the whole campaign in `jobs` processes. `on_progress` gets the tally so far after each chunk."""
     total = Tally(protocol=campaign.protocol)
     parts = _here(campaign) if jobs == 1 else _in_processes(campaign, jobs)
     try:
@@ -166,7 +166,7 @@ def _here(campaign: Campaign) -> Parts:
 
 
 def _in_processes(campaign: Campaign, jobs: int) -> Parts:
-    """Chunks in their order, some of them ahead; what is not wanted any more is given up."""
+    """Tallies of chunks in their order, some computed ahead; unneeded chunks are given up at the end."""
     context = multiprocessing.get_context("spawn")
     with held_back(), _deaf_children():
         given_up = context.Event()
@@ -189,8 +189,8 @@ def _in_processes(campaign: Campaign, jobs: int) -> Parts:
 
 @contextmanager
 def _deaf_children() -> Iterator[None]:
-    """Ctrl-C reaches all processes of the terminal; the first one says what becomes of the others. A process that is
-    started in here never hears of it, not even before its first line: a blocked signal is inherited.
+    """Ctrl-C reaches all processes of the terminal, but the first one decides about the others. A process that is
+    started inside the block never gets SIGINT, not even before its first line: a blocked signal is inherited.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -200,18 +200,18 @@ def _deaf_children() -> Iterator[None]:
 
 
 _given_up: Event
-"""In a worker: nobody waits for its chunk any more."""
+"""In a worker: set when its chunk is not needed any more."""
 
 
 def _begin_work(given_up: Event) -> None:
-    """No worker outlives the first process, however that one ends."""
+    """Initialise a worker, which ends with the first process, however that ends."""
     global _given_up
     _given_up = given_up
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _work(protocol: str, seeds: Iterable[int], *, goes_on: bool) -> Tally:
-    """`tally_of`, up to the world in which it is given up."""
+    """`tally_of`, up to the seed at which the chunk is given up."""
     return tally_of(protocol, takewhile(lambda _: not _given_up.is_set(), seeds), goes_on=goes_on)
 
 

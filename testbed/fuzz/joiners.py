@@ -1,21 +1,21 @@
-"""A check of a whole run beyond the oracle: what is owed to and by members that came back.
+"""Check of a whole run in addition to the properties: messages that restarted members must deliver, or others of them.
 
-The oracle's validity and agreement speak of members that ran from start to end: where a joiner's part of each stream
-begins, no record tells. But once it is certain that its part has begun, the same is owed:
+Validity and agreement of the property checks cover members that ran from start to end: no record shows where a joiner's
+part of each stream begins. But once it has certainly begun, the same holds:
 
-- it delivers what it submits, and so does everybody who ran from start to end (validity, agreement);
-- of an origin of which it has delivered one message it delivers all later ones that others deliver (agreement);
-- a member that has delivered a message of it has it in the group: it delivers what that member submits afterwards.
+- a message of the joiner is delivered by itself and by every member that ran from start to end (validity, agreement);
+- after one message of an origin, the joiner delivers all later ones that others deliver (agreement);
+- a member that has delivered a message of the joiner has it in the group: the joiner delivers its later submissions.
 
-Deliveries are those at the judged level (analysis.checks.properties): what is only shown optimistically obliges nobody.
-Where there are views, virtual synchrony and state transfer judge all views but the last, and `owed_in_last_view` that
-one. It is the last that anybody installed who ended in order; of its members, those count that ended in order and are
+Deliveries are those at the judged level (analysis.checks.properties): optimistic ones imply nothing. Where there are
+views, virtual synchrony and state transfer judge all views but the last, and `owed_in_last_view` that one. It is the
+last view that an incarnation with an orderly end has installed; of its members, those count that ended in order and are
 in no minority:
 
 - each of them has installed it and has the state (view agreement, state transfer);
-- what one of them submitted, all of them deliver (validity of its own, agreement of the others'), a joiner apart to
-  which it came with the state: the sender delivered it in a view before the one in which the joiner got that;
-- what one of them delivers in the last view, all of them do (agreement).
+- all of them deliver each message that one of them submitted (validity of its own, agreement of the others'), except a
+  joiner that got the message with the state: the sender delivered it in a view before the one of the state;
+- all of them deliver each message that one of them delivers in the last view (agreement).
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ from node.trace import Event, Level
 
 
 class Owed(NamedTuple):
-    """A message that `member` lacks, and which property says that it should not; None: a view or the state is what it
-    lacks.
-    """
+    """A message that `member` lacks, and the violated property; message None: it lacks a view or the state."""
 
     kind: Property
     member: Incarnation
@@ -47,7 +45,7 @@ class Owed(NamedTuple):
 
 
 def owed(living: Mapping[Incarnation, Sequence[Raw]]) -> Iterator[Owed]:
-    """`living`: the records of the incarnations that ended in order, with nothing left to do."""
+    """Missing deliveries without views. `living`: records of the incarnations that ended in order, idle."""
     living = _judged(living)
     delivered = {
         incarnation: set(_messages(incarnation, records, Event.DELIVER)) for incarnation, records in living.items()
@@ -65,12 +63,12 @@ def owed(living: Mapping[Incarnation, Sequence[Raw]]) -> Iterator[Owed]:
 
 
 def has_views(incarnations: Mapping[Incarnation, Sequence[Raw]]) -> bool:
-    """Whether anybody records a view."""
+    """Whether there is a record of a view."""
     return any(record[0] == Event.VIEW for records in incarnations.values() for record in records)
 
 
 def owed_in_last_view(living: Mapping[Incarnation, Sequence[Raw]]) -> Iterator[Owed]:
-    """`living`: the records of the incarnations that ended in order, with nothing left to do."""
+    """Missing deliveries in the last view. `living`: records of the incarnations that ended in order, idle."""
     incarnations = {incarnation.name: incarnation for incarnation in view_of(living, members=()).incarnations}
     installed = [one for incarnation in incarnations.values() for one in incarnation.views.installations]
     if not installed:
@@ -94,7 +92,7 @@ def owed_in_last_view(living: Mapping[Incarnation, Sequence[Raw]]) -> Iterator[O
 
 
 def _unmet(settled: Sequence[IncarnationRecord]) -> Iterator[Owed]:
-    """What some of them submitted and others, or they themselves, lack."""
+    """Messages that one of these submitted and one of them lacks."""
     for sender in settled:
         for _, event, _, message, *_ in sender.steps:
             if event == Event.SUBMIT and message[:2] == sender.name:
@@ -107,7 +105,7 @@ def _unmet(settled: Sequence[IncarnationRecord]) -> Iterator[Owed]:
 
 
 def _uneven(settled: Sequence[IncarnationRecord], view: int) -> Iterator[Owed]:
-    """What some of them deliver in the view and others lack, of those who are gone."""
+    """Messages of other origins that one of these delivers in the view and one of them lacks."""
     names = {incarnation.name for incarnation in settled}
     delivered = {
         message for incarnation in settled for message in incarnation.position if _view_of(incarnation, message) == view
@@ -119,7 +117,7 @@ def _uneven(settled: Sequence[IncarnationRecord], view: int) -> Iterator[Owed]:
 
 
 def _state_view(incarnation: IncarnationRecord) -> int | None:
-    """From which view on it has the state; None: never."""
+    """Number of the view in which it got the state; None: never."""
     installations = incarnation.views.installations
     if incarnation.views.is_founder:
         return installations[0].number
@@ -128,7 +126,7 @@ def _state_view(incarnation: IncarnationRecord) -> int | None:
 
 
 def _view_of(incarnation: IncarnationRecord, message: tuple[int, int, int]) -> int | None:
-    """In which view it delivers the message; None: not at all."""
+    """Number of the view in which it delivers the message; None: it does not."""
     position = incarnation.position.get(message)
     if position is None:
         return None
@@ -137,7 +135,7 @@ def _view_of(incarnation: IncarnationRecord, message: tuple[int, int, int]) -> i
 
 
 def _judged(living: Mapping[Incarnation, Sequence[Raw]]) -> dict[Incarnation, list[Raw]]:
-    """The records without optimistic deliveries, where anybody delivers anything for good."""
+    """The records without optimistic deliveries, if there are final ones."""
     level = max((r[1] for records in living.values() for r in records if r[0] == Event.DELIVER), default=0)
     return {
         incarnation: [r for r in records if r[0] != Event.DELIVER or r[1] >= min(level, Level.AGREED)]
@@ -146,7 +144,7 @@ def _judged(living: Mapping[Incarnation, Sequence[Raw]]) -> dict[Incarnation, li
 
 
 def _messages(incarnation: Incarnation, records: Iterable[Raw], wanted: Event) -> Iterator[MessageId]:
-    """Those that it submitted or delivered, in their order."""
+    """Messages that it submitted or delivered, in their order."""
     for record in records:
         message = MessageId(record[2], record[3], record[5])
         if record[0] == wanted and (wanted != Event.SUBMIT or message[:2] == incarnation):
@@ -154,7 +152,7 @@ def _messages(incarnation: Incarnation, records: Iterable[Raw], wanted: Event) -
 
 
 def _later_ones(delivered: Mapping[Incarnation, set[MessageId]], joiner: Incarnation) -> set[MessageId]:
-    """What those who ran from start to end have of each origin after the first that the joiner has of it."""
+    """Messages after the joiner's first of each origin that members delivered which ran from start to end."""
     first: dict[tuple[int, int], int] = {}
     for origin, start, number in delivered[joiner]:
         first[origin, start] = min(number, first.get((origin, start), number))
@@ -165,7 +163,7 @@ def _later_ones(delivered: Mapping[Incarnation, set[MessageId]], joiner: Incarna
 
 
 def _sent_to(living: Mapping[Incarnation, Sequence[Raw]], joiner: Incarnation) -> Iterator[MessageId]:
-    """What others submitted after they had delivered something of the joiner."""
+    """Messages that members submitted after their first delivery of a message of the joiner."""
     for incarnation, records in living.items():
         place = next((at for at, r in enumerate(records) if r[0] == Event.DELIVER and r[2:4] == joiner), len(records))
         yield from _messages(incarnation, records[place:], Event.SUBMIT)

@@ -1,11 +1,11 @@
-"""One scenario, simulated and held against everything that its protocol promises.
+"""Verdict on one scenario: it is simulated and checked against all promises of its protocol.
 
-Promises hold for all incarnations as far as analysis.checks.properties says: crashed and excluded ones, too, are held
-to the order and to the bytes that were submitted. Liveness is judged because everything has healed and the run has come
-to rest; one that does not come to rest fails for that.
+Promises hold for all incarnations as far as analysis.checks.properties defines: crashed and excluded ones, too, must
+keep the order and the submitted bytes. Liveness is judged because all faults have ended and the run has come to rest; a
+run that does not come to rest fails for that.
 
-A simulation loses no record, so nothing is excused by missing ones: what cannot be told though it was looked at is a
-failure. Only what nobody delivered, or what a lost quorum or a run without a full member leaves open, is unjudged.
+A simulation loses no record, so that missing records excuse nothing: a property that was checked and is `unknown` is a
+failure. A property is unjudged only without deliveries, with a lost quorum, or in a run without a full member.
 """
 
 from __future__ import annotations
@@ -39,33 +39,33 @@ from testbed.sim.simulation import START_NS, Ending, IncarnationRun, Simulation,
 GROUP = 1
 
 Build: TypeAlias = Callable[[Membership, int], Core]
-"""A membership and a seed become a core: in place of the protocol's own."""
+"""Makes a core of a membership and a seed, in place of the protocol's own."""
 
 OWED_WITH_A_QUORUM = frozenset((Property.VALIDITY, Property.AGREEMENT, Property.SERVICE))
-"""Of a group that has lost its quorum these are not promised any more."""
+"""Properties that are not promised by a group that has lost its quorum."""
 
 WITHOUT_A_QUORUM = "progress without a quorum"
-"""Stands among the properties that could not be judged."""
+"""Entry of the unjudged properties for a group that has lost its quorum."""
 
 _AT_THE_END = frozenset((Ending.DRAINED, Ending.CUT_SHORT))
 
 OPINIONS_EVERY = 100
-"""The worlds whose seed this number divides are judged three times. The two other opinions cost half a second of
-processor time, most of it to plan the queries."""
+"""Worlds whose seed this number divides are judged by two more implementations, which cost half a second of processor
+time, most of it to plan the queries."""
 
 PATIENCE_NS = 60 * 10**9
-"""How long after its load a group may take to come to rest. If it has not, and has its quorum, it is simulated again
-for `DRAIN_NS`. A group without a quorum never comes to rest, and ten minutes of its questions cost as much as all other
+"""Time after the load for a group to come to rest. If it has not, and has its quorum, it is simulated again with
+`DRAIN_NS`. A group without a quorum never comes to rest, and ten minutes of its messages cost as much as all other
 worlds together."""
 
 LINGER_NS = 60 * 10**9
-"""How long a group that is idle is watched: its longest time-outs are some seconds."""
+"""Time for which an idle group is watched: its longest time-outs are some seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """What went wrong. `kind` is a property's name, `rest`, `silence`, `expelled`, `left`, `untold`, `buffered`,
-    `stages`, `opinions` or `exception`; failures are alike when kind and `where` are.
+    """A failure. `kind` is a property's name, `rest`, `silence`, `expelled`, `left`, `untold`, `buffered`, `stages`,
+    `opinions` or `exception`; failures are alike when kind and `where` are.
     """
 
     kind: str
@@ -81,15 +81,15 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """One scenario and what came of it."""
+    """Verdict on one scenario."""
 
     scenario: Scenario
     failures: tuple[Failure, ...]
     coverage: Coverage
     unjudged: tuple[str, ...]
-    """Promised properties that could not be told."""
+    """Promised properties that could not be judged."""
     faults_met: int
-    """Faults that struck while something was sent or under way."""
+    """Faults that struck while a message was sent or in transit."""
     deliveries: int
     events: int
 
@@ -106,7 +106,7 @@ def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
         experiment = replace(experiment_of(scenario), drain_ns=drain_ns)
         try:
             simulation = simulate(experiment, group=GROUP, build=cores.make, observer=watcher, linger_ns=LINGER_NS)
-        except Exception as error:  # whatever a core raises is its failure
+        except Exception as error:  # any exception of a core is a failure
             return _judged(scenario, watcher, None, (_exception(error),), ())
         if simulation.phases.drained_ns is not None or _is_without_quorum(scenario, simulation):
             break
@@ -117,7 +117,7 @@ def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
     disputed = tuple(_disputed(scenario, simulation, findings))
     unjudged = [kind.value for kind, finding in findings.items() if finding.verdict is Verdict.UNKNOWN]
     if _is_without_quorum(scenario, simulation):
-        # Nothing is promised to come true any more; all that must never happen still must not.
+        # Liveness is not promised any more; safety still is.
         unjudged = [WITHOUT_A_QUORUM]
         findings = {kind: finding for kind, finding in findings.items() if kind not in OWED_WITH_A_QUORUM}
         progress: tuple[Failure, ...] = ()
@@ -137,7 +137,7 @@ def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
 
 
 def findings_of(scenario: Scenario, simulation: Simulation) -> dict[Property, Finding]:
-    """The promised properties. Witnesses speak of members by their names of `names_of`."""
+    """Findings on the promised properties. Witnesses name members as `names_of` does."""
     records = _records_of(simulation)
     lost = sum(not _is_there_at_the_end(incarnation) for incarnation in simulation.incarnations)
     promised = [Property(name) for name in PROTOCOLS[scenario.protocol].promised(scenario.parameters, lost=lost)]
@@ -154,8 +154,8 @@ def _is_without_quorum(scenario: Scenario, simulation: Simulation) -> bool:
 
 
 def has_lost_quorum(simulation: Simulation) -> bool:
-    """Whether so many members of the newest view are gone for good that no other view can follow it, or of the one
-    before, if nobody that lives has installed the newest."""
+    """Whether no view can follow the newest view that a living member has installed, because too many of its members
+    are gone for good, or no living one of them has its state."""
     views: dict[int, dict[int, Incarnation]] = {}
     installed: dict[int, set[Incarnation]] = {}
     ended = [incarnation for incarnation in simulation.incarnations if _is_there_at_the_end(incarnation)]
@@ -166,11 +166,11 @@ def has_lost_quorum(simulation: Simulation) -> bool:
                 views.setdefault(row[5], {})[row[4]] = Incarnation(row[2], row[3])
                 installed.setdefault(row[5], set()).add(incarnation.name)
     if not views:
-        return False  # of a core without views everything is owed
+        return False  # without views, all promises hold
     newest = [number for number in sorted(views) if installed[number] & living]
     if not newest:
         return True
-    # If those that have its state have crashed before another member could fetch the cut, nobody can go on either.
+    # Members without the state cannot go on if all that have it crashed before another could fetch it.
     if not any(
         _has_state(incarnation)
         for incarnation in ended
@@ -183,23 +183,23 @@ def has_lost_quorum(simulation: Simulation) -> bool:
 
 
 def _has_state(incarnation: IncarnationRun) -> bool:
-    """Whether it was there from the first view, or has taken the state."""
+    """Whether it was a member of the first view, or has taken the state."""
     first = next(row for row in incarnation.records if row[0] == Event.VIEW)
     return first[1] == ViewReason.FIRST or any(row[0] == Event.STATE for row in incarnation.records)
 
 
 def _is_there_at_the_end(incarnation: IncarnationRun) -> bool:
-    """Whether it neither crashed nor left, and has not learnt of an exclusion."""
+    """Whether it neither crashed nor left, and has not learnt that it is excluded."""
     return incarnation.ending in _AT_THE_END and not _knows_its_end(incarnation)
 
 
 def _knows_its_end(incarnation: IncarnationRun) -> bool:
-    """Whether it has learnt of the decision that leaves it out, and only answers those that still ask."""
+    """Whether it has learnt that it is excluded, and only answers requests."""
     return any(row[0] == Event.REPORT and row[1] == GroupReport.EXCLUDED for row in incarnation.records)
 
 
 def is_expelled(incarnation: IncarnationRun) -> bool:
-    """Whether the others have ended it while it was alive."""
+    """Whether it was excluded while it was alive."""
     last = incarnation.records[-1]
     is_excluded = last[0] == Event.ENDED and last[1] == EndReason.EXCLUDED
     return is_excluded or any(row[0] == Event.REPORT and row[1] == GroupReport.EXCLUDED for row in incarnation.records)
@@ -224,7 +224,7 @@ def _judged(
 
 
 def _records(incarnation: IncarnationRun) -> Sequence[Raw]:
-    """Those of who was expelled end without a STOP, as if it had crashed."""
+    """Its records; those of an excluded incarnation end without a STOP, as if it had crashed."""
     if is_expelled(incarnation) and incarnation.records[-1][0] == Event.STOP:
         return incarnation.records[:-1]
     return incarnation.records
@@ -240,7 +240,7 @@ def _broken(findings: Mapping[Property, Finding], names: Mapping[int, str]) -> I
 
 
 def _disputed(scenario: Scenario, simulation: Simulation, findings: Mapping[Property, Finding]) -> Iterator[Failure]:
-    """Of a sampled share of the worlds: properties on which the three opinions do not agree."""
+    """Properties on which the three implementations disagree; checked in a sample of the worlds."""
     if scenario.seed % OPINIONS_EVERY == 0:
         for sentence in _disputes(_records_of(simulation), findings, names_of(scenario)):
             yield Failure(kind="opinions", sentence=sentence, where=sentence.partition(":")[0])
@@ -249,8 +249,8 @@ def _disputed(scenario: Scenario, simulation: Simulation, findings: Mapping[Prop
 def _disputes(
     incarnations: Incarnations, findings: Mapping[Property, Finding], names: Mapping[int, str]
 ) -> Iterator[str]:
-    """A sentence for each property on which the findings of these records do not agree with the plain oracle or with
-    SQL. The three share no code, so one of them is wrong there.
+    """A sentence for each property on which `findings` disagree with the plain oracle or with SQL. The three share no
+    code, so that one of them is wrong.
     """
     members = {incarnation.member for incarnation in incarnations}
     history = History(trace=table_of(incarnations), members=members, names=names)
@@ -263,7 +263,7 @@ def _disputes(
 
 
 def _plain_history(incarnations: Incarnations) -> dict[Incarnation, list[Record]]:
-    """The hosts' own records as the oracle reads them."""
+    """The records in the form of the plain oracle."""
     return {
         incarnation: [
             Record(place, Event(event), detail, MessageId(origin, of, number), at_ns, extra, value, clock_ns, *payload)
@@ -276,7 +276,7 @@ def _plain_history(incarnations: Incarnations) -> dict[Incarnation, list[Record]
 
 
 def _restless(simulation: Simulation) -> Iterator[Failure]:
-    """Members that live on and still have something to do at the very end."""
+    """A failure if members that were not excluded still have work at the end."""
     busy = [
         incarnation
         for incarnation in simulation.incarnations
@@ -289,13 +289,13 @@ def _restless(simulation: Simulation) -> Iterator[Failure]:
 
 
 def _loud(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
-    """A group at rest is silent, for ever: no timer is armed and nothing goes out. Over the group layer, heartbeats
-    do."""
+    """A failure if a group at rest is not silent: no timer may be armed and no message sent; over the group layer, only
+    heartbeats."""
     drained_ns = simulation.phases.drained_ns
     if drained_ns is None:
         return
     if PROTOCOLS[scenario.protocol].returns:
-        # A cut may end unnoticed shortly before: the group has the first half of the time to find its members again.
+        # A cut may end shortly before: in the first half of the time, the group may find its members again.
         from_ns = drained_ns + LINGER_NS // 2
         late = [
             row
@@ -313,15 +313,13 @@ def _loud(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
 
 
 def _stages(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
-    """Of CO, which promises more than its deliveries can show."""
+    """Violations of the stages that CO reports, on which it promises more than deliveries show."""
     for stage, sentence in breaches(simulation.records, names_of(scenario)):
         yield Failure(kind="stages", sentence=sentence, where=stage)
 
 
 def _owed(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
-    """What members that were started again lack, or others of them, or in the last view anybody; the first of each
-    promised property.
-    """
+    """Missing deliveries of `testbed.fuzz.joiners`; the first of each promised property."""
     calm = [
         incarnation
         for incarnation in simulation.incarnations
@@ -337,8 +335,8 @@ def _owed(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
 
 
 def _expelled(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
-    """Nobody may be given up who was silent for a short time only, unless its view had no other such member, which can
-    tell who is to blame: a member that hears nobody, in a view of two, leaves out the other one.
+    """Members that were excluded although no fault justified it. It is allowed if no other member of their view was
+    free of such faults: in a view of two, a member that receives nothing excludes the other one.
     """
     fallen = victims_of(scenario)
     for incarnation in simulation.incarnations:
@@ -350,7 +348,7 @@ def _expelled(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
 
 
 def _left(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
-    """Nobody leaves that was not asked to."""
+    """Members that left without a fault that let them leave."""
     asked = {fault.member for fault in scenario.faults if isinstance(fault, Leave)}
     for incarnation in simulation.incarnations:
         last = incarnation.records[-1]
@@ -359,14 +357,14 @@ def _left(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
 
 
 def untold(findings: Mapping[Property, Finding]) -> Iterator[Failure]:
-    """Of what must never happen, all is known here: there is nothing to excuse."""
+    """Safety properties that are unknown although they were checked: no record is missing here."""
     for kind, finding in findings.items():
         if finding.verdict is Verdict.UNKNOWN and finding.checked and not kind.is_liveness:
             yield Failure(kind="untold", sentence=f"{kind.value}: {finding.reason}", where=kind.value)
 
 
 def _last_view(incarnation: IncarnationRun, members: int) -> frozenset[int]:
-    """The members of the last view that it installed; all, where there are no views."""
+    """The members of the last view that it installed; all members, if there are no views."""
     views = [row for row in incarnation.records if row[0] == Event.VIEW]
     if not views:
         return frozenset(range(members))
@@ -374,7 +372,7 @@ def _last_view(incarnation: IncarnationRun, members: int) -> frozenset[int]:
 
 
 def _exception(error: Exception) -> Failure:
-    """`where`: the innermost place; lines move, so it is named by its function."""
+    """The failure of an exception. `where`: file and function of its innermost frame, because line numbers change."""
     innermost = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{Path(innermost.filename).name}:{innermost.name}"
     text = " ".join(str(error).split()) or "no text"
@@ -382,8 +380,7 @@ def _exception(error: Exception) -> Failure:
 
 
 def _faults_met(scenario: Scenario, watcher: Watcher, simulation: Simulation | None) -> int:
-    """Faults that struck, and in whose time (a message's transit before it included) somebody sent or was asked to
-    send."""
+    """Number of faults that struck and met an input, while (or one transit time before) a member sent or submitted."""
     if simulation is None:
         return len(watcher.met)
     sent_ns = [
@@ -402,7 +399,7 @@ def _faults_met(scenario: Scenario, watcher: Watcher, simulation: Simulation | N
 
 
 def builder_of(scenario: Scenario, build: Build | None = None) -> Build:
-    """`build`, or what makes the protocol's own core with the scenario's parameters."""
+    """`build`, or a builder of the protocol's own core with the scenario's parameters."""
     if build is not None:
         return build
     entry = PROTOCOLS[scenario.protocol]
@@ -411,7 +408,7 @@ def builder_of(scenario: Scenario, build: Build | None = None) -> Build:
 
 
 class _Cores:
-    """Makes the cores of a run and remembers them, to see what they hold at the end."""
+    """Makes the cores of a run and keeps them, to count the messages that they hold at the end."""
 
     def __init__(self, build: Build) -> None:
         self._build = build
@@ -425,7 +422,7 @@ class _Cores:
         return self._made[incarnation.member, incarnation.incarnation].buffered
 
     def buffered(self, simulation: Simulation) -> Iterator[Failure]:
-        """An idle core that keeps messages would keep more and more."""
+        """Idle cores that hold messages: in time they would hold more and more."""
         for incarnation in simulation.incarnations:
             held = self.buffered_by(incarnation)
             if incarnation.ending is Ending.DRAINED and held and not is_expelled(incarnation):

@@ -1,4 +1,4 @@
-"""What `orderbed fuzz` and `orderbed explore` print: tables and sentences, nothing is worked out here."""
+"""Output of `orderbed fuzz` and `orderbed explore`: tables and sentences; nothing is computed here."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from testbed.fuzz.failure import Shown
 from testbed.fuzz.hunt import Tally
 
 CELL = 14
-"""Columns for a phase, its margins included; longer names of phases are folded."""
+"""Width of a phase's column, its margins included; longer names of phases are folded."""
 
 
 def coverage_tables(coverage: Coverage, *, width: int) -> Iterator[Table]:
-    """Inputs down, phases across, as many as `width` holds; each cell says how many came under a fault, of how many."""
+    """Tables of inputs (rows) by phase (columns, as many as `width` holds); a cell: met by a fault, of how many."""
     phases = sorted({phase for phase, _ in coverage.pairs})
     names = {kind: kind if kind != NO_MESSAGE else "timer or request" for _, kind in coverage.pairs}
     size = max(1, (width - max(map(len, names.values())) - 4) // CELL)
@@ -41,7 +41,7 @@ def coverage_tables(coverage: Coverage, *, width: int) -> Iterator[Table]:
 
 
 def views_table(coverage: Coverage) -> Table:
-    """Why views took the place of others down, what was under way then across."""
+    """Table of view changes by reason (rows) and by condition of the view's survivors (columns)."""
     table = Table(box=box.SIMPLE_HEAD, title="views after the first, by reason and by what was under way")
     table.title_justify = "left"
     table.add_column("reason", no_wrap=True)
@@ -57,7 +57,7 @@ def views_table(coverage: Coverage) -> Table:
 
 
 def campaign_lines(hunted: Hunted) -> Iterator[str]:
-    """A campaign in a few lines, and each failure that was made presentable."""
+    """A campaign in a few lines, and each failure that was shrunk."""
     tally = hunted.tally
     rate = tally.seeds / max(hunted.seconds, 1e-3)
     for shown in hunted.failures:
@@ -82,7 +82,7 @@ def campaign_lines(hunted: Hunted) -> Iterator[str]:
 
 
 def failure_lines(shown: Shown) -> Iterator[str]:
-    """One failure: what is wrong, how small it became, the picture, and how to see it again."""
+    """One failure: its sentence, its size before and after shrinking, its diagram, and the replay commands."""
     yield f"seed {shown.seed} fails: {shown.failure}"
     how = "" if shown.shrunk.is_complete else ", where the budget ended"
     yield f"shrunk from {shown.original} to {shown.scenario} in {shown.shrunk.simulations:,} simulations{how}"
@@ -106,7 +106,7 @@ def failure_json(shown: Shown) -> dict[str, Any]:
 
 
 def exploration_lines(protocol: str, scope: Scope, exploration: Exploration) -> Iterator[str]:
-    """What was tried out, whether it was everything, and the path to a violation."""
+    """The scope explored, whether it was complete, and the path to a violation."""
     submissions = ", ".join(map(str, scope.submissions))
     network = {"ideal": "ideal channels", "channels": "channels", "chaos": "a network without order"}
     budgets = f"{scope.losses} losses, {scope.duplications} duplications, {scope.early_timers} early timers"
@@ -162,7 +162,7 @@ def _count(count: int) -> str:
 
 
 def _short(count: int) -> str:
-    """At most four characters, and 1,234,567 as 1.2M."""
+    """A count in at most four characters: 1,234,567 as 1.2M."""
     for unit, name in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
         if count >= unit:
             return f"{count / unit:.1f}{name}" if count < 10 * unit else f"{count // unit}{name}"

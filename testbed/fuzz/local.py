@@ -1,8 +1,8 @@
-"""One member as a state machine of its own, for the explorer: places, inputs, and where each input leads.
+"""One member as a state machine, for the explorer: places (local states), inputs, and their transitions.
 
-A place is all that a member is at one moment: its core, timers, clock, what it has still to submit, and what its
-application has seen. Places and messages are numbered when they are met first, and what an input does at a place is
-worked out once: most ways through a group lead its members through the same places.
+A place is the complete state of a member: its core, timers, clock, remaining submissions, and the history of its
+application. Places and messages are numbered when they are first met, and the transition of an input at a place is
+computed once: most paths of a group lead its members through the same places.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Build = Callable[[Membership], Core]
 
 
 class Row(NamedTuple):
-    """A trace record without its times, which hang on the way."""
+    """A trace record without its times, which depend on the path."""
 
     event: int
     detail: int = 0
@@ -47,23 +47,23 @@ class Row(NamedTuple):
 
 
 class BrokenCoreError(Exception):
-    """A core raised what it must not raise."""
+    """A core raised an exception that it must not raise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Place:
-    """See the module. Never changed, but for what is learnt about where inputs lead."""
+    """Local state of a member. Never changed, except that `leads_to` caches its transitions."""
 
     number: int
     member: int
     core: Core
     timers: tuple[tuple[int, int, Timer], ...]
-    """(when, order of setting, timer), ascending."""
+    """(time, order of setting, timer), ascending."""
     now_ns: int
     queue: int
     """Submissions that the core has not taken yet."""
     history: tuple[Row, ...]
-    """What the properties speak of: submissions, deliveries and notices."""
+    """Records on which properties may depend: submissions, deliveries and notices."""
     can_submit: bool
     is_idle: bool
     leads_to: dict[Given, Turn] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Turn:
-    """What one input does: the place after it, what is sent (target, message number), and what is recorded."""
+    """Transition of one input: the place after it, the messages sent (target, message number), and the records."""
 
     place: Place
     sent: tuple[tuple[int, int], ...]
@@ -79,9 +79,9 @@ class Turn:
 
 
 Given: TypeAlias = tuple[int, int]
-"""An input: (source, message number), or one of the two that are no arrival."""
+"""An input: (source, message number), SUBMIT or TIMER."""
 
-# Compiled formats never change; the copier only has to be told.
+# Lets deepcopy copy compiled formats.
 copyreg.pickle(struct.Struct, lambda compiled: (struct.Struct, (compiled.format,)))
 
 SUBMIT: Given = (-1, 0)
@@ -93,19 +93,19 @@ class Places:
 
     def __init__(self, build: Build, submissions: tuple[int, ...]) -> None:
         self.messages: list[Message] = []
-        """By number."""
+        """Messages by number."""
         self._submissions = submissions
         self._members = tuple(range(len(submissions)))
         self._places: dict[bytes, Place] = {}
         self._message_numbers: dict[Message, int] = {}
         self.first = tuple(self._start(build, member) for member in self._members)
-        """What starting does to each member."""
+        """Transition of the start, by member."""
 
     def __len__(self) -> int:
         return len(self._places)
 
     def turn(self, place: Place, given: Given) -> Turn:
-        """Where an input leads. BrokenCoreError when the core cannot bear it."""
+        """Transition of an input. BrokenCoreError when the core raises an exception."""
         found = place.leads_to.get(given)
         if found is None:
             found = place.leads_to[given] = self._turn(place, given)
@@ -151,7 +151,7 @@ class Places:
             return [Report(code=error.reason, member=given[0])]
 
     def _finished(self, work: _Work, core: Core, queue: int) -> Turn:
-        """The place that the member is in now: one that was met before, or a new one."""
+        """The transition to the member's present state: a place that was met before, or a new one."""
         history = (*work.history, *(row for row in work.rows if is_told(row)))
         timers = tuple(work.timers)
         mark = digest(work.member, core, timers, work.now_ns, queue, [(*row[:6], *row[7:]) for row in history])
@@ -172,7 +172,7 @@ class Places:
 
 
 class _Work:
-    """One call of one core: what it changes."""
+    """State that one call of one core changes."""
 
     def __init__(self, places: Places, member: int, members: Sequence[int], place: Place | None = None) -> None:
         self.member = member
@@ -191,7 +191,7 @@ class _Work:
                 case Send(target=target, message=message):
                     self.sent.append((target, self._places.number_of(message)))
                 case Multicast(message=message):
-                    # A near one, too, goes to all peers: there is one sub-network.
+                    # A near multicast, too, goes to all peers: there is one sub-network.
                     number = self._places.number_of(message)
                     self.sent += [(peer, number) for peer in self._peers]
                 case SetTimer(timer=timer, at_ns=at_ns):
@@ -217,14 +217,14 @@ class _Work:
 
 
 def _row(event: Event, detail: int, payload: bytes, value: int) -> Row:
-    """The record about a message of the application."""
+    """The record of a message of the application."""
     stamp = decode_stamp(payload)
     name = (stamp.origin, stamp.incarnation, 0, stamp.number)
     return Row(event, detail, *name, value, len(payload), payload_checksum(payload))
 
 
 def is_told(row: Row) -> bool:
-    """Whether a property may hang on it."""
+    """Whether a property may depend on it."""
     return row.event in (Event.SUBMIT, Event.DELIVER, Event.UNDO) or (
         row.event == Event.REPORT and row.detail >= FIRST_NOTICE
     )
@@ -235,7 +235,7 @@ _NAMED = (enum.Enum, type, types.FunctionType, types.BuiltinFunctionType, types.
 
 
 def digest(*values: object) -> bytes:
-    """16 bytes. Objects may refer to those that hold them. TypeError: what cannot be told apart."""
+    """Hash of values, 16 bytes. Objects may refer to their holders. TypeError for objects that cannot be compared."""
     return hashlib.blake2b(repr(_canonical(values, {})).encode(), digest_size=16).digest()
 
 
@@ -286,7 +286,7 @@ def _sorted(values: Iterable[Any]) -> list[Any]:
 
 
 def _attributes(value: object) -> Iterator[tuple[str, Any]]:
-    """Of the instance: its dictionary and its slots, by name."""
+    """Attributes of an instance by name: its dictionary and its slots."""
     found = dict(getattr(value, "__dict__", {}))
     for kind in type(value).__mro__:
         slots = kind.__dict__.get("__slots__", ())

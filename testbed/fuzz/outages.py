@@ -1,20 +1,20 @@
-"""Faults of protocols with views: outages that last about as long as the group is patient, and torn fan-outs.
+"""Faults of protocols with views: outages about as long as the group's patience, and torn fan-outs.
 
 Outages end views. Half of the scenarios of a protocol with views have them: cuts into halves, minorities and more
-sides, pairs that do not hear each other in one direction or in both, members that hear nobody or that nobody hears,
-pauses, slow members, ones whose buffers hold little, clocks that jump, crashes with and without a restart, of one
-member or of several at once, and again of one that has come back; members that leave, one or several at once, and join
-again. They last 0.2 to 5 times as long as a silence that is borne; the load is stretched over all of it. A group may
-lose its quorum by that: then only what holds in a minority is judged.
+sides, pairs that do not hear each other in one direction or in both, members that receive nothing or from which nothing
+arrives, pauses, slow members, members with small buffers, clocks that jump, crashes with and without a restart, of one
+member or of several at once, and again of a restarted one; members that leave, one or several at once, and join again.
+They last 0.2 to 5 times the group's patience; the load is stretched over all of it. A group may lose its quorum by
+that: then only the promises to a minority are judged.
 
 Torn fan-outs are crashes and pauses between the copies of one multicast. With unicast dissemination a multicast leaves
 its sender as one datagram for each member, in ascending order; a process that is killed or stopped between two of them
 has reached the first ones only. In the simulator all copies leave at one instant, so cuts stand for the copies that are
-not sent: from the instant of the multicast on, what the sender transmits does not pass to the last members, and 1 ns
-later the sender falls. It sends nothing afterwards, so nothing else is lost, except what it had sent to them before and
-is still under way. After a pause the copies stay lost, as if the kernel had refused them; a real process would send
-them late. The instant is taken from a run of the scenario with the faults that it has already: all that comes before it
-is the same when this fault is added, so it strikes the multicast that was chosen.
+not sent: from the instant of the multicast on, frames of the sender do not pass to the last members, and 1 ns later the
+sender crashes or pauses. It sends nothing afterwards, so nothing else is lost, except frames to them that are still in
+transit. After a pause the copies stay lost, as if the kernel had refused them; a real process would send them late. The
+instant is taken from a run of the scenario with the faults that it has already: a new fault does not change the run
+before it, so that it strikes the chosen multicast.
 """
 
 from __future__ import annotations
@@ -52,23 +52,23 @@ from topologies.model import Direction
 MILLISECOND = 1_000_000
 OUTAGES = (1, 1, 2, 2, 3, 4, 5)
 LENGTHS = (0.2, 0.5, 0.9, 1.1, 1.5, 2.0, 3.0, 5.0)
-"""In terms of the group's patience."""
+"""Lengths of outages, as multiples of the group's patience."""
 WHAT = (
     *("halves", "minority", "sides", "pair", "one way"),
     *("pause", "crash", "crash", "crashes", "again", "leave"),
 )
 BURDENS = ("hears nobody", "nobody hears", "slow", "deaf", "clock")
-"""Of one member, which runs on."""
+"""Faults of one member that goes on running."""
 NOTHING_PASSES = (("loss_ratio", 1.0), ("loss_burst_frames", 1.0))
 DRIFTS = (0, 0, -50_000, 50_000)
-"""In ppm."""
+"""Drifts of a clock in ppm."""
 GAP_NS = 50 * MILLISECOND
-"""Between two faults of one node: a restart needs a moment."""
+"""Least time between two faults of one node: a restart takes some time."""
 
 
 def stretched(scenario: Scenario, patience_ns: int, rng: Random) -> Scenario:
-    """The same load, spread over 1 to 6 times the group's patience. If all is submitted at one instant, that is spread,
-    too: the faults would come before it.
+    """The same load, spread over 1 to 6 times the group's patience. Submissions at one single instant are spread, too,
+    or the faults would come before it.
     """
     if len({at_ns for at_ns, _ in scenario.submissions}) == 1:
         scenario = _with_loads(scenario, lambda instants_ns: tuple(range(1, len(instants_ns) + 1)))
@@ -78,7 +78,7 @@ def stretched(scenario: Scenario, patience_ns: int, rng: Random) -> Scenario:
 
 
 def _with_loads(scenario: Scenario, change: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Scenario:
-    """The same with other instants of submission for each member."""
+    """The scenario with changed instants of submission of each member."""
     segments = tuple(
         replace(
             segment,
@@ -104,7 +104,7 @@ def outages(scenario: Scenario, patience_ns: int, rng: Random) -> tuple[Fault, .
 
 
 def is_last(leave: Leave, faults: Iterable[Fault], count: int) -> bool:
-    """Whether all others may be away when it leaves: the last member cannot."""
+    """Whether all other members may be away at this leave, which the last member cannot perform."""
     falls = [fault for fault in faults if isinstance(fault, Crash | Leave)]
     away = {one.member for one in falls if one.at_ns <= leave.at_ns and (_is_final(one) or one.end_ns >= leave.at_ns)}
     return len(away | {leave.member}) == count
@@ -162,13 +162,13 @@ def _burden(what: str, member: int, at_ns: int, for_ns: int, patience_ns: int, r
 
 LEAST_MEMBERS = 3
 FALL_LENGTHS = (0.2, 0.5, 0.9, 1.5, 3.0)
-"""Of a pause, or until a restart, in terms of the group's patience."""
+"""Lengths of a pause, or of the time until a restart, as multiples of the group's patience."""
 CUT_NS = (50 * MILLISECOND, 200 * MILLISECOND)
-"""Until all that was sent before the fall has arrived or is lost; and for no longer than nobody is given up for."""
+"""Lengths of a cut: frames sent before the fall have arrived or are lost, and no member is suspected for it."""
 
 
 class FanOut(NamedTuple):
-    """One multicast in copies. `at_ns`: after the start of the load; `kind`: of its message."""
+    """One multicast in copies. `at_ns`: time after the start of the load; `kind`: kind of its message."""
 
     at_ns: int
     member: int
@@ -176,15 +176,15 @@ class FanOut(NamedTuple):
 
 
 def with_torn_fan_outs(scenario: Scenario, patience_ns: int, rng: Random) -> Scenario:
-    """The scenario with one or two such falls more; the same one if no multicast of it leaves in several copies."""
+    """The scenario with one or two torn fan-outs more; unchanged if no multicast of it leaves in several copies."""
     if scenario.dissemination is not Dissemination.UNICAST or len(scenario.members) < LEAST_MEMBERS:
         return scenario
-    after_ns = -1  # an earlier fall would make another run of it, in which the later one tears nothing
+    after_ns = -1  # an earlier fall would change the run, so that the later one tears nothing
     for _ in range(rng.choice((1, 1, 2))):
         found = [one for one in fan_outs(scenario) if one.at_ns > after_ns]
         if not found:
             break
-        # Heartbeats are most of all: each kind is as likely as any other.
+        # Most multicasts are heartbeats, so the kind is drawn first: each is equally likely.
         kind = rng.choice(sorted({one.kind for one in found}))
         fan_out = rng.choice([one for one in found if one.kind == kind])
         faults = _torn(fan_out, scenario, patience_ns, rng)
@@ -199,7 +199,7 @@ def with_torn_fan_outs(scenario: Scenario, patience_ns: int, rng: Random) -> Sce
 
 
 def fan_outs(scenario: Scenario) -> list[FanOut]:
-    """Those to all other members in a run of the scenario, until the last fault has ended and all is submitted."""
+    """Multicasts to all other members in a run of the scenario, until the end of the load and of the last fault."""
     simulation = rehearsal(scenario, drains=False)
     if simulation is None:
         return []
@@ -209,7 +209,8 @@ def fan_outs(scenario: Scenario) -> list[FanOut]:
 
 
 def _of_incarnation(incarnation: IncarnationRun, copies: int) -> Iterator[FanOut]:
-    """Datagrams of one incarnation are numbered: how many a message took is where the number of the next one begins."""
+    """Fan-outs of `copies` datagrams of one incarnation. A message's datagrams are counted by the number of the next
+    message's first datagram."""
     sends = [row for row in incarnation.records if row[0] == Event.SEND]
     for row, following in pairwise(sends):
         if (following[8] - row[8]) & TRANSMISSION_MASK == copies:
@@ -217,7 +218,7 @@ def _of_incarnation(incarnation: IncarnationRun, copies: int) -> Iterator[FanOut
 
 
 def _torn(fan_out: FanOut, scenario: Scenario, patience_ns: int, rng: Random) -> list[Fault]:
-    """The fall, then the cuts."""
+    """The crash or pause, then the cuts."""
     for_ns = round(patience_ns * rng.choice(FALL_LENGTHS))
     what = rng.choice(("crash", "restart", "restart", "pause"))
     fall: Fault
@@ -240,18 +241,18 @@ def _torn(fan_out: FanOut, scenario: Scenario, patience_ns: int, rng: Random) ->
 
 
 CODES = frozenset((Notice.IN_FORCE, AdaptiveReport.CALLED, AdaptiveReport.COMPLETE))
-"""A vote is called, a member sends in a new epoch, an old epoch is complete at a member."""
+"""Reports of a switch: a vote is called, a member sends in a new epoch, an old epoch is complete at a member."""
 
 
 class Moment(NamedTuple):
-    """`at_ns`: after the start of the load."""
+    """One step of a switch by a member. `at_ns`: time after the start of the load."""
 
     at_ns: int
     member: int
 
 
 def moments(scenario: Scenario) -> tuple[Moment, ...]:
-    """All steps of all switches, ascending; none for protocols that do not switch."""
+    """All steps of all switches, ascending; empty for protocols that do not switch."""
     entry = PROTOCOLS[scenario.protocol]
     if Kind.ADAPTIVE_CALL not in entry.kinds:
         return ()
@@ -269,11 +270,11 @@ def moments(scenario: Scenario) -> tuple[Moment, ...]:
 
 
 def rehearsal(scenario: Scenario, *, drains: bool = True) -> Simulation | None:
-    """A run from which instants are taken; without `drains` it ends with its load. None when a core fails in it: the
-    judge will see that, and say so.
+    """A run from which instants are taken; without `drains` it ends with its load. None when a core fails in it, which
+    `judge` will report.
     """
     experiment = experiment_of(scenario)
     try:
         return simulate(experiment if drains else replace(experiment, drain_ns=0), group=1)
-    except Exception:  # whatever a core raises
+    except Exception:  # any exception of a core
         return None

@@ -1,4 +1,4 @@
-"""From what ranges a scenario draws: per protocol its parameters, how patient its group is, and who must come back.
+"""Ranges of a scenario's draws: the parameters of each protocol, the patience of its group, and its failure assumption.
 
 Small windows and short time-outs make races likely. A protocol without an entry here runs with its defaults, except
 that a reliable layer below it (a parameter block `reliable`) gets that layer's range.
@@ -19,14 +19,14 @@ from testbed.spec.raw import Parameter
 MILLISECOND = 1_000_000
 
 Choices: TypeAlias = "Mapping[str, Sequence[Parameter] | Choices]"
-"""Of each parameter the values that are equally likely, in the order in which they are drawn."""
+"""Equally likely values of each parameter, in the order in which they are drawn."""
 Parameters = dict[str, Parameter]
 
 DEFAULT_PATIENCE_NS = 10_000 * MILLISECOND
 MOST_MEMBERS = 9
-"""Of the groups that are drawn."""
+"""Size of the largest group that is drawn."""
 TRIES = 6
-"""At least, within the group's patience, when all answers are lost."""
+"""Least number of requests within the group's patience when all answers are lost."""
 
 
 def _ms(*values: float) -> tuple[int, ...]:
@@ -54,7 +54,7 @@ TIMESTAMPS: Choices = {
     "mu_ns": (0, LEAST_TRAVEL_NS),  # no frame of the simulator takes less
 }
 ALLACK: Choices = {"null_after_ns": _ms(0, 2, 20), "ahead": (True, True, False), "outstanding": (1, 2, 8, 64)}
-DISTRIBUTIONS: Choices = {  # windows that close while messages are under way, ones that change with every noise
+DISTRIBUTIONS: Choices = {  # windows that close while messages are in transit, thresholds that noise exceeds
     "window_ns": _ms(20, 100, 1000),
     "threshold": (0, 50, 300),
     "sub_window_ns": _ms(5, 20, 200),
@@ -75,12 +75,12 @@ _CHOICES: Mapping[str, Choices] = {
     },
     "allack": ALLACK,
     "atop": ATOP,
-    # Numbers that are left over at once, or hardly ever before the next distribution.
+    # Numbers that are given up at once, or hardly ever before the next distribution.
     "atop_mbs": {**DISTRIBUTIONS, "dm_ns": _ms(0, 1, 10, 500)},
     "abcast": {"outstanding": (1, 2, 8, 64), "report_costs": EITHER},
-    # PB or BB for all, or each for some; groups in which all must have stored what is delivered.
+    # PB or BB for all, or each for some; resilience up to that of groups in which all must store a message first.
     "amoeba": {"large_bytes": (0, 40, 100_000), "resilience": (1, 1, 2, 5), "outstanding": (1, 2, 8, 64)},
-    # Few objects, so that calls overlap; logs of both kinds of broadcast; patience as long as that of the group.
+    # Few objects, so that calls overlap; both methods of broadcast; a patience as long as that of the group.
     "objects": {
         "spaces": (1, 2, 3),
         "objects_per_space": (1, 2),
@@ -105,14 +105,14 @@ _BY_PARTITION = frozenset({"objects"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drawn:
-    """`patience_ns`: a member that is silent for less must not be given up."""
+    """Drawn parameters. `patience_ns`: a member that is silent for less must not be suspected."""
 
     parameters: Mapping[str, Parameter]
     patience_ns: int
 
 
 def draw_parameters(protocol: str, rng: Random) -> Drawn:
-    """Everything follows from the generator."""
+    """Parameters and patience, drawn from `rng` alone."""
     parameters = _DRAWS[protocol](rng) if protocol in _DRAWS else _one_of(_CHOICES.get(protocol, {}), rng)
     patience_ns = DEFAULT_PATIENCE_NS
     if protocol == "reliable":
@@ -130,7 +130,7 @@ def draw_parameters(protocol: str, rng: Random) -> Drawn:
 
 
 def stands_by_partition(protocol: str) -> bool:
-    """Whether each partition decides for itself who has ended, so that a majority of each must live."""
+    """Whether each partition decides for itself which members have ended, so that a majority of each must live."""
     return protocol in _BY_PARTITION
 
 
@@ -146,7 +146,8 @@ def reliable(rng: Random) -> Parameters:
 
 
 def _with_several_tries(parameters: Parameters) -> Parameters:
-    """A member that asks once or twice within the group's patience is given up when both answers are lost."""
+    """The parameters with `TRIES` requests within the group's patience: with one or two, lost answers cause
+    suspicion."""
     longest_ns = _patience(parameters) // TRIES
     retry_ns = parameters["retry_most_ns"]
     assert isinstance(retry_ns, int)
@@ -154,7 +155,7 @@ def _with_several_tries(parameters: Parameters) -> Parameters:
 
 
 def _co(rng: Random) -> Parameters:
-    """Of CO and of LO alike. The smallest buffers hold one message of each member of the largest group."""
+    """Parameters of CO and LO. The smallest buffers hold one message of each member of the largest group."""
     longest_bytes = rng.choice((100, 1400))
     least_bytes = MOST_MEMBERS * longest_bytes
     choices: Choices = {
@@ -175,13 +176,13 @@ def _co(rng: Random) -> Parameters:
 
 
 def _co_strictly_or_not(rng: Random) -> Parameters:
-    """Only the strict condition promises the order of what was accepted, which the reported stages show."""
+    """Parameters of CO. Stages are reported under strict acceptance only, which promises the order of acceptances."""
     acceptance = rng.choice(("strict", "strict", "literal"))
     return _co(rng) | {"acceptance": acceptance, "trace_stages": acceptance == "strict"}
 
 
 def _timewarp(rng: Random) -> Parameters:
-    """Processors that lag behind the network and ones that do not, and little room for what is open."""
+    """Parameters of Time Warp: processors that lag behind the network or do not, and little room for open messages."""
     choices: Choices = {
         "cancellation": ("aggressive", "lazy"),
         "gvt_every_ns": _ms(1, 5, 20, 100),
@@ -192,7 +193,7 @@ def _timewarp(rng: Random) -> Parameters:
 
 
 def _service(rng: Random) -> Parameters:
-    """Follow-ups have follow-ups: more than half would let one message keep a group busy for long."""
+    """Parameters of the service. Follow-ups have follow-ups: a share above one half keeps a group busy for long."""
     choices: Choices = {
         "application": ("none", "counter", "transactions"),
         "processing_ns": _ms(0, 0, 0.2, 1, 5),
@@ -203,7 +204,7 @@ def _service(rng: Random) -> Parameters:
 
 
 def _adaptive(rng: Random) -> Parameters:
-    """Votes that follow each other as fast as they can, and some by cost alone; two candidates, some, or all."""
+    """Parameters of the adaptive protocol: frequent votes, or votes by cost alone; two candidates, three, or all."""
     names = rng.sample(sorted(CANDIDATES), rng.choice((2, 2, 3, len(CANDIDATES))))
     timewarp = _timewarp(rng)
     service = timewarp.pop("service")

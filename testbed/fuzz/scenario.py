@@ -1,9 +1,9 @@
-"""A scenario: one small experiment as a value, made to be varied, made smaller and written down.
+"""A scenario: one small experiment as a value that can be varied, shrunk and written to a file.
 
 Members are numbered as in the topology: partition by partition, from 0. All times are in ns from the start of the load.
-A scenario says everything: network, load, faults, parameters, and the seed of what is left to chance (which frame is
-lost). `testbed.fuzz.draw` makes one from a seed, `testbed.fuzz.shrink` a smaller one; `experiment_of` and `yaml_of`
-make an experiment and its file.
+A scenario is complete: network, load, faults, parameters, and the seed of random events (which frame is lost).
+`testbed.fuzz.draw` makes one from a seed, `testbed.fuzz.shrink` a smaller one; `experiment_of` and `yaml_of` make an
+experiment and its file.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ SETTLE_NS = 1_000_000
 """The load goes on for this long after the last submission and the last end of a fault."""
 
 DRAIN_NS = 600 * 10**9
-"""Virtual. A protocol that has not come to rest by then never will: its longest time-outs are some seconds."""
+"""Virtual time. A protocol that has not come to rest by then never will: its longest time-outs are some seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One member: when its application sends, what its port does to frames, and how wrong its clock is."""
+    """One member: submissions of its application, impairments of its port, and error of its clock."""
 
     submissions_ns: tuple[int, ...] = ()
-    """Ascending; an instant may stand twice."""
+    """Instants of its submissions, ascending; one may occur twice."""
     to_node: Impairment = CLEAR
     from_node: Impairment = CLEAR
     offset_ns: int = 0
@@ -76,13 +76,13 @@ class Disturbance:
 
     @property
     def members(self) -> frozenset[int]:
-        """Whom it touches."""
+        """Members that it affects."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut(Disturbance):
-    """Two or more sides no longer reach each other. Who is on no side keeps all wires: a bridge."""
+    """Two or more sides no longer reach each other. A member on no side still reaches all others: a bridge."""
 
     sides: tuple[tuple[int, ...], ...]
 
@@ -93,7 +93,7 @@ class Cut(Disturbance):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneWayCut(Disturbance):
-    """What `source` sends does not reach `target`."""
+    """Frames from `source` do not reach `target`."""
 
     source: int
     target: int
@@ -117,7 +117,7 @@ class LinkCut(Disturbance):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberFault(Disturbance):
-    """A fault of one member; `kind` is what experiment files call it."""
+    """A fault of one member; `kind` is its name in experiment files."""
 
     kind: ClassVar[str]
     member: int
@@ -127,7 +127,7 @@ class MemberFault(Disturbance):
         return frozenset((self.member,))
 
     def block(self) -> dict[str, str]:
-        """What an experiment file says of it beside its target."""
+        """Its keys in an experiment file beside its target."""
         return {}
 
 
@@ -155,7 +155,7 @@ class Leave(MemberFault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worsening(MemberFault):
-    """The port of a member changes: the named fields of its impairment."""
+    """The named fields of the impairment of a member's port change."""
 
     kind: ClassVar[str] = "impair"
     direction: Direction
@@ -178,7 +178,7 @@ class Slow(MemberFault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deaf(MemberFault):
-    """The receive buffers of a member hold only so much."""
+    """The receive buffers of a member hold only `buffer_bytes`."""
 
     kind: ClassVar[str] = "deaf"
     buffer_bytes: int
@@ -189,7 +189,7 @@ class Deaf(MemberFault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockShift(MemberFault):
-    """The clock of a member jumps and drifts; at the end it shows what it would show without that."""
+    """The clock of a member jumps and drifts; the end of the fault undoes both."""
 
     kind: ClassVar[str] = "clock"
     step_ns: int = 0
@@ -205,9 +205,9 @@ Condition: TypeAlias = Slow | Deaf | ClockShift
 
 
 def clash(one: Fault, other: Fault, *, gap_ns: int = 0) -> bool:
-    """Whether both want the same node at once. A node that is down, paused or away cannot fall again, and its condition
-    cannot change; nobody has one condition twice. A crash may strike within a condition, which ends with it. `gap_ns`:
-    what a node needs between two faults. A crash without a restart lasts for ever.
+    """Whether both faults affect the same node at once. A node that is down, paused or away cannot fall again, and its
+    condition cannot change; no node has one condition twice. A crash may strike within a condition, which ends with it.
+    `gap_ns`: least time between two faults of a node. A crash without a restart lasts for ever.
     """
     kinds = Fall | Condition
     if not isinstance(one, kinds) or not isinstance(other, kinds) or one.member != other.member:
@@ -225,7 +225,7 @@ def clash(one: Fault, other: Fault, *, gap_ns: int = 0) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """See the module. `seed` is where the experiment's own chance comes from."""
+    """A complete small experiment. `seed`: seed of the experiment's random events."""
 
     protocol: str
     seed: int
@@ -241,19 +241,19 @@ class Scenario:
 
     @property
     def submissions(self) -> tuple[tuple[int, int], ...]:
-        """(instant, member), ascending."""
+        """All submissions as (instant, member), ascending."""
         found = ((at_ns, index) for index, member in enumerate(self.members) for at_ns in member.submissions_ns)
         return tuple(sorted(found))
 
     @property
     def duration_ns(self) -> int:
-        """So that all submissions lie before its end, and no fault reaches beyond it."""
+        """Length of the load: it ends after all submissions and all faults."""
         last = [at_ns for at_ns, _ in self.submissions] + [fault.end_ns for fault in self.faults]
         return max(last, default=0) + SETTLE_NS
 
     @property
     def transit_ns(self) -> int:
-        """About how long a message can be under way between any two members."""
+        """Approximate upper bound on the transit time of a message between any two members."""
         ports = [member.to_node.delay_ns + member.from_node.delay_ns for member in self.members]
         return 1_000_000 + max(ports) + sum(segment.link.delay_ns for segment in self.segments)
 
@@ -263,12 +263,12 @@ class Scenario:
 
 
 def experiment_of(scenario: Scenario) -> Experiment:
-    """The experiment that the file says, without its text."""
+    """The experiment of the scenario, without the text of a file."""
     return experiment.from_block(_block(scenario), "scenario", protocols=PROTOCOLS)
 
 
 def yaml_of(scenario: Scenario) -> str:
-    """An experiment file: `orderbed run FILE --world sim` does what the search has seen."""
+    """Text of an experiment file: `orderbed run FILE --world sim` repeats the simulation of the search."""
     text: str = yaml.safe_dump(
         _block(scenario), sort_keys=False, default_flow_style=None, allow_unicode=True, width=120
     )
@@ -276,13 +276,13 @@ def yaml_of(scenario: Scenario) -> str:
 
 
 def names_of(scenario: Scenario) -> dict[int, str]:
-    """By member."""
+    """Names of the nodes by member."""
     sizes = enumerate((len(segment.members) for segment in scenario.segments), start=1)
     return dict(enumerate(f"p{position}/n{number}" for position, size in sizes for number in range(1, size + 1)))
 
 
 def spelled_parameters(parameters: Mapping[str, Parameter]) -> dict[str, Any]:
-    """As files write them: `heartbeat_ns` is `heartbeat: 50 ms`."""
+    """Parameters as in files: `heartbeat_ns` becomes `heartbeat: 50 ms`."""
     found: dict[str, Any] = {}
     for name, value in parameters.items():
         if isinstance(value, Mapping):
@@ -394,6 +394,6 @@ def _fault_block(fault: Fault, names: Mapping[int, str]) -> dict[str, Any]:
 
 
 def _clock_block(drift_ppm: int, **jumps_ns: int) -> dict[str, str]:
-    """What differs from a right clock."""
+    """Fields of a clock that differ from those of a correct one."""
     found = {name: units.format_duration(jump_ns) for name, jump_ns in jumps_ns.items() if jump_ns}
     return found | ({"drift": units.format_drift(float(drift_ppm))} if drift_ppm else {})

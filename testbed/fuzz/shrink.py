@@ -1,12 +1,11 @@
-"""A failing scenario becomes smaller while it fails in the same way.
+"""Shrinking: a failing scenario is made smaller while it fails in the same way.
 
 Delta debugging (Zeller and Hildebrandt 2002) over lists (faults, submissions), then one change at a time: a member
 less, one partition instead of several, an impairment, a parameter or a clock less, shorter faults, rounder times. The
-passes repeat until none of them finds anything, or the budget of simulations is used up. The same scenario shrinks to
-the same one, always.
+passes repeat until none of them finds anything, or the budget of simulations is used up. The result is deterministic.
 
-What is lost is drawn anew when anything changes before it. So a smaller scenario that does not fail is tried again with
-other seeds of the network's chance before it is given up.
+Any change before a frame changes the random draw of its loss. So a smaller scenario that does not fail is tried again
+with other seeds of the network before it is rejected.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ SIZE_BYTES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shrunk:
-    """The smallest scenario found, after so many simulations."""
+    """The smallest scenario found, and the number of simulations."""
 
     scenario: Scenario
     simulations: int
     is_complete: bool
-    """Nothing smaller that a pass knows fails the same way; False when the budget ended the search."""
+    """No pass finds a smaller scenario that fails in the same way; False when the budget ended the search."""
 
 
 def shrink(scenario: Scenario, fails: Callable[[Scenario], bool], *, budget: int = DEFAULT_BUDGET) -> Shrunk:
-    """`fails` says whether a scenario fails as the given one does; it is asked at most `budget` times."""
+    """Shrink a scenario. `fails`: whether one fails as the given one does; it is called at most `budget` times."""
     search = _Search(scenario, fails, budget)
     try:
         while search.round():
@@ -51,11 +50,11 @@ def shrink(scenario: Scenario, fails: Callable[[Scenario], bool], *, budget: int
 
 
 class _BudgetSpentError(Exception):
-    """Ends the search from within."""
+    """Raised to end the search."""
 
 
 class _Search:
-    """The smallest failing scenario so far, and who asks."""
+    """A search: the smallest failing scenario so far, and the rest of the budget."""
 
     def __init__(self, scenario: Scenario, fails: Callable[[Scenario], bool], budget: int) -> None:
         self.best = scenario
@@ -64,7 +63,7 @@ class _Search:
         self._budget = budget
 
     def round(self) -> bool:
-        """All passes once. Whether any made it smaller."""
+        """Run all passes once. Returns whether any made it smaller."""
         before = self.best
         self._list(lambda scenario: scenario.faults, lambda scenario, faults: replace(scenario, faults=tuple(faults)))
         self._list(lambda scenario: scenario.submissions, with_submissions)
@@ -75,14 +74,14 @@ class _Search:
         return self.best != before
 
     def _one_by_one(self, candidates: Callable[[Scenario], Iterable[Scenario]]) -> None:
-        """Take the first candidate that fails, and look for candidates again."""
+        """Take the first candidate that fails, and make candidates of it again, until none fails."""
         while any(self._take(candidate) for candidate in candidates(self.best)):
             pass
 
     def _list(
         self, read: Callable[[Scenario], Sequence[Item]], write: Callable[[Scenario, Sequence[Item]], Scenario]
     ) -> None:
-        """Delta debugging: leave out halves, then sandbox, and so on to single items."""
+        """Delta debugging: leave out halves, then quarters, and so on to single items."""
         size = max(1, len(read(self.best)) // 2)
         while read(self.best):
             items = read(self.best)
@@ -95,7 +94,7 @@ class _Search:
                 size //= 2
 
     def _take(self, candidate: Scenario) -> bool:
-        """Whether it fails, with its own chance or another; it is the best then."""
+        """Whether it fails, with its own seed or another; if so it becomes the best."""
         if candidate == self.best or not is_fair(candidate):
             return False
         for seed in dict.fromkeys((candidate.seed, *OTHER_SEEDS)):
@@ -110,7 +109,7 @@ class _Search:
 
 
 def with_submissions(scenario: Scenario, submissions: Sequence[tuple[int, int]]) -> Scenario:
-    """The same with other submissions (instant, member)."""
+    """The scenario with other submissions (instant, member)."""
     instants: list[list[int]] = [[] for _ in scenario.members]
     for at_ns, member in sorted(submissions):
         instants[member].append(at_ns)
@@ -119,7 +118,7 @@ def with_submissions(scenario: Scenario, submissions: Sequence[tuple[int, int]])
 
 
 def without_member(scenario: Scenario, gone: int) -> Scenario:
-    """One member less: those after it move up, faults that need it go, sides of cuts lose it."""
+    """The scenario without one member: later ones move up, faults that need it are dropped, sides of cuts lose it."""
     first = 0
     segments: list[Segment] = []
     places: list[int | None] = []
@@ -149,14 +148,14 @@ def _fault_without(fault: Fault, gone: int, places: Sequence[int | None]) -> Fau
             return None if is_gone else replace(fault, source=moved(source), target=moved(target))
         case LinkCut(segment=segment, behind=behind):
             place = places[segment]
-            # The first segment has no link; whoever moved up to be the first has none any more.
+            # The first segment has no link; a segment that moved up to be the first has none any more.
             left_behind = tuple(moved(member) for member in behind if member != gone)
             return replace(fault, segment=place, behind=left_behind) if place else None
         case _:
             return None if fault.member == gone else replace(fault, member=moved(fault.member))
 
 
-# Passes: each yields scenarios that are a step smaller.
+# Passes: each yields scenarios that are one step smaller.
 
 
 def _fewer_members(scenario: Scenario) -> Iterator[Scenario]:
@@ -176,7 +175,7 @@ def _fewer_segments(scenario: Scenario) -> Iterator[Scenario]:
 
 
 def _clearer(scenario: Scenario) -> Iterator[Scenario]:
-    """Ports without impairments: all, of one member, one field everywhere; a plain delay instead of none."""
+    """Ports with fewer impairments: none at all, none of one member, one field less everywhere; or a plain delay."""
     yield _each_member(
         scenario, lambda member: replace(member, to_node=CLEAR, from_node=CLEAR, offset_ns=0, drift_ppm=0)
     )
@@ -244,7 +243,7 @@ def _shorter(scenario: Scenario) -> Iterator[Scenario]:
 
 
 def _earlier(scenario: Scenario) -> Iterator[Scenario]:
-    """Without the pauses in which nothing is asked for and no fault begins or ends."""
+    """Shorter intervals in which no message is submitted and no fault begins or ends."""
     yield _moved(scenario, lambda at_ns: at_ns // 2)
     moments = sorted({0, *(at_ns for at_ns, _ in scenario.submissions), *_ends(scenario.faults)})
     for before, after in itertools.pairwise(moments):
@@ -266,7 +265,7 @@ def _ends(faults: Iterable[Fault]) -> Iterator[int]:
 
 
 def _moved(scenario: Scenario, move: Callable[[int], int]) -> Scenario:
-    """The same with every instant moved; a fault that would have no length keeps a little."""
+    """The scenario with every instant moved; a fault keeps a minimal length."""
     faults: list[Fault] = []
     for fault in scenario.faults:
         at_ns = move(fault.at_ns)
@@ -285,7 +284,7 @@ def _is_final(fault: Fault) -> bool:
 
 
 def _collide(faults: Sequence[Fault]) -> bool:
-    """Whether two of them want the same node at once."""
+    """Whether two of them clash."""
     return any(clash(one, other) for one, other in itertools.combinations(faults, 2))
 
 

@@ -1,4 +1,4 @@
-"""A testbed that stays up: people, programs and notebooks bring networks up, enter nodes, and change what happens.
+"""A testbed that stays up, for people, programs and notebooks: enter nodes, and impair, cut or crash while it runs.
 
 with Testbed("three-partitions") as testbed:
     testbed.impair("p1/*", loss="10 %", delay="20 ms")

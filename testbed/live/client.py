@@ -1,11 +1,11 @@
-"""`Testbed`: what people, programs and notebooks hold of a testbed that is up.
+"""`Testbed`: the client of a testbed that is up, for people, programs and notebooks.
 
-    with Testbed("three-partitions") as testbed:          its own: it goes with this block, or with this process
-    testbed = Testbed.up("three-partitions", name="lab")  it stays until somebody says `down`
-    testbed = Testbed.attach("lab")                       one that is up already
+    with Testbed("three-partitions") as testbed:          ends with this block, or with this process
+    testbed = Testbed.up("three-partitions", name="lab")  stays up until `down`
+    testbed = Testbed.attach("lab")                       a testbed that is up already
 
-All methods may be called from any thread. They raise InputError for what cannot be (before anything has changed) and
-FabricError when the network, the kernel or Docker refuses, or the testbed is no longer up.
+All methods may be called from any thread. They raise InputError for an invalid request (before anything has changed)
+and FabricError when the network, the kernel or Docker refuses, or the testbed is no longer up.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ Selectors: TypeAlias = "str | Iterable[str]"
 """One selector such as `p1/*`, or several."""
 
 FaultLine: TypeAlias = Mapping[str, Any]
-"""What faults.jsonl says of a change: asked, issued, effective, and what the kernel read back."""
+"""Line of faults.jsonl on a change: asked, issued, effective, and the values read back from the kernel."""
 
 WORLDS = ("auto", "netns", "docker")
 KERNELS = tuple(request.value for request in KernelOption)
 GONE_TIMEOUT_S = 30.0
 STREAM_END_TIMEOUT_S = 1.0
-"""After a command's end: what it left in the background may hold its streams open for ever."""
+"""Wait for streams after a command's end: processes that it left in the background may hold them open for ever."""
 
 
 def running() -> list[Description]:
@@ -57,7 +57,7 @@ def running() -> list[Description]:
 
 
 class Testbed:
-    """One testbed. Made here, it ends with `close`, with its `with` block, or with this process, however that ends."""
+    """One testbed. If made here, it ends with `close`, its `with` block, or this process, however that ends."""
 
     __test__ = False  # its name looks like a test to pytest
 
@@ -79,7 +79,7 @@ class Testbed:
 
         `experiment`, in its directory: a shipped name or a file; the nodes are the members of its group, and its faults
         and its end are left out. `name`: the topology's when not given. `image`: of the containers, in world docker.
-        `program`: what each node runs; without one a node only rests. `stays`: as by `up`.
+        `program`: the main process of each node; without one a node idles. `stays`: as by `up`.
         Raises InputError and FabricError; nothing is left behind then.
         """
         if (topology is None) == (experiment is None):
@@ -98,7 +98,7 @@ class Testbed:
             if given not in allowed:
                 raise InputError(f"--{option}: {given!r} is none of {', '.join(allowed)}")
         directory = RuntimeDirectory.of(network.name if name is None else name)
-        directory.refuse_taken()  # at once; the server makes sure of it
+        directory.refuse_taken()  # an early answer; the server checks again
         request = StartRequest(
             name=directory.name,
             topology_text=text,
@@ -148,7 +148,7 @@ class Testbed:
         """Its record: topology.yaml, manifest.json, faults.jsonl, captures, nodes/*.log."""
         return self.description.directory
 
-    # What is there.
+    # Status.
 
     def nodes(self) -> tuple[NodeStatus, ...]:
         """Every node as it is now, in the topology's order."""
@@ -163,20 +163,20 @@ class Testbed:
         return Counters.from_json(self._ask("counters"))
 
     def capturing(self) -> CaptureStatus | None:
-        """The capture that runs, if one does."""
+        """The running capture, if there is one."""
         found = self._ask("capturing")
         return None if found is None else CaptureStatus.from_json(found)
 
     def logs(self, node: str) -> str:
-        """What the main process of a node has written so far, both streams, all incarnations."""
+        """Output of a node's main process so far, both streams, all incarnations."""
         return self.log_path(node).read_text(encoding="utf-8", errors="replace")
 
     def log_path(self, node: str) -> Path:
-        """The file in which `logs` grows."""
+        """The file that `logs` reads."""
         return Path(self._ask("log", node=node))
 
     def failure(self) -> str | None:
-        """Why the network is no longer there although the testbed is up (a killed kernel), or None."""
+        """Reason why the network is gone although the testbed is up (a killed kernel), or None."""
         failure: str | None = self._ask("failure")
         return failure
 
@@ -212,8 +212,8 @@ class Testbed:
     ) -> Running:
         """Start a command in a node. Streams that are None become pipes, on `Running`; others are descriptors.
 
-        `is_terminal`: the descriptors are a terminal that becomes its own. Raises InputError and FabricError, also when
-        there is no such program.
+        `is_terminal`: the descriptors are a terminal that becomes the command's controlling one. Raises InputError and
+        FabricError, also when there is no such program.
         """
         with ExitStack() as undo:
             ends: list[tuple[int, IO[bytes] | None]] = [
@@ -247,10 +247,10 @@ class Testbed:
         stderr: int = 2,
         environment: Mapping[str, str] | None = None,
     ) -> int:
-        """Run a command with our streams as its own and return its exit code.
+        """Run a command on the given streams of this process and return its exit code.
 
-        Where `stdin` and `stdout` are a terminal, it gets one of its own: ours is raw meanwhile, and its size follows.
-        Ctrl-C and a closed terminal then reach the command as from any shell.
+        If `stdin` and `stdout` are a terminal, the command gets a pseudo-terminal of the same size; this terminal is
+        raw meanwhile. Ctrl-C and a closed terminal then reach the command as from any shell.
         """
         return run_on_terminal(self.start, node, argv, (stdin, stdout, stderr), dict(environment or {}))
 
@@ -259,7 +259,7 @@ class Testbed:
     def impair(self, targets: Selectors, *, direction: str = "to-node", **changes: Any) -> tuple[FaultLine, ...]:
         """Change ports of nodes, in the words of experiment files: loss="10 %", delay="20 ms", rate="10 Mbit/s", …
 
-        What is not named stays as it is now. `direction`: to-node, from-node or both.
+        Parameters that are not named keep their values. `direction`: to-node, from-node or both.
         """
         return self._change("impair", impair={"targets": _list(targets), "direction": direction, **changes})
 
@@ -268,7 +268,7 @@ class Testbed:
         return self._change("impair", impair={"links": _list(link), "direction": direction, **changes})
 
     def restore(self, targets: Selectors | None = None, *, links: Selectors | None = None) -> tuple[FaultLine, ...]:
-        """Give ports, or links, what the topology asks for; without any, all of both."""
+        """Reset ports, or links, to the topology's impairments; without arguments, all of both."""
         given = {"targets": targets, "links": links}
         return self._change("restore", restore={key: _list(one) for key, one in given.items() if one is not None})
 
@@ -279,19 +279,19 @@ class Testbed:
         return self._change("cut", cut={"groups": [_list(group) for group in groups]})
 
     def cut_one_way(self, senders: Selectors, receivers: Selectors) -> tuple[FaultLine, ...]:
-        """What `senders` send no longer reaches `receivers`; the way back is open."""
+        """Drop frames from `senders` to `receivers`; the way back is open."""
         return self._change("cut", cut={"from": _list(senders), "to": _list(receivers)})
 
     def heal(self) -> tuple[FaultLine, ...]:
-        """End all cuts. Without any, nothing happens and there is no line."""
+        """End all cuts. Without a cut, nothing happens and there is no line."""
         return self._change("heal")
 
     def crash(self, targets: Selectors) -> tuple[FaultLine, ...]:
-        """SIGKILL to everything in these nodes; what they had not sent is gone."""
+        """SIGKILL to all processes of these nodes; data that they had not sent is lost."""
         return self._change("crash", targets=_list(targets))
 
     def restart(self, targets: Selectors) -> tuple[FaultLine, ...]:
-        """Start the next incarnation of nodes that crashed or ended, with their wires as they are now."""
+        """Start the next incarnation of nodes that crashed or ended, with the present impairments of their ports."""
         return self._change("restart", targets=_list(targets))
 
     def pause(self, targets: Selectors) -> tuple[FaultLine, ...]:
@@ -307,13 +307,13 @@ class Testbed:
         return self._change("join", targets=_list(targets))
 
     def leave(self, targets: Selectors) -> tuple[FaultLine, ...]:
-        """Let members leave the group; their processes rest. Raises InputError for the first that cannot."""
+        """Let members leave the group; their processes idle. Raises InputError for the first that cannot."""
         return self._change("leave", targets=_list(targets))
 
     # Capture.
 
     def start_capture(self, path: str | Path | None = None) -> Path:
-        """Record every frame at every switch port, both ways, from now on; the file, in our record if not given."""
+        """Record every frame at every switch port, both ways. Returns the file, by default one in the record."""
         return Path(self._ask("start_capture", **({} if path is None else {"path": str(Path(path).absolute())})))
 
     def stop_capture(self) -> dict[str, Any]:
@@ -321,10 +321,10 @@ class Testbed:
         counts: dict[str, Any] = self._ask("stop_capture")
         return counts
 
-    # The end.
+    # End.
 
     def down(self) -> None:
-        """End it, whoever made it; returns when nothing of it is left. A capture that runs is closed whole."""
+        """End the testbed, also one of another process; returns when nothing is left. Its capture is closed whole."""
         server = _hold(self.description.server_pid)
         try:
             self._ask("down")
@@ -334,7 +334,7 @@ class Testbed:
                 self._directory.sweep()
 
     def close(self) -> None:
-        """Take down a testbed that was made here; one that was attached to stays up. May be called again."""
+        """Take down a testbed that was made here; an attached one stays up. May be called again."""
         if self._owns:
             self._owns = False
             try:
@@ -362,7 +362,7 @@ def _members(given: str | Path) -> Experiment:
 
 
 def _refuse_experiment(given: str | Path) -> None:
-    """Raise InputError for the name or the file of a shipped experiment, which is no topology."""
+    """Raise InputError for the name or the file of a shipped experiment, given as a topology."""
     path = Path(given)
     is_name = "/" not in str(given) and not path.suffix
     experiment = paths.EXPERIMENTS / f"{given}.yaml" if is_name else path
@@ -378,7 +378,7 @@ def _list(given: Selectors) -> list[str]:
 
 
 def _end(given: int | None, *, is_input: bool, undo: ExitStack) -> tuple[int, IO[bytes] | None]:
-    """The command's end of one stream, and ours if it is a pipe. Their end of a pipe is closed with `undo`."""
+    """The command's end of one stream, and this process's end if it is a pipe. `undo` closes the command's end."""
     if given is not None:
         return given, None
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
@@ -388,7 +388,7 @@ def _end(given: int | None, *, is_input: bool, undo: ExitStack) -> tuple[int, IO
 
 
 def _communicate(command: Running, given: bytes, timeout_s: float | None) -> Completed:
-    """Feed it, read both streams to their ends, and wait. Raises TimeoutError after it was killed."""
+    """Write its input, read both streams to their ends, and wait. Raises TimeoutError after it was killed."""
     collected: dict[int, bytes] = {}
     readers = [
         threading.Thread(target=_collect, args=(pipe, number, collected), daemon=True)
@@ -419,7 +419,7 @@ def _collect(pipe: IO[bytes] | None, number: int, collected: dict[int, bytes]) -
 
 def _feed(pipe: IO[bytes] | None, given: bytes) -> None:
     assert pipe is not None, "no descriptor was given for it"
-    with contextlib.suppress(BrokenPipeError), pipe:  # it need not read all of it
+    with contextlib.suppress(BrokenPipeError), pipe:  # a command need not read all its input
         pipe.write(given)
 
 

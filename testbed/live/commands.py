@@ -1,5 +1,5 @@
-"""Commands inside nodes, as their starter holds them: poll, wait, signal, what came out; and one on our own terminal,
-ours raw meanwhile, sizes kept alike."""
+"""Commands inside nodes, on the side of the client: poll, wait, signal, output; and a command on the client's terminal,
+which is raw meanwhile and passes its size on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from testbed.live import rpc
 CHUNK_BYTES = 1 << 16
 _SIZE = struct.Struct("HHHH")
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)
-"""Signals that are meant for the command when it has no terminal of its own."""
+"""Signals that are passed to a command without a terminal of its own."""
 KILL_CODE = -int(signal.SIGKILL)
 
 
@@ -46,7 +46,7 @@ class Completed:
 
 
 class Running:
-    """A command in a node. It is killed when it is left (`with`), closed, or its starter ends."""
+    """A command in a node. It is killed at the end of its `with` block, by `close`, or when the client ends."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Running:
     ) -> None:
         self.argv = tuple(argv)
         self.stdin = stdin
-        """What the command reads, when it was asked for as a pipe."""
+        """Standard input of the command, if it is a pipe."""
         self.stdout = stdout
         self.stderr = stderr
         self._connection = connection
@@ -74,9 +74,7 @@ class Running:
         self.close()
 
     def poll(self) -> int | None:
-        """Exit code once it has ended (negative: the signal), else None. Raises FabricError when its testbed is
-        gone.
-        """
+        """Exit code after its end (negative: the signal), else None. Raises FabricError when its testbed is gone."""
         return self._take(0.0)
 
     def wait(self, timeout_s: float | None = None) -> int:
@@ -87,7 +85,7 @@ class Running:
         return code
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to it and its process group; none to a command that has ended."""
+        """Send a signal to the command and its process group; a command that has ended gets none."""
         self._say({"signal": int(number)})
 
     def terminate(self) -> None:
@@ -97,7 +95,7 @@ class Running:
         self.signal(signal.SIGKILL)
 
     def resize(self, rows: int, columns: int) -> None:
-        """The terminal has another size now."""
+        """Tell the command the new size of its terminal."""
         self._say({"resize": [rows, columns]})
 
     def close(self) -> None:
@@ -107,7 +105,7 @@ class Running:
                 self.kill()
                 self.wait()
         except FabricError:
-            self._code = KILL_CODE  # its testbed took it along
+            self._code = KILL_CODE  # it was killed with its testbed
         finally:
             self._connection.close()
             for pipe in (self.stdin, self.stdout, self.stderr):
@@ -115,7 +113,7 @@ class Running:
                     _close_quietly(pipe)
 
     def fileno(self) -> int:
-        """Readable once it has ended."""
+        """A descriptor that is readable after its end."""
         return self._connection.fileno()
 
     def _say(self, word: dict[str, Any]) -> None:
@@ -138,7 +136,7 @@ def _close_quietly(pipe: IO[bytes]) -> None:
     try:
         pipe.close()
     except BrokenPipeError:
-        return  # what was left in its buffer has no reader any more
+        return  # its buffered input has no reader any more
 
 
 def run_on_terminal(
@@ -148,7 +146,7 @@ def run_on_terminal(
     streams: tuple[int, int, int],
     environment: dict[str, str],
 ) -> int:
-    """Run a command, which `start` (Testbed.start) starts, on these streams and return its exit code."""
+    """Start a command with `start` (Testbed.start) on these streams and return its exit code."""
     if not (os.isatty(streams[0]) and os.isatty(streams[1])):
         stdin, stdout, stderr = streams
         with start(node, argv, stdin=stdin, stdout=stdout, stderr=stderr, environment=environment) as command:
@@ -163,7 +161,7 @@ def run_on_terminal(
         command = stack.enter_context(
             start(node, argv, stdin=inner, stdout=inner, stderr=inner, environment=environment, is_terminal=True)
         )
-        closing_inner.close()  # the command has its own by now, and its end shall be seen
+        closing_inner.close()  # the command has its own copy; only without this one is its end visible
         stack.enter_context(_raw(streams[0]))
         resized = stack.enter_context(_wakeups((signal.SIGWINCH,)))
         return _converse(command, outer, streams[0], streams[1], resized)
@@ -187,7 +185,7 @@ def _converse(command: Running, outer: int, stdin: int, stdout: int, resized: in
     sources: list[Any] = [outer, stdin, resized, command]
     code: int | None = None
     while True:
-        # Once it has ended, only what is left in the terminal is waited for, and nothing comes after that.
+        # After its end, only output that is already in the terminal is read, without waiting.
         ready = readable(sources, None if code is None else 0)
         if outer in ready:
             if piece := _read_terminal(outer):
@@ -213,7 +211,7 @@ def _converse(command: Running, outer: int, stdin: int, stdout: int, resized: in
 
 
 def _read_terminal(descriptor: int) -> bytes:
-    """Empty at the end: the terminal reports an error once its other side is closed everywhere."""
+    """Next bytes; empty at the end, where a terminal whose other side is closed everywhere reports an error."""
     try:
         return os.read(descriptor, CHUNK_BYTES)
     except OSError:
@@ -246,8 +244,8 @@ def _raw(descriptor: int) -> Iterator[None]:
 
 @contextmanager
 def _wakeups(numbers: Sequence[signal.Signals]) -> Iterator[int]:
-    """A descriptor from which each of these signals can be read as one byte. Only the main thread can have signals;
-    elsewhere nothing ever comes.
+    """A descriptor from which each of these signals can be read as one byte. Python delivers signals to the main thread
+    only; in other threads nothing arrives.
     """
     wake, told = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 

@@ -1,7 +1,6 @@
-"""A testbed at work: state, wires, nodes, capture and record together. Everything in here is one thread's.
+"""A running testbed: state, network, nodes, capture and record together. All of it is used by one thread.
 
-The state decides what an event is, the network and the processes perform it, the record keeps it; only then does it
-hold.
+The state computes an event, the network and the processes perform it, the record keeps it; then the state commits it.
 """
 
 from __future__ import annotations
@@ -46,14 +45,14 @@ from topologies.load import loads
 from topologies.model import Topology
 
 ANYWAY = frozenset({"describe", "nodes", "links", "capturing", "failure", "log", "stop_capture"})
-"""What can be asked of a testbed whose network is gone."""
+"""Requests that a testbed answers although its network is gone."""
 
 
 class Controller:
-    """What a server holds; `close` gives back everything."""
+    """All resources of one testbed; `close` releases them."""
 
     def __init__(self, request: StartRequest, on_progress: Callable[[str], None]) -> None:
-        """Bring it up. Raises InputError and FabricError, after everything was given back."""
+        """Bring it up. Raises InputError and FabricError, after everything was released."""
         self._request = request
         self.topology: Topology = loads(request.topology_text, request.topology_source)
         self._experiment = request.members()
@@ -81,7 +80,7 @@ class Controller:
             self._stack = stack.pop_all()
 
     def perform(self, verb: str, words: RawBlock) -> Any:
-        """Carry out one verb and return what crosses the socket. Raises InputError, FabricError, StoreError."""
+        """Carry out one request and return its result, a JSON value. Raises InputError, FabricError, StoreError."""
         if verb not in ANYWAY:
             self._refuse_ruin()
         return _VERBS[verb](self, words)
@@ -91,7 +90,7 @@ class Controller:
         return self._description
 
     def enter(self, node: str) -> tuple[str, NodeHandle]:
-        """The node in which a command is to run, and its latest incarnation. Raises InputError, FabricError."""
+        """Name of the node, and handle of its latest incarnation, for a command. Raises InputError, FabricError."""
         self._refuse_ruin()
         name = self.state.node(node)
         if self.state.state(name) is NodeState.ABSENT and not self.processes.fleet.has(name):
@@ -110,7 +109,7 @@ class Controller:
             raise FabricError(f"{failure}; `orderbed down {self._request.name}` clears away what is left")
 
     def notice(self) -> None:
-        """Take in what has ended by itself: nodes, the collector, the network. Each is told to the log once."""
+        """Notice nodes, a collector or a network that have ended by themselves. The log gets one line for each."""
         failure = self._network.failure()
         if failure is not None:
             self._note_once(f"the network is gone: {failure}")
@@ -140,8 +139,8 @@ class Controller:
             note(text)
 
     def close(self) -> None:
-        """End everything: the capture whole, the record complete, nothing left behind. Raises FabricError, StoreError
-        of the first thing that went wrong, after all was given back.
+        """End everything: the capture whole, the record complete, nothing left behind. Raises the first FabricError or
+        StoreError after all was released.
         """
         self.record_end()
         self._stack.close()
@@ -183,7 +182,7 @@ class Controller:
         return runtime
 
     def _make_processes(self, runtime: Runtime) -> NodeProcesses:
-        # A container has a host name and its own directories already; a member of a group needs neither.
+        # A container has its own host name and directories already; a member of a group needs neither.
         is_bare = self._world.world is World.DOCKER and self._request.program is None
         return NodeProcesses(
             runtime,
@@ -226,10 +225,10 @@ class Controller:
             server_pid=os.getpid(),
         )
 
-    # Looking.
+    # Queries.
 
     def about(self) -> dict[str, Any]:
-        """What a client needs to know once."""
+        """Description and topology, which do not change."""
         return {"description": self._description.as_json(), "topology": dumps(self.topology)}
 
     def _nodes(self) -> list[dict[str, Any]]:
@@ -249,14 +248,14 @@ class Controller:
         failure = self._network.failure()
         return None if failure is None else str(failure)
 
-    # Changing.
+    # Changes.
 
     def _node_fault(self, kind: type[NodeFault], words: RawTargets) -> list[dict[str, Any]]:
         self.notice()
         return self._happen(self.state.node_fault(kind, words.targets, self._now_ns()))
 
     def _happen(self, events: list[Fault]) -> list[dict[str, Any]]:
-        """Perform, record and commit each; their lines in faults.jsonl."""
+        """Perform, record and commit each event. Returns their lines in faults.jsonl."""
         lines = []
         for event in events:
             effect = self._performer.perform(event, [*self.state.cuts, event])
@@ -306,7 +305,7 @@ class Controller:
         return facts
 
     def _next_capture(self) -> Path:
-        """In the record: capture-1.pcapng, capture-2.pcapng, …"""
+        """Path of the next capture in the record: capture-1.pcapng, capture-2.pcapng, …"""
         self._captures += 1
         return self.record.path / f"capture-{self._captures}.pcapng"
 
@@ -336,12 +335,12 @@ _VERBS: dict[str, Callable[[Controller, Any], Any]] = {
     "start_capture": Controller._start_capture,
     "stop_capture": lambda one, _: one._end_capture(),
 }
-"""What can be asked of a testbed; `exec` and `down` are the server's."""
+"""Handlers of requests by verb; the server handles `exec` and `down`."""
 
 
 def _create_record(request: StartRequest, topology: Topology) -> RunDirectory:
-    """What the testbed leaves: runs/up/NAME-STAMP with topology, manifest, faults, captures and logs, as a run has
-    them. Two in one second under one name get two directories. Raises InputError when it cannot be made.
+    """Record of the testbed: runs/up/NAME-STAMP with topology, manifest, faults, captures and logs, as in a run. Two
+    records of one second and name get two directories. Raises InputError when it cannot be made.
     """
     first = f"{request.name}-{store.stamp()}"
     leaf, number = first, 1
@@ -372,8 +371,8 @@ def _create_record(request: StartRequest, topology: Topology) -> RunDirectory:
 
 
 def _close_record(record: RunDirectory, facts: Mapping[str, Any], until: Mapping[int, int]) -> None:
-    """The last word: `until` names for each fault that ended the event which ended it, known only now. Raises
-    StoreError.
+    """Write the manifest, and add to each fault the event that ended it (`until`: fault id to event id), which is known
+    only now. Raises StoreError.
     """
     record.manifest |= facts
     path = record.path / "faults.jsonl"
@@ -389,14 +388,14 @@ def _close_record(record: RunDirectory, facts: Mapping[str, Any], until: Mapping
 
 
 def _refuse_refused(effect: Effect) -> None:
-    """Raise InputError when a node says that it cannot leave."""
+    """Raise InputError when a node has refused to leave."""
     for name, said in effect.readback.items():
         if "refused" in said:
             raise InputError(f"{name} cannot leave: {said['refused']}")
 
 
 def _new_file(given: str) -> Path:
-    """A new file of the user's for a capture. Raises InputError."""
+    """Path of a new file for a capture, as given by the user. Raises InputError."""
     path = Path(given)
     if not path.is_absolute():
         raise InputError(f"{given[:200]}: give the whole path of the capture")

@@ -1,12 +1,12 @@
-"""Where a testbed that is up can be found: one directory per name, made exclusively, swept when its owner is dead.
+"""Runtime directory of a testbed that is up: one per name, made exclusively, removed when its owner is dead.
 
     $XDG_RUNTIME_DIR/orderbed/NAME/    or /run/orderbed/NAME/, mode 0700
         owner        the server process (netem.owner.Owner)
         about.json   what it is (testbed.live.status.Description) and its names, once it is up
         control      the socket
 
-The directory is made complete under another name and then renamed: a rename onto a directory that is not empty fails,
-so of two that come at once one wins, and nobody ever sees a directory without its owner.
+The directory is made under another name with its owner in it and then renamed: a rename onto a directory that is not
+empty fails, so of two concurrent testbeds one wins, and no directory is ever visible without its owner.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeDirectory:
-    """The place of one name; nothing says yet that a testbed is there."""
+    """Directory of one name; it need not exist, nor hold a testbed."""
 
     name: str
     path: Path
 
     @classmethod
     def of(cls, name: str) -> RuntimeDirectory:
-        """Raises InputError for what is no name."""
+        """Directory of `name`. Raises InputError for an invalid name."""
         try:
             return cls(name=parse_title(name), path=live_root() / name)
         except ValueError as error:
             raise InputError(f"the name of a testbed: {error}") from None
 
     def take(self) -> None:
-        """Make it ours. Raises InputError when a testbed of this name is up already, or no directory can be made."""
+        """Make it for this process. Raises InputError when a testbed of this name is up, or it cannot be made."""
         fresh = self.path.with_name(f".{self.name}.{os.getpid()}")
         try:
             live_root().mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -60,19 +60,19 @@ class RuntimeDirectory:
                 f"{self.path}: cannot be made ({error.strerror}): run the same command with sudo, or as root"
             ) from error
         finally:
-            shutil.rmtree(fresh, ignore_errors=True)  # where it was moved in, there is nothing any more
+            shutil.rmtree(fresh, ignore_errors=True)  # nothing is left here after a successful rename
 
     def give_back(self) -> None:
-        """Remove it, if it is this process's still."""
+        """Remove it, if this process still owns it."""
         if self.is_ours():
             shutil.rmtree(self.path, ignore_errors=True)
 
     def is_ours(self) -> bool:
-        """Whether it is this process's still: somebody may have removed it, and somebody else taken it then."""
+        """Whether this process still owns it: a user may have removed it, and another process then made it."""
         return self._owner() == Owner.this_process()
 
     def publish(self, description: Description, topology: Topology) -> None:
-        """From now on it is found by `description`; names of nodes and links stand there for the shell's completion."""
+        """Write about.json: `description`, and names of partitions, nodes and links for the shell's completion."""
         names = {
             "partitions": {
                 partition.name: [node.name.partition("/")[2] for node in partition.nodes]
@@ -83,7 +83,7 @@ class RuntimeDirectory:
         replace_json(self.path / "about.json", description.as_json() | names)
 
     def description(self) -> Description | None:
-        """What is up here; None when nothing is, or not yet, or no longer."""
+        """Description of the testbed that is up here; None if none is, or not yet, or no longer."""
         if self.is_dead():
             return None
         try:
@@ -92,12 +92,12 @@ class RuntimeDirectory:
             return None
 
     def is_dead(self) -> bool:
-        """True when what was here has certainly ended, or nothing ever was."""
+        """Whether its owner has certainly ended, or it has none."""
         owner = self._owner()
         return owner is None or owner.is_dead()
 
     def sweep(self) -> None:
-        """Take away what a dead owner left. Two may do so at once: the rename lets one have it."""
+        """Remove the directory of a dead owner. Two processes may try at once: the rename succeeds for one."""
         away = self.path.with_name(f".{self.name}.{os.getpid()}.dead")
         try:
             self.path.rename(away)
@@ -108,7 +108,7 @@ class RuntimeDirectory:
 
     @contextmanager
     def socket_path(self) -> Iterator[str]:
-        """A path of the socket that is short enough for an address, however long that of the directory is."""
+        """A path of the socket that fits into an address, however long the path of the directory is."""
         directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             yield f"/proc/self/fd/{directory}/control"
@@ -116,7 +116,7 @@ class RuntimeDirectory:
             os.close(directory)
 
     def refuse_taken(self) -> None:
-        """Raise InputError when a testbed of this name is up, or on its way."""
+        """Raise InputError when a testbed of this name is up or coming up."""
         if not self.is_dead():
             raise InputError(
                 f"a testbed called {self.name} is up already: take it down with `orderbed down {self.name}`, "
@@ -144,7 +144,7 @@ class RuntimeDirectory:
 
 
 def descriptions() -> list[Description]:
-    """All testbeds that are up, by name. Places of dead owners are swept aside."""
+    """All testbeds that are up, by name. Removes directories of dead owners."""
     found = []
     for path in sorted(_entries()):
         directory = RuntimeDirectory(name=path.name, path=path)
@@ -157,7 +157,7 @@ def descriptions() -> list[Description]:
 
 
 def the_directory(name: str | None) -> RuntimeDirectory:
-    """The place of the testbed called `name`, or of the only one that is up. Raises InputError."""
+    """The directory of the testbed called `name`, or of the only one that is up. Raises InputError."""
     up = [one.name for one in descriptions()]
     if name is None and len(up) == 1:
         return RuntimeDirectory.of(up[0])
@@ -174,21 +174,21 @@ def the_directory(name: str | None) -> RuntimeDirectory:
 
 
 def none_up() -> str:
-    """That nothing is up, and what to do about it. Root's testbeds are hidden from everybody else."""
+    """Sentence that no testbed is up, with the remedy. Root's testbeds are hidden from other users."""
     if os.geteuid() != 0:
         return "this user has no testbed, and root's are seen by root alone: run the same command with sudo, or as root"
     return "no testbed is up; make one with `orderbed up three-partitions -d`"
 
 
 def _tell_of_the_dead(directory: Path) -> None:
-    """Note in the record of a killed server that it was found dead."""
+    """Add to the log of a killed server that it was found dead."""
     try:
         about = Description.from_json(read_json(directory / "about.json"))
         with (about.directory / "server.log").open("a", encoding="utf-8") as log:
             log.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC  found dead: process {about.server_pid} was killed\n")
         (about.directory / ".reserve").unlink(missing_ok=True)
     except (OSError, ValueError, KeyError, TypeError):
-        return  # it was not up yet, or its record is gone
+        return  # it had not come up, or its record is gone
 
 
 def _entries() -> list[Any]:

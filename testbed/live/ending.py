@@ -1,7 +1,7 @@
-"""Why a testbed's server ends: asked for once, by whoever is first, and always told.
+"""End of a testbed's server: requested by a signal, a client or the end of its starter; the first reason is logged.
 
-A signal in bring-up raises `Stopped` in the main thread, wherever that waits; one later, or a second one, does not: the
-giving back, once begun, is not interrupted.
+A signal in bring-up raises `Stopped` in the main thread, wherever that waits; a later one, or a second one, does not: a
+release of resources that has begun is not interrupted.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from types import FrameType
 from netem.kernel.framing import readable
 
 SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU)
-"""Each would end a process without a word. SIGKILL does; then whoever sweeps the place says it."""
+"""Each would end a process without a log line. SIGKILL does; the process that removes the directory then logs it."""
 
 SHOW_THREADS = signal.SIGUSR1
-"""Makes the server write to its log where each of its threads is."""
+"""Makes the server write the stack of each of its threads to its log."""
 
 
 class Stopped(BaseException):
-    """It is to end, and is not up yet."""
+    """The server is to end before it is up."""
 
 
 class Ending:
@@ -34,12 +34,12 @@ class Ending:
 
     def __init__(self) -> None:
         self.reason = ""
-        """Empty while nobody has asked."""
+        """Empty until the end is requested."""
         self._suspicion = ""
         self._begin: Callable[[], None] = self._interrupt
 
     def listen(self) -> None:
-        """From now on signals ask for the end. SIGINT is not for us: whoever starts us has his own."""
+        """Let signals request the end. SIGINT is ignored: it is meant for the process that started this one."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         for number in SIGNALS:
             signal.signal(number, self._signalled)
@@ -47,7 +47,7 @@ class Ending:
         faulthandler.register(SHOW_THREADS, all_threads=True)
 
     def follow(self, pid: int, may_go: Callable[[], bool]) -> None:
-        """End when that process ends, unless it may go. Raises SystemExit when it has ended already."""
+        """Request the end when process `pid` ends and `may_go` is false. Raises SystemExit if it has ended already."""
         try:
             handle = os.pidfd_open(pid)
         except ProcessLookupError:
@@ -65,17 +65,17 @@ class Ending:
         threading.Thread(target=wait, name="watch", daemon=True).start()
 
     def calmly(self, begin: Callable[[], None]) -> None:
-        """It is up: from now on `begin` is called, at once if the end was asked for before."""
+        """The server is up: a request calls `begin` from now on, at once if the end was requested before."""
         self._begin = begin
         if self.reason:
             begin()
 
     def no_more(self) -> None:
-        """It is ending as it is: nobody's request changes anything any more."""
+        """The server is ending already: further requests have no effect."""
         self.reason = self.reason or "it could not come up"
 
     def ask(self, reason: str) -> None:
-        """End, because of `reason` if it is the first."""
+        """Request the end; only the first `reason` counts."""
         if not self.reason:
             self.reason = reason
             self._begin()
@@ -88,14 +88,14 @@ class Ending:
 
 
 def write_notes_to(path: Path) -> None:
-    """From now on this process's standard error, and that of all it starts, is this file: whoever started us may wait
-    for the end of his own.
+    """Redirect standard error of this process and its children to this file: the process that started this one may
+    wait until its own standard error is closed.
     """
     with path.open("ab") as log:
         os.dup2(log.fileno(), 2)
 
 
 def note(text: str) -> None:
-    """A line for the server's log."""
+    """Write a line to the server's log."""
     sys.stderr.write(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC  {text}\n")
     sys.stderr.flush()

@@ -1,7 +1,7 @@
 """The nodes of a testbed as processes or containers, through crash and restart. Used by the state's thread.
 
-What a node says on either stream goes to its log, line by line. Nodes that run our own program, the members of a group,
-say how they stand instead (node/host/driver.py); what they write on standard error goes to their logs.
+Both output streams of a node go to its log, line by line. Members of a group, which run the project's node program,
+report their status on standard output (node/host/driver.py); only their standard error goes to their logs.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from testbed.spec.values import Experiment
 from topologies.model import Node, Topology
 
 REST = Program(argv=("/bin/sh", "-c", "trap '' CHLD; exec cat > /dev/null"))
-"""A main process that only rests, so that a crash, a pause and a restart mean something. It ends with its standard
-input, and as process 1 it leaves the collecting of orphans to the kernel.
+"""An idle main process, which gives a crash, a pause and a restart their target. It ends with its standard input, and
+as process 1 it leaves the reaping of orphans to the kernel.
 """
 
 READY_TIMEOUT_S = 60.0
@@ -32,10 +32,10 @@ FOR_EVER_NS = 100 * 365 * 86_400 * 10**9
 
 
 class NodeProcesses:
-    """All nodes. `experiment`: they are the members of its group, with its protocol, its workload, its wrong clocks and
-    the members that are absent at first, without its faults and its end; `group`: the number in its datagrams. None:
-    they run `program`, None: they rest. `rooms`: where each gets a directory of its own, None: nowhere; `hosts`: what
-    all read as /etc/hosts.
+    """All nodes. With `experiment` they are the members of its group, with its protocol, workload, clock errors and
+    absent members, without its faults and its end; `group` is the number in its datagrams. Without it they run
+    `program`, or `REST` if that is None. `rooms`: folder of the nodes' own directories, None for none; `hosts`: their
+    /etc/hosts.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class NodeProcesses:
     def members(self) -> Iterator[Member]:
         """Every node that was ever started, as it is now. Raises FabricError when the network is gone."""
         if self._experiment is not None:
-            # That one has ended unasked the fleet tells by raising it; here it is told to whoever looks.
+            # The fleet raises an unexpected end; here the member's exit code shows it.
             with suppress(FabricError):
                 self.fleet.pump(time.monotonic())
         for node in self._topology.nodes():
@@ -95,7 +95,7 @@ class NodeProcesses:
         self._runtime.close()
 
     def _prepare(self, node: Node, program: Program) -> Program:
-        """In a directory of its own, where nodes have rooms: with an init, and its name as host name."""
+        """The program with a working directory of the node's own, if there are `rooms`."""
         if self._rooms is None or program.work is not None:
             return program
         work = self._rooms / node.name.replace("/", ".")
@@ -112,6 +112,7 @@ class NodeProcesses:
 
 
 def _shown_what_it_names(program: Program, hosts: Path) -> Program:
-    """Whoever brings the testbed up gives the command: what it names by an absolute path, nodes may read."""
+    """The program with `hosts`, and with read access to its executable and to files that it names by absolute path: the
+    owner of the testbed chose them."""
     named = [Path(word) for word in program.argv if word.startswith("/") and Path(word).exists()]
     return dataclasses.replace(program, hosts=hosts, readable=[*where(program.argv[0], program.environment), *named])

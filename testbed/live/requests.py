@@ -1,6 +1,6 @@
-"""What may be asked of a testbed over its socket, word for word. Whoever reads a request assumes an enemy wrote it.
+"""Requests to a testbed over its socket, and their validation. A request is read as if an attacker had written it.
 
-The words are those of experiment files, so that a user learns them once, and so are the sentences.
+Keys and error messages are those of experiment files, so that a user learns them once.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from topologies.formats.units import shown
 from topologies.formats.yaml_source import Document
 
 MAX_WORD_BYTES = 128 * 1024
-"""Of one argument: what Linux takes (MAX_ARG_STRLEN)."""
+"""Largest argument that Linux accepts (MAX_ARG_STRLEN)."""
 
 MAX_WORDS = 4096
 MAX_SIZE = 0xFFFF
-"""Rows or columns of a terminal."""
+"""Most rows or columns of a terminal."""
 
 
 def parse_word(given: object) -> str:
@@ -32,7 +32,7 @@ def parse_word(given: object) -> str:
 
 
 def parse_words(given: object) -> list[str]:
-    """A command: at least its program."""
+    """A command of at least one word, its program."""
     if not isinstance(given, list) or not 1 <= len(given) <= MAX_WORDS:
         raise ValueError(f"expected a command of 1 to {MAX_WORDS} words")
     words = [parse_word(word) for word in given]
@@ -42,7 +42,7 @@ def parse_words(given: object) -> list[str]:
 
 
 def parse_environment(given: object) -> dict[str, str]:
-    """Names and values."""
+    """Environment variables: values by name."""
     if not isinstance(given, dict) or len(given) > MAX_WORDS:
         raise ValueError(f"expected a block of at most {MAX_WORDS} variables")
     for name in given:
@@ -57,17 +57,17 @@ Word = Annotated[str, PlainValidator(parse_word)]
 
 
 class AskNothing(RawBlock):
-    """A verb without words."""
+    """A request without parameters."""
 
 
 class AskNode(RawBlock):
-    """About one node."""
+    """A request about one node."""
 
     node: Text = Field(description="a node such as p1/n1")
 
 
 class AskExec(RawBlock):
-    """A command in a node."""
+    """A request to run a command in a node."""
 
     node: Text = Field(description="a node such as p1/n1")
     argv: Words = Field(description="the command and its arguments")
@@ -77,7 +77,7 @@ class AskExec(RawBlock):
 
 
 class AskCapture(RawBlock):
-    """A capture that is to start."""
+    """A request to start a capture."""
 
     path: Word | None = Field(None, description="the file; none: in the record")
 
@@ -120,7 +120,7 @@ VERBS: Mapping[str, type[RawBlock]] = {
 
 
 def parse(request: Mapping[str, Any]) -> tuple[str, RawBlock]:
-    """The verb of a request and its words, checked. Raises InputError."""
+    """The verb of a request and its validated parameters. Raises InputError."""
     verb = request.get("do")
     if not isinstance(verb, str) or verb not in VERBS:
         hint = did_you_mean(verb, VERBS) if isinstance(verb, str) else ""
@@ -134,5 +134,5 @@ def parse(request: Mapping[str, Any]) -> tuple[str, RawBlock]:
 
 
 def _key_for_people(key: str | None, verb: str) -> str | None:
-    """`impair.loss` was typed as loss."""
+    """The key as the user typed it: `loss` for `impair.loss`."""
     return None if key is None else key.removeprefix(f"{verb}.")

@@ -1,8 +1,8 @@
-"""The door of a testbed: a Unix socket, frames of JSON with descriptors, and refusals that arrive as what they were.
+"""Protocol between a testbed and its clients: a Unix socket, frames of JSON with descriptors, and errors that cross it.
 
-One connection carries one request. A verb is answered once; a command that was started keeps its connection, over
-which signals and sizes of the terminal go in, and its exit code comes out. Whoever reads a frame here assumes that an
-enemy wrote it: lengths are bounded before and after decompression, and descriptors that nobody asked for are closed.
+One connection carries one request and its answer; a started command keeps its connection, on which signals and terminal
+sizes go in and its exit code comes out. A frame is read as if an attacker had written it: lengths are bounded before
+and after decompression, and unexpected descriptors are closed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from topologies.formats.errors import InputError
 
 MAX_PACKED_BYTES = 8 << 20
 MAX_PLAIN_BYTES = 32 << 20
-"""Of one frame. The largest honest one describes 10,000 nodes in 5 MiB."""
+"""Largest frame after decompression. The largest legitimate one describes 10,000 nodes in 5 MiB."""
 
 MAX_DESCRIPTORS = 3
 
@@ -38,11 +38,11 @@ _KINDS: dict[str, Callable[[str], Exception]] = {
 
 
 class BadFrameError(Exception):
-    """What came is not a frame of ours."""
+    """The bytes received are no valid frame."""
 
 
 def refusal(error: Exception) -> dict[str, Any]:
-    """The frame that tells of an error. One that is not of our kinds is a mistake of the server: it tells its class."""
+    """The frame that reports an error. An error of no known kind is a bug of the server: it is sent with its class."""
     match error:
         case InputError():
             kind = "input"
@@ -58,14 +58,14 @@ def refusal(error: Exception) -> dict[str, Any]:
 
 
 def raise_refusal(reply: dict[str, Any]) -> dict[str, Any]:
-    """The reply, unless it tells of an error: then that, as the server had it."""
+    """Return the reply; if it reports an error, raise that error."""
     if "error" in reply:
         raise _KINDS.get(reply["error"]["kind"], FabricError)(reply["error"]["text"])
     return reply
 
 
 def connect(directory: RuntimeDirectory) -> socket.socket:
-    """The client's side: a connection to a testbed. Raises FabricError when nobody answers."""
+    """Client: connect to a testbed. Raises FabricError when no server answers."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
         with directory.socket_path() as path:
@@ -77,7 +77,7 @@ def connect(directory: RuntimeDirectory) -> socket.socket:
 
 
 def ask(directory: RuntimeDirectory, request: dict[str, Any]) -> Any:
-    """One verb and its answer. Raises InputError, FabricError or StoreError as the server did."""
+    """Client: send one request, return its result. Raises InputError, FabricError or StoreError as the server did."""
     with connect(directory) as connection:
         tell(connection, request)
         return raise_refusal(hear(connection)).get("result")
@@ -103,8 +103,8 @@ def hear(connection: socket.socket) -> dict[str, Any]:
 def receive(
     connection: socket.socket, *, max_descriptors: int = MAX_DESCRIPTORS
 ) -> tuple[dict[str, Any], tuple[int, ...]]:
-    """One frame and its descriptors, which are the caller's to close. Raises ChannelClosedError at the end,
-    BadFrameError for what is none.
+    """One frame and its descriptors, which the caller must close. Raises ChannelClosedError at end of file and
+    BadFrameError for an invalid frame.
     """
     head, descriptors, flags, _address = socket.recv_fds(
         connection, LENGTH.size, max(1, max_descriptors), socket.MSG_CMSG_CLOEXEC
@@ -140,13 +140,13 @@ def unpacked(body: bytes) -> dict[str, Any]:
 
 
 def answer(connection: socket.socket, values: dict[str, Any]) -> None:
-    """The server's side: send a frame to a client that may be gone."""
+    """Server: send a frame to a client that may be gone."""
     with contextlib.suppress(OSError):
         connection.sendall(pack(values))
 
 
 def close_all(descriptors: Sequence[int]) -> None:
-    """Close each."""
+    """Close each descriptor."""
     for descriptor in descriptors:
         os.close(descriptor)
 

@@ -1,11 +1,10 @@
-"""The process behind a testbed: `python -m testbed.live.server STARTER`, started by testbed.live.starter.
+"""The server process of a testbed: `python -m testbed.live.server STARTER`, started by testbed.live.starter.
 
-    acceptor thread ── one thread per connection ──> verbs: a queue ──> this, the main thread, owns state and network
-                                              └────> commands run beside it, for as long as they like
+    acceptor thread ── one thread per connection ──> verbs: a queue ──> the main thread, which owns state and network
+                                              └────> commands run beside it, without a time limit
 
-It ends when somebody says `down`, on a signal, and, unless it is to stay, when its starter ends in any way; what it
-holds then goes in order, and server.log in its record says why. Should it be killed itself, supervisor and guard take
-everything along.
+It ends on a request `down`, on a signal, and, unless it is to stay, when its starter ends in any way; it then releases
+all resources in order, and server.log in its record gives the reason. If it is killed, supervisor and guard end all.
 """
 
 from __future__ import annotations
@@ -56,14 +55,14 @@ class Server:
         self._controller = controller
         self._directory = directory
         self._ending = ending
-        # What the main thread is to do, and where its result goes; None: end.
+        # Calls for the main thread with the future of their result; None: end.
         self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
         self._leaving: list[socket.socket] = []
-        """Whoever said `down` and waits for the end."""
+        """Connections of clients that sent `down` and wait for the end."""
         self._connections = threading.BoundedSemaphore(MAX_CONNECTIONS)
 
     def open_door(self) -> socket.socket:
-        """From now on requests are taken."""
+        """Listen for requests from now on."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         with self._directory.socket_path() as path:
             listener.bind(path)
@@ -72,18 +71,18 @@ class Server:
         return listener
 
     def stop(self) -> None:
-        """End, soon. Safe in a signal handler."""
+        """Let `serve` return soon. Safe in a signal handler."""
         self._jobs.put(None)
 
     def serve(self) -> None:
-        """Until somebody says down."""
+        """Carry out calls until `stop`."""
         while True:
             try:
                 job = self._jobs.get(timeout=TICK_S)
             except queue.Empty:
-                with contextlib.suppress(FabricError):  # a testbed that is gone is told to whoever asks for something
+                with contextlib.suppress(FabricError):  # the next request reports a network that is gone
                     self._controller.notice()
-                if not self._directory.is_ours():  # whoever removed it, nobody can ask us for anything any more
+                if not self._directory.is_ours():  # it was removed: no client can reach this server any more
                     self._ending.ask(f"{self._directory.path} was removed")
                 continue
             if job is None:
@@ -95,7 +94,7 @@ class Server:
                 done.set_exception(error)
 
     def farewell(self, error: Exception | None) -> None:
-        """Tell those who said `down` how it went."""
+        """Answer the clients that sent `down`, and refuse calls that are still queued."""
         reply = {"result": None} if error is None else refusal(error)
         for connection in self._leaving:
             answer(connection, reply)
@@ -112,9 +111,9 @@ class Server:
                 connection, _address = listener.accept()
             except OSError as error:
                 if listener.fileno() < 0:
-                    return  # closed: we are leaving
+                    return  # closed: the server is ending
                 note(f"a client could not be let in ({error.strerror})")
-                time.sleep(TICK_S)  # until others have gone: without descriptors accept fails at once, for ever
+                time.sleep(TICK_S)  # until other clients have gone: without free descriptors accept fails at once
                 continue
             if self._connections.acquire(blocking=False):
                 threading.Thread(target=self._attend, args=(connection,), name="client", daemon=True).start()
@@ -129,7 +128,7 @@ class Server:
                 connection.close()
 
     def _serve_one(self, connection: socket.socket, stack: ExitStack) -> bool:
-        """One request; False when its connection is kept open."""
+        """Serve one request; False when its connection is kept open."""
         connection.settimeout(REQUEST_TIMEOUT_S)
         try:
             client = _checked_peer(connection)
@@ -146,7 +145,7 @@ class Server:
                 return True
             answer(connection, {"result": self._ask(lambda: self._controller.perform(verb, words))})
         except (ChannelClosedError, TimeoutError, ConnectionError):
-            return True  # the client has gone, or says nothing
+            return True  # the client has gone, or sends nothing
         except BadFrameError as error:
             answer(connection, refusal(InputError(f"a request that cannot be read: {error}")))
         except Exception as error:
@@ -163,7 +162,7 @@ class Server:
     # Commands.
 
     def _execute(self, connection: socket.socket, words: asks.AskExec, descriptors: tuple[int, ...]) -> None:
-        """Start a command, pass signals and sizes in and its end out. It ends with its client."""
+        """Start a command, pass signals and terminal sizes to it and its exit code back. It ends with its client."""
         if len(descriptors) != 3:
             raise InputError(f"a command needs 3 descriptors with its request, not {len(descriptors)}")
         if words.terminal and not os.isatty(descriptors[0]):
@@ -203,7 +202,7 @@ def _pass_words(command: Command, connection: socket.socket) -> None:
 
 
 def _pass_word(command: Command, word: dict[str, Any]) -> None:
-    """Any other frame is ignored."""
+    """Pass on a signal or a terminal size; ignore any other frame."""
     number, size = word.get("signal"), word.get("resize")
     if isinstance(number, int) and number in signal.valid_signals() and number != 0:
         command.signal(signal.Signals(number))
@@ -218,22 +217,22 @@ def _tell_end(command: Command, connection: socket.socket) -> None:
         answer(connection, {"ended": command.wait()})
     except (FabricError, ValueError, AssertionError) as error:
         answer(connection, refusal(error))
-    with contextlib.suppress(OSError):  # wakes the thread that listens; the client may have gone
+    with contextlib.suppress(OSError):  # wakes the thread in `_pass_words`; the client may have gone
         connection.shutdown(socket.SHUT_RD)
 
 
 def _hang_up(command: Command, waiter: threading.Thread) -> None:
-    """End a command whose client has gone, as a closed terminal would; then by SIGKILL."""
+    """End a command whose client has gone: by SIGHUP, as a closed terminal does, then by SIGKILL."""
     for number in (signal.SIGHUP, signal.SIGKILL):
         if not waiter.is_alive():
             return
-        with contextlib.suppress(FabricError):  # the testbed has gone and taken it along
+        with contextlib.suppress(FabricError):  # it ended with the testbed
             command.signal(number)
         waiter.join(HANGUP_GRACE_S)
 
 
 def _checked_peer(connection: socket.socket) -> int:
-    """The process of a client. Raises InputError for those of other users, whom the directory keeps out, too."""
+    """Process id of a client. Raises InputError for other users, which the directory's mode keeps out as well."""
     pid, uid, _gid = _CREDENTIALS.unpack(
         connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     )
@@ -242,11 +241,11 @@ def _checked_peer(connection: socket.socket) -> int:
     return int(pid)
 
 
-# The process.
+# Process.
 
 
 def main(starter: int) -> int:
-    """Bring up what standard input asks for, serve, and give everything back; the exit code."""
+    """Bring up the testbed requested on standard input, serve, and release everything. Returns the exit code."""
     ending = Ending()
     try:
         ending.listen()
@@ -262,7 +261,7 @@ def main(starter: int) -> int:
             controller = Controller(request, lambda line: _say({"progress": line}))
             _run(controller, directory, is_up, ending)
     except (InputError, FabricError, StoreError) as error:
-        ending.no_more()  # whoever hears it tells us to end, which we do
+        ending.no_more()  # on a refusal the starter sends SIGTERM to this process, which is ending already
         _say(refusal(error))
         return 1
     except Stopped as stopped:
@@ -271,12 +270,12 @@ def main(starter: int) -> int:
     except Exception as error:
         ending.no_more()
         _say(refusal(error))
-        raise  # the traceback is for us
+        raise  # the traceback goes to the log
     return 0
 
 
 def _run(controller: Controller, directory: RuntimeDirectory, is_up: threading.Event, ending: Ending) -> None:
-    """Serve until the end is asked for, then give everything back. What goes wrong in that is told to those who asked,
+    """Serve until the end is requested, then release everything. An error in that goes to the clients that sent `down`,
     and to the log.
     """
     server = Server(controller, directory, ending)
@@ -303,8 +302,8 @@ def _run(controller: Controller, directory: RuntimeDirectory, is_up: threading.E
 
 
 def _say(values: dict[str, Any]) -> None:
-    """A line for the starter, who may be gone. Not through sys.stdout, which would say at the exit what it could not
-    write.
+    """Write a line to the starter, which may be gone. Not through sys.stdout, which would report at exit what it could
+    not write.
     """
     rest = memoryview(json.dumps(values).encode("utf-8") + b"\n")
     with contextlib.suppress(BrokenPipeError):

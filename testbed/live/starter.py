@@ -1,7 +1,7 @@
-"""Starting a testbed's server: what is asked for goes in, lines of progress and at last a description come out.
+"""Start of a testbed's server: a request goes in, lines of progress and at last a description come out.
 
-The server is a process of its own with a session of its own, so that Ctrl-C and a closed terminal are not for it. It
-reads one JSON line from its standard input and writes JSON lines to its standard output until it is up:
+The server is a process in a session of its own, so that Ctrl-C and a closed terminal do not reach it. It reads one JSON
+line from its standard input and writes JSON lines to its standard output until it is up:
 
     {"progress": "booting …"} … {"up": {…}}     or     {"error": {"kind": …, "text": …}}
 """
@@ -33,7 +33,7 @@ END_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartRequest(Plain):
-    """What a server is to bring up. `stays`: it does not end with the process that started it."""
+    """Request to bring up a testbed. `stays`: it does not end with the process that started it."""
 
     name: str
     topology_text: str
@@ -41,14 +41,14 @@ class StartRequest(Plain):
     world: str
     kernel: str
     image: str | None
-    """World docker: what the nodes' containers start from; None: ours."""
+    """World docker: image of the nodes' containers; None: the project's."""
     program: Program | None
     runs: Path
     stays: bool
     experiment_text: str | None = None
-    """What the nodes are members of, as an experiment file has it; None: of nothing."""
+    """Text of the experiment file whose members the nodes are; None: of no experiment."""
     experiment_folder: Path | None = None
-    """Where its relative paths begin."""
+    """Folder of its relative paths."""
 
     def members(self) -> Experiment | None:
         """The experiment whose members the nodes are. Raises InputError."""
@@ -60,8 +60,8 @@ class StartRequest(Plain):
 
 
 def start_server(request: StartRequest, on_progress: Callable[[str], None]) -> dict[str, Any]:
-    """Start a server and wait until its testbed is up; what `describe` says of it. Raises what the server met with,
-    after it has ended.
+    """Start a server and wait until its testbed is up. Returns its answer to `describe`; raises the server's error
+    after the server has ended.
     """
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "testbed.live.server", str(os.getpid())],
@@ -81,7 +81,7 @@ def start_server(request: StartRequest, on_progress: Callable[[str], None]) -> d
         process.wait(END_TIMEOUT_S)
         raise
     finally:
-        # Whenever it ends while we live: a zombie would look alive to whoever asks for the owner of its place.
+        # Reap it whenever it ends: a zombie would look like a living owner of the runtime directory.
         threading.Thread(target=process.wait, name=f"end of {request.name}", daemon=True).start()
 
 

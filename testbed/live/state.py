@@ -1,8 +1,8 @@
-"""The state: what holds in a testbed now, and the rules of what may happen next. Pure: it decides, others do.
+"""Present state of a testbed, and the rules for its changes. Pure: it computes events, the controller performs them.
 
-Each verb becomes events of `testbed.spec.faults`, made by the same plans as those of an experiment, with the full
-effect of each: whoever performs one computes nothing. What an event changes holds from `commit` on, so that nothing is
-believed of the network that the kernel has refused.
+Each request becomes events of `testbed.spec.faults`, made by the same plans as those of an experiment. An event holds
+its full effect, so that its performer computes nothing. The state changes only at `commit`, so that it never holds a
+change that the kernel has refused.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from topologies.model import Direction, NodeName, Topology
 
 @dataclass(slots=True, kw_only=True)
 class _Process:
-    """What is known of the main process of one node, under the names that NodeStatus has for it."""
+    """Status of the main process of one node; fields are named as in NodeStatus."""
 
     since: datetime
-    """When it came into its state."""
+    """Time at which it came into its state."""
     incarnation: int = 1
     exit_code: int | None = None
     cause: str = ""
@@ -45,7 +45,7 @@ class _Process:
 
 
 class _Present(Timeline):
-    """A timeline that people write as they go: its sentences name no time of a plan."""
+    """A timeline of changes made by hand: its error messages name no time of a plan."""
 
     def __init__(
         self, topology: Topology, processes: Mapping[NodeName, _Process], absent: Collection[NodeName]
@@ -63,7 +63,7 @@ class _Present(Timeline):
         return f"{self.state(node).value} since {self.processes[node].since:%H:%M:%S} UTC"
 
     def then(self, plan: Plan, number: int, at_ns: int) -> tuple[Fault, _Present]:
-        """The event that `plan` is now, and what holds from it on."""
+        """The event of `plan` at `at_ns`, and the state after it."""
         after = copy.deepcopy(self, {id(one): one for one in (self.topology, self.processes)})
         if isinstance(plan, Layer):
             after.supersede(plan, number)
@@ -72,7 +72,7 @@ class _Present(Timeline):
         return event, after
 
     def supersede(self, layer: Layer, number: int) -> None:
-        """No change here has an end of its own: an older one has ended where all that it changed is changed again."""
+        """End older changes at the targets where `layer` changes all their fields again: none has an end of its own."""
         now = Now(id=number, at_ns=0, path=())
         for older in self.layers:
             if older.direction is layer.direction and older.changes.keys() <= layer.changes.keys():
@@ -81,8 +81,8 @@ class _Present(Timeline):
 
 
 class LiveState:
-    """One testbed. Times are CLOCK_MONOTONIC nanoseconds since it came up; `now` is the wall clock, for people.
-    `has_views`: the nodes are members of a group that may come and go; those in `absent` have not come yet.
+    """State of one testbed. Times are CLOCK_MONOTONIC nanoseconds since it came up; `now` is the wall clock, for users.
+    `has_views`: the nodes are members of a group that may join and leave; those in `absent` have not joined yet.
     """
 
     def __init__(
@@ -94,16 +94,16 @@ class LiveState:
         self._processes = {node.name: _Process(since=now) for node in topology.nodes()}
         self._present = _Present(topology, self._processes, absent)
         self._after: dict[int, _Present] = {}
-        """What will hold, by id of an event that is not committed yet."""
+        """State after each event that is not committed yet, by id of the event."""
         self.cuts: list[Cut] = []
-        """In force."""
+        """Cuts in force."""
         self._next_id = 0
 
-    # What holds.
+    # Present state.
 
     @property
     def until(self) -> Mapping[int, int]:
-        """By id of a fault that lasted: that of the event which ended it."""
+        """Id of the event that ended a fault, by id of the fault."""
         return self._present.until
 
     def nodes(self) -> tuple[NodeStatus, ...]:
@@ -144,20 +144,20 @@ class LiveState:
         return self._present.state(node)
 
     def node(self, name: str) -> NodeName:
-        """The one node that is called so. Raises InputError."""
+        """The one node that `name` selects. Raises InputError."""
         names = self._resolver.nodes([name])
         if len(names) > 1:
             raise InputError(f"{name} names {len(names)} nodes; give one, such as {names[0]}")
         return names[0]
 
-    # What may happen. Each raises InputError and changes nothing.
+    # Requests. Each returns events, raises InputError and changes nothing.
 
     def impair(self, words: RawImpair, at_ns: int) -> list[Fault]:
-        """Changes over what is in force now, one event per direction."""
+        """Changes of the present impairments, one event per direction."""
         return self._events(self._resolver.impair(words), at_ns)
 
     def restore(self, words: RawRestore, at_ns: int) -> list[Fault]:
-        """What the topology asks for, one event per direction; without names everywhere."""
+        """Return to the topology's impairments, one event per direction; without names everywhere."""
         if words.targets is not None or words.links is not None:
             return self._events(self._resolver.restore(words), at_ns)
         plans = self._resolver.restore(RawRestore.model_validate({"targets": "*"}))
@@ -167,16 +167,16 @@ class LiveState:
         return self._events(plans, at_ns)
 
     def cut(self, words: RawCut, at_ns: int) -> list[Fault]:
-        """One more cut beside those in force."""
+        """A cut in addition to those in force."""
         return self._events([self._resolver.cut(words)], at_ns)
 
     def heal(self, at_ns: int) -> list[Fault]:
-        """The end of all cuts; nothing happens where there is none."""
+        """The end of all cuts; no event if there is none."""
         return self._events([Healing()] if self.cuts else [], at_ns)
 
     def node_fault(self, kind: type[NodeFault], selectors: Sequence[str], at_ns: int) -> list[Fault]:
-        """A crash, restart, pause, resume, join or leave of nodes that all can. A node may refuse to leave: each has an
-        event of its own.
+        """One event for a crash, restart, pause, resume or join of all these nodes; a leave is one event per node,
+        because a node may refuse it.
         """
         targets = self._resolver.nodes(selectors)
         if kind in (faults.Join, faults.Leave) and not self._has_views:
@@ -197,10 +197,10 @@ class LiveState:
             events.append(event)
         return events
 
-    # What has happened.
+    # Reports.
 
     def commit(self, event: Fault, now: datetime) -> None:
-        """The event is in force."""
+        """The event has taken effect."""
         self._present = self._after.pop(event.id)
         self._next_id = event.id + 1
         if isinstance(event, Cut | Heal):
@@ -214,20 +214,20 @@ class LiveState:
                     process.exit_code, process.cause = None, ""
 
     def ended(self, node: NodeName, exit_code: int, now: datetime, *, cause: str = "") -> None:
-        """The node's main process has ended, unasked; `cause`: who else ended it, when that is known."""
+        """The node's main process has ended by itself; `cause`: other cause of its end, if known."""
         process = self._processes[node]
         process.since, process.exit_code, process.cause = now, exit_code, cause
         self._present.states[node] = (NodeState.ENDED, 0)
 
     def heard(self, node: NodeName, incarnation: int, counters: Mapping[str, Any]) -> None:
-        """What a member of a group has said of itself last."""
+        """Latest report of a member of a group."""
         process = self._processes[node]
         process.incarnation = incarnation
         process.phase = str(counters.get("phase", "")).partition("/")[0]
         process.view, process.view_members = int(counters.get("view", 0)), int(counters.get("view_members", 0))
 
     def crashed_with(self, node: NodeName, exit_code: int | None) -> None:
-        """How the main process of a crashed node ended."""
+        """Exit code of the main process of a crashed node."""
         self._processes[node].exit_code = exit_code
 
 

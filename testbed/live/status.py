@@ -1,4 +1,4 @@
-"""What a testbed tells about itself, as values: its nodes, its links, its counters, its capture, and what it is."""
+"""Status of a testbed as values: its nodes, links, counters, capture, and description."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Plain:
     __slots__ = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values; `from_json` undoes it."""
+        """JSON values; `from_json` is the inverse."""
         kind: Any = type(self)
         plain: dict[str, Any] = _adapter(kind).dump_python(self, mode="json")
         return plain
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Raises ValueError for what is none."""
+        """The value of `as_json`. Raises ValueError for invalid values."""
         kind: Any = cls
         made: Self = _adapter(kind).validate_python(values)
         return made
@@ -51,19 +51,19 @@ class NodeStatus(Plain):
     incarnation: int
     ip: str
     since: Time
-    """When it came into this state (UTC)."""
+    """Time at which it came into this state (UTC)."""
     to_node: Impairment
     from_node: Impairment
     cut_off_from: tuple[NodeName, ...]
-    """Nodes of which it hears nothing, by cuts between nodes. Links that are cut are told by `LinkStatus`."""
+    """Nodes from which it receives nothing, by cuts between nodes. For cut links see `LinkStatus`."""
     exit_code: int | None = None
-    """Of a main process that is no more; negative: the signal."""
+    """Exit code of a main process that has ended; negative: the signal."""
     cause: str = ""
-    """Who else ended it: the kernel at its memory limit, somebody through Docker; empty: itself, or as asked."""
+    """Other cause of its end: the kernel at its memory limit, or Docker; empty: by itself, or as requested."""
     phase: str = ""
-    """Of a member of a group with views, by its own last word: joining, member, changing, minority, excluded, over."""
+    """Last reported phase of a member of a group with views: joining, member, changing, minority, excluded, over."""
     view: int = 0
-    """The number of its view, 0: none yet."""
+    """Number of its view; 0: none yet."""
     view_members: int = 0
 
 
@@ -81,7 +81,7 @@ class LinkStatus(Plain):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters(Plain):
-    """What the kernel has counted since the network was made."""
+    """Counters of the kernel since the network was made."""
 
     ports: tuple[PortCounters, ...]
     links: tuple[LinkCounters, ...]
@@ -94,9 +94,9 @@ class CaptureStatus(Plain):
 
     path: Path
     since: Time
-    """When it was started (UTC)."""
+    """Time of its start (UTC)."""
     failure: str | None = None
-    """Why nothing is recorded any more (the collector was killed, the disk is full); None: it goes on."""
+    """Reason why it has broken off (the collector was killed, the disk is full); None: it goes on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

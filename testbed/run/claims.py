@@ -1,8 +1,8 @@
-"""Claims: what a paper's figure says, what comes out here, and whether it holds. A claim that fails is a result.
+"""Claims of the papers: the paper's value, the measured value, and the verdict. A claim that fails is a result.
 
-Their page is a Markdown table that stands in a repository, with the rows it was made from beside it:
+Their page is a Markdown table in a repository, with the rows it was made from beside it:
 
-claims.json   what was measured, one row for each claim and world; measuring again replaces it
+claims.json   the measurements, one row for each claim and world; measuring again replaces it
 claims.md     every claim of the shipped experiments: the paper's statement and value, ours in each world with commit,
               date and number of runs, and the verdict; or that it has not been run
 """
@@ -57,7 +57,7 @@ NOT_RUN = "not run yet"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One claim of one experiment. From `ours` on: what came out, empty until it was run; `runs`: over how many."""
+    """One claim of one experiment. Fields from `ours` on are its result, empty until it was run."""
 
     experiment: str
     id: str
@@ -80,23 +80,23 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which claims: of one paper, of one experiment; None is all."""
+    """Selection of claims by paper and by experiment; None is all."""
 
     paper: str | None = None
     experiment: str | None = None
 
 
 def list_claims(selection: Selection) -> list[Row]:
-    """The claims of the shipped experiments."""
+    """The selected claims of the shipped experiments."""
     found = _experiments(selection)
     return [_row(experiment, claim) for experiment in found for claim in _claims(experiment, selection)]
 
 
 def run_claims(selection: Selection, console: Console, *, overrides: Overrides, is_job: bool = False) -> Iterator[Row]:
-    """Run every experiment that makes such a claim and judge its claims; each row comes as soon as it is known.
+    """Run every experiment with a selected claim and judge its claims; each row is yielded as soon as it is known.
     `is_job`: sweeps with many seeds in the simulated world are simulated in memory, as a Spark job.
 
-    A claim's expressions see the summary of the run and what it was `given` (testbed.spec.given); of a sweep they see
+    A claim's expressions see the summary of the run and its `given` values (testbed.spec.given); of a sweep they see
     `runs`, the list of all summaries, each with its `variant` and `given`.
     Raises InputError, FabricError, AnalysisError.
     """
@@ -114,7 +114,7 @@ def run_claims(selection: Selection, console: Console, *, overrides: Overrides, 
 
 
 def _experiments(selection: Selection) -> Iterator[Experiment]:
-    """Raises InputError when the named experiment does not exist or makes no such claim."""
+    """Experiments with a selected claim. Raises InputError when the named one does not exist or has none."""
     papers: set[str] = set()
     for name in spec.names() if selection.experiment is None else (selection.experiment,):
         experiment = spec.load(spec.find(name), protocols=PROTOCOLS)
@@ -134,8 +134,8 @@ def _claims(experiment: Experiment, selection: Selection) -> list[Claim]:
 
 
 def _judged(experiment: Experiment, claim: Claim, points: list[Point], origin: Mapping[str, str]) -> Row:
-    """`origin`: commit and date of the runs. A run whose numbers must not be trusted decides nothing: the claim is
-    `unknown`.
+    """The row of a claim with its result. `origin`: commit and date of the runs. A claim is `unknown` if the numbers of
+    a run are doubtful.
     """
     measured = _row(experiment, claim, verdict="unknown", world=points[0].world, runs=len(points), **origin)
     doubts = list(dict.fromkeys(doubt for point in points for doubt in point.doubts))
@@ -162,11 +162,11 @@ def _row(experiment: Experiment, claim: Claim, **judged: Any) -> Row:
     )
 
 
-# The page.
+# Page.
 
 
 def check_page(page: Path) -> None:
-    """Before hours of runs. Raises InputError when `page` is no place for the page, or its rows cannot be read."""
+    """Raise InputError when the page cannot be written at `page`, or its rows cannot be read; before hours of runs."""
     if page.suffix != ".md":
         raise InputError(f"{page}: the page of claims is a Markdown file, such as claims.md")
     if not page.absolute().parent.is_dir():
@@ -176,7 +176,7 @@ def check_page(page: Path) -> None:
 
 @cache
 def _all_claims() -> tuple[Row, ...]:
-    """Read once: the page is written after each claim, and reading all experiments takes seconds."""
+    """All claims, read once: the page is written after each claim, and reading all experiments takes seconds."""
     return tuple(list_claims(Selection()))
 
 
@@ -197,8 +197,8 @@ def update_page(page: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def render_page(claims: Sequence[Mapping[str, Any]], measured: Sequence[Mapping[str, Any]]) -> str:
-    """The page's text. `claims`: those that it lists, as rows; a row of `measured` counts as long as its claim says and
-    accepts the same."""
+    """Text of the page. `claims`: rows of the claims that it lists; a row of `measured` counts only while the statement
+    and the condition of its claim are unchanged."""
     parts = [HEAD]
     ordered = sorted(claims, key=lambda row: (row["paper"].removeprefix("beyond "), row["paper"], row["id"]))
     for paper, rows in groupby(ordered, lambda row: str(row["paper"])):

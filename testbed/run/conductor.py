@@ -1,15 +1,15 @@
-"""One experiment on real wires, from an empty machine back to an empty machine.
+"""One experiment on the emulated network; nothing of it is left on the machine afterwards.
 
-The phases, in order; each leaves its mark in the manifest, so that a run that ends early says how far it came:
+The phases, in order; each is noted in the manifest, so that a run that ends early shows how far it came:
 
-    network   namespaces, bridges, queues, the kernel that carries them       netem.network
+    network   namespaces, bridges, queues, the kernel under them              netem.network
     capture   the collector sees every switch port                            testbed.run.wires
     nodes     every node is up, wired and ready                               testbed.run.fleet
     load      workloads run, faults strike                                    testbed.run.schedule
-    drain     workloads have ended; everything under way is finished
+    drain     workloads have ended; messages in transit are delivered
     stop      nodes end, the capture is closed, the kernel's counters read
 
-What is recorded is judged later, by `analysis`, from the files alone.
+`analysis` judges the run later, from its files alone.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from testbed.spec.values import Experiment
 from topologies.model import Node, shortened
 
 NODE_PROGRAM = Program(argv=("python3", "-S", "-P", "-m", "node"))
-"""A node needs the standard library and our package, no site packages: to look through those takes as long as to start
+"""A node needs the standard library and the package `node`, no site packages: to search those takes as long as to start
 Python without them."""
 
 READY_TIMEOUT_S = 30.0
 READY_TIMEOUT_PER_NODE_S = 1.0
 START_LEAD_NS = 300_000_000
-"""Nodes are told one instant this far ahead, so that the order reaches all of them before it."""
+"""Lead of the common start instant: the start command reaches all nodes before it."""
 
 QUIET = (State.DRAINED, State.STOPPED)
 
@@ -63,7 +63,7 @@ class Conductor:
         self._start_ns: int | None = None
 
     def perform(self) -> None:
-        """Run it. What goes wrong is raised (FabricError, KeyboardInterrupt) after everything was given back."""
+        """Run it. Raises FabricError and KeyboardInterrupt after everything was released."""
         with ExitStack() as stack:
             self._manifest["processors"] = stack.enter_context(processors_awake()).as_json()
             network = stack.enter_context(self._open_network())
@@ -197,7 +197,7 @@ class Conductor:
     # --- helpers
 
     def _said(self, fleet: Fleet) -> str:
-        """What our nodes have done so far; the analysis finds what others did."""
+        """Progress of the project's own nodes; that of other programs is found by the analysis."""
         return said(fleet.totals()) if self._experiment.has_protocol else programs_said(self._experiment)
 
     @staticmethod
@@ -218,7 +218,7 @@ class Conductor:
         self._directory.save()
 
     def _close_capture(self, capture: Capture) -> dict[str, Any]:
-        """Idempotent: also called when a run ends early, so that what was captured is whole."""
+        """Close the capture whole and return its counts. Idempotent: it is also called when a run ends early."""
         if "capture" not in self._manifest:
             self._manifest["capture"] = capture.stop()
             self._directory.save()

@@ -1,4 +1,4 @@
-"""The dry run: what would be built and when each fault would strike, without building it."""
+"""Dry run: the network that would be built and the times of the faults, without building anything."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from topologies.model import Direction, Impairment, Topology
 def describe(name: str, kernel: str | None, world: str | None = None, *, in_full: bool = False) -> dict[str, list[str]]:
     """Headings and lines for the experiment or topology called `name`. Raises InputError.
 
-    What happens comes first, the network last: what is asked of its ports, links and buses; `in_full` instead each
-    step that would build it. With kernel auto the kernel is the one that a run here would take: it is tried out in
-    namespaces that are thrown away at once.
+    Faults and load come first, the network last: the impairments of its ports, links and buses, or with `in_full` each
+    step that would build it. With kernel auto the kernel is the one that a run here would take: it is probed in
+    temporary namespaces.
     """
     if is_topology(name):
         topology = topology_files.load(topology_files.find(name))
@@ -61,7 +61,7 @@ def _network(topology: Topology, override: str, is_simulated: bool, *, in_full: 
 
 
 def _load(experiment: Experiment) -> dict[str, list[str]]:
-    """One line for all nodes with the same workload; the heading has the rate of all together."""
+    """One line for all nodes with the same workload; the heading has their total rate."""
     if not experiment.has_protocol:
         return {}
     senders: dict[str, list[str]] = {}
@@ -83,7 +83,7 @@ def _workload(workload: Workload) -> str:
 
 
 def _programs(experiment: Experiment) -> dict[str, list[str]]:
-    """The commands of nodes with programs of their own, one line for all nodes with the same one."""
+    """Commands of nodes that run a program of the user's, one line for all nodes with the same one."""
     nodes: dict[str, list[str]] = {}
     for node, program in experiment.programs.items():
         command = shlex.join(program.command) or f"what {program.title} runs by itself"

@@ -1,8 +1,8 @@
-"""The fleet: every node program of a run, what each last said, and the waiting for all of them.
+"""The fleet: every node program of a run, its latest report, and waits for states of all of them.
 
-Nodes speak JSON lines (node/host/driver.py); programs of others do not, and are ready, drained and ended as their
-experiment says (testbed.run.program). Reader threads only put lines into one queue; everything else happens in the
-thread of the conductor, in `pump`.
+The project's node program writes JSON lines (node/host/driver.py). Other programs do not; their experiment defines when
+they are ready and drained and how they are ended (testbed.run.program). Reader threads only put lines into one queue;
+everything else happens in the thread of the conductor, in `pump`.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from topologies.model import Node, NodeName
 
 LOG_TAIL_LINES = 4
 LOG_TAIL_CHARACTERS = 300
-"""Of each line."""
+"""Most characters of each line."""
 LOG_TAIL_BYTES = 64 * 1024
-"""A program may have written gigabytes."""
+"""Part of a log that is read: a program may have written gigabytes."""
 POLL_S = 0.05
 RESTART_TIMEOUT_S = 20.0
 CHANGE_TIMEOUT_S = 10.0
-"""A node that gets a hundredth of a core takes a while."""
+"""Enough for a node that is limited to a hundredth of a core."""
 MANIFEST_COUNTERS = ("submitted", "delivered", "handled", "overrun", "core_ns", "lag_max_ns", "cpu_ns")
-"""Of a node's own counters, those that the manifest keeps."""
+"""Counters of a node that the manifest keeps."""
 
 
 class State(enum.Enum):
-    """Where one incarnation of a node stands."""
+    """State of one incarnation of a node."""
 
     STARTING = "starting"
     READY = "ready"
@@ -48,9 +48,9 @@ class State(enum.Enum):
     DRAINED = "drained"
     STOPPED = "stopped"
     CRASHED = "crashed"
-    """Killed by a fault, on purpose."""
+    """Killed by a fault."""
     ENDED = "ended"
-    """It is no longer a member of the group, and its process goes on as the next incarnation."""
+    """It is no longer a member of the group; its process goes on as the next incarnation."""
 
 
 @dataclass(slots=True)
@@ -60,7 +60,7 @@ class Member:
     node: Node
     incarnation: int
     handle: NodeHandle
-    """Of its process, which it may share with incarnations before and after it."""
+    """Handle of its process, which it may share with incarnations before and after it."""
     log_path: Path
     begun_as: int
     """The incarnation as which its process was started."""
@@ -68,22 +68,22 @@ class Member:
     exit_code: int | None = None
     paused: bool = False
     was_paused: bool = False
-    """It has been frozen or slowed by a fault: it was behind its workload on purpose."""
+    """A fault has paused or slowed it, so that its lag behind the workload does not count."""
     last: dict[str, Any] = field(default_factory=dict)
     """The node's own latest counters."""
     changed: dict[str, Any] = field(default_factory=dict)
-    """What it said of the last change that it was asked for; empty: nothing yet."""
+    """Its answer to the last requested change; empty: none yet."""
     own: OwnProgram | None = None
-    """Not our program, but this one."""
+    """The user's program that it runs; None: the project's node program."""
     since_s: float = 0.0
-    """When it was started (time.monotonic)."""
+    """Time of its start (time.monotonic)."""
     pressing: list[Callable[[], None]] = field(default_factory=list)
-    """How a program of somebody else's is still to be ended, the gentlest way first."""
+    """Remaining steps to end a user's program, the gentlest first."""
     press_at_s: float = 0.0
     was_killed: bool = False
-    """It did not end in the time that it was given."""
+    """It did not end within its grace time."""
     cause: str = ""
-    """Who else ended it (`NodeHandle.cause`)."""
+    """Other cause of its end (`NodeHandle.cause`)."""
 
     def manifest(self) -> dict[str, Any]:
         """This incarnation's entry in the manifest."""
@@ -104,9 +104,9 @@ class Member:
 
 
 class Fleet:
-    """All members of a run. `configure(node, incarnation)` makes a member's configuration line; None: the program says
-    nothing of itself, and all that it writes goes to its log. `prepare` makes a node's own program of `program`.
-    `absent`: nodes that are not started before they join.
+    """All members of a run. `configure(node, incarnation)` makes a member's configuration line; None: the program sends
+    no reports, and all its output goes to its log. `prepare` adapts `program` to a node. `absent`: nodes that are not
+    started before they join.
     """
 
     def __init__(
@@ -132,13 +132,13 @@ class Fleet:
         self._inbox: queue.SimpleQueue[tuple[NodeName, int, str]] = queue.SimpleQueue()
         self._current: dict[NodeName, Member] = {}
         self.history: list[Member] = []
-        """Every incarnation there was, in the order of their starts."""
+        """Every incarnation, in the order of their starts."""
 
     def member(self, name: NodeName) -> Member:
         return self._current[name]
 
     def has(self, name: NodeName) -> bool:
-        """Whether it was ever started."""
+        """Whether the node was ever started."""
         return name in self._current
 
     def alive(self) -> list[Member]:
@@ -148,14 +148,14 @@ class Fleet:
         return [member for member in there if member.state not in gone]
 
     def start(self, node: Node) -> Member:
-        """Start the next incarnation of `node` and configure it; it will say `ready` by itself."""
+        """Start the next incarnation of `node` and configure it; it will report `ready` by itself."""
         member = self._begin(node)
         self._enter(member)
         self._configure_now(member)
         return member
 
     def start_all(self, on_progress: Callable[[int], None] = lambda _: None) -> None:
-        """Start every node that is not absent; none begins before all are wired."""
+        """Start every node that is not absent; none begins before all are connected to the network."""
         begin = [partial(self._begin, node) for node in self._nodes if node.name not in self._absent]
         with self._runtime.gathered():
             members = together(begin, at_once=self._runtime.at_once, on_done=on_progress)
@@ -171,12 +171,12 @@ class Fleet:
             member.paused = False
         member.state = State.CRASHED
         member.handle.kill()
-        # It may have gone on as another incarnation, and said so, before it was killed.
+        # Before it was killed, it may have gone on as another incarnation and reported that.
         self._hear_what_was_said()
         self._current[name].exit_code = member.handle.poll()
 
     def restart(self, names: Iterable[NodeName]) -> None:
-        """Start the next incarnation of nodes that do not run and set them to work; returns when all of them run."""
+        """Start the next incarnation of nodes that do not run, and their work; returns when all of them run."""
         by_name = {node.name: node for node in self._nodes}
         members = [self.start(by_name[name]) for name in names]
         if self._configure is None:
@@ -187,8 +187,8 @@ class Fleet:
         self.wait_all((State.RUNNING,), timeout_s=RESTART_TIMEOUT_S, doing="running again", members=members)
 
     def join(self, names: Iterable[NodeName]) -> dict[NodeName, dict[str, Any]]:
-        """Start nodes that were absent, and tell those that have left to go on as their next incarnations; what these
-        say of it. Returns when all of them run.
+        """Start absent nodes, and let nodes that have left go on as their next incarnations. Returns the reports of the
+        latter when all of them run.
         """
         targets = tuple(names)
         left = [name for name in targets if name in self._current]
@@ -196,7 +196,7 @@ class Fleet:
         return self.change(left, "join")
 
     def leave(self, names: Iterable[NodeName]) -> dict[NodeName, dict[str, Any]]:
-        """Tell nodes to leave the group; what each says of it when it has asked the others."""
+        """Tell nodes to leave the group. Returns the report of each, sent when it has asked the other members."""
         return self.change(names, "leave")
 
     def pause(self, name: NodeName) -> None:
@@ -208,14 +208,14 @@ class Fleet:
         self._current[name].paused = False
 
     def resume_all(self) -> None:
-        """Thaw what a fault left frozen, so that it can end in order."""
+        """Resume members that a fault left paused, so that they can end in order."""
         for member in self.alive():
             if member.paused:
                 self.resume(member.node.name)
 
     def change(self, names: Iterable[NodeName], line: str) -> dict[NodeName, dict[str, Any]]:
-        """Tell nodes to change something (`clock`, `buffer`, `join`, `leave` of node/host/driver.py); what each says
-        of it when it is done. Raises FabricError when one does not.
+        """Send nodes a command (`clock`, `buffer`, `join`, `leave` of node/host/driver.py). Returns the report of each,
+        sent when it is done. Raises FabricError when one is missing.
         """
         targets = tuple(names)
         for name in targets:
@@ -233,9 +233,9 @@ class Fleet:
             self._tell(member, line)
 
     def pump(self, until_s: float) -> None:
-        """Take in what nodes say until `until_s` (time.monotonic), and notice the dead.
+        """Process the lines of nodes until `until_s` (time.monotonic), and notice processes that have ended.
 
-        Raises FabricError when a node ends that was not asked to, or says that it cannot go on.
+        Raises FabricError when a node ends unasked, or reports that it cannot go on.
         """
         while True:
             remaining = until_s - time.monotonic()
@@ -263,11 +263,11 @@ class Fleet:
 
     @property
     def patience_s(self) -> float:
-        """How long the slowest of the programs of others may take to become ready."""
+        """Longest time that a user's program may take to become ready."""
         return max((own.choice.ready.within_ns / 1e9 for own in self._own.values()), default=0.0)
 
     def reach(self, states: tuple[State, ...], *, timeout_s: float, members: list[Member] | None = None) -> bool:
-        """Like `wait_all`, but says whether it came about."""
+        """Like `wait_all`, but returns whether the states were reached in time."""
         deadline = time.monotonic() + timeout_s
         while any(m.state not in states for m in self._latest(members)):
             now = time.monotonic()
@@ -302,7 +302,7 @@ class Fleet:
         return sums
 
     def _begin(self, node: Node) -> Member:
-        """Start the next incarnation of a node, in any thread; nothing of ours changes."""
+        """Start the next incarnation of a node, in any thread; the fleet is not changed."""
         earlier = self._current.get(node.name)
         first = FIRST_JOINER if node.name in self._absent else 1
         incarnation = earlier.incarnation + 1 if earlier else first
@@ -336,7 +336,7 @@ class Fleet:
         self.history.append(member)
 
     def _tell(self, member: Member, line: str) -> None:
-        """Send a line; a program of somebody else's gets only those that it asked for."""
+        """Send a line; a user's program gets only the lines that it asked for."""
         if member.own is None:
             member.handle.send(line)
             return
@@ -354,7 +354,7 @@ class Fleet:
             self._press()
 
     def _press(self) -> None:
-        """End programs of others that are to end and have not, each time less gently."""
+        """Take the next step to end each user's program that was told to end and has not."""
         for member in self.history:
             if member.pressing and member.exit_code is None and time.monotonic() >= member.press_at_s:
                 assert member.own is not None
@@ -384,14 +384,14 @@ class Fleet:
             self._take_ours(member, line)
 
     def _take_last_words(self, member: Member, line: str) -> None:
-        """Lines of a killed node, the last perhaps cut off, count only where they tell of another incarnation."""
+        """Process a line of a killed node, which may be cut off: only the report of a new incarnation counts."""
         with contextlib.suppress(ValueError):
             said = said_in(line)
             if said["event"] == "returned":
                 self._follow(member, said)
 
     def _follow(self, member: Member, said: dict[str, Any]) -> None:
-        """This incarnation has ended, and its process goes on as the next one."""
+        """End this incarnation; its process goes on as the next one."""
         state = State.CRASHED if member.state is State.CRASHED else State.RUNNING
         following = replace(member, incarnation=said["incarnation"], state=state, last={})
         member.state, member.last, member.exit_code = State.ENDED, said, 0
@@ -431,7 +431,7 @@ class Fleet:
             member.state = State.READY
 
     def _notice_the_ready(self) -> None:
-        """Look whether programs of others are ready. Raises FabricError when one is not ready in time."""
+        """Check whether users' programs are ready. Raises FabricError when one is not ready in time."""
         for member in self._current.values():
             if member.own is None or member.state is not State.STARTING:
                 continue
@@ -456,8 +456,8 @@ class Fleet:
                 raise FabricError(f"{_obituary(latest)}{_tail(latest)}")
 
     def _last_words(self, member: Member) -> None:
-        """Take in what is said until a dead node has been silent for a moment: its last lines explain more than its
-        exit code. Lines of others count as ever.
+        """Process lines until an ended node has been silent for POLL_S: its last lines explain more than its exit code.
+        Lines of other nodes are processed as usual.
         """
         until_s = time.monotonic() + POLL_S
         while member.state is not State.STOPPED and (left_s := until_s - time.monotonic()) > 0:
@@ -472,8 +472,8 @@ _NUMBERS = (*MANIFEST_COUNTERS, "waiting", "incarnation", "at_ns", "view", "view
 
 
 def said_in(line: str) -> dict[str, Any]:
-    """A line of a node program of ours: an `event`, and its counters, if any, as numbers. Raises ValueError for any
-    other line: objects of the user's live in the same process and may write there, too.
+    """A line of the project's node program: an `event`, and its counters, if any, as numbers. Raises ValueError for any
+    other line: objects of the user run in the same process and may write there, too.
     """
     said = parse_json(line)
     if not isinstance(said, dict) or not isinstance(said.get("event"), str):
@@ -486,7 +486,7 @@ def said_in(line: str) -> dict[str, Any]:
 
 
 def _cue(member: Member, line: str) -> None:
-    """Send a line to a program that may have ended or closed its input: pump notices that."""
+    """Send a line to a program that may have ended or closed its input; `pump` notices its end."""
     with contextlib.suppress(FabricError):
         member.handle.send(line)
 

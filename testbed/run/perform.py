@@ -29,14 +29,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOM_BYTES_PER_FRAME = 2.2
-"""A frame is recorded where it is sent and where it arrives; the rest is headroom for control traffic, as a factor."""
+"""Factor on the offered bytes: a frame is recorded where it is sent and where it arrives; the rest is headroom for
+control traffic."""
 
 ROOM_BYTES_AT_LEAST = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
-    """What the command line says on top of the experiment file; None means as the file says."""
+    """Settings of the command line that override the experiment file; None: as in the file."""
 
     world: str | None = None
     kernel: str | None = None
@@ -52,7 +53,7 @@ class Overrides:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Where a run is and how it was judged; `summary` is None when it was not analysed."""
+    """Directory and summary of a run; `summary` is None when it was not analysed."""
 
     directory: Path
     summary: dict[str, Any] | None
@@ -69,7 +70,7 @@ def is_topology(name: str) -> bool:
 
 
 def load_experiment(name: str, overrides: Overrides) -> Experiment:
-    """The experiment that `name` means, with the overrides of the command line put in.
+    """The experiment that `name` selects, with the overrides of the command line.
 
     Raises InputError.
     """
@@ -84,7 +85,7 @@ def load_experiment(name: str, overrides: Overrides) -> Experiment:
 def check_option(
     option: str, enumeration: type[World | KernelOption], given: str | None
 ) -> World | KernelOption | None:
-    """What an option of the command line says. Raises InputError unless it can be that."""
+    """Value of an option of the command line. Raises InputError when it is none of `enumeration`."""
     allowed = [member.value for member in enumeration]
     if given is not None and given not in allowed:
         raise InputError(f"--{option}: {given!r} is none of {', '.join(allowed)}")
@@ -96,7 +97,7 @@ def apply_overrides(experiment: Experiment, overrides: Overrides) -> Experiment:
     if overrides.seed is not None:
         if not 0 <= overrides.seed <= MAX_SEED:
             raise InputError(f"--seed must lie between 0 and {MAX_SEED}, not {overrides.seed}")
-        # A seed that a sweep has set stays: the override is where its seeds come from.
+        # A seed that a sweep has set stays: it was derived from the override.
         if "seed" not in experiment.variant:
             experiment = reseeded(experiment, overrides.seed)
     for option, enumeration in (("world", World), ("kernel", KernelOption)):
@@ -150,7 +151,7 @@ def perform(
         if world.world is World.SIM:
             SimulatedWorld(experiment, directory, console).perform()
         else:
-            from testbed.run.conductor import Conductor  # here: it brings in what touches kernels, a third of a second
+            from testbed.run.conductor import Conductor  # here: its import takes a third of a second
 
             Conductor(experiment, world, directory, console).perform()
     except KeyboardInterrupt:
@@ -171,7 +172,7 @@ def analyze_and_report(directory: Path, console: Console, *, spark: SparkSession
 
     Raises AnalysisError.
     """
-    # Here: they bring Spark and the plots in.
+    # Imported here: they import Spark and the plots.
     from analysis.report.page import write_report
     from analysis.summary import analyze
 
@@ -194,7 +195,7 @@ def analyze_and_report(directory: Path, console: Console, *, spark: SparkSession
 
 
 def require_faults(experiment: Experiment, world: WorldChoice) -> None:
-    """FabricError before anything has started when a fault cannot be had in this world."""
+    """Raise FabricError, before anything has started, when this world does not support a fault."""
     if world.world is World.SIM or not experiment.faults:
         return
     from testbed.run import schedule  # here, as the conductor
@@ -204,7 +205,7 @@ def require_faults(experiment: Experiment, world: WorldChoice) -> None:
 
 
 def untolerated(experiment: Experiment) -> str:
-    """What a reader should know before a node crashes under a protocol that does not live through it; else empty."""
+    """Warning that the protocol does not tolerate the experiment's crashes; else empty."""
     name = experiment.protocol.name
     if not experiment.has_protocol:
         return ""
@@ -213,7 +214,7 @@ def untolerated(experiment: Experiment) -> str:
 
 
 def needed_bytes(experiment: Experiment) -> int:
-    """Room that the capture may take, from the offered load and the number of ports."""
+    """Estimated size of the capture, from the offered load and the number of members."""
     members = len(experiment.topology)
     seconds = (experiment.duration_ns + experiment.drain_ns) / 1e9
     offered = sum(w.rate_per_s * (w.size_bytes + 200) for w in experiment.workloads.values())

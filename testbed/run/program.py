@@ -1,9 +1,9 @@
-"""The incarnation of a program of somebody else's in one node: its directories, when it is ready, and what it says.
+"""A user's program in one node, through all incarnations: its directories, its readiness, and its output.
 
-Of a run directory, a node's own part is
+In a run directory, each node has
 
-    nodes/p1.n2.log         what it wrote to its two outputs, of all incarnations
-    nodes/p1.n2/            its own directory: where it starts, with its files
+    nodes/p1.n2.log         both outputs of all incarnations
+    nodes/p1.n2/            its working directory, with its files
     nodes/p1.n2.private/    its private directories
 """
 
@@ -29,18 +29,18 @@ from topologies.formats.errors import InputError
 from topologies.model import Node, NodeName, Topology
 
 DRAINED_LINE = "drained"
-"""What a program with cues says when it has nothing more to do."""
+"""Line that a program with cues writes when it has nothing more to do."""
 
 _SOCKETS = ("tcp", "tcp6", "udp", "udp6")
 _LISTENING, _UDP_OPEN = 0x0A, 0x07
-"""States of a TCP socket that listens and of a UDP socket that is nobody's alone (include/net/tcp_states.h)."""
+"""States of a listening TCP socket and of an unconnected UDP socket (include/net/tcp_states.h)."""
 
 
 class OwnProgram:
-    """What one node runs in place of our program, through all its incarnations."""
+    """The user's program of one node, through all its incarnations."""
 
     def __init__(self, place: Place, log_path: Path, hosts: Path) -> None:
-        """`hosts`: what it reads as /etc/hosts."""
+        """`hosts`: its /etc/hosts."""
         self.place = place
         self._hosts = hosts
         self.choice: ProgramChoice = place.program
@@ -48,7 +48,7 @@ class OwnProgram:
         self._ready_line = re.compile(self.choice.ready.line) if self.choice.ready.line is not None else None
 
     def prepare(self, incarnation: int) -> Program:
-        """Make its directories as this incarnation is to find them. Raises FabricError."""
+        """Make the directories and the program of an incarnation. Raises FabricError."""
         place = replace(self.place, incarnation=incarnation)
         private = {name: self._private(name) for name in self.choice.private}
         directories = [place.directory, *private.values()]
@@ -60,7 +60,7 @@ class OwnProgram:
                 for directory in directories:
                     directory.mkdir(parents=True)
                 self._write_files(place)
-        except (OSError, RecursionError) as error:  # a program may have made a million directories, each in the other
+        except (OSError, RecursionError) as error:  # a program may have made a million nested directories
             raise FabricError(f"the directory of {place.node.name} cannot be made: {error}") from error
         return Program(
             argv=tuple(place.fill(word) for word in self.choice.command),
@@ -76,7 +76,7 @@ class OwnProgram:
         )
 
     def listener(self, tell: Callable[[str], None]) -> Callable[[str], None]:
-        """Takes its lines, in a thread of the runtime's: all go to the log, those that mean something to `tell`."""
+        """Handler of its lines, called in a thread of the runtime: all go to the log, reports also to `tell`."""
 
         def on_line(line: str) -> None:
             with self._log_path.open("a", encoding="utf-8", errors="replace") as log:
@@ -89,7 +89,7 @@ class OwnProgram:
         return on_line
 
     def is_ready(self, handle: NodeHandle, since_s: float) -> bool:
-        """Whether it is, as far as can be seen from outside; a line it is told by `listener`."""
+        """Whether it is ready by its port or the time since its start; `listener` reports a ready line."""
         ready = self.choice.ready
         if ready.port is not None:
             return has_port(handle.pid(), ready.port)
@@ -117,7 +117,7 @@ class OwnProgram:
 
 
 def own_programs(experiment: Experiment, nodes: Path, *, group: int) -> dict[NodeName, OwnProgram]:
-    """Of every node that does not run ours; `nodes` is the folder `nodes` of the run directory."""
+    """The program of every node that runs a user's one; `nodes` is the folder `nodes` of the run directory."""
     if not experiment.programs:
         return {}
     hosts = nodes.resolve() / "hosts"
@@ -133,7 +133,7 @@ def own_programs(experiment: Experiment, nodes: Path, *, group: int) -> dict[Nod
 
 
 def require_runnable(experiment: Experiment, world: World) -> None:
-    """InputError, before anything has started, for what this machine or this world has not."""
+    """Raise InputError, before anything has started, when this machine or this world cannot run the programs."""
     if sentence := require_world(world, experiment.programs, experiment.image):
         raise InputError(sentence)
     if sentence := _beyond_programs(experiment):
@@ -158,7 +158,7 @@ def require_runnable(experiment: Experiment, world: World) -> None:
 
 
 def unlimited(experiment: Experiment, world: World) -> str:
-    """Why limits that were asked for cannot be kept here, as a sentence; empty: they can."""
+    """Sentence why the requested limits cannot be enforced here; empty: they can."""
     asked = [program.limits for program in experiment.programs.values() if program.limits is not None]
     wanted = frozenset(name for limits in asked for name in limits.controllers)
     if world is not World.NETNS or not wanted:
@@ -176,7 +176,7 @@ def without_limits(experiment: Experiment) -> Experiment:
 def has_port(pid: int, port: int) -> bool:
     """Whether a TCP socket listens at this port, or a UDP socket has it, in the network namespace of a process."""
     for kind in _SOCKETS:
-        with contextlib.suppress(OSError):  # the process has ended, which others notice
+        with contextlib.suppress(OSError):  # the process has ended; the fleet notices that
             lines = Path(f"/proc/{pid}/net/{kind}").read_text(encoding="ascii").splitlines()[1:]
             wanted = _LISTENING if kind.startswith("tcp") else _UDP_OPEN
             for line in lines:
@@ -187,7 +187,7 @@ def has_port(pid: int, port: int) -> bool:
 
 
 def _beyond_programs(experiment: Experiment) -> str:
-    """A setting that only our own program can follow, as a sentence; else empty."""
+    """Sentence on a setting that only the project's node program supports; else empty."""
     for name in experiment.clocks:
         if name in experiment.programs:
             return f"clocks: {name} runs a program of its own, which reads the machine's clock; leave it out"
@@ -195,7 +195,7 @@ def _beyond_programs(experiment: Experiment) -> str:
 
 
 def where(word: str, environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """Where the machine has a program, its links followed, too; empty: it is none of the machine's."""
+    """Path of a program on the machine, and the path with links resolved; empty: it is not there."""
     path = environment.get("PATH", FOREIGN_PATH)
     found = shutil.which(word, path=path) if "/" not in word or word.startswith("/") else None
     return () if found is None else tuple({Path(found): None, Path(found).resolve(): None})
@@ -226,19 +226,17 @@ def _plain(name: str) -> str:
 
 
 LOCAL = "127.0.0.1 localhost"
-"""In IPv4 alone: nodes have no other."""
+"""IPv4 only: nodes have no IPv6 addresses."""
 
 
 def write_hosts(path: Path, topology: Topology) -> None:
-    """`hosts_file` as a file that nodes can read that are not root."""
+    """Write `hosts_file`, readable by nodes that are not root."""
     path.write_text(hosts_file(topology), encoding="ascii")
     path.chmod(0o644)
 
 
 def hosts_file(topology: Topology) -> str:
-    """A line for each node. p1/n2 is called `n2.p1`, `p1-n2` (what `hostname` says there) and `n2`; a name that could
-    mean two nodes means none.
-    """
+    """A line for each node. p1/n2 is called `n2.p1`, `p1-n2` (its host name) and `n2`; ambiguous names are left out."""
     names = {node.ip: _names(node) for node in topology.nodes()}
     count = Counter([*LOCAL.split(), *(name for each in names.values() for name in each)])
     lines = [" ".join([ip, *(name for name in each if count[name] == 1)]) for ip, each in names.items()]
@@ -246,13 +244,13 @@ def hosts_file(topology: Topology) -> str:
 
 
 def _names(node: Node) -> tuple[str, ...]:
-    """The first is what programs show for an address; no other node can have it, for names have no dots."""
+    """Names of a node. The first is shown for its address; it is unique, because names have no dots."""
     own = node.name.removeprefix(f"{node.partition}/")
     return f"{own}.{node.partition}", f"{node.partition}-{own}", own
 
 
 def require_images(world: str | None, programs: Iterable[str | None], *, needs_python: bool) -> None:
-    """Pull what is missing. `world`: that of all nodes, which must have Python where a node runs our program.
+    """Pull missing images. `world`: image of all nodes, which must have Python if a node runs the project's program.
 
     Raises InputError for an image that is not there or lacks what a node needs, FabricError when no daemon answers.
     """

@@ -1,7 +1,7 @@
-"""Faults strike: each event of the plan at its time, recorded with what was asked, issued and effective. A testbed that
-stays up performs its events in the same way.
+"""Execution of faults: each event of the plan at its time, recorded with its requested, issued and effective times. A
+testbed that stays up performs its events in the same way.
 
-`faults.jsonl` gets a line per event the moment it has been performed: a run that ends early has the faults that struck.
+`faults.jsonl` gets a line as soon as an event was performed: a run that ends early has the faults that struck.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NEVER_NS = 2**63 - 1
 
 
 class Performer:
-    """Carries events out on the wires and the nodes. `brakes` slow nodes down; whoever made them lets them go."""
+    """Performs events on the network and the nodes. `brakes` slow nodes down; their maker releases them."""
 
     def __init__(self, network: EmulatedNetwork, topology: Topology, fleet: Fleet, brakes: Brakes) -> None:
         self._network = network
@@ -51,8 +51,8 @@ class Performer:
         }
 
     def perform(self, fault: Fault, plan: Sequence[Fault]) -> Effect:
-        """Returns when it has taken effect; `plan` has the cuts that are in force. Raises FabricError when the kernel
-        or a runtime refuses.
+        """Perform a fault; returns when it has taken effect. `plan` has the cuts in force. Raises FabricError when the
+        kernel or a runtime refuses.
         """
         if isinstance(fault, Cut | Heal):
             pairs, links = blocked_after(plan, fault), blocked_links_after(plan, fault)
@@ -60,19 +60,19 @@ class Performer:
         return self._acts[type(fault)](fault)
 
     def _restart(self, fault: faults.Restart) -> Effect:
-        """Effective when every new incarnation runs."""
+        """Restart nodes; effective when every new incarnation runs."""
         issued_ns = time.monotonic_ns()
         self._fleet.restart(fault.targets)
         return Effect(issued_ns=issued_ns, effective_ns=time.monotonic_ns())
 
     def _join(self, fault: faults.Join) -> Effect:
-        """Effective when every process runs as an incarnation that asks to be let in."""
+        """Let nodes join; effective when every process runs as an incarnation that asks to be admitted."""
         issued_ns = time.monotonic_ns()
         said = self._fleet.join(fault.targets)
         return Effect(issued_ns=issued_ns, effective_ns=time.monotonic_ns(), readback=_readback(said))
 
     def _slow(self, fault: faults.Slow) -> Effect:
-        """Effective when the kernel holds all of the targets' processes to it."""
+        """Limit the CPU share of nodes; effective when the kernel limits all processes of the targets."""
         issued_ns = time.monotonic_ns()
         shares = {}
         for name in fault.targets:
@@ -109,7 +109,7 @@ class Schedule:
         self.struck = 0
 
     def next_ns(self) -> int:
-        """When the next event is due (CLOCK_MONOTONIC)."""
+        """Time of the next event (CLOCK_MONOTONIC)."""
         return self._start_ns + self._waiting[0].at_ns if self._waiting else NEVER_NS
 
     def strike(self, now_ns: int) -> None:
@@ -122,11 +122,11 @@ class Schedule:
             self._directory.append_fault(effect.line(fault))
 
     def finish(self) -> None:
-        """Perform what is due at the very end of the workload."""
+        """Perform the events that are due at the end of the workload."""
         self.strike(self._start_ns + self._experiment.duration_ns)
 
     def active(self) -> str:
-        """The faults in force now, for people."""
+        """The faults in force now, as text."""
         return ", ".join(str(fault) for fault in self._in_force.values())
 
     def _note_in_force(self, fault: Fault) -> None:
@@ -138,9 +138,10 @@ class Schedule:
 
 
 def require(experiment: Experiment, *, several_processes: bool) -> None:
-    """FabricError, one sentence, when this machine or this protocol cannot have the experiment's faults on real wires.
+    """Raise FabricError when this machine or this protocol does not support the experiment's faults outside the
+    simulation.
 
-    `several_processes`: a node of this protocol consists of them.
+    `several_processes`: a node of this protocol consists of several processes.
     """
     kinds = {type(fault) for fault in experiment.faults}
     if faults.Slow in kinds:
@@ -155,7 +156,7 @@ def require(experiment: Experiment, *, several_processes: bool) -> None:
 
 
 def _as_said(change: Callable[[], dict[NodeName, dict[str, Any]]]) -> Effect:
-    """Effective when the last of the nodes says that it has done it."""
+    """Effect of a change that nodes report; effective when the last of them has done it."""
     issued_ns = time.monotonic_ns()
     said = change()
     effective_ns = max(issued_ns, *(int(one["at_ns"]) for one in said.values()))

@@ -1,10 +1,10 @@
-"""Stalls of the machine while a network is measured, seen by a witness that runs beside it.
+"""Stalls of the machine during a measurement, recorded by a witness process beside it.
 
 A hypervisor takes processors away, for microseconds or for 35 ms. A frame that is due meanwhile leaves late, and the
-capture alone cannot tell why. The witness is a process of its own (this file, with the standard library alone): one
-thread for each processor sleeps again and again, and notes when it woke late. It runs in real time above the guest
-kernel and above every node, so nothing that a run does keeps it waiting. Where the kernel refuses that, there is no
-witness, and no late frame is excused (`analysis.network.accuracy`).
+capture alone does not show why. The witness is a process of its own (this file, with the standard library alone): one
+thread for each processor sleeps repeatedly, and notes when it woke late. Its real-time priority is above that of the
+guest kernel and of every node, so no part of a run delays it. If the kernel refuses that priority, there is no witness,
+and no late frame is excused (`analysis.network.accuracy`).
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ from typing import Any
 
 PERIOD_NS = 1_000_000
 WAKES_PER_S = 8_000
-"""Of all processors together: to wake takes about 20 us. With more than eight processors each sleeps longer, and stalls
-that are shorter than its sleep can go unseen."""
+"""Wakes of all processors together: one takes about 20 us. With more than eight processors each sleeps longer, and
+stalls shorter than its sleep can be missed."""
 LEAST_STALL_NS = 500_000
-"""Half of what the certificate allows to a slow frame."""
+"""Half of the delay that the certificate allows to a slow frame."""
 MOST_STALLS = 10_000
-"""So many are told, the first ones. Of later ones nobody learns, and their frames are not excused."""
+"""Most stalls that are recorded, the first ones. Frames in later stalls are not excused."""
 PRIORITY = 2
-"""Of first-in-first-out real time; the guest kernel has 1."""
+"""Priority under SCHED_FIFO; the guest kernel has 1."""
 
 END_TIMEOUT_S = 10.0
 
 Span = tuple[int, int]
-"""When a processor should have been there, and when it was. CLOCK_MONOTONIC, ns."""
+"""Due time and actual time of a wake-up. CLOCK_MONOTONIC, ns."""
 
 
 @contextmanager
 def stalls_watched() -> Iterator[Callable[[], dict[str, Any]]]:
-    """Watch inside. The function ends it and gives the manifest's `stalls`: {"spans": [[from_ns, until_ns], …]}, or
-    {"why": …} where nothing was watched."""
-    # A session of its own: Ctrl-C is the run's, and the run ends its witness.
+    """Run the witness inside the block. The function ends it and returns the manifest's `stalls`: {"spans": [[from_ns,
+    until_ns], …]}, or {"why": …} if nothing was recorded."""
+    # A session of its own: Ctrl-C reaches the run alone, which ends its witness.
     command = [sys.executable, "-I", "-S", __file__]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     ) as process:
         try:
             assert process.stdout is not None
-            process.stdout.readline()  # It watches now, or has ended.
+            process.stdout.readline()  # It is running now, or has ended.
             yield lambda: _told(process)
         finally:
             if process.returncode is None:
@@ -68,7 +68,7 @@ def _told(process: subprocess.Popen[bytes]) -> dict[str, Any]:
 
 
 def watch(processor: int, period_ns: int, over: threading.Event, late: list[Span]) -> None:
-    """Until `over`: note when this processor came late to a thread that nothing may keep waiting."""
+    """Until `over`, append each late wake-up of this thread, which is bound to `processor`, to `late`."""
     os.sched_setaffinity(0, {processor})
     while not over.is_set() and len(late) < MOST_STALLS:
         due_ns = time.monotonic_ns() + period_ns
@@ -79,7 +79,7 @@ def watch(processor: int, period_ns: int, over: threading.Event, late: list[Span
 
 
 def main() -> None:
-    """The witness: from its start until its standard input ends."""
+    """Run the witness until its standard input ends, then print the stalls."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MANY_POINTS = 6
-"""From so many runs on it pays that the Java machine optimises."""
+"""Number of runs from which on optimisation by the Java machine pays off."""
 
 HEADLINES = {
     "p50_ms": ("latency", "p50_ms"),
@@ -45,16 +45,16 @@ HEADLINES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One run of a sweep: what was set, all that it was given, how it was judged, and where it is."""
+    """One run of a sweep: the values set by the sweep, all given values, its summary, and its directory."""
 
     variant: dict[str, Any]
     given: dict[str, Any]
     summary: dict[str, Any]
     world: str
     doubts: tuple[str, ...] = ()
-    """Why its numbers must not be trusted."""
+    """Reasons why its numbers must not be trusted."""
     directory: Path | None = None
-    """None: simulated in memory."""
+    """Its run directory; None: simulated in memory."""
 
     @property
     def label(self) -> str:
@@ -65,7 +65,7 @@ class Point:
         return str(self.summary["verdict"])
 
     def as_dict(self) -> dict[str, Any]:
-        """What the table and `--json` show."""
+        """Fields for the table and `--json`."""
         headlines = {name: (self.summary.get(section) or {}).get(key) for name, (section, key) in HEADLINES.items()}
         return {
             "variant": self.variant,
@@ -76,12 +76,12 @@ class Point:
         }
 
     def results(self) -> dict[str, Any]:
-        """What a claim's expressions see of it."""
+        """Values that a claim's expressions see."""
         return {**self.summary, "variant": self.variant, "given": self.given}
 
 
 def label(variant: Mapping[str, Any]) -> str:
-    """What was set, for people."""
+    """The values set by the sweep, as text."""
     return ", ".join(f"{key} = {setting(value)}" for key, value in variant.items()) or "no variation"
 
 
@@ -113,9 +113,9 @@ def run_sweep(
 def run_points(
     experiment: Experiment, overrides: Overrides, console: Console, stamp: str, *, spark: SparkSession | None = None
 ) -> Iterator[Point]:
-    """Run every combination, in file order; the experiment itself without a sweep.
+    """Run every combination, in file order; without a sweep the experiment itself.
 
-    The overrides of the command line are put in again on top of what the sweep sets. After each run
+    The overrides of the command line are applied again on top of the sweep's values. After each run
     `<runs>/<experiment>/sweep-<stamp>.json` lists the points so far (analysis.run.Sweep reads it), so that a sweep
     that ends early keeps them.
     """
@@ -145,11 +145,10 @@ def run_points(
 def simulate_points(
     experiment: Experiment, overrides: Overrides, console: Console, stamp: str, *, spark: SparkSession | None = None
 ) -> list[Point]:
-    """Simulate every combination in memory, on the workers of a Spark session: `spark`, or one of our own.
+    """Simulate every combination in memory, on the workers of a Spark session: `spark`, or a new one.
 
-    `<runs>/<experiment>/sweep-<stamp>.parquet` (analysis.metrics.sweep_rows) has a row for each run; each that broke
-    a promise
-    or an expectation is named, and its experiment kept beside the table as a file that can be run by itself.
+    `<runs>/<experiment>/sweep-<stamp>.parquet` (analysis.metrics.sweep_rows) has a row for each run. A run that broke a
+    promise or an expectation is named, and its experiment kept beside the table as a file that can be run by itself.
     Raises InputError, AnalysisError.
     """
     variants = _variants(experiment, overrides)
@@ -203,7 +202,7 @@ def _failures(results: list[dict[str, Any]]) -> int:
 
 
 def _keep(variant: Experiment, path: Path) -> Path:
-    """Write the experiment as a file that needs no other: with its network and its impairments in place."""
+    """Write the experiment as one file that contains its topology and its impairments."""
     value = {key: one for key, one in yaml.safe_load(variant.text).items() if key != "impairments"}
     value["topology"] = yaml.safe_load(variant.topology_text)
     text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120)
@@ -218,8 +217,8 @@ def _session(long_run: bool = False) -> AbstractContextManager[SparkSession]:
 
 
 def _session_for(variants: list[Experiment]) -> AbstractContextManager[SparkSession | None]:
-    """One Spark session for all points where that disturbs nothing that is measured: in virtual time. Beside real wires
-    each point has its own, opened when its capture is closed: a Java machine would share the nodes' CPUs and memory.
+    """One Spark session for all points of a simulated sweep. On an emulated network each point has its own, opened when
+    its capture is closed: a Java machine would share the nodes' CPUs and memory.
     """
     if len(variants) < 2 or any(variant.world is not World.SIM for variant in variants):
         return nullcontext()

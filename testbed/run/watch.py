@@ -1,8 +1,8 @@
-"""`orderbed watch`: what a run, or a capture, shows while it is being written.
+"""`orderbed watch`: figures of a run, or of a capture, while it is being written.
 
-A look begins with the beginning of the capture and ends when the capture does: when its index is closed and all of it
-was counted, when the run is over, or when nothing was written for a while (captures of other programs have no end
-mark). It only reads: nothing of what it watches notices it.
+It begins with the beginning of the capture and ends when its index is closed and all of it was counted, when the run is
+over, or when nothing was written for a while (captures of other programs have no end mark). It only reads: the run is
+not affected.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BATCH_GOAL_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What is looked at. `run`: its directory; None: a capture alone."""
+    """The watched capture. `run`: the directory of its run; None: a capture alone."""
 
     name: str
     capture: Path
@@ -48,11 +48,11 @@ class Target:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run's conductor has said so; a capture alone has none."""
+        """Whether the run's conductor has ended it; False for a capture alone, which has no conductor."""
         return self.run is not None and not (self.run / ".reserve").exists()
 
     def require_whole(self) -> None:
-        """FabricError when the run is over and did not come to its end."""
+        """Raise FabricError when the run is over and is not complete."""
         if self.run is None or not self.has_ended:
             return
         manifest = store.read_manifest(self.run)
@@ -62,7 +62,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """One look, and how far it is behind."""
+    """Figures at one moment, and their distance in bytes from the end of the file."""
 
     view: View
     behind_bytes: int
@@ -80,7 +80,7 @@ class Look:
 
 
 def find(runs: Path, name: str | None) -> Target:
-    """What `name` means: a capture's file, else a run as everywhere. Raises InputError."""
+    """The target that `name` selects: the file of a capture, else a run as in `store.find`. Raises InputError."""
     if name is not None and is_file(path := Path(name)):
         return Target(name=name, capture=path, run=None)
     if name is not None and Path(name).suffix in source.SUFFIXES:
@@ -90,7 +90,7 @@ def find(runs: Path, name: str | None) -> Target:
 
 
 def watch(target: Target, show: Callable[[Look], None], console: Console, *, idle_s: float = LONGEST_IDLE_S) -> Look:
-    """Show how things stand twice a second until the capture ends; the last look.
+    """Call `show` twice a second until the capture ends. Returns the last look.
 
     Raises AnalysisError when it cannot be read, or Spark cannot be started.
     """
@@ -129,7 +129,7 @@ def _looks(target: Target, following: Following, idle_s: float) -> Iterator[Look
 
 
 class _End:
-    """Whether all was counted that will ever be written."""
+    """Decides whether everything that will ever be written was counted."""
 
     def __init__(self, target: Target, idle_s: float) -> None:
         self._target = target
@@ -139,7 +139,7 @@ class _End:
 
     def is_reached(self, following: Following) -> bool:
         following.check()
-        # The order matters: what was written before the run was over is in the size that is read behind it.
+        # The order matters: the size is read after `has_ended`, so that it includes all that the run wrote.
         has_ended = self._target.has_ended
         end = index.read(self._target.capture).end
         size, byte = self._target.capture.stat().st_size, following.byte
@@ -153,7 +153,7 @@ class _End:
 
 
 def _ports(target: Target, idle_s: float) -> Ports:
-    """The names behind the ports of a capture, once its head is written."""
+    """Names of the ports of a capture; waits until its head is written."""
     deadline = time.monotonic() + idle_s
     while (names := _interfaces(target.capture)) is None:
         if target.has_ended or time.monotonic() > deadline:
@@ -166,7 +166,7 @@ def _ports(target: Target, idle_s: float) -> Ports:
 
 
 def _interfaces(path: Path) -> tuple[str, ...] | None:
-    """Names of the interfaces that lead a capture; None when its head is not whole yet."""
+    """Names of the interfaces in the head of a capture; None when its head is not whole yet."""
     try:
         if path.stat().st_size < source.MAGIC_BYTES:
             return None
@@ -182,6 +182,6 @@ def _interfaces(path: Path) -> tuple[str, ...] | None:
 
 
 def json_line(look: Look) -> None:
-    """One look as one line on standard output, at once."""
+    """Write one look as one line to standard output, without buffering."""
     sys.stdout.write(json.dumps(look.as_dict()) + "\n")
     sys.stdout.flush()

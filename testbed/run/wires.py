@@ -33,7 +33,7 @@ POLL_S = 0.05
 def open_network(
     topology: Topology, kernel: str, log_dir: Path, on_progress: Callable[[str], None], *, seed: int = 0
 ) -> tuple[EmulatedNetwork, dict[str, Any]]:
-    """The network, and what the manifest says of it. Raises FabricError."""
+    """The network, and its entries of the manifest. Raises FabricError."""
     network = EmulatedNetwork.open(
         topology, kernel=KernelOption(kernel), log_dir=log_dir, seed=seed, on_progress=on_progress
     )
@@ -58,7 +58,7 @@ def open_runtime(
     image: str | None,
     on_progress: Callable[[str], None],
 ) -> tuple[Runtime, dict[str, Any]]:
-    """What starts the nodes, and what the manifest says of it. Docker makes its image first when it is missing.
+    """The runtime of the nodes, and its entries of the manifest. World docker builds a missing image first.
 
     Containers are removed by their label. `run_id` alone could be that of a run of the same name in another `--runs`.
     """
@@ -73,13 +73,13 @@ def open_runtime(
 
 
 def plain(counters: Any) -> dict[str, Any]:
-    """One of the network's counters as the manifest has it."""
+    """One of the network's counters as a JSON value of the manifest."""
     return {name: getattr(value, "value", value) for name, value in asdict(counters).items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """When a fault was issued and took effect (CLOCK_MONOTONIC), and what the kernel read back."""
+    """Times at which a fault was issued and took effect (CLOCK_MONOTONIC), and the values read back from the kernel."""
 
     issued_ns: int
     effective_ns: int
@@ -87,7 +87,7 @@ class Effect:
 
     @classmethod
     def of_changes(cls, changes: Mapping[str, Change]) -> Effect:
-        """One event of several kernel changes: from the first that was issued to the last that took effect."""
+        """Effect of several kernel changes: from the first that was issued to the last that took effect."""
         return cls(
             issued_ns=min(change.issued_ns for change in changes.values()),
             effective_ns=max(change.effective_ns for change in changes.values()),
@@ -96,14 +96,14 @@ class Effect:
 
     @classmethod
     def of_each(cls, action: Callable[[NodeName], object], targets: Collection[NodeName]) -> Effect:
-        """Do something to each target; each returns when it has taken effect."""
+        """Effect of `action` on each target; the action returns when it has taken effect."""
         issued_ns = time.monotonic_ns()
         for target in targets:
             action(target)
         return cls(issued_ns=issued_ns, effective_ns=time.monotonic_ns())
 
     def line(self, fault: Fault) -> dict[str, Any]:
-        """What faults.jsonl says of the fault."""
+        """The fault's line in faults.jsonl."""
         return fault.record() | asdict(self)
 
 
@@ -125,7 +125,7 @@ def block(
     pairs: frozenset[tuple[NodeName, NodeName]],
     links: frozenset[str],
 ) -> Effect:
-    """From now on what the first of a pair sends does not reach the second, and these links carry nothing."""
+    """From now on drop frames from the first to the second node of each pair, and all frames on these links."""
     changes = {"pairs": network.block(pairs)}
     if topology.links:
         changes["links"] = network.block_links(links)
@@ -133,7 +133,7 @@ def block(
 
 
 class Capture:
-    """`python -m collector` in the fabric namespace. Its status lines arrive on a pipe; `latest` holds the newest."""
+    """`python -m collector` in the fabric namespace. It sends status lines on a pipe; `latest` holds the newest."""
 
     def __init__(
         self, network: EmulatedNetwork, topology: Topology, path: Path, comment: Mapping[str, Any], log_path: Path
@@ -141,11 +141,11 @@ class Capture:
         self.latest: dict[str, Any] = {}
         self._inbox: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         ports = [{"ifindex": n.port_ifindex, "name": n.name, "mac": n.mac} for n in topology.nodes()]
-        # It works in our folder, the user in his: a relative path would be another one there.
+        # The collector's working directory is not the user's, so its paths are absolute.
         argv = [sys.executable, "-m", "collector", "--output", str(path.absolute()), "--ports", json.dumps(ports)]
         argv += ["--ifindex-base", str(PORT_IFINDEX_BASE), "--comment", json.dumps(dict(comment))]
         said_read, said_write = os.pipe()
-        # The collector ends, in order, when its standard input does: also when we are gone.
+        # The collector ends in order at the end of its standard input, also when this process is killed.
         told_read, self._told = os.pipe()
         with log_path.open("ab") as log:
             try:
@@ -164,14 +164,14 @@ class Capture:
         self._wait("ready", READY_TIMEOUT_S)
 
     def check(self) -> None:
-        """Take in what the collector said; FabricError when it is gone or in trouble."""
+        """Process the collector's status lines; FabricError when it has ended or reports an error."""
         self._drain_inbox()
         code = self._process.poll()
         if code is not None:
             raise FabricError(f"the collector ended in mid-run (exit {code}); what it had recorded is kept")
 
     def stop(self) -> dict[str, Any]:
-        """End the capture in order; what the manifest says of it. FabricError when the closing status does not come."""
+        """End the capture in order. Returns its entry of the manifest. FabricError when the last status is missing."""
         if self._told >= 0:
             os.close(self._told)
             self._told = -1

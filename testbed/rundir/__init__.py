@@ -1,1 +1,1 @@
-"""The directory of a run: its files, its manifest, and what is said of the machine in it."""
+"""The directory of a run: its files, its manifest, and the facts on the machine in it."""

@@ -1,4 +1,4 @@
-"""The manifest of a run (docs/run-directory.md): what every world writes into it in the same way."""
+"""The manifest of a run (docs/run-directory.md): the entries that are alike in every world."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from topologies.formats.errors import InputError
 from topologies.model import Direction, Topology
 
 _CAP_SYS_ADMIN = 21
-"""linux/capability.h: without it there is no network namespace."""
+"""linux/capability.h: needed to make network namespaces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +36,9 @@ class WorldChoice:
 
 
 def pick(override: World) -> WorldChoice:
-    """`auto` takes Docker when a daemon answers, else network namespaces. The simulated world must be asked for.
+    """`auto` takes Docker when a daemon answers, else network namespaces. The simulated world must be requested.
 
-    Raises FabricError when Docker was asked for and no daemon answers.
+    Raises FabricError when Docker was requested and no daemon answers.
     """
     if override in (World.NETNS, World.SIM):
         return WorldChoice(world=override, why="asked for")
@@ -54,7 +54,7 @@ def pick(override: World) -> WorldChoice:
 
 
 def require_privilege(world: World, *, can_be_simulated: bool) -> None:
-    """Raise InputError before anything has started when this process may not make the networks of `world`."""
+    """Raise InputError, before anything has started, when this process may not make the networks of `world`."""
     if world is World.SIM or _capabilities() >> _CAP_SYS_ADMIN & 1:
         return
     instead = ", or simulate them, without root, with --world sim" if can_be_simulated else ""
@@ -62,13 +62,13 @@ def require_privilege(world: World, *, can_be_simulated: bool) -> None:
 
 
 def _capabilities() -> int:
-    """The effective capabilities, one bit each: user id 0 alone says little in a container."""
+    """The effective capabilities, one bit each: user id 0 does not imply them in a container."""
     status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
     return next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:"))
 
 
 def first_manifest(experiment: Experiment, world: WorldChoice, directory: RunDirectory) -> dict[str, Any]:
-    """The manifest before anything has happened: a run that goes no further is `interrupted`."""
+    """The manifest at the start of a run, with status `interrupted`, which stays if the run goes no further."""
     return {
         "format": 1,
         "run": directory.run_id,
@@ -95,7 +95,7 @@ def first_manifest(experiment: Experiment, world: WorldChoice, directory: RunDir
 
 
 def ports_of(topology: Topology) -> dict[str, Any]:
-    """The manifest's `ports`, and `asked`: what the topology asks of each."""
+    """The manifest's `ports`, and `asked`: the topology's impairments of each."""
     return {
         "ports": [{"node": n.name, "index": n.index, "ip": n.ip, "mac": n.mac} for n in topology.nodes()],
         "asked": {
@@ -111,7 +111,7 @@ def source_of(experiment: Experiment) -> str:
 
 
 def programs_said(experiment: Experiment) -> str:
-    """What the nodes run, for people."""
+    """The programs of the nodes, as text."""
     others: dict[str, int] = {}
     for program in experiment.programs.values():
         others[program.title] = others.get(program.title, 0) + 1
@@ -122,7 +122,7 @@ def programs_said(experiment: Experiment) -> str:
 
 
 CLOCK_STEP_NS = 1_000_000
-"""The two clocks of the machine run at one rate, and their readings are good to some microseconds: more is a step."""
+"""Least difference that is a step: both clocks of the machine run at one rate and are read within some microseconds."""
 
 
 def doubts(experiment: Experiment, manifest: Mapping[str, Any]) -> list[str]:
@@ -152,7 +152,7 @@ def doubts(experiment: Experiment, manifest: Mapping[str, Any]) -> list[str]:
 
 
 def said(totals: Mapping[str, int]) -> str:
-    """What nodes have done so far, for people: sums of `submitted`, `delivered`, `waiting`."""
+    """Progress of the nodes as text, from the sums of `submitted`, `delivered`, `waiting`."""
     waiting = f", {totals['waiting']:,} waiting" if totals["waiting"] else ""
     return f"{totals['submitted']:,} sent, {totals['delivered']:,} delivered{waiting}"
 
@@ -196,7 +196,7 @@ LIBRARIES = ("pyroute2", "scapy", "pyspark", "numpy", "pyarrow", "docker")
 
 
 def collect(*, guest_linux: str | None) -> dict[str, str]:
-    """Versions of ours, Python, the kernels and the libraries that touch the data; `git` in a checkout only."""
+    """Versions of orderbed, Python, the kernels and the libraries that process the data; `git` in a checkout only."""
     versions = {
         "orderbed": metadata.version("orderbed"),
         "python": platform.python_version(),
@@ -232,16 +232,16 @@ def _git(*words: str) -> subprocess.CompletedProcess[str] | None:
         return None
 
 
-# Was the machine fit to measure?
+# Health of the machine during the measurement.
 
 LAG_MAX_NS = 250_000_000
-"""A node whose workload fell this far behind its schedule did not offer the load that was asked."""
+"""A node whose workload fell further behind its schedule did not offer the requested load."""
 
 CPU_BUSY_RATIO_MAX = 0.98
 """Above this share of all CPUs over the loaded phase, latency measures the machine, not the protocol."""
 
 STEAL_RATIO_MAX = 0.10
-"""Above this share the hypervisor took the CPU away while somebody wanted to run."""
+"""Above this share of stolen time, the hypervisor delays processes that are ready to run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,9 +267,8 @@ class CpuTimes:
 
 
 def judge(*, cpu_busy_ratio: float, steal_ratio: float, lag_max_ns: int, saturating: bool) -> list[str]:
-    """Reasons why the run's numbers must not be trusted: no virtual time hides an overload on real wires, where a
-    starved CPU delays frames and timers without a sign in the capture. A saturating workload is behind, and the CPU
-    busy, on purpose.
+    """Reasons why the run's numbers must not be trusted. In real time a starved CPU delays frames and timers without a
+    sign in the capture. With a saturating workload, lag and a busy CPU are intended.
     """
     reasons = []
     if steal_ratio > STEAL_RATIO_MAX:

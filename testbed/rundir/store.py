@@ -23,14 +23,14 @@ from topologies.formats.errors import InputError
 
 MANIFEST_FORMAT = 1
 RESERVE_BYTES = 1 << 20
-"""Kept free from the first moment, so that the last word on a run fits on a disk that the run has filled."""
+"""Space reserved at the start, so that the last manifest fits on a disk that the run has filled."""
 
 UP = "up"
-"""Kind, and folder among the runs, of the record that a testbed that was up leaves: it is judged by nobody."""
+"""Kind, and folder among the runs, of the records of live testbeds, which are not judged."""
 
 
 class StoreError(Exception):
-    """A run directory cannot be written any more. What is in it stays."""
+    """A run directory cannot be written any more. Its contents stay."""
 
 
 def stamp(now: datetime | None = None) -> str:
@@ -58,7 +58,7 @@ class RunDirectory:
     path: Path
     run_id: str
     group: int
-    """32-bit number in every datagram of the run, so that nothing of another run is taken for its own."""
+    """32-bit number in every datagram of the run, so that datagrams of another run are ignored."""
     manifest: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -67,7 +67,7 @@ class RunDirectory:
 
     @property
     def capture_comment(self) -> dict[str, Any]:
-        """What the section header of a capture says."""
+        """Comment in the section header of a capture."""
         return {"run": self.run_id, "group": self.group, "clock": "CLOCK_REALTIME"}
 
     def node_log(self, node: str) -> Path:
@@ -81,12 +81,12 @@ class RunDirectory:
             raise StoreError(_unwritable(self.path, error)) from error
 
     def note(self, facts: Mapping[str, Any]) -> None:
-        """More for the manifest, on disk when this returns. Raises StoreError."""
+        """Add facts to the manifest; they are on disk when this returns. Raises StoreError."""
         self.manifest |= facts
         self.save()
 
     def close(self) -> None:
-        """Write the manifest for the last time, with the room that was kept for it."""
+        """Write the manifest for the last time, into the reserved space."""
         self._reserve.unlink(missing_ok=True)
         self.save()
 
@@ -95,7 +95,7 @@ class RunDirectory:
         return self.path / ".reserve"
 
     def append_fault(self, line: Mapping[str, Any]) -> None:
-        """One line to faults.jsonl, on disk when this returns."""
+        """Append a line to faults.jsonl; it is on disk when this returns."""
         try:
             with (self.path / "faults.jsonl").open("a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
@@ -110,7 +110,7 @@ def create(
 ) -> RunDirectory:
     """Make the directory of a new run. A repeatable run has the same group each time, whatever its name.
 
-    Raises InputError if it exists (a run is written once), cannot be made, or `name` is no name.
+    Raises InputError if it exists (a run is written once), cannot be made, or `name` is invalid.
     """
     if name is not None and (name in ("", ".", "..") or "/" in name or not name.isprintable()):
         raise InputError(f"--name {name!r}: a run's name is that of one directory, such as first-try")
@@ -145,11 +145,11 @@ def read_manifest(directory: Path) -> dict[str, Any]:
 
 
 def find(runs: Path, name: str | None) -> Path:
-    """The run directory that `name` means.
+    """The run directory that `name` selects.
 
     A path, `<experiment>/<leaf>`, an experiment (its newest run), or None (the newest run of all).
 
-    The record of a testbed that was up is no run. Raises InputError when there is none.
+    Records of live testbeds are no runs. Raises InputError when there is no such run.
     """
     if name is None:
         found = newest(runs, 1)
@@ -171,7 +171,7 @@ def find(runs: Path, name: str | None) -> Path:
 
 
 def newest(runs: Path, count: int) -> list[Path]:
-    """The directories of the newest runs, newest first; records of testbeds that were up are none."""
+    """The directories of the newest runs, newest first, without records of live testbeds."""
     found = [path for path in runs.glob("*/*/manifest.json") if path.parts[-3] != UP]
     return [path.parent for path in sorted(found, key=_age, reverse=True)[:count]]
 

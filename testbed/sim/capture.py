@@ -1,9 +1,9 @@
-"""What the collector records on real wires, recorded from the simulated ones: the same file, made of the same frames.
+"""Capture of a simulated network: the same file, with the same frames, as the collector's of an emulated one.
 
-Frames go to the file in batches while the simulation runs, so that memory does not grow with the run. Their time
-stamps are virtual time after a fixed EPOCH; nothing in the file comes from this machine, this hour or this run's name,
-so the same experiment gives the same bytes. Each datagram becomes the frame that the nodes' kernels and the routers
-would have sent, byte for byte:
+Frames are written in batches while the simulation runs, so that memory does not grow with the run. Their time stamps
+are virtual time after a fixed EPOCH; nothing in the file depends on this machine, this hour or this run's name, so the
+same experiment gives the same bytes. Each datagram becomes the frame that the nodes' kernels and the routers would have
+sent, byte for byte:
 
     Ethernet (14)  MACs of the segment at which the frame is seen: a router puts in its own as the source
     IPv4 (20)      TTL less one for each router passed; "don't fragment" with identification 0 (RFC 6864: an atomic
@@ -39,7 +39,7 @@ BATCH_FRAMES = 4096
 
 
 class SimulatedCapture:
-    """A tap on every port. `frame` raises CaptureError when the file can take no more."""
+    """A tap on every port. `frame` raises CaptureError when the file cannot be written."""
 
     def __init__(self, path: Path, topology: Topology, comment: Mapping[str, Any]) -> None:
         self._framer = Framer(topology)
@@ -55,7 +55,7 @@ class SimulatedCapture:
 
     @property
     def frames(self) -> int:
-        """Recorded so far."""
+        """Number of frames recorded so far."""
         return self._writer.frames + len(self._frames)
 
     def frame(self, port: Node, inbound: bool, at_ns: int, datagram: Datagram) -> None:
@@ -78,7 +78,7 @@ class SimulatedCapture:
             self._write()
 
     def close(self) -> dict[str, Any]:
-        """Complete the file; what the manifest says of the capture. Idempotent."""
+        """Complete the file. Returns the manifest's entry of the capture. Idempotent."""
         if self._closing is None:
             if not self._writer.problem:
                 self._write()
@@ -109,7 +109,7 @@ class SimulatedCapture:
 
 
 def flipped(frame: bytes, bit: int) -> bytes:
-    """The frame with one bit, counted from its first, the other way round."""
+    """The frame with one bit inverted, counted from its first."""
     return (int.from_bytes(frame, "big") ^ 1 << (8 * len(frame) - 1 - bit)).to_bytes(len(frame), "big")
 
 
@@ -118,15 +118,15 @@ DONT_FRAGMENT = 0x4000
 _IP_BYTES, _UDP_BYTES = 20, 8
 _ONES = 0xFFFF
 _HEADERS = struct.Struct(">16s H 6s H 12s H H")
-"""All 42 bytes; the three lengths and checksums (H) differ from datagram to datagram, the rest is the flow's own."""
+"""All 42 bytes; the lengths and checksums (H) differ from datagram to datagram, the rest is constant in a flow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Flow:
-    """What all datagrams from one node to one address have in common at one segment."""
+    """Header fields common to all datagrams from one node to one address at one segment."""
 
     ethernet: bytes
-    """And the first two bytes of the IP header."""
+    """The Ethernet header and the first two bytes of the IP header."""
     fate: bytes
     """Identification, fragment, TTL and protocol."""
     addresses: bytes
@@ -197,7 +197,7 @@ class Framer:
         return _mac(destination.mac if destination.partition == here.name else here.router_mac)
 
     def _routers_between(self, home: Partition, here: Partition) -> int:
-        """Each partition on the way has one, the first and the last among them."""
+        """Number of routers: one in each partition of the path, the first and the last included."""
         if home is here:
             return 0
         passed, at = 1, home.name
@@ -211,7 +211,7 @@ def _framed(flow: _Flow, payload: bytes) -> bytes:
     udp_bytes = _UDP_BYTES + len(payload)
     ip_bytes = _IP_BYTES + udp_bytes
     words = int.from_bytes(payload, "big") << (8 * (len(payload) & 1))
-    # The length stands in the UDP header and in the pseudo-header. A checksum of 0 would mean that there is none.
+    # The length is in the UDP header and in the pseudo-header. A checksum of 0 would mean that there is none.
     udp_checksum = -(flow.udp_sum + 2 * udp_bytes + words) % _ONES or _ONES
     ip_checksum = -(flow.ip_sum + ip_bytes) % _ONES
     headers = _HEADERS.pack(flow.ethernet, ip_bytes, flow.fate, ip_checksum, flow.addresses, udp_bytes, udp_checksum)
@@ -232,12 +232,12 @@ def _flow(*, macs: bytes, ttl: int, addresses: bytes, port: int) -> _Flow:
 
 
 def _sum(words: bytes) -> int:
-    """Sum of 16-bit words. Modulo 2**16 - 1 it is the number that the bytes spell, because 2**16 is 1 there."""
+    """Sum of 16-bit words modulo 2**16 - 1: equal to the bytes as one big number, because 2**16 is 1 there."""
     return int.from_bytes(words, "big") % _ONES
 
 
 def _group_mac(ip: str) -> bytes:
-    """RFC 1112: the low 23 bits of the group under 01:00:5e."""
+    """Multicast MAC of a group (RFC 1112): its low 23 bits under 01:00:5e."""
     group = _ip(ip)
     return b"\x01\x00\x5e" + bytes([group[1] & 0x7F]) + group[2:]
 

@@ -1,4 +1,4 @@
-"""Virtual time: what is to happen, in the order of its instants; at one instant in the order in which it was asked for.
+"""Virtual time: events in the order of their instants; at one instant in the order in which they were scheduled.
 
 Nothing here draws, waits or reads a clock, so the same calls give the same history.
 """
@@ -10,16 +10,16 @@ from collections.abc import Callable
 from typing import Any
 
 STANDSTILL_EVENTS = 1_000_000
-"""So many events caused at their own instant: whatever runs here goes round in circles without time passing. Those that
-were asked for before do not count: a thousand members that all multicast together meet a million arrivals at once."""
+"""Number of events scheduled at their own instant that indicates a loop without progress of time. Events scheduled
+earlier do not count: a thousand members that all multicast together cause a million arrivals at once."""
 
 
 class StandstillError(Exception):
-    """Time does not go on. The text says at which instant."""
+    """Time makes no progress. The text names the instant."""
 
 
 class Engine:
-    """`now_ns` is the instant of the event that is being worked off, read-only for everybody else."""
+    """Queue of events. `now_ns`: instant of the present event, read-only for callers."""
 
     __slots__ = ("_events", "_order", "now_ns")
 
@@ -30,12 +30,12 @@ class Engine:
 
     @property
     def worked_off(self) -> int:
-        """Events so far."""
+        """Number of events executed so far."""
         return self._order - len(self._events)
 
     @property
     def next_ns(self) -> int | None:
-        """When the next event is, None without one."""
+        """Instant of the next event, None without one."""
         return self._events[0][0] if self._events else None
 
     def read_ns(self) -> int:
@@ -43,14 +43,14 @@ class Engine:
         return self.now_ns
 
     def at(self, at_ns: int, act: Callable[[Any], object], argument: Any = None) -> None:
-        """Call `act(argument)` at an instant; what lies in the past happens now, after all that is to happen now."""
+        """Call `act(argument)` at an instant; one in the past counts as now, after all events scheduled for now."""
         if at_ns < self.now_ns:
             at_ns = self.now_ns
         self._order += 1
         heapq.heappush(self._events, (at_ns, self._order, act, argument))
 
     def run(self, until_ns: int) -> None:
-        """Work off every event up to and including `until_ns`, which it is afterwards. Raises StandstillError."""
+        """Execute every event up to and including `until_ns`, which is the time afterwards. Raises StandstillError."""
         events, pop = self._events, heapq.heappop
         now_ns, asked, here = self.now_ns, self._order, 0
         while events and events[0][0] <= until_ns:

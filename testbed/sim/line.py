@@ -1,22 +1,22 @@
-"""One direction of one port: a delay line, then a queue, with the meaning that netem, tbf and pfifo/bfifo give them.
+"""One direction of one port: a delay line, then a queue, with the semantics of netem, tbf and pfifo/bfifo.
 
-The fabric builds each port from these qdiscs (netem/wiring/qdisc.py); here are their rules (Linux 6.1: sch_netem.c,
+The fabric builds each port from these qdiscs (netem/wiring/qdisc.py); these are their rules (Linux 6.1: sch_netem.c,
 sch_tbf.c, sch_fifo.c), frame by frame, in netem's order of draws: duplicate, loss, corrupt, reorder, jitter.
 
 - Loss, duplication and corruption strike on the way in. A duplicate goes through the line by itself: it may be lost,
   damaged and delayed like any other frame, but not duplicated.
 - Bursty loss is netem's Gilbert-Elliott chain with h = 0 and k = 1: the frame's fate is decided by the state in which
   it finds the chain, then the chain moves on.
-- Each frame has its own delay; who is due first leaves first: jitter reorders. A reordered frame leaves at once, past
-  all frames in the line and in the queue (netem hands it on itself, without asking tbf).
+- Each frame has its own delay; the frame that is due first leaves first: jitter reorders. A reordered frame leaves at
+  once, past all frames in the line and in the queue (netem sends it itself, without tbf).
 - Frames enter the queue when their delay has passed. The queue's server is tbf's token bucket: `burst_bytes` pass at
   once after an idle time. A frame larger than the bucket (tbf would drop it, but a kernel would not have made it: it
   would have been several fragments) passes when the bucket is full, and its debt is paid before the next one.
-- A change of the impairment: what is in the line keeps its time, what is in the queue stays and drains at the new rate
-  (the bucket is full then); if the queue's unit changes, frames or bytes, it is another queue and what was in it is
-  lost. The loss chain starts anew, in its good state.
+- A change of the impairment: frames in the line keep their time, frames in the queue stay and drain at the new rate
+  (the bucket is full then); if the queue's unit changes, frames or bytes, it is another queue and the frames in it are
+  lost. The loss chain starts again, in its good state.
 
-Not here: correlations and slots (the fabric never sets them) and the limit of the delay line (it never is reached).
+Not here: correlations and slots (the fabric never sets them) and the limit of the delay line (it is never reached).
 """
 
 from __future__ import annotations
@@ -33,15 +33,14 @@ from topologies.model import Impairment
 
 MIN_BURST_BYTES = 1600
 BURST_TIME_NS = 250_000
-"""The token bucket: what passes in this time, at least one full frame. netem.wiring.qdisc asks the kernel for the
-same."""
+"""Size of the token bucket: the bytes of this time, at least one full frame, as in netem.wiring.qdisc."""
 DEFAULT_QUEUE_FRAMES = 1000
-"""Of a queue with a rate but no limit."""
+"""Limit of a queue with a rate but no limit."""
 NS_PER_S = 10**9
 
 
 class Sized(Protocol):
-    """A frame: all that a line looks at is its size, from the first Ethernet address to the last byte of payload."""
+    """A frame; a line uses only its size, from the first Ethernet address to the last byte of payload."""
 
     @property
     def size_bytes(self) -> int: ...
@@ -51,9 +50,9 @@ F = TypeVar("F", bound=Sized)
 
 
 class Line(Generic[F]):
-    """Frames go in by `enter` and come out by `forward`, maybe within the same call.
+    """Frames enter by `enter` and leave by `forward`, possibly within the same call.
 
-    `damage(frame, bit)` makes a copy of a frame with one bit flipped. Always:
+    `damage(frame, bit)` makes a copy of a frame with one bit flipped. Invariant:
     entered + duplicated = sent + delay_line_dropped + queue_dropped + backlog.
     """
 
@@ -74,7 +73,7 @@ class Line(Generic[F]):
         self._waiting: deque[F] = deque()
         self._waiting_bytes = 0
         self._armed = 0
-        """Which of the server's alarms counts: a change makes older ones void."""
+        """Number of the server's valid alarm: a change makes older ones void."""
         self._is_armed = False
         self._is_counted_in_bytes = False
         self.entered = 0
@@ -91,7 +90,7 @@ class Line(Generic[F]):
         return self.entered + self.duplicated - self.sent - self.delay_line_dropped - self.queue_dropped
 
     def counters(self, cut_dropped: int) -> dict[str, Any]:
-        """As the manifest has them; `cut_dropped`: frames that a cut kept from the line."""
+        """Counters for the manifest; `cut_dropped`: frames that a cut kept from the line."""
         return {
             "sent_frames": self.sent,
             "sent_bytes": self.sent_bytes,
@@ -103,7 +102,7 @@ class Line(Generic[F]):
         }
 
     def change(self, impairment: Impairment) -> None:
-        """From now on."""
+        """Set the impairment from now on."""
         was_counted_in_bytes = self._is_counted_in_bytes
         self._take(impairment)
         if self._is_counted_in_bytes is not was_counted_in_bytes:
@@ -115,7 +114,7 @@ class Line(Generic[F]):
         self._serve(self._armed)
 
     def enter(self, frame: F) -> None:
-        """A frame comes."""
+        """Take a frame into the line."""
         self.entered += 1
         if not self._has_chances:
             if self._delay_ns:
@@ -149,7 +148,7 @@ class Line(Generic[F]):
         self._take_rate(impairment)
 
     def _take_loss(self, ratio: float, burst_frames: float) -> None:
-        """Mean burst 1/r, stationary loss p/(p + r)."""
+        """Set the loss chain: mean burst 1/r, stationary loss p/(p + r)."""
         self._loss_ratio = ratio
         self._is_bursty = ratio > 0 and burst_frames > 1.0
         self._is_bad = False
@@ -165,7 +164,7 @@ class Line(Generic[F]):
         return self._loss_ratio > 0 and self._rng.random() < self._loss_ratio
 
     def _enter_twice(self, frame: F) -> None:
-        """netem draws the original's loss first; if it is lost, the duplicate takes its place."""
+        """Enter a frame and its duplicate, which replaces a lost original; netem draws the original's loss first."""
         if not self._is_lost():
             self.duplicated += 1
             if self._is_lost():
@@ -234,7 +233,7 @@ class Line(Generic[F]):
         return len(self._waiting) >= self._limit
 
     def _serve(self, armed: int) -> None:
-        """Forward what the tokens allow, and come back when they allow the next frame."""
+        """Forward frames as the tokens allow, and set an alarm for the next frame."""
         if armed != self._armed:
             return
         self._is_armed = False
@@ -250,7 +249,7 @@ class Line(Generic[F]):
             self._leave(frame)
 
     def _wait_ns(self, frame: F) -> int:
-        """How long until the tokens suffice for a frame; 0: they do, and are spent."""
+        """Time until the tokens suffice for a frame; 0: they do, and are spent."""
         if not self._bytes_per_s:
             return 0
         now_ns = self._engine.now_ns
@@ -265,8 +264,8 @@ class Line(Generic[F]):
 
 
 class Server(Generic[F]):
-    """A medium that all share: one frame at a time at `rate_bps`, `queue_frames` at most in it, the one on the medium
-    included; netem's own `rate` and `limit`.
+    """A shared medium: one frame at a time at `rate_bps`, with at most `queue_frames` including the one on the medium;
+    netem's own `rate` and `limit`.
     """
 
     def __init__(self, engine: Engine, *, rate_bps: int, queue_frames: int, forward: Callable[[F], object]) -> None:
@@ -275,14 +274,14 @@ class Server(Generic[F]):
         self._limit = queue_frames
         self._forward = forward
         self._free_ns = 0
-        """When the last frame in it will have passed."""
+        """Time at which the last frame in it will have passed."""
         self.sent = 0
         self.sent_bytes = 0
         self.queue_dropped = 0
         self.backlog = 0
 
     def enter(self, frame: F) -> None:
-        """A frame comes."""
+        """Take a frame into the queue."""
         if self.backlog >= self._limit:
             self.queue_dropped += 1
             return
@@ -306,13 +305,13 @@ _PARETO_SHAPE = 3.0
 
 @cache
 def table(distribution: str) -> tuple[int, ...]:
-    """The entries of `uniform`, `normal`, `pareto` or `paretonormal`. KeyError for another word."""
+    """Table of `uniform`, `normal`, `pareto` or `paretonormal`. KeyError for another word."""
     make = _MAKE[distribution]
     return tuple(max(_MIN, min(_MAX, round(make((i + 0.5) / SIZE) * SCALE))) for i in range(SIZE))
 
 
 def delay_ns(mean_ns: int, jitter_ns: int, entry: int) -> int:
-    """netem's tabledist(): rounded in two steps, half away from zero. It may be negative."""
+    """Delay by netem's tabledist(): rounded in two steps, half away from zero. It may be negative."""
     product = (jitter_ns % SCALE) * entry
     rounded = (abs(product) + SCALE // 2) // SCALE
     return (rounded if product >= 0 else -rounded) + (jitter_ns // SCALE) * entry + mean_ns
@@ -327,7 +326,7 @@ def _normal(quantile: float) -> float:
 
 
 def _pareto(quantile: float) -> float:
-    """Mean about 0; shape 3, scaled by 4/3, cut at 4 jitters as in iproute2."""
+    """Pareto quantile: mean about 0; shape 3, scaled by 4/3, cut at 4 jitters as in iproute2."""
     value: float = ((1 - quantile) ** (-1 / _PARETO_SHAPE) - 1.5) * 4 / 3
     return min(value, _MAX / SCALE)
 

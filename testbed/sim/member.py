@@ -1,15 +1,16 @@
-"""One incarnation of one node as a simulated process: its host, its alarm, its sockets while it is frozen.
+"""One incarnation of one node as a simulated process: its host, its alarm, its sockets while it is paused.
 
-The process is infinitely fast: what a datagram or an alarm causes has happened at the same instant. Only an application
+The process is infinitely fast: the effects of a datagram or an alarm happen at the same instant. Only an application
 that saturates needs time, SATURATION_NS for each message; on real machines a request takes longer than that.
 
-A process that a fault has made slow or deaf is not: each datagram takes it INPUT_NS, divided by its share of the
-processor, and what comes meanwhile waits in its sockets' buffers. What falls due in that time is done at its end.
+A process that a fault has made slow or deaf needs time: each datagram takes it INPUT_NS, divided by its share of the
+processor, and datagrams that arrive meanwhile wait in its sockets' buffers. Timers that fall due in that time fire at
+its end.
 
-Frozen (SIGSTOP) it does nothing, while its kernel goes on receiving: into one buffer for each of its sockets, of the
-size that node.host.endpoint asks for. Thawed it does what the driver's loop would do: in turn a batch of datagrams
-of its
-own address, one of the group's, one of the near group's, what is due; then, between two turns, the command that waits.
+Paused (SIGSTOP) it does nothing, while its kernel goes on receiving: into one buffer for each of its sockets, of the
+size that node.host.endpoint requests. Resumed it does the same as the driver's loop: in turn a batch of datagrams of
+its own address, one of the group's, one of the near group's, and due timers; then, between two turns, the waiting
+command.
 """
 
 from __future__ import annotations
@@ -35,45 +36,45 @@ from topologies.model import Node
 
 SATURATION_NS = 20_000
 INPUT_NS = 80_000
-"""What a received datagram takes of one core, from the kernel to the end of its handling (docs/limits.md)."""
+"""Time of one core for a received datagram, from the kernel to the end of its handling (docs/limits.md)."""
 TRACE_DELAY_NS = 5_000_000
-"""How long records wait for others before they go out together, as in node.host.driver."""
+"""Time that records wait for others before they are sent together, as in node.host.driver."""
 
 _PACK_RECORD = table_struct(RECORD).pack
 _HEADERS_BYTES = table_struct(ENVELOPE).size + table_struct(MESSAGE).size
 _SLAB_BYTES = 256
 _SHARED_BYTES = 320 + 64
-"""What Linux accounts for a received frame beside its bytes: its descriptor; its tail and headroom."""
+"""Bytes that Linux accounts for a received frame in addition to its own: its descriptor; its tail and headroom."""
 
 
 class Ending(enum.Enum):
     """How an incarnation ended."""
 
     DRAINED = "drained"
-    """Stopped in order, with nothing left to do."""
+    """Stopped in order, idle."""
     CUT_SHORT = "cut short"
-    """Stopped in order, with something still under way."""
+    """Stopped in order, with work left."""
     CRASHED = "crashed"
     EXCLUDED = "excluded"
-    """The group went on without it, and its process as the next incarnation."""
+    """Excluded by the group; its process goes on as the next incarnation."""
     LEFT = "left"
     """The same, at its own request."""
 
 
 @dataclass(slots=True, kw_only=True)
 class IncarnationRun:
-    """One incarnation of one member. Records come as it lives; all other counts stand from its end on."""
+    """One incarnation of one member. Records are added while it runs; all other counts are set at its end."""
 
     member: int
     incarnation: int
     records: list[TraceRow] = field(default_factory=list)
-    """In the order of node.trace.RECORD's fields."""
+    """Records, with the fields of node.trace.RECORD in their order."""
     submitted: int = 0
     delivered: int = 0
     received: int = 0
     handled: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
-    """Datagrams and messages refused, by the name of their DropReason."""
+    """Refused datagrams and messages, by the name of their DropReason."""
     overrun: int = 0
     """Datagrams lost because a socket's buffer was full while the process was frozen, slow or deaf."""
     core_ns: int = field(default=0, compare=False)
@@ -83,37 +84,37 @@ class IncarnationRun:
     lag_max_ns: int = 0
     was_paused: bool = False
     has_ended: bool = False
-    """The others have ended it, and it counts as crashed, however its process ended; or it has left."""
+    """It was excluded, and counts as crashed, however its process ended; or it has left."""
     has_left: bool = False
-    """It is over at its own request."""
+    """It has left at its own request."""
     ending: Ending | None = None
     """None while it lives."""
 
     @property
     def name(self) -> Incarnation:
-        """As checks of records call it."""
+        """Its name in checks of records."""
         return Incarnation(self.member, self.incarnation)
 
 
 class Observer(Protocol):
-    """Watches what meets what, for those who measure coverage."""
+    """Observer of inputs, cuts and faults, to measure coverage."""
 
     def input(self, incarnation: IncarnationRun, kind: Kind | None, phase: str, at_ns: int) -> None:
-        """Before each call of a core: the kind of the message that it is given (None: another call), and its phase."""
+        """Called before each call of a core, with the kind of its message (None: another call) and the core's phase."""
 
     def cut(self, incarnation: IncarnationRun, kind: Kind, phase: str, at_ns: int) -> None:
-        """A cut between nodes keeps a message from a core in this phase."""
+        """Called when a cut between nodes keeps a message from a core in this phase."""
 
     def fault(self, line: Mapping[str, object]) -> None:
-        """After a fault has struck: its line of faults.jsonl."""
+        """Called after a fault has struck, with its line of faults.jsonl."""
 
 
 class Member:
-    """`nodes`: all of the topology, by member index.
+    """One incarnation of one node. `nodes`: all of the topology, by member index.
 
-    `tells_tap`: somebody looks at the wires, so datagrams are encoded, and records go out as trace datagrams. `before`:
-    the incarnation of the same process that the group has excluded; the faults of its machine go on. `on_end` is told
-    when this one is excluded, or has left.
+    `tells_tap`: there is a tap, so datagrams are encoded, and records are sent as trace datagrams. `before`: the
+    earlier incarnation of the same process; the faults of its machine go on. `on_end` is called when this one is
+    excluded, or has left.
     """
 
     def __init__(
@@ -146,14 +147,14 @@ class Member:
         self._near_socket = _Socket()
         self._wake_ns: int | None = None
         self._requested_ns = 0
-        """When a saturating application may ask again."""
+        """Time at which a saturating application may submit again."""
         self._must_drain = False
         self._is_gone = False
         self._cpu_ratio: float | None = None
-        """Slow: the share of one core that is left to it."""
+        """Slow: its share of one core."""
         self._is_deaf = False
         self._in_hand: Datagram | None = None
-        """Slow or deaf: what it is handling, until `_busy_until_ns`."""
+        """Slow or deaf: the datagram that it is handling until `_busy_until_ns`."""
         self._busy_until_ns = 0
         self.host: Host = Host(
             config,
@@ -182,7 +183,7 @@ class Member:
         self._arm()
 
     def drain(self) -> None:
-        """Told on its command line: a frozen process hears it when it is thawed."""
+        """Command to drain; a paused process gets it when it is resumed."""
         if self.is_paused:
             self._must_drain = True
         else:
@@ -191,7 +192,7 @@ class Member:
                 self._arm()
 
     def leave(self) -> None:
-        """Told on its command line. LocalError: why it cannot leave."""
+        """Command to leave. Raises LocalError with the reason if it cannot."""
         self.host.leave()
         self._arm()
 
@@ -205,7 +206,7 @@ class Member:
             self._tracer.is_frozen = True
 
     def resume(self) -> None:
-        """Everything that waited, now; or in its turn, by a process that needs time."""
+        """Handle all waiting datagrams now, or one after the other if the process needs time."""
         self.is_paused = False
         if self._tracer is not None:
             self._tracer.is_frozen = False
@@ -239,14 +240,14 @@ class Member:
     # Faults of its machine.
 
     def slow(self, cpu_ratio: float | None) -> None:
-        """It has this share of one core; None: as much as it likes."""
+        """Set its share of one core; None: no limit."""
         needed_time, self._cpu_ratio = self._needs_time, cpu_ratio
         self.incarnation.was_paused |= cpu_ratio is not None
         if needed_time:
             self._hurry_if_free()
 
     def deafen(self, buffer_bytes: int | None) -> None:
-        """Its sockets' buffers hold so much; None: as much as they did."""
+        """Set the size of its sockets' buffers; None: the usual size."""
         needed_time, self._is_deaf = self._needs_time, buffer_bytes is not None
         for socket in self._sockets:
             socket.capacity_bytes = RECEIVE_BUFFER_BYTES if buffer_bytes is None else buffer_bytes
@@ -266,13 +267,13 @@ class Member:
         return self._cpu_ratio is not None or self._is_deaf
 
     def _hurry_if_free(self) -> None:
-        """Once nothing slows the process any more, what it has in hand and what waits is done at once."""
+        """If the process needs no time any more, handle the present and all waiting datagrams at once."""
         if not self._needs_time and not self.is_paused:
             self._catch_up()
             self._arm()
 
     def _serve(self) -> None:
-        """Handle the next datagram, if there is one; one that was in hand at a pause begins anew."""
+        """Handle the next datagram, if there is one; one that a pause has interrupted starts again."""
         if self._in_hand is None:
             # As from a select loop: the sockets in turn.
             waiting = [socket for socket in self._sockets if socket.waiting]
@@ -297,11 +298,11 @@ class Member:
             self.host.after_inputs()
 
     def crash(self) -> None:
-        """Gone, with all that it knew. Its records are not lost: whoever simulates knows what has happened."""
+        """Kill the process; its state is lost. Its records are kept by the simulation."""
         self._end(Ending.CRASHED)
 
     def give_way(self) -> None:
-        """The process goes on as the next incarnation of its member."""
+        """End this incarnation; the process goes on as the next one."""
         self._end(Ending.LEFT if self.host.has_left else Ending.EXCLUDED)
 
     def stop(self) -> None:
@@ -327,7 +328,7 @@ class Member:
 
     @property
     def _sockets(self) -> tuple[_Socket, ...]:
-        """In the order in which node.host.endpoint opens them."""
+        """Sockets in the order in which node.host.endpoint opens them."""
         return self._own_socket, self._group_socket, self._near_socket
 
     def _socket_of(self, datagram: Datagram) -> _Socket:
@@ -378,7 +379,7 @@ class Member:
         at_ns = max(at_ns, self._engine.now_ns)
         return max(at_ns, self._requested_ns) if self.host.is_saturating else at_ns
 
-    # What others want to know.
+    # Records.
 
     def _recorder(self) -> Callable[[TraceRow], object]:
         tracer, records = self._tracer, self._records
@@ -424,7 +425,7 @@ class Member:
 
 
 class Tracer:
-    """Records of one incarnation become trace datagrams, as node.host.recorder sends them."""
+    """Makes trace datagrams of the records of one incarnation, as node.host.recorder does."""
 
     def __init__(self, config: NodeConfig, port: Port, engine: Engine) -> None:
         self._group = config.group
@@ -445,7 +446,7 @@ class Tracer:
             self._engine.at(self._engine.now_ns + TRACE_DELAY_NS, self._on_delay)
 
     def flush(self) -> None:
-        """Everything that waits goes out now."""
+        """Send all waiting records now."""
         if not self._rows:
             return
         header = TraceHeader(
@@ -476,7 +477,7 @@ class Tracer:
 
 
 class _Wires:
-    """Messages become datagrams at a port: to a group, or one to each peer or neighbour in ascending order."""
+    """Makes datagrams of messages at a port: one to a group, or one to each peer or neighbour in ascending order."""
 
     def __init__(
         self, config: NodeConfig, port: Port, nodes: tuple[Node, ...], engine: Engine, *, encodes: bool
@@ -544,7 +545,7 @@ class _Wires:
 
 
 class _Socket:
-    """The receive buffer of one socket of a process that does not take datagrams at once."""
+    """The receive buffer of one socket."""
 
     def __init__(self) -> None:
         self.waiting: deque[Datagram] = deque()
@@ -553,7 +554,7 @@ class _Socket:
         self._bytes = 0
 
     def put(self, datagram: Datagram) -> None:
-        """Linux looks before it adds: the last datagram may stand over the edge."""
+        """Add a datagram. Linux compares before it adds, so that the last datagram may exceed the capacity."""
         if self._bytes > self.capacity_bytes:
             self.overrun += 1
         else:
@@ -568,5 +569,5 @@ class _Socket:
 
 
 def _charged_bytes(datagram: Datagram) -> int:
-    """What Linux counts for a frame (truesize): memory comes in powers of two."""
+    """Bytes that Linux accounts for a frame (truesize): its memory is a power of two."""
     return _SLAB_BYTES + (1 << (datagram.size_bytes + _SHARED_BYTES - 1).bit_length())

@@ -1,13 +1,12 @@
-"""A topology as a simulated network: ports, bridges, shared buses, routers and links, with the fabric's meaning.
+"""A topology as a simulated network: ports, bridges, shared buses, routers and links, with the fabric's semantics.
 
     node -> port's line (from node) -> [bus] -> bridge -> cut -> port's line (to node) -> node
                                                   └-> router -> cut -> link's line -> router -> [bus] -> bridge -> …
 
 Multicast floods a segment and follows the tree of routers (topologies.model), a near multicast only floods its own
-segment, unicast is switched and routed. One datagram is one frame, however large: nothing is fragmented. A frame whose
-bits were flipped on the way is seen at the port, and its node's kernel throws it away: UDP's, IP's or Ethernet's check
-fails whichever bit it was, but for those of the source's MAC address, which nobody checks. No frame reaches a node
-sooner than LEAST_TRAVEL_NS after it was sent.
+segment, unicast is switched and routed. One datagram is one frame, however large: nothing is fragmented. A frame with
+flipped bits is seen at the port, and its node's kernel drops it: UDP's, IP's or Ethernet's check fails for any bit but
+those of the source's MAC address, which is not checked. A frame travels for at least LEAST_TRAVEL_NS to a node.
 """
 
 from __future__ import annotations
@@ -34,8 +33,9 @@ from topologies.model import (
 )
 
 LEAST_TRAVEL_NS = 20_000
-"""What a frame takes on unimpaired real wires, from one node's socket to another's. Without it, members that answer
-each other over clear wires would do so for ever at one instant. A path with a delay of this or more has its delay."""
+"""Travel time of a frame on an unimpaired emulated network, from one node's socket to another's. Without it, members
+that answer each other without delay would do so for ever at one instant. A path with a delay of this or more has its
+delay."""
 
 UNICAST_TTL = 64
 """Linux's default."""
@@ -44,18 +44,18 @@ HEADER_BYTES = 14 + 20 + 8
 LEAST_FRAME_BYTES = 60
 
 Counters: TypeAlias = dict[str, Any]
-"""Of one direction of a port or a link, or of a bus, as the manifest has them (docs/run-directory.md)."""
+"""Counters of one direction of a port or a link, or of a bus, as in the manifest (docs/run-directory.md)."""
 
 _SOURCE_MAC = range(6 * 8, 12 * 8)
 _PAYLOAD_OF_IP = 34 * 8
-"""Bits of a frame, counted from its first."""
+"""First bit of the payload of IP, counted from the frame's first."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Datagram:
-    """A UDP datagram under way; nobody changes it. `payload` is b"" when nobody looks (no tap).
+    """A UDP datagram in transit, immutable. `payload` is b"" if there is no tap.
 
-    `flipped_bits`: damage done on the way, counted from the frame's first bit; `payload` is what was sent.
+    `flipped_bits`: corrupted bits, counted from the frame's first bit; `payload` is as it was sent.
     """
 
     source: Node
@@ -63,11 +63,11 @@ class Datagram:
     """None: a multicast group; of a trace datagram, the segment's monitor."""
     payload: bytes
     size_bytes: int
-    """Of the frame."""
+    """Size of the frame."""
     sent_ns: int
     message: Message | None = None
     incarnation: int = 0
-    """Of the source."""
+    """Incarnation of the source."""
     transmission: int = 0
     is_trace: bool = False
     is_near: bool = False
@@ -80,12 +80,12 @@ class Datagram:
 
     @property
     def is_intact(self) -> bool:
-        """Whether the receiver's kernel finds nothing wrong with it."""
+        """Whether the receiver's kernel accepts it."""
         return all(bit in _SOURCE_MAC for bit in self.flipped_bits)
 
     @property
     def is_routable(self) -> bool:
-        """Whether a router finds nothing wrong with it: it does not look at UDP."""
+        """Whether a router accepts it: a router does not check UDP."""
         return all(bit in _SOURCE_MAC or bit >= _PAYLOAD_OF_IP for bit in self.flipped_bits)
 
 
@@ -102,14 +102,14 @@ def frame_bytes(payload_bytes: int) -> int:
 
 
 class Network:
-    """All wires of one topology. `seed` feeds a generator of its own for each direction of each port and link."""
+    """Network of one topology. Each direction of each port and link has a random generator derived from `seed`."""
 
     def __init__(self, topology: Topology, engine: Engine, *, seed: int, tap: Tap | None = None) -> None:
         self._segments = {
             partition.name: _Segment(partition, engine, seed=seed, tap=tap) for partition in topology.partitions
         }
         self.ports = tuple(port for segment in self._segments.values() for port in segment.ports)
-        """By member index."""
+        """Ports by member index."""
         self._links: dict[tuple[str, str], _LinkEnd] = {}
         if len(topology.partitions) > 1:
             self._connect_routers(topology, engine, seed)
@@ -118,15 +118,15 @@ class Network:
         return self.ports[node.index]
 
     def impair(self, node: Node, direction: Direction, impairment: Impairment) -> None:
-        """One direction of one port, from now on."""
+        """Set the impairment of one direction of one port, from now on."""
         self.port(node).line(direction).change(impairment)
 
     def impair_link(self, link: Link, *, from_partition: str, impairment: Impairment) -> None:
-        """One direction of one link, from now on."""
+        """Set the impairment of one direction of one link, from now on."""
         self._links[link.name, from_partition].line.change(impairment)
 
     def block(self, pairs: Collection[tuple[Node, Node]]) -> None:
-        """From now on, what the first of a pair sends does not reach the second; all other ways are open."""
+        """From now on, drop frames from the first to the second node of each pair, and of no other pair."""
         blocked: dict[int, set[int]] = {}
         for sender, receiver in pairs:
             blocked.setdefault(receiver.index, set()).add(sender.index)
@@ -140,13 +140,13 @@ class Network:
 
     @property
     def in_flight(self) -> int:
-        """Frames under way."""
+        """Number of frames in transit."""
         lines = sum(port.in_flight for port in self.ports)
         links = sum(end.line.backlog for end in self._links.values())
         return lines + links + sum(segment.in_flight for segment in self._segments.values())
 
     def port_counters(self) -> list[Counters]:
-        """Of each direction of each port: offered frames = sent - duplicated + all three drops + backlog."""
+        """Counters of each direction of each port: offered frames = sent - duplicated + all three drops + backlog."""
         return [port.counters(direction) for port in self.ports for direction in Direction]
 
     def link_counters(self) -> list[Counters]:
@@ -165,8 +165,8 @@ class Network:
 
 
 class Port:
-    """Where a node is plugged in. `receiver` takes what arrives; None: there is no node, while its wire stays, as in
-    the world `netns`: what arrives there is seen and comes to nothing.
+    """Port of a node. `receiver` takes arriving datagrams; None: there is no node, while its network stays, as in the
+    world `netns`: arriving frames are seen by the tap and dropped.
     """
 
     def __init__(self, node: Node, segment: _Segment, engine: Engine, *, seed: int, tap: Tap | None) -> None:
@@ -175,7 +175,7 @@ class Port:
         """Members whose frames do not pass towards this node."""
         self.receiver: Callable[[Datagram], object] | None = None
         self.on_cut: Callable[[Datagram], object] | None = None
-        """Told of each frame that a cut keeps from this node, for those who measure coverage."""
+        """Called for each frame that a cut keeps from this node, to measure coverage."""
         self._segment = segment
         self._engine = engine
         self._tap = tap
@@ -192,14 +192,14 @@ class Port:
         return self._to_node if direction is Direction.TO_NODE else self._from_node
 
     def send(self, datagram: Datagram) -> None:
-        """The node puts a datagram on the wire."""
+        """Send a datagram of the node."""
         if self._tap is not None:
             self._tap.frame(self.node, True, self._engine.now_ns, datagram)
         if not datagram.is_trace:
             self._from_node.enter(datagram)
 
     def offer(self, datagram: Datagram) -> None:
-        """The bridge has a frame for this port."""
+        """Take a frame from the bridge for this port."""
         if self.blocked and datagram.source.index in self.blocked:
             self._cut_dropped += 1
             if self.on_cut is not None:
@@ -277,7 +277,7 @@ class _Segment:
             self._switch(datagram, origin)
 
     def bus_counters(self) -> Counters:
-        """Empty without a bus."""
+        """Counters of the bus; empty without one."""
         bus = self._bus
         if bus is None:
             return {}
@@ -308,7 +308,7 @@ class _Segment:
 
 
 class _LinkEnd:
-    """One direction of a link, as its first router has it."""
+    """One direction of a link, at its first router."""
 
     def __init__(
         self, link: Link, here: PartitionName, impairment: Impairment, engine: Engine, rng: Random, far: _Router
@@ -330,7 +330,7 @@ class _LinkEnd:
 
 
 class _Router:
-    """Of one partition. Routes are static; each is worked out when it is first taken."""
+    """Router of one partition. Routes are static; each is computed at its first use."""
 
     def __init__(self, topology: Topology, segment: _Segment, links: dict[tuple[str, str], _LinkEnd]) -> None:
         self._topology = topology
@@ -343,14 +343,14 @@ class _Router:
         segment.router = self
 
     def route(self, datagram: Datagram) -> None:
-        """A frame from our own segment that concerns others."""
+        """Forward a frame from this segment to other segments."""
         if datagram.flipped_bits and not datagram.is_routable:
             return
         for end in self._onward(datagram):
             end.offer(datagram)
 
     def arrive(self, datagram: Datagram) -> None:
-        """A frame from another router."""
+        """Take a frame from another router."""
         if datagram.flipped_bits and not datagram.is_routable:
             return
         target = datagram.destination
@@ -378,7 +378,7 @@ class _Router:
         try:
             return (self._link_to(next_hop(self._topology, self._here, partition)),)
         except ValueError:
-            return ()  # no path of links leads there: such partitions are apart, as the file says
+            return ()  # no path of links leads there, which a topology may have by intent
 
     def _link_to(self, neighbour: PartitionName) -> _LinkEnd:
         """The first link between the two, as in netem.wiring.plan."""
@@ -387,7 +387,7 @@ class _Router:
         return self._links[link.name, self._here]
 
     def _distance(self, source: PartitionName) -> int:
-        """Links between us and a partition from which something has come."""
+        """Number of links between this partition and the source of a frame."""
         if source not in self._far:
             count, at = 0, self._here
             while at != source:

@@ -1,11 +1,11 @@
-"""One run in memory: simulated, judged, measured. No run directory, no capture, no Spark; a dictionary comes back.
+"""One run in memory: simulated, judged, measured. No run directory, no capture, no Spark; the result is a dictionary.
 
     result = measure(experiment)
     result["verdict"], result["latency"]["normalised_mean"], result["load"]["dummy_rate"]
 
-What it has in common with summary.json has the same name and means the same (docs/run-directory.md), so that the same
-expressions read both. What needs the frames themselves (`traffic`, `conservation`, `accuracy`) is not there: an
-expectation that speaks of it is `unknown`.
+Fields that it shares with summary.json have the same name and meaning (docs/run-directory.md), so that the same
+expressions read both. Fields that need the frames themselves (`traffic`, `conservation`, `accuracy`) are missing: an
+expectation on them is `unknown`.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ from testbed.spec.values import Experiment
 from topologies.model import MULTICAST_GROUP, Node, Topology
 
 GROUP = 1
-"""Nobody else is on these wires."""
+"""Group number; the simulated network has no other group."""
 
 _KNOWN = frozenset(kind.value for kind in Property)
 
 
 def measure(experiment: Experiment) -> dict[str, Any]:
-    """Simulate an experiment to its end. What a core raises is the run's failure: it breaks all that was promised."""
+    """Simulate an experiment to its end. An exception of a core fails the run and all promised properties."""
     began_s = time.perf_counter()
     head = {"seed": experiment.seed, "variant": dict(experiment.variant), "given": given(experiment)}
     meter = LoadMeter(experiment.topology, until_ns=START_NS + experiment.duration_ns)
     try:
         simulation = simulate(experiment, group=GROUP, tap=meter, encodes=False)
-    except Exception as error:  # reported with the seed that does it again
+    except Exception as error:  # reported with the seed that repeats it
         return head | _broken(error) | {"events": 0, "seconds": time.perf_counter() - began_s}
     results = _results(experiment, simulation, meter)
     seconds = time.perf_counter() - began_s
@@ -115,7 +115,7 @@ def _properties(
 
 
 def undrained(experiment: Experiment, simulation: Simulation) -> str:
-    """As analysis.judgement: why what should happen eventually may not have had the time; empty when it had."""
+    """Reason why liveness cannot be judged, as in analysis.judgement; empty if it can."""
     if simulation.phases.drained_ns is None:
         return "the run did not drain"
     cuts = [fault for fault in experiment.faults if isinstance(fault, Cut | Heal)]
@@ -123,11 +123,11 @@ def undrained(experiment: Experiment, simulation: Simulation) -> str:
 
 
 def doubts(experiment: Experiment, simulation: Simulation) -> list[str]:
-    """Reasons why the numbers must not be trusted: a sender that the protocol held up did not offer the load."""
+    """Reasons why the numbers must not be trusted: a sender delayed by the protocol did not offer the load."""
     return manifest.judge(
         cpu_busy_ratio=0.0,
         steal_ratio=0.0,
-        # A paused member was behind on purpose.
+        # The lag of a paused member does not count.
         lag_max_ns=max((one.lag_max_ns for one in simulation.incarnations if not one.was_paused), default=0),
         saturating=any(one.kind is WorkloadKind.SATURATING for one in experiment.workloads.values()),
     )
@@ -149,29 +149,29 @@ _EVERYBODY, _NEIGHBOURS = -1, -2
 
 
 class LoadMeter:
-    """A tap that counts what a group puts on the wire from the start until `until_ns` (exclusive): the load as
+    """A tap that counts the datagrams of a group from the start until `until_ns` (exclusive): the load as
     analysis.metrics.offered computes it from a capture.
 
-    Of a datagram it keeps one small number: what it was. Datagrams of one incarnation are numbered in the order in
-    which they are sent, from 1 on, so the number of a SEND record's datagram leads to what the record does not say.
+    It keeps one small number for each datagram: the code of its class and kinds. Datagrams of one incarnation are
+    numbered in the order in which they are sent, from 1 on, so the number in a SEND record gives the datagram's code.
     """
 
     def __init__(self, topology: Topology, *, until_ns: int) -> None:
         self._nodes = tuple(topology.nodes())
         self._near_groups = [part.multicast_group for part in topology.partitions for _ in part.nodes]
-        """By member index."""
+        """Multicast group of each member's partition, by member index."""
         self._until_ns = until_ns
         self._received = [0] * len(self._nodes)
         self._flowed: dict[tuple[int, int], list[int]] = {}
         """Datagrams and bytes, by source and destination: a member, _EVERYBODY or _NEIGHBOURS."""
         self._codes: dict[tuple[int, int], array[int]] = {}
-        """What each datagram of each incarnation was: a place in `_whats`."""
+        """Code of each datagram of each incarnation: an index of `_whats`."""
         self._whats: dict[_What, int] = {}
         self._message: Message | None = None
         self._code = 0
 
     def frame(self, port: Node, inbound: bool, at_ns: int, datagram: Datagram) -> None:
-        """As `testbed.sim.network.Tap` says."""
+        """See `testbed.sim.network.Tap`."""
         if at_ns >= self._until_ns or datagram.is_trace:
             return
         if not inbound:
@@ -201,7 +201,7 @@ class LoadMeter:
             self._codes[incarnation] = array("H", (self._code,))
 
     def load(self, incarnations: Iterable[IncarnationRun]) -> Load:
-        """All that was counted; `incarnations`: all of the simulation, with their records."""
+        """The counted load; `incarnations`: all of the simulation, with their records."""
         return Load(Window(START_NS, self._until_ns), self._flows(), self._sent(incarnations))
 
     def _flows(self) -> list[Flow]:
@@ -231,7 +231,7 @@ class LoadMeter:
 
 
 def _what(message: Message) -> _What:
-    """A copy of something sent before is a retransmission whatever it carries, as in analysis.capture.decode."""
+    """Class and kinds of a message. A copy of one sent before is a retransmission, as in analysis.capture.decode."""
     flags = message.flags
     if flags & Flag.RETRANSMISSION:
         name = "retransmission"
@@ -243,8 +243,8 @@ def _what(message: Message) -> _What:
 
 
 RUNS_PER_CORE = 8
-"""In one batch: so few that something is heard of a long sweep, and so many that the last run of a batch, which may be
-alone on all cores, costs little."""
+"""Runs per core in one batch: few enough for frequent progress in a long sweep, and so many that the last run of a
+batch, which may be alone on all cores, costs little."""
 
 Results = list[dict[str, Any]]
 
@@ -252,7 +252,7 @@ Results = list[dict[str, Any]]
 def simulate_all(
     spark: SparkSession, experiments: Sequence[Experiment], path: Path, *, on_progress: Callable[[Results], None]
 ) -> Results:
-    """Every experiment, in the order given; `on_progress` gets the new results of each batch. `path` is replaced."""
+    """Simulate every experiment, in order; `on_progress` gets the new results of each batch. `path` is replaced."""
     size = RUNS_PER_CORE * spark.sparkContext.defaultParallelism
     tables: list[pa.Table] = []
     results: Results = []
@@ -279,4 +279,4 @@ def _batch(spark: SparkSession, first: int, experiments: Sequence[Experiment]) -
 
 
 def _row(point: int, packed: bytes) -> pa.RecordBatch:
-    return sweep_rows.to_batch([measure(pickle.loads(packed)) | {"point": point}])  # noqa: S301 (we packed it)
+    return sweep_rows.to_batch([measure(pickle.loads(packed)) | {"point": point}])  # noqa: S301 (packed by simulate_all)

@@ -1,12 +1,12 @@
-"""One experiment in virtual time: the same file, the same cores, the same host code as on real wires, and no kernel.
+"""One experiment in virtual time: same file, cores and host code as on an emulated network, without a kernel.
 
-The same experiment gives the same result, on every machine and under every PYTHONHASHSEED: whatever draws has a
-generator of its own, seeded by the experiment and by what it draws for, and whatever happens at one instant happens in
-the order in which it was caused. Faults strike at their exact time and take no time.
+The same experiment gives the same result, on every machine and under every PYTHONHASHSEED: each use of random numbers
+has a generator of its own, seeded by the experiment and by its purpose, and events of one instant happen in the order
+in which they were caused. Faults strike at their exact time and take no time.
 
-The course is the conductor's: nodes start, the load lasts `duration_ns` while faults strike, nodes are told to drain,
-and when all are quiet and no frame is under way (looked at each DRAIN_CHECK_NS), or after `drain_ns`, what a fault left
-frozen is thawed and all nodes are stopped.
+The phases are the conductor's: nodes start, the load lasts `duration_ns` while faults strike, nodes are told to drain,
+and when all are quiet and no frame is in transit (checked each DRAIN_CHECK_NS), or after `drain_ns`, members that a
+fault left paused are resumed and all nodes are stopped.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ __all__ = [
 ]
 
 START_NS = 1_000_000_000_000
-"""Virtual true time at which nodes and load start: so late that a clock that is behind does not show negative time."""
+"""Virtual true time at which nodes and load start; late enough that a slow clock does not show negative time."""
 
 DRAIN_CHECK_NS = 10_000_000
 PROGRESS_STEPS = 100
 COLLECT_AFTER = 200_000
-"""New objects until Python's collector looks for cycles."""
+"""New objects between two searches of Python's collector for cycles."""
 
 Build: TypeAlias = Callable[[Membership, int], Core]
-"""A membership and a seed become a core."""
+"""Makes a core of a membership and a seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,10 +73,10 @@ class Phases:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """What came of it. `core_ns` of incarnations apart, equal for equal experiments."""
+    """Result of a simulation; equal for equal experiments, except `core_ns` of incarnations."""
 
     incarnations: tuple[IncarnationRun, ...]
-    """In the order of their starts: all first incarnations by member, then those that were started again."""
+    """In the order of their starts: all first incarnations by member, then later ones."""
     phases: Phases
     faults: tuple[Mapping[str, Any], ...]
     """Lines as in faults.jsonl."""
@@ -84,14 +84,14 @@ class Simulation:
     link_counters: list[Counters]
     bus_counters: list[Counters]
     is_silent: bool
-    """Whether nothing would ever have happened any more: no timer is armed and no frame under way."""
+    """Whether no event would ever follow: no timer is armed and no frame in transit."""
     events: int
-    """Of the engine."""
+    """Number of events of the engine."""
     now_ns: int
 
     @property
     def records(self) -> Incarnations:
-        """Of all incarnations, as checks take them."""
+        """Records of all incarnations, as input of checks."""
         return {incarnation.name: incarnation.records for incarnation in self.incarnations}
 
 
@@ -110,14 +110,12 @@ def simulate(
 ) -> Simulation:
     """Run an experiment to its end.
 
-    Read of it are only topology, protocol, dissemination, workloads, clocks, duration_ns, drain_ns, seed and faults.
-    `build` replaces the protocol's own core. `on_progress` is told the virtual time now and then, `on_fault` each line
-    of faults.jsonl when the fault has struck. Without `keeps_records` the incarnations have none: for those who count
-    only. Without `encodes` the tap sees datagrams without their bytes (`payload` is empty) and no trace: for taps that
-    count.
-    `linger_ns`: nodes are stopped so long after all were quiet, for those who ask whether a quiet group is silent.
-    Raises LocalError for an experiment that cannot be; what a core raises but RemoteError is its own mistake and comes
-    through.
+    It reads only topology, protocol, dissemination, workloads, clocks, duration_ns, drain_ns, seed and faults. `build`
+    replaces the protocol's own core. `on_progress` gets the virtual time now and then, `on_fault` each line of
+    faults.jsonl when the fault has struck. Without `keeps_records` the incarnations have no records. Without `encodes`
+    the tap sees datagrams without their bytes (`payload` is empty) and no trace: for taps that count. `linger_ns`: time
+    from quiet to the stop of the nodes, to check that a quiet group is silent. Raises LocalError for an invalid
+    experiment; exceptions of a core other than RemoteError are passed on.
     """
     with _patient_collector():
         world = _World(experiment, group, tap, build, observer, on_fault, keeps_records, encodes)
@@ -126,8 +124,8 @@ def simulate(
 
 @contextmanager
 def _patient_collector() -> Iterator[None]:
-    """A run makes objects by the hundred thousand that live to its end, and hardly a cycle: at its usual pace the
-    collector would walk all of them again and again.
+    """Fewer searches of Python's collector inside the block: a run makes hundreds of thousands of objects that live to
+    its end, and hardly a cycle; at its usual pace the collector would search all of them repeatedly.
     """
     usual = gc.get_threshold()
     gc.set_threshold(COLLECT_AFTER, *usual[1:])
@@ -138,7 +136,7 @@ def _patient_collector() -> Iterator[None]:
 
 
 class _World:
-    """Nodes, wires and faults of one run."""
+    """Nodes, network and faults of one run."""
 
     def __init__(
         self,
@@ -240,7 +238,7 @@ class _World:
                 on_progress(self._engine.now_ns)
 
     def _next_check_ns(self, end_ns: int) -> int:
-        """Every DRAIN_CHECK_NS; while nothing happens, nothing becomes quiet, and those checks are left out."""
+        """Time of the next check for quiet: every DRAIN_CHECK_NS, but not while no event happens."""
         now_ns, next_ns = self._engine.now_ns, self._engine.next_ns
         if next_ns is None:
             return end_ns
@@ -264,7 +262,7 @@ class _World:
     # Nodes.
 
     def _return(self, node: Node) -> None:
-        """The member was excluded or has left: the same process goes on as its next incarnation."""
+        """Let the process of an excluded member, or of one that has left, go on as its next incarnation."""
         before = self._members[node.name]
         self._joins_again.discard(node.name)
         if before.incarnation.ending is None:
@@ -351,7 +349,7 @@ class _World:
         return perform
 
     def _restart(self, fault: faults.Restart) -> None:
-        """Only those that are down: a plan restarts no other."""
+        """Restart nodes that are down; a plan restarts no others."""
         nodes = [self._experiment.topology.node(name) for name in fault.targets]
         incarnations = [self._members[node.name].incarnation for node in nodes]
         down = [
@@ -374,7 +372,7 @@ class _World:
                 self._return(node)
 
     def _leave(self, fault: faults.Leave) -> dict[str, Any]:
-        """The reasons of those that cannot leave."""
+        """Let members leave. Returns the reasons of those that cannot."""
         refused: dict[str, Any] = {}
         for member in self._targets(fault):
             try:
@@ -397,7 +395,7 @@ class _World:
                 member.right_clock(fault.ends)
 
     def _targets(self, fault: NodeFault) -> list[Member]:
-        """The living ones of a fault's targets; nothing can be done to the others."""
+        """The living targets of a fault; it has no effect on others."""
         members = [self._members[name] for name in fault.targets]
         return [member for member in members if member.incarnation.ending is None]
 
@@ -439,9 +437,9 @@ class _Callee(_Caller):
 
 
 class _Configurations:
-    """Each incarnation's configuration from the very words that a real node reads.
+    """Configuration of each incarnation, parsed from the same line that a real node reads.
 
-    The list of all members is the same for everybody and is read once: in a group of a thousand, a million entries.
+    The list of all members is the same for all nodes and is parsed once: in a group of a thousand, a million entries.
     """
 
     def __init__(self, experiment: Experiment, group: int) -> None:
@@ -450,7 +448,7 @@ class _Configurations:
         self._first: NodeConfig | None = None
 
     def of(self, node: Node, incarnation: int, *, elapsed_ns: int) -> NodeConfig:
-        """LocalError: one sentence that names what cannot be."""
+        """The configuration of an incarnation. Raises LocalError, one sentence, for an invalid one."""
         words = configuration(self._experiment, node, incarnation=incarnation, group=self._group, elapsed_ns=elapsed_ns)
         if self._first is None:
             self._first = parse(json.dumps(words))

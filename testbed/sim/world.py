@@ -1,10 +1,9 @@
-"""One experiment in the simulated world: virtual time, seeded chance, and the run directory that real wires leave.
+"""One experiment in the simulated world: virtual time, seeded random numbers, and the same run directory as a real run.
 
-The phases are those of the conductor (testbed.run.conductor), and each leaves its mark in the manifest. There is no
-kernel,
-no process and no clock here but the one that says how long it took. Load, faults and drain are one call of `simulate`,
-which hands every frame to the capture and every fault to its file while it goes; the rest is known when it returns. So
-an interrupted run keeps its capture and its faults.
+The phases are those of the conductor (testbed.run.conductor), and each is noted in the manifest. There is no kernel, no
+process and no clock here except the one that measures the run's duration. Load, faults and drain are one call of
+`simulate`, which passes every frame to the capture and every fault to its file at once; the rest is known when it
+returns. So an interrupted run keeps its capture and its faults.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from topologies.model import Node, Topology
 
 KERNEL = {"picked": "none", "why": "the simulated world has no kernel", "probes": []}
 EXIT_KILLED = -9
-"""What the conductor notes for a node that a fault has killed."""
+"""Exit code that the conductor notes for a node killed by a fault."""
 
 
 class SimulatedWorld:
@@ -43,7 +42,7 @@ class SimulatedWorld:
         self._manifest = directory.manifest
 
     def perform(self) -> None:
-        """Run it. However it ends, what was recorded up to then is whole.
+        """Run it. All that was recorded is kept whole, however it ends.
 
         Raises StoreError when the disk is full, FabricError when a core fails, KeyboardInterrupt.
         """
@@ -100,7 +99,7 @@ class SimulatedWorld:
         except (StoreError, LocalError):
             raise
         except Exception as error:
-            # As when a real node ends by itself: the traceback belongs into a log, the sentence to the user.
+            # As for a real node that ends by itself: the traceback goes to a log, the sentence to the user.
             log = self._directory.node_log("simulation")
             log.write_text(traceback.format_exc(), encoding="utf-8")
             raise FabricError(f"the simulation ended by itself ({error!r}); its log is {log}") from error
@@ -125,7 +124,7 @@ class SimulatedWorld:
             self._manifest["link_counters"] = simulation.link_counters
             self._manifest["bus_counters"] = simulation.bus_counters
             self._manifest["infrastructure_drops"] = {}
-            # No load of this machine can reach virtual time: there is nothing to measure, and null says so.
+            # The load of this machine cannot affect virtual time: nothing is measured (null).
             lag_max_ns = totals(simulation)["lag_max_ns"]
             self._manifest["health"] = {"cpu_busy_ratio": None, "steal_ratio": None, "lag_max_ns": lag_max_ns}
             self._manifest["invalid"] = doubts(self._experiment, self._manifest)
@@ -135,7 +134,7 @@ class SimulatedWorld:
         self._manifest["status"] = "complete"
 
     def _close_capture(self, capture: SimulatedCapture) -> dict[str, Any]:
-        """Idempotent: also called when a run ends early. The manifest is saved by whoever closes the run directory."""
+        """Close the capture. Idempotent: also called when a run ends early. The run directory saves the manifest."""
         try:
             closing = self._manifest["capture"] = capture.close()
         except CaptureError as error:
@@ -144,7 +143,7 @@ class SimulatedWorld:
 
 
 def totals(simulation: Simulation) -> dict[str, int]:
-    """Sums over all incarnations, and the largest lag of those that were never paused: those were behind on purpose."""
+    """Sums over all incarnations, and the largest lag of those that were never paused."""
     incarnations = simulation.incarnations
     sums = {
         name: sum(getattr(incarnation, name) for incarnation in incarnations)
@@ -157,7 +156,7 @@ def totals(simulation: Simulation) -> dict[str, int]:
 
 
 def node_entry(incarnation: IncarnationRun, topology: Topology) -> dict[str, Any]:
-    """One incarnation as the manifest has it. All CPU time that a simulated node takes is its core's."""
+    """Manifest entry of one incarnation. The CPU time of a simulated node is that of its core."""
     is_crashed = incarnation.ending is Ending.CRASHED
     (node,) = (node for node in topology.nodes() if node.index == incarnation.member)
     return {
@@ -180,7 +179,7 @@ def node_entry(incarnation: IncarnationRun, topology: Topology) -> dict[str, Any
 
 
 class _Tap:
-    """Every frame to the capture, and a look at the keyboard."""
+    """Tap that passes every frame to the capture and heeds Ctrl-C."""
 
     def __init__(self, capture: SimulatedCapture, interrupt: Interrupt) -> None:
         self._record = capture.frame
@@ -193,7 +192,7 @@ class _Tap:
 
 
 class _Progress:
-    """The bar of virtual time, and how it compares with ours."""
+    """Progress bar of virtual time, with its speed."""
 
     def __init__(self, stage: Stage, capture: SimulatedCapture, interrupt: Interrupt) -> None:
         self._stage = stage
@@ -207,5 +206,5 @@ class _Progress:
         self._stage.advance_to((now_ns - START_NS) / 1e9, text)
 
     def speed(self, now_ns: int) -> float:
-        """Virtual seconds in one of ours."""
+        """Virtual seconds per real second."""
         return (now_ns - START_NS) / 1e9 / max(time.monotonic() - self._began_s, 1e-9)

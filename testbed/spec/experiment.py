@@ -3,8 +3,8 @@
     experiment = load(find("quickstart"), protocols=PROTOCOLS)
     runs = expand_sweep(experiment, protocols=PROTOCOLS)
 
-What the file says is checked as a whole before anything starts; every mistake is an InputError with file, line and key.
-`testbed.spec.raw` says what a file may contain, `testbed.spec.faults` what the faults become.
+A file is checked as a whole before anything starts; every mistake is an InputError with file, line and key.
+`testbed.spec.raw` defines the keys of a file, `testbed.spec.faults` the events that faults become.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from topologies.model import Topology
 
 MAX_DURATION_NS = 24 * 3600 * 10**9
 MAX_RUNS = 10_000
-"""Of a sweep."""
+"""Most runs of a sweep."""
 
 CHECKED_AT_ONCE = 20
 """Values of each key of a sweep that are tried when the file is read; all are before the first run."""
@@ -53,12 +53,12 @@ def loads(
     protocols: Mapping[str, ProtocolEntry],
     folder: Path | None = None,
 ) -> Experiment:
-    """Read an experiment from memory; `folder` is where relative paths begin. Raises InputError."""
+    """Read an experiment from memory; relative paths are resolved in `folder`. Raises InputError."""
     return _resolved(reads(text, source), folder, protocols)
 
 
 def from_block(block: dict[str, Value], source: str, *, protocols: Mapping[str, ProtocolEntry]) -> Experiment:
-    """The experiment of the value of a file that there is not. Raises InputError."""
+    """The experiment of a value that is not in a file. Raises InputError."""
     return _resolved(Document(source=source, text="", value=block, lines={(): 1}), None, protocols)
 
 
@@ -90,7 +90,7 @@ def expand_sweep(experiment: Experiment, *, protocols: Mapping[str, ProtocolEntr
     """Every combination of the sweep's values, the last key varying fastest, then the seeds, which are derived from the
     experiment's; the experiment itself without a sweep.
 
-    Raises InputError for a combination that cannot be.
+    Raises InputError for an invalid combination.
     """
     if not experiment.sweep and not experiment.seeds:
         return [experiment]
@@ -195,8 +195,8 @@ def _variant(
     *,
     seed: int | None = None,
 ) -> Experiment:
-    """The experiment with the chosen value of each named axis, as if its file had said so and had no sweep; `seed`: one
-    of those that are derived.
+    """The experiment with the chosen value of each named axis, as of a file with these values and no sweep; `seed`: one
+    of the derived ones.
     """
     document = experiment.document
     assert isinstance(document.value, dict)

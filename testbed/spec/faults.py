@@ -1,9 +1,9 @@
-"""Faults as a plan: what an experiment file says becomes typed events in time order, each with its whole effect.
+"""Faults as typed events in time order, made from an experiment file, each with its whole effect.
 
 A fault with `for:` becomes two events, its start and its end; the start's `until_id` names the event that ends it. An
-impairment is a layer: it changes the fields that it names and nothing else, and when it ends, what the topology and the
-other layers ask for is back. Every event carries the full impairment that each port has from then on, so that whoever
-performs it computes nothing. A cut is in force until its own end or a heal.
+impairment is a layer: it changes only the fields that it names, and when it ends, the values of the topology and the
+other layers return. Every event carries the full impairment that each port has from then on, so that its performer
+computes nothing. A cut is in force until its own end or a heal.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Changes: TypeAlias = Mapping[str, Any]
 """Fields of Impairment with their new values."""
 
 MAX_GROUPS_SHOWN = 4
-"""Of a cut with a shape; one with more groups is told by its shape."""
+"""Most groups of a cut with a shape that are listed; one with more is named by its shape."""
 
 
 class NodeState(enum.Enum):
-    """Where the main process of a node stands."""
+    """State of the main process of a node."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -63,7 +63,7 @@ class Fault:
         return isinstance(self, Heal | Restart | Resume | Recover) or getattr(self, "restores", False)
 
     def record(self) -> dict[str, Any]:
-        """What `faults.jsonl` says of it before it is performed."""
+        """Its fields in `faults.jsonl` that are known before it is performed."""
         return {
             "id": self.id,
             "kind": self.kind,
@@ -135,8 +135,8 @@ class ImpairLink(_Impairment):
 class Cut(Fault):
     """Frames stop passing: between nodes that share no group, from each pair's first to its second, over the links.
 
-    Nodes that are in no group keep all their wires. `in_force`: ids of all cuts from now on, this one included.
-    `shape`: what its groups or pairs make together, for people.
+    Nodes that are in no group are not cut off. `in_force`: ids of all cuts from now on, this one included. `shape`:
+    name of the pattern of its groups or pairs.
     """
 
     kind: ClassVar[str] = "cut"
@@ -187,7 +187,7 @@ class Heal(Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFault(Fault):
-    """Something happens to whole nodes. What a kind has beyond `targets` are its parameters."""
+    """A fault of whole nodes. The fields of a kind beside `targets` are its parameters."""
 
     targets: tuple[NodeName, ...]
 
@@ -202,7 +202,7 @@ class NodeFault(Fault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crash(NodeFault):
-    """SIGKILL; what the node had not sent is gone."""
+    """SIGKILL; data that the node had not sent is lost."""
 
     kind: ClassVar[str] = "crash"
 
@@ -237,7 +237,7 @@ class Join(NodeFault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave(NodeFault):
-    """A node asks the others to go on without it. Its process rests until it joins again, or to the end."""
+    """A node asks the others to go on without it. Its process idles until it joins again, or to the end."""
 
     kind: ClassVar[str] = "leave"
 
@@ -255,7 +255,7 @@ class Slow(NodeFault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deaf(NodeFault):
-    """Each receive buffer of the targets' sockets holds so much; what comes when one is full is lost."""
+    """Limit of each receive buffer of the targets' sockets; datagrams that arrive at a full buffer are lost."""
 
     kind: ClassVar[str] = "deaf"
     buffer_bytes: int
@@ -284,7 +284,7 @@ class ClockShift(NodeFault):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recover(NodeFault):
-    """What fault `ends` did to its targets ends: slow, deaf or clock. A clock is put where it would be without it."""
+    """End of fault `ends` (slow, deaf or clock) at its targets. A clock is set to its value without the fault."""
 
     kind: ClassVar[str] = "recover"
     what: str

@@ -1,8 +1,8 @@
-"""Faults that a seed draws: when something flaps, which nodes churn, and chaos, faults of several kinds.
+"""Generators of random faults: flapping, churn of nodes, and chaos (faults of several kinds).
 
 All of it is drawn when the experiment is loaded and becomes plain events: `orderbed plan` shows each of them, the same
-seed gives the same ones in every world, and whoever performs or judges them knows of no generator. Times are drawn
-first and clipped to [start, end]: all that a generator took away is back when it ends.
+seed gives the same ones in every world, and nothing else depends on generators. Times are drawn first and clipped to
+[start, end]: every fault of a generator has ended when the generator ends.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from testbed.spec.raw import ChaosKind, RawChaos, RawChurn, RawFlap
 from topologies.model import Direction, NodeName
 
 MAX_INTERVALS = 20_000
-"""Of one generator; each is performed, recorded and shown by itself."""
+"""Most faults of one generator; each is performed, recorded and shown by itself."""
 SHORTEST_NS = 1_000_000
-"""Nothing that is drawn lasts shorter."""
+"""Shortest drawn length."""
 GRAIN_NS = 100_000
-"""What is drawn is rounded to this: nobody strikes more exactly, and people read the times."""
+"""Unit to which drawn times are rounded: no fault strikes more exactly, and rounded times are readable."""
 
 LOSS_RATIO = (0.02, 0.3)
 DELAY_NS = (5_000_000, 100_000_000)
@@ -30,7 +30,7 @@ CPU_RATIO = (0.02, 0.3)
 BUFFER_BYTES = (4 * 1024, 64 * 1024)
 STEP_NS = (1_000_000, 100_000_000)
 DRIFT_PPM = (10.0, 1000.0)
-"""From what chaos draws how strong a fault is; the sign of a step or drift is drawn, too."""
+"""Ranges of the strengths that chaos draws; the sign of a step or drift is drawn, too."""
 
 
 class TooManyError(Exception):
@@ -38,14 +38,14 @@ class TooManyError(Exception):
 
 
 Drawn: TypeAlias = tuple[int, int, Plan]
-"""From when to when (ns), and what."""
+"""Start and end (ns), and the plan."""
 
 
 def flap(
     block: RawFlap, plans: Callable[[], Sequence[Plan]], start_ns: int, end_ns: int, rng: Random
 ) -> Iterator[Drawn]:
-    """Away for `down`, there for `up`, each time longer or shorter by at most the share `jitter`; away first. Each time
-    is a fault of its own, made by `plans`.
+    """Alternate between away for `down` and back for `up`, each length varied by at most the share `jitter`; away
+    first. Each time is a fault of its own, made by `plans`.
     """
 
     def length_ns(usual_ns: int) -> int:
@@ -61,9 +61,9 @@ def flap(
 
 
 def churn(block: RawChurn, nodes: Sequence[NodeName], start_ns: int, end_ns: int, rng: Random) -> Iterator[Drawn]:
-    """Each node runs for a while (exponential, `up` on average), is gone for a while (`down`), and so on.
+    """Each node runs for a while (exponential, `up` on average), is down for a while (`down`), and so on.
 
-    A node that would go while `at_most` others are gone stays, and draws anew how long it runs.
+    A node whose crash is due while `at_most` others are down stays up, and its next running time is drawn.
     """
     gone: list[int] = []
     crashes = [(start_ns + _exponential_ns(block.up, rng), place) for place in range(len(nodes))]
@@ -85,11 +85,11 @@ def churn(block: RawChurn, nodes: Sequence[NodeName], start_ns: int, end_ns: int
 def chaos(block: RawChaos, nodes: Sequence[NodeName], start_ns: int, end_ns: int, rng: Random) -> Iterator[Drawn]:
     """Faults of `kinds`, each equally likely, `every` apart on average (exponential), lasting `lasts` (uniform).
 
-    One that would come while `at_most` are in force does not come. No node is hit by two at once.
+    A fault that is due while `at_most` are in force is dropped. No node has two at once.
     """
     kinds = tuple(dict.fromkeys(block.kinds))
     active: list[tuple[int, tuple[NodeName, ...]]] = []
-    """When a fault in force ends, and the nodes that no other may hit meanwhile."""
+    """End of each fault in force, and its nodes."""
     at_ns, draws = start_ns, 0
     while (at_ns := at_ns + _exponential_ns(block.every, rng)) < end_ns:
         draws += 1

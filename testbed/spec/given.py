@@ -1,7 +1,7 @@
-"""What an experiment was given, as plain numbers in base units: the x of a figure, and the terms of a formula.
+"""Settings of an experiment as plain numbers in base units: the x of a figure, and the terms of a formula.
 
-A claim over a sweep sees it beside each run's summary (`runs.given.members`, `runs.given.parameters.window`): what the
-file says in words and units (`20 ms`) is here a number (`delay_ns`), and what it leaves to a default is here, too.
+A claim over a sweep sees them beside each run's summary (`runs.given.members`, `runs.given.parameters.window`): a
+quantity of the file (`20 ms`) is a number here (`delay_ns`), and defaults are included.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from testbed.spec.values import Experiment
 from topologies.model import Impairment
 
 GREATEST = ("delay_ns", "jitter_ns", "loss_ratio", "duplicate_ratio", "reorder_ratio", "corrupt_ratio")
-"""Fields of Impairment of which the greatest at any port stands for the network."""
+"""Fields of Impairment that are given by their greatest value at any port."""
 
 UNREST = ("share_ratio", "length_ns", "rise_ratio")
 

@@ -15,8 +15,8 @@ from topologies.model import MULTICAST_GROUP, PROTOCOL_PORT, TRACE_PORT, Node
 
 MULTICAST_TTL = 32
 FIRST_JOINER = 2
-"""The first incarnation of a member that is no founder. Those of founders are called 1: whoever judges a run knows by
-its number that an incarnation has joined."""
+"""Number of the first incarnation of a member that is no founder. A founder's is 1: the number shows the analysis that
+an incarnation has joined."""
 
 
 def configuration(
@@ -24,7 +24,7 @@ def configuration(
 ) -> dict[str, Any]:
     """The first line on a node's standard input (node/host/driver.py reads it).
 
-    `elapsed_ns` is how long the experiment has run: a restarted node takes its workload up where the plan stands now.
+    `elapsed_ns`: time since the start of the load; a restarted node continues its workload at this point.
     """
     topology = experiment.topology
     clock = experiment.clocks.get(node.name)

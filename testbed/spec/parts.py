@@ -31,7 +31,7 @@ MAX_EVENT_RATE_PER_S = 1_000_000.0
 
 
 class ProtocolEntry(Protocol):
-    """What the loader needs to know of a protocol (`node.protocols.PROTOCOLS`)."""
+    """A protocol as the loader uses it (`node.protocols.PROTOCOLS`)."""
 
     @property
     def kind(self) -> type[Any]:
@@ -39,7 +39,7 @@ class ProtocolEntry(Protocol):
 
     @property
     def takes_submissions(self) -> bool:
-        """Whether there is anything for a workload to do."""
+        """Whether a workload can submit messages to it."""
 
     @property
     def has_timestamps(self) -> bool:
@@ -47,14 +47,14 @@ class ProtocolEntry(Protocol):
 
     @property
     def application(self) -> object:
-        """Who uses it, where that is not a workload's sender; else None."""
+        """The maker of its application; None: the sender of the workload."""
 
     @property
     def has_views(self) -> bool:
-        """Whether members may come and go at their own request."""
+        """Whether members may join and leave at their own request."""
 
     def check(self, parameters: Mapping[str, Any], *, members: int) -> None:
-        """LocalError when it cannot run so in a group of this size."""
+        """LocalError when it cannot run with these parameters in a group of this size."""
 
 
 _PARAMETER_UNITS: Mapping[str, Callable[[object], int | float]] = {
@@ -70,7 +70,7 @@ _PARAMETER_UNITS: Mapping[str, Callable[[object], int | float]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """A file whose network and programs are known. Each method raises InputError at the place of the mistake."""
+    """Parts of a file whose network and programs are known. Methods raise InputError at the place of a mistake."""
 
     raw: RawExperiment
     document: Document
@@ -79,8 +79,8 @@ class Parts:
     programs: Mapping[NodeName, ProgramChoice]
 
     def protocol(self) -> ProtocolChoice:
-        """The protocol under test, its parameters in base units under the names that the protocol has for them. Where
-        every node has a program of its own: that program's name.
+        """The protocol under test, its parameters in base units under the protocol's own names; the program's name if
+        every node runs a program of the user's.
         """
         nodes, block = tuple(self.topology.nodes()), self.raw.protocol
         ours = [node for node in nodes if node.name not in self.programs]
@@ -106,7 +106,7 @@ class Parts:
         return ProtocolChoice(name=block.name, parameters=parameters)
 
     def workloads(self) -> Mapping[NodeName, Workload]:
-        """What each node that runs our program sends, in member order."""
+        """Workload of each node that runs the project's program, in member order."""
         raw = self.raw
         if raw.protocol is None:
             if raw.workload:
@@ -131,7 +131,7 @@ class Parts:
         return {node.name: taken[node.name] for node in self.topology.nodes() if node.name in taken}
 
     def absent(self) -> tuple[NodeName, ...]:
-        """The members that are not there from the start, in member order."""
+        """The members that are absent at the start, in member order."""
         if not self.raw.absent:
             return ()
         names = self._selected(self.raw.absent, ("absent",))
@@ -143,7 +143,7 @@ class Parts:
         return tuple(node.name for node in self.topology.nodes() if node.name in names)
 
     def check_views(self) -> None:
-        """InputError where members are to come and go in a group whose members are fixed."""
+        """InputError when members join or leave in a group whose members are fixed."""
         raw = self.raw
         if raw.protocol is None or self.protocols[raw.protocol.name].has_views:
             return
@@ -156,7 +156,7 @@ class Parts:
                     self._fail((*self.document.item(("faults",), position), kind), sentence)
 
     def rate_churn(self) -> tuple[RateChurn, ...]:
-        """Whose rates change all the time, and how."""
+        """The rate churn of each workload that has it."""
         found = []
         for position, block in enumerate(self.raw.workload):
             at = self.document.item(("workload",), position)
@@ -166,7 +166,7 @@ class Parts:
         return tuple(found)
 
     def calls(self, workloads: Mapping[NodeName, Workload]) -> tuple[Call, ...]:
-        """Who sends after whose messages; `workloads`: what `workloads` gave."""
+        """The telephone calls; `workloads`: the result of the method of that name."""
         found: list[Call] = []
         for position, block in enumerate(self.raw.workload):
             if block.call is not None:
@@ -219,9 +219,9 @@ class Parts:
         return {node.name: found[node.name] for node in self.topology.nodes() if node.name in found}
 
     def check_drifts(self, clocks: Mapping[NodeName, WrongClock], faults: Sequence[Fault]) -> None:
-        """Drifts add up. InputError where a fault would let a clock run faster or slower than a clock can."""
+        """InputError when faults, whose drifts add up, let a clock run faster or slower than a clock can."""
         drifts: dict[NodeName, dict[int, float]] = {}
-        """Per node, what each fault in force adds; a later incarnation has only its own clock's."""
+        """Drift by node and fault in force; a later incarnation has only its own clock's."""
         for fault in faults:
             if isinstance(fault, Crash):
                 drifts = {name: added for name, added in drifts.items() if name not in fault.targets}
@@ -243,7 +243,7 @@ class Parts:
                         )
 
     def check_claims(self) -> None:
-        """InputError where two have one name."""
+        """InputError when two claims have the same name."""
         names = [claim.id for claim in self.raw.claims]
         for position, name in enumerate(names):
             if name in names[:position]:
@@ -252,7 +252,7 @@ class Parts:
     def _parameters(
         self, given: Mapping[str, Parameter], known: type[Any], where: str, at: KeyPath
     ) -> Mapping[str, Parameter]:
-        """Parameters under the names that the dataclass `known` has for them."""
+        """Parameters under the names of the dataclass `known`."""
         types = get_type_hints(known)
         names = [one.name for one in fields(known) if one.init]
         spellings = {name.removesuffix(_unit(name)): name for name in names}

@@ -1,7 +1,7 @@
-"""What each kind of fault does as time goes on. `testbed.spec.timeline` makes the plans and plays them in order.
+"""Plans of faults: the effect of each kind over time. `testbed.spec.timeline` makes the plans and plays them in order.
 
-A plan has a start and may have an end (`for:`). A Timeline knows what is impaired, cut, crashed or paused by then; a
-plan's start or end changes that and returns the event which says so.
+A plan has a start and may have an end (`for:`). A Timeline holds what is impaired, cut, crashed or paused at one
+moment; the start or end of a plan changes it and returns the event.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ TRANSITIONS: dict[type[NodeFault], tuple[tuple[NodeState, ...], NodeState]] = {
     Join: ((NodeState.ABSENT,), NodeState.RUNNING),
     Leave: ((NodeState.RUNNING,), NodeState.ABSENT),
 }
-"""From which states a node may come, and where it goes."""
+"""States in which a node may get a fault, and its state afterwards."""
 _ENDS: dict[type[NodeFault], type[NodeFault]] = {Crash: Restart, Pause: Resume, Leave: Join}
 NODE_FAULTS: dict[str, type[NodeFault]] = {one.kind: one for one in TRANSITIONS}
 
 
 class Plan(Protocol):
-    """What a block asks for."""
+    """Plan of a block of the file."""
 
     def start(self, timeline: Timeline, now: Now) -> Fault: ...
 
     def end(self, timeline: Timeline, now: Now) -> Fault | None:
-        """None: something else has ended it before."""
+        """The event of its end; None if another event has ended it before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strike:
-    """The start or the end of a plan at its time; `path` is the block that asked for it."""
+    """The start or the end of a plan at its time; `path` is its block in the file."""
 
     at_ns: int
     is_end: bool
@@ -69,7 +69,7 @@ class Strike:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Now:
-    """The event that is being made: its id, its time, and whom to blame."""
+    """The event that is being made: its id, its time, and its block in the file."""
 
     id: int
     at_ns: int
@@ -77,7 +77,7 @@ class Now:
 
 
 class Timeline:
-    """What holds at the moment that the play has reached. A mistake is one of `document`."""
+    """State of the network and the nodes at one moment of the plan. Errors refer to `document`."""
 
     def __init__(self, topology: Topology, document: Document | None = None, absent: Collection[NodeName] = ()) -> None:
         self.topology = topology
@@ -85,20 +85,20 @@ class Timeline:
         self.layers: list[Layer] = []
         self.cuts: list[CutPlan] = []
         self.open_faults: dict[int, set[NodeName]] = {}
-        """Crashes, pauses and leaves by id, with the nodes that they still hold."""
+        """Nodes still affected by a crash, pause or leave, by id of the fault."""
         self.states: dict[NodeName, tuple[NodeState, int]] = dict.fromkeys(absent, (NodeState.ABSENT, 0))
-        """Of nodes that something happened to, with the time since when."""
+        """State of each node that had a fault, and the time of its last change."""
         self.conditions: dict[tuple[str, NodeName], int] = {}
-        """Who is slow, deaf or has a wrong clock until an end, and the id of the fault that made it so."""
+        """Id of the fault in force, by condition (slow, deaf, clock) and node."""
         self.until: dict[int, int] = {}
-        """By id of a fault that lasted: that of the event which ended it."""
+        """Id of the event that ended a fault, by id of the fault."""
 
     def perform(self, strike: Strike, number: int) -> Fault | None:
         now = Now(id=number, at_ns=strike.at_ns, path=strike.path)
         return strike.plan.end(self, now) if strike.is_end else strike.plan.start(self, now)
 
     def forget(self, nodes: Iterable[NodeName], now: Now) -> None:
-        """A node that crashes takes along that it was slow, deaf or mistimed: what starts again is a new process."""
+        """End the conditions (slow, deaf, clock) of crashed nodes: the next incarnation is a new process."""
         for key, number in list(self.conditions.items()):
             if key[1] in nodes:
                 del self.conditions[key]
@@ -109,7 +109,7 @@ class Timeline:
         return self.states.get(node, (NodeState.RUNNING, 0))[0]
 
     def has_members(self) -> bool:
-        """Whether anybody is in the group whose process lives."""
+        """Whether any node is running or paused."""
         return any(self.state(node.name) in (NodeState.RUNNING, NodeState.PAUSED) for node in self.topology.nodes())
 
     def fail(self, now: Now, sentence: str) -> NoReturn:
@@ -129,8 +129,8 @@ class Timeline:
         return f"{state.value} since {format_duration(since_ns)}" if since_ns else state.value
 
     def impairment(self, target: str, direction: Direction | LinkDirection) -> Impairment:
-        """What a port has now: what the topology asks for, under all layers in the order they came. ValueError when
-        these do not go together.
+        """Present impairment of a port: that of the topology, changed by all layers in their order. ValueError when
+        these are not compatible.
         """
         changes: dict[str, Any] = {}
         for one in self.layers:
@@ -147,7 +147,7 @@ class Timeline:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Layer:
-    """An impair: what it changes, and (`left`) where it still does."""
+    """An impair: its changes, and (`left`) the targets at which it is still in force."""
 
     direction: Direction | LinkDirection
     targets: tuple[str, ...]
@@ -166,7 +166,7 @@ class Layer:
         return self._event(timeline, now, restores=True)
 
     def lift(self, targets: set[str], timeline: Timeline, now: Now) -> None:
-        """It no longer holds at these targets; without any it has ended."""
+        """End it at these targets; with no target left it has ended."""
         if self.left and not self.left - targets:
             timeline.until[self.id] = now.id
         self.left -= targets
@@ -227,7 +227,7 @@ class Healing:
         return _heal(timeline, now, list(timeline.cuts))
 
     end = start
-    """Never asked for: heal takes no `for`."""
+    """Never called: heal takes no `for`."""
 
 
 def _heal(timeline: Timeline, now: Now, healed: list[CutPlan]) -> Heal:
@@ -282,13 +282,13 @@ class NodePlan:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ConditionPlan:
-    """A slow or deaf node, or one whose clock is wrong. `lasts`: it has an end of its own, a clock that is put right.
+    """A slow or deaf node, or one with a wrong clock. `lasts`: it has an end of its own.
 
-    A clock and a buffer are changed by the node itself, which must be awake to do it.
+    A clock and a buffer are changed by the node itself, which must not be paused then.
     """
 
     fault: Slow | Deaf | ClockShift
-    """Without its time."""
+    """The fault without its time."""
     lasts: bool = False
     id: int = -1
 

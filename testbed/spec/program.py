@@ -1,16 +1,16 @@
-"""A program of somebody else's in a node, as a value, and the words that stand for what differs from node to node.
+"""A user's program in a node, as a value, and the placeholders for values that differ from node to node.
 
 Placeholders stand in a command, in environment variables and in files:
 
     {name} {host} {ip} {index} {number} {partition}    of the node: p1/n2, p1-n2, 10.1.0.2, 1, 2, p1
-    {dir}                                              its own directory, where it starts
+    {dir}                                              its working directory
     {members} {peers} {first}                          addresses with commas between; without its own; the first one's
-    {trace_ip} {trace_port} {group} {incarnation}      where trace records go, and what they say of themselves
+    {trace_ip} {trace_port} {group} {incarnation}      address of trace records, and fields of their header
     {ip:p1/n1}                                         the address of another node
     {each members ,}{host}=http://{ip}:2380{end}       the same for each one, with the separator between
 
 `number` counts the nodes of one program from 1, `index` all nodes from 0. `{{word}}` is the text {word}; `${word}` and
-whatever else has braces stays as it is. Pure: nothing here touches a file or a process.
+any other text in braces stays as it is. Pure: nothing here touches a file or a process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from topologies.formats.yaml_source import Document, KeyPath
 from topologies.model import TRACE_PORT, Node, NodeName, SelectError, Topology, select
 
 NODE_WORDS = ("name", "host", "ip", "index", "number", "partition")
-"""Those that mean each one's inside {each …}."""
+"""Placeholders that refer to each node in turn inside {each …}."""
 WORDS = (*NODE_WORDS, "dir", "members", "peers", "first", "trace_ip", "trace_port", "group", "incarnation")
 LISTS = ("members", "peers", "nodes")
 
@@ -46,16 +46,16 @@ class PlaceholderError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramChoice:
-    """What one node runs in place of our program. Texts may have placeholders."""
+    """A user's program, run by nodes in place of the project's. Texts may have placeholders."""
 
     command: tuple[str, ...]
-    """Empty: what the image says."""
+    """Empty: the image's own."""
     nodes: tuple[NodeName, ...]
-    """All that run it, in member order."""
+    """All nodes that run it, in member order."""
     image: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str | Path] = field(default_factory=dict)
-    """Name, relative to the node's directory or absolute within a private one -> its text, or what is copied."""
+    """Name, relative to the node's directory or absolute within a private one -> its text, or the file to copy."""
     private: tuple[str, ...] = ()
     keep: bool = True
     ready: Ready
@@ -68,7 +68,7 @@ class ProgramChoice:
 
     @property
     def title(self) -> str:
-        """For people: the program's own name, or the image's."""
+        """The program's own name, or the image's."""
         return Path(self.command[0]).name if self.command else str(self.image)
 
     def texts(self) -> list[str]:
@@ -79,7 +79,7 @@ class ProgramChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where and as what a program runs: all that placeholders can ask for."""
+    """A program in one node: the values of all placeholders."""
 
     topology: Topology
     node: Node
@@ -98,7 +98,7 @@ class Place:
         return done + _words(text[since:], values)
 
     def environment(self) -> dict[str, str]:
-        """What every program finds, so that it can tell who it is and where trace records go."""
+        """Variables of every program: its identity, and the address for trace records."""
         return {
             "ORDERBED_NAME": self.node.name,
             "ORDERBED_IP": self.node.ip,
@@ -179,7 +179,7 @@ def _filler(values: Mapping[str, str]) -> Callable[[re.Match[str]], str]:
 
 
 MAX_NAME = 200
-"""Of a file."""
+"""Longest name of a file."""
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RESERVED = ("/", "/proc", "/sys", "/dev", "/dev/shm")  # noqa: S108  # the node has them anyhow
@@ -188,7 +188,7 @@ _RESERVED = ("/", "/proc", "/sys", "/dev", "/dev/shm")  # noqa: S108  # the node
 def programs(
     raw: RawExperiment, topology: Topology, document: Document, folder: Path | None
 ) -> Mapping[NodeName, ProgramChoice]:
-    """What each node runs that does not run ours, in member order."""
+    """The program of each node that runs a user's one, in member order."""
     chosen: dict[NodeName, tuple[RawProgram, KeyPath]] = {}
     for position, block in enumerate(raw.program):
         at = document.item(("program",), position)
@@ -206,7 +206,7 @@ def programs(
 
 
 def require_world(world: World, programs: Mapping[NodeName, ProgramChoice], image: str | None = None) -> str:
-    """Why these programs, and nodes in this image, cannot run in this world, as a sentence; empty: they can."""
+    """Sentence why these programs, and nodes in this image, cannot run in this world; empty: they can."""
     if world is World.SIM and programs:
         return "a program of your own cannot run in the simulated world: take netns or docker"
     images = [name for name in (image, *(program.image for program in programs.values())) if name is not None]
@@ -247,7 +247,7 @@ def _choice(
 
 
 def selected(topology: Topology, selectors: Sequence[str], document: Document, at: KeyPath) -> list[NodeName]:
-    """The nodes that selectors name. InputError at `at` for what names none."""
+    """The nodes that selectors name. InputError at `at` for one that names none."""
     try:
         return [node.name for node in select(topology, selectors)]
     except SelectError as error:
@@ -293,7 +293,7 @@ def _files(
 
 
 def _check_name(name: str, private: tuple[str, ...], document: Document, key: KeyPath) -> None:
-    """A file stays in the node's directory, or in one of its private ones."""
+    """InputError unless a file is in the node's directory, or in one of its private ones."""
     parts = PurePosixPath(name).parts
     if not parts or len(name) > MAX_NAME or "\0" in name or posixpath.normpath(name) != name or name == ".":
         raise document.error(key, f"{shown(name)} cannot be the name of a file, such as conf/etcd.yaml")
@@ -307,7 +307,7 @@ def _check_name(name: str, private: tuple[str, ...], document: Document, key: Ke
 def _copied(given: RawFrom, folder: Path | None, document: Document, key: KeyPath) -> Path:
     path = (folder or Path()) / given.from_
     try:
-        # A pipe would make us wait before anything has started, and a device has no end.
+        # Reading a pipe would block before anything has started, and a device has no end.
         if path.exists() and not path.is_file():
             raise document.error(key, f"{path} is no regular file")
         with path.open("rb"):

@@ -1,11 +1,11 @@
-"""RateChurn: senders whose rates change all the time, as paper 002 (section 3.1) has them, compiled to rate changes.
+"""RateChurn: senders whose rates change all the time, as in paper 002 (section 3.1), compiled to rate changes.
 
 At any time a share of the senders is in a change. A change of one sender lasts `length * r`, and meanwhile it sends at
 its mean rate times `1 + rise * r`, each r uniform in 0..1 and drawn anew. When a change ends, the next begins at
 another sender, drawn among those that are in none. The first ones begin with the workload.
 
-All of it is drawn before anything starts, from the experiment's seed alone, so it is the same in every world, whatever
-the protocol does, and for every protocol that is compared under this seed.
+All of it is drawn before anything starts, from the experiment's seed alone, so it is the same in every world, for any
+behaviour of the protocol, and for every protocol that is compared under this seed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from testbed.spec.values import Experiment, RateChurn
 from topologies.model import NodeName
 
 MAX_CHANGES = 100_000
-"""In one run, as expected; what is compiled is sent to every node before it starts."""
+"""Most expected changes in one run; all of them are sent to the nodes before the start."""
 
 
 def unsettled(
@@ -31,7 +31,7 @@ def unsettled(
     """The workloads with the rate changes of every rate_churn, in the same order."""
     changed = dict(workloads)
     for number, rate_churn in enumerate(unrests):
-        # Of a seed of its own, so that no other draw of the run depends on how many changes there are.
+        # A seed of its own, so that no other draw of the run depends on the number of changes.
         rng = Random(derive_seed(seed, "rate_churn", number))  # noqa: S311 (repeatable, not secret)
         rate_per_s = workloads[rate_churn.senders[0]].rate_per_s
         for name, events in rate_changes(rate_churn, rate_per_s, duration_ns=duration_ns, rng=rng).items():
@@ -40,7 +40,7 @@ def unsettled(
 
 
 def reseeded(experiment: Experiment, seed: int) -> Experiment:
-    """The experiment under another seed: what was drawn when it was loaded is drawn anew."""
+    """The experiment under another seed: rate changes and faults are drawn again."""
     workloads = unsettled(experiment.workloads, experiment.rate_churn, duration_ns=experiment.duration_ns, seed=seed)
     return dataclasses.replace(experiment, seed=seed, workloads=workloads, faults=replay(experiment, seed))
 
@@ -56,7 +56,7 @@ def rate_changes(
     def begin(at_ns: int, place: int) -> None:
         name = calm.pop(int(rng.random() * len(calm)))
         end_ns = at_ns + max(1, round(rate_churn.length_ns * rng.random()))
-        # By time: who is drawn at the very instant at which its own change has ended has one rate from then on.
+        # By time: a sender that is drawn at the instant at which its own change ends has one rate from then on.
         rates[name][at_ns] = rate_per_s * (1 + rate_churn.rise_ratio * rng.random())
         heapq.heappush(ends, (end_ns, place, name))
 

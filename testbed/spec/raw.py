@@ -1,4 +1,4 @@
-"""What an experiment file may say, word for word. `testbed.spec.experiment` turns it into an Experiment."""
+"""Raw model of an experiment file: its keys and their values. `testbed.spec.experiment` makes an Experiment of it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class CutShape(enum.Enum):
 
 
 class ChaosKind(enum.Enum):
-    """What a generator of mixed faults may draw."""
+    """Kinds of fault that chaos may draw."""
 
     CUT = "cut"
     ONE_WAY = "one-way"
@@ -195,7 +195,7 @@ class RawFault(RawBlock):
         *("impair", "cut", "crash", "pause", "leave", "slow", "deaf", "clock"),
         *("flap", "churn", "chaos"),
     )
-    """What `for` can bring to an end."""
+    """Kinds that `for` can end."""
 
     at: Duration = Field(description="when, from the start of the workload, such as 4 s")
     for_: Duration | None = Field(None, alias="for", description="how long; without it until it is ended, or the end")
@@ -218,7 +218,7 @@ class RawFault(RawBlock):
 
     @property
     def kinds(self) -> list[str]:
-        """What the block says is to happen; a valid block says one thing."""
+        """Kinds of fault that the block names; a valid block names one."""
         return [kind for kind in self.KINDS if kind in self.model_fields_set]
 
 
@@ -230,7 +230,7 @@ ENDINGS = ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "KILL")
 
 
 def parse_word(given: object) -> str:
-    """A text, or a number as it is written; `true` and `false` would be read as one thing and meant as another."""
+    """A text, or a number as it is written; not `true` and `false`, which YAML does not read as texts."""
     if isinstance(given, str):
         return given
     if isinstance(given, int | float) and not isinstance(given, bool):
@@ -323,7 +323,7 @@ class Ready(RawBlock):
 
 
 READY_AT_ONCE = Ready.model_construct()
-"""Of a program without the block: it is ready once it has started."""
+"""Readiness of a program without the block: it is ready as soon as it has started."""
 
 
 class Stop(RawBlock):
@@ -392,7 +392,7 @@ RawPrograms: TypeAlias = Annotated[list[RawProgram], OneOrMany()]
 
 MAX_SEED = 2**63 - 1
 MAX_SEEDS = 1000
-"""Of each combination of a sweep."""
+"""Most seeds of each combination of a sweep."""
 
 
 class Dissemination(enum.Enum):
@@ -403,7 +403,7 @@ class Dissemination(enum.Enum):
 
 
 class World(enum.Enum):
-    """What carries the nodes."""
+    """World in which an experiment runs."""
 
     AUTO = "auto"
     NETNS = "netns"
@@ -412,7 +412,7 @@ class World(enum.Enum):
 
 
 class KernelOption(enum.Enum):
-    """Which kernel carries the wires."""
+    """Choice of the kernel that emulates the network."""
 
     AUTO = "auto"
     HOST = "host"
@@ -420,7 +420,7 @@ class KernelOption(enum.Enum):
 
 
 def parse_expression(given: object) -> Expression:
-    """One over the numbers of a summary."""
+    """An expression over the numbers of a summary."""
     try:
         return parse(parse_text(given))
     except ExpressionError as error:
@@ -428,7 +428,7 @@ def parse_expression(given: object) -> Expression:
 
 
 def parse_condition(given: object) -> Expression:
-    """An expression that holds or does not."""
+    """An expression that is true or false."""
     expression = parse_expression(given)
     if not expression.may_be_condition:
         raise ValueError(f"{shown(given)} is no condition; compare it, such as latency.p99_ms <= 80")
@@ -586,7 +586,7 @@ class Claim(RawBlock):
     note: Text = Field(default="", description="why ours differs, by a measurement; shown beside the result")
 
     def judge(self, results: Mapping[str, Any]) -> tuple[Any, bool | Unknown]:
-        """Our value over `results`, and whether the claim holds."""
+        """The measured value over `results`, and whether the claim holds."""
         ours = evaluate(self.ours, results)
         if isinstance(ours, Unknown):
             return ours, ours
@@ -597,7 +597,7 @@ class Claim(RawBlock):
 
 
 def _within(ours: Any, low: float, high: float) -> str:
-    """The condition that a range stands for. An estimate lies in it with its whole interval, several do with each."""
+    """The condition of a range: an estimate lies in it with its whole interval, a list with each of its values."""
     if isinstance(ours, Mapping):
         return f"{low!r} <= ours.low and ours.high <= {high!r}"
     if isinstance(ours, list):

@@ -1,4 +1,4 @@
-"""The sweep of an experiment file: its axes, the seeds, and how a value is put where its key says.
+"""The sweep of an experiment file: its axes, its seeds, and the setting of a value at its key.
 
     sweep:
       protocol: [{name: sequencer}, {name: lamport}]
@@ -26,11 +26,11 @@ from topologies.formats.units import shown
 from topologies.formats.yaml_source import Document, KeyPath, Value
 
 MAX_KEYS = 10
-"""In the path of a sweep's key; the deepest key of a file has 6."""
+"""Longest path of a sweep's key; the deepest key of a file has 6."""
 
 SEEDS = "seeds"
 SEED_BITS = 32
-"""Of a derived seed: short enough to be read and typed."""
+"""Bits of a derived seed: short enough to be read and typed."""
 
 
 def axes(raw: RawExperiment, document: Document) -> tuple[SweepAxis, ...]:
@@ -54,7 +54,7 @@ def axes(raw: RawExperiment, document: Document) -> tuple[SweepAxis, ...]:
 
 
 def seeds(raw: RawExperiment, document: Document) -> int:
-    """How many seeds each combination is run with; 0: with the experiment's own. Raises InputError."""
+    """Number of seeds of each combination; 0: the experiment's own. Raises InputError."""
     count = raw.sweep.get(SEEDS, 0)
     is_whole = isinstance(count, int) and not isinstance(count, bool)
     if SEEDS in raw.sweep and not (is_whole and 1 <= count <= MAX_SEEDS):
@@ -65,7 +65,7 @@ def seeds(raw: RawExperiment, document: Document) -> int:
 
 
 def derived_seeds(seed: int, count: int) -> tuple[int, ...]:
-    """Different seeds, in an order; the first ones are the same however many there are."""
+    """Different seeds in a fixed order; the first ones do not depend on `count`."""
     rng = Random(derive_seed(seed, "sweep"))  # noqa: S311 (repeatable, not secret)
     found: dict[int, None] = {}
     while len(found) < count:
@@ -76,7 +76,7 @@ def derived_seeds(seed: int, count: int) -> tuple[int, ...]:
 def put(whole: dict[str, Value], key: str, value: Value, document: Document, at: KeyPath) -> KeyPath:
     """Set one key (`workload.rate`, `faults.0.impair.loss`) and return its path; missing blocks are made.
 
-    Raises InputError at `at`, which is where the sweep says so.
+    Raises InputError at `at`, the place in the sweep.
     """
     parts = split(key)
     if not 1 <= len(parts) <= MAX_KEYS:
@@ -103,13 +103,13 @@ def put(whole: dict[str, Value], key: str, value: Value, document: Document, at:
 
 
 def outermost_first(settings: Mapping[str, tuple[Value, KeyPath]]) -> list[tuple[str, Value, KeyPath]]:
-    """In the order in which they are to be put: a whole block first, then what changes a part of it."""
+    """Settings in the order in which they are applied: a whole block before changes of its parts."""
     ordered = sorted(settings, key=lambda key: len(split(key)))
     return [(key, *settings[key]) for key in ordered]
 
 
 def split(key: str) -> list[str]:
-    """`faults[0].impair.loss` and `faults.0.impair.loss` are one path."""
+    """The parts of a key's path; `faults[0].impair.loss` and `faults.0.impair.loss` are the same."""
     return [part for part in re.split(r"\.|\[(\d+)\]", key) if part]
 
 
@@ -131,7 +131,7 @@ def _check_rows(axis: SweepAxis, document: Document, at: KeyPath) -> None:
 
 
 def setting(value: object) -> str:
-    """One value of a sweep, for people: a block as the file may write it, a protocol without parameters by its name."""
+    """One value of a sweep as text: a block as in a file, a protocol without parameters by its name."""
     if isinstance(value, dict) and list(value) == ["name"]:
         return str(value["name"])
     if isinstance(value, dict | list):

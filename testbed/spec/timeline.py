@@ -48,11 +48,11 @@ from topologies.formats.yaml_source import Document, KeyPath, key_text
 from topologies.model import Direction, NodeName, SelectError, Topology, select, select_link
 
 CPU_MIN_RATIO = 0.001
-"""The kernel gives no less of a core (netem.runtimes.cgroups)."""
+"""Least share of a core that the kernel can set (netem.runtimes.cgroups)."""
 BUFFER_MIN_BYTES = 2304
-"""The kernel makes no receive buffer smaller (SOCK_MIN_RCVBUF)."""
+"""Least receive buffer of the kernel (SOCK_MIN_RCVBUF)."""
 BUFFER_MAX_BYTES = 8 * 2**20
-"""What node.host.endpoint asks for when nothing is wrong."""
+"""Receive buffer that node.host.endpoint requests without a fault."""
 
 
 def timeline(
@@ -65,14 +65,13 @@ def timeline(
     programs: Collection[NodeName] = (),
     absent: Sequence[NodeName] = (),
 ) -> tuple[Fault, ...]:
-    """The events in time order; `seed` is where generators draw from, `programs` are nodes with a program that is not
-    ours, `absent` those that are not there from the start. Raises InputError for what names nothing, lies outside the
-    run, or cannot happen.
+    """The events in time order. `seed`: seed of the generators; `programs`: nodes that run a user's program; `absent`:
+    members that are absent at the start. Raises InputError for a fault without targets, outside the run, or impossible.
     """
     strikes: list[Strike] = []
     for position, block in enumerate(raw):
         path = document.item(("faults",), position)
-        # Of a seed of its own, so that a block draws the same whatever stands beside it draws.
+        # A seed of its own, so that the draws of a block do not depend on other blocks.
         rng = Random(derive_seed(seed, "faults", position))  # noqa: S311 (repeatable, not secret)
         reader = _Reader(topology, document, path, duration_ns, rng, programs)
         strikes += reader.strikes(block)
@@ -96,8 +95,8 @@ def replay(experiment: Experiment, seed: int) -> tuple[Fault, ...]:
 def play(
     strikes: Sequence[Strike], topology: Topology, document: Document, *, absent: Sequence[NodeName] = ()
 ) -> tuple[Fault, ...]:
-    """The events that these starts and ends become, in time order. Raises InputError for what cannot happen."""
-    # Of what happens at the same time, ends come first: `for: 3 s` at 4 s and the next at 7 s do not overlap.
+    """The events of these starts and ends, in time order. Raises InputError for an impossible one."""
+    # At the same time, ends come first: `for: 3 s` at 4 s and the next at 7 s do not overlap.
     ordered = sorted(strikes, key=lambda strike: (strike.at_ns, not strike.is_end))
     timeline = Timeline(topology, document, absent)
     events: list[Fault] = []
@@ -113,13 +112,13 @@ def play(
 
 
 class Resolver:
-    """What blocks of faults name: selectors to nodes and links, and changes of wires to plans."""
+    """Resolves blocks of faults: selectors to nodes and links, and impairments and cuts to plans."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
 
     def fail(self, sentence: str, *key: str | int) -> NoReturn:
-        """Tell of a mistake at `key`, which begins with the block's."""
+        """Raise InputError for a mistake at `key`, which begins with the block's."""
         raise InputError(sentence, key=key_text(key[1:]) or None)
 
     def impair(self, block: RawImpair, *key: str) -> list[Plan]:
@@ -194,7 +193,7 @@ class Resolver:
         return Cut(pairs=tuple((a, b) for a in senders for b in receivers if a != b))
 
     def _shape(self, block: RawCut, shape: CutShape, key: tuple[str, ...]) -> Cut:
-        """A shape becomes groups where it can: they are told and drawn as groups."""
+        """The cut of a shape: of groups, which are then printed and drawn, or for a ring of pairs."""
         if (block.count is not None) != (shape is CutShape.WAYS):
             self.fail("count belongs to ways, and ways needs it: into how many groups", *key)
         if block.reach is not None and shape is not CutShape.RING:
@@ -211,7 +210,7 @@ class Resolver:
     def _groups(
         self, shape: CutShape, nodes: tuple[NodeName, ...], count: int | None
     ) -> tuple[tuple[NodeName, ...], ...]:
-        """Raises ValueError when there are too few nodes."""
+        """The groups of a shape. Raises ValueError when there are too few nodes."""
         if shape is CutShape.HALVES:
             return halves(nodes)
         if shape is CutShape.WAYS:
@@ -247,7 +246,7 @@ class Resolver:
 
 
 class _Reader(Resolver):
-    """One block of the file to its plans."""
+    """Makes the plans of one block of the file."""
 
     def __init__(
         self,
@@ -322,7 +321,7 @@ class _Reader(Resolver):
         return ConditionPlan(fault=fault, lasts=block.for_ is not None)
 
     def _refuse_programs(self, targets: tuple[NodeName, ...], why: str, *key: str) -> None:
-        """Some things only our own node program can do."""
+        """Raise InputError if a target runs a user's program; for faults that only the project's program supports."""
         for name in targets:
             if name in self._programs:
                 self.fail(f"{name} runs a program of its own, {why}", *key)
@@ -349,7 +348,7 @@ class _Reader(Resolver):
         return chaos(block.chaos, self._hit_by(block.chaos), block.at, end_ns, self._rng)
 
     def _flapping(self, block: RawFlap) -> Callable[[], list[Plan]]:
-        """What makes the plans of one time that it is away: each time is a fault of its own."""
+        """A function that makes the plans for one time that the target is away: each is a fault of its own."""
         given = [name for name in ("targets", "links", "cut", "impair") if getattr(block, name) is not None]
         if len(given) != 1:
             self.fail(

@@ -1,4 +1,4 @@
-"""An experiment as values: what `testbed.spec.experiment` makes of a file. A value that exists was checked."""
+"""An experiment as values, made by `testbed.spec.experiment` from a file. A value that exists was checked."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class RateChurn:
     """
 
     senders: tuple[NodeName, ...]
-    """In member order, all with the same mean rate."""
+    """Senders in member order, all with the same mean rate."""
     share_ratio: float
     length_ns: int
     rise_ratio: float
 
     @property
     def in_change(self) -> int:
-        """How many senders are in a change at any time: the share of them, to the nearest whole number."""
+        """Number of senders in a change at any time: their share, to the nearest whole number."""
         return math.floor(self.share_ratio * len(self.senders) + 0.5)
 
     def expected_changes(self, duration_ns: int) -> float:
-        """How many changes begin within the load, on average: each lasts half of the length."""
+        """Mean number of changes that begin within the load: each lasts half of the length on average."""
         return self.in_change * (1 + 2 * duration_ns / self.length_ns)
 
 
@@ -70,7 +70,7 @@ class WrongClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepAxis:
-    """A key of the file and the values that it is to have; or keys that go together, and the rows of their values."""
+    """A key of the file and its values; or keys that change together, and the rows of their values."""
 
     key: str
     """As the file spells it: `workload.rate`, or several with commas between."""
@@ -81,7 +81,7 @@ class SweepAxis:
         return tuple(key.strip() for key in self.key.split(","))
 
     def settings(self, position: int) -> dict[str, Value]:
-        """What the value at this position sets."""
+        """Values by key at this position."""
         value = self.values[position]
         if len(self.keys) == 1:
             return {self.key: value}
@@ -93,14 +93,14 @@ class SweepAxis:
 class Experiment:
     """A checked experiment. Workloads and clocks are by node, in member order; a node without a workload is silent.
 
-    `text` and `topology_text` are what a run directory keeps: loaded again they give this very experiment and network.
+    A run directory keeps `text` and `topology_text`, from which the same experiment and network can be loaded.
     """
 
     name: str
     question: str
     topology: Topology
     protocol: ProtocolChoice
-    """When every node has a program of its own: that program's name, which is none of ours (`has_protocol`)."""
+    """If every node runs a user's program: that program's name, which is no protocol (`has_protocol`)."""
     dissemination: Dissemination
     workloads: Mapping[NodeName, Workload]
     clocks: Mapping[NodeName, WrongClock]
@@ -111,43 +111,42 @@ class Experiment:
     kernel: KernelOption
     faults: tuple[Fault, ...]
     absent: tuple[NodeName, ...] = ()
-    """Members that are not there from the start, in member order; each is started when it joins."""
+    """Members that are absent at the start, in member order; each is started when it joins."""
     expect: tuple[Expression, ...]
     sweep: tuple[SweepAxis, ...]
     claims: tuple[Claim, ...]
     programs: Mapping[NodeName, ProgramChoice] = field(default_factory=dict)
-    """What the nodes run that do not run ours, in member order."""
+    """Programs of the nodes that run a user's one, in member order."""
     image: str | None = None
-    """World docker: of all nodes whose program names no other; None: the one that is made for it."""
+    """World docker: image of all nodes whose program names no other; None: the project's own."""
     rate_churn: tuple[RateChurn, ...] = ()
-    """Whose rate changes are in `workloads` already, drawn from `seed`; testbed.spec.rate_churn.reseeded draws
-    them anew."""
+    """Rate churn; its changes, drawn from `seed`, are in `workloads` (redrawn by testbed.spec.rate_churn.reseeded)."""
     calls: tuple[Call, ...] = ()
-    """Each callee stands in one, its workload without instants; testbed.spec.nodes draws them, from `seed`."""
+    """Telephone calls, one at most of each callee, whose instants testbed.spec.nodes draws from `seed`."""
     seeds: int = 0
-    """How many seeds a sweep runs each combination with, derived from `seed`; 0: with this one."""
+    """Number of seeds, derived from `seed`, of each combination of a sweep; 0: `seed` itself."""
     text: str = field(repr=False)
     topology_text: str = field(repr=False)
     variant: Mapping[str, Value] = field(default_factory=dict)
-    """What a sweep has set, by key; empty for the experiment of the file."""
+    """Values set by a sweep, by key; empty for the experiment of the file."""
     document: Document = field(repr=False, compare=False)
     folder: Path | None = field(default=None, repr=False, compare=False)
-    """Where relative paths begin: the folder of the file."""
+    """Folder of the file, in which relative paths are resolved."""
 
     @property
     def has_protocol(self) -> bool:
-        """Whether any node runs our program."""
+        """Whether any node runs the project's program."""
         return len(self.programs) < len(self.topology)
 
     @property
     def founders(self) -> tuple[Node, ...]:
-        """The members that are there from the start."""
+        """The members that are present at the start."""
         return tuple(node for node in self.members if node.name not in self.absent)
 
     @property
     def members(self) -> tuple[Node, ...]:
-        """Whose traces are judged, and to whom our nodes send: our nodes and the programs that are members; in member
-        order. Everybody where nobody is one.
+        """Members of the group, whose traces are judged, in member order: nodes that run the project's program, and
+        programs that are members. All nodes if there is none.
         """
         nodes = tuple(self.topology.nodes())
         return tuple(n for n in nodes if n.name not in self.programs or self.programs[n.name].is_member) or nodes

@@ -1,8 +1,8 @@
 """A small deterministic network for tests: real cores, the real codec, virtual time, and faults on command.
 
-Everything that happens follows from the seed and from the verbs called: `submit`, `crash`, `restart`, `pause`,
-`resume`, `cut`, `heal`, `leave`, `run`. `run` without an end works off every event there is and thereby proves rest: a
-core that keeps talking hits the limit of events. Heartbeats of the group layer at rest do not count.
+A run depends on the seed and on the calls alone: `submit`, `crash`, `restart`, `pause`, `resume`, `cut`, `heal`,
+`leave`, `run`. `run` without an end executes every event and thereby proves rest: a core that keeps sending hits the
+limit of events. Heartbeats of the group layer at rest do not count.
 
 An incarnation that its group has excluded is followed by the next one of the same process, as with the real hosts.
 """
@@ -44,7 +44,7 @@ Identity = tuple[int, int, int]
 """(origin, incarnation, number) of an application message."""
 
 Build = Callable[[Membership, int], Core]
-"""A membership and a seed become a core."""
+"""Makes a core of a membership and a seed."""
 
 HEARTBEATS = frozenset(("group_beat", "group_watch"))
 """Timers of the group layer that run at rest."""
@@ -52,11 +52,11 @@ HEARTBEATS = frozenset(("group_beat", "group_watch"))
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """What every path from one member to another does to datagrams."""
+    """Impairment of every path from one member to another."""
 
     delay_ns: int = 1 * MILLISECOND
     jitter_ns: int = 0
-    """Uniform, on top of the delay; more than the gap between datagrams reorders them."""
+    """Uniform, in addition to the delay; more than the gap between datagrams reorders them."""
     loss_ratio: float = 0.0
     duplicate_ratio: float = 0.0
     corrupt_ratio: float = 0.0
@@ -73,21 +73,21 @@ class Host:
     submitted: int = 0
     queue: deque[Submission] = field(default_factory=deque)
     delivered: list[Identity] = field(default_factory=list)
-    """For good: whatever is not OPTIMISTIC."""
+    """Final deliveries: all that are not OPTIMISTIC."""
     handed_over: deque[Identity] = field(default_factory=deque)
-    """Optimistically, and neither taken back nor final yet."""
+    """Optimistic deliveries that are neither undone nor final yet."""
     undone: int = 0
     payloads: list[bytes] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
     news: list[tuple[Kind, int, int]] = field(default_factory=list)
     views: list[tuple[Installed, int]] = field(default_factory=list)
-    """Each view that it has installed, and how many messages it had delivered before."""
+    """Each view that it has installed, and the number of messages delivered before."""
     stateful_from: int | None = None
-    """A joiner that has the group's state: since which of its views, counted from 0."""
+    """Index of the view in which it got the group's state; None: it has none."""
     timers: dict[Timer, int] = field(default_factory=dict)
     transmissions: int = 0
     waiting: list[tuple[str, object]] = field(default_factory=list)
-    """Inputs that came while paused."""
+    """Inputs that arrived while it was paused."""
 
     @property
     def is_idle(self) -> bool:
@@ -95,22 +95,22 @@ class Host:
 
     @property
     def is_expelled(self) -> bool:
-        """The others go on without it; it may have gone on for a while, unheard."""
+        """Whether it was excluded, which it may not have learnt at once."""
         is_excluded = isinstance(self.core, GroupCore) and self.core.standing in ("excluded", "ended")
         return is_excluded or self.core.has_ended
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Of the view that it has installed last, by rank."""
+        """Members of its last installed view, by rank."""
         return tuple(member for member, _ in self.views[-1][0].incarnations)
 
     def dropped(self, reason: DropReason) -> int:
-        """How often the core refused a message for `reason`."""
+        """Number of messages that the core refused for `reason`."""
         return sum(1 for report in self.reports if isinstance(report.code, DropReason) and report.code is reason)
 
 
 class Cluster:
-    """Members 0 to count-1, each in its first incarnation unless told otherwise."""
+    """Members 0 to count-1, each in its first incarnation unless stated otherwise."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class Cluster:
         self.datagrams = 0
         self.malformed = 0
         self.lose: Callable[[int, int, Message], bool] = lambda source, target, message: False
-        """(source, target, message) -> lose it. For scenarios by hand."""
+        """(source, target, message) -> whether it is lost. For scenarios by hand."""
         self.submissions: list[Identity] = []
         self._build = build
         self._partitions = partitions
@@ -137,7 +137,7 @@ class Cluster:
         self._events: list[tuple[int, int, bool, Callable[[], None]]] = []
         self._order = 0
         self._awaited = 0
-        """Events to come that are no heartbeats."""
+        """Number of scheduled events that are no heartbeats."""
         self._blocked: set[tuple[int, int]] = set()
         self._digest = hashlib.sha256()
         self.members = tuple(range(count))
@@ -147,10 +147,10 @@ class Cluster:
         for member in self.members:
             self._start(member, 1)
 
-    # Verbs.
+    # Actions.
 
     def submit(self, member: int, count: int = 1, size: int = 24, target: int | None = None) -> None:
-        """The application of `member` asks to send `count` messages now, to everybody or to `target` alone."""
+        """Submit `count` messages of the application of `member` now, to all or to `target` alone."""
         host = self.hosts[member]
         assert host.is_up
         for _ in range(count):
@@ -161,7 +161,7 @@ class Cluster:
         self._push(host)
 
     def submit_after(self, member: int, not_before: int) -> None:
-        """The application asks to send a message with a later timestamp than the one that it was told."""
+        """Submit a message that must get a later timestamp than `not_before`."""
         host = self.hosts[member]
         host.submitted += 1
         stamp = Stamp(origin=member, incarnation=host.membership.incarnation, number=host.submitted)
@@ -173,7 +173,7 @@ class Cluster:
         return self.hosts[member].core
 
     def submit_later(self, member: int, at_ns: int, count: int = 1) -> None:
-        """The same at an instant; nothing if the member is down by then."""
+        """Submit at an instant, unless the member is down or paused then."""
 
         def act() -> None:
             if self.hosts[member].is_up and not self.hosts[member].is_paused:
@@ -187,14 +187,14 @@ class Cluster:
         host.timers.clear()
 
     def restart(self, member: int) -> None:
-        """A new incarnation; the old one ends if it has not."""
+        """Start a new incarnation; the old one ends if it has not."""
         old = self.hosts[member]
         self.crash(member)
         self.past.append(old)
         self._start(member, old.membership.incarnation + 1)
 
     def leave(self, member: int) -> None:
-        """At its own request, and for good."""
+        """Let a member leave at its own request."""
         host = self.hosts[member]
         core = host.core
         assert isinstance(core, GroupCore)
@@ -204,7 +204,7 @@ class Cluster:
         self.hosts[member].is_paused = True
 
     def resume(self, member: int) -> None:
-        """What came meanwhile comes now, timers that are due first or last as chance has it."""
+        """Resume a member: waiting inputs arrive now, due timers randomly first or last."""
         host = self.hosts[member]
         host.is_paused = False
         waiting, host.waiting = host.waiting, []
@@ -215,7 +215,7 @@ class Cluster:
             if kind == "timer":
                 assert isinstance(what, tuple)
                 timer, at_ns = what
-                # A datagram that came before it may have cancelled or moved it.
+                # A datagram before it may have cancelled or moved it.
                 if host.timers.get(timer) == at_ns:
                     self._fire(host, timer)
             else:
@@ -223,12 +223,12 @@ class Cluster:
                 self._arrive(host, what)
 
     def cut(self, *groups: Iterable[int]) -> None:
-        """Only members of one group reach each other."""
+        """Cut the network: only members of one group reach each other."""
         where = {member: index for index, group in enumerate(groups) for member in group}
         self._blocked = {(a, b) for a in self.members for b in self.members if a != b and where.get(a) != where.get(b)}
 
     def cut_path(self, source: int, target: int) -> None:
-        """One way only."""
+        """Cut the path from `source` to `target` only."""
         self._blocked.add((source, target))
 
     def heal(self) -> None:
@@ -240,7 +240,7 @@ class Cluster:
         heapq.heappush(self._events, (max(at_ns, self.now_ns), self._order, is_heartbeat, act))
 
     def run(self, for_ns: int | None = None, *, limit: int = 2_000_000) -> None:
-        """Virtual time passes: `for_ns`, or until nothing but heartbeats is left to happen."""
+        """Let virtual time pass: `for_ns`, or until only heartbeats are left."""
         end_ns = None if for_ns is None else self.now_ns + for_ns
         for _ in range(limit):
             if not self._events or (end_ns is not None and self._events[0][0] > end_ns):
@@ -256,16 +256,16 @@ class Cluster:
             self.now_ns = end_ns
 
     def _is_at_rest(self) -> bool:
-        """Nobody who can hear of it waits for a member that only its silence will show to be gone."""
+        """Whether all members that are up and not paused are idle; else one may still detect a silent member."""
         return all(host.is_idle for host in self.up() if not host.is_paused)
 
-    # What came of it.
+    # Results.
 
     def up(self) -> list[Host]:
         return [host for host in self.hosts.values() if host.is_up]
 
     def survivors(self) -> list[Host]:
-        """Up, and not expelled."""
+        """Hosts that are up and not excluded."""
         return [host for host in self.up() if not host.is_expelled]
 
     def kinds(self, kind: Kind) -> list[Message]:
@@ -275,10 +275,10 @@ class Cluster:
         """A digest of every input and every effect of every core, in order."""
         return self._digest.hexdigest()
 
-    # The host loop.
+    # Host loop.
 
     def _submissions(self, host: Host, payload: bytes, target: int | None) -> list[Submission]:
-        """What the application asks for, as the protocol wants it."""
+        """Submissions of a payload in the form of the protocol."""
         return [Submission(payload=payload, target=target)]
 
     def _start(self, member: int, incarnation: int) -> None:
@@ -357,7 +357,7 @@ class Cluster:
         host.payloads.append(delivery.payload)
 
     def _undo(self, host: Host, undo: Undo) -> None:
-        """The last that was handed over, and nothing that is final."""
+        """Undo the last optimistic delivery; a final one cannot be undone."""
         identity = _identity(undo.payload)
         assert host.handed_over, f"{identity} is taken back and was not handed over (seed {self.seed})"
         last = host.handed_over.pop()
@@ -368,7 +368,7 @@ class Cluster:
         host.timers[timer] = at_ns
 
         def act() -> None:
-            # The latest setting counts; an earlier one finds another instant here, or none.
+            # The latest setting counts; after an earlier one the instant here is another, or missing.
             if host.timers.get(timer) == at_ns and host.is_up:
                 if host.is_paused:
                     host.waiting.append(("timer", (timer, at_ns)))
@@ -405,7 +405,7 @@ class Cluster:
         network = self.network
         if self._rng.random() < network.corrupt_ratio:
             damaged = bytearray(data)
-            damaged[self._rng.randrange(4)] ^= 0xFF  # what a checksum would catch; here it shows in the envelope
+            damaged[self._rng.randrange(4)] ^= 0xFF  # a checksum would reveal it; here the envelope does
             data = bytes(damaged)
         wait_ns = network.delay_ns + (self._rng.randint(0, network.jitter_ns) if network.jitter_ns else 0)
         self.at(self.now_ns + wait_ns, lambda: self._arrive(self.hosts[target], data), is_heartbeat=is_heartbeat)
@@ -434,7 +434,7 @@ def _identity(payload: bytes) -> Identity:
 
 
 def check_integrity(cluster: Cluster) -> None:
-    """Everybody delivers each message at most once, and only what was submitted."""
+    """Every member delivers each message at most once, and only submitted ones."""
     submitted = set(cluster.submissions)
     for host in (*cluster.past, *cluster.hosts.values()):
         assert len(host.delivered) == len(set(host.delivered)), f"delivered twice (seed {cluster.seed})"
@@ -442,7 +442,7 @@ def check_integrity(cluster: Cluster) -> None:
 
 
 def check_fifo(cluster: Cluster) -> None:
-    """Of each incarnation of each sender: consecutive numbers, from 1 unless the receiver joined later."""
+    """Consecutive numbers from each incarnation of each sender, from 1 unless the receiver joined later."""
     for host in (*cluster.past, *cluster.hosts.values()):
         last: dict[tuple[int, int], int] = {}
         for origin, incarnation, number in host.delivered:
@@ -457,7 +457,7 @@ def check_fifo(cluster: Cluster) -> None:
 
 
 def check_agreement(cluster: Cluster, members: Iterable[int]) -> None:
-    """`members`, all in their first incarnation and never expelled, delivered the same set."""
+    """`members`, all in their first incarnation and never excluded, delivered the same set."""
     sets = {member: set(cluster.hosts[member].delivered) for member in members}
     (first, reference), *others = sets.items()
     for member, delivered in others:
@@ -466,7 +466,7 @@ def check_agreement(cluster: Cluster, members: Iterable[int]) -> None:
 
 
 def check_validity(cluster: Cluster, members: Iterable[int]) -> None:
-    """What those who live submitted, each of them delivered."""
+    """Each of `members` delivered the messages that they submitted."""
     members = list(members)
     incarnations = {(member, cluster.hosts[member].membership.incarnation) for member in members}
     wanted = {identity for identity in cluster.submissions if identity[:2] in incarnations}
@@ -477,8 +477,8 @@ def check_validity(cluster: Cluster, members: Iterable[int]) -> None:
 
 
 def check_total_order(cluster: Cluster) -> None:
-    """Every message has the same predecessor at all who lived on, except as the first of a later incarnation; and
-    nobody, dead or alive, delivered two messages in another order than anybody else.
+    """Every message has the same predecessor at all survivors, except as the first of a later incarnation; and no two
+    members, dead or alive, delivered two messages in different orders.
     """
     before: dict[Identity, Identity | None] = {}
     for host in cluster.survivors():
@@ -495,7 +495,7 @@ def check_total_order(cluster: Cluster) -> None:
 
 
 def check_pairwise_order(cluster: Cluster) -> None:
-    """What two members both delivered, they delivered in the same order; the expelled apart, who went on unheard."""
+    """Two members delivered their common messages in the same order; except excluded ones, which may have gone on."""
     hosts = [host for host in (*cluster.past, *cluster.hosts.values()) if not host.is_expelled]
     for host in hosts:
         rank = {identity: position for position, identity in enumerate(host.delivered)}
@@ -508,8 +508,8 @@ def check_pairwise_order(cluster: Cluster) -> None:
 
 
 def check_views(cluster: Cluster) -> None:
-    """The same members in a view of the same number; and who goes from a view to the next, with the group's state from
-    the beginning of the first on, has delivered the same messages between the two as the others that do."""
+    """Views of the same number have the same members; and incarnations that go from a view to the next, with the
+    group's state from the beginning of the first on, have delivered the same messages between the two."""
     members: dict[int, tuple[tuple[int, int], ...]] = {}
     between: dict[int, tuple[set[Identity], tuple[int, int]]] = {}
     for host in (*cluster.past, *cluster.hosts.values()):
@@ -531,7 +531,7 @@ def check_views(cluster: Cluster) -> None:
 
 
 def check_reliable(cluster: Cluster, members: Iterable[int]) -> None:
-    """Everything that all protocols promise, at rest; `members` as in `check_agreement`."""
+    """The promises of all protocols, at rest; `members` as in `check_agreement`."""
     members = list(members)
     check_silence(cluster)
     check_integrity(cluster)
@@ -542,13 +542,13 @@ def check_reliable(cluster: Cluster, members: Iterable[int]) -> None:
 
 
 def check_ordered(cluster: Cluster, members: Iterable[int]) -> None:
-    """The same, and one total order."""
+    """The same, and total order."""
     check_reliable(cluster, members)
     check_total_order(cluster)
 
 
 def check_silence(cluster: Cluster) -> None:
-    """Nothing is left to happen but heartbeats, and everybody who is up says so, the expelled too."""
+    """Only heartbeats are left, and every member that is up is idle, excluded ones too."""
     cluster.run(limit=300_000)
     busy = [
         host.membership.member
@@ -561,7 +561,7 @@ def check_silence(cluster: Cluster) -> None:
 
 
 def kinds_above(cluster: Cluster) -> Counter[Kind]:
-    """What was sent once over the lowest layer, by kind of the message inside."""
+    """Messages over the lowest layer without retransmissions, by kind of the message inside."""
     return Counter(message.inner for _, message in cluster.sent if not message.flags & Flag.RETRANSMISSION)
 
 

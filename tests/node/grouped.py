@@ -1,4 +1,4 @@
-"""Cores of one view over the group layer, for clusters of tests. No heartbeats at rest: silence can be proved."""
+"""Cores of one view over the group layer, for test clusters. No heartbeats at rest, so that silence can be checked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ SUSPICIOUS = ReliableParameters(suspect_after_ns=SUSPECT_AFTER_NS, heartbeat_at_
 
 
 def grouped(make: Callable[[Membership, Random, bytes], ViewCore], reliable: ReliableParameters = SUSPICIOUS) -> Build:
-    """`make` as in the registry: the membership of a view, a generator, and the memory of the view before."""
+    """Builder of a core over the group layer. `make` as in the registry: from the membership of a view, a generator,
+    and the memory of the view before."""
 
     def build(us: Membership, seed: int) -> Core:
         rng = random_for(seed, us, "grouped")

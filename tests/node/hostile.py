@@ -1,9 +1,9 @@
-"""Datagrams that an enemy writes, and what a node makes of them.
+"""Hostile datagrams, and their effect on a node.
 
-Two kinds. *Refused*: whatever the protocol, they must change nothing: bytes that do not decode, another group, another
-version, an address or a member that does not belong here, kinds of other protocols. *Lies*: well-formed messages of a
-real member with fields that it never sent. A lie may do what the liar could do; it must not end the node, fill its
-memory, or put in disorder what others send.
+Two kinds. *Refused*: under any protocol they must change nothing: bytes that do not decode, another group, another
+version, an unknown address or member, kinds of other protocols. *Lies*: well-formed messages of a real member with
+fields that it never sent. A lie may have any effect that the liar could cause; it must not end the node, fill its
+memory, or break the order of messages of others.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ OLD_GROUP = GROUP - 1
 STRANGER = 9
 ENVELOPE_SIZE = table_struct(ENVELOPE).size
 LATER_INCARNATION = 0.001
-"""Share of flipped incarnations that are let through."""
+"""Share of flipped incarnations that are used."""
 Partitions = tuple[tuple[int, ...], ...]
 NUMBERS = (0, 1, 2, 3, 5, 8, 30, 64, 65, 1000, 2**31, 2**32 - 2, 2**32 - 1, 2**48, 2**63, 2**64 - 1)
 
 
 def build_of(entry: ProtocolEntry) -> Build:
-    """The protocol as it comes."""
+    """Builder of the protocol with its defaults."""
     return lambda us, seed: entry.build(membership=us, parameters={}, seed=seed)
 
 
 class Busy(Cluster):
-    """A cluster that keeps the datagrams that reach the victim, and what everybody delivers of its true sender."""
+    """A cluster that keeps the datagrams to the victim, and each member's deliveries with a true sender."""
 
     def __init__(self, build: Build, *, seed: int = 1, partitions: Partitions = ()) -> None:
         self.honest: list[bytes] = []
@@ -81,7 +81,7 @@ class Busy(Cluster):
         super()._carry(data, target, is_heartbeat=is_heartbeat)
 
     def _deliver(self, host: ClusterHost, delivery: Deliver) -> None:
-        """A liar may write what he likes into his own messages, stamps of others too: the cluster must bear it."""
+        """Deliver; a liar's own messages may contain anything, also stamps of others."""
         if delivery.inner is Kind.APPLICATION and len(delivery.payload) >= STAMP_SIZE:
             stamp = decode_stamp(delivery.payload)
             if stamp.origin == delivery.origin != LIAR and delivery.level is not Level.OPTIMISTIC:
@@ -97,7 +97,7 @@ ORDERED_TURNS = (1, 2, 5)
 
 
 def has_place(call: Identity) -> bool:
-    """Of those that `called` makes: whether all who get it agree where."""
+    """Whether a call of `called` has a place in the order, on which all receivers agree."""
     return (call[2] - 1) % 10 in ORDERED_TURNS
 
 
@@ -129,7 +129,7 @@ def called(us: Membership, payload: bytes) -> list[Submission]:
 
 
 def busy(entry: ProtocolEntry, *, seed: int = 1, partitions: Partitions = ()) -> Busy:
-    """Four members in the middle of their work: something delivered, something under way."""
+    """Four members at work: some messages delivered, some in transit."""
     cluster = Busy(build_of(entry), seed=seed, partitions=partitions)
     load(cluster, entry)
     cluster.run(for_ns=155 * MILLISECOND)
@@ -144,11 +144,11 @@ def load(cluster: Cluster, entry: ProtocolEntry, *, members: Sequence[int] = ran
                 cluster.submit_later(member, cluster.now_ns + number * 10 * MILLISECOND + member * MILLISECOND)
 
 
-# What nobody may take.
+# Datagrams that must be refused.
 
 
 class Refused:
-    """An endless choice of datagrams that must change nothing, each with the address that it comes from."""
+    """Endless random datagrams that must change nothing, each with its source address."""
 
     def __init__(self, entry: ProtocolEntry, honest: Sequence[bytes], rng: Random) -> None:
         self._rng = rng
@@ -189,7 +189,7 @@ class Refused:
         return self._rng.randbytes(self._rng.choice((0, 1, 15, 16, 35, 36, 60, 200, 1400)))
 
     def _random_message(self) -> bytes:
-        """A random message all but never decodes; one that does is no longer a matter of bytes."""
+        """A random message that does not decode, as hardly any does."""
         return _undecodable(lambda: bytes(self._real()[:ENVELOPE_SIZE]) + self._random_bytes())
 
     def _truncated(self) -> bytes:
@@ -200,7 +200,7 @@ class Refused:
         return bytes(self._real()) + self._rng.randbytes(self._rng.randint(1, 40))
 
     def _patched(self, at: int, size: int) -> bytes:
-        """Other bytes here than there were."""
+        """A real datagram with other bytes at one place."""
         real = self._real()
         before = bytes(real[at : at + size])
         while real[at : at + size] == before:
@@ -242,7 +242,7 @@ class Refused:
         return envelope_of(message, sender=sender)
 
     def _flipped(self) -> bytes:
-        """Bits of a real one, so that it does not decode any more. (The others are lies: `flipped`.)"""
+        """A real datagram with flipped bits that does not decode any more. (Others are lies: `flipped`.)"""
         return _undecodable(lambda: flipped(self._rng, self._real()))
 
 
@@ -266,11 +266,11 @@ def envelope_of(message: Message, *, sender: int) -> bytes:
     return encode_datagram(group=GROUP, sender=sender, sender_incarnation=1, transmission=1, message=message)
 
 
-# What one member may say, and never would.
+# Lies.
 
 
 def lie(rng: Random, kinds: Sequence[Kind], *, origin: int = LIAR, inner_kinds: Sequence[Kind] = ()) -> Message:
-    """A message with fields that mean something elsewhere: numbers that are near, and numbers that cannot be."""
+    """A message with random fields: plausible numbers, and impossible ones."""
     inner = rng.choice((Kind.APPLICATION, *(inner_kinds or kinds)))
     return Message(
         kind=rng.choice(kinds),
@@ -302,31 +302,31 @@ def _payload(rng: Random, inner: Kind) -> bytes:
     return encode_message(Message(kind=inner, origin=LIAR, incarnation=1, seq=_number(rng), words=words))
 
 
-# What became of it.
+# Effects.
 
 
 class _Pickler(pickle.Pickler):
     def reducer_override(self, value: object) -> Any:
-        """What a core keeps that cannot be pickled: what does not change, by its name, and hashes by their digests."""
+        """Reduce objects that cannot be pickled: constant ones to their name, hashes to their digest."""
         if isinstance(value, FunctionType):
             return str, (value.__qualname__,)
         if isinstance(value, type(hashlib.sha256())):
             return bytes, (value.digest(),)
         if isinstance(value, Context):
-            # When it was called last is nothing that it knows: each call says what time it is.
+            # The time of its last call is no state: each call passes the time.
             return dict, (vars(value) | {"now_ns": 0},)
         return (struct.Struct, (value.format,)) if isinstance(value, struct.Struct) else NotImplemented
 
 
 def digest(core: Core) -> bytes:
-    """All that a core knows, to the last field."""
+    """Hash of the complete state of a core."""
     out = io.BytesIO()
     _Pickler(out).dump(core)
     return out.getvalue()
 
 
 class Nowhere:
-    """Wires that lead nowhere, and count."""
+    """Endpoint that drops and counts datagrams."""
 
     fan_out = near_fan_out = 1
 
@@ -344,7 +344,7 @@ class Nowhere:
 
 
 def host_around(core: Core, wires: Nowhere, protocol: str) -> Host:
-    """The host that real nodes have, around a core that has begun its incarnation elsewhere."""
+    """The host of real nodes, around a core that has begun its incarnation elsewhere."""
     words = {
         "group": GROUP,
         "member": VICTIM,
@@ -379,19 +379,19 @@ def host_around(core: Core, wires: Nowhere, protocol: str) -> Host:
 
 @dataclass(kw_only=True)
 class Tally:
-    """What became of many datagrams."""
+    """Counts of many datagrams."""
 
     given: Counter[str] = field(default_factory=Counter)
-    """By family."""
+    """Datagrams by family."""
     refused: Counter[str] = field(default_factory=Counter)
-    """By reason."""
+    """Refused datagrams by reason."""
     delivered: int = 0
     sent: int = 0
     is_untouched: bool = False
 
 
 def refuse(entry: ProtocolEntry, count: int, *, seed: int = 1) -> Tally:
-    """Give a host in the middle of its work `count` datagrams that must change nothing."""
+    """Give a host at work `count` datagrams that must change nothing."""
     cluster = busy(entry, seed=seed)
     core = cluster.core(VICTIM)
     wires = Nowhere()
@@ -415,8 +415,8 @@ def _first(count: int, endless: Refused) -> Iterator[tuple[str, bytes]]:
 def tell_lies(
     entry: ProtocolEntry, count: int, *, seed: int = 1, pace: int = 20, partitions: Partitions = ()
 ) -> tuple[Busy, Tally, int]:
-    """The liar, who has crashed, tells the victim `count` lies, `pace` of them each millisecond. Returns the cluster as
-    it is then, what became of the lies, and the most messages that the victim held.
+    """Send the victim `count` lies of the crashed liar, `pace` of them each millisecond. Returns the cluster
+    afterwards, the counts of the lies, and the most messages that the victim held.
     """
     cluster = busy(entry, seed=seed, partitions=partitions)
     cluster.crash(LIAR)
@@ -443,8 +443,7 @@ def _false(name: str, rng: Random, entry: ProtocolEntry, honest: Sequence[bytes]
     real = rng.choice(of_the_liar or honest)
     if name == "said again":
         return real
-    # A flipped incarnation is a later incarnation of the liar: after the first one nothing else of it would be looked
-    # at.
+    # A flipped incarnation is a later one of the liar: after the first such message all others would be ignored.
     fields = (*range(10, 12), *range(ENVELOPE_SIZE + 6, ENVELOPE_SIZE + 8))
     data = flipped(rng, bytearray(real))
     while rng.random() > LATER_INCARNATION and any(data[at] != real[at] for at in fields):
@@ -453,9 +452,10 @@ def _false(name: str, rng: Random, entry: ProtocolEntry, honest: Sequence[bytes]
 
 
 def insider(entry: ProtocolEntry, count: int, *, seed: int = 1) -> tuple[Busy, int]:
-    """The liar's reliable layer is in order, and what it carries is not: wrong messages for the core above, made of
-    what the others really say, and the same for all. (Who tells one this and another that can keep messages of honest
-    members from delivery for ever: there are no signatures here.) Returns the cluster and the most that anybody held.
+    """The liar's reliable layer is correct, and its contents are not: wrong messages for the core above, made of real
+    ones of others, and the same for all. (A liar that sends different messages to different members can block delivery
+    of honest members' messages for ever: there are no signatures here.) Returns the cluster and the most messages that
+    a member held.
     """
 
     def build(us: Membership, seed: int) -> Core:
@@ -479,7 +479,7 @@ def insider(entry: ProtocolEntry, count: int, *, seed: int = 1) -> tuple[Busy, i
 
 
 def _upper_messages(honest: Sequence[bytes], entry: ProtocolEntry) -> list[Message]:
-    """What the cores above the reliable layer have said."""
+    """Messages of the cores above the reliable layer."""
     outer = [decode_datagram(data, group=GROUP)[1] for data in honest]
     return [decode_message(message.payload) for message in outer if message.inner in entry.kinds]
 

@@ -1,4 +1,4 @@
-"""The least core that speaks to its own sub-network alone."""
+"""A minimal core with near multicasts only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from node.wire import Kind, Message
 
 
 class NearCore(Core):
-    """Tells only its neighbours what it is given."""
+    """Multicasts each submission to its neighbours only."""
 
     def __init__(self, membership: Membership) -> None:
         self._us = membership

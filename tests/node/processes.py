@@ -1,4 +1,4 @@
-"""Real nodes on the loopback interface: one process each, talking to each other and to the test by UDP."""
+"""Real nodes on the loopback interface: one process each, sending UDP to each other and to the test."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class NodeProcess:
                 return said
 
     def close_output(self) -> None:
-        """Its next line finds nobody."""
+        """Close the reading end of its standard output."""
         assert self._process.stdout is not None
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, self._process.stdout.fileno(), inheritable=False)
@@ -96,7 +96,7 @@ class NodeProcess:
         return self._process.stderr.read()
 
     def close(self) -> None:
-        """End it whatever state it is in."""
+        """Kill it in any state, and wait for its end."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
@@ -106,7 +106,7 @@ class NodeProcess:
                 try:
                     stream.close()
                 except BrokenPipeError:
-                    continue  # what was not read by it is of no interest any more
+                    continue  # its unread input does not matter any more
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -115,7 +115,7 @@ class NodeProcess:
 
 
 class Monitor:
-    """Takes the trace datagrams of all nodes."""
+    """Receiver of the trace datagrams of all nodes."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -126,7 +126,7 @@ class Monitor:
         self.datagrams: list[tuple[TraceHeader, tuple[Record, ...]]] = []
 
     def records(self) -> dict[tuple[int, int], list[Record]]:
-        """Per incarnation of a member, in order; a gap in the numbers is an error."""
+        """Records of each incarnation of a member, in order; a gap in the numbers is an error."""
         while True:
             try:
                 self.datagrams.append(decode_trace(self._socket.recv(65536)))
@@ -193,7 +193,7 @@ class Nodes:
         return made
 
     def start_all(self, after_s: float = 0.1) -> int:
-        """All ready, then all told to start at one instant, which is returned."""
+        """Wait until all are ready, and start them at one instant, which is returned."""
         for member in range(self.count):
             self.start(member)
         for process in self.processes.values():
@@ -216,7 +216,7 @@ class Nodes:
         return [process.exit_code() for process in self.processes.values()]
 
     def sequences(self) -> dict[tuple[int, int], list[tuple[int, int, int]]]:
-        """Per incarnation: the identities that it delivered, in order."""
+        """Identities delivered by each incarnation, in order."""
         return {
             incarnation: [(one.origin, one.incarnation, one.number) for one in records if one.event is Event.DELIVER]
             for incarnation, records in self.monitor.records().items()

@@ -1,4 +1,4 @@
-"""Clocks alone: the implementation rules of Lamport 1978, sentence by sentence, and the laws of vector clocks."""
+"""Clocks alone: the implementation rules of Lamport 1978, sentence by sentence, and laws of vector clocks."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def test_a_clock_that_was_set_keeps_the_increment() -> None:
 
 
 def increment(clock: VectorClock, index: int) -> VectorClock:
-    """One more event of the process at `index`."""
+    """The clock after one more event of the process at `index`."""
     return VectorClock(tuple(count + (place == index) for place, count in enumerate(clock.counts)))
 
 
 @makers
 @given(seed=st.integers(0, 10**6))
 def test_clock_condition_if_a_happened_before_b_then_a_has_the_lower_date(make: type[LamportClock], seed: int) -> None:
-    """Against vector clocks, which know what happened before what."""
+    """Compared with vector clocks, which represent happened-before exactly."""
     rng = Random(seed)
     count = 4
     clocks: list[EventClock] = [make() for _ in range(count)]

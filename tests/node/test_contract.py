@@ -1,4 +1,4 @@
-"""The end of a view, in every order that `ViewCore` allows: proof that the harness of views finds what is wrong."""
+"""The end of a view, in every order of `ViewCore`: proof that the random views find wrong cores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.node.group.views import Make, Order, run
 
 
 def maker(kind: type[ViewCore]) -> Make:
-    """With what each of these orders takes."""
+    """Builder of a core with the parameters of its order."""
 
     parameters = {
         "SequencerCore": SequencerParameters(outstanding=3),
@@ -53,7 +53,7 @@ def right_of(kind: type[ViewCore]) -> type[ViewCore]:
     ],
 )
 def test_each_rule_of_close_is_missed_by_some_group(kind: type[ViewCore], seed: int, found: str) -> None:
-    """Few groups need some of these rules: the seeds are the first of 200 that do."""
+    """Few groups need some of these rules: the seeds are the first ones of 200 that do."""
     order = Order.CAUSAL if kind is views.CbcastDropsTheExcluded else Order.TOTAL
     play = partial(run, seed=seed, members=5, skewed=True, order=order)
     play(maker(right_of(kind)))

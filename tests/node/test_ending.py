@@ -15,7 +15,7 @@ def build(membership: Membership, seed: int) -> Core:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_end_of_a_view_does_not_wait_until_traffic_ceases(seed: int) -> None:
-    """The incarnation that a restart has ended is replaced while all others send."""
+    """The incarnation ended by a restart is replaced while all others send."""
     cluster = Cluster(5, build, seed=seed, network=Network(jitter_ns=20 * MILLISECOND, loss_ratio=0.1))
     for number in range(250):
         for member in range(5):

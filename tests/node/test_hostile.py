@@ -1,6 +1,6 @@
 """Hostile datagrams against every registered protocol: a slice in each run of the tests, the million in `make bench`.
 
-`HOSTILE_DATAGRAMS=1000000 pytest tests/node/test_hostile.py` gives all here.
+`HOSTILE_DATAGRAMS=1000000 pytest tests/node/test_hostile.py` runs all here.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.node.hostile import (
 DATAGRAMS = int(os.environ.get("HOSTILE_DATAGRAMS", "20000"))
 LIES = DATAGRAMS // 20
 MOST_HELD = 1200
-"""A window of the liar's messages, and what honest members have under way."""
+"""A window of the liar's messages, and messages of honest members in transit."""
 
 REASONS = {
     "random bytes": {DropReason.TRUNCATED, DropReason.BAD_MAGIC},
@@ -54,7 +54,7 @@ REASONS = {
     "another protocol": {DropReason.UNEXPECTED},
     "our number": {DropReason.OWN},
 }
-"""Whatever the protocol. The others depend on it, or on which bit it was."""
+"""Reasons under any protocol. Others depend on the protocol, or on the flipped bit."""
 
 PROTOCOL_NAMES = sorted(PROTOCOLS)
 TWO_NETWORKS = ((0, 1), (2, 3))
@@ -132,7 +132,7 @@ def test_lies_from_another_sub_network_end_nobody_and_fill_no_memory(seed: int) 
     assert sum(tally.given.values()) == LIES
     assert most <= MOST_HELD
     load(cluster, entry, members=(0, 1, 2), count=20)
-    # The liar is down: calls that its machine's objects are to get wait for the group's patience, then for their own.
+    # The liar is down: calls of its machine's objects wait for the group's time-out, then for their own.
     cluster.run(for_ns=60 * SECOND)
     check_true_messages(cluster, "objects")
     listed = {(member, 1, number) for member in (0, 1, 2) for number in (22, 32)}
@@ -158,8 +158,8 @@ def test_wrong_messages_inside_right_ones_leave_the_others_in_order(protocol: st
 
 
 def check_true_messages(cluster: Busy, protocol: str) -> None:
-    """What comes from those who do not lie is delivered at most once, in the order sent; and if there is one order,
-    in that one. Whoever was lied to may lack some of it.
+    """Messages of honest members are delivered at most once, in the order sent, and in the total order if there is one.
+    The victim may lack some of them.
     """
     for member in (0, 1, 2):
         delivered = cluster.true[member]

@@ -1,4 +1,4 @@
-"""Later incarnations over the whole stack, for every order of the group layer: what only the layers together show."""
+"""Later incarnations over the whole stack, for every order of the group layer: effects of the layers together."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def standing(cluster: Cluster, member: int) -> Phase:
 
 
 def check_all(cluster: Cluster, members: list[int], name: str) -> None:
-    """Also of the later incarnations: each that joined has everything since the view whose state it took."""
+    """All promises, also to later incarnations: each has all messages since the view whose state it took."""
     check_reliable(cluster, [member for member in members if cluster.hosts[member].membership.incarnation == 1])
     assert all(standing(cluster, member) is Phase.MEMBER for member in members)
     for member in members:
@@ -42,7 +42,7 @@ def check_all(cluster: Cluster, members: list[int], name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_was_said_to_an_incarnation_that_did_not_finish_joining_is_not_for_the_next(name: str) -> None:
-    """The decision that admits the second incarnation and the state come too late, for the third runs by then."""
+    """The decision that admits the second incarnation and the state arrive too late: the third runs by then."""
     cluster = Cluster(3, build(name))
     cluster.submit(0, 2 * WINDOW)
     cluster.run(for_ns=200 * MILLISECOND)

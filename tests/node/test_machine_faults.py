@@ -1,4 +1,4 @@
-"""What a fault does to the machine under a node: its clock and its receive buffers, told by lines on its input."""
+"""Faults of the machine under a node: its clock and its receive buffers, set by lines on its input."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_node_changes_its_clock_says_when_and_traces_it() -> None:
 
 
 def test_a_deaf_node_loses_what_does_not_fit_and_counts_it() -> None:
-    """Frozen with a small buffer it hears of many messages only the first few; the others are counted by the kernel."""
+    """Paused with a small buffer it receives only the first few of many messages; the kernel counts the others."""
     busy = {"kind": "poisson", "rate_per_s": 400.0, "size_bytes": 256, "stop_after_ns": SECOND, "events": []}
     with nodes(2, workload=busy, protocol={"name": "reliable", "parameters": {}}) as group:
         group.start_all()

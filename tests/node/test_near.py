@@ -1,4 +1,4 @@
-"""Near multicasts as the hosts of tests, the driver and the explorer carry them out."""
+"""Near multicasts of the test hosts, the driver and the explorer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORD = Message(kind=Kind.RELIABLE_DATA, origin=1, incarnation=2, seq=4, payload=
 
 
 class Kept(Endpoint):
-    """An endpoint that keeps what it is to send."""
+    """An endpoint that keeps the datagrams to send."""
 
     def __init__(self, config: NodeConfig) -> None:
         neighbours = config.membership.neighbours

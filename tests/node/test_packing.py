@@ -37,7 +37,7 @@ def test_ranges_round_trip(numbers: set[int], limit: int) -> None:
 def test_no_more_ranges_than_fit_and_no_more_numbers_than_asked() -> None:
     scattered = range(1, 4 * MAX_RANGES, 2)
     assert numbers_of(ranges_of(scattered), limit=10_000) == list(scattered)[:MAX_RANGES]
-    # An enemy may announce four thousand million numbers in one word.
+    # An attacker may announce four thousand million numbers in one word.
     assert numbers_of(((1 << 32) | 0xFFFF_FFFF,), limit=64) == list(range(1, 65))
     assert numbers_of((1 << 32 | 3, 5 << 32 | 9), limit=4) == [1, 2, 3, 5]
 

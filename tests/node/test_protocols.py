@@ -1,4 +1,4 @@
-"""The registry: what can be run by name, and that its documents say so."""
+"""The registry: protocols that can be run by name, and their documents."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_an_entry_is_whole_and_runs_with_its_defaults(name: str) -> None:
     assert entry.parameters
     entry.check({}, members=3)
     cluster = Cluster(3, lambda us, seed: entry.build(membership=us, parameters={}, seed=seed))
-    # What an application of a protocol's own asks for says whom it is for: tests/node/objects.
+    # Submissions of a protocol's own application name their receivers: tests/node/objects.
     is_asked = entry.takes_submissions and entry.application is None
     if is_asked:
         cluster.submit(1)

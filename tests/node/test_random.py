@@ -1,4 +1,4 @@
-"""Random histories against everything that is promised. A failure names its seed and its story.
+"""Random histories, checked against all promises. A failure names its seed and its faults.
 
 To see one again: `python -m tests.node.test_random PROTOCOL SEED`.
 """
@@ -39,7 +39,7 @@ def build_of(protocol: str) -> Build:
 
 
 def run(protocol: str, seed: int) -> str:
-    """One history, held against its promises; returns the digest of its transcript."""
+    """Check one history against the promises; returns the digest of its transcript."""
     made = scenario(seed, build_of(protocol))
     try:
         check(made, is_total=protocol in TOTAL)

@@ -1,4 +1,4 @@
-"""The codec of trace records: shared byte vectors, round trips, and bytes that an enemy wrote."""
+"""The codec of trace records: shared byte vectors, round trips, and bytes of an attacker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The codec of protocol messages: shared byte vectors, round trips, and bytes that an enemy wrote."""
+"""The codec of protocol messages: shared byte vectors, round trips, and bytes of an attacker."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_every_kind_that_can_be_on_the_wire_has_a_vector() -> None:
 
 
 def test_layout_by_hand() -> None:
-    """Written out from the tables with nothing of the codec, so that codec and vectors cannot be wrong together."""
+    """Written from the tables without the codec, so that codec and vectors cannot be wrong together."""
     by_hand = struct.pack(">HBBIHHI", 0x6F62, 1, 0, GROUP, 3, 1, 1001)
     by_hand += struct.pack(">BBBBHHHHQ", 0x10, 2, 0, 0, 3, 1, 1, 5, 42) + struct.pack(">Q", 40) + b"hello"
     message = Message(kind=Kind.RELIABLE_DATA, flags=2, origin=3, incarnation=1, seq=42, words=(40,), payload=b"hello")

@@ -1,4 +1,4 @@
-"""The `orderbed` command as a user has it: a process, its exit code, what it printed; and a small experiment to run."""
+"""The `orderbed` command as a user runs it: a process, its exit code, its output; and a small experiment to run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ORDERBED = str(Path(sys.executable).parent / "orderbed")
 PATIENCE_S = 120
 
 POWERLESS = ("setpriv", "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs") if os.getuid() == 0 else ()
-"""Before a command: it may do no more than the owner of its files may."""
+"""Prefix of a command that drops all capabilities."""
 
 EXPERIMENT = """
 name: small
@@ -49,7 +49,7 @@ FAULTS = """
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """How a command ended."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -76,8 +76,8 @@ def orderbed(
 
 
 def inside(*arguments: str) -> Done:
-    """The same within this process, which spares the start of Python. Its streams are real descriptors, as commands in
-    nodes write to them; its signals are this process's, so not for `up`.
+    """The same within this process, which saves the start of Python. Its streams are real descriptors, because commands
+    in nodes write to them; its signals are this process's, so not for `up`.
     """
     from testbed.cli.main import main
 
@@ -119,7 +119,7 @@ def only_run(runs: Path) -> Path:
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
-    """A command of its own session, so that a test can signal it as a terminal would."""
+    """A command in a session of its own, so that a test can signal it as a terminal does."""
     return subprocess.Popen(
         [ORDERBED, *arguments],
         stdin=subprocess.DEVNULL,
@@ -131,7 +131,7 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 
 
 def interrupt(process: subprocess.Popen[str]) -> tuple[float, Done]:
-    """Ctrl-C: SIGINT to the whole foreground group. Returns the seconds until it was gone."""
+    """Ctrl-C: SIGINT to the whole foreground group. Returns the seconds until its end."""
     began = time.monotonic()
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=30)
@@ -139,7 +139,7 @@ def interrupt(process: subprocess.Popen[str]) -> tuple[float, Done]:
 
 
 def wait_for(condition: Callable[[], bool], *, what: str, timeout_s: float = 60.0) -> None:
-    """Wait on a condition, never on the clock alone."""
+    """Wait for a condition; AssertionError after the time-out."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not come about within {timeout_s:.0f} s"
@@ -152,10 +152,10 @@ def manifest_of(run: Path) -> dict[str, Any]:
 
 
 def assert_good(done: Done, run: Path) -> None:
-    """Every promise and expectation holds, and the command says so.
+    """Every promise and expectation holds, and the command reports it.
 
-    On a machine that was too busy to measure (the manifest says why) the verdict must be `unknown`, exit code 3: that
-    is the product working. One run of the session at least has to count (tests/proof.py).
+    On a machine that was too busy to measure (the manifest has the reason) the verdict must be `unknown`, exit code 3,
+    which is correct, too. At least one run of the session has to count (tests/proof.py).
     """
     manifest = manifest_of(run)
     summary = json.loads((run / "summary.json").read_text())
@@ -170,14 +170,14 @@ def assert_good(done: Done, run: Path) -> None:
 
 
 def processes_mentioning(word: str) -> list[str]:
-    """Command lines of living processes that contain `word`, this test aside."""
+    """Command lines of living processes that contain `word`, except this process."""
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
     lines = [command_line(pid) for pid in pids if pid != os.getpid() and alive(pid)]
     return [line for line in lines if word in line]
 
 
 def command_line(pid: int) -> str:
-    """Empty when there is no such process any more."""
+    """Command line of a process; empty if there is no such process any more."""
     try:
         return (Path("/proc") / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
@@ -193,12 +193,12 @@ def alive(pid: int) -> bool:
 
 
 def descendants(pid: int) -> list[int]:
-    """`pid` and everything that it started, directly or not."""
+    """`pid` and all processes that it started, directly or not."""
     family = [pid]
     for member in family:
         for task in (Path("/proc") / str(member) / "task").glob("*/children"):
             try:
                 family += [int(child) for child in task.read_text().split()]
             except OSError:
-                continue  # the thread ended while we looked; its children are another thread's now, or have ended
+                continue  # the thread has ended meanwhile; its children are another thread's now, or have ended
     return family

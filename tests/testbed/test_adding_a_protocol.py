@@ -1,4 +1,4 @@
-"""The protocol on the page about adding one: run as it stands there, in every order and through every ill."""
+"""The protocol of the page on adding one: run as written there, in every order and with every kind of fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages that are made from the source are in step with it, complete, and show the trace sender that runs."""
+"""The pages made from the source are up to date and complete, and show the trace sender that runs."""
 
 from __future__ import annotations
 

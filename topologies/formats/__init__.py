@@ -1,1 +1,1 @@
-"""How our YAML files are read: schema, units, positions of errors, reference pages."""
+"""Reader of Orderbed's YAML files: schema, units, positions of errors, reference pages."""

@@ -1,4 +1,4 @@
-"""A mistake of the user: where it is and what is allowed, in one sentence."""
+"""A mistake of the user: its place and what is allowed, in one sentence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 
 class InputError(Exception):
-    """What the user gave cannot be used. `str()` is one line: `lossy.yaml:12: partitions.p1: unknown key …`.
+    """The user's input cannot be used. `str()` is one line: `lossy.yaml:12: partitions.p1: unknown key …`.
 
     `also` holds further, independent mistakes in the same input, in the order of the file.
     """

@@ -1,6 +1,6 @@
-"""The reference of a file format as Markdown, made from its raw model: a table for each block of keys.
+"""Reference of a file format as Markdown, from its raw model: a table for each block of keys.
 
-The words are those of the JSON schema beside the files, so that page, editor and error messages cannot drift apart.
+The texts are those of the JSON schema beside the files, so that page, editor and error messages agree.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ Schema = Mapping[str, Any]
 _REFERENCE = "#/$defs/"
 _KINDS = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false"}
 _SHARED_AT_LEAST = 3
-"""Keys that a block must have for another block's table to refer to it instead of repeating it."""
+"""Least number of keys of a block to which another block's table refers instead of repeating them."""
 
 
 def markdown(model: type[RawBlock], title: str, introduction: Sequence[str]) -> str:
-    """The whole page: each block once, in the order in which a reader of the file meets them."""
+    """The whole page: each block once, in the order of its first use."""
     schema = model.model_json_schema()
     blocks: dict[str, Schema] = schema.get("$defs", {})
     order = list(_met(schema, blocks))
@@ -74,7 +74,7 @@ def _table(schema: Schema, blocks: Mapping[str, Schema]) -> list[str]:
 
 
 def _shared(properties: Mapping[str, Schema], blocks: Mapping[str, Schema]) -> str:
-    """The greatest other block whose keys all stand here with the same meaning; empty if there is none."""
+    """The greatest other block whose keys are all in this one with the same meaning; empty if there is none."""
     found = [
         name
         for name, block in blocks.items()
@@ -85,14 +85,14 @@ def _shared(properties: Mapping[str, Schema], blocks: Mapping[str, Schema]) -> s
 
 
 def _takes(value: Schema, blocks: Mapping[str, Schema]) -> str:
-    """What a key accepts, in a few words."""
+    """Values that a key accepts, in a few words."""
     if "$ref" in value:
         name = value["$ref"].removeprefix(_REFERENCE)
         return f"[{_title(name)}](#{_anchor(name)})"
     if "anyOf" in value or "oneOf" in value:
         alternatives = [one for one in value.get("anyOf", value.get("oneOf", ())) if one != {"type": "null"}]
         has_unit = any("pattern" in one for one in alternatives)
-        # A bare 0 is a quantity without a unit: not worth a word in each row.
+        # A bare 0 is a quantity without a unit, which the rows do not mention.
         return _either([_takes(one, blocks) for one in alternatives if not (has_unit and one.get("const") == 0)])
     if "enum" in value:
         return _either([f"`{word}`" for word in value["enum"]])
@@ -125,7 +125,7 @@ def _either(words: Sequence[str]) -> str:
 
 
 def _default(value: Schema) -> str:
-    """What holds when the key is left out, where that can be said in a word."""
+    """Default of a key, if it is one word."""
     default = value.get("default")
     if isinstance(default, bool) or not isinstance(default, int | float | str) or default in (0, ""):
         return ""

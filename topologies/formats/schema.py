@@ -1,7 +1,7 @@
-"""Where a file's plain values become typed ones: the base of all raw models, their quantities, and their errors.
+"""Validation of a file's plain values: the base of all raw models, their quantities, and their errors.
 
-A raw model says exactly what a file may say. `validated` turns what pydantic finds into InputErrors with file, line,
-key and a sentence of what is allowed; `json_schema` tells the same to editors.
+A raw model defines exactly the valid content of a file. `validated` turns pydantic's errors into InputErrors with file,
+line, key and a sentence about what is allowed; `json_schema` is the same for editors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from topologies.formats.yaml_source import Document, KeyPath, Value
 
 NAME_PATTERN = r"[a-z][a-z0-9]*(-[a-z0-9]+)*"
 MAX_NAME = 15
-"""Of partitions and nodes: names of network devices may have no more."""
+"""Most characters of a name of a partition or node: the limit for names of network devices."""
 MAX_TITLE = 40
 MAX_TEXT = 2000
 
@@ -41,11 +41,11 @@ class RawBlock(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
     may_be_empty: ClassVar[frozenset[str]] = frozenset()
-    """Keys that may stand without a value."""
+    """Keys that may have no value."""
 
     @classmethod
     def keys(cls) -> list[str]:
-        """The keys as files spell them, in the order of the model."""
+        """Keys as spelled in files, in the order of the model."""
         return [info.alias or name for name, info in cls.model_fields.items()]
 
     @model_validator(mode="before")
@@ -68,7 +68,7 @@ class RawBlock(BaseModel):
 
 
 class OneOrMany:
-    """Annotation of a list field: a single item may stand without its brackets."""
+    """Annotation of a list field: a single item needs no brackets."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_before_validator_function(
@@ -81,7 +81,7 @@ class OneOrMany:
 
 
 def quantity(unit: Unit, *, zero: bool = True, also: Sequence[str] = ()) -> WithJsonSchema:
-    """JSON Schema of a quantity; `zero` if a bare 0 is one, `also` lists words that may stand in its place."""
+    """JSON Schema of a quantity; `zero` if a bare 0 is one, `also` lists words that may replace it."""
     either: list[dict[str, Any]] = [{"type": "string", "pattern": unit.pattern}]
     either += [{"const": 0}] if zero else []
     either += [{"const": word} for word in also]
@@ -100,7 +100,7 @@ def whole(low: int, high: int) -> Any:
 
 
 def parse_name(given: object) -> str:
-    """The name of a partition or node. Single hyphens only, so that `a--b` can name the link between two partitions."""
+    """Name of a partition or node. Single hyphens only, so that `a--b` can name the link between two partitions."""
     if isinstance(given, str) and len(given) <= MAX_NAME and re.fullmatch(NAME_PATTERN, given):
         return given
     raise ValueError(
@@ -110,7 +110,7 @@ def parse_name(given: object) -> str:
 
 
 def parse_title(given: object) -> str:
-    """The name of a topology or experiment; it becomes a directory's name."""
+    """Name of a topology or experiment, which is also a directory's name."""
     if isinstance(given, str) and len(given) <= MAX_TITLE and re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", given):
         return given
     raise ValueError(
@@ -177,7 +177,7 @@ def validated(model: type[Model], document: Document) -> Model:
 
 
 def json_schema(model: type[RawBlock], title: str) -> str:
-    """The text of a `schema.json`: what editors check and offer while a file is typed."""
+    """Text of a `schema.json`, by which editors check and complete a file."""
     body = _for_editors(model.model_json_schema())
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **body, "title": title}
     return json.dumps(schema, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
@@ -197,7 +197,7 @@ def _input_error(detail: ErrorDetails, document: Document) -> InputError:
 
 
 def _sentence(detail: ErrorDetails) -> str:
-    """Ours where we wrote one; the plain validators leave little else that can go wrong."""
+    """Sentence of an error: that of a validator here, or else pydantic's."""
     kind, context = detail["type"], detail.get("ctx", {})
     if kind == "value_error":
         return str(context["error"])
@@ -209,7 +209,7 @@ def _sentence(detail: ErrorDetails) -> str:
 
 
 def _path(location: Sequence[str | int], value: Value) -> KeyPath:
-    """Location as the file has it. What pydantic adds (`[key]`, the 0 of a list without brackets) is skipped."""
+    """Location in the file, without parts that pydantic adds (`[key]`, the 0 of a list without brackets)."""
     path: KeyPath = ()
     for part in location:
         if isinstance(value, dict) and isinstance(part, str) and part in value:  # noqa: SIM114 (mypy narrows each)
@@ -220,7 +220,9 @@ def _path(location: Sequence[str | int], value: Value) -> KeyPath:
 
 
 def _for_editors(schema: Any) -> Any:
-    """Without what pydantic adds and our files have not: null for a key left out, class names, typed defaults."""
+    """Schema without pydantic's additions that files do not have: null for an omitted key, class names, typed
+    defaults.
+    """
     if isinstance(schema, list):
         return [_for_editors(one) for one in schema if one != {"type": "null"}]
     if not isinstance(schema, dict):

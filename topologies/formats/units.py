@@ -1,9 +1,9 @@
-"""Quantities as people write them: `20 ms`, `10 Mbit/s`, `1 %`, `64 kB`, `20 frames`, `50 /s`.
+"""Quantities with units: `20 ms`, `10 Mbit/s`, `1 %`, `64 kB`, `20 frames`, `50 /s`.
 
-Arithmetic is exact (Decimal); what is finer than the base unit is refused instead of rounded. A number without a unit
-is refused too, except 0. Prefixes k, M and G are powers of ten, Ki, Mi and Gi powers of two. Every `parse_` function
-takes whatever a file holds and raises UnitError with a sentence; every `format_` function writes what its parser reads
-back to the same value.
+Arithmetic is exact (Decimal); a value finer than the base unit is refused instead of rounded. A number without a unit
+is refused, too, except 0. Prefixes k, M and G are powers of ten, Ki, Mi and Gi powers of two. Every `parse_` function
+takes any value of a file and raises UnitError with a sentence; every `format_` function writes a text that its parser
+reads back to the same value.
 """
 
 from __future__ import annotations
@@ -16,35 +16,37 @@ from decimal import Context, Decimal
 from typing import Final
 
 MAX_TEXT = 64
-"""Characters in a quantity: what is longer is a mistake or an attack."""
+"""Most characters of a quantity: a longer text is a mistake or an attack."""
 
 MAX_VALUE = 2**63 - 1
-"""Of the base unit, so that every value fits the 64-bit fields of kernel and capture. 2**63 ns are 292 years."""
+"""Greatest value in the base unit, so that every value fits the 64-bit fields of kernel and capture. 2**63 ns are 292
+years.
+"""
 
 _NUMBER = r"[+-]?[0-9]+(?:\.[0-9]+)?"
 _EXACTLY = Context(prec=4 * MAX_TEXT)
-"""More digits than any product here can have; the default context would round at 28."""
+"""Context with more digits than any product here can have; the default context would round at 28."""
 
 _QUANTITY = re.compile(rf"({_NUMBER})\s*(\S.*)?", re.ASCII | re.DOTALL)
 
 
 class UnitError(ValueError):
-    """The text is not a quantity of the kind; `str()` says what is."""
+    """The text is not a quantity of the kind; `str()` names the valid ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """A kind of quantity: its name and example for people, and each unit's factor to the base unit."""
+    """A kind of quantity: its name and an example for users, and each unit's factor to the base unit."""
 
     name: str
     example: str
     factors: Mapping[str, Decimal]
     base: str
-    """What the smallest step is called: results are whole multiples of it."""
+    """Text of the smallest step: results are whole multiples of it."""
 
     @property
     def pattern(self) -> str:
-        """Regular expression (ECMA, for editors) of what the parser reads."""
+        """Regular expression (ECMA, for editors) of the texts that the parser reads."""
         units = "|".join(re.escape(unit) for unit in self.factors)
         return rf"^{_NUMBER} *({units})$"
 
@@ -86,7 +88,7 @@ DRIFT: Final = Unit(name="a drift", example="50 ppm", factors={"ppm": Decimal(1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueLimit:
-    """How much a queue holds: frames or bytes, never both; neither means without limit."""
+    """Capacity of a queue in frames or bytes, never both; neither means unlimited."""
 
     frames: int | None = None
     size_bytes: int | None = None
@@ -121,7 +123,7 @@ def parse_size(given: object) -> int:
 
 
 def parse_ratio(given: object) -> float:
-    """`1 %` -> 0.01. Between 0 % and 100 %; a plain number is refused, since 0.01 and 1 are read both ways."""
+    """`1 %` -> 0.01. Between 0 % and 100 %; a plain number is refused, because 0.01 and 1 are ambiguous."""
     ratio = _exact(given, RATIO)
     if not 0 <= ratio <= 1:
         raise UnitError(f"expected a ratio between 0 % and 100 %, got {shown(given)}")
@@ -212,7 +214,7 @@ def format_drift(drift_ppm: float) -> str:
 
 
 def shown(given: object) -> str:
-    """A given value for an error sentence: one short line, whatever it is."""
+    """Any given value for an error sentence, as one short line."""
     if given is None:
         return "nothing"
     if isinstance(given, dict):
@@ -226,8 +228,8 @@ def shown(given: object) -> str:
 
 
 def printable(text: str) -> str:
-    """A text that a stranger may have written, for a terminal: nothing in it moves the cursor, colours or turns round
-    what stands beside it. Line feeds stay.
+    """An untrusted text for a terminal: characters that would move the cursor, change colours or reverse the direction
+    of text are replaced. Line feeds stay.
     """
     return "".join(letter if _is_harmless(letter) else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
@@ -237,7 +239,7 @@ def _is_harmless(letter: str) -> bool:
 
 
 def _exact(given: object, unit: Unit) -> Decimal:
-    """The value in base units. Zero needs no unit: it is the same in all of them."""
+    """Value in base units. Zero needs no unit: it is the same in all of them."""
     if isinstance(given, int | float) and not isinstance(given, bool) and given == 0:
         return Decimal(0)
     number, name = _split(given)
@@ -262,7 +264,7 @@ def _refuse_negative(given: object, unit: Unit) -> None:
 
 
 def _split(given: object) -> tuple[str, str]:
-    """Number and unit as written; two empty texts when it is no quantity at all."""
+    """Number and unit as written; two empty texts when the value is no quantity."""
     if not isinstance(given, str) or len(given) > MAX_TEXT:
         return "", ""
     match = _QUANTITY.fullmatch(given)
@@ -277,7 +279,7 @@ def _wrong_unit(given: object, unit: Unit) -> str:
 
 
 def _formatted(value: int, unit: Unit, names: Sequence[str]) -> str:
-    """In the first unit, from large to small, in which the number is at least 1; 0 takes the last."""
+    """Value in the first unit, from large to small, in which the number is at least 1; 0 takes the last."""
     for name in names:
         if abs(value) >= unit.factors[name]:
             return f"{_plain(_EXACTLY.divide(Decimal(value), unit.factors[name]))} {name}"
@@ -285,6 +287,6 @@ def _formatted(value: int, unit: Unit, names: Sequence[str]) -> str:
 
 
 def _plain(number: Decimal) -> str:
-    """Without exponent and without zeros at the end."""
+    """Number without exponent and without trailing zeros."""
     text = f"{number:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text

@@ -1,9 +1,9 @@
-"""The one reader of our YAML files: a small, strict part of YAML, with the line of every key.
+"""Reader of all YAML files: a small, strict subset of YAML, with the line of every key.
 
-Whoever wrote the file may be an enemy or may have slipped; both get an InputError with file and line. What this part of
-YAML has: one document of blocks, lists, texts, numbers, true, false and null. What it has not: anchors and aliases (and
-so no exponential growth), tags (and so no objects), duplicate keys, keys that are not plain texts, control characters,
-and the surprises of YAML 1.1 (`no`, `1:30` and `007` are texts here).
+A mistake and a hostile file both give an InputError with file and line. The subset has one document of blocks, lists,
+texts, numbers, true, false and null. It has no anchors and aliases (so no exponential growth), no tags (so no objects),
+no duplicate keys, no keys that are not plain texts, no control characters, and none of the conversions of YAML 1.1
+(`no`, `1:30` and `007` are texts here).
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from topologies.formats.units import shown
 
 MAX_BYTES = 2**20
 MAX_DEPTH = 24
-"""Nested blocks and lists. The deepest valid experiment file has 8."""
+"""Most nested blocks and lists. The deepest valid experiment file has 8."""
 
 MAX_VALUES = 50_000
-"""Of keys and items of lists: what a second is enough for. The longest valid file has one block for each node."""
+"""Most keys and items of lists, which take about a second. The longest valid file has one block for each node."""
 
 MAX_KEY_TEXT = 120
-"""Characters of a key path in an error; more would hide the sentence."""
+"""Most characters of a key path in an error; more would hide the sentence."""
 
 Value: TypeAlias = "bool | int | float | str | list[Value] | dict[str, Value] | None"
 KeyPath: TypeAlias = tuple[str | int, ...]
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The parser in C takes a tenth of the time. A PyYAML that was built without it reads the same files, slowly."""
+"""The parser in C takes a tenth of the time. A PyYAML without it reads the same files, slowly."""
 
 _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,18})", re.ASCII)
 _FLOAT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)\.[0-9]+(?:[eE][-+]?[0-9]+)?", re.ASCII)
@@ -44,10 +44,10 @@ _CONSTANTS: Mapping[str, Value] = {"": None, "~": None, "null": None, "true": Tr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """One file as read: plain values, and where each stands."""
+    """One file as read: plain values, and the line of each."""
 
     source: str
-    """The name for errors: the path as the user gave it."""
+    """Name for errors: the path as the user gave it."""
     text: str
     value: Value
     lines: Mapping[KeyPath, int] = field(repr=False)
@@ -61,7 +61,7 @@ class Document:
         return self.lines[known]
 
     def item(self, path: KeyPath, position: int) -> KeyPath:
-        """Path of an item of a list; the list's own where a single item stands without brackets."""
+        """Path of an item of a list; the list's own path for a single item without brackets."""
         within = (*path, position)
         return within if within in self.lines else path
 
@@ -71,7 +71,7 @@ class Document:
 
 
 def read(path: Path) -> Document:
-    """Read one file. Raises InputError for whatever is wrong with it."""
+    """Read one file. Raises InputError for any mistake in it."""
     source = str(path)
     try:
         with path.open("rb") as file:
@@ -100,7 +100,7 @@ def reads(content: bytes | str, source: str) -> Document:
         ) from None
     except yaml.MarkedYAMLError as error:
         raise _syntax_error(error, source) from None
-    except (ValueError, OverflowError):  # PyYAML hands the number of an escape such as "\\UFFFFFFFF" to chr() unchecked
+    except (ValueError, OverflowError):  # PyYAML passes an escape such as "\\UFFFFFFFF" to chr() unchecked
         raise InputError("not valid YAML: an escape names a character that does not exist", source=source) from None
 
 
@@ -138,7 +138,7 @@ def _syntax_error(error: yaml.MarkedYAMLError, source: str) -> InputError:
 
 
 class _Reader:
-    """Builds values from the event stream. Depth is refused before it can exhaust the stack."""
+    """Builder of values from the event stream. Too deep nesting is refused before it can exhaust the stack."""
 
     def __init__(self, text: str, source: str) -> None:
         self._text = text
@@ -159,7 +159,7 @@ class _Reader:
         return Document(source=self._source, text=self._text, value=value, lines=self._lines)
 
     def _value(self, event: yaml.Event, path: KeyPath) -> Value:
-        """What begins with this event."""
+        """Value that begins with this event."""
         self._refuse_extras(event, path)
         if len(self._lines) > MAX_VALUES:
             raise self._error(event, f"the file holds more than {MAX_VALUES:,} values", path)
@@ -211,12 +211,16 @@ def _line(event: yaml.Event) -> int:
 
 
 def _has_control_character(text: str) -> bool:
-    """Also half characters (surrogates), which no file can be written with. Line ends and tabs are fine."""
+    """Whether a text has a control character or a surrogate, which cannot be written to a file; line ends and tabs are
+    allowed.
+    """
     return any(unicodedata.category(character) in ("Cc", "Cs") and character not in "\n\t" for character in text)
 
 
 def _scalar(event: yaml.ScalarEvent) -> Value:
-    """Plain numbers and constants by the core rules of YAML 1.2; everything else, and whatever is quoted, is a text."""
+    """Value of a scalar: numbers and constants by the core rules of YAML 1.2; any other, and any quoted one, is a
+    text.
+    """
     text: str = event.value
     if event.style:
         return text

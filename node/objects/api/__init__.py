@@ -1,1 +1,1 @@
-"""What programs use: objects, proxies, calls and their replies, groups and names; and the virtual loop they run on."""
+"""The interface of programs: objects, proxies, calls and replies, groups and names; and their virtual loop."""

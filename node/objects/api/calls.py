@@ -1,7 +1,7 @@
-"""What objects say to each other: calls, replies, states that are handed over, and names; and their bytes.
+"""The bodies of messages between objects: calls, replies, transferred states, and names; and their encoding.
 
-A body is one byte that says what it is, and one value (node.objects.api.values) that holds its fields in a tuple. The
-text of an operation about names is the name itself in UTF-8, as managers read it, too.
+A body is one byte for its type, and one value (node.objects.api.values), a tuple of its fields. The body of an
+operation about names is the name itself in UTF-8, which managers read, too.
 
 Decoders assume that an enemy wrote the bytes: RemoteError MALFORMED or TRUNCATED, before anything else.
 """
@@ -19,9 +19,9 @@ from node.objects.api.errors import BadArguments, CallError, Deadlock, DeadObjec
 from node.objects.api.values import Bind, decode_value, encode_value
 
 MAX_CHAIN = 16
-"""Calls that one may come from, as far as it tells: longer circles of calls are found by time-outs only."""
+"""Most calls in the chain of a call: longer circles of calls are found by time-outs only."""
 MAX_TEXT = 1000
-"""Letters of an exception's text that travel."""
+"""Most characters of an exception's text that travel."""
 
 
 class CallId(NamedTuple):
@@ -33,8 +33,8 @@ class CallId(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallBody:
-    """Run `name`. `chain`: the calls that this one comes from, one for each object that is still at work on one, the
-    oldest first."""
+    """A call of method `name`. `chain`: the calls that this one comes from, one for each object that is still at work
+    on one, the oldest first."""
 
     call: CallId
     name: str
@@ -44,7 +44,7 @@ class CallBody:
 
 
 class Outcome(enum.IntEnum):
-    """How a method ended."""
+    """The outcome of a call at a member."""
 
     VALUE = 0
     EXCEPTION = 1
@@ -56,8 +56,7 @@ class Outcome(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyBody:
-    """To caller of `number`: what its call has come to at `member`. `value` with VALUE; else `text`, and `type_name`
-    of an EXCEPTION."""
+    """The reply of `member` to call `number`. `value` with VALUE; else `text`, and `type_name` of an EXCEPTION."""
 
     number: int
     member: Reference
@@ -68,7 +67,7 @@ class ReplyBody:
 
     @property
     def error(self) -> CallError | None:
-        """What the caller's call raises."""
+        """The exception that the caller's call raises; None: none."""
         match self.outcome:
             case Outcome.VALUE:
                 return None
@@ -90,7 +89,7 @@ class StateBody:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameBody:
-    """What goes with an operation: a name to bind or to look up, or nothing."""
+    """The body of an operation: a name to bind or to look up, or nothing."""
 
     name: str = ""
 
@@ -105,7 +104,7 @@ class _Tag(enum.IntEnum):
 
 
 def encode_body(body: Body) -> bytes:
-    """NotAValue when it holds what is no data, or too much."""
+    """The bytes of a body. NotAValue when it holds something that is no data, or too much."""
     match body:
         case CallBody():
             chain = tuple(part for call in body.chain for part in call)
@@ -121,7 +120,7 @@ def encode_body(body: Body) -> bytes:
 
 
 def decode_body(data: bytes, bind: Bind) -> Body:
-    """The inverse for what is delivered: calls, replies and states. `bind` makes proxies of pointers."""
+    """The inverse for calls, replies and states. `bind` makes proxies of pointers."""
     if not data:
         raise RemoteError(DropReason.TRUNCATED, "an empty message to an object")
     make = _DECODERS.get(data[0])
@@ -196,30 +195,30 @@ _ERRORS: dict[Outcome, type[CallError]] = {
 
 
 class Origin(NamedTuple):
-    """The incarnation of a machine that sent something: known from below, whatever the body claims."""
+    """The incarnation of a machine that sent a body, as the layer below knows it, not as the body claims."""
 
     member: int
     incarnation: int
 
 
 class Receiver(Protocol):
-    """What a Transport calls: a Space."""
+    """The receiving side of a Transport: a Space."""
 
     def on_deliver(self, place: int, body: Body, origin: Origin) -> None:
-        """`body` is for our object number `place`; in the order of delivery. RemoteError, before anything has changed,
-        when no honest sender says that."""
+        """Take a body for our object number `place`, in the order of delivery. RemoteError, before anything has
+        changed: no honest sender sends it."""
 
     def on_news(self, place: int, number: int, news: News) -> None:
-        """About submission `number` of our object `place`; 0: about none of ours. RemoteError as above."""
+        """Take news about submission `number` of our object `place`; 0: about no submission. RemoteError as above."""
 
 
 class Transport(Protocol):
-    """What a Space sends with."""
+    """The sending side of a Space."""
 
     def attach(self, receiver: Receiver) -> None:
-        """Called once, before anything else: whom to call."""
+        """Set the receiver; called once, before anything else."""
 
     def submit(self, addressing: Addressing, body: Body) -> int:
         """Send `body`, behind everything that this space has submitted before, and return the number by which news name
-        it. NotAValue when the body is too large or holds what is no data; never refused for another reason: a space
-        bounds what it has under way itself."""
+        it. NotAValue when the body is too large or holds something that is no data; never refused for another reason: a
+        space itself bounds its calls under way."""

@@ -1,4 +1,4 @@
-"""What a call can end with other than its reply: exceptions at the caller.
+"""Exceptions at the caller for calls that end without a value.
 
 All of them are CallError. A callee's own exception comes as RemoteException: its type's name and its text, never an
 object of the callee's choice.
@@ -16,8 +16,8 @@ class CallError(Exception):
 
 
 class RemoteException(CallError):
-    """The method raised: `type_name` is the exception's class name, `text` what it said. A method that lets such a
-    one through passes both on."""
+    """The method raised: `type_name` is the exception's class name, `text` its text. A method that does not catch a
+    RemoteException passes both on."""
 
     def __init__(self, type_name: str, text: str) -> None:
         super().__init__(f"{type_name}: {text}" if text else type_name)
@@ -38,7 +38,7 @@ class Deadlock(CallError):
 
 
 class NoReply(CallError):
-    """This member's reply will not come. A call that is content with the first reply waits for the others instead."""
+    """This member's reply will not come. A call that needs only the first reply waits for the others instead."""
 
 
 class DeadObject(NoReply):
@@ -46,7 +46,7 @@ class DeadObject(NoReply):
 
 
 class Unreachable(NoReply):
-    """The object's machine has ended, or could not be reached for so long that it was given up."""
+    """The object's machine has ended, or was out of reach until it was given up."""
 
 
 class CallTimeout(NoReply, TimeoutError):
@@ -58,11 +58,11 @@ class EmptyGroup(CallError):
 
 
 class NoSuchGroup(EmptyGroup):
-    """There is no such group, or its keeper is gone."""
+    """There is no such group, or the object that keeps it is gone."""
 
 
 class TooFewMembers(CallError):
-    """The caller's mistake: more replies were asked for than the call has members."""
+    """The caller asked for more replies than the call has members."""
 
 
 class Aborted(CallError):
@@ -70,11 +70,12 @@ class Aborted(CallError):
 
 
 class Refused(CallError):
-    """This machine is cut off from those who decide, or what was asked is against the rules: it will not happen."""
+    """This machine is cut off from the machines that decide, or the request is against the rules: it is not carried
+    out."""
 
 
 class NotAValue(LocalError, TypeError):
-    """Something that is not data (see node.objects.api.values), or too much of it, was to go into a message."""
+    """A message was to carry something that is no data (see node.objects.api.values), or too much."""
 
 
 class Overrun(LocalError):

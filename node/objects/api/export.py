@@ -1,17 +1,17 @@
-"""What a class lets others call: methods marked with `@export`, and nothing else.
+"""The methods of a class that others can call: those marked with `@export`, and no others.
 
     class Counter(Remote):
         @export
         async def add(self, amount: int) -> int: ...      # plain `def` is fine, too
 
 A proxy of a Counter is typed as a Counter: `await proxy.add(2)` is an int to a type checker, and `proxy.add("2")` a
-mistake. That works because `@export` makes a descriptor: what stands behind the name is a BoundMethod with the
-method's own parameters and result, on the object itself and on every proxy alike. So a caller cannot tell an object
-from a group of them (paper 004, 2.3).
+mistake. This works because `@export` makes a descriptor: the name is a BoundMethod with the method's own parameters and
+result, on the object itself and on every proxy alike. So a caller cannot tell an object from a group of them (paper
+004, 2.3).
 
 On the object itself (`await self.add(2)` inside the class) a call is a plain call of the function: no message, no
-turn; `self.add.send(2)` is a message, which takes its turn. Only exported methods can be reached through a proxy;
-anything else is an AttributeError there, and NoSuchMethod for a caller who asks all the same.
+turn; `self.add.send(2)` is a message, which takes its turn. Only exported methods can be reached through a proxy; any
+other name is an AttributeError there, and NoSuchMethod for a caller that sends the call nevertheless.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How a call is made. `timeout` in seconds, as everywhere in asyncio; None: wait for ever."""
+    """Options of a call. `timeout` in seconds, as everywhere in asyncio; None: wait for ever."""
 
     is_atomic: bool = False
-    """All or none of the members take it. A group that is atomic itself need not be asked."""
+    """All or none of the members take it. Not needed for a group that is atomic itself."""
     is_ordered: bool = True
     """Its members take it in one order with other calls (indivisibility)."""
     timeout: float | None = None
@@ -71,7 +71,7 @@ DEFAULT = Options()
 
 
 class Asked(NamedTuple):
-    """What is asked of a callee: a method by its name, with these arguments, in this way."""
+    """A request to a callee: a method by its name, with arguments and options."""
 
     name: str
     arguments: tuple[object, ...]
@@ -80,23 +80,23 @@ class Asked(NamedTuple):
 
 
 class Callee(Protocol):
-    """Behind a proxy: an object, a list of them, or a group."""
+    """The callee of a proxy: an object, a list of objects, or a group."""
 
     @property
     def pointer(self) -> Pointer:
         """The proxy as data."""
 
     def begin(self, asked: Asked, replies: Replies[Any]) -> None:
-        """Send what is asked; its answers go to `replies`, whose members are set as soon as they are known.
+        """Send the request; the answers go to `replies`, whose members are set as soon as they are known.
 
         NotAValue when an argument is no data, Overrun when too many calls are under way.
         """
 
 
 class BoundMethod(Generic[P, R]):
-    """One method of one callee. Each of these sends the call at once, so calls are made in the order in which they are
-    written; they differ in what they give back. Before anything has been sent they raise NotAValue or Overrun; what
-    a call ends with is a CallError (node.objects.api.errors).
+    """One method of one callee. Each of these methods sends the call at once, so calls are made in program order; they
+    differ in their results. Before anything has been sent they raise NotAValue or Overrun; a call itself fails with a
+    CallError (node.objects.api.errors).
     """
 
     __slots__ = ("_callee", "_name", "_options")
@@ -119,12 +119,12 @@ class BoundMethod(Generic[P, R]):
         return self._awaited(every_value, args, kwargs)
 
     def answers(self, *args: P.args, **kwargs: P.kwargs) -> Call[list[Answer[R]]]:
-        """What all members answer, in their order: values and errors alike."""
+        """The answers of all members, in their order, values and errors alike."""
         return self._awaited(every_answer, args, kwargs)
 
     def first(self, count: int, /, *args: P.args, **kwargs: P.kwargs) -> Call[list[R]]:
         """The first `count` replies in order of arrival; the others are ignored. The call raises TooFewMembers when
-        there are not so many members: it is sent all the same."""
+        there are fewer members, and is sent nevertheless."""
         if count < 1:
             raise LocalError(f"the first {count} replies are none: ask for 1 or more")
         return self._awaited(first_of(count), args, kwargs)
@@ -142,7 +142,7 @@ class BoundMethod(Generic[P, R]):
     def options(
         self, *, atomic: bool | None = None, ordered: bool | None = None, timeout: float | None = None
     ) -> BoundMethod[P, R]:
-        """This method, called so: what is not named stays as it is. `timeout` in seconds."""
+        """This method with these options; the others stay. `timeout` in seconds."""
         now = self._options
         options = replace(
             now,
@@ -159,7 +159,7 @@ class BoundMethod(Generic[P, R]):
 
 
 class Method(Generic[P, R]):
-    """An exported method: what `@export` makes of a function."""
+    """An exported method: the descriptor that `@export` makes of a function."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         if not callable(function) or isinstance(function, staticmethod | classmethod):
@@ -201,7 +201,7 @@ class Remote(Pointed):
     """The base of classes whose objects others can call: create them with Space.create."""
 
     exported: ClassVar[Mapping[str, Method[Any, Any]]] = MappingProxyType({})
-    """By name: all that a caller can reach."""
+    """By name: all methods that a caller can reach."""
     home: Callee | None = None
     """The object's own proxy, while it lives in a space."""
 
@@ -221,16 +221,17 @@ class Remote(Pointed):
         _KINDS[kind_name(cls)] = cls
 
     def get_state(self) -> object:
-        """The object's state as a value, for one that joins its group. Classes whose objects replicate define it."""
+        """The object's state as a value, for an object that joins its group. Defined by classes of replicated
+        objects."""
         raise LocalError(f"{type(self).__name__} has no get_state: objects of a replicated group hand their state over")
 
     def set_state(self, state: Any) -> None:  # noqa: ARG002 (the subclasses' signature)
-        """Take over what `get_state` of another object gave."""
+        """Take over a state that `get_state` of another object returned."""
         raise LocalError(f"{type(self).__name__} has no set_state: objects of a replicated group take a state over")
 
 
 def require_kind(kind: object) -> None:
-    """LocalError unless it is a class of objects that others can call."""
+    """LocalError unless `kind` is a class of objects that others can call."""
     if not isinstance(kind, type) or not issubclass(kind, Remote):
         what = kind.__name__ if isinstance(kind, type) else f"a {type(kind).__name__}"
         raise LocalError(f"{what} is no class of objects that others can call: such a class is derived from Remote")
@@ -244,14 +245,14 @@ def require_state(kind: type[Remote]) -> None:
 
 
 class _OwnMethod(BoundMethod[P, R]):
-    """A method of an object that is at hand: a plain call of the function, for `self.method()` in its own class."""
+    """A method of a local object: a plain call of the function, for `self.method()` in its own class."""
 
     __slots__ = ("_method", "_object")
 
     def __init__(self, own: Remote, method: Method[P, R]) -> None:
         self._object = own
         self._method = method
-        # An object may use its own methods before it lives anywhere: LocalError only when something is sent.
+        # An object may use its own methods before it lives in a space: LocalError only when something is sent.
         super().__init__(_Homeless(own) if own.home is None else own.home, method.name)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
@@ -269,7 +270,7 @@ def _at_home(own: Remote) -> Callee:
 
 
 class _Homeless:
-    """In place of the proxy of an object that lives nowhere."""
+    """The stand-in for the proxy of an object that lives in no space."""
 
     def __init__(self, own: Remote) -> None:
         self._own = own
@@ -283,7 +284,7 @@ class _Homeless:
 
 
 class Proxied(Generic[P, R]):
-    """On a class of proxies: one exported method."""
+    """The descriptor of one exported method on a class of proxies."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -293,14 +294,14 @@ class Proxied(Generic[P, R]):
 
 
 class Proxy(Pointed):
-    """What stands for a callee at its callers: the base of all proxies. Subclasses are Callees (`begin`)."""
+    """The base of all proxies, which stand for a callee at its callers. Subclasses are Callees (`begin`)."""
 
     __slots__ = ()
     kind: ClassVar[type[Remote]] = Remote
     """The class whose methods this proxy has."""
     default_options: Options = DEFAULT
     _callee: ClassVar[str]
-    """The attribute that says what it stands for: proxies of the same are equal."""
+    """The attribute that names the callee: proxies of the same callee are equal."""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Proxy):
@@ -318,7 +319,7 @@ B = TypeVar("B", bound=Proxy)
 
 
 def proxy_class(base: type[B], kind: type[Remote]) -> type[B]:
-    """`base` with the exported methods of `kind`. LocalError when `base` has one of these names for something else."""
+    """`base` with the exported methods of `kind`. LocalError when `base` uses one of these names already."""
     made = _CLASSES.get((base, kind))
     if made is None:
         made = _CLASSES[base, kind] = _proxy_class(base, kind)
@@ -338,12 +339,12 @@ _KINDS: dict[str, type[Remote]] = {}
 
 
 def kind_name(kind: type[Remote]) -> str:
-    """How a class is called in messages."""
+    """The name of a class in messages."""
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def kind_named(name: str) -> type[Remote]:
-    """The class of that name; Remote itself, which exports nothing, when we do not know it."""
+    """The class of that name; Remote itself, which exports nothing, if the name is unknown."""
     return _KINDS.get(name, Remote)
 
 
@@ -351,7 +352,7 @@ Check = Callable[[object], bool]
 
 
 class Checks:
-    """Of one function; looked up when the first call comes, since annotations may name what is defined later."""
+    """The checks of one function's arguments, made at the first call, since annotations may name later definitions."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
@@ -361,7 +362,7 @@ class Checks:
         self._required = 0
 
     def check(self, arguments: tuple[object, ...], keywords: Mapping[str, object]) -> None:
-        """BadArguments with one sentence when the function cannot be called so."""
+        """BadArguments, with one sentence, when the function cannot be called with these."""
         if self._signature is None:
             self._look()
         if not keywords and self._required <= len(arguments) <= len(self._simple):
@@ -410,7 +411,7 @@ class Checks:
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    """Annotations that mean nothing at run time (imported for a type checker only) are not checked."""
+    """The annotations; none if they cannot be evaluated at run time (names imported for a type checker only)."""
     try:
         return typing.get_type_hints(function)
     except (NameError, TypeError, AttributeError):
@@ -418,7 +419,7 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def check_of(hint: Any) -> Check | None:
-    """Whether a value is of the type `hint`; None when that cannot be told or need not be asked."""
+    """A check that a value is of the type `hint`; None when that cannot be checked or need not be."""
     if hint is None or hint is type(None):
         return lambda value: value is None
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
@@ -460,7 +461,7 @@ def _container(origin: type, parts: tuple[Any, ...]) -> Check | None:
 
 
 def _anything(value: object) -> bool:
-    """No annotation says anything about it."""
+    """The check of a part whose type is not checked."""
     return isinstance(value, object)
 
 

@@ -1,24 +1,24 @@
-"""Groups whose members come and go (paper 004, 2.3.2): Group, and the two that exist, UGroup and RGroup.
+"""Groups whose members come and go (paper 004, 2.3.2): Group, and its two kinds, UGroup and RGroup.
 
     group = await RGroup.create(space, Counter)
     await group.join(here)
     await group.proxy.add(1)                     # typed as a Counter: the group behaves like one of its members
 
-`proxy` is what callers get: a value that travels, and that a name can mean. Its holder can make the group of it
-(`RGroup.of`, `UGroup.of`) to ask for its members or to change them. Atomic delivery is an attribute of the group, off
-at first; a single call may ask for it, too.
+Callers get `proxy`: a value that travels, and that a name can mean. Its holder can make the group from it (`RGroup.of`,
+`UGroup.of`) to ask for its members or to change them. Atomic delivery is an attribute of the group, initially off; a
+single call may ask for it, too.
 
 RGroup is kept by all machines of the sub-network that made it and survives the crash of any of them. A call has its
 members at its place in the order; an object that joins takes over the state of a member (Remote.get_state, set_state)
 exactly there, and handles no later call before it has it. Members whose machine ends, or is given up, are members no
-more; one that lives learns it (`expelled`) and may join again. An object of this space whose class lacks get_state or
-set_state is refused at once, also as the first member (LocalError): with it in the group no other could join.
+more; one that is alive learns it (`expelled`) and may join again. An object of this space whose class lacks get_state
+or set_state is refused at once, also as the first member (LocalError): with it in the group no other could join.
 
-UGroup is kept by one object, in the space that made it, and is gone with it, its name, too (`UGroup.named`). A call
-first asks it who the members are; so calls of one group keep their order, but a later call of its caller to others may
-come before. No state is handed over. A member that has been destroyed is one until a call waits for its answer and
-hears of it. Atomic calls hear of nobody, they are aborted: make a member of an atomic group leave before it is
-destroyed.
+UGroup is kept by one object, in the space that made it, and is gone with it, and so is its name (`UGroup.named`). A
+call first asks that object for the members; so calls of one group keep their order, but a later call of its caller to
+others may come before. No state is handed over. A destroyed member stays a member until a call that waits for its
+answer learns of it. Atomic calls learn of no destroyed member, they are aborted: make a member of an atomic group leave
+before it is destroyed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from node.objects.api.space import SHAPE_GROUP, SHAPE_UGROUP, Ref, Space
 from node.objects.api.values import MAX_POINTER_WORDS, Pointer
 
 ASK_EVERY_S = 1.0
-"""How often a member asks whether it is one still."""
+"""Period in which a member asks whether it still is one."""
 
 K = TypeVar("K", bound=Remote)
 
@@ -63,12 +63,12 @@ class Group(ABC, Generic[K]):
 
     @abstractmethod
     async def join(self, member: K) -> None:
-        """`member` is one from now on; joining again changes nothing. LocalError when its class is neither the group's
-        nor derived from it, as far as is known here."""
+        """Make `member` a member; joining again changes nothing. LocalError when its class is neither the group's nor
+        derived from it, as far as is known here."""
 
     @abstractmethod
     async def leave(self, member: K) -> None:
-        """`member` is none from now on."""
+        """Make `member` leave the group."""
 
     @abstractmethod
     async def members(self) -> list[K]:
@@ -80,14 +80,15 @@ class Group(ABC, Generic[K]):
 
     @abstractmethod
     async def is_atomic(self) -> bool:
-        """As set_atomic says it; False at first."""
+        """The setting of `set_atomic`; initially False."""
 
     async def size(self) -> int:
-        """How many members there are."""
+        """Number of members."""
         return len(await self.members())
 
     def __getattr__(self, name: str) -> Any:
-        """An exported method of the members: the group behaves like one of them. `proxy` says the same with types."""
+        """An exported method of the members: the group behaves like one of them. `proxy` has the same methods,
+        typed."""
         if name == "proxy":
             raise AttributeError(name)
         return getattr(self.proxy, name)
@@ -118,7 +119,7 @@ class GroupRef(Proxy):
 
 
 class RGroup(Group[K]):
-    """All its methods raise NoSuchGroup, Refused or Unreachable when they come to nothing."""
+    """A replicated group. All its methods raise NoSuchGroup, Refused or Unreachable when they fail."""
 
     def __init__(self, space: Space, name: GroupId, kind: type[K]) -> None:
         self._space = space
@@ -129,7 +130,7 @@ class RGroup(Group[K]):
 
     @classmethod
     async def create(cls, space: Space, kind: type[K]) -> RGroup[K]:
-        """A new one, of nobody yet, kept in the sub-network of this machine. LocalError when `kind` is no class of
+        """A new group without members, kept in the sub-network of this machine. LocalError when `kind` is no class of
         objects."""
         require_kind(kind)
         news = await space.operate(Operation.CREATE)
@@ -146,8 +147,8 @@ class RGroup(Group[K]):
 
     async def join(self, member: K) -> None:
         """Returns when the object is a member; if it lives in this space, also when it has taken the state over.
-        Raises Unreachable when the member that was to hand it over has ended meanwhile, RemoteException when it could
-        not: then the object is no member. Try again."""
+        Raises Unreachable when the donor has ended meanwhile, RemoteException when it could not hand the state over:
+        then the object is no member. Try again."""
         reference = _reference_of(member, self._kind)
         joined = self._space.joined(member, self.id) if self._space.is_home_of(reference) else None
         await self._operate(Operation.JOIN, reference)
@@ -161,7 +162,7 @@ class RGroup(Group[K]):
             raise
 
     async def leave(self, member: K) -> None:
-        """Raises Refused when it is no member."""
+        """Make `member` leave the group. Raises Refused when it is no member."""
         reference = Space.reference_of(member)
         await self._operate(Operation.LEAVE, reference)
         if self._space.is_home_of(reference):
@@ -169,8 +170,8 @@ class RGroup(Group[K]):
 
     async def expelled(self, member: K) -> None:
         """Returns when an object of this space learns that the group goes on without it: the managers say so, or it is
-        not among the members when it asks, every ASK_EVERY_S (calls that never came leave no trace here). While nobody
-        can be asked it waits. Raises NoSuchGroup."""
+        not among the members when it asks, every ASK_EVERY_S (calls that never came leave no trace here). While no
+        manager can be asked, it waits. Raises NoSuchGroup."""
         reference = Space.reference_of(member)
         expelled = self._space.expelled(member, self.id)
         while not expelled.done():
@@ -202,11 +203,11 @@ class RGroup(Group[K]):
         return await self._space.operate(operation, objects=objects, group=self.id)
 
 
-# Groups with one keeper.
+# Groups kept by one object.
 
 
 class Keeper(Remote):
-    """Where the members of a UGroup are known."""
+    """The object that keeps the members of a UGroup."""
 
     def __init__(self) -> None:
         self._members: list[Remote] = []
@@ -214,34 +215,34 @@ class Keeper(Remote):
 
     @export
     def join(self, member: Remote) -> None:
-        """At the end, unless it is a member."""
+        """Add `member` at the end, unless it is a member."""
         if member not in self._members:
             self._members.append(member)
 
     @export
     def leave(self, member: Remote) -> None:
-        """ValueError when it is no member."""
+        """Remove `member`. ValueError when it is no member."""
         self._members.remove(member)
 
     @export
     def drop(self, member: Remote) -> None:
-        """It is dead. Several callers may find that out."""
+        """Remove a dead member. Several callers may report it."""
         if member in self._members:
             self._members.remove(member)
 
     @export
     def members(self) -> tuple[list[Remote], bool]:
-        """In the order in which they joined; and whether calls are atomic."""
+        """The members in the order in which they joined; and whether calls are atomic."""
         return self._members, self._is_atomic
 
     @export
     def set_atomic(self, is_atomic: bool) -> None:
-        """For all later calls."""
+        """Set the attribute for all later calls."""
         self._is_atomic = is_atomic
 
 
 class UGroupRef(Proxy):
-    """The proxy of such a group."""
+    """The proxy of a UGroup."""
 
     __slots__ = ("keeper", "space")
     _callee = "keeper"
@@ -252,7 +253,7 @@ class UGroupRef(Proxy):
 
     def begin(self, asked: Asked, replies: Replies[Any]) -> None:
         members = self.keeper.members.options(timeout=asked.options.timeout).send()
-        # It goes on as the caller: the object at work, or the program.
+        # The call goes on in the caller's context: the object at work, or the program.
         members.add_done_callback(partial(self._go_on, asked, replies), context=copy_context())
 
     def _go_on(self, asked: Asked, replies: Replies[Any], found: Call[tuple[list[Remote], bool]]) -> None:
@@ -272,13 +273,13 @@ class UGroupRef(Proxy):
         self.space.begin(asked._replace(options=options), replies)
 
     def _lose(self, member: Reference) -> None:
-        # We may be outside of the loop, in the middle of an arrival.
+        # This may run outside of the loop, in the middle of an arrival.
         self.space.loop.call_soon(self._drop, member, context=self.space.context)
 
     def _drop(self, member: Reference) -> None:
         with suppress(Overrun):  # then a later call will find it out again
             told = self.keeper.drop.send(self.space.proxy(member, self.kind))
-            # Nobody minds when the keeper is gone, too.
+            # An error is ignored: the keeper may be gone, too.
             told.add_done_callback(lambda call: call.cancelled() or call.exception())
 
     @property
@@ -290,7 +291,8 @@ class UGroupRef(Proxy):
 
 
 class UGroup(Group[K]):
-    """Its methods raise what a call of one object raises: DeadObject or Unreachable when the keeper is gone."""
+    """A group kept by one object. Its methods raise the exceptions of a call of that object: DeadObject or Unreachable
+    when it is gone."""
 
     def __init__(self, space: Space, keeper: Keeper, kind: type[K]) -> None:
         self._keeper = keeper
@@ -300,7 +302,7 @@ class UGroup(Group[K]):
 
     @classmethod
     def create(cls, space: Space, kind: type[K]) -> UGroup[K]:
-        """A new one, of nobody yet, whose keeper lives in this space. LocalError when `kind` is no class of
+        """A new group without members, whose keeper lives in this space. LocalError when `kind` is no class of
         objects."""
         require_kind(kind)
         return cls(space, space.create(Keeper()), kind)
@@ -315,8 +317,8 @@ class UGroup(Group[K]):
 
     @classmethod
     async def named(cls, space: Space, name: str, kind: type[K]) -> UGroup[K]:
-        """The one whose proxy was bound to `name`: a name means its keeper, so `space.names.lookup` gives no group.
-        Raises what `space.names.lookup` does."""
+        """The group whose proxy was bound to `name`: the name means its keeper, so `space.names.lookup` gives no group.
+        Raises as `space.names.lookup`."""
         require_kind(kind)
         return cls(space, await space.names.lookup(name, Keeper), kind)
 
@@ -325,7 +327,7 @@ class UGroup(Group[K]):
         await self._keeper.join(member)
 
     async def leave(self, member: K) -> None:
-        """RemoteException (ValueError) when it is no member."""
+        """Make `member` leave the group. RemoteException (ValueError) when it is no member."""
         await self._keeper.leave(member)
 
     async def members(self) -> list[K]:
@@ -341,8 +343,9 @@ class UGroup(Group[K]):
 
 
 def _reference_of(member: object, kind: type[Remote]) -> Reference:
-    """Of one that may join a group of `kind`: any other would answer its calls with NoSuchMethod. Classes are compared
-    by the names that they have in messages: a module that is loaded anew makes no new ones."""
+    """The reference of an object that may join a group of `kind`; LocalError for any other, which would answer its
+    calls with NoSuchMethod. Classes are compared by their names in messages, which stay when a module is loaded
+    anew."""
     reference = Space.reference_of(member)
     found = member.kind if isinstance(member, Proxy) else type(member)
     if kind_name(kind) not in map(kind_name, found.__mro__):
@@ -377,11 +380,11 @@ _ATOMIC, _UNORDERED = 1, 2
 def ObjectList(  # noqa: N802 (to its callers it is a class)
     members: Iterable[K], *, atomic: bool = False, ordered: bool = True, timeout: float | None = None
 ) -> K:
-    """A callee that stands for all of `members`: objects, by their proxies or, where they live here, themselves.
+    """A callee that stands for all of `members`: proxies of objects, or objects that live here.
 
-    `atomic`: a call is for all or none; `ordered` False: its order is of no matter; `timeout` in seconds; each can be
-    said for a single call, too (`method.options`). LocalError for nobody, too many, one twice, or members of classes of
-    which none is the base of all others.
+    `atomic`: a call is for all or none; `ordered` False: its order does not matter; `timeout` in seconds; each can be
+    set for a single call, too (`method.options`). LocalError for no members, too many, one twice, or members of classes
+    of which none is the base of all others.
     """
     proxies = [_proxy_of(member) for member in members]
     if not 1 <= len(proxies) <= MAX_ADDRESSED:
@@ -411,7 +414,7 @@ class ListRef(Proxy):
 
     @property
     def pointer(self) -> Pointer:
-        """What is atomic or unordered stays so elsewhere; a time-out is its caller's own."""
+        """The list as data, with the options atomic and unordered; a time-out does not travel."""
         options = self.default_options
         head = _ATOMIC * options.is_atomic | _UNORDERED * (not options.is_ordered)
         words = (head, *(reference.word for reference in self.references))

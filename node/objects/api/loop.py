@@ -1,17 +1,17 @@
-"""An asyncio event loop in virtual time: programs of objects run on it, in the simulator and on the wires alike.
+"""An asyncio event loop in virtual time: programs of objects run on it, in the simulator and on real networks alike.
 
     loop = VirtualLoop()
     loop.create_task(main())
     loop.run_ready(now_ns)                  # everything that can run at this instant
-    loop.next_timer_ns()                    # when to call again; None: only when something has come from outside
+    loop.next_timer_ns()                    # the time of the next call; None: only after an input
 
-It has no thread, socket, process or signal, and no clock but the one it is told: whatever needs the outside world
-raises LocalError. Task, Future, Event, Queue, timeout(), gather, wait and TaskGroup work on it as ever. What runs, runs
-in the order in which it was scheduled; timers go off in the order of their times, equal ones in the order in which they
-were set. asyncio keeps tasks and futures in sets: here their hashes are numbers of the loop, so that sets of them have
-the same order in every run. The same calls give the same run.
+It has no thread, socket, process or signal, and no clock but the argument `now_ns`: functions that need the outside
+world raise LocalError. Task, Future, Event, Queue, timeout(), gather, wait and TaskGroup work on it as usual. Callbacks
+run in the order in which they were scheduled; timers go off in the order of their times, equal ones in the order in
+which they were set. asyncio keeps tasks and futures in sets: here their hashes are numbers of the loop, so that sets of
+them have the same order in every run. The same calls give the same run.
 
-Problems that nobody awaits (an exception in a callback, or in a task that is forgotten) are kept in `problems`.
+Exceptions that no code awaits (in a callback, or in a forgotten task) are kept in `problems`.
 
 `run_until_complete` and asyncio.Runner(loop_factory=VirtualLoop) run a program without a host: time then jumps from
 timer to timer.
@@ -35,10 +35,10 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 MAX_AT_ONCE = 1_000_000
-"""Callbacks at one instant: a program that never waits for time or for others would stop the world."""
+"""Most callbacks at one instant: a program that never waits for time or for others would block all."""
 MAX_PROBLEMS = 100
 MOST_CANCELLED = 1000
-"""Timers that are kept although they are cancelled."""
+"""Most cancelled timers that are kept."""
 SECOND_NS = 1_000_000_000
 
 
@@ -80,7 +80,7 @@ def _refuse(*_: object, **__: object) -> NoReturn:
 
 
 class _NoOutside(asyncio.AbstractEventLoop):
-    """What of an event loop needs the outside world, or would change the order of what runs: refused."""
+    """The methods of an event loop that need the outside world, or would change the order of callbacks: refused."""
 
     add_reader = add_writer = remove_reader = remove_writer = add_signal_handler = remove_signal_handler = _refuse
     call_soon_threadsafe = run_forever = run_in_executor = set_default_executor = stop = _refuse
@@ -92,19 +92,19 @@ class _NoOutside(asyncio.AbstractEventLoop):
 
 
 class _Timer(asyncio.TimerHandle):
-    """Knows whether it is among the timers that are set (a cancelled one may be)."""
+    """A timer handle that knows whether it is among the set timers (a cancelled one may be)."""
 
     __slots__ = ("is_set",)
     is_set: bool
 
 
 class VirtualLoop(_NoOutside):
-    """See the module's text."""
+    """See the module's docstring."""
 
     def __init__(self) -> None:
         self.now_ns = 0
         self.problems: list[str] = []
-        """What went wrong where nobody waits for it, the first MAX_PROBLEMS of them."""
+        """Exceptions that no code awaits, the first MAX_PROBLEMS of them."""
         self._ready: deque[asyncio.Handle] = deque()
         self._timers: list[tuple[int, int, _Timer]] = []
         self._cancelled = 0
@@ -114,11 +114,11 @@ class VirtualLoop(_NoOutside):
         self._is_closed = False
         self._handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
 
-    # What a host calls.
+    # Calls by the host.
 
     def run_ready(self, now_ns: int) -> None:
-        """Run everything that can run at `now_ns`, and what that lets run, until nothing can. Time never goes back:
-        an earlier `now_ns` counts as the latest. LocalError when the program never waits."""
+        """Run all callbacks that can run at `now_ns`, and those that they schedule for it, until there is none. Time
+        never goes back: an earlier `now_ns` counts as the latest. LocalError when the program never waits."""
         self._check()
         self.now_ns = max(self.now_ns, now_ns)
         with self._running():
@@ -133,19 +133,20 @@ class VirtualLoop(_NoOutside):
         raise LocalError(f"the program has run {MAX_AT_ONCE} steps without waiting for anything")
 
     def next_timer_ns(self) -> int | None:
-        """When something becomes ready by itself: now, or when the next timer goes off; None: never."""
+        """The time at which a callback becomes ready without an input: now, or the time of the next timer; None:
+        never."""
         if self._ready:
             return self.now_ns
         self._drop_cancelled()
         return self._timers[0][0] if self._timers else None
 
     def next_number(self) -> int:
-        """A number that nothing else of this loop has."""
+        """A number that is unique on this loop."""
         return next(self._numbers)
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        """Be the running loop: also within another one, whose task (a host's) then rests."""
+        """Make this the running loop, also within another one, whose current task (a host's) is suspended."""
         outer = asyncio._get_running_loop()
         resting = None if outer is None else asyncio.current_task(outer)
         if outer is not None and resting is not None:
@@ -170,7 +171,7 @@ class VirtualLoop(_NoOutside):
             raise LocalError("the loop is running already")
 
     def _ripen(self) -> None:
-        """Timers that are due become ready, all of one instant before any of them runs."""
+        """Make due timers ready, all of one instant before any of them runs."""
         self._drop_cancelled()
         while self._timers and self._timers[0][0] <= self.now_ns:
             handle = heapq.heappop(self._timers)[2]
@@ -189,7 +190,7 @@ class VirtualLoop(_NoOutside):
         if not self._is_closed:
             self.create_task(generator.aclose())
 
-    # What asyncio calls.
+    # Calls by asyncio.
 
     def time(self) -> float:
         """Seconds; exact to the nanosecond for the first hundred days."""
@@ -225,7 +226,8 @@ class VirtualLoop(_NoOutside):
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """A cancelled timer is dropped when its time comes; when most are, all at once."""
+        """Count a cancelled timer. It is dropped when its time comes; if most timers are cancelled, all are dropped at
+        once."""
         if isinstance(handle, _Timer) and handle.is_set:
             self._cancelled += 1
         if self._cancelled > MOST_CANCELLED and self._cancelled > len(self._timers) // 2:
@@ -283,7 +285,7 @@ class VirtualLoop(_NoOutside):
     # Without a host.
 
     def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
-        """Run in virtual time until `future` is done; its result. LocalError when it waits for what never comes."""
+        """Run in virtual time until `future` is done. Returns its result. LocalError when nothing can make it done."""
         self._check()
         awaited = asyncio.ensure_future(cast("Awaitable[T]", future), loop=self)
         while True:
@@ -296,7 +298,7 @@ class VirtualLoop(_NoOutside):
             self.now_ns = next_ns
 
     def close(self) -> None:
-        """Nothing runs on it any more."""
+        """Close the loop: nothing runs on it any more."""
         if self._is_running:
             raise LocalError("a running loop cannot be closed")
         self._is_closed = True
@@ -307,7 +309,7 @@ class VirtualLoop(_NoOutside):
         """Nothing to do: generators are closed when they are dropped."""
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """Nothing to do: there is none."""
+        """Nothing to do: there is no executor."""
 
 
 def _ns(seconds: float) -> int:

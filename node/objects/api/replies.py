@@ -1,13 +1,13 @@
-"""Replies, as their caller wants them (paper 004, 2.4): the first one, a list matched to the members, in order of
-arrival, the first n, or through a reply handler.
+"""Replies in the form that the caller chooses (paper 004, 2.4): the first one, a list matched to the members, in order
+of arrival, the first n, or through a reply handler.
 
-Every member of a call gives exactly one answer: a value, the exception of its method, or a NoReply that says why there
-will be none (dead, unreachable, too late). A call as a whole fails when it was aborted or its group has no member.
-Exceptions of methods are replies like others (the first reply may be one); a NoReply is not: a caller that wants
+Every member of a call gives exactly one answer: a value, the exception of its method, or a NoReply with the reason why
+there is none (dead, unreachable, too late). A call as a whole fails when it was aborted or its group has no member.
+Exceptions of methods are replies (the first reply may be one); a NoReply is not: a caller that wants
 the first reply gets a NoReply only when all members gave one.
 
-The members of a group are known when the call has its place in the order, which may be after the first replies
-have come: `resolve` says it. Until then answers of anybody are kept, and nothing is concluded from their number.
+The members of a group are known when the call has its place in the order, which may be after the first replies have
+come: `resolve` sets them. Until then answers of any object are kept, and nothing is concluded from their number.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ V = TypeVar("V")
 
 
 class Owner(Protocol):
-    """Behind a Call, and behind Replies: it is told what becomes of them."""
+    """The owner of a Call or of Replies, which is notified of their events."""
 
     def end(self) -> None:
-        """Nobody wants the result any more, or it is there."""
+        """The result is there, or no longer wanted."""
 
     def wait(self) -> None:
-        """Somebody begins to wait for the result."""
+        """A caller begins to wait for the result."""
 
 
 class Call(asyncio.Future[V]):
-    """A call that is under way. Await it, as often as you like, for its result. `cancel` forgets the reply, not the
-    call: whether the callee carries it out is not affected.
+    """A call that is under way. It can be awaited several times for its result. `cancel` forgets the reply, not the
+    call, which the callee may still carry out.
     """
 
     def __init__(self, owner: Owner, *, loop: asyncio.AbstractEventLoop) -> None:
@@ -48,7 +48,7 @@ class Call(asyncio.Future[V]):
         self._hash: int = id(self) >> 4 if number is None else number()
 
     def __hash__(self) -> int:
-        """The same in every run on a virtual loop: asyncio keeps futures in sets."""
+        """A hash that is the same in every run on a virtual loop: asyncio keeps futures in sets."""
         return self._hash
 
     def __eq__(self, other: object) -> bool:
@@ -68,7 +68,7 @@ class Call(asyncio.Future[V]):
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[R]):
-    """What one member has made of a call: `error` None, or the reason why there is no value."""
+    """The answer of one member to a call: `result`, or an `error`, the reason why there is no value."""
 
     member: Reference
     result: R | None = None
@@ -79,47 +79,48 @@ class Answer(Generic[R]):
         """The reply; raises `error` when there is none."""
         if self.error is not None:
             raise self.error
-        return self.result  # type: ignore[return-value]  # without an error it is what the method returned
+        return self.result  # type: ignore[return-value]  # without an error it is the method's result
 
 
 class Replies(Generic[R]):
-    """The answers to one call, as they come. `members` None: not known yet.
+    """The answers to one call in order of arrival. `members` None: not known yet.
 
-    Subclasses say in `_changed` what is to happen with them, and call `end` when they want no more.
+    Subclasses handle them in `_changed`, and call `end` when they want no more.
     """
 
     def __init__(self) -> None:
         self.members: tuple[Reference, ...] | None = None
         self.arrived: dict[Reference, Answer[R]] = {}
-        """In order of arrival."""
+        """The answers by member, in order of arrival."""
         self.failure: CallError | None = None
         self.has_ended = False
-        """Nothing changes any more."""
+        """Whether no further answer is taken."""
         self.owner: Owner | None = None
-        """The call in its space."""
+        """The call in its space, which owns these."""
         self.on_dead: Callable[[Reference], None] | None = None
-        """Hears of each member whose answer is that it is dead."""
+        """Called with each member whose answer is DeadObject."""
 
     @property
     def is_complete(self) -> bool:
-        """Every member has answered, or there is nothing to wait for."""
+        """Whether every member has answered, or the call has failed."""
         return self.failure is not None or (self.members is not None and len(self.arrived) == len(self.members))
 
     def wants(self, member: Reference) -> bool:
-        """Whether an answer of `member` would be taken: it is one of ours, as far as is known, and its first."""
+        """Whether an answer of `member` would be taken: it is a member of the call, as far as is known, and has not
+        answered."""
         if self.has_ended or member in self.arrived:
             return False
         return len(self.arrived) < MAX_ADDRESSED if self.members is None else member in self.members
 
     def take(self, answer: Answer[R]) -> None:
-        """An answer that `wants`."""
+        """Take an answer of a member that `wants` accepts."""
         self.arrived[answer.member] = answer
         if self.on_dead is not None and isinstance(answer.error, DeadObject):
             self.on_dead(answer.member)
         self._note()
 
     def resolve(self, members: tuple[Reference, ...]) -> None:
-        """The call is for these. LocalError when that was known already."""
+        """Set the members of the call. LocalError when they were known already."""
         if self.members is not None:
             raise LocalError("the members of this call are known already")
         self.members = members
@@ -128,19 +129,19 @@ class Replies(Generic[R]):
             self._note()
 
     def lose(self, members: Iterable[Reference], error: NoReply) -> None:
-        """Those of `members` that have not answered never will."""
+        """Set `error` as the answer of those of `members` that have not answered."""
         for member in members:
             if self.wants(member):
                 self.take(Answer(member, error=error))
 
     def fail(self, error: CallError) -> None:
-        """The call as a whole comes to nothing."""
+        """The call as a whole fails."""
         if not self.has_ended and not self.is_complete:
             self.failure = error
             self._note()
 
     def expire(self) -> None:
-        """The time is up."""
+        """The time-out has passed: missing answers become CallTimeout."""
         error = CallTimeout("the reply did not come in time")
         if self.members is None:
             self.fail(error)
@@ -148,14 +149,14 @@ class Replies(Generic[R]):
             self.lose(self.members, error)
 
     def end(self) -> None:
-        """No further answer is wanted."""
+        """End the call: no further answer is wanted."""
         if not self.has_ended:
             self.has_ended = True
             if self.owner is not None:
                 self.owner.end()
 
     def wait(self) -> None:
-        """Somebody begins to wait."""
+        """A caller begins to wait."""
         if self.owner is not None:
             self.owner.wait()
 
@@ -168,7 +169,7 @@ class Replies(Generic[R]):
         raise NotImplementedError
 
     def in_order(self) -> list[Answer[R]]:
-        """One answer of each member, in the order of the members; raises what the call as a whole failed with."""
+        """One answer of each member, in the order of the members; raises `failure` if the call as a whole failed."""
         if self.failure is not None:
             raise self.failure
         assert self.members is not None
@@ -176,7 +177,7 @@ class Replies(Generic[R]):
 
 
 class _Pending:
-    """What a judgement says while it waits for more."""
+    """The result of a judge that waits for more answers."""
 
 
 _PENDING = _Pending()
@@ -186,7 +187,8 @@ Judge: TypeAlias = Callable[[Replies[R]], V | _Pending]
 
 
 class Awaited(Replies[R], Generic[R, V]):
-    """Replies from which `judge` makes one result, when it does not say _PENDING; what it raises, `call` raises."""
+    """Replies from which `judge` makes the result of `call`, unless it returns _PENDING; its CallError is the
+    call's."""
 
     def __init__(self, judge: Judge[R, V], loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
@@ -208,7 +210,7 @@ class Awaited(Replies[R], Generic[R, V]):
 
 
 def first(replies: Replies[R]) -> R | _Pending:
-    """The first reply; a NoReply only when nobody gives another."""
+    """The first reply; a NoReply only when no member gives a reply."""
     if replies.failure is not None:
         raise replies.failure
     for answer in replies.arrived.values():
@@ -218,7 +220,7 @@ def first(replies: Replies[R]) -> R | _Pending:
 
 
 def every_value(replies: Replies[R]) -> list[R] | _Pending:
-    """The values of all members, in their order; raises the error of the first member, in their order, that has one."""
+    """The values of all members, in their order; raises the error of the first member that has one."""
     return [answer.value for answer in replies.in_order()] if replies.is_complete else _PENDING
 
 
@@ -228,8 +230,8 @@ def every_answer(replies: Replies[R]) -> list[Answer[R]] | _Pending:
 
 
 def first_of(count: int) -> Judge[R, list[R]]:
-    """The first `count` replies, in order of arrival; a NoReply when so many do not come, TooFewMembers when they could
-    not: nobody waits for that."""
+    """The first `count` replies, in order of arrival; raises a NoReply when fewer come, and TooFewMembers, without
+    waiting, when there are fewer members."""
 
     def judge(replies: Replies[R]) -> list[R] | _Pending:
         if replies.failure is not None:
@@ -246,13 +248,13 @@ def first_of(count: int) -> Judge[R, list[R]]:
 
 
 def _nobody(replies: Replies[Any]) -> Any:
-    """Too few have replied: raises what the last one that did not reply gave for a reason."""
+    """Raise for too few replies: the error of the last member that gave no reply."""
     reasons = [answer.error for answer in replies.arrived.values() if isinstance(answer.error, NoReply)]
     raise reasons[-1] if reasons else EmptyGroup("the call has no member")
 
 
 class ReplyHandler(Replies[R]):
-    """Takes the replies of a group of any size, to be fetched in order of arrival (paper 004, 2.4):
+    """Replies of a group of any size, to be fetched in order of arrival (paper 004, 2.4):
 
         while await handler.remain():
             value = await handler.receive()
@@ -266,11 +268,11 @@ class ReplyHandler(Replies[R]):
         self._waiting: list[asyncio.Future[None]] = []
 
     async def receive(self) -> R:
-        """The next reply. Raises its exception when it is one, LocalError when none remains."""
+        """The next reply. Raises the exception of a reply that is one, LocalError when none remains."""
         return (await self.answer()).value
 
     async def answer(self) -> Answer[R]:
-        """The next answer with the member that gave it. LocalError when none remains."""
+        """The next answer, with its member. LocalError when none remains."""
         while (answer := self._next()) is None:
             if not await self.remain():
                 raise LocalError("no reply remains: ask `remain` before `receive`")
@@ -280,7 +282,8 @@ class ReplyHandler(Replies[R]):
         return answer
 
     async def remain(self) -> bool:
-        """Whether there is, or will be, an answer that was not fetched. Raises what the call as a whole failed with."""
+        """Whether there is, or will be, an answer that was not fetched. Raises `failure` if the call as a whole
+        failed."""
         while self._next() is None and not self.is_complete and self.members is None:
             await self._change()
         if self.failure is not None and self._next() is None:

@@ -1,11 +1,11 @@
-"""An object in its space: it handles what is delivered to it one after another, in the order of delivery.
+"""An object in its space: it handles its deliveries one after another, in the order of delivery.
 
-A method that waits keeps its object: the next call begins when the method has returned, so no later call overtakes it.
-(Reentrancy, a call back into an object that waits, was decided against: it would run ahead of calls that were delivered
-before it, and between two lines of a method that thinks itself alone.) A call back that could never begin is refused:
-each call names those that it comes from, and a call that comes from one that our running method waits for gets
-Deadlock, at once or when the method begins to wait. So a circle of calls ends with an exception where it closes. Two
-objects that call each other for different reasons at one time are no such circle; there time-outs help.
+A waiting method blocks its object: the next call begins when the method has returned, so no later call overtakes it.
+(Reentrancy, a call back into a waiting object, was rejected: it would run ahead of calls delivered before it, and
+between two lines of a method that does not expect it.) A call back that could never begin is refused: each call names
+the calls that it comes from, and one that comes from a call that our running method waits for gets Deadlock, at once or
+when the method begins to wait. So a circle of calls ends with an exception where it closes. Two objects that call each
+other for different reasons at one time are no such circle; there time-outs help.
 
 A method that only sends and goes on (`send`) does not wait: calls back stay in the queue and run after it.
 """
@@ -27,7 +27,7 @@ from node.objects.api.export import Method, Remote
 
 @dataclass(frozen=True, slots=True)
 class StateWanted:
-    """To a donor: hand over your state now, to `joiner`."""
+    """News to a donor: hand over your state now, to `joiner`."""
 
     group: GroupId
     timestamp: int
@@ -36,7 +36,7 @@ class StateWanted:
 
 @dataclass(frozen=True, slots=True)
 class StateComes:
-    """To a joiner: go on when the state of `donor` is here; None: your own state is the group's."""
+    """News to a joiner: go on when the state of `donor` is here; None: your own state is the group's."""
 
     group: GroupId
     timestamp: int
@@ -44,13 +44,13 @@ class StateComes:
 
 
 MAX_STATES = 16
-"""States that may come before the news of their joins."""
+"""Most states that may come before the news of their joins."""
 
 Item = CallBody | StateWanted | StateComes
 
 
 class Activity:
-    """Somebody at work: an object that handles a call (or none: the program of a space)."""
+    """The work of an object on a call, or of the program of a space."""
 
     __slots__ = ("chain", "home", "reference")
 
@@ -58,15 +58,15 @@ class Activity:
         self.home = home
         self.reference = reference
         self.chain = tuple(call for call in chain if call.caller != reference)[1 - MAX_CHAIN :]
-        """The calls that this work comes from, but for those of the object itself: it is past those."""
+        """The calls that this work comes from, except those of the object itself."""
 
 
 ACTIVITY: ContextVar[Activity | None] = ContextVar("activity", default=None)
-"""What is at work. Tasks that a method starts inherit it, so their calls are its object's calls."""
+"""The current work. Tasks that a method starts inherit it, so their calls are its object's calls."""
 
 
 class Office(Protocol):
-    """What a resident needs of its space."""
+    """The interface of a space for its residents."""
 
     loop: asyncio.AbstractEventLoop
     context: Context
@@ -78,7 +78,7 @@ class Office(Protocol):
         """Send `state` to a joiner."""
 
     def closes_a_circle(self, call: CallId, activity: Activity) -> bool:
-        """Whether `call`, made in `activity`, is under way and somebody waits for it."""
+        """Whether `call`, made in `activity`, is under way and awaited."""
 
 
 class Resident:
@@ -88,7 +88,7 @@ class Resident:
         self.own = own
         self.reference = reference
         self.activity: Activity | None = None
-        """What the object is at work on."""
+        """The current work of the object; None: it is free."""
         self._is_gone = False
         self._is_busy = False
         self._office = office
@@ -102,11 +102,11 @@ class Resident:
 
     @property
     def waiting(self) -> int:
-        """Items in the queue."""
+        """Number of items in the queue."""
         return len(self._queue)
 
     def take(self, item: Item) -> None:
-        """In the order of delivery. Nothing of the object runs before the loop's next turn."""
+        """Take an item, in the order of delivery. Nothing of the object runs before the loop's next turn."""
         if isinstance(item, CallBody) and self._is_circle(item):
             self._refuse(item, Outcome.DEADLOCK, "the callee waits for this very call")
             return
@@ -114,14 +114,14 @@ class Resident:
         self._go_on()
 
     def break_circles(self) -> None:
-        """Our running method has begun to wait: refuse what stands in the queue and comes from what it waits for."""
+        """Our running method has begun to wait: refuse queued calls that come from the call that it waits for."""
         refused = [item for item in self._queue if isinstance(item, CallBody) and self._is_circle(item)]
         for call in refused:
             self._queue.remove(call)
             self._refuse(call, Outcome.DEADLOCK, "the callee waits for this very call")
 
     def take_state(self, state: StateBody) -> None:
-        """What a donor hands over. It may come before our turn to join, and then waits for it."""
+        """Take a donor's state. It may come before our turn to join, and then waits for it."""
         if len(self._states) >= MAX_STATES:
             raise RemoteError(DropReason.OUT_OF_WINDOW, f"{len(self._states)} states wait for their joins already")
         self._states[state.group, state.timestamp] = state
@@ -132,7 +132,7 @@ class Resident:
             self._finish()
 
     def lose_donor(self, donors: tuple[Reference, ...]) -> None:
-        """The state that we wait for will not come, when it was to come from one of these: the join has failed."""
+        """If we wait for a state from one of these donors, it will not come: the join has failed."""
         awaited = self._awaits
         if awaited is not None and awaited.donor in donors:
             self._awaits = None
@@ -159,12 +159,12 @@ class Resident:
             expelled.set_result(None)
 
     def left(self, group: GroupId) -> None:
-        """It is no member (any more): a new join waits again."""
+        """The object is no member (any more): a new join waits again."""
         self._joins.pop(group, None)
 
     def vanish(self) -> None:
-        """The object is destroyed. What waits for it, or is at work in it, ends with DeadObject; a method that destroys
-        its own object still ends as it will."""
+        """The object is destroyed. Queued calls, and a running one, end with DeadObject; a method that destroys its own
+        object ends normally."""
         self._is_gone = True
         for item in self._queue:
             if isinstance(item, CallBody):
@@ -221,7 +221,7 @@ class Resident:
             self._finish()
 
     def _method(self, call: CallBody) -> Method[..., object] | None:
-        """What `call` asks for; None when it cannot be run, which is told."""
+        """The method of `call`; None when it cannot be run, which the caller is told."""
         method = type(self.own).exported.get(call.name)
         if method is None:
             text = f"{type(self.own).__name__} exports no method {call.name!r}"
@@ -307,7 +307,7 @@ class Resident:
 
 
 def _exception(number: int, member: Reference, error: BaseException) -> ReplyBody:
-    """What another object has raised, and the method let through, keeps its name and text."""
+    """The reply for an exception. A RemoteException that the method did not catch keeps its name and text."""
     if isinstance(error, RemoteException):
         name, text = error.type_name, error.text
     else:
@@ -317,5 +317,5 @@ def _exception(number: int, member: Reference, error: BaseException) -> ReplyBod
 
 
 def _sayable(text: str) -> str:
-    """As much of it as can travel (a lone surrogate cannot)."""
+    """The part of a text that can travel (a lone surrogate cannot)."""
     return text[:MAX_TEXT].encode(errors="replace").decode()

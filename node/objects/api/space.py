@@ -1,12 +1,12 @@
-"""An address space: the objects of a program, and the calls that are under way between them and others.
+"""An address space: the objects of a program, and their calls under way.
 
     space = Space(transport, asyncio.get_running_loop())
     counter = space.create(Counter())            # a proxy, typed as a Counter
     await counter.add(2)
 
-The number 1 of each space is its program itself, whatever runs outside of every method: it calls, and is never called.
+Object number 1 of each space is its program itself, the code outside of all methods: it calls, and is never called.
 Calls of one object (the program included) are sent in the order in which it makes them; replies go straight back. A
-reply is taken from a member of the call only, once, and from the incarnation of the machine that the member lives on.
+reply is taken only from a member of the call, once, and from the incarnation of the machine on which the member lives.
 
 A space is used on one loop, by one thread. `on_deliver` and `on_news` may be called outside of the loop: nothing of a
 program runs before the loop's next turn.
@@ -50,7 +50,7 @@ from node.objects.api.resident import ACTIVITY, Activity, Resident, StateComes, 
 from node.objects.api.values import Pointed, Pointer
 
 MAX_UNDER_WAY = 10_000
-"""Calls of one space that wait for an answer."""
+"""Most calls of one space that wait for an answer."""
 SHAPE_OBJECT = 0
 
 T = TypeVar("T")
@@ -124,11 +124,11 @@ def _direct(caller: Reference, callee: Reference) -> Addressing:
 
 
 class Space:
-    """See the module's text. `loop`: the one it lives on. `member`, `incarnation`: the incarnation of our machine;
-    `number`: which of its spaces this is."""
+    """See the module's docstring. `loop`: the loop of the space. `member`, `incarnation`: of our machine; `number`: of
+    this space on it."""
 
     shapes: ClassVar[dict[int, Callable[[Space, Pointer], object]]] = {}
-    """What makes a proxy of a pointer, by its shape. RemoteError when no proxy has such words."""
+    """By shape of a pointer: the function that makes its proxy. RemoteError when no proxy has such words."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class Space:
         self.program = Reference(member, incarnation, number * OBJECTS_IN_SPACE + 1)
         """The program as a caller."""
         self.late = 0
-        """Replies that came when nobody wanted them any more."""
+        """Number of replies that came when they were not wanted any more."""
         self._idle = Activity(self, self.program)
         self._transport = transport
         self._residents: dict[int, Resident] = {}
@@ -161,8 +161,8 @@ class Space:
     # Objects.
 
     def create(self, own: K) -> K:
-        """Let others call `own` from now on: its proxy. LocalError when it is no Remote, when it lives in a space
-        already, or when all numbers of this space have been given: none is given twice in an incarnation."""
+        """Let others call `own` from now on. Returns its proxy. LocalError when it is no Remote, lives in a space
+        already, or all numbers of this space have been given: none is given twice in an incarnation."""
         given: object = own
         if not isinstance(given, Remote):
             what = f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
@@ -191,13 +191,13 @@ class Space:
         resident.vanish()
 
     def proxy(self, reference: Reference, kind: type[K]) -> K:
-        """What stands for the object `reference` of class `kind` here, wherever it lives."""
+        """The proxy of the object `reference` of class `kind`, in this space or elsewhere."""
         kinds: type[Remote] = kind
         return cast("K", proxy_class(Ref, kinds)(self, reference))
 
     @staticmethod
     def reference_of(callee: object) -> Reference:
-        """Of an object or its proxy. LocalError for anything else."""
+        """The reference of an object or of its proxy. LocalError for anything else."""
         found = callee.home if isinstance(callee, Remote) else callee
         if not isinstance(found, Ref):
             raise LocalError(f"a {type(callee).__name__} is no object of a space, and no proxy of one")
@@ -211,8 +211,8 @@ class Space:
         return make(self, pointer)
 
     def joined(self, callee: Remote, group: GroupId) -> asyncio.Future[None]:
-        """Done when an object of this space is a member of `group` and has its state. Ask before you ask to join.
-        LocalError when it can take none over."""
+        """Done when an object of this space is a member of `group` and has its state. To be called before the request
+        to join. LocalError when its class cannot take a state over."""
         resident = self._resident(self.reference_of(callee))
         require_state(type(resident.own))
         return resident.joined(group)
@@ -226,29 +226,29 @@ class Space:
         self._resident(reference).left(group)
 
     def is_home_of(self, reference: Reference) -> bool:
-        """Whether it names an object of this space, alive or not."""
+        """Whether `reference` names an object of this space, alive or not."""
         return reference[:2] == self.origin and reference.space == self.program.space
 
     # The program.
 
     def start(self, main: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run a program here: what it calls, it calls as the program of this space."""
+        """Run a program here: its calls are those of the program of this space."""
         return self.loop.create_task(main, context=self.context.copy())
 
     @property
     def under_way(self) -> int:
-        """Calls and operations that wait for an answer."""
+        """Number of calls and operations that wait for an answer."""
         return len(self._under_way) + len(self._operations)
 
     @property
     def is_idle(self) -> bool:
-        """No call waits for its answer, none for its turn."""
+        """Whether no call waits for its answer or for its turn."""
         return not self.under_way and not any(one.waiting or one.activity for one in self._residents.values())
 
     # Sending.
 
     def begin(self, asked: Asked, replies: Replies[Any], group: GroupId | None = None) -> None:
-        """Call the members of `replies`, or `group`. NotAValue, Overrun; LocalError when a list names nobody."""
+        """Call the members of `replies`, or `group`. NotAValue, Overrun; LocalError when a list is empty."""
         if len(self._under_way) >= MAX_UNDER_WAY:
             raise Overrun(f"{MAX_UNDER_WAY} calls of this space wait for their answers: wait for some of them first")
         if group is None and not replies.members:
@@ -316,10 +316,10 @@ class Space:
             is_ordered=options.is_ordered,
         )
 
-    # What calls under way tell.
+    # Calls by calls under way.
 
     def release(self, call: _UnderWay) -> None:
-        """Nothing more is wanted of it."""
+        """Forget a call: no more of its answers are wanted."""
         self._under_way.pop(call.number, None)
         self._submissions.pop(call.submission, None)
         if call.deadline is not None:
@@ -329,7 +329,7 @@ class Space:
         self._operations.pop(number, None)
 
     def break_circles(self, activity: Activity) -> None:
-        """Somebody waits for a call that was made in `activity`."""
+        """A caller has begun to wait for a call that was made in `activity`."""
         if activity is not self._idle:
             resident = self._residents.get(activity.reference.number)
             if resident is not None and resident.waiting:
@@ -339,10 +339,10 @@ class Space:
         addressing = Addressing(caller=self.program, objects=(reference,), operation=operation)
         self._transport.submit(addressing, NameBody())
 
-    # What residents need of their office.
+    # Calls by residents (`Office`).
 
     def reply(self, resident: Resident, call: CallBody, reply: ReplyBody) -> None:
-        """NotAValue when the reply's value is none."""
+        """Send a reply. NotAValue: its value is no data."""
         self._answer(resident.reference, call.call.caller, reply)
 
     def hand_over(self, resident: Resident, joiner: Reference, state: StateBody) -> None:
@@ -357,7 +357,7 @@ class Space:
         found = self._under_way.get(call.number)
         return found is not None and found.is_awaited and found.activity is activity
 
-    # What the transport calls.
+    # Calls by the transport (`Receiver`).
 
     def on_deliver(self, place: int, body: Body, origin: Origin) -> None:
         match body:
@@ -433,13 +433,13 @@ class Space:
 
 
 def _require_origin(claimed: Reference, origin: Origin) -> None:
-    """Nobody speaks for an object of another incarnation."""
+    """RemoteError unless the claimed object lives in the incarnation of the sender."""
     if claimed[:2] != origin:
         raise RemoteError(DropReason.MALFORMED, f"{origin} speaks for an object of {claimed[:2]}")
 
 
 def _tell_replies(replies: Replies[Any], news: News) -> None:
-    """What `news` mean for a call."""
+    """Apply `news` to the replies of a call."""
     match news.kind:
         case NewsKind.RESOLVED if replies.members is None:
             replies.resolve(news.objects)
@@ -455,7 +455,7 @@ def _tell_replies(replies: Replies[Any], news: News) -> None:
 
 
 def _error_of(news: News) -> CallError | None:
-    """What a call or operation fails with when these news come; None: it does not."""
+    """The error of a call or operation after these news; None: it does not fail."""
     match news.kind:
         case NewsKind.ABORTED:
             missing = ", ".join(f"object {one.number} of member {one.member}" for one in news.objects)
@@ -479,9 +479,9 @@ Space.shapes[SHAPE_OBJECT] = _object_proxy
 
 
 SHAPE_GROUP = 2
-"""Of pointers to replicated groups."""
+"""Shape of pointers to replicated groups."""
 SHAPE_UGROUP = 3
-"""Of pointers to groups with a keeper: its reference."""
+"""Shape of pointers to groups kept by one object, whose reference is the pointer's word."""
 MAX_NAME_BYTES = 255
 FIRST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 0.5
@@ -492,41 +492,41 @@ class UnknownName(CallError, LookupError):  # noqa: N818 (the outcome of a looku
 
 
 class Names:
-    """Of one space."""
+    """The names, as a service of one space."""
 
     def __init__(self, space: Space) -> None:
         self._space = space
 
     async def bind(self, name: str, callee: Remote, *, replace: bool = True) -> None:
-        """`name` means this object or group (its proxy) from now on, whatever it has meant; a UGroup is found again by
-        `UGroup.named`. Without `replace` Refused is raised when it means something in this sub-network already: of
-        several that try, one succeeds. Raises Refused when we are cut off, or Unreachable; LocalError for a name that
-        cannot be, or a callee that is neither."""
+        """Make `name` mean this object or group (its proxy) from now on; a UGroup is found again by `UGroup.named`.
+        Without `replace`, Refused is raised when the name has a meaning in this sub-network already: of several
+        attempts one succeeds. Raises Refused when we are cut off, or Unreachable; LocalError for an invalid name, or a
+        callee that is neither."""
         group = _group_of(callee)
         objects = () if group is not None else (_keeper_of(callee) or self._space.reference_of(callee),)
         operation = Operation.BIND if replace else Operation.BIND_NEW
         await self._space.operate(operation, name=_checked(name), group=group, objects=objects)
 
     async def unbind(self, name: str) -> None:
-        """`name` means nothing any more. Raises Refused when it does not now, or Unreachable."""
+        """Remove the meaning of `name`. Raises Refused when it has none, or Unreachable."""
         await self._space.operate(Operation.UNBIND, name=_checked(name))
 
     async def lookup(self, name: str, kind: type[K]) -> K:
-        """A proxy of what `name` means, as a `kind`. Raises UnknownName when it means nothing, Unreachable; LocalError
-        for a name that cannot be, or a `kind` that is no class of objects."""
+        """A proxy of the object or group called `name`, as a `kind`. Raises UnknownName when there is none,
+        Unreachable; LocalError for an invalid name, or a `kind` that is no class of objects."""
         found = await self.find(name, kind)
         if found is None:
             raise UnknownName(f"no object or group is called {name!r}")
         return found
 
     async def find(self, name: str, kind: type[K]) -> K | None:
-        """As `lookup`; None when the name means nothing."""
+        """As `lookup`; None when the name has no meaning."""
         require_kind(kind)
         return self._proxy(await self._space.operate(Operation.LOOKUP, name=_checked(name)), kind)
 
     async def wait_for(self, name: str, kind: type[K]) -> K:
-        """As `lookup`, again and again until the name means something: set a time-out around it (asyncio.timeout) when
-        you do not want to wait for ever. While nobody can be asked (Unreachable, Refused) it waits, too."""
+        """As `lookup`, repeated until the name has a meaning; a time-out around it (asyncio.timeout) bounds the wait.
+        While no manager can be asked (Unreachable, Refused), it waits, too."""
         pause_s = FIRST_PAUSE_S
         while True:
             try:

@@ -1,9 +1,9 @@
-"""What may travel in a call: data, and only data.
+"""The values of calls, and their encoding: data, and only data.
 
 Values are None, bool, int, float, str, bytes, list, tuple, dict, references, names of groups, and proxies; exactly
 these types, no subclasses (an enum or a named tuple would arrive as something else). An object that lives in a space
-travels as its proxy. Nothing that arrives is ever run, imported or looked up by a name that came with it, except that
-the class of a proxy is looked for among the Remote classes that exist here.
+travels as its proxy. Nothing received is ever run, imported or looked up by a received name, except that the class of a
+proxy is looked up among the Remote classes that exist here.
 
     value = tag (1 byte) and:  nothing                                None, False, True
                                length (1), two's complement           int
@@ -15,7 +15,7 @@ the class of a proxy is looked for among the Remote classes that exist here.
                                shape (1), count (1), words, length (1), name of the class      pointer: a proxy
 
 All integers are big-endian. Decoders assume that an enemy wrote the bytes: RemoteError TRUNCATED, BAD_LENGTH or
-MALFORMED, in time that grows with the bytes alone. There is one encoding of each value, and no other is taken.
+MALFORMED, in time that grows with the bytes alone. Each value has one encoding, and no other is accepted.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from node.objects.addresses import GroupId, Reference
 from node.objects.api.errors import NotAValue
 
 MAX_SIZE_BYTES = 48 * 1024
-"""Of one encoded value: with its addresses it must fit a datagram."""
+"""Most bytes of one encoded value: with its addresses it must fit a datagram."""
 MAX_DEPTH = 32
-"""Containers within containers."""
+"""Deepest nesting of containers."""
 MAX_INT_BYTES = 128
 MAX_ENTRIES = 4096
-"""Of one dict: keys that an enemy chose to collide cost the square of their number."""
+"""Most entries of one dict: keys that an enemy chose to collide cost the square of their number."""
 MAX_POINTER_WORDS = 255
 MAX_NAME_BYTES = 255
 
 
 class Pointer(NamedTuple):
-    """A proxy as data: what shape its callee has (each kind of proxy takes a number), whom its words name,
-    and the name of the class whose methods it has."""
+    """A proxy as data: the shape of its callee (a number for each kind of proxy), the words that name the callee, and
+    the name of the class whose methods the proxy has."""
 
     shape: int
     words: tuple[int, ...]
@@ -49,27 +49,28 @@ class Pointer(NamedTuple):
 
 
 Bind = Callable[[Pointer], object]
-"""Makes a proxy of a pointer that came; raises RemoteError when no proxy has such a pointer."""
+"""Makes a proxy of a received pointer; raises RemoteError when no proxy has such a pointer."""
 
 
 class Pointed:
-    """The base of what travels as a pointer: proxies, and objects that have one."""
+    """The base of classes that travel as a pointer: proxies, and objects that have one."""
 
     __slots__ = ()
 
     @property
     def pointer(self) -> Pointer:
-        """NotAValue when there is none (yet)."""
+        """The pointer. NotAValue when there is none (yet)."""
         raise NotImplementedError
 
     @property
     def shared(self) -> object:
-        """What a callee in the same space gets for it: a proxy."""
+        """The value that a callee in the same space gets: a proxy."""
         return self
 
 
 def encode_value(value: object) -> bytes:
-    """NotAValue when it is no data, nests deeper than MAX_DEPTH, or takes more than MAX_SIZE_BYTES."""
+    """The encoding of `value`. NotAValue when it is no data, nests deeper than MAX_DEPTH, or takes more than
+    MAX_SIZE_BYTES."""
     out = bytearray()
     _encode(value, out, 0)
     if len(out) > MAX_SIZE_BYTES:
@@ -89,19 +90,19 @@ def decode_value(data: bytes, bind: Bind) -> object:
 
 
 def copy_value(value: object) -> object:
-    """What the other side would get, without the way through bytes: no container in it is shared. NotAValue as for
+    """The value that the other side would decode, made without encoding: no container in it is shared. NotAValue as for
     encode_value, by the same measure."""
     if _is_plain(value) or (type(value) is tuple and len(value) <= _FEW and all(map(_is_plain, value))):
         return value
     copier = _Copier()
     copied = copier.copy(value, 0)
     if copier.most > MAX_SIZE_BYTES:
-        encode_value(value)  # which measures exactly, and raises
+        encode_value(value)  # measures exactly, and raises
     return copied
 
 
 def _is_plain(value: object) -> bool:
-    """What most arguments are: surely small, and never changed. A short cut: whatever else is copied with care."""
+    """Whether a value is small and immutable, as most arguments are. A short cut: other values are copied."""
     kind = type(value)
     if kind is int:
         return -_LONG < value < _LONG  # type: ignore[operator]  # an int
@@ -121,7 +122,7 @@ def _encode(value: object, out: bytearray, depth: int) -> None:
         raise NotAValue(
             f"a {kind} is no value: messages carry None, bool, int, float, str, bytes, list, tuple, dict, proxies"
         )
-    if len(out) > 2 * MAX_SIZE_BYTES:  # a list that holds itself twice, say, must not fill the memory before it fails
+    if len(out) > 2 * MAX_SIZE_BYTES:  # a list that holds itself twice must not fill the memory
         raise NotAValue(f"more than the {MAX_SIZE_BYTES} bytes of values that a message carries")
 
 
@@ -143,7 +144,7 @@ def _encode_int(value: int, out: bytearray, _: int) -> None:
 
 
 def int_size(value: int) -> int:
-    """Bytes of the shortest two's complement."""
+    """Number of bytes of the shortest two's complement."""
     return ((value if value >= 0 else ~value).bit_length() >> 3) + 1
 
 
@@ -204,7 +205,7 @@ def _encode_pointer(pointer: Pointer, out: bytearray) -> None:
 
 
 class _Reader:
-    """Decodes; `at` is the next byte."""
+    """A decoder; `at` is the position of the next byte."""
 
     def __init__(self, data: bytes, bind: Bind) -> None:
         self._data = data
@@ -299,7 +300,7 @@ class _Reader:
 
 
 class _Copier:
-    """Copies, and adds up what the encoding takes at most."""
+    """Copies, and adds up an upper bound of the encoded size."""
 
     def __init__(self) -> None:
         self.most = 0
@@ -317,7 +318,7 @@ class _Copier:
             self.most += _MOST_BYTES + len(value)
             return value
         probe = bytearray()
-        _encode(value, probe, depth)  # what is rare, or no value
+        _encode(value, probe, depth)  # a rare type, or no value
         self.most += len(probe)
         return value.shared if isinstance(value, Pointed) else value
 
@@ -351,7 +352,7 @@ _COUNTED = struct.Struct(">BI")
 _WORD = struct.Struct(">BQ")
 _UNCHANGING = frozenset({type(None), bool, float, Reference, GroupId})
 _MOST_BYTES = 10
-"""Of a value that is plain, but for the letters of a text; and of a container, but for what is in it."""
+"""Most bytes of a plain value, without the characters of a text; and of a container, without its elements."""
 _SURELY_TOO_MUCH = _MOST_BYTES * MAX_SIZE_BYTES
 _ENCODERS: dict[type, Callable[[Any, bytearray, int], None]] = {
     type(None): _encode_none,

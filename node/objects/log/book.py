@@ -1,31 +1,32 @@
-"""What the log of one sub-network means: the order of calls among objects, their atomicity, groups and names.
+"""The state machine of one sub-network's log: the order of calls among objects, their atomicity, groups and names.
 
-Paper 004 (DOOCE), section 4: the master managers (MMM) of the sub-networks order what concerns several of them among
-themselves, and carry atomic calls out by two-phase commit. Here the MMM has no memory of its own: each sub-network is a
-replicated state machine whose log is totally ordered, and every machine keeps this Book of it. Machines that apply the
-same log have equal Books; the MMM is the machine that sends what the Book owes. The course of a call and the proofs
-(one order, causality, all or none): docs/protocols/objects.md.
+Paper 004 (DOOCE), section 4: the master managers (MMM) of the sub-networks order calls that concern several of them
+among themselves, and carry atomic calls out by two-phase commit. Here the MMM has no memory of its own: each
+sub-network is a replicated state machine whose log is totally ordered, and every machine keeps this Book of it.
+Machines that apply the same log have equal Books; the MMM is the machine that sends the duties of the Book. The course
+of a call and the proofs (one order, causality, all or none): docs/protocols/objects.md.
 
 - Key of a call: (final timestamp, id). An object gets a call when the call is final and no call to it that it has not
   got has a lower key, where the key of one that is not final is its proposal (Order, records.py).
-- Every timestamp that is heard of pushes the clock; a proposal is above the clock and above what the caller has heard.
-- B takes the questions of A in the order of their numbers. A question says which number must have been taken before it
-  (`after`): those that A gave up meanwhile are no gap.
+- Every received timestamp pushes the clock; a proposal is above the clock and above the timestamps that the caller has
+  heard of.
+- B takes the questions of A in the order of their numbers. A question names the number that must have been taken before
+  it (`after`): those that A gave up meanwhile are no gap.
 - A gives B up (GIVEN_UP by A's MMM, or B's own no): atomic: abort. Else final without B. A has no record of B from
-  then on, and a sub-network without a record answers: nothing comes of it. So neither an abort nor a give-up leaves a
+  then on, and a sub-network without a record answers: there is no outcome. So neither an abort nor a give-up leaves a
   duty behind; B, which asks until it is told, learns it when it can. Only a commit is kept until it is settled.
 - B, asked and not atomic, may do without after a while, too (GIVEN_UP of itself). It goes on telling A so (vote no),
   until A has no record of it. Having voted yes on an atomic call it waits.
 - A call with a sub-network left out is decided after all earlier ones of its space that A coordinates, and no final
   timestamp is below that of an earlier one of its space that was decided while it was open.
-- A member that was left out of a call to a group, or has ended, is none any more. Ours that missed one get no more
-  calls to that group until they join again (`stale`). A JOIN is an atomic call to donor and joiner; the joiner is a
-  member when it is final. An aborted one may be asked again.
-- Duplicates: a space's calls come into one log in the order of their numbers, so the last number is all that is kept.
-  The last answer to a space elsewhere is kept, too, and given again when it asks again.
-- Epochs: a sub-network of whose machines none has the Book any more begins anew and remembers nothing. What it says
-  names its epoch and the other's as it knows it; what does not agree is not taken; a higher one (REBORN) ends all that
-  was between the two. A sub-network of which others know a higher epoch takes the next (REBORN of our own place).
+- A member that was left out of a call to a group, or has ended, is no member any more. Objects of ours that missed a
+  call get no more calls to that group until they join again (`stale`). A JOIN is an atomic call to donor and joiner;
+  the joiner is a member when it is final. An aborted one may be asked again.
+- Duplicates: a space's calls come into one log in the order of their numbers, so only the last number is kept. The last
+  answer to a space elsewhere is kept, too, and given again when it asks again.
+- Epochs: a sub-network without any machine that has the Book begins anew and remembers nothing. Its messages name its
+  epoch and the receiver's as it knows it; messages that do not agree are not taken; a higher epoch (REBORN) ends all
+  calls between the two. A sub-network of which others know a higher epoch takes the next one (REBORN of our own place).
 
 Invariants: clock >= every timestamp in the Book; an object's queue is sorted; a record is in the queues of its objects
 until it is handed over or dropped; at rest there are no records.
@@ -69,20 +70,20 @@ from node.trace import STAMP_SIZE
 FORMAT = 1
 """Of a snapshot."""
 MOST_HELD = 4096
-"""Calls that are not over: beyond it, no other sub-network's question is taken, which asks again."""
+"""Most calls that are not over: beyond it, questions of other sub-networks, which ask again, are not taken."""
 
 
 def epoch_of(members: tuple[int, ...], incarnations: Iterable[tuple[int, int]]) -> int:
-    """Of a log that these incarnations begin together, of a sub-network with these members: even, or 1 for the first.
-    Odd ones are not begun with."""
+    """The epoch of a log that these incarnations begin together, in a sub-network with these members: even, or 1 for
+    the first. Other odd epochs only follow a REBORN."""
     member, incarnation = min(incarnations)
     return 1 if incarnation == 1 else min(2 * (incarnation * len(members) + members.index(member)), MAX_EPOCH)
 
 
 class Book:
-    """See the module's text. `place`: of our sub-network in `partitions`, its members by place. `epoch`: how often this
-    sub-network has begun anew, from 1, and `incarnations`: whose machines begin its log (None: all of ours, in their
-    first incarnations): the same for all machines that begin it together."""
+    """See the module's docstring. `place`: of our sub-network in `partitions`, the members by place. `epoch`: of this
+    sub-network, from 1, and `incarnations`: the machines that begin its log (None: all of ours, in their first
+    incarnations): the same for all machines that begin it together."""
 
     def __init__(
         self,
@@ -100,11 +101,11 @@ class Book:
             self._commit.incarnations = dict(sorted(incarnations.items()))
         self._registry = Registry()
         self._queued: dict[GroupId, None] = {}
-        """Groups in whose queue something waits."""
+        """Groups with calls in their queue."""
         self._floors: dict[tuple[int, int], CallId] = {}
-        """Of each space anywhere, the last call in our log."""
+        """By space anywhere, its last call in our log."""
         self._answers: dict[tuple[int, int], Answer] = {}
-        """Of each space elsewhere, what became of its last call here: the news may have been lost."""
+        """By space elsewhere, the answer to its last call here: the news may have been lost."""
 
     @property
     def epoch(self) -> int:
@@ -117,21 +118,21 @@ class Book:
 
     @property
     def incarnations(self) -> dict[int, int]:
-        """The machines of ours that live, and their incarnations, as of this place in the log."""
+        """The machines of ours that are alive, and their incarnations, at this place in the log."""
         return dict(self._commit.incarnations)
 
     @property
     def buffered(self) -> int:
-        """Calls that are not over."""
+        """Number of calls that are not over."""
         return self._commit.buffered + sum(len(self._registry.groups[name].queue) for name in self._queued)
 
     @property
     def is_idle(self) -> bool:
-        """Nothing waits here, and nothing is owed."""
+        """Whether no call waits here, and no duty is left."""
         return self.buffered == 0
 
     def apply(self, entry: Entry) -> list[Step]:
-        """The next entry of the log. What is not new, or too late, or cannot be, changes nothing."""
+        """Apply the next entry of the log. An entry that is not new, or too late, or impossible, changes nothing."""
         out: list[Step] = []
         if not self._is_possible(entry):
             return out
@@ -157,14 +158,14 @@ class Book:
         return self._end(out)
 
     def ended(self, member: int, incarnation: int) -> list[Step]:
-        """The log says that this machine of ours has ended, its objects with it."""
+        """Apply that this machine of ours has ended, with its objects."""
         out: list[Step] = []
         self._registry.gone(lambda one: one[:2] == (member, incarnation))
         self._commit.ended(member, incarnation, out)
         return self._end(out)
 
     def joined(self, member: int, incarnation: int) -> list[Step]:
-        """The log says that this machine of ours has joined. It needs `snapshot()` as it is after this."""
+        """Apply that this machine of ours has joined. It needs the `snapshot()` after this."""
         out: list[Step] = []
         before = self._commit.incarnations.get(member)
         if before is not None and before < incarnation:
@@ -173,15 +174,15 @@ class Book:
         return self._end(out)
 
     def duties(self) -> tuple[Duty, ...]:
-        """What we owe other sub-networks now, oldest first; the same tuple as long as nothing has changed."""
+        """Our present duties to other sub-networks, oldest first; the same tuple as long as nothing has changed."""
         return self._commit.duties()
 
     def reply(self, entry: Crossing) -> Crossing | None:
-        """The reply to its sender, without asking the log: it is true whatever comes after."""
+        """The reply to the sender, independent of later entries of the log; None: there is none."""
         return self._commit.reply(entry)
 
     def news(self, entry: Crossing) -> tuple[Entry, ...]:
-        """What to put into our log because this came from elsewhere: nothing if it would change nothing."""
+        """Entries for our log because of this message from elsewhere; none if it would change nothing."""
         road = entry.road
         if road.place == self._place or road.place >= len(self._partitions):
             return ()
@@ -192,29 +193,29 @@ class Book:
         return (entry,) if self._commit.wanted(entry) else ()
 
     def has_everything(self, member: int, timestamp: int) -> bool:
-        """Whether nothing up to this timestamp can go out any more to objects of this machine of ours."""
+        """Whether no more call up to this timestamp can go out to objects of this machine of ours."""
         return self._commit.has_everything(member, timestamp)
 
     def open_votes(self) -> list[Prepare]:
-        """What our machines have been asked and have not all answered, for a machine that becomes the counter."""
+        """The open votes of our machines, for a machine that begins to count them."""
         return self._commit.open_votes()
 
     def lookup(self, name: bytes) -> GroupId | Reference | None:
-        """What this name means here; None: nothing."""
+        """The meaning of a name here; None: it has none."""
         return self._registry.names.get(name.decode(errors="replace"))
 
     def members(self, group: GroupId) -> tuple[Reference, ...] | None:
-        """None: there is no such group here."""
+        """The members of a group; None: there is no such group here."""
         found = self._registry.groups.get(group)
         return None if found is None else found.members
 
     def is_atomic(self, group: GroupId) -> bool:
-        """Whether calls to this group are atomic whatever their caller says."""
+        """Whether all calls to this group are atomic."""
         found = self._registry.groups.get(group)
         return found is not None and found.is_atomic
 
     def snapshot(self) -> bytes:
-        """All of it; the same bytes at all machines at the same place in the log."""
+        """The whole Book as bytes, the same at all machines at the same place in the log."""
         writer = Writer()
         writer.words(FORMAT, self._place, len(self._partitions))
         self._commit.write(writer)
@@ -231,7 +232,7 @@ class Book:
 
     @classmethod
     def restore(cls, data: bytes, *, place: int, partitions: tuple[tuple[int, ...], ...]) -> Book:
-        """The Book of which `data` is the snapshot. RemoteError MALFORMED for anything else."""
+        """The Book with the snapshot `data`. RemoteError MALFORMED for anything else."""
         reader = Reader(data)
         if (reader.word(), reader.word(), reader.word()) != (FORMAT, place, len(partitions)):
             raise RemoteError(DropReason.MALFORMED, "the state of another sub-network")
@@ -249,8 +250,8 @@ class Book:
     # Calls and operations.
 
     def _is_possible(self, entry: Entry) -> bool:
-        """Whether somebody honest can have said so: of a list its caller's sub-network asks, of a group that which
-        keeps it, and no more than its machines can have under way."""
+        """Whether an honest sender can send `entry`: the caller's sub-network asks about a list, the group's
+        sub-network about a group, and the calls under way are bounded."""
         if timestamp_of(entry) > self.clock + MOST_AHEAD:
             return False
         if not isinstance(entry, Asked):
@@ -305,7 +306,7 @@ class Book:
         _answer_with(Verdict.DONE if is_done else Verdict.REFUSED, call, out)
 
     def _pump(self, name: GroupId, out: list[Step]) -> None:
-        """Let through what may go through this group's queue."""
+        """Let calls through this group's queue as far as they may go."""
         group = self._registry.groups[name]
         while group.queue and self._may_go(group):
             self._go(group, group.queue.popleft(), out)
@@ -358,7 +359,7 @@ class Book:
         self._take_closed()
 
     def _end(self, out: list[Step]) -> list[Step]:
-        """What follows from decisions: members come and go, queues move."""
+        """After an entry: apply changes of members, and move queues."""
         self._take_closed()
         for name in sorted(self._queued):
             self._pump(name, out)
@@ -423,7 +424,7 @@ MAX_NAME_BYTES = 255
 
 @dataclass(slots=True)
 class Group:
-    """`open`: calls to it whose timestamps are not final. `joining`: the JOIN among them."""
+    """A replicated group. `open`: calls to it without a final timestamp. `joining`: the JOIN among them."""
 
     members: tuple[Reference, ...] = ()
     is_atomic: bool = False
@@ -436,21 +437,21 @@ class Group:
 
 
 class Registry:
-    """The groups that were made here, and the names that were bound here."""
+    """The groups made here, and the names bound here."""
 
     def __init__(self) -> None:
         self.groups: dict[GroupId, Group] = {}
         self.names: dict[str, GroupId | Reference] = {}
 
     def create(self, name: GroupId) -> bool:
-        """False: there is such a group, or there are too many."""
+        """Make a group. False: there is such a group, or there are too many."""
         if name in self.groups or len(self.groups) >= MAX_GROUPS:
             return False
         self.groups[name] = Group()
         return True
 
     def bind(self, name: bytes, target: GroupId | Reference, operation: Operation) -> bool:
-        """It means `target` from now on. False: no name, one too many, or BIND_NEW of one that means something."""
+        """Bind `name` to `target`. False: it is no name, there are too many names, or BIND_NEW of a bound one."""
         text = _text_of(name)
         is_known = text in self.names
         if text is None or (operation is Operation.BIND_NEW if is_known else len(self.names) >= MAX_NAMES):
@@ -459,12 +460,12 @@ class Registry:
         return True
 
     def unbind(self, name: bytes) -> bool:
-        """False: it is not bound."""
+        """Remove the binding of `name`. False: it is not bound."""
         text = _text_of(name)
         return text is not None and self.names.pop(text, None) is not None
 
     def gone(self, is_gone: Callable[[Reference], bool]) -> None:
-        """These objects are nobody's members and have no names any more."""
+        """Remove these objects from all groups, and their names."""
         for group in self.groups.values():
             group.leave(is_gone)
         for text in [text for text, one in self.names.items() if isinstance(one, Reference) and is_gone(one)]:
@@ -488,7 +489,7 @@ class Registry:
 
     @classmethod
     def read(cls, reader: Reader) -> Registry:
-        """RemoteError MALFORMED for what `write` never gives."""
+        """The inverse of `write`. RemoteError MALFORMED for anything that `write` never gives."""
         found = cls()
         found.groups = dict(reader.many(lambda: (GroupId.of_word(reader.word()), _group(reader))))
         found.names = dict(reader.many(lambda: (_name(reader), _target(reader))))

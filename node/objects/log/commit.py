@@ -1,7 +1,7 @@
-"""The calls of one sub-network among others: proposals, votes, outcomes, and which goes out when.
+"""The calls of one sub-network among others: proposals, votes, outcomes, and the order of dispatch.
 
-The rules are in node/objects/log/book.py, whose part this is. What it tells the Book besides the steps lies in `closed`
-and `left` until the Book takes it.
+This is a part of node/objects/log/book.py, which has the rules. Besides the steps, the Book takes `closed` and `left`
+from here.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Commit:
         self.closed: list[Record] = []
         """Calls that we coordinate and that were decided or aborted."""
         self.left: list[tuple[GroupId, tuple[Reference, ...]]] = []
-        """Objects elsewhere that are no members any more: dead, or left out."""
+        """By group, objects elsewhere that are no members any more: dead, or left out."""
         self._place = place
         self._place_of = {member: at for at, members in enumerate(partitions) for member in members}
         self._ways = {at: Way() for at in range(len(partitions)) if at != place}
@@ -56,7 +56,7 @@ class Commit:
         self._order = Order()
         self._asked: dict[tuple[int, int], CallId] = {}
         self._open: dict[SpaceOf, dict[CallId, None]] = {}
-        """Of each space, the calls that we coordinate and that are not final, oldest first."""
+        """By space, the calls that we coordinate and that are not final, oldest first."""
         self._duties: tuple[Duty, ...] | None = ()
 
     @property
@@ -67,14 +67,14 @@ class Commit:
         return self._place_of.get(reference.member) == self._place
 
     def is_alive(self, reference: Reference) -> bool:
-        """Of ours."""
+        """Whether this object of ours is of an incarnation that is alive."""
         return self.incarnations.get(reference.member) == reference.incarnation
 
     def epoch_of(self, place: int) -> int:
         return self._ways[place].epoch
 
     def has_everything(self, member: int, timestamp: int) -> bool:
-        """Whether nothing up to this timestamp can go out any more to objects of this machine of ours."""
+        """See Book.has_everything."""
         return self.clock >= timestamp and not any(
             record.key.timestamp <= timestamp and any(one.member == member for one in record.objects)
             for record in self._records.values()
@@ -82,24 +82,24 @@ class Commit:
         )
 
     def open_votes(self) -> list[Prepare]:
-        """What our machines are asked, and have not all answered."""
+        """The votes of our machines that are open."""
         return [
             Prepare(call=record.call, objects=record.objects)
             for record in self._records.values()
             if record.stage is Stage.OPEN and record.vote is Vote.NONE
         ]
 
-    # What we coordinate.
+    # Calls that we coordinate.
 
     def covers_less(self, call: Call) -> bool:
-        """Whether its caller waits for an earlier call of its space that covers a sub-network that this one does not:
-        then this one could overtake it."""
+        """Whether an earlier open call of its space covers a sub-network that this one does not: then this one could
+        overtake it."""
         places = self._places(call)
         space = (call.id.member, call.id.incarnation, call.caller.space)
         return any(not self._records[name].places <= places for name in self._open.get(space, ()))
 
     def begin(self, call: Call, out: list[Step]) -> None:
-        """A call with its members, ours to coordinate."""
+        """Begin a call, with its members, that we coordinate."""
         self._duties = None
         is_possible = call.id not in self._records and self._tick(call.heard)
         here = tuple(one for one in call.covered if self.is_ours(one))
@@ -173,14 +173,14 @@ class Commit:
         self._duties = None
         if record.coordinator == self._place:
             party = record.parties.get(entry.place)
-            # Somebody may have answered while we lost patience.
+            # The answer may have come in the meantime.
             if party is not None and not (record.stage is Stage.OPEN and party.timestamp):
                 self._leave_out(record, entry.place, out)
         elif entry.place == self._place and record.stage is Stage.OPEN and not record.is_bound:
             self._enter_dropped(record, out)
 
     def _leave_out(self, record: Record, place: int, out: list[Step]) -> None:
-        """The sub-network at `place` does not get it: it has no record with us from here on."""
+        """The sub-network at `place` does not get the call: it has no record with us from here on."""
         gone = tuple(one for one in record.call.covered if self._is_of(record, one, place))
         if record.stage is Stage.FINAL and record.call.is_atomic:
             return
@@ -200,7 +200,7 @@ class Commit:
             self._try_to_decide(record.space, out)
 
     def _try_to_decide(self, space: SpaceOf, out: list[Step]) -> None:
-        """Whatever is ready among the calls of one space, oldest first: one without some proposal waits for the
+        """Decide the calls of one space that are ready, oldest first: a call with a sub-network left out waits for the
         earlier ones."""
         while (record := self._ready(space)) is not None:
             self._decide(record, out)
@@ -242,7 +242,7 @@ class Commit:
         self.closed.append(record)
 
     def _part(self, record: Record, place: int) -> None:
-        """Nothing more between us and `place` about this call."""
+        """End the exchange between us and `place` about this call."""
         party = record.parties.pop(place, None)
         if party is not None:
             self._asked.pop((place, party.number), None)
@@ -274,14 +274,14 @@ class Commit:
             self.left.append((group, found))
 
     def _party(self, entry: Proposed) -> tuple[Record | None, Party | None]:
-        """That of the sub-network that said so, if we still await anything of it."""
+        """The record and the party of the proposal's sub-network, if we still await anything from it."""
         record = self._records.get(entry.id) if self._is_known(entry.road) else None
         if record is None or record.coordinator != self._place:
             return None, None
         party = record.parties.get(entry.road.place)
         return record, party if party is not None and party.number == entry.number else None
 
-    # What others coordinate.
+    # Calls that others coordinate.
 
     def asked(self, entry: Asked, out: list[Step]) -> None:
         if not self._is_next(entry):
@@ -325,13 +325,14 @@ class Commit:
         return self._is_known(entry.road) and entry.after <= self._ways[entry.road.place].taken < entry.number
 
     def _tick(self, heard: int) -> bool:
-        """For the next proposal. False: there are no timestamps left (node/objects/log/entries.py: MAX_TIMESTAMP)."""
+        """Advance the clock for the next proposal. False: no timestamps are left (node/objects/addresses.py:
+        MAX_TIMESTAMP)."""
         wanted = max(self.clock, heard) + 1
         self.clock = min(wanted, MAX_TIMESTAMP)
         return wanted <= MAX_TIMESTAMP
 
     def _enter_dropped(self, record: Record, out: list[Step]) -> None:
-        """We do without, whatever the outcome; only its coordinator has to hear so."""
+        """Our objects do not get the call, whatever the outcome; only its coordinator must still be told."""
         record.stage = Stage.DROPPED
         record.call, call = record.call.without_payload(), record.call
         ready = self._order.drop(record.key, record.objects)
@@ -348,7 +349,7 @@ class Commit:
             return False
         return (group, one) in self._stale
 
-    # Both.
+    # All calls.
 
     def _enter_open(self, record: Record, out: list[Step]) -> None:
         self._records[record.call.id] = record
@@ -385,10 +386,10 @@ class Commit:
         if record.is_dispatched and not record.parties:
             del self._records[record.call.id]
 
-    # Machines end, sub-networks begin anew.
+    # Ends of machines, and new epochs of sub-networks.
 
     def ended(self, member: int, incarnation: int, out: list[Step]) -> None:
-        """A machine of ours."""
+        """A machine of ours has ended."""
         if self.incarnations.get(member) != incarnation:
             return
         self._duties = None
@@ -408,21 +409,21 @@ class Commit:
         self._dispatch(self._order.forget(dead), out)
 
     def reborn(self, entry: Reborn, out: list[Step]) -> None:
-        """All that was between us and it is over: it remembers nothing, and its objects are dead."""
+        """All calls between us and that sub-network are over: it remembers nothing, and its objects are dead."""
         way = self._ways.get(entry.place)
         if way is None or entry.epoch <= way.epoch:
             return
         self._forget_between(entry.place, entry.epoch, out)
 
     def outdated(self, epoch: int, out: list[Step]) -> None:
-        """Others know later epochs of ours than this one: from here on it is `epoch`, which nobody knows yet."""
+        """Others know a later epoch of ours: from here on ours is `epoch`, which is new to all."""
         if epoch > self.epoch:
             self.epoch = epoch
             for place, way in self._ways.items():
                 self._forget_between(place, way.epoch, out)
 
     def _forget_between(self, place: int, epoch: int, out: list[Step]) -> None:
-        """All that was between us and `place`, which is in this epoch, is over."""
+        """End all calls between us and `place`, which is in this epoch."""
         self._duties = None
         self._ways[place] = Way(epoch=epoch)
         for record in list(self._records.values()):
@@ -469,7 +470,7 @@ class Commit:
         return None
 
     def wanted(self, entry: Crossing) -> bool:
-        """Whether it would change anything."""
+        """Whether a message from elsewhere would change anything."""
         if not self._is_known(entry.road):
             return False
         place = entry.road.place
@@ -516,7 +517,7 @@ class Commit:
                     after[place] = party.number
 
     def _proposal(self, record: Record) -> Proposed | None:
-        """What we owe its coordinator."""
+        """Our proposal for its coordinator; None: it is final, or our vote is open."""
         is_yes = record.stage is Stage.OPEN
         if record.stage is Stage.FINAL or (is_yes and record.vote is Vote.NONE):
             return None
@@ -540,16 +541,16 @@ class Commit:
         return way is not None and (road.epoch, road.toward) == (way.epoch, self.epoch)
 
     def _places(self, call: Call) -> frozenset[int]:
-        """The other places that it covers."""
+        """The other places that a call covers."""
         found = {self._place_of[one.member] for one in call.covered if one.member in self._place_of}
         return frozenset(found - {self._place})
 
     def _is_of(self, record: Record, one: Reference, place: int) -> bool:
-        """A covered object at `place` that is not known to miss the call."""
+        """Whether `one` is a covered object at `place` that is not known to miss the call."""
         is_there = self._place_of.get(one.member) == place
         return is_there and one in record.call.covered and one not in record.missing
 
-    # As bytes.
+    # Encoding.
 
     def write(self, writer: Writer) -> None:
         writer.words(self.epoch, self.clock)
@@ -562,7 +563,7 @@ class Commit:
             record.write(writer)
 
     def read(self, reader: Reader) -> None:
-        """Into a new one. RemoteError MALFORMED for what `write` never gives."""
+        """Read into a new Commit. RemoteError MALFORMED for anything that `write` never gives."""
         self.epoch, self.clock = reader.word(), reader.word()
         self.incarnations = dict(reader.pairs())
         for place in self._ways:

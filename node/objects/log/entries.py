@@ -1,8 +1,8 @@
-"""What the log of a sub-network holds, what follows from an entry, and what is owed to other sub-networks: values.
+"""Values of the log of a sub-network: its entries, the steps that follow, and the duties to other sub-networks.
 
-An Entry is one message: of kind OBJECTS_CALL (a call as a machine here asks for it), OBJECTS_ENTRY (what the
-sub-network decided about itself), or one of the four kinds that cross from one sub-network to another and are logged by
-the receiver. So a datagram from elsewhere and its entry in the log are the same words:
+An Entry is one message: of kind OBJECTS_CALL (a call that a machine here asks for), OBJECTS_ENTRY (a decision of the
+sub-network about itself), or one of the four kinds that cross from one sub-network to another and are logged by the
+receiver. So a datagram from elsewhere and its entry in the log are the same words:
 
     OBJECTS_CALL      seq: number of the call    incarnation, heard, head, [members,] addressing    payload: stamp, body
     OBJECTS_ASK       seq: number on the road    road, after, id, heard, head, [members,] addressing        payload
@@ -13,8 +13,7 @@ the receiver. So a datagram from elsewhere and its entry in the log are the same
                                                  HEARD: timestamp
 
 `incarnation` is member and incarnation in one word, `id` is two words (incarnation, number), `road` is one word: the
-place that sends, its epoch, and the receiver's epoch as the sender knows it. What a road is, and an epoch:
-node/objects/log/book.py.
+place that sends, its epoch, and the receiver's epoch as the sender knows it. Epochs: node/objects/log/book.py.
 
 Decoders assume that an enemy wrote the words: RemoteError MALFORMED, before anything else.
 """
@@ -33,16 +32,16 @@ from node.wire import Flag, Kind, Message
 MAX_PLACE = 0xFFF
 MAX_EPOCH = (1 << 26) - 1
 MAX_NUMBER = 2**62
-"""Of calls and on roads."""
+"""The last number of a call, or on a road."""
 MOST_AHEAD = 2**40
-"""So many events can have happened elsewhere of which nothing here has heard. A message that tells of more is a lie: a
-clock that believed it would have no numbers left."""
+"""Most events elsewhere that are unknown here. A message with a timestamp further ahead is false: a clock that accepted
+it would have no numbers left."""
 
 _CONTROL = Flag.CONTROL.value
 
 
 class CallId(NamedTuple):
-    """Which call: the host's stamp of its submission. Orders calls of equal timestamps."""
+    """The identity of a call: the host's stamp of its submission. It orders calls of equal timestamps."""
 
     member: int
     incarnation: int
@@ -87,7 +86,7 @@ class Call:
 
     @property
     def covered(self) -> tuple[Reference, ...]:
-        """The objects that get it."""
+        """The objects that get the call."""
         return self.addressing.objects if self.addressing.group is None else self.members
 
     @property
@@ -96,7 +95,7 @@ class Call:
 
     @property
     def is_in_order(self) -> bool:
-        """Whether it has a place in the order: what is atomic has one, whatever it says."""
+        """Whether it has a place in the order: an atomic call always has one."""
         addressing = self.addressing
         return not addressing.is_direct and (addressing.is_ordered or addressing.is_atomic)
 
@@ -105,7 +104,7 @@ class Call:
 
     @property
     def words(self) -> tuple[int, ...]:
-        """id, heard, head, [members,] addressing. The head's lowest bit: is_atomic; above it: how many members."""
+        """id, heard, head, [members,] addressing. The head's lowest bit: is_atomic; above it: the number of members."""
         members = tuple(one.word for one in self.members)
         return (*self.id.words, self.heard, self.is_atomic | len(members) << 1, *members, *self.addressing.words)
 
@@ -134,14 +133,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Called:
-    """A machine here asks, for an object of its own or for one elsewhere that calls a group of ours."""
+    """A machine here asks for a call, of its own object or of one elsewhere that calls a group of ours."""
 
     call: Call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Voted:
-    """All our covered machines can carry an atomic call out, or not all (or not in time)."""
+    """The vote of our covered machines on an atomic call: all can carry it out, or not all (or not in time)."""
 
     id: CallId
     is_yes: bool
@@ -149,7 +148,8 @@ class Voted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenUp:
-    """The sub-network at `place` has not answered for too long. Our own place: we, asked by another, heard no more."""
+    """The sub-network at `place` has not answered for too long. Our own place: the coordinator that asked us is
+    silent."""
 
     id: CallId
     place: int
@@ -158,7 +158,7 @@ class GivenUp:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reborn:
     """The sub-network at `place` has begun anew, in this `epoch`, and remembers nothing. Our own place: others know a
-    later epoch of ours, and nothing of this one; it is `epoch` from here on."""
+    later epoch of ours; ours is `epoch` from here on."""
 
     place: int
     epoch: int
@@ -166,14 +166,15 @@ class Reborn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """A machine here holds a direct message until the Book has everything up to `timestamp`, and the clock has not come
-    there by itself (the call it waits for has left us out): from now on no call gets a timestamp up to this."""
+    """A machine here holds a direct message until the Book has everything up to `timestamp`, and the clock is not there
+    yet (the call that it waits for has left us out): from now on no call gets a timestamp up to this."""
 
     timestamp: int
 
 
 class Road(NamedTuple):
-    """The speaker: the sub-network at `place`, in its `epoch`, to us, `toward` whose epoch as they know it."""
+    """The sender of a crossing message: the sub-network at `place`, in its `epoch`. `toward`: our epoch as it knows
+    it."""
 
     place: int
     epoch: int
@@ -193,8 +194,8 @@ class Road(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """The coordinator asks for our proposal; `call.heard` is its own. `number` counts what it asks us; the last one
-    before it that we still have to take first is `after` (0: none)."""
+    """The coordinator asks for our proposal; `call.heard` is its own. `number` counts its questions to us; `after`: the
+    number of the last one before it that we still have to take first (0: none)."""
 
     road: Road
     number: int
@@ -204,7 +205,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposed:
-    """What a covered sub-network answers. Vote no: it carries nothing out, whatever the outcome. `missing`: covered
+    """The answer of a covered sub-network. Vote no: it carries nothing out, whatever the outcome. `missing`: covered
     objects of incarnations that have ended."""
 
     road: Road
@@ -217,7 +218,7 @@ class Proposed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What the coordinator decided: a final timestamp, or 0: nothing comes of it there."""
+    """The decision of the coordinator: a final timestamp, or 0: the receiver does not get the call."""
 
     road: Road
     number: int
@@ -234,29 +235,29 @@ class Settled:
 
 
 Crossing = Asked | Proposed | Outcome | Settled
-"""What sub-networks say to each other."""
+"""The messages between sub-networks."""
 
 Entry = Called | Voted | GivenUp | Reborn | Heard | Crossing
 
 
 class Verdict(enum.IntEnum):
-    """What became of a call, for its caller."""
+    """The result of a call, for its caller."""
 
     ORDERED = 1
-    """It has its timestamp: `objects` get it, `missing` do not. The same for a JOIN."""
+    """The call, or JOIN, has its timestamp: `objects` get it, `missing` do not."""
     ABORTED = 2
-    """It was atomic, and not all could: nobody gets it."""
+    """It was atomic, and not all objects could take it: none gets it."""
     DONE = 3
     """The operation is carried out; MEMBERS: `objects` are the members."""
     NO_GROUP = 4
     """The group does not exist here."""
     REFUSED = 5
-    """No: a limit is reached, the name is not bound, the one that leaves is no member."""
+    """A limit is reached, the name is not bound, or the object that leaves is no member."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dispatch:
-    """Give `call` to `objects`, ours that live, now."""
+    """Give `call` now to `objects`, ours that are alive."""
 
     call: Call
     timestamp: int
@@ -273,8 +274,8 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drop:
-    """Nothing comes of this call at `objects`, ours. `group`: they are no members of it any more (what others did
-    meanwhile, they have missed) unless the call was `is_atomic` and simply aborted."""
+    """`objects`, ours, do not get this call. They are no members of its group any more, because they have missed it,
+    unless the call was atomic and was aborted for all."""
 
     call: Call
     objects: tuple[Reference, ...]
@@ -282,7 +283,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Tell the caller, once for each call. `timestamp` of ORDERED."""
+    """Tell the caller the verdict, once for each call. `timestamp` of ORDERED."""
 
     id: CallId
     caller: Reference
@@ -294,7 +295,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missed:
-    """Tell the caller of a call that it was told is ordered, or will be: these do not get it after all."""
+    """Tell the caller of an ordered call, before or after its Answer, that `objects` do not get it after all."""
 
     id: CallId
     caller: Reference
@@ -303,31 +304,32 @@ class Missed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tell:
-    """Say this to one machine of the sub-network at `place`, once; it will ask if it gets lost. For the MMM alone."""
+    """Send this to one machine of the sub-network at `place`, once; it will ask if it is lost. For the MMM only."""
 
     place: int
     entry: Crossing
 
 
 Step = Dispatch | Prepare | Drop | Answer | Missed | Tell
-"""What a machine does because of an entry, in list order."""
+"""Actions of a machine because of an entry, in list order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duty:
-    """Say this to a machine of the sub-network at `place`, again and again until it is no duty any more. For the MMM
-    alone. When it has been a duty for too long, GivenUp ends it where it may: `given_up` is what to log then."""
+    """Send this to a machine of the sub-network at `place`, repeatedly until it is no duty any more. For the MMM only.
+    After too long a time, the entry `given_up` is logged, which ends the duty if it may."""
 
     place: int
     entry: Asked | Proposed | Outcome
 
     @property
     def key(self) -> tuple[Kind, int, int]:
-        """The same for as long as it is the same duty."""
+        """The identity of the duty."""
         return (_kind(self.entry), self.place, self.entry.number)
 
     def given_up(self, us: int) -> GivenUp:
-        """By the sub-network at the place `us`: of a proposal, that we wait for its outcome no more."""
+        """The entry with which the sub-network at the place `us` gives the duty up; for a proposal: it waits for its
+        outcome no more."""
         match self.entry:
             case Asked(call=call):
                 return GivenUp(id=call.id, place=self.place)
@@ -396,7 +398,7 @@ def entry_of(message: Message) -> Entry:
 
 
 def timestamp_of(entry: Entry) -> int:
-    """The highest of which it tells; 0: of none."""
+    """The highest timestamp in an entry; 0: it has none."""
     match entry:
         case Called(call=call) | Asked(call=call):
             return call.heard
@@ -407,7 +409,7 @@ def timestamp_of(entry: Entry) -> int:
 
 
 def _has_its_members(call: Call) -> bool:
-    """Only calls are asked about, and JOINs: of the donor, if there is one, and the joiner."""
+    """Whether a question is about a call, or about a JOIN with the members donor, if there is one, and joiner."""
     if call.addressing.operation is Operation.JOIN:
         return len(call.members) <= 2 and call.members[-1:] == call.addressing.objects[:1]
     return call.addressing.operation is Operation.CALL

@@ -1,4 +1,4 @@
-"""One call in the Book of a sub-network: what is known of it, and what others have said; and where they stand."""
+"""The record of one call in the Book of a sub-network, its encoding, and the queues of objects."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from node.objects.addresses import MAX_TIMESTAMP, Reference
 from node.objects.log.entries import MAX_NUMBER, MAX_PLACE, Call, CallId, Key
 
 SpaceOf = tuple[int, int, int]
-"""Whose calls must not overtake each other: member, incarnation, space."""
+"""A space, whose calls must not overtake each other: member, incarnation, space."""
 
 
 class Stage(enum.IntEnum):
-    """OPEN: its timestamp is not final. FINAL: it is. DROPPED: asked by another sub-network, and we do without; its
-    coordinator does not know yet."""
+    """The stage of a call. OPEN: its timestamp is not final. FINAL: it is. DROPPED: another sub-network coordinates it,
+    and our objects do not get it; the coordinator does not know yet."""
 
     OPEN = 0
     FINAL = 1
@@ -27,7 +27,7 @@ class Stage(enum.IntEnum):
 
 
 class Vote(enum.IntEnum):
-    """Of this sub-network, on an atomic call. Others are as if all had voted YES."""
+    """The vote of this sub-network on an atomic call. Other calls have YES."""
 
     NONE = 0
     YES = 1
@@ -35,8 +35,8 @@ class Vote(enum.IntEnum):
 
 @dataclass(slots=True)
 class Way:
-    """To and from one other sub-network: its epoch as we know it, the number of the last call that we ask it about, and
-    of the last one that it asked us about."""
+    """The state between us and another sub-network: its epoch as we know it, the number of our last question to it
+    (`sent`), and of its last question that we took (`taken`)."""
 
     epoch: int = 1
     sent: int = 0
@@ -45,8 +45,8 @@ class Way:
 
 @dataclass(slots=True)
 class Party:
-    """Another sub-network that the call covers, and that has not settled it: its `number` on the road there, its
-    proposal (0: none yet)."""
+    """Another sub-network that the call covers, and that has not settled it: the call's `number` on the road there, and
+    its proposal `timestamp` (0: none yet)."""
 
     number: int
     timestamp: int = 0
@@ -54,9 +54,10 @@ class Party:
 
 @dataclass(slots=True)
 class Record:
-    """`coordinator`: a place; if it is another one, `number` is that of the road from there to us. `objects`: ours that
-    live; `missing`: covered ones that will not get it, as far as we know; of the coordinator, from everywhere.
-    `least`: the final timestamp is not less (no overtaking); `is_short`: some sub-network was left out."""
+    """A call. `coordinator`: a place; if it is another one, `number` is the call's number on the road from there to us.
+    `objects`: ours that are alive; `missing`: covered ones that will not get it, as far as we know; at the coordinator,
+    of all places. `least`: a lower bound of the final timestamp (no overtaking); `is_short`: some sub-network was left
+    out."""
 
     call: Call
     coordinator: int
@@ -82,17 +83,17 @@ class Record:
 
     @property
     def is_complete(self) -> bool:
-        """All have proposed, and voted."""
+        """Whether all have proposed, and voted yes."""
         return self.vote is Vote.YES and all(party.timestamp for party in self.parties.values())
 
     @property
     def is_bound(self) -> bool:
-        """We have voted yes, and given our right away to do without it."""
+        """Whether we have voted yes on an atomic call, and so may not drop it any more."""
         return self.call.is_atomic and self.vote is Vote.YES
 
     @property
     def highest(self) -> int:
-        """What the final timestamp is when all have proposed."""
+        """The final timestamp when all have proposed."""
         return max(self.proposal, self.least, *(party.timestamp for party in self.parties.values()))
 
     @property
@@ -112,7 +113,7 @@ class Record:
 
     @classmethod
     def read(cls, reader: Reader) -> Record:
-        """RemoteError MALFORMED for what `write` never gives."""
+        """The inverse of `write`. RemoteError MALFORMED for anything that `write` never gives."""
         call = Call.of_words(reader.list(), reader.text())
         coordinator, number, proposal, stage, vote, least, is_short, final, is_dispatched = (
             reader.word() for _ in range(9)
@@ -142,7 +143,7 @@ T = TypeVar("T")
 
 _WORD = Struct(">Q")
 MAX_COUNT = 2**20
-"""Of what one state has of anything."""
+"""Most elements of one list in a state."""
 
 
 def check(condition: bool, sentence: str) -> None:
@@ -152,7 +153,7 @@ def check(condition: bool, sentence: str) -> None:
 
 
 class Writer:
-    """Collects; `data` is all of it."""
+    """Writer of a state; `data`: the bytes so far."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -162,18 +163,18 @@ class Writer:
             self.data += _WORD.pack(word)
 
     def text(self, text: bytes) -> None:
-        """Of any length; told before it."""
+        """Write bytes, after their length."""
         self.words(len(text))
         self.data += text
 
     def list(self, words: Iterable[int]) -> None:
-        """Of any number of words; told before them."""
+        """Write words, after their number."""
         found = tuple(words)
         self.words(len(found), *found)
 
 
 class Reader:
-    """Gives the same back, in the same order."""
+    """Reader of a state, in the order in which it was written. RemoteError MALFORMED where it does not fit."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -189,21 +190,21 @@ class Reader:
         return self.many(self.word)
 
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """Of a list, two words each."""
+        """The pairs of words in a list."""
         words = self.list()
         if len(words) % 2:
             raise RemoteError(DropReason.MALFORMED, "half a pair in a state")
         return tuple(zip(words[::2], words[1::2], strict=True))
 
     def many(self, read: Callable[[], T]) -> tuple[T, ...]:
-        """As many as the next word says."""
+        """Elements read by `read`, as many as the next word says."""
         count = self.word()
         if count > MAX_COUNT:
             raise RemoteError(DropReason.MALFORMED, f"a state with {count} of one thing")
         return tuple(read() for _ in range(count))
 
     def end(self) -> None:
-        """Nothing may be left."""
+        """RemoteError MALFORMED unless everything has been read."""
         if self._at != len(self._data):
             raise RemoteError(DropReason.MALFORMED, f"{len(self._data) - self._at} bytes after the end of a state")
 
@@ -222,12 +223,13 @@ class Order:
         self._finals: dict[CallId, tuple[Key, tuple[Reference, ...]]] = {}
 
     def add(self, key: Key, objects: Iterable[Reference]) -> None:
-        """A call that is not final."""
+        """Add a call that is not final."""
         for one in objects:
             insort(self._queues.setdefault(one, []), key)
 
     def finish(self, key: Key, final: Key, objects: tuple[Reference, ...]) -> list[CallId]:
-        """It is final now, at a key that is not less. Returns the calls that may go out now, in the order of keys."""
+        """A call becomes final, at a key that is not less. Returns the calls that may go out now, in the order of
+        keys."""
         assert key <= final, "a final timestamp is at least every proposal"
         self._finals[final.id] = (final, objects)
         touched = {final.id: final}
@@ -238,14 +240,14 @@ class Order:
         return self._take(touched)
 
     def drop(self, key: Key, objects: Iterable[Reference]) -> list[CallId]:
-        """Nothing comes of this call, which is not final. Returns the calls that may go out because of it."""
+        """Remove a call that is not final. Returns the calls that may go out because of it."""
         touched: dict[CallId, Key] = {}
         for one in objects:
             self._remove(one, key, touched)
         return self._take(touched)
 
     def forget(self, objects: Iterable[Reference]) -> list[CallId]:
-        """These objects exist no more; nothing waits because of them. Returns the calls that may go out now."""
+        """Remove objects that exist no more; no call waits because of them. Returns the calls that may go out now."""
         gone = frozenset(objects)
         touched: dict[CallId, Key] = {}
         for one in sorted(gone):

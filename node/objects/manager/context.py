@@ -1,7 +1,7 @@
-"""What the parts of a machine's manager share: who we are, the time, the work of this turn, the spaces, the log queue.
+"""The shared state of the parts of a machine's manager: identity, time, work of this turn, spaces, log queue.
 
-A turn is what follows from one input of the host. Whatever a part learns that concerns others becomes work, done in
-order; whatever is to leave the machine becomes effects, in order (`out`).
+A turn is the processing of one input of the host. Tasks of one part for another become work, done in order; outputs of
+the machine become effects, in order (`out`).
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ from node.wire import Kind, Message, encode_message
 T = TypeVar("T")
 
 RESILIENT = (1,)
-"""Resilience, as words of a submission; without: that of the log's parameters."""
+"""Resilience, as words of a submission; without words: the log's parameter."""
 
 Take = Callable[[int, Message], None]
-"""(address space, what its manager passes on)."""
+"""Takes (address space, message that its manager passes on)."""
 
 
 class Context:
-    """Of one machine. `membership` names the sub-networks. `layer`: of the parts' timers. `take` hears what the local
-    managers pass on, in the machine's turn. `is_alone`: address spaces are processes of their own."""
+    """The context of one machine. `membership` names the sub-networks. `layer`: of the parts' timers. `take` receives
+    messages that the local managers pass on, in the machine's turn. `is_alone`: address spaces are processes of their
+    own."""
 
     def __init__(
         self,
@@ -60,7 +61,7 @@ class Context:
         self.place_of = {member: at for at, members in enumerate(membership.partitions) for member in members}
         self.now_ns = 0
         self.heard = 0
-        """The highest timestamp that anything here knows of."""
+        """The highest timestamp known here."""
         self.timers = Timers(layer)
         self.channels = DirectChannels(
             membership=membership,
@@ -68,20 +69,20 @@ class Context:
             patience_ns=parameters.patience_ns,
             timers=self.timers,
         )
-        """To the managers of other machines."""
+        """Channels to the managers of other machines."""
         self.managers = LocalManagers(self, parameters.spaces, take, is_alone=is_alone)
         self.log_queue: deque[Submission] = deque()
         """Entries that wait until the log takes them."""
         self.out: list[Effect] = []
-        """What the host is to do, in order."""
+        """Effects for the host, in order."""
         self._work: deque[Callable[[], None]] = deque()
 
     def mine(self, objects: Iterable[Reference]) -> tuple[Reference, ...]:
-        """Those that lie in this incarnation of this machine."""
+        """The objects that live in this incarnation of this machine."""
         return tuple(one for one in objects if one[:2] == self.incarnation)
 
     def stays_here(self, call: Call) -> bool:
-        """Whether it is a call of this sub-network to a list within it: nobody elsewhere hears of it."""
+        """Whether it is a call of this sub-network to a list within it, of which no other sub-network learns."""
         addressing = call.addressing
         if addressing.operation is not Operation.CALL or addressing.group is not None:
             return False
@@ -89,8 +90,8 @@ class Context:
         return all(self.place_of.get(member) == self.place for member in members)
 
     def append(self, entry: Entry, *, is_ours: bool = False) -> None:
-        """To the log of the sub-network, behind what waits. What other sub-networks act on is resilient. `is_ours`:
-        they do not act on this."""
+        """Queue an entry for the log of the sub-network. Entries on which other sub-networks act are resilient.
+        `is_ours`: they do not act on this one."""
         message = message_of(entry, self.us)
         is_ours |= isinstance(entry, Settled | Heard) or (isinstance(entry, Called) and self.stays_here(entry.call))
         words = () if is_ours else RESILIENT
@@ -99,8 +100,8 @@ class Context:
         )
 
     def send(self, target: Incarnation, message: Message, *, after: int = 0) -> int:
-        """To the manager of another machine, behind what it was sent before and when it has given out everything up to
-        the timestamp `after`. Returns the channels' number of it."""
+        """Send to the manager of another machine, behind earlier messages; the target handles it when it has dispatched
+        everything up to the timestamp `after`. Returns the channels' number of the message."""
         direct = Direct(
             payload=encode_message(message), inner=message.kind, after=after, heard=self.heard, flags=message.flags
         )
@@ -113,25 +114,25 @@ class Context:
         return not self._work
 
     def later(self, items: Iterable[T], act: Callable[[T], None]) -> None:
-        """Behind all work there is."""
+        """Add work behind all present work."""
         self._work.extend(partial(act, item) for item in items)
 
     def work(self) -> None:
-        """The next piece."""
+        """Do the next piece of work."""
         self._work.popleft()()
 
     def drop_work(self) -> None:
         self._work.clear()
 
     def take_out(self) -> list[Effect]:
-        """Everything that the host is to do now."""
+        """Take all effects for the host."""
         out, self.out = self.out, []
         return out
 
 
 class LocalManagers:
     """The local managers (LMM) below a machine's manager: in this process, or each in one of its own (`is_alone`) with
-    a DistantCore that stands for it here. The machine speaks to them in the order in which it decides things."""
+    a DistantCore that stands for it here. The machine sends to them in the order of its decisions."""
 
     def __init__(self, context: Context, count: int, take: Take, *, is_alone: bool) -> None:
         self._context = context
@@ -142,8 +143,8 @@ class LocalManagers:
         )
         self._buffered = [0] * count
         self._full: set[int] = set()
-        """Spaces that take no calls now. What a space says of itself changes when it is told something, and the host
-        asks far more often."""
+        """Spaces that take no calls now; kept, because a space changes only with an input, and the host asks far more
+        often."""
 
     def __len__(self) -> int:
         return len(self._spaces)
@@ -161,44 +162,44 @@ class LocalManagers:
         return all(space.is_idle for space in self._spaces)
 
     def submit(self, submission: Submission) -> None:
-        """What one of our objects asks. LocalError when it lies nowhere here."""
+        """Submit a request of one of our objects. LocalError: no address space here has the object."""
         space = submission.place // OBJECTS_IN_SPACE
         if not 0 <= space < len(self._spaces):
             raise LocalError(f"object {submission.place} lies in no address space of this machine")
         self._said_by(space, self._spaces[space].on_submit(submission, self._context.now_ns))
 
     def said(self, space: int, message: Message) -> None:
-        """The manager of this space passes it on; the machine sees to it in its turn."""
+        """The manager of this space passes a message on; the machine handles it in its turn."""
         self._context.later((message,), partial(self._take, space))
 
     def tell(self, place: int, message: Message) -> None:
-        """To the manager of the object at `place`. RemoteError if there is none."""
+        """Send to the manager of the object at `place`. RemoteError if there is none."""
         space = place // OBJECTS_IN_SPACE
         if not 0 <= space < len(self._spaces):
             raise RemoteError(DropReason.MALFORMED, f"object {place} lies in no address space of this machine")
         self._said_by(space, self._spaces[space].on_message(message, MACHINE, self._context.now_ns))
 
     def tell_caller(self, call: Call, *news: News) -> None:
-        """The object of ours that made `call`."""
+        """Tell news to our object that made `call`."""
         for one in news:
             self.tell_object(call.caller.number, call.id.number, one)
 
     def tell_object(self, place: int, number: int, news: News) -> None:
-        """`number`: the call of it that the news are about; 0: none."""
+        """Tell news to an object. `number`: its call that the news are about; 0: none."""
         self.tell(place, news_message(self._context.us, number, place, news))
 
     def dispatch(self, call: Call, objects: Iterable[Reference]) -> None:
-        """These objects of ours get the call now."""
+        """Give the call to these objects of ours now."""
         for places in self.by_space(objects):
             self.tell(places[0], call_message(call.id, places, call.payload))
 
     def drop(self, call: Call, objects: Iterable[Reference]) -> None:
-        """They will not get what they were asked to vote on."""
+        """Tell that these objects will not get the call that they were asked to vote on."""
         for places in self.by_space(objects):
             self.tell(places[0], drop_message(call.id))
 
     def by_space(self, objects: Iterable[Reference]) -> list[tuple[int, ...]]:
-        """Places of objects of ours, apart for each space, ascending by space."""
+        """The places of objects of ours, one tuple for each space, ascending by space."""
         places = sorted((one.number for one in objects), key=_space_of)
         known = [place for place in places if _space_of(place) < len(self._spaces)]
         return [tuple(some) for _, some in groupby(known, key=_space_of)]
@@ -224,7 +225,8 @@ def _space_of(place: int) -> int:
 
 
 class DistantCore(Core):
-    """Of one address space. It is idle: the holder of the processes knows whether they are."""
+    """The stand-in for the manager of an address space in another process. Always idle: the owner of the processes
+    knows whether they are."""
 
     can_submit = True
     is_idle = True

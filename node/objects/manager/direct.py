@@ -4,35 +4,34 @@ sub-network.
 Paper 004 sends calls of one object, and replies, past the order ("point-to-point"); managers of different sub-networks
 have news, votes and state for each other. The reliable layer reaches neighbours only, so these have channels of their
 own. `DirectChannels` is a part of the machine's core, not a core: it takes its messages and timers and gives effects;
-what its owner must know comes out of `drain`.
+`drain` gives the events for its owner.
 
-A *stream* is what one incarnation sends to one incarnation of another machine: messages numbered from 1, acknowledged
-cumulatively, retransmitted when the time-out of the round trip passes. A sender numbers its streams to a machine
-upwards: their *session*. The newest stream of the newest incarnation is the only one that a receiver knows of each
-machine.
+A *stream* is the sequence of messages from one incarnation to one incarnation of another machine: numbered from 1,
+acknowledged cumulatively, retransmitted when the time-out of the round trip passes. A sender numbers its streams to a
+machine upwards: their *session*. A receiver knows only the newest stream of the newest incarnation of each machine.
 
-- The target's incarnation may be unknown at first (0: the one that lives); its first word binds the stream to it.
-  Nothing that one incarnation has acknowledged is ever sent to a later one.
-- A later incarnation of the target ends the stream: what is unacknowledged has failed (ENDED).
-- No new acknowledgement for `patience_ns`: what is unacknowledged and what waits has failed (SILENT), and the next
-  message opens the next session. The receiver takes that up at 1: what failed leaves no gap behind. A sender that was
-  paused asks once more before it says so.
-- What has failed may have arrived, or may still arrive, but never after something that was sent later, and never twice
-  at one incarnation. Only what has failed may be missing: told is told.
+- The target's incarnation may be unknown at first (0: the one that is alive); its first message binds the stream to it.
+  A message that one incarnation has acknowledged is never sent to a later one.
+- A later incarnation of the target ends the stream: unacknowledged messages have failed (ENDED).
+- No new acknowledgement for `patience_ns`: unacknowledged and waiting messages have failed (SILENT), and the next
+  message opens the next session, which the receiver begins at 1: failed messages leave no gap. A sender that was paused
+  asks once more before it gives up.
+- A failed message may have arrived, or may still arrive, but never after a message that was sent later, and never twice
+  at one incarnation. Only failed messages may be missing.
 
 Memory. A receiver keeps at most `window` messages of each machine, all of them ahead of a gap; after `patience_ns`
-without a word of that stream it forgets them (its sender has ended, or sends them again: they are not acknowledged). A
-sender keeps at most MOST_WAITING messages for each incarnation, for at most MOST_INCARNATIONS incarnations of a
-machine; what exceeds that fails at once (FULL).
+without a message of that stream it forgets them (its sender has ended, or sends them again: they are not acknowledged).
+A sender keeps at most MOST_WAITING messages for each incarnation, for at most MOST_INCARNATIONS incarnations of a
+machine; further messages fail at once (FULL).
 
-A message whose words cannot be is refused before anything has changed. Nothing here is signed: an enemy that writes
+A message with impossible words is refused before anything has changed. Nothing here is signed: an enemy that writes
 datagrams in the name of a peer can acknowledge, end or block its streams, but cannot make us keep more than the bounds
 above.
 
 Wire. OBJECTS_DIRECT: `seq` number in the stream; words: to (incarnation addressed 16 bits, session 32), back
-(incarnation and session of the stream that is acknowledged on the way, 0: none), position acknowledged, after, heard.
-OBJECTS_RECEIVED: `seq` position; words: the stream (incarnation of its sender, session). Both tell which incarnation
-speaks. An incarnation that is taken for an earlier one says so with an OBJECTS_RECEIVED.
+(incarnation and session of the stream that is acknowledged by this message, 0: none), position acknowledged, after,
+heard. OBJECTS_RECEIVED: `seq` position; words: the stream (incarnation of its sender, session). Both name the sender's
+incarnation. An incarnation that is addressed as an earlier one answers with an OBJECTS_RECEIVED.
 
 Idle is silent: with everything acknowledged both ways no timer is armed.
 """
@@ -56,7 +55,7 @@ RETRY = "direct-retry"
 ACKNOWLEDGE = "direct-acknowledge"
 GAP = "direct-gap"
 TIMERS = frozenset({RETRY, ACKNOWLEDGE, GAP})
-"""Names of the timers that belong here; their owner passes them on."""
+"""Names of the timers of this module; the owner passes them on."""
 
 MOST_WAITING = 4096
 MOST_INCARNATIONS = 4
@@ -64,14 +63,14 @@ MAX_SESSION = 0xFFFF_FFFF
 
 
 class Incarnation(NamedTuple):
-    """One incarnation of one machine; incarnation 0: whichever lives."""
+    """One incarnation of one machine; incarnation 0: the one that is alive."""
 
     member: int
     incarnation: int
 
 
 class Failure(enum.Enum):
-    """Why a message will not be acknowledged any more."""
+    """The reasons for which a message will not be acknowledged any more."""
 
     ENDED = "its target's incarnation is over"
     SILENT = "its target has been silent for too long"
@@ -80,9 +79,9 @@ class Failure(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Direct:
-    """What one machine tells another.
+    """A direct message.
 
-    `after`: to be looked at only when the target has everything up to this timestamp (0: at once); `heard`: the highest
+    `after`: to be handled only when the target has everything up to this timestamp (0: at once); `heard`: the highest
     timestamp that its sender knew of. Both are carried, not judged here. `flags` as of any message.
     """
 
@@ -111,7 +110,7 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """These, by the numbers that `send` gave, in that order, will not be acknowledged; they may have arrived."""
+    """These messages, with the numbers that `send` gave, in order, will not be acknowledged; they may have arrived."""
 
     target: Incarnation
     reason: Failure
@@ -134,13 +133,14 @@ class _Sent:
 
 @dataclass(slots=True)
 class _Outgoing:
-    """A stream of ours. `progress_ns`: when it last had nothing to wait for, or was acknowledged."""
+    """An own stream. `progress_ns`: when it last waited for nothing, or was acknowledged."""
 
     incarnation: Incarnation
     session: int
     round_trip: RoundTrip
     last: int = 0
-    """Of those transmitted; `acked` of those acknowledged. The numbers between are the keys of `unacked`."""
+    """The last number transmitted; `acked`: the last one acknowledged. The numbers between are the keys of
+    `unacked`."""
     acked: int = 0
     unacked: dict[int, _Sent] = field(default_factory=dict)
     queue: deque[_Sent] = field(default_factory=deque)
@@ -156,20 +156,21 @@ class _Outgoing:
 
     @property
     def first(self) -> _Sent | None:
-        """The first that is not acknowledged."""
+        """The first message that is not acknowledged."""
         if self.unacked:
             return self.unacked[self.acked + 1]
         return self.queue[0] if self.queue else None
 
     @property
     def messages(self) -> tuple[tuple[int, Direct], ...]:
-        """All that is not acknowledged, in order."""
+        """All messages that are not acknowledged, in order."""
         return tuple((sent.number, sent.direct) for sent in (*self.unacked.values(), *self.queue))
 
 
 @dataclass(slots=True)
 class _Incoming:
-    """The stream of a peer: everything up to `position` has gone to the owner, `buffered` waits for what is missing."""
+    """The stream of a peer: everything up to `position` has gone to the owner, `buffered` waits for missing
+    messages."""
 
     stream: tuple[int, int]
     """Incarnation of its sender, session: a later one is greater."""
@@ -195,7 +196,7 @@ class DirectChannels:
     def __init__(
         self, *, membership: Membership, parameters: ReliableParameters, patience_ns: int, timers: Timers
     ) -> None:
-        """`parameters`: window, burst, acknowledge_ns and the retry times are ours, too."""
+        """`parameters`: the window, burst, acknowledge_ns and retry times of the reliable layer are used here, too."""
         self._us = membership
         self._parameters = parameters
         self._patience_ns = patience_ns
@@ -203,20 +204,21 @@ class DirectChannels:
         self._peers = frozenset(membership.peers)
         self._round_trips = {member: RoundTrip(parameters) for member in membership.peers}
         self._incarnations: dict[int, int] = {}
-        """The newest incarnation that has spoken to us, of each peer that has."""
+        """By peer, its newest incarnation from which a message has come."""
         self._ended: dict[int, int] = {}
-        """The last incarnation of each peer of which the owner says that it is over."""
+        """By peer, its last incarnation that the owner has reported as ended."""
         self._sessions: dict[int, int] = {}
-        """The last session we have opened to each peer."""
+        """By peer, the last session that we have opened."""
         self._outgoing: dict[int, list[_Outgoing]] = {}
-        """Of each peer: in the order in which they were opened, at most one for each incarnation."""
+        """By peer, our streams in the order in which they were opened, at most one for each incarnation."""
         self._incoming: dict[int, _Incoming] = {}
         self._number = 0
         self._events: list[Event] = []
 
     @property
     def is_idle(self) -> bool:
-        """Nothing unacknowledged, nothing undelivered, no acknowledgement due, nothing that the owner must know."""
+        """Whether nothing is unacknowledged or undelivered, no acknowledgement is due, and no event waits for the
+        owner."""
         return (
             not self._events
             and not any(stream.buffered for streams in self._outgoing.values() for stream in streams)
@@ -230,18 +232,18 @@ class DirectChannels:
         return outgoing + sum(len(stream.buffered) for stream in self._incoming.values())
 
     def first_open(self, member: int) -> int | None:
-        """The lowest number of ours that `member` has not acknowledged and that has not failed; None: there is none.
-        Something has arrived when this is later, or None."""
+        """The lowest number of `send` that `member` has not acknowledged and that has not failed; None: there is none.
+        A message below it has arrived or failed."""
         firsts = (stream.first for stream in self._outgoing.get(member, ()))
         return min((first.number for first in firsts if first is not None), default=None)
 
     def drain(self) -> list[Event]:
-        """What the owner must know since the last time, in order. To be asked after every other call."""
+        """The events since the last call, in order. To be called after every other call."""
         events, self._events = self._events, []
         return events
 
     def send(self, target: Incarnation, direct: Direct, now_ns: int, out: list[Effect]) -> int:
-        """Send. Returns the message's number, higher than all before it (to whomever); it is acknowledged or fails,
+        """Send a message. Returns its number, higher than all before it (to any target); it is acknowledged or fails,
         perhaps at once. LocalError for a target that is no peer.
         """
         if target.member not in self._peers:
@@ -258,7 +260,8 @@ class DirectChannels:
         return self._number
 
     def end(self, incarnation: Incarnation, out: list[Effect]) -> None:
-        """The owner has learnt that `incarnation` is over, and all earlier ones of this machine."""
+        """End the streams of `incarnation`, which the owner knows to be over, and of all earlier ones of this
+        machine."""
         self._ended[incarnation.member] = max(incarnation.incarnation, self._ended.get(incarnation.member, 0))
         for stream in list(self._outgoing.get(incarnation.member, ())):
             if 0 < stream.incarnation.incarnation <= incarnation.incarnation:
@@ -291,10 +294,10 @@ class DirectChannels:
                 self._retry(stream, now_ns, out)
                 return
 
-    # What we send.
+    # Sending.
 
     def _stream_to(self, target: Incarnation) -> _Outgoing | Failure:
-        """The stream that reaches `target`, opened if need be; or why there is none."""
+        """The stream to `target`, opened if needed; or why there is none."""
         known = self._incarnations.get(target.member, 0)
         ended = self._ended.get(target.member, 0)
         if 0 < target.incarnation < known or 0 < target.incarnation <= ended:
@@ -305,7 +308,7 @@ class DirectChannels:
             if stream.incarnation.incarnation == incarnation or incarnation == 0:
                 return stream if stream.buffered < MOST_WAITING else Failure.FULL
             if stream.incarnation.incarnation == 0:
-                # Nobody has answered yet: the earlier messages are for this incarnation, too.
+                # No incarnation has answered yet: the earlier messages are for this one, too.
                 stream.incarnation = Incarnation(target.member, incarnation)
                 return stream if stream.buffered < MOST_WAITING else Failure.FULL
         session = self._sessions.get(target.member, 0) + 1
@@ -317,7 +320,7 @@ class DirectChannels:
         return opened
 
     def _pump(self, stream: _Outgoing, now_ns: int, out: list[Effect]) -> None:
-        """Transmit what the window allows."""
+        """Transmit as many messages as the window allows."""
         while stream.queue and len(stream.unacked) < self._parameters.window:
             sent = stream.queue.popleft()
             stream.last += 1
@@ -354,11 +357,12 @@ class DirectChannels:
         return _pack(*incoming.stream), incoming.position
 
     def _retry(self, stream: _Outgoing, now_ns: int, out: list[Effect]) -> None:
-        """Transmit again what was not acknowledged in time; give up what nobody has acknowledged for too long."""
+        """Retransmit messages that were not acknowledged in time; give the stream up after `patience_ns` without
+        progress."""
         if not stream.unacked:
             return
         limit_ns = stream.progress_ns + self._patience_ns
-        # We may have been away ourselves, with the answer waiting for us: then ask once more before giving up.
+        # We may have been paused, with the answer waiting for us: then ask once more before giving up.
         was_away = now_ns - stream.unacked[stream.acked + 1].sent_ns > 2 * self._parameters.retry_most_ns
         if now_ns >= limit_ns and not was_away:
             self._fail(stream, Failure.SILENT, out)
@@ -377,7 +381,7 @@ class DirectChannels:
         if stream.buffered:
             self._events.append(Failed(target=stream.incarnation, reason=reason, messages=stream.messages))
 
-    # What comes.
+    # Receipts.
 
     def _on_direct(self, message: Message, words: _Words, now_ns: int, out: list[Effect]) -> None:
         member = message.origin
@@ -390,13 +394,14 @@ class DirectChannels:
         if words.to[0] not in (0, self._us.incarnation):
             self._drop(DropReason.STALE_INCARNATION, message, out)
             if words.to[0] < self._us.incarnation:
-                # It speaks to an earlier incarnation of ours: tell it that this is another one, which has got nothing.
+                # It addresses an earlier incarnation of ours: tell it that this is another one, which has received
+                # nothing.
                 self._acknowledge(member, stream, 0, out)
             return
         incoming = self._incoming.get(member)
         if incoming is None or incoming.stream < stream:
             if incoming is not None:
-                # Whatever is not here of that stream has failed at its sender.
+                # All missing messages of that stream have failed at its sender.
                 self._forget(member, incoming, out)
             incoming = self._incoming[member] = _Incoming(stream)
         if incoming.stream > stream:
@@ -417,7 +422,7 @@ class DirectChannels:
             incoming.position += 1
             self._events.append(_arrival(found))
         self._see_to_gap(message.origin, incoming, now_ns, out)
-        # A gap or a second copy means that the sender misses something: tell it at once.
+        # A gap or a second copy means that a message or an acknowledgement was lost: tell the sender at once.
         self._owe(message.origin, incoming, now_ns, out, is_urgent=not is_next)
 
     def _see_to_gap(self, member: int, incoming: _Incoming, now_ns: int, out: list[Effect]) -> None:
@@ -428,7 +433,7 @@ class DirectChannels:
             self._timers.disarm(Timer(GAP, member), out)
 
     def _forget(self, member: int, incoming: _Incoming, out: list[Effect]) -> None:
-        """Nothing more is expected of this stream, nor waited for."""
+        """Forget a stream: no more of its messages are expected."""
         incoming.buffered.clear()
         incoming.is_ack_due = False
         self._timers.disarm(Timer(GAP, member), out)
@@ -476,7 +481,8 @@ class DirectChannels:
     def _stream_acknowledged(
         self, member: int, number: int, stream: tuple[int, int], position: int
     ) -> _Outgoing | None:
-        """Ours that this acknowledges, None if it is over. RemoteError: nobody can have received what we never sent."""
+        """Our stream that this acknowledges, None if it is over. RemoteError: it acknowledges a message that was never
+        sent."""
         incarnation, session = stream
         if incarnation > self._us.incarnation:
             raise RemoteError(
@@ -493,8 +499,8 @@ class DirectChannels:
         return None
 
     def _has_spoken(self, message: Message, out: list[Effect]) -> bool:
-        """An incarnation speaks to us; False: a later one has done so before. The first word of an incarnation ends its
-        forerunners, and binds the stream that was for the one that lives."""
+        """Note the sender's incarnation. False: a later one is known. The first message of an incarnation ends its
+        predecessors, and binds the stream that was for the incarnation that is alive."""
         member, incarnation = message.origin, message.incarnation
         known = self._incarnations.get(member, 0)
         if incarnation < known:
@@ -509,7 +515,7 @@ class DirectChannels:
         return True
 
     def _advance(self, stream: _Outgoing, incarnation: int, position: int, now_ns: int, out: list[Effect]) -> None:
-        """All up to `position` have come to this incarnation: the stream is its own from here on."""
+        """This incarnation has received all up to `position`: the stream is bound to it from here on."""
         stream.incarnation = Incarnation(stream.incarnation.member, incarnation)
         last = stream.unacked[position]
         if last.tries == 1:
@@ -524,8 +530,9 @@ class DirectChannels:
         self._pump(stream, now_ns, out)
 
     def _repair(self, stream: _Outgoing, position: int, now_ns: int, out: list[Effect]) -> None:
-        """`position` was told again, alone, while later ones are under way: the one after it is lost, if it was sent
-        once. (On the way with a message it says nothing: every message of a burst repeats it.)"""
+        """Retransmit the message after `position`, which an OBJECTS_RECEIVED has acknowledged again while later ones
+        are under way, if it was sent once. (In an OBJECTS_DIRECT a repetition means nothing: every message of a burst
+        repeats it.)"""
         first = stream.unacked.get(stream.acked + 1)
         if position == stream.acked and first is not None and first.tries == 1 and len(stream.unacked) > 1:
             self._transmit(stream, stream.acked + 1, first, now_ns, out)

@@ -1,10 +1,10 @@
-"""What a machine says again until it is answered: duties to other sub-networks, and questions to one of their machines.
+"""Messages that a machine repeats until they are answered: duties to other sub-networks, and questions to a machine.
 
-Paper 004 leaves open what becomes of the duties of a master manager (MMM) that dies. Here the duties follow from the
-log of the sub-network, so every machine of it knows them, and the sequencer sees to them; a new sequencer begins with
-all that is owed. Each is told to one machine of the other sub-network at a time, at once and then with pauses that
-double, each time to the next machine in turn; a machine that has been heard from is asked first. A duty ends when the
-log says so. A datagram of it can be lost, doubled or late: the log that takes it drops what is not new.
+Paper 004 leaves open the fate of the duties of a master manager (MMM) that dies. Here the duties follow from the log of
+the sub-network, so every machine of it knows them, and the sequencer sends them; a new sequencer begins with all open
+duties. Each is sent to one machine of the other sub-network at a time, at once and then with pauses that double, each
+time to the next machine in turn; a machine that has been heard from is asked first. A duty ends by the log. A datagram
+of it can be lost, doubled or late: the log that takes it drops duplicates.
 
 All duties share one timer, and so do all questions. With nothing open it is not armed.
 """
@@ -26,12 +26,12 @@ QUESTIONS = Timer("questions")
 
 @dataclass(slots=True, kw_only=True)
 class Repeated:
-    """Something that is said again at `next_ns`, and then after a pause that doubles."""
+    """A message that is repeated at `next_ns`, and then after a pause that doubles."""
 
     next_ns: int
     pause_ns: int
     turn: int = 0
-    """How often it was said."""
+    """Number of times that it was sent."""
 
     def said(self, now_ns: int, most_ns: int) -> None:
         self.turn += 1
@@ -48,9 +48,9 @@ class Alarm:
         self._armed_ns = 0
 
     def set(self, due_ns: int | None, now_ns: int, out: list[Effect]) -> None:
-        """The earliest deadline; None: there is none."""
+        """Set the earliest deadline; None: there is none."""
         if due_ns is None or due_ns < self._armed_ns:
-            # A new deadline does not wait for the long pause of another.
+            # A new deadline may be earlier than the armed one.
             self._timers.disarm(self._timer, out)
         if due_ns is not None and self._timer not in self._timers:
             self._armed_ns = max(now_ns + 1, due_ns)
@@ -65,15 +65,15 @@ class _Owed(Repeated):
 
 
 class Duties:
-    """Of one machine. `first_ns`, `most_ns`: the first and the longest pause. A duty that lasts for `patience_ns` is
-    named to the owner, once in each such time: the log can end it where it may."""
+    """The duties of one machine. `first_ns`, `most_ns`: the first and the longest pause. A duty that lasts for
+    `patience_ns` is returned to the owner, once in each such time: the log can end it if it may."""
 
     def __init__(
         self, *, membership: Membership, first_ns: int, most_ns: int, patience_ns: int, timers: Timers
     ) -> None:
         self._us = membership
         self._favourites = [0] * len(membership.partitions)
-        """Where in each sub-network to begin."""
+        """By sub-network, the index of the machine to begin with."""
         self._homes: Mapping[int, tuple[int, int]] = {
             member: (place, index)
             for place, members in enumerate(membership.partitions)
@@ -86,23 +86,22 @@ class Duties:
         self._owed: dict[tuple[Kind, int, int], _Owed] = {}
 
     def __len__(self) -> int:
-        """Duties that we see to."""
+        """Number of our duties."""
         return len(self._owed)
 
     def heard(self, member: int) -> None:
-        """A message of `member` has come: it lives."""
+        """A message of `member` has come: it is alive."""
         home = self._homes.get(member)
         if home is not None:
             self._favourites[home[0]] = home[1]
 
     def machine_of(self, place: int, turn: int = 0) -> int:
-        """The machine of the sub-network at `place` to speak to first, or after so many that said nothing."""
+        """The machine of the sub-network at `place` to send to first, or after `turn` silent ones."""
         machines = self._us.partitions[place]
         return machines[(self._favourites[place] + turn) % len(machines)]
 
     def owe(self, duties: Iterable[Duty], now_ns: int, out: list[Effect]) -> None:
-        """These are all duties that are ours to see to. New ones are told at once; what has changed under its key is
-        told anew."""
+        """Set all our duties. New ones, and those that have changed under their key, are sent at once."""
         before, self._owed = self._owed, {}
         for duty in duties:
             owed = before.get(duty.key)
@@ -119,7 +118,8 @@ class Duties:
         self._arm(now_ns, out)
 
     def on_timer(self, now_ns: int, out: list[Effect]) -> tuple[Duty, ...]:
-        """DUTIES is due (the owner has told `timers` that it fired). Returns those for which patience has ended."""
+        """DUTIES is due (the owner has told `timers` that it fired). Returns the duties that have lasted for another
+        `patience_ns`."""
         given_up: list[Duty] = []
         for owed in self._owed.values():
             if owed.patient_until_ns <= now_ns:
@@ -142,19 +142,19 @@ class Duties:
 
 
 Ask = Callable[[int, int, Call], None]
-"""(place of the sub-network, how often it was asked before, the call): ask one of its machines."""
+"""Asks one machine of a sub-network: (its place, how often it was asked before, the call)."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Question(Repeated):
     call: Call
     places: tuple[int, ...]
-    """To ask, the first of them now."""
+    """The sub-networks to ask, the first of them now."""
     until_ns: int
 
 
 class Questions:
-    """Of one machine, by the number of its call."""
+    """The questions of one machine, by the number of its call."""
 
     def __init__(self, *, first_ns: int, most_ns: int, patience_ns: int, timers: Timers, ask: Ask) -> None:
         self._first_ns = first_ns
@@ -168,18 +168,19 @@ class Questions:
         return len(self._open)
 
     def ask(self, call: Call, places: tuple[int, ...], now_ns: int, out: list[Effect]) -> None:
-        """`places` in the order in which they are asked; at least one."""
+        """Begin a question. `places`, at least one, are asked in order."""
         assert places, "there is a sub-network to ask"
         self._open[call.id.number] = self._question(call, places, now_ns)
         self._go_on(now_ns, out)
 
     def answered(self, number: int) -> Call | None:
-        """It is over; None: it has been before."""
+        """End a question. Returns its call; None: it has ended before."""
         found = self._open.pop(number, None)
         return None if found is None else found.call
 
     def next_place(self, number: int, now_ns: int, out: list[Effect]) -> bool:
-        """The sub-network that was asked does not know. False: no other is left, and the question is not over yet."""
+        """Ask the next sub-network, because the one that was asked does not know. False: there is none, and the
+        question is not over yet."""
         found = self._open.get(number)
         if found is None or len(found.places) == 1:
             return False
@@ -188,7 +189,8 @@ class Questions:
         return True
 
     def on_timer(self, now_ns: int, out: list[Effect]) -> list[Call]:
-        """QUESTIONS is due (the owner has told `timers` that it fired). Returns what nobody answers: it is over."""
+        """QUESTIONS is due (the owner has told `timers` that it fired). Returns the calls of questions that have ended
+        without an answer."""
         silent: list[Call] = []
         for number, found in list(self._open.items()):
             if found.until_ns <= now_ns:

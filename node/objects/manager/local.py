@@ -1,34 +1,35 @@
-"""The local multicast manager (LMM) of one address space: paper 004, sections 4 and 5, the lowest of three heights.
+"""The local multicast manager (LMM) of one address space: paper 004, sections 4 and 5, the lowest of three levels.
 
-The application's objects ask it to send; what is for objects of this space alone it delivers itself (rule 1-1), all
-else it passes on to the machine's manager (SMM, rule 1-2), first in, first out. What comes down it delivers to its
-objects in the order in which it comes (rule 2). It works off one thing after another: so calls of this space have their
-order here, and it agrees with every order decided higher up, which reaches all spaces through one queue each.
+The application's objects ask it to send; it delivers calls for objects of this space alone itself (rule 1-1), and
+passes all others on to the machine's manager (SMM, rule 1-2), first in, first out. It delivers calls from the SMM to
+its objects in the order of their receipt (rule 2). It handles one input after another: so calls of this space have
+their order here, and it agrees with every order decided higher up, which reaches all spaces through one queue each.
 
 No overtaking (the end of section 4). A call that we could deliver ourselves waits while an earlier one, passed on, may
 still come down to this space; all later ones wait behind it. The paper names the calls of one manager, not of one
-object: so what an object caused others here to ask stays behind its cause, too. An earlier call is over for us when
+object: so a call that an object caused another one here to make stays behind its cause, too. An earlier call is over
+for us when
 
-- it has come down, to all of our objects that it is for;
-- or news say that it will not: ABORTED, NO_GROUP, REFUSED; UNREACHABLE, for those of our objects that they name, or
-  without names for all; RESOLVED without an object of ours; or the manager above drops it.
+- it has come down to all of its receivers here;
+- or news say that it will not: ABORTED, NO_GROUP, REFUSED; UNREACHABLE, for our objects that they name, or without
+  names for all; RESOLVED without an object of ours; or the manager above drops it.
 
 Atomicity. A call in this space that shall reach all or none is delivered only if all its objects exist. For wider ones
-we are the leaves of the two-phase commit: asked to prepare, we vote yes if all that are named exist. We need no log: an
-incarnation that ends takes its objects along. APPEAR and VANISH say which objects exist. It matters to votes alone: a
-call that is not atomic, or was voted for before, is delivered to a place without an object, and the application there
-answers that the object is dead.
+we are the leaves of the two-phase commit: asked to prepare, we vote yes if all named objects exist. We need no log: an
+incarnation that ends takes its objects along. APPEAR and VANISH say which objects exist. Existence matters only to
+votes: a call that is not atomic, or was voted for before, is delivered to a place without an object, and the
+application there answers that the object is dead.
 
 Between the managers nothing is lost or reordered (one process, or a pipe). Words:
 
-    up    OBJECTS_CALL    an entries.Called, `heard` 0                     what an object asks
+    up    OBJECTS_CALL    an entries.Called, `heard` 0                     a request of an object
     up    OBJECTS_VOTE    id as origin, incarnation, seq; 1 or 0           the answer to a prepare
     down  OBJECTS_CALL    id; places of our objects that get it            deliver
     down  OBJECTS_ENTRY   id; 1, places: prepare; 0: it is dropped         two-phase commit
     down  OBJECTS_NEWS    seq: number of the call; the place it is for     news for an object (addresses.py)
 
 Not here: replies, exceptions, time-outs (api/space.py), and holding calls back until a joiner has its state
-(the application's: it knows what a state is).
+(the application does that).
 """
 
 from __future__ import annotations
@@ -57,16 +58,16 @@ from node.trace import CallReport, Notice, decode_stamp
 from node.wire import Flag, Kind, Message
 
 ANY_MACHINE = 0xFFFF
-"""In reports about calls that no machine answers."""
+"""The machine number in reports about calls that no machine answers."""
 MACHINE = 0x10000
-"""The machine's manager, as its local managers name it: no member."""
+"""The number of the machine's manager at its local managers: no member."""
 SPACE_BASE = 0x10001
-"""The manager of the address space k, as its machine names it: SPACE_BASE + k."""
+"""SPACE_BASE + k: the number of the manager of address space k at its machine."""
 
 PLACES_IN_REPORT = 48
 MOST_WAITING = 64
 MOST_PLANS = 256
-"""Addressings that are remembered; then all are forgotten, and worked out anew when they come again."""
+"""Most cached plans; then all are forgotten, and made anew when needed."""
 
 _DROP, _PREPARE = 0, 1
 _CONTROL = Flag.CONTROL.value
@@ -83,12 +84,12 @@ def prepare_message(call: CallId, places: tuple[int, ...]) -> Message:
 
 
 def drop_message(call: CallId) -> Message:
-    """Down: this call will not be delivered to the space any more, whatever was asked and voted."""
+    """Down: this call will not be delivered to the space any more, independent of its vote."""
     return _down(Kind.OBJECTS_ENTRY, call, words=(_DROP,), flags=_CONTROL)
 
 
 def news_message(us: Membership, number: int, place: int, news: News) -> Message:
-    """Down: tell the object at `place`. `number`: of its call or operation that this is about, 0: of none."""
+    """Down: tell the object at `place`. `number`: of its call or operation that the news are about, 0: none."""
     return us.message(Kind.OBJECTS_NEWS, seq=number, flags=_CONTROL, words=(place,), payload=encode_news(news))
 
 
@@ -100,30 +101,30 @@ class Vote(NamedTuple):
 
     @classmethod
     def of(cls, message: Message) -> Vote:
-        """RemoteError for what is no vote."""
+        """The vote in a message. RemoteError: there is none."""
         if message.kind is not Kind.OBJECTS_VOTE or message.words not in ((0,), (1,)):
             raise RemoteError(DropReason.MALFORMED, "words that are no vote")
         return cls(_id_of(message), bool(message.words[0]))
 
 
 def addressed_reports(number: int, objects: Iterable[Reference], *, is_atomic: bool, is_ordered: bool) -> list[Effect]:
-    """CALLED and its ADDRESSED reports (node.trace): whom our call `number` to a group is for."""
+    """CALLED and its ADDRESSED reports (node.trace): the receivers of our call `number` to a group."""
     return [_called(number), *_addressed(objects, is_atomic=is_atomic, is_ordered=is_ordered, is_direct=False)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """What the words of a submission mean here. Callers repeat themselves: worked out once for the same words."""
+    """The meaning of a submission's words here, cached because callers repeat the same words."""
 
     addressing: Addressing
     places: tuple[int, ...]
-    """Ours among the objects of a list, in its order."""
+    """Our objects in a list, in its order."""
     is_list: bool
-    """A call of objects that are known."""
+    """Whether it is a call of a list."""
     is_ours: bool
-    """Such a call, of objects of this space alone."""
+    """Whether it is a call of a list of objects of this space alone."""
     addressed: tuple[Effect, ...]
-    """The ADDRESSED reports of such a call."""
+    """The ADDRESSED reports of a call of a list."""
 
 
 class _Asked(NamedTuple):
@@ -136,11 +137,11 @@ class _Asked(NamedTuple):
 
 @dataclass(slots=True)
 class _Passed:
-    """A call of ours that was passed on, as long as something of it is open."""
+    """A call of ours that was passed on and is not over."""
 
     is_ordered: bool
     places: set[int] | None
-    """Ours that it may still come down to; None: a group, nobody knows."""
+    """Our objects to which it may still come down; None: of a group, unknown."""
     is_resolved: bool
     """Whether its members are known, and reported."""
 
@@ -154,7 +155,7 @@ class _Passed:
 
 
 class LocalCore(Core):
-    """See the module's text."""
+    """See the module's docstring."""
 
     def __init__(self, *, membership: Membership, space: int) -> None:
         if not 0 <= space < MAX_SPACES:
@@ -165,11 +166,11 @@ class LocalCore(Core):
         self._exist: set[int] = set()
         self._plans: dict[tuple[int, ...], _Plan] = {}
         self._waiting: deque[_Asked] = deque()
-        """Calls that may not go out yet, in order; the first is one that we deliver ourselves."""
+        """Calls that may not go out yet, in order; we deliver the first one ourselves."""
         self._passed: dict[int, _Passed] = {}
         """Calls passed on that may still come down, or whose members are not known yet, by number."""
         self._awaited = 0
-        """How many of them may still come down."""
+        """Number of those that may still come down."""
         self._prepared: set[CallId] = set()
         """Calls that we have voted for, undecided."""
         self._delivered = 0
@@ -184,14 +185,14 @@ class LocalCore(Core):
 
     @property
     def buffered(self) -> int:
-        """Calls that wait here for earlier ones."""
+        """Number of calls that wait here for earlier ones."""
         return len(self._waiting)
 
     def on_start(self, now_ns: int) -> list[Effect]:
         return []
 
     def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
-        """A call or operation of one of our objects. LocalError for what no object here can ask."""
+        """A call or operation of one of our objects. LocalError: no object here can make it."""
         if not self.can_submit:
             raise LocalError(f"space {self._space} takes no call now: ask can_submit before")
         if submission.inner is not Kind.APPLICATION or submission.target is not None:
@@ -211,7 +212,7 @@ class LocalCore(Core):
         return out
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
-        """From the machine's manager. RemoteError before anything has changed."""
+        """A message of the machine's manager. RemoteError before anything has changed."""
         if source != MACHINE:
             raise RemoteError(DropReason.UNEXPECTED, f"local managers hear their machine only, not {source}")
         out: list[Effect] = []
@@ -229,7 +230,7 @@ class LocalCore(Core):
     def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
         raise LocalError(f"{timer} is no timer of a local manager: it has none")
 
-    # What our objects ask.
+    # Requests of our objects.
 
     def _plan_of(self, words: tuple[int, ...]) -> _Plan:
         try:
@@ -270,7 +271,7 @@ class LocalCore(Core):
             self._exist -= places
 
     def _go_on(self, out: list[Effect]) -> None:
-        """Let out what need not wait any more, first in, first out."""
+        """Deliver or pass on calls that need not wait any more, first in, first out."""
         while self._waiting:
             is_ours = self._waiting[0].plan.is_ours
             if is_ours and self._awaited:
@@ -306,7 +307,7 @@ class LocalCore(Core):
         call = Call(id=CallId(*self._incarnation, number), addressing=addressing, payload=payload)
         out.append(Send(target=MACHINE, message=message_of(Called(call=call), self._us)))
 
-    # What comes down.
+    # Messages from the machine's manager.
 
     def _on_call(self, message: Message, out: list[Effect]) -> None:
         call = _id_of(message)
@@ -323,7 +324,7 @@ class LocalCore(Core):
             raise RemoteError(DropReason.MALFORMED, "neither a question nor a decision")
         if message.words[0] == _PREPARE:
             places = self._places_of(message.words[1:])
-            # Asked again, we say the same: a yes binds, though objects may have vanished.
+            # The answer to a repeated question is the same: a yes binds, though objects may have vanished.
             is_yes = call in self._prepared or all(place in self._exist for place in places)
             if is_yes:
                 self._prepared.add(call)
@@ -345,7 +346,7 @@ class LocalCore(Core):
         self._go_on(out)
 
     def _learn(self, number: int, passed: _Passed, news: News, out: list[Effect]) -> None:
-        """What news mean for a call of ours that is under way."""
+        """Apply news to a call of ours that is under way."""
         match news.kind:
             case NewsKind.RESOLVED if not passed.is_resolved:
                 passed.is_resolved = True
@@ -378,17 +379,17 @@ class LocalCore(Core):
             del self._passed[number]
 
     def _places_of(self, words: tuple[int, ...]) -> list[int]:
-        """RemoteError for what are no places of ours, or none, or one twice."""
+        """The places in `words`. RemoteError unless they are places of ours, at least one, none twice."""
         first = self._space * OBJECTS_IN_SPACE
         is_fine = all(first < place < first + OBJECTS_IN_SPACE for place in words)
         if not words or not is_fine or len(set(words)) != len(words):
             raise RemoteError(DropReason.MALFORMED, f"{words} are no objects of space {self._space}")
         return list(words)
 
-    # What our objects hear.
+    # Deliveries to our objects.
 
     def _deliver(self, incarnation: tuple[int, int], places: Iterable[int], payload: bytes, out: list[Effect]) -> None:
-        """A call of this incarnation of a machine."""
+        """Deliver a call of this incarnation of a machine."""
         self._delivered += 1
         seq, (member, number) = self._delivered, incarnation
         out += [Deliver(payload=payload, origin=member, incarnation=number, seq=seq, place=place) for place in places]
@@ -438,7 +439,7 @@ def _addressed(objects: Iterable[Reference], *, is_atomic: bool, is_ordered: boo
 
 
 def reports_of(news: News, number: int) -> list[Report]:
-    """For the trace: what becomes of our own call of this number."""
+    """Reports for the trace about the result of our own call of this number."""
     match news.kind:
         case NewsKind.ABORTED:
             return [Report(code=CallReport.ABORTED, value=number)]

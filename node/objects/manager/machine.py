@@ -1,32 +1,32 @@
-"""The machine's manager (SMM) of object groups, with everything that a machine needs: protocol `objects`.
+"""The machine's manager (SMM) of object groups, the core of the protocol `objects`.
 
 Paper 004 (DOOCE), sections 4 and 5: a hierarchy of multicast managers, one for each address space (LMM), machine (SMM)
 and sub-network (MMM). A message climbs to the lowest manager that covers all of its objects, gets its place there, and
 goes down; managers deliver strictly one after another. The argument: docs/protocols/objects.md.
 
     objects                 Submission (node/objects/addresses.py)             Deliver: calls and news
-    LMM  local.py           what its own space covers it delivers itself
-    SMM  here               what the machine covers; direct messages; nothing overtakes
-    log                     one order of all that the sub-network is asked: Amoeba over the group layer, subnet-local
-    Book log/book.py        what the log means: proposals, votes, final timestamps, groups, names
-    MMM  duties.py          the sequencer of the log: says what the Book owes other sub-networks (votes.py, too)
+    LMM  local.py           delivers calls within its own space
+    SMM  here               calls within the machine; direct messages; no overtaking
+    log                     one order of all requests to the sub-network: Amoeba over the group layer, subnet-local
+    Book log/book.py        the log's state machine: proposals, votes, final timestamps, groups, names
+    MMM  duties.py          the sequencer of the log: sends the Book's duties to other sub-networks (votes.py, too)
 
 The parts, all of which share context.py. In this module: the log, the phases, the duties.
 
-    requests.py     what our objects ask: the ways of it; nothing overtakes
-    service.py      what callers elsewhere ask of our Book, and are told
+    requests.py     requests of our objects: their routes; no overtaking
+    service.py      requests of callers elsewhere to our Book, and the answers
     votes.py        two-phase commit: the votes of our spaces, and of the machines
-    steps.py        what the Book says, carried out; what goes to our objects next
+    steps.py        the steps of the Book, carried out; the dispatch to our objects
     direct.py       channels to the managers of other machines
 
-Everything a machine says carries the highest timestamp that it knows of (`heard`): what it asks for afterwards gets a
-later one, and a direct message waits at its target until all up to there is dispatched.
+Every message of a machine carries the highest timestamp that it knows of (`heard`): its later requests get a later one,
+and a direct message waits at its target until everything up to there is dispatched.
 
-What comes from outside is checked before anything changes; crossing messages only from machines of the sub-network that
-they speak for, votes only from our own.
+Messages from outside are checked before anything changes; crossing messages are taken only from machines of the
+sub-network that they name, votes only from our own.
 
-Invariants. The Book has exactly what the log has delivered. Steps are carried out in its order, before anything else
-comes from below. At rest there is no timer, no duty, no request. Ended (the others have ended us): nothing is done.
+Invariants. The Book has exactly the deliveries of the log. Steps are carried out in its order, before any other input
+from below. At rest there is no timer, no duty, no request. An ended core (excluded by the others) does nothing.
 Not here: state of joining objects (the application's, at the JOIN's place in the order), time-outs (the caller's).
 """
 
@@ -74,12 +74,13 @@ from node.trace import CallReport, ViewReason
 from node.wire import Kind, Message, decode_message
 
 LOG_KINDS = GROUP_KINDS | STREAM_KINDS
-"""What the log of a sub-network says; its own kinds come inside messages of the streams."""
+"""Kinds of the messages of the log's group; the log's own kinds come inside messages of the streams."""
 CROSSINGS = frozenset({Kind.OBJECTS_ASK, Kind.OBJECTS_PROPOSAL, Kind.OBJECTS_OUTCOME, Kind.OBJECTS_SETTLED})
 
 
 class Phase(enum.StrEnum):
-    """JOINING until a later incarnation has the Book; ENDED when the others of the sub-network have ended us."""
+    """The phase of the core. JOINING: until it has the Book; ENDED: the other machines of the sub-network have excluded
+    it."""
 
     JOINING = "joining"
     RUNNING = "running"
@@ -87,8 +88,8 @@ class Phase(enum.StrEnum):
 
 
 class MachineCore(Core):
-    """See the module's text. `is_alone`: its address spaces are processes of their own. What is for them goes out as
-    Send(target=SPACE_BASE + space), and what they say comes in from there."""
+    """See the module's docstring. `is_alone`: its address spaces are processes of their own. Messages for them go out
+    as Send(target=SPACE_BASE + space), and their messages have that source."""
 
     def __init__(
         self, *, membership: Membership, parameters: ObjectsParameters, rng: Random, is_alone: bool = False
@@ -147,22 +148,22 @@ class MachineCore(Core):
         )
         self._phase = Phase.JOINING
         self._book = self._new_book({})
-        """Of nobody, until we are in a view and have the state."""
+        """An empty Book until we are in a view and have the state."""
 
         self._crossing: set[tuple[int, int, int]] = set()
-        """What other sub-networks said that is on its way into the log: kind, place, number."""
+        """Messages of other sub-networks on their way into the log: kind, place, number."""
         self._pushed = 0
-        """The timestamp that we have had the clock of our Book pushed to."""
+        """The timestamp up to which we have asked the log to push the clock of our Book."""
         self._was_master = False
         self._ended: tuple[int, int] | None = None
-        """The last machine here of which we have heard that it ended, and when."""
+        """The last machine of our sub-network known to have ended, and the time at which we learnt of it."""
 
     def _new_book(self, incarnations: Mapping[int, int]) -> Book:
-        """Of machines that begin the log together."""
+        """A new Book of machines that begin the log together."""
         epoch = epoch_of(self._near.members, incarnations.items()) if incarnations else 1
         return Book(place=self._context.place, partitions=self._us.partitions, epoch=epoch, incarnations=incarnations)
 
-    # What the host asks.
+    # Properties for the host.
 
     @property
     def depth(self) -> int:
@@ -215,10 +216,10 @@ class MachineCore(Core):
 
     @property
     def _is_out(self) -> bool:
-        """The others go on without us; our log may still be there for those that fetch from it."""
+        """Whether the other machines go on without us; our log may still answer those that fetch from it."""
         return self._log.standing in (Standing.EXCLUDED, Standing.ENDED)
 
-    # What the host calls.
+    # Calls by the host.
 
     def on_start(self, now_ns: int) -> list[Effect]:
         self._context.now_ns = now_ns
@@ -260,7 +261,7 @@ class MachineCore(Core):
         return self._context.now_ns
 
     def _on_objects(self, message: Message, source: int) -> None:
-        """A datagram of another machine's manager. RemoteError before anything has changed."""
+        """Handle a datagram of another machine's manager. RemoteError before anything has changed."""
         if message.origin != source or source not in self._us.peers:
             raise RemoteError(DropReason.UNEXPECTED, f"a message of {message.origin} from {source}")
         if message.kind in (Kind.OBJECTS_DIRECT, Kind.OBJECTS_RECEIVED):
@@ -284,7 +285,7 @@ class MachineCore(Core):
             raise LocalError(f"{timer} is no timer of this core")
 
     def _settle(self) -> list[Effect]:
-        """Work off everything that follows; then see to what is owed. Returns what the host is to do."""
+        """Do all work that follows; then see to the duties. Returns the effects for the host."""
         context = self._context
         while not self._is_out:
             context.later(self._context.channels.drain(), self._on_event)
@@ -295,9 +296,9 @@ class MachineCore(Core):
             self._requests.start()
             self._see_to_duties()
             self._push_clock()
-            # The sequencer's own entries are applied at once: what they bring about is to be seen to.
+            # The sequencer's own entries are applied at once: their steps may bring new work.
             is_fed = self._feed_log()
-            # What was started just now may have failed at once, without an effect.
+            # A message sent just now may have failed at once, without an effect.
             context.later(self._context.channels.drain(), self._on_event)
             if context.is_worked_off and not is_fed:
                 break
@@ -312,7 +313,7 @@ class MachineCore(Core):
             self._context.out.extend(self._context.timers.disarm_all())
 
     def _on_passed_on(self, space: int, message: Message) -> None:
-        """What a local manager says: calls that it passes on, and votes."""
+        """Handle a message of a local manager: a call that it passes on, or a vote."""
         if message.kind is Kind.OBJECTS_VOTE:
             self._preparations.take(space, Vote.of(message))
             return
@@ -320,7 +321,7 @@ class MachineCore(Core):
         assert isinstance(entry, Called), "local managers pass calls on, and votes"
         self._requests.add(entry.call)
 
-    # What other machines' managers say to ours.
+    # Messages of other machines' managers.
 
     def _on_event(self, event: Event) -> None:
         match event:
@@ -335,7 +336,7 @@ class MachineCore(Core):
                 self._requests.directs.acknowledged(target.member)
 
     def _on_arrival(self, source: Incarnation, direct: Direct) -> None:
-        """RemoteError before anything has changed."""
+        """Handle a direct message. RemoteError before anything has changed."""
         message = decode_message(direct.payload)
         if (message.kind, message.origin, message.incarnation) != (direct.inner, *source):
             raise RemoteError(DropReason.MALFORMED, "the inner message does not agree with the outer one")
@@ -354,7 +355,7 @@ class MachineCore(Core):
         self._context.heard = max(self._context.heard, direct.heard)
 
     def _check_timestamp(self, timestamp: int) -> None:
-        """RemoteError for one that nobody can have heard of."""
+        """RemoteError for a timestamp that no machine can have heard of."""
         if timestamp > max(self._context.heard, self._book.clock) + MOST_AHEAD:
             raise RemoteError(DropReason.MALFORMED, f"a timestamp of {timestamp}")
 
@@ -375,7 +376,7 @@ class MachineCore(Core):
     # The log and the Book.
 
     def _feed_log(self) -> bool:
-        """Whether it has taken anything."""
+        """Submit queued entries to the log. Returns whether it has taken any."""
         is_fed = False
         while self._context.log_queue and self._log.can_submit:
             self._from_log(self._log.on_submit(self._context.log_queue.popleft(), self._now_ns))
@@ -383,7 +384,7 @@ class MachineCore(Core):
         return is_fed
 
     def _from_log(self, effects: Iterable[Effect]) -> None:
-        """Views of a sub-network are no views of the whole group: the host does not hear of them."""
+        """Pass the log's effects on, without its views: views of a sub-network are no views of the whole group."""
         for effect in effects:
             if isinstance(effect, Multicast):
                 self._context.out.append(Multicast(message=effect.message, is_near=True))
@@ -391,7 +392,7 @@ class MachineCore(Core):
                 self._context.out.append(effect)
 
     def _new_log(self, us: Membership, _: Random, memory: bytes) -> ViewCore:
-        """RemoteError: no view can have left this memory."""
+        """The log's core of a view. RemoteError: no view can have left this memory."""
         if self._phase is Phase.JOINING and memory:
             self._book = Book.restore(memory, place=self._context.place, partitions=self._us.partitions)
         return LogCore(
@@ -403,7 +404,7 @@ class MachineCore(Core):
         )
 
     def _begin_view(self) -> None:
-        """The Book hears which machines of ours have ended and which have joined since the view before."""
+        """Tell the Book the machines of ours that have ended or joined since the view before."""
         view = self._log.view
         assert view is not None, "a log is that of a view"
         if self._phase is Phase.JOINING:
@@ -421,8 +422,8 @@ class MachineCore(Core):
                 self._steps.carry_out(self._book.joined(*incarnation))
 
     def _apply(self, delivery: Deliver) -> None:
-        """The steps are carried out at once: what the Book has given away, it has no more. What does not decode is the
-        same nonsense at all machines: reported and left out."""
+        """Apply a delivery of the log, and carry the steps out at once: the Book does not keep them. A message that
+        does not decode, which is the same at all machines, is reported and left out."""
         try:
             message = decode_message(delivery.payload)
             entry = entry_of(message)
@@ -443,7 +444,8 @@ class MachineCore(Core):
         return self._phase is Phase.RUNNING and self.sequencer == self._me
 
     def _on_crossing(self, message: Message, source: int) -> None:
-        """Another sub-network's master says something: what is news goes into the log. RemoteError as ever."""
+        """Handle a message of another sub-network's master: news go into the log. RemoteError before anything has
+        changed."""
         entry = entry_of(message)
         assert isinstance(entry, Asked | Proposed | Outcome | Settled), "these are what crosses"
         if self._context.place_of[source] != entry.road.place or entry.road.place == self._context.place:
@@ -475,7 +477,8 @@ class MachineCore(Core):
             self._context.append(vote, is_ours=self._votes.is_ours(vote.id))
 
     def _push_clock(self) -> None:
-        """What waits for a timestamp that our sub-network may not give for long must not wait so long."""
+        """Push the clock of our Book if a direct message waits for a timestamp that our sub-network may not reach for
+        long."""
         awaited = self._steps.awaited if self._phase is Phase.RUNNING else 0
         if awaited > max(self._pushed, self._book.clock):
             self._pushed = awaited
@@ -494,9 +497,9 @@ class MachineCore(Core):
 
 
 class LogCore(AmoebaCore):
-    """The log of a sub-network in one view: Amoeba's broadcast. The machine applies each message where it is delivered,
-    so the snapshot at the end of a view is what the log means, and the group's state: members that join take it before
-    they deliver anything. `begin` is called when the view is there, `apply` with each delivery."""
+    """The log of a sub-network in one view: Amoeba's broadcast. The machine applies each message at its delivery, so
+    the snapshot at the end of a view is the state after the log, and the group's state: members that join take it
+    before they deliver anything. `begin` is called at the start of the view, `apply` with each delivery."""
 
     def __init__(
         self,
@@ -528,7 +531,7 @@ class LogCore(AmoebaCore):
         return replace(closing, effects=tuple(effects), memory=self._snapshot())
 
     def _hand_over(self, effects: Iterable[Effect]) -> list[Effect]:
-        """All but the deliveries, which the machine takes at once."""
+        """The effects without the deliveries, which the machine applies at once."""
         others: list[Effect] = []
         for effect in effects:
             if isinstance(effect, Deliver):

@@ -1,17 +1,16 @@
-"""What the objects of a machine ask of others than their own space: which way each request goes, when it may start, and
-what becomes of it.
+"""Requests of the objects of a machine to others than their own space: the route, the start and the end of each.
 
-    all objects on this machine       here, when nothing earlier is under way to them; atomic: after votes
+    all objects on this machine       here, when no earlier request is under way to them; atomic: after votes
     one object; without the order     a direct message to each machine
     a list of objects elsewhere       the log of our sub-network
     a group; operations, names        the log of the group's sub-network: ours, or by a question to a machine there
-    members of a group, look-ups      whichever Book is the right one, as it is
+    members of a group, look-ups      a machine with the right Book, as the Book is
 
 No request overtakes an earlier one of its machine (Holds; paper 004, end of section 4): a message that a lower manager
 could deliver by itself waits for an earlier one that had to go higher. Which request waits for which, and why:
-docs/protocols/objects.md. A direct message that is acknowledged, a LOG request that is final and delivered here (or not
-for us), a MACHINE request that is delivered are done. Which machines a call to a group covers is not known before its
-place in the order: as the earlier request it covers all of them, as the later one its home alone.
+docs/protocols/objects.md. A request is done when it is an acknowledged direct message, a LOG request that is final and
+delivered here (or not for us), or a delivered MACHINE request. The machines that a call to a group covers are not known
+before its place in the order: as the earlier request it covers all of them, as the later one only its home.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from node.wire import Message
 
 
 class Route(enum.Enum):
-    """How a request goes to its objects."""
+    """The route of a request to its objects."""
 
     MACHINE = enum.auto()
     DIRECT = enum.auto()
@@ -45,7 +44,7 @@ NUMBERED = frozenset({Route.LOG, Route.MEMBERS})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Request:
-    """One request of ours. `objects`: of a DIRECT, those on its one machine."""
+    """One request of ours. `objects`: of a DIRECT, its objects, all on one machine."""
 
     key: int
     call: Call
@@ -55,12 +54,12 @@ class _Request:
 
 
 class Requests:
-    """Of one machine."""
+    """The requests of one machine."""
 
     def __init__(
         self, *, context: Context, preparations: Preparations, service: Service, machine_of: Callable[[int, int], int]
     ) -> None:
-        """`machine_of` (sub-network, turn): the machine of it to ask first, or after so many others."""
+        """`machine_of` (sub-network, turn): its machine to ask first, or after `turn` others."""
         parameters = context.parameters
         self._context = context
         self._managers = context.managers
@@ -79,7 +78,7 @@ class Requests:
         self._key = 0
         self._requests: dict[int, _Request] = {}
         self._numbered: dict[int, _Request] = {}
-        """Those on NUMBERED routes, by the number of the call: a Book says what becomes of them."""
+        """Requests on NUMBERED routes, by the number of the call: a Book decides their result."""
 
     @property
     def under_way(self) -> int:
@@ -90,10 +89,10 @@ class Requests:
         """Requests that may not start yet."""
         return self._holds.waiting
 
-    # What our objects ask.
+    # Requests of our objects.
 
     def add(self, call: Call) -> None:
-        """A local manager passes it on."""
+        """Add a call that a local manager passes on."""
         addressing = call.addressing
         if addressing.operation in ASKED_OF_ANY:
             self._look_up(call)
@@ -111,7 +110,7 @@ class Requests:
                 self._add(call, Route.LOG, machines=machines, home=self._context.place)
 
     def _add_for_group(self, call: Call) -> None:
-        """A call or operation of a group, or about a name: nobody knows yet whom it reaches, or it reaches nobody."""
+        """Add a call or operation of a group, or about a name: its receivers are not known yet, or it has none."""
         addressing = call.addressing
         is_naming = addressing.operation in NAMING or addressing.group is None
         home = self._context.place if is_naming or addressing.group is None else addressing.group.partition
@@ -142,7 +141,7 @@ class Requests:
             self._numbered[call.id.number] = request
 
     def start(self) -> None:
-        """Whatever may start now."""
+        """Start all requests that may start now."""
         while keys := self._holds.take():
             for key in keys:
                 self._start(self._requests[key])
@@ -165,7 +164,7 @@ class Requests:
         self.directs.send(request.call, objects, lambda: self._finish(request))
 
     def _finish(self, request: _Request) -> None:
-        """Nothing of it is under way any more."""
+        """End a request of which nothing is under way any more."""
         self._holds.done(request.key)
         if self._requests.pop(request.key, None) is not None and request.route in NUMBERED:
             self._numbered.pop(request.call.id.number, None)
@@ -198,10 +197,10 @@ class Requests:
         self._managers.tell_caller(request.call, News(kind=NewsKind.ABORTED, objects=missing))
         self._finish(request)
 
-    # What the log says.
+    # Results in the log.
 
     def answered(self, answer: Answer) -> None:
-        """What became of a request of ours in the log of our sub-network."""
+        """Take the answer of our sub-network's Book to a request of ours."""
         request = self._numbered.get(answer.id.number)
         if request is None or request.home != self._context.place:
             return
@@ -209,19 +208,20 @@ class Requests:
         self._learn(request, answer.objects if answer.verdict is Verdict.ORDERED else None, answer.timestamp)
 
     def delivered(self, name: CallId) -> None:
-        """Our objects have got it in the order, and so is everything after it behind it."""
+        """End a request that our objects have got in the order: later ones are behind it."""
         request = self._numbered.get(name.number)
         if request is not None:
             self._finish(request)
 
     def dropped(self, name: CallId) -> None:
-        """Our objects will not get it. (Of one that another log orders; of ours the log answers.)"""
+        """End a request of another log that our objects will not get. (Our own log answers its requests.)"""
         request = self._numbered.get(name.number)
         if request is not None and request.home != self._context.place:
             self._finish(request)
 
     def _learn(self, request: _Request, objects: tuple[Reference, ...] | None, timestamp: int) -> None:
-        """What became of a request of ours: it goes to these, at that place in the order; None: to nobody."""
+        """Take the result of a request of ours: it goes to `objects`, at that place in the order; None: to no
+        object."""
         if objects is None or request.call.addressing.operation is not Operation.CALL:
             self._finish(request)
             return
@@ -238,7 +238,7 @@ class Requests:
     # Questions.
 
     def _look_up(self, call: Call) -> None:
-        """A question of ours that a Book can answer as it is: our own first."""
+        """Answer a question of ours from a Book as it is, our own first."""
         addressing, context = call.addressing, self._context
         is_name = addressing.operation is Operation.LOOKUP
         home = context.place if is_name or addressing.group is None else addressing.group.partition
@@ -272,7 +272,7 @@ class Requests:
         self._context.send(Incarnation(member, 0), message_of(Called(call=call), self._context.us))
 
     def on_news(self, message: Message) -> None:
-        """Another machine answers, or tells us what became of a call of ours. RemoteError before any change."""
+        """Another machine answers, or reports about a call of ours. RemoteError before any change."""
         news = decode_news(message.payload)
         place = message.words[0] if len(message.words) == 1 else 0
         if not place < len(self._managers) * OBJECTS_IN_SPACE or not place % OBJECTS_IN_SPACE:
@@ -297,7 +297,7 @@ class Requests:
             self._learn(request, news.objects if news.kind is NewsKind.RESOLVED else None, news.timestamp)
 
     def on_timer(self) -> None:
-        """QUESTIONS is due."""
+        """QUESTIONS is due: repeat open questions, and end unanswered ones."""
         for call in self._questions.on_timer(self._context.now_ns, self._context.out):
             is_call = call.addressing.operation is Operation.CALL
             self._managers.tell_caller(call, unreachable() if is_call else refused(call))
@@ -308,7 +308,7 @@ class Requests:
 
 @dataclass(slots=True)
 class _Open:
-    """A call under way. `parts`: direct messages of it that are, and one more while it is being sent."""
+    """A call under way. `parts`: number of its direct messages under way, and one more while it is being sent."""
 
     call: Call
     objects: tuple[Reference, ...]
@@ -317,23 +317,23 @@ class _Open:
 
 
 class Directs:
-    """Of one machine."""
+    """The calls of one machine in direct messages."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self._managers = context.managers
         self._sent: dict[int, tuple[Incarnation, _Open]] = {}
-        """By the channels' number: to whom, and of what."""
+        """By the channels' number: the target and the call."""
 
     def send(self, call: Call, objects: tuple[Reference, ...], then: Callable[[], None]) -> None:
-        """`call` to these objects; `then` when no message of it is under way any more."""
+        """Send `call` to these objects; `then` is called when no message of it is under way any more."""
         one = _Open(call, objects, then)
         for target in sorted({Incarnation(*object_[:2]) for object_ in objects}):
             self._send_part(one, target)
         self._part_done(one)
 
     def failed(self, event: Failed) -> None:
-        """Nothing reaches that incarnation."""
+        """Messages to that incarnation have failed."""
         for number, _ in event.messages:
             found = self._sent.pop(number, None)
             if found is not None:
@@ -343,7 +343,7 @@ class Directs:
         self.acknowledged(event.target.member)
 
     def acknowledged(self, member: int) -> None:
-        """It has got more than before: all before the channels' first open message."""
+        """`member` has received all messages before the channels' first open one."""
         first = self._context.channels.first_open(member)
         for number, (target, one) in list(self._sent.items()):
             if first is not None and number >= first:
@@ -360,7 +360,7 @@ class Directs:
             self._managers.tell_caller(one.call, unreachable(some))
         else:
             one.parts += 1
-            # A group's members are looked up here, nobody does it again there.
+            # A group's members are looked up here, not again at the target.
             addressing = replace(one.call.addressing, objects=some, group=None)
             heard = max(one.call.heard, self._context.heard)
             message = message_of(Called(call=replace(one.call, heard=heard, addressing=addressing)), self._context.us)
@@ -385,8 +385,8 @@ class _Progress(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """What one request means to later ones. `machines`: the members that it covers, None while nobody knows; `home`:
-    the sub-network that numbers it (LOG), `covers`: the sub-networks that it covers at least.
+    """The bounds that one request sets to later ones. `machines`: the members that it covers, None while unknown;
+    `home`: the sub-network that numbers it (LOG), `covers`: the sub-networks that it covers at least.
     """
 
     key: int
@@ -396,7 +396,7 @@ class Hold:
     covers: frozenset[int] = frozenset()
 
     def reaches(self, member: int) -> bool:
-        """Whether it may be for an object there."""
+        """Whether it may be for an object on machine `member`."""
         return self.machines is None or member in self.machines
 
 
@@ -407,7 +407,7 @@ class _Held:
 
 
 class Holds:
-    """Of one machine. Keys rise in the order of the requests."""
+    """The open requests of one machine. Keys rise in the order of the requests."""
 
     def __init__(self, *, member: int, partition: int) -> None:
         self._me = member
@@ -455,7 +455,7 @@ class Holds:
             one.hold = Hold(key=key, route=old.route, machines=machines, home=old.home, covers=covers)
 
     def final(self, key: int) -> None:
-        """A LOG request has its timestamp, or will never be delivered anywhere it is not yet."""
+        """A LOG request has its timestamp, or will be delivered nowhere else."""
         one = self._open.get(key)
         if one is not None and one.progress is _Progress.STARTED:
             one.progress = _Progress.FINAL
@@ -463,7 +463,7 @@ class Holds:
                 self.done(key)
 
     def done(self, key: int) -> None:
-        """Nothing waits for it any more: acknowledged, delivered here, or dropped."""
+        """A request is acknowledged, delivered here, or dropped: no other waits for it any more."""
         one = self._open.pop(key, None)
         if one is not None and one.progress is _Progress.WAITING:
             self._waiting -= 1
@@ -473,7 +473,7 @@ class Holds:
         self._waiting -= 1
 
     def _passes(self, earlier: _Held, later: Hold) -> bool:
-        """The table of docs/protocols/objects.md."""
+        """Whether `later` may start while `earlier` is open: the table of docs/protocols/objects.md."""
         route = earlier.hold.route
         if route in (Route.MACHINE, Route.MEMBERS):
             return False

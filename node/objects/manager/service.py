@@ -1,7 +1,7 @@
-"""What a machine does for callers elsewhere, and the news that a Book's answers are for the objects that asked.
+"""Requests of callers elsewhere that a machine serves, and the news made of a Book's answers.
 
 A machine of another sub-network asks one of ours, and may ask another when that one does not answer (Questions). The
-log drops what it has had, and the machine that was asked answers when the log does.
+log drops duplicates, and the machine that was asked answers when the log does.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from node.objects.manager.local import news_message
 from node.trace import STAMP_SIZE
 
 MOST_REMEMBERED = 4096
-"""Calls of other sub-networks that are remembered, for their answers."""
+"""Most calls of other sub-networks that are kept for their answers."""
 ASKED_OF_ANY = frozenset({Operation.MEMBERS, Operation.LOOKUP})
-"""What a machine answers from its Book as it is."""
+"""Operations that a machine answers from its Book as it is."""
 
 
 class Service:
-    """Of one machine. `book`: the Book it has now."""
+    """The service of one machine. `book`: its present Book."""
 
     def __init__(self, *, context: Context, book: Callable[[], Book]) -> None:
         self._context = context
@@ -33,7 +33,7 @@ class Service:
         """Calls that machines elsewhere have asked us to log."""
 
     def serve(self, call: Call) -> None:
-        """A machine elsewhere asks for one of its objects."""
+        """Serve a request of a machine elsewhere, for one of its objects."""
         addressing = call.addressing
         is_loose = addressing.operation is Operation.CALL and not call.is_in_order
         is_ours = addressing.group is not None and addressing.group.partition == self._context.place
@@ -48,20 +48,20 @@ class Service:
             self._context.append(Called(call=call))
 
     def answered(self, answer: Answer) -> None:
-        """What the Book says of a call of another machine: the machine that was asked to log it tells."""
+        """Take the Book's answer to a call of another machine: if we were asked to log it, tell the caller."""
         call = self._asked.pop(answer.id, None)
         if call is not None:
             for news in news_of(answer, call):
                 self._tell(call, news)
 
     def send_news(self, caller: Reference, number: int, news: News) -> None:
-        """To an object elsewhere, of its call `number`."""
+        """Send news to an object elsewhere about its call `number`."""
         if caller.member in self._context.us.peers:
             message = news_message(self._context.us, number, caller.number, news)
             self._context.send(Incarnation(*caller[:2]), message)
 
     def look(self, call: Call) -> News:
-        """What our Book says of a group or a name."""
+        """News with the present state of a group or a name in our Book."""
         addressing, book = call.addressing, self._book()
         if addressing.operation is Operation.LOOKUP:
             target = book.lookup(call.payload[STAMP_SIZE:])
@@ -86,7 +86,7 @@ class Service:
 
 
 def news_of(answer: Answer, call: Call) -> tuple[News, ...]:
-    """In the order in which they are told; none for a list whose members all get their call."""
+    """The news of an answer, in order; none for a list whose members all get their call."""
     addressing = call.addressing
     match answer.verdict:
         case Verdict.ORDERED if addressing.operation is Operation.CALL:
@@ -114,17 +114,17 @@ def refused(call: Call) -> News:
 
 
 def no_group(call: Call) -> News:
-    """Also: a group without members."""
+    """News that there is no such group, or that it has no members."""
     return News(kind=NewsKind.NO_GROUP, operation=call.addressing.operation, group=call.addressing.group)
 
 
 def unreachable(objects: tuple[Reference, ...] = ()) -> News:
-    """These will not answer; without objects: no object will."""
+    """News that these will not answer; without objects: no object will."""
     return News(kind=NewsKind.UNREACHABLE, objects=objects)
 
 
 def resolved(call: Call, members: tuple[Reference, ...], *, is_atomic: bool = False, timestamp: int = 0) -> News:
-    """A call to a group is for these."""
+    """News of the members that get a call to a group."""
     group = call.addressing.group
     return News(kind=NewsKind.RESOLVED, group=group, objects=members, is_atomic=is_atomic, timestamp=timestamp)
 

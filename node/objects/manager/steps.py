@@ -1,8 +1,8 @@
-"""What the Book says, carried out at one machine: which objects get a call, which vote on one, what callers are told.
+"""The Book's steps, carried out at one machine: calls and votes of its objects, and news to callers.
 
-Every machine of the sub-network has the same steps in the same order. Each does what concerns its own objects; the
-master (MMM) alone says what other sub-networks and their callers are to hear. Calls and direct messages for objects of
-this machine go through the agenda: ordered calls as the log gives them, direct messages as they come. A direct message
+Every machine of the sub-network has the same steps in the same order. Each carries out the steps for its own objects;
+only the master (MMM) sends to other sub-networks and their callers. Calls and direct messages for objects of this
+machine go through the agenda: ordered calls in the order of the log, direct messages at their arrival. A direct message
 carries the highest timestamp that its sender's machine knew of (`after`). The argument: docs/protocols/objects.md.
 
     direct message   waits until the log is complete up to `after`, for earlier ones of its source, and for calls up to
@@ -30,11 +30,11 @@ from node.trace import CallReport
 AGENDA = Timer("agenda")
 
 IsComplete = Callable[[int], bool]
-"""Whether nothing up to this timestamp can come out of the log any more for this machine."""
+"""Whether the log can give no more calls up to this timestamp to this machine."""
 
 
 class Steps:
-    """Of one machine. `is_master`: whether we have the duties now."""
+    """The steps at one machine. `is_master`: whether it has the duties now."""
 
     def __init__(
         self,
@@ -56,31 +56,31 @@ class Steps:
         self._duties = duties
         self._is_complete = is_complete
         self._is_master = is_master
-        # A call in doubt that items wait for may be given up after `patience_ns`: not before that.
+        # Items may wait for a call in doubt that is given up after `patience_ns`: the agenda waits longer.
         self._agenda = Agenda(patience_ns=2 * context.parameters.patience_ns)
 
     @property
     def waiting(self) -> int:
-        """Calls and direct messages that may not go out to our objects yet."""
+        """Number of calls and direct messages that may not go out to our objects yet."""
         return len(self._agenda)
 
     @property
     def awaited(self) -> int:
-        """The timestamp that our Book's clock must reach before everything that waits can go out; 0: any."""
+        """The timestamp that our Book's clock must reach before all waiting items can go out; 0: any."""
         return self._agenda.awaited
 
     def carry_out(self, steps: Iterable[Step]) -> None:
-        """Of one entry, in their order, and nothing between."""
+        """Carry out the steps of one entry, in order, without another input between them."""
         for step in steps:
             self._carry_out(step)
         self._dispatch(self._agenda.take(self._is_complete, self._context.now_ns))
 
     def add(self, item: Item) -> None:
-        """A direct message for our objects."""
+        """Add a direct message for our objects."""
         self._dispatch(self._agenda.add(item, self._is_complete, self._context.now_ns))
 
     def see_to(self) -> None:
-        """At the end of a turn."""
+        """At the end of a turn: dispatch items that may go out, and arm the timer."""
         context = self._context
         if len(self._agenda):
             self._dispatch(self._agenda.take(self._is_complete, context.now_ns))
@@ -121,8 +121,8 @@ class Steps:
                     context.out.append(Send(target=self._duties.machine_of(place), message=message))
 
     def _on_drop(self, call: Call, objects: tuple[Reference, ...]) -> None:
-        """An object that misses a call to its group is no member of it any more; of an aborted one nobody has missed
-        anything."""
+        """Carry out a Drop. An object that misses a call to its group is no member any more, except for an aborted
+        call, which none got."""
         addressing = call.addressing
         self._decided(call)
         if objects:
@@ -136,7 +136,7 @@ class Steps:
             self._requests.dropped(call.id)
 
     def _on_missed(self, step: Missed) -> None:
-        """Some will not get a call that is ordered: tell its caller; one elsewhere hears it of the master alone."""
+        """Some objects will not get an ordered call: tell its caller; a caller elsewhere is told only by the master."""
         context, news = self._context, unreachable(step.objects)
         if context.mine(step.objects):
             self._report_missed(step.id)
@@ -163,7 +163,7 @@ class Steps:
                 self._requests.delivered(item.call.id)
 
     def _join(self, item: Item) -> None:
-        """Here in the order the donor's state is taken, and the joiner waits for it."""
+        """Dispatch a JOIN: at this place in the order the donor's state is taken, and the joiner waits for it."""
         managers, group = self._context.managers, item.call.addressing.group
         managers.drop(item.call, item.objects)
         *donors, joiner = item.call.members
@@ -179,7 +179,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """`call` is for `objects` of ours. `timestamp`: of an ordered call; of a direct message what it comes after.
+    """A `call` for `objects` of ours. `timestamp`: of an ordered call its own; of a direct message its `after`.
     `source`: the sender of a direct message; None: the log."""
 
     call: Call
@@ -195,19 +195,19 @@ class _Waiting:
 
 
 class Agenda:
-    """Of one machine."""
+    """The items of one machine that wait for their dispatch."""
 
     def __init__(self, *, patience_ns: int) -> None:
         self._patience_ns = patience_ns
         self._waiting: list[_Waiting] = []
 
     def __len__(self) -> int:
-        """Items that wait."""
+        """Number of waiting items."""
         return len(self._waiting)
 
     @property
     def next_ns(self) -> int | None:
-        """When patience ends for the first of them."""
+        """The earliest time until which a direct message waits; None: none waits."""
         return min((one.until_ns for one in self._waiting if one.item.source is not None), default=None)
 
     @property
@@ -216,16 +216,16 @@ class Agenda:
         return max((one.item.timestamp for one in self._waiting if one.item.source is not None), default=0)
 
     def put(self, item: Item, now_ns: int) -> None:
-        """It is next. The log may give more at this moment: `take` when it has given all."""
+        """Add an item. The log may give more now: `take` when it has given all."""
         self._waiting.append(_Waiting(item, now_ns + self._patience_ns))
 
     def add(self, item: Item, is_complete: IsComplete, now_ns: int) -> list[Item]:
-        """It is next, and nothing else comes now. Returns what can be handed out, in order."""
+        """Add an item when no other comes now. Returns the items that can be handed out, in order."""
         self.put(item, now_ns)
         return self.take(is_complete, now_ns)
 
     def take(self, is_complete: IsComplete, now_ns: int) -> list[Item]:
-        """What can be handed out now, in order."""
+        """The items that can be handed out now, in order."""
         found: list[Item] = []
         while self._waiting:
             left: list[_Waiting] = []
@@ -257,7 +257,7 @@ class Agenda:
             return False
         if one.until_ns <= now_ns:
             return True
-        # The log may have given a call that comes before it just now: behind it here, before it in the order.
+        # The log may just have given a call that is behind it here, but before it in the order.
         is_blocked = any(
             other.item.source is None and other.item.timestamp <= item.timestamp for other in (*earlier, *later)
         )

@@ -1,12 +1,12 @@
 """Two-phase commit in a sub-network: the votes of a machine's address spaces, and those of the machines.
 
 Paper 004 runs two-phase commit down the hierarchy. A machine asks its address spaces (Preparations) and tells the
-sequencer of the log (the MMM) yes or no, again and again until the log says what the sub-network voted, and from the
-beginning whenever another machine has become the sequencer (Votes). Every machine knows from its log which votes are
-open and whose are missing, so any of them can take the count over; only the sequencer logs it. One no is enough; an
-incarnation that has ended votes no; so does one that is silent for `vote_ns` from when this machine learnt of the call.
+sequencer of the log (the MMM) yes or no, repeatedly until the log has the vote of the sub-network, and anew whenever
+another machine has become the sequencer (Votes). Every machine knows from its log the open votes and the missing
+machines, so any of them can take the count over; only the sequencer logs it. One no is enough; an incarnation that has
+ended votes no; so does one that is silent for `vote_ns` after the counting machine has learnt of the call.
 
-A vote that this machine's log does not know of yet is dropped: it will be said again. With nothing open no timer is
+A vote on a call that is not in this machine's log yet is dropped: it will be repeated. With nothing open no timer is
 armed.
 """
 
@@ -33,7 +33,7 @@ VOTES = Timer("votes")
 
 @dataclass(slots=True, kw_only=True)
 class _Ballot(Repeated):
-    """One open vote. `missing`: whose word is awaited; `own`: ours, when it is known."""
+    """One open vote. `missing`: the incarnations that have not voted; `own`: our vote, once known."""
 
     missing: set[Incarnation]
     opened_ns: int
@@ -49,7 +49,7 @@ class _Ballot(Repeated):
 
 
 class Votes:
-    """Of one machine. `first_ns`, `most_ns`: pauses before a vote is said again."""
+    """The votes of one machine. `first_ns`, `most_ns`: first and longest pause before a vote is repeated."""
 
     def __init__(self, *, membership: Membership, first_ns: int, most_ns: int, vote_ns: int, timers: Timers) -> None:
         self._us = membership
@@ -62,11 +62,11 @@ class Votes:
         self._open: dict[CallId, _Ballot] = {}
 
     def __len__(self) -> int:
-        """Open votes."""
+        """Number of open votes."""
         return len(self._open)
 
     def open(self, name: CallId, incarnations: Iterable[Incarnation], now_ns: int, *, is_ours: bool) -> None:
-        """The log asks these incarnations about a call. `is_ours`: nobody elsewhere hears how we vote. Nothing happens
+        """Open the vote of these incarnations on a call. `is_ours`: no other sub-network learns the result. No effect
         when it is open already."""
         if name not in self._open:
             self._open[name] = _Ballot(
@@ -74,11 +74,11 @@ class Votes:
             )
 
     def is_ours(self, name: CallId) -> bool:
-        """Whether nobody elsewhere hears how we vote in this open vote."""
+        """Whether no other sub-network learns the result of this open vote."""
         return name in self._open and self._open[name].is_ours
 
     def cast(self, name: CallId, *, is_yes: bool, now_ns: int) -> None:
-        """Our own machine's vote."""
+        """Set our own machine's vote."""
         ballot = self._open.get(name)
         if ballot is not None and ballot.own is None:
             ballot.own = is_yes
@@ -86,16 +86,16 @@ class Votes:
             ballot.count(self._incarnation, is_yes=is_yes)
 
     def close(self, name: CallId) -> None:
-        """The log says how we voted, or that the call is over."""
+        """Close a vote: its result is in the log, or the call is over."""
         self._open.pop(name, None)
 
     def ended(self, incarnation: Incarnation) -> None:
-        """An incarnation that has ended cannot carry anything out."""
+        """Count an incarnation that has ended as no in all votes that await it."""
         for ballot in self._open.values():
             ballot.is_refused |= incarnation in ballot.missing
 
     def receive(self, message: Message) -> None:
-        """An OBJECTS_VOTE came. RemoteError before anything has changed."""
+        """Count an OBJECTS_VOTE. RemoteError before anything has changed."""
         if len(message.words) != 3 or message.words[2] > 1 or message.payload:
             raise RemoteError(DropReason.MALFORMED, "a vote is three words")
         ballot = self._open.get(CallId.of_words(*message.words[:2]))
@@ -103,7 +103,7 @@ class Votes:
             ballot.count(Incarnation(message.origin, message.incarnation), is_yes=bool(message.words[2]))
 
     def see_to(self, sequencer: int, now_ns: int, out: list[Effect]) -> list[Voted]:
-        """Say what is to be said now. Returns what is to be logged: only at the sequencer, once for each vote."""
+        """Send due votes. Returns the results to log: only at the sequencer, once for each vote."""
         if sequencer != self._sequencer:
             self._sequencer = sequencer
             for ballot in self._open.values():
@@ -141,8 +141,8 @@ Decide = Callable[[bool], None]
 
 @dataclass(slots=True)
 class _Asking:
-    """Spaces of ours that have not voted on a call yet. `decide`: of a call for this machine alone, which no log
-    decides."""
+    """The vote of our spaces on a call. `missing`: spaces that have not voted. `decide`: for a call of this machine
+    alone, which no log decides."""
 
     missing: set[int]
     since_ns: int
@@ -151,9 +151,9 @@ class _Asking:
 
 
 class Preparations:
-    """Of one machine: which of its spaces can take an atomic call. For a call of the log the machine's vote is what
-    they say: yes when all have said so, no with the first no. A call that this machine alone covers is decided here,
-    when all have voted."""
+    """The votes of one machine's spaces on atomic calls. For a call of the log they make the machine's vote: yes when
+    all have voted yes, no with the first no. A call that only this machine covers is decided here, when all have
+    voted."""
 
     def __init__(self, *, context: Context, votes: Votes) -> None:
         self._context = context
@@ -161,11 +161,12 @@ class Preparations:
         self._asking: dict[CallId, _Asking] = {}
 
     def __len__(self) -> int:
-        """Calls that are neither handed out nor dropped yet."""
+        """Number of calls that are neither handed out nor dropped yet."""
         return len(self._asking)
 
     def ask(self, call: Call, objects: tuple[Reference, ...], decide: Decide | None = None) -> None:
-        """These objects of ours. `decide` hears what all of them say; None: the machine votes for them."""
+        """Ask the spaces of these objects of ours. `decide` is called with the result; None: it is the machine's
+        vote."""
         by_space = self._context.managers.by_space(objects)
         asking = _Asking({places[0] // OBJECTS_IN_SPACE for places in by_space}, self._context.now_ns, decide)
         self._asking[call.id] = asking
@@ -177,7 +178,7 @@ class Preparations:
             self._count(call.id, asking)
 
     def take(self, space: int, vote: Vote) -> None:
-        """What a space says."""
+        """Take the vote of a space."""
         asking = self._asking.get(vote.call)
         if asking is not None:
             asking.missing.discard(space)
@@ -185,7 +186,7 @@ class Preparations:
             self._count(vote.call, asking)
 
     def close(self, name: CallId) -> None:
-        """The log has decided: for so long the spaces were blocked."""
+        """The log has decided: report the time for which the spaces were blocked."""
         asking = self._asking.pop(name, None)
         if asking is not None:
             blocked_ns = self._context.now_ns - asking.since_ns

@@ -1,4 +1,4 @@
-"""What a program is, and what it is told about its place."""
+"""The interface of programs: a program, and its setting."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from node.objects.parameters import ProgramParameters
 from node.trace import CallReport, Timed
 
 OBJECTS_BITS = 12
-"""Of the number of objects in a report of TIMED."""
+"""Bits of the number of objects in a report of TIMED."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Where a program runs: once in each address space of each machine. `space`: which of the machine's, from 0."""
+    """The setting of a program, which runs once in each address space of each machine. `space`: its number on the
+    machine, from 0."""
 
     membership: Membership
     space: int
     spaces: int
-    """Of each machine."""
+    """Number of spaces of each machine."""
     options: ProgramParameters
     report: Callable[[Report], None]
-    """Put something into the run's trace."""
+    """Put a report into the run's trace."""
     now_ns: Callable[[], int]
-    """ns since the start of the load."""
+    """The time in ns since the start of the load."""
 
     def report_time(self, what: Timed, objects: int, took_ns: int) -> None:
-        """How long something took that had to do with so many objects."""
+        """Report that `what`, with this number of objects, took `took_ns`."""
         self.report(Report(code=CallReport.TIMED, member=what << OBJECTS_BITS | objects, value=took_ns))
 
     @property
@@ -41,13 +42,14 @@ class Setting:
 
 
 Main: TypeAlias = Callable[[Space, Setting], Coroutine[Any, Any, None]]
-"""What runs in a space. It is cancelled when the load ends; its objects answer for as long as the machine
-incarnations."""
+"""The coroutine that runs in a space. It is cancelled when the load ends; its objects answer until the machine
+stops."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """`require` raises LocalError when a program cannot run so; it is asked before anything starts."""
+    """A program. `require` raises LocalError when it cannot run in this setting; it is called before anything
+    starts."""
 
     name: str
     main: Main

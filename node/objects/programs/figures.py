@@ -1,8 +1,8 @@
-"""The measurement of paper 004, figures 9 to 12: how long until all replies to a call of n objects are there.
+"""The measurement of paper 004, figures 9 to 12: the time until all replies to a call of n objects are there.
 
 A client calls n = 1, 2, ..., `members` objects in four ways: point to point, one after the other (synchronous); point
-to point, all at once (asynchronous); as a group; as a group, all or none. The objects lie, in turn, in at most six
-places, and `locality` says where these are (section 6.2 of the paper):
+to point, all at once (asynchronous); as a group; as a group, all or none. The objects are spread in turn over at most
+six places, which `locality` selects (section 6.2 of the paper):
 
     space      in the client's own address space                                             figure 9
     machine    in other address spaces of the client's machine                               figure 10
@@ -10,8 +10,8 @@ places, and `locality` says where these are (section 6.2 of the paper):
     networks   in one address space of other machines, in turn from three sub-networks       figure 12
 
 The client is in space 0 of the first machine. Each measurement is done `rounds` times; the four ways take turns, so
-that whatever else goes on disturbs them alike, and `pause_ns` lies between two of them. The argument has `size_bytes`;
-with the addresses and headers around it the request has some 100 bytes more.
+that other activity disturbs them alike, with `pause_ns` between two of them. The argument has `size_bytes`; with the
+addresses and headers around it the request has some 100 bytes more.
 
 Reports: CallReport.TIMED, once for each measurement.
 """
@@ -33,11 +33,11 @@ from node.trace import Timed
 MOST_PLACES = 6
 MOST_NETWORKS = 3
 DESK = "figures"
-"""Under this name the client takes objects in."""
+"""The name of the object at which places register their objects with the client."""
 
 
 class Place(NamedTuple):
-    """An address space that has objects."""
+    """An address space with objects."""
 
     member: int
     space: int
@@ -48,12 +48,12 @@ class Target(Remote):
 
     @export
     def serve(self, argument: bytes) -> int:
-        """Something to do that takes no time; the reply is small, as in the paper."""
+        """A method that takes no time; the reply is small, as in the paper."""
         return len(argument)
 
 
 class Desk(Remote):
-    """Where the client waits until all objects are there."""
+    """The client's object at which places register their objects."""
 
     def __init__(self, places: tuple[Place, ...]) -> None:
         self._places = places
@@ -62,20 +62,20 @@ class Desk(Remote):
 
     @export
     def enroll(self, member: int, space: int, targets: list[Target]) -> None:
-        """The objects of one place."""
+        """Register the objects of one place."""
         self._targets[Place(member, space)] = targets
         if set(self._targets) >= set(self._places):
             self._are_here.set()
 
     async def targets(self) -> list[Target]:
-        """All of them, the first of each place, then the second of each, and so on."""
+        """All objects, when all places have registered: the first of each place, then the second of each, and so on."""
         await self._are_here.wait()
         rows = zip_longest(*(self._targets[place] for place in self._places))
         return [target for row in rows for target in row if target is not None]
 
 
 async def main(space: Space, setting: Setting) -> None:
-    """What runs in each space: a host of objects, the client, or neither."""
+    """The program of each space: a host of objects, the client, or neither."""
     places = places_of(setting)
     here = Place(setting.membership.member, setting.space)
     client = Place(setting.membership.members[0], 0)
@@ -92,7 +92,7 @@ async def main(space: Space, setting: Setting) -> None:
 
 
 async def measure(targets: list[Target], setting: Setting) -> None:
-    """All four ways, for each number of objects, `rounds` times."""
+    """Measure all four ways, for each number of objects, `rounds` times."""
     argument = bytes(setting.options.size_bytes)
     for _ in range(setting.options.rounds):
         for count in range(1, setting.options.members + 1):
@@ -130,7 +130,7 @@ WAYS: dict[Timed, Callable[[list[Target], bytes], Awaitable[None]]] = {
 
 
 def places_of(setting: Setting) -> tuple[Place, ...]:
-    """Where the objects are, the same for all who ask."""
+    """The places of the objects, the same at all machines."""
     client, *others = setting.networks[0]
     match setting.options.locality:
         case "space":
@@ -146,13 +146,13 @@ def places_of(setting: Setting) -> tuple[Place, ...]:
 
 
 def check(setting: Setting) -> None:
-    """LocalError where there is no place for the objects."""
+    """LocalError when there is no place for the objects."""
     where = setting.options.locality
     require(bool(places_of(setting)), f"locality {where} needs another space, or machine, than the client's")
 
 
 def _targets(space: Space, setting: Setting, places: tuple[Place, ...]) -> list[Target]:
-    """As many as one place needs."""
+    """The objects of one place, created here."""
     count = -(-setting.options.members // len(places))
     return [space.create(Target()) for _ in range(count)]
 

@@ -1,17 +1,17 @@
 """The replicated server of paper 004, section 3: figure 5 (server) and figure 6 (client), with a client that counts.
 
 The first `members` machines of the first sub-network run a server each, in their space 0. A server looks a name up; if
-it means nothing, the server on the lowest of these machines makes a group, joins it and binds the name; all others join
-the group that they find, and take over the state of its members. A server whose machine starts anew does the same. One
-that learns that the group went on without it joins again.
+it is not bound, the server on the lowest of these machines makes a group, joins it and binds the name; all others join
+the group that they find, and take over the state of its members. A server whose machine starts anew does the same. A
+server that learns that the group went on without it joins again.
 
 In the paper two servers that start at the same time may both find nothing and both make a group; that is why one place
 alone makes it here.
 
-The client runs in the last space of the last machine of the run: `rounds` times it adds 1 to the counter that the name
-means, whatever that is, and waits `pause_ns`. It does not know that it speaks to a group; it gets the first reply. When
-none comes in time it asks again with the same round, which a server that has it already does not count twice: so
-nothing is lost and nothing counted twice, even if the machine that replied first is gone the next moment.
+The client runs in the last space of the last machine of the run: `rounds` times it adds 1 to the counter bound to the
+name, and waits `pause_ns`. It does not know that it calls a group; it gets the first reply. When none comes in time it
+asks again with the same round, which a server does not count twice: so no round is lost or counted twice, even if the
+machine that replied first fails right after.
 
 Reports: CallReport.COUNTED, the counter in the reply, for each round (it must be the round), and at the end for each
 server that is a member; CallReport.TIMED for each round.
@@ -34,17 +34,17 @@ from node.parameters import require
 from node.trace import CallReport, Timed
 
 NAME = "aServer"
-"""As in figure 6."""
+"""The name of the server, as in figure 6."""
 T = TypeVar("T")
 
 PATIENCE_S = 2.0
 RETRY_S = 0.1
 REPLY = 0xFFFF
-"""Instead of a machine, in reports about a round."""
+"""The machine number in reports about a round."""
 
 
 class Server(Remote):
-    """Counts. Requests have numbers, so that one that is repeated is not carried out twice."""
+    """A counter. Requests have numbers, so that a repeated one is not carried out twice."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -64,11 +64,11 @@ class Server(Remote):
         return self.count
 
     def get_state(self) -> tuple[int, int]:
-        """Both counters."""
+        """The last round and the sum."""
         return (self.round, self.count)
 
     def set_state(self, state: object) -> None:
-        """What another server's get_state gave."""
+        """Take over the result of another server's get_state."""
         match state:
             case (int(number), int(count)):
                 self.round, self.count = number, count
@@ -77,7 +77,7 @@ class Server(Remote):
 
 
 async def main(space: Space, setting: Setting) -> None:
-    """What runs in each space: a server, the client, or neither."""
+    """The program of each space: a server, the client, or neither."""
     servers = setting.networks[0][: setting.options.members]
     member = setting.membership.member
     if member in servers and setting.space == 0:
@@ -96,7 +96,7 @@ async def serve(space: Space, *, is_maker: bool) -> None:
 
 
 async def found(space: Space, here: Server, *, is_maker: bool) -> RGroup[Server]:
-    """The constructor of figure 5: a group with `here` in it, the old one if there is one."""
+    """The constructor of figure 5: a group with `here` in it, the existing one if there is one."""
     old = await space.names.find(NAME, Server)
     if old is None and is_maker:
         new = await RGroup.create(space, Server)
@@ -109,7 +109,7 @@ async def found(space: Space, here: Server, *, is_maker: bool) -> RGroup[Server]
 
 
 async def patiently(attempt: Callable[[], Awaitable[T]]) -> T:
-    """Try until it succeeds: while we are cut off, or a donor ends in the middle, it does not."""
+    """Repeat `attempt` until it succeeds: it fails while we are cut off, or if a donor ends in the middle."""
     while True:
         try:
             return await attempt()
@@ -118,7 +118,7 @@ async def patiently(attempt: Callable[[], Awaitable[T]]) -> T:
 
 
 async def ask(space: Space, setting: Setting) -> None:
-    """Figure 6, again and again."""
+    """Figure 6, `rounds` times."""
     server = await space.names.wait_for(NAME, Server)
     for number in range(1, setting.options.rounds + 1):
         began_ns = setting.now_ns()
@@ -131,7 +131,7 @@ async def ask(space: Space, setting: Setting) -> None:
 
 
 def check(setting: Setting) -> None:
-    """LocalError where there are not so many servers, or where server and client would share a machine."""
+    """LocalError when there are too few machines for the servers, or when server and client would share a machine."""
     members, machines = setting.options.members, len(setting.networks[0])
     sentence = f"a replicated server of {members} members needs {members} machines in the first sub-network"
     require(members <= machines, f"{sentence}, not {machines}")

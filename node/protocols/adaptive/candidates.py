@@ -1,4 +1,4 @@
-"""Which protocols can be in force in an epoch, and how an instance of each is made."""
+"""The candidates: protocols that can be in force in an epoch, with a function that makes an instance of each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from node.protocols.timewarp.execution import Execution
 
 
 class Making(NamedTuple):
-    """What an instance is made from. `block`: the candidate's parameters. `memory`: of an instance of the same
+    """The arguments for a new instance. `block`: the candidate's parameters. `memory`: of an instance of the same
     candidate at the end of the view before; empty: none.
     """
 
@@ -33,7 +33,7 @@ class Making(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """`code`: the high half-byte of its kinds."""
+    """A protocol that can be in force. `code`: the high half-byte of its kinds."""
 
     name: str
     code: int
@@ -79,7 +79,7 @@ CANDIDATES: dict[str, Candidate] = {
 
 
 def candidates_in(text: str) -> tuple[Candidate, ...]:
-    """From names with commas between them. LocalError: none, an unknown one, or one twice."""
+    """The candidates named in a comma-separated text. LocalError: no name, an unknown one, or one twice."""
     names = tuple(name.strip() for name in text.split(","))
     unknown = next((name for name in names if name not in CANDIDATES), None)
     if unknown is not None:

@@ -12,7 +12,7 @@ A *code* is a protocol, as the high half-byte of its kinds.
     ECHO      seq: number of the round; no words
 
 Payloads of submissions to a core without timestamps end with a *tail* of 8 bytes: the timestamp that Time Warp would
-have given. At the end, so that a reader of captures finds the application's bytes in their place.
+have given. It stands at the end, so that a reader of captures finds the application's bytes in their place.
 
 Every failure of a reader is a RemoteError MALFORMED.
 """
@@ -40,7 +40,7 @@ class AdaptiveReport(enum.IntEnum):
     CALLED = 0xD2
     """As the coordinator, opened a vote; `value`: the epoch that it is about."""
     CALLED_OFF = 0xD3
-    """As the coordinator, ended one without a change; `value`: the epoch that it was about."""
+    """As the coordinator, ended a vote without a change; `value`: the epoch that it was about."""
     COMPLETE = 0xD4
     """All of an old epoch is delivered here; `value`: its number."""
     LEFT = 0xD6
@@ -55,8 +55,8 @@ class Arrival(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """The memory with which the next view begins: the epoch and the code of its protocol, and the memories of the
-    processor and of the instance.
+    """The memory of the view before: the epoch and the code of its protocol, and the memories of the processor and of
+    the instance.
     """
 
     epoch: int
@@ -69,7 +69,7 @@ class Memory(NamedTuple):
 
     @staticmethod
     def from_bytes(data: bytes, candidates: Collection[int]) -> Memory:
-        """The parts of the execution and of the instance are checked there."""
+        """The inverse of `to_bytes`. The execution and the instance check their own parts."""
         if len(data) < _MEMORY.size:
             raise RemoteError(DropReason.MALFORMED, f"a memory of {len(data)} bytes names no epoch")
         epoch, code, size = _MEMORY.unpack_from(data)
@@ -111,7 +111,7 @@ def read_ballot(message: Message, candidates: Collection[int]) -> Ranking:
 
 
 def read_decision(message: Message, candidates: Collection[int]) -> int:
-    """The code."""
+    """The code in a DECISION."""
     number_of(message, words=1)
     if message.words[0] not in candidates:
         raise RemoteError(DropReason.MALFORMED, f"a decision for {message.words[0]}, which is no candidate")

@@ -1,38 +1,39 @@
-"""Total order by whichever protocol is the cheapest now, over reliable FIFO streams: adaptive selection, for one view.
+"""Total order by the protocol that is the cheapest now, over reliable FIFO streams: adaptive selection, for one view.
 
 Paper 003: an optimistic order is cheap when messages come in the order of their timestamps, a pessimistic one when they
-do not. Each member estimates what both would cost; if more than half want another protocol, the group changes, "at a
-time T of the logical clock: before T the old protocol, after T the new one" (3.4). Here logical time is (epoch, time
-within the epoch), an epoch has one protocol, and T is the end of an epoch: LAST in each member's stream.
+do not. Each member estimates the cost of both; if more than half want another protocol, the group changes, "at a time T
+of the logical clock: before T the old protocol, after T the new one" (3.4). Here logical time is (epoch, time within
+the epoch), an epoch has one protocol, and T is the end of an epoch: LAST in each member's stream.
 
     REQUEST   a member finds a change worthwhile                    to the coordinator, the view's first member
     CALL      the coordinator asks for ballots                      to all
     BALLOT    a ranking of the candidates (vote.py)                 to the coordinator, from each member
     DECISION  the protocol of the next epoch; if none, nothing      to all
     CARRIED   a message of the instance that runs in an epoch       as the instance says
-    LAST      nothing of its sender follows in this epoch           to all, at once when it adopts a decision
+    LAST      the sender's last message in this epoch               to all, at once when it adopts a decision
 
 1. An epoch has one instance of its protocol's core (epoch.py), which is a core of one view itself.
 2. The coordinator decides when it has the ballot of every member of the view. A member gives its ballot only while no
    older epoch is incomplete at it. So an epoch has one decision, and no member has more than two epochs.
-3. A member that adopts a decision says LAST at once. From then on its instance is mute: it is called no more.
-4. When LAST of all members has come, the epoch is closed as a view is: what precedes LAST is the cut, all members
-   survive. What the instance hands back is submitted first in the next epoch, which begins here now.
+3. A member that adopts a decision says LAST at once. From then on its instance is mute: it gets no more inputs.
+4. When LAST of all members has come, the epoch is closed as a view is: the messages before LAST are the cut, all
+   members survive. Submissions that the instance hands back are submitted first in the next epoch, which begins here
+   now.
 5. Close of the view. If all LASTs of the epoch are in the cut, it is closed as in 4, and the next epoch with the view's
-   survivors. Else the epoch is closed with the view's survivors, and what was sent in the next one is void: no survivor
-   has submitted or delivered anything in it. The memory is number and protocol of the last epoch decided in the cut,
-   the processor's state, and the instance's memory. The next view goes on in that epoch.
-6. The processor (execution.py) and the application are one for all epochs. What an execution submits (a follow-up) has
-   `inner` TIMEWARP_FOLLOW_UP: part of the order and the state, never delivered to the application.
+   survivors. Else the epoch is closed with the view's survivors, and messages of the next one are void: no survivor has
+   submitted or delivered any in it. The memory is number and protocol of the last epoch decided in the cut, the
+   processor's state, and the instance's memory. The next view goes on in that epoch.
+6. The processor (execution.py) and the application are one for all epochs. A submission of an execution (a follow-up)
+   has `inner` TIMEWARP_FOLLOW_UP: part of the order and the state, never delivered to the application.
 7. Submissions wait while `most_held` messages are undelivered or not executed, and from LAST until the next epoch.
 
 Deviations. The paper's members propose a time T and stop there until GVT has reached it, before a pessimistic protocol
-only; here all stop from their LAST until LAST of all has come, about one delay. It elects a coordinator. The threshold
-has a margin beside the cost of a switch. Ballots are rankings.
+only; here all stop from their LAST until LAST of all has come, about one delay. The paper elects a coordinator. The
+threshold has a margin besides the cost of a switch. Ballots are rankings.
 Invariants: all of an epoch is delivered before anything of the next, everywhere; a member's stream has nothing of an
 epoch behind its LAST of that epoch.
-Deliveries for good are AGREED, not uniform: at the end of a Time Warp epoch neither (docs/protocols/adaptive.md). The
-timers of the busy (estimates, probes, forced changes) are armed by submissions and deliveries only.
+Final deliveries are AGREED, not uniform, also at the end of a Time Warp epoch (docs/protocols/adaptive.md). The timers
+for estimates, probes and forced changes are armed by submissions and deliveries only.
 The arguments are in docs/protocols/adaptive.md.
 """
 
@@ -79,37 +80,37 @@ FORCE = Timer("force")
 ESTIMATE = Timer("estimate")
 PROBE = Timer("probe")
 ECHO_REST_NS = 1 * MILLISECOND
-"""At least, and half of the time between two probes: to one member no two echoes follow each other sooner."""
+"""Least time between two echoes to one member; half of the time between two probes, if that is more."""
 COSTS = (Notice.COST, Notice.REDONE, Notice.ROLLED_BACK)
 FOLLOW_UP = Kind.TIMEWARP_FOLLOW_UP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveParameters:
-    """Of the selection, of the application, of the candidates, and of the reliable layer under all of them. Times in
-    ns. The blocks of the candidates take no `reliable`, `service` or `report_costs` of their own.
+    """Parameters of the selection, of the application, of the candidates, and of the reliable layer below all of them.
+    Times in ns. The blocks of the candidates take no `reliable`, `service` or `report_costs` of their own.
     """
 
     candidates: str = "timewarp, abcast"
-    """Names with commas between: timewarp, abcast, allack, atop, sequencer."""
+    """Comma-separated names: timewarp, abcast, allack, atop, sequencer."""
     first: str = ""
-    """The one in force at the start; empty: the first of the candidates."""
+    """The candidate in force at the start; empty: the first of the candidates."""
     switch_cost_ns: int = 1 * MILLISECOND
-    """The paper's s: what a change must save at least, in ns of cost per second ..."""
+    """The paper's s: the least gain of a change, in ns of cost per second ..."""
     margin_permille: int = 100
-    """... and of the present cost."""
+    """... and per mille of the present cost."""
     dwell_ns: int = 1 * SECOND
-    """No vote is opened so soon after a switch."""
+    """Time after a switch in which no vote is opened."""
     estimate_every_ns: int = 250 * MILLISECOND
-    """How often a busy member estimates, and asks for a change that is worthwhile; 0: never."""
+    """Period in which a busy member estimates, and asks for a change if that is worthwhile; 0: never."""
     probe_every_ns: int = 500 * MILLISECOND
-    """How often a busy member measures the way to the others; 0: never."""
+    """Period in which a busy member measures the delay to the others; 0: never."""
     force_every_ns: int = 0
-    """For campaigns and experiments: not 0: costs do not count. A busy member asks for a change so long after the last
-    one, and every ballot prefers the next of the candidates in turn."""
+    """For campaigns and experiments: if not 0, costs do not count. A busy member asks for a change this long after the
+    last one, and every ballot prefers the next of the candidates in turn."""
     most_held: int = 256
-    """Submissions wait while so many messages are undelivered here or not executed. A protocol without timestamps knows
-    nothing of the processor."""
+    """Submissions wait while this many messages are undelivered here or not executed. A protocol without timestamps
+    does not bound the processor's queue."""
     costs: CostParameters = field(default_factory=CostParameters)
     """`save_every`, `null_after_ns` and `dummy_after_ns` are those of the blocks that have them."""
     service: ServiceParameters = field(default_factory=ServiceParameters)
@@ -139,7 +140,7 @@ class AdaptiveParameters:
 
     @property
     def of(self) -> tuple[Candidate, ...]:
-        """The candidates. LocalError when the text does not name any."""
+        """The candidates. LocalError as `candidates_in`."""
         return candidates_in(self.candidates)
 
     @property
@@ -147,7 +148,7 @@ class AdaptiveParameters:
         return Threshold(switch_cost_ns=self.switch_cost_ns, margin_permille=self.margin_permille)
 
     def block(self, candidate: Candidate) -> Any:
-        """What an instance of that candidate takes."""
+        """The parameters for an instance of that candidate."""
         return (
             replace(self.timewarp, service=self.service)
             if candidate.code == TIMEWARP
@@ -156,7 +157,7 @@ class AdaptiveParameters:
 
     @property
     def estimation(self) -> CostParameters:
-        """`costs`, with what it repeats of other blocks."""
+        """`costs`, with the values that it shares with other blocks."""
         return replace(
             self.costs,
             save_every=self.service.save_every,
@@ -166,14 +167,14 @@ class AdaptiveParameters:
 
 
 class Phase(enum.StrEnum):
-    """SWITCHING from our LAST until LAST of all."""
+    """The phase: SWITCHING from our LAST until LAST of all."""
 
     RUNNING = "running"
     SWITCHING = "switching"
 
 
 class AdaptiveCore(OrderCore):
-    """See the module's text. `memory`: of `close`; RemoteError: it is malformed."""
+    """See the module's docstring. `memory`: of `close`; RemoteError: it is malformed."""
 
     ordered_by = "epochs"
     returning = (Kind.ADAPTIVE_CARRIED, Kind.ADAPTIVE_LAST)
@@ -199,34 +200,35 @@ class AdaptiveCore(OrderCore):
             seed=rng.getrandbits(64),
             memory=begun.execution,
         )
-        """Of all epochs. It tells us its costs; whether the host is told is another question."""
+        """The processor of all epochs. It always reports its costs to us; `_sift` passes them on if `report_costs` is
+        set."""
         self._epoch = self._instance(begun.epoch, begun.code, begun.instance)
-        """The oldest that is not complete here: what it delivers goes to the application."""
+        """The oldest epoch that is not complete here: its deliveries go to the application."""
         self._next: int | None = None
-        """The code of the epoch after it, if that is decided: we have said LAST."""
+        """The code of the next epoch, if that is decided: we have sent LAST."""
         self._last: set[int] = set()
         """The members, ourselves included, whose LAST of our epoch has come."""
         self._early: list[Message] = []
-        """What has come of the epoch after it, ..."""
+        """Messages received of the next epoch, ..."""
         self._early_of: Counter[int] = Counter()
-        """... and how much of that is of each member."""
+        """... and their number by member."""
         self._returned: deque[Submission] = deque()
-        """Handed back by an older epoch, and not submitted again yet."""
+        """Submissions that an older epoch has handed back, and that are not submitted again yet."""
         self._is_called = False
-        """The coordinator waits for our ballot for the epoch after the one that is decided."""
+        """Whether the coordinator waits for our ballot for the epoch after the decided one."""
         self._promised = 0
         """The epoch of our last ballot."""
         self._ballots: dict[int, Ranking] = {}
-        """At the coordinator: of the open vote."""
+        """At the coordinator: the ballots of the open vote."""
         self._switched_ns = 0
         self._process_ns: int | None = None
-        """When PROCESS is due."""
+        """The time at which PROCESS is due."""
         self._executed = (0, 0)
-        """Executions that the opinion knows of: how many, and their time in ns."""
+        """Executions that the opinion knows of: their number, and their time in ns."""
         self._appended = 0
-        """Commands of cores without timestamps."""
+        """Number of commands appended for cores without timestamps."""
         self._follow_ups: deque[bytes] = deque()
-        """What executions of these have sent, and no epoch has taken yet."""
+        """Follow-ups that no epoch has taken yet."""
         self._opinion = Opinion(
             us=membership,
             codes=tuple(self._candidates),
@@ -234,11 +236,11 @@ class AdaptiveCore(OrderCore):
             threshold=parameters.threshold,
         )
         self._echo_ns: dict[int, int] = {}
-        """Per member: when it may have the next echo."""
+        """By member: the time from which it may have the next echo."""
         self._activity = 0
         """Counts submissions and deliveries ..."""
         self._seen: dict[Timer, int] = {}
-        """... and how far it was when a timer of the busy was due last."""
+        """... and its value when each of these timers was last due."""
         self._handlers = {
             Kind.ADAPTIVE_CARRIED: self._on_carried,
             Kind.ADAPTIVE_LAST: self._on_last,
@@ -258,7 +260,7 @@ class AdaptiveCore(OrderCore):
 
     @property
     def depth(self) -> int:
-        """Our own timers, and those of the instance."""
+        """2: this core and the instance."""
         return 2
 
     @property
@@ -267,7 +269,7 @@ class AdaptiveCore(OrderCore):
 
     @property
     def _takes_more(self) -> bool:
-        """Whether a follow-up is taken: it does not wait for what is held, of which it is a part itself."""
+        """Whether a follow-up is taken: it does not wait for held messages, of which it is one itself."""
         return not self._returned and self._epoch.can_submit
 
     @property
@@ -277,21 +279,21 @@ class AdaptiveCore(OrderCore):
 
     @property
     def phase(self) -> str:
-        """Where the switch stands, and the protocol that we submit in next."""
+        """The phase of the switch, and the protocol in which we submit next."""
         phase = Phase.RUNNING if self._next is None else Phase.SWITCHING
         return f"{phase}-{self._candidates[self._next or self._epoch.code].name}"
 
     @property
     def buffered(self) -> int:
-        """What is undelivered in both epochs, or not executed."""
-        # What Time Warp holds, the processor holds.
+        """Messages that are undelivered in both epochs, or not executed."""
+        # The messages that Time Warp holds are in the processor.
         inside = self._epoch.core.buffered if self._epoch.code != TIMEWARP else 0
         waiting = len(self._early) + len(self._follow_ups) + len(self._returned)
         return inside + self._epoch.kept + self._execution.buffered + waiting
 
     @property
     def epoch(self) -> Epoch:
-        """The oldest that is not complete here."""
+        """The oldest epoch that is not complete here."""
         return self._epoch
 
     @property
@@ -344,7 +346,7 @@ class AdaptiveCore(OrderCore):
         return Closing(effects=tuple(out), handed_back=tuple(back), memory=agreed.to_bytes())
 
     def _take_rest(self, message: Message) -> None:
-        """What `on_message` would do, without saying anything. PROBE and CALL have no part in the order."""
+        """As `on_message`, but nothing is sent. PROBE and CALL have no part in the order."""
         with suppress(RemoteError):
             match message.kind:
                 case Kind.ADAPTIVE_CARRIED:
@@ -375,7 +377,7 @@ class AdaptiveCore(OrderCore):
             self._submit_inside(Submission(payload=self._follow_ups.popleft(), inner=FOLLOW_UP), now_ns, out)
 
     def _carry(self, effects: Sequence[Effect], now_ns: int, out: list[Effect]) -> None:
-        """What an input of the instance has led to."""
+        """Carry out the effects of an input of the instance."""
         for arrival in self._epoch.take_arrivals():
             self._opinion.arrived(arrival, now_ns, is_own=arrival.origin == self._me)
         if self._epoch.code == TIMEWARP:
@@ -388,13 +390,13 @@ class AdaptiveCore(OrderCore):
                 out.append(effect)
 
     def _sift(self, effects: Sequence[Effect], now_ns: int, out: list[Effect]) -> None:
-        """Effects that may come from the processor: it tells us more than the host wants to know."""
+        """Pass on effects that may come from the processor; reports of costs only if the parameters ask for them."""
         costs = self._opinion.costs
         for effect in effects:
             if isinstance(effect, Deliver | Undo):
                 self._activity += 1
                 if isinstance(effect, Deliver) and effect.level is Level.FINAL:
-                    # What the end of its epoch makes final is not uniform, and all deliveries promise the same.
+                    # Deliveries at the end of an epoch are not uniform, and all deliveries have the same level.
                     out.append(replace(effect, level=Level.AGREED))
                     continue
             elif isinstance(effect, Report) and effect.code in COSTS:
@@ -407,7 +409,8 @@ class AdaptiveCore(OrderCore):
             out.append(effect)
 
     def _hand_over(self, tailed: Deliver, now_ns: int, out: list[Effect]) -> None:
-        """Of a core without timestamps: to the application, and to the processor, which never undoes it."""
+        """Hand a delivery of a core without timestamps to the application, and to the processor, which never undoes
+        it."""
         self._activity += 1
         delivery, timestamp, cost_ns = self._epoch.handed(tailed, now_ns)
         is_follow_up = delivery.inner is FOLLOW_UP
@@ -417,7 +420,7 @@ class AdaptiveCore(OrderCore):
         if self._parameters.service.report_costs:
             out.append(Report(code=Notice.COST, member=delivery.origin, value=cost_ns))
         self._appended += 1
-        # As long as Time Warp's keys, which begin with the epoch, too.
+        # The same length as Time Warp's keys, which begin with the epoch, too.
         key = (self._epoch.number, self._appended, 0, 0)
         message = Message(
             kind=Kind.ADAPTIVE_CARRIED,
@@ -432,7 +435,7 @@ class AdaptiveCore(OrderCore):
         self._sift(effects, now_ns, out)
 
     def _process(self, now_ns: int, out: list[Effect]) -> None:
-        """Drive the processor; what executions send goes out."""
+        """Drive the processor, and send the follow-ups of its executions."""
         while True:
             effects: list[Effect] = []
             outcomes = self._execution.advance(now_ns, effects)
@@ -448,7 +451,7 @@ class AdaptiveCore(OrderCore):
                 self._timers.arm(PROCESS, self._process_ns, out)
 
     def _take(self, outcomes: list[Outcome], now_ns: int, out: list[Effect]) -> None:
-        """Time Warp sends what executing its messages sends; all else is ours to send."""
+        """Time Warp sends the follow-ups of its messages; we submit all others."""
         is_optimistic = self._epoch.code == TIMEWARP
         if outcomes and is_optimistic:
             self._carry(self._epoch.take_outcomes(outcomes, now_ns), now_ns, out)
@@ -457,7 +460,7 @@ class AdaptiveCore(OrderCore):
         self._submit_what_waits(now_ns, out)
 
     def _count_executions(self, now_ns: int) -> None:
-        """Their mean time is all that the opinion needs."""
+        """Tell the opinion the new executions, each with their mean time."""
         count, spent_ns = self._execution.ended, self._execution.ended_ns
         new = count - self._executed[0]
         for _ in range(new):
@@ -483,13 +486,13 @@ class AdaptiveCore(OrderCore):
         return Epoch(us=self._us, number=number, code=code, core=candidate.make(making))
 
     def _begin(self, now_ns: int, out: list[Effect]) -> None:
-        """We submit in this epoch now."""
+        """Begin to submit in this epoch."""
         self._switched_ns = now_ns
         out.append(Report(code=Notice.IN_FORCE, member=self._epoch.code, value=self._epoch.number))
         self._carry(self._epoch.start(now_ns), now_ns, out)
 
     def _after(self, now_ns: int, out: list[Effect]) -> None:
-        """What follows from any input."""
+        """Actions after any input."""
         self._process(now_ns, out)
         while self._is_complete:
             self._switch(now_ns, out)
@@ -500,11 +503,11 @@ class AdaptiveCore(OrderCore):
 
     @property
     def _is_complete(self) -> bool:
-        """Whether nothing of our epoch can come any more."""
+        """Whether no more message of our epoch can come."""
         return self._next is not None and len(self._last) == len(self._us.members)
 
     def _adopt(self, code: int, out: list[Effect]) -> None:
-        """The group has decided: we leave the epoch."""
+        """The group has decided: leave the epoch."""
         self._next = code
         out += self._epoch.mute()
         last = self._us.message(Kind.ADAPTIVE_LAST, seq=self._epoch.number, flags=CONTROL)
@@ -527,14 +530,15 @@ class AdaptiveCore(OrderCore):
             self._give_ballot(now_ns, out)
 
     def _close_epoch(self, survivors: frozenset[int], now_ns: int, out: list[Effect]) -> bytes:
-        """Deliver the rest; answers with the memory. What is handed back was submitted before all that waits here."""
+        """Deliver the rest. Returns the memory. Submissions that are handed back were made before all that wait
+        here."""
         closing = self._epoch.close(survivors, now_ns)
         self._carry(closing.effects, now_ns, out)
         self._returned.extendleft(reversed(closing.handed_back))
         return closing.memory
 
     def _open_next(self) -> list[Message]:
-        """The decided epoch takes the place of the one that is complete. Answers with what has come of it."""
+        """Replace the complete epoch by the decided one. Returns the messages received of it."""
         assert self._next is not None
         self._epoch = self._instance(self._epoch.number + 1, self._next)
         self._next = None
@@ -544,7 +548,8 @@ class AdaptiveCore(OrderCore):
         return early
 
     def _is_of_epoch(self, carried: Message) -> bool:
-        """Of ours, or else of the one after it. RemoteError: of another, or behind its sender's LAST."""
+        """Whether a message is of our epoch, not of the next one. RemoteError: of another, or on the wrong side of
+        LAST."""
         number = number_of(carried)
         if not self._epoch.number <= number <= self._epoch.number + 1:
             raise RemoteError(DropReason.UNEXPECTED, f"a message of epoch {number}, when ours is {self._epoch.number}")
@@ -572,7 +577,7 @@ class AdaptiveCore(OrderCore):
     # Votes.
 
     def _request(self, now_ns: int, out: list[Effect]) -> None:
-        """We want a change."""
+        """Ask for a change."""
         if self._is_coordinator:
             self._open_vote(now_ns, out)
         elif self._next is None:
@@ -643,7 +648,7 @@ class AdaptiveCore(OrderCore):
         self._adopt(self._decided(message), out)
 
     def _decided(self, message: Message) -> int:
-        """The code. RemoteError when the group cannot have decided that: it needs our ballot, and a change."""
+        """The decided code. RemoteError: the group cannot have decided it without our ballot, or it is no change."""
         self._require_coordinator(message)
         code = read_decision(message, self._candidates)
         is_promised = message.seq == self._promised == self._epoch.number + 1
@@ -655,7 +660,7 @@ class AdaptiveCore(OrderCore):
         if message.origin != self._us.first:
             raise RemoteError(DropReason.UNEXPECTED, f"member {message.origin} is not the coordinator")
 
-    # Wanting a change.
+    # Requests for a change.
 
     def _force(self, now_ns: int, out: list[Effect]) -> None:
         is_due = now_ns >= self._switched_ns + self._parameters.force_every_ns
@@ -686,5 +691,5 @@ class AdaptiveCore(OrderCore):
 
 
 def begin(parameters: AdaptiveParameters) -> MakeCore:
-    """By view: the core of one member."""
+    """The function that makes the core of each view."""
     return lambda us, rng, memory: AdaptiveCore(membership=us, parameters=parameters, rng=rng, memory=memory)

@@ -1,10 +1,10 @@
-"""The cost of each candidate here now: estimates from the observations of one member, under any protocol.
+"""The present cost of each candidate: estimates from the observations of one member, under any protocol.
 
 Paper 003, 3.2 and 4.1. The cost of a message is the time from its receipt (own ones: their submission) until it can be
 handed over for good; an estimate is that per unit time, here ns per second, over a sliding window.
 
 Observed: lambda, the rate of receipts, own submissions included; the service times, whose mean is 1/mu; the position
-from the tail at which each message is inserted into the *virtual queue* (figures 4 and 5): all that has been received,
+from the tail at which each message is inserted into the *virtual queue* (figures 4 and 5) of all messages received,
 processed or not, in the order of the stamps that Time Warp gives; rounds of probes, which all members echo at once.
 
 Time Warp, by `estimator`:
@@ -12,20 +12,20 @@ Time Warp, by `estimator`:
               that are inserted before n others, Cost = T * sum of f(n) over n > L (3). At rho >= 1 nothing is beyond L.
               T is the mean cost of a roll-back: observed while Time Warp is in force; elsewhere, where the paper does
               not say, T = 1/mu + 1/(mu - lambda): the time in the system M/M/1, and the straggler's service.
-  graded      Ours. In M/M/1 at least n wait with probability rho^(n+1), so f(n) counts with 1 - rho^(n+1).
-  shadow      Ours. A virtual Time Warp runs over the history of receipts: node/protocols/adaptive/shadow_execution.py.
+  graded      Not in the paper. In M/M/1 at least n wait with probability rho^(n+1), so f(n) counts with 1 - rho^(n+1).
+  shadow      Not in the paper. A virtual Time Warp over past receipts: node/protocols/adaptive/shadow_execution.py.
 
 The others:
-  abcast      lambda * 2d (6); 2d is the slowest echo of a round of probes. `resequence`, ours: see below.
+  abcast      lambda * 2d (6); 2d is the slowest echo of a round of probes. `resequence`, not in the paper: see below.
   sequencer   The sender waits for the round trip to the server; the others wait for earlier messages only.
-  allack      The word of all for the round: there and back, 2d, less the way of the message itself if it is not ours,
+  allack      Messages of all for the round: there and back, 2d, less the delay of the message itself if it is not ours,
               and 3/4 of `null_after_ns`. Members that send on their own need no null.
   atop        Unless the sender is drawn first (1 of n), members drawn before it send a dummy after `dummy_after_ns`:
-              there and back, less the way of the message itself if it is not ours.
-The last two are coarse: members are taken to send alike.
+              there and back, less the delay of the message itself if it is not ours.
+The last two are coarse: they assume that all members send at the same rate.
 
 Resequencing. Delivery is in order, so a message that is ready early waits for earlier ones. With each receipt, at t, a
-round trip X is drawn from those that were seen; the message is delivered at max(t + X, all before it).
+round trip X is drawn from the observed ones; the message is delivered at max(t + X, all before it).
 
 Stamps. Time Warp's clock advances when processing begins, under a pessimistic protocol 2d later: stamps from that clock
 would look like stragglers. So a sender under another protocol stamps with `clock`, that of the shadow execution.
@@ -57,7 +57,7 @@ TIMEWARP = 0xC
 
 
 class Estimator(enum.StrEnum):
-    """How the cost of Time Warp is estimated: see the module's text."""
+    """The estimator of the cost of Time Warp: see the module's docstring."""
 
     HISTOGRAM = "histogram"
     GRADED = "graded"
@@ -66,17 +66,17 @@ class Estimator(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostParameters:
-    """Of the estimates. Times in ns."""
+    """Parameters of the estimates. Times in ns."""
 
     estimator: str = "shadow"
-    """`histogram` (the paper's), `graded` or `shadow`: how the cost of Time Warp is estimated."""
+    """Estimator of the cost of Time Warp: `histogram` (the paper's), `graded` or `shadow`."""
     resequence: bool = True
     """Whether estimates of abcast and sequencer count the waiting for earlier messages; false: the formulae."""
     window_ns: int = 2000 * MILLISECOND
     least_messages: int = 8
-    """So many messages in the window before anything is estimated."""
+    """Least number of messages in the window for an estimate."""
     most_history: int = 1024
-    """How many messages are remembered one by one."""
+    """Number of messages that are kept one by one."""
     save_every: int = 1
     """As in the parameters of the execution: a roll-back coasts forward from the last saved state."""
     null_after_ns: int = 2 * MILLISECOND
@@ -117,8 +117,8 @@ class Costs:
         self._roll_back_ns: int | None = None
 
     def received(self, stamp: Stamp, now_ns: int, *, is_own: bool = False, service_ns: int | None = None) -> None:
-        """An application message has come, or was submitted here (`is_own`). `service_ns`: what its processing will
-        take, where that is known beforehand; else service times are drawn from those that were seen lately."""
+        """An application message has come, or was submitted here (`is_own`). `service_ns`: its processing time if known
+        beforehand; else it is drawn from the recent service times."""
         self._receipts.add(0, now_ns)
         if is_own:
             self._own.add(0, now_ns)
@@ -131,7 +131,7 @@ class Costs:
         self._shadow_cost.follow(self._shadow.cost_ns, now_ns)
 
     def executed(self, service_ns: int, now_ns: int) -> None:
-        """A command has been executed to its end for the first time, and took so long."""
+        """A command has been executed to its end for the first time, in `service_ns`."""
         self._services.add(service_ns)
 
     def rolled_back(self, cost_ns: int, now_ns: int) -> None:
@@ -139,7 +139,7 @@ class Costs:
         self._roll_backs.add(cost_ns, now_ns)
 
     def finished(self, code: int, cost_ns: int, now_ns: int) -> None:
-        """A message is final under the protocol with this code, and has cost so much."""
+        """A message is final under the protocol with this code, at a cost of `cost_ns`."""
         if code != self._in_force:
             self._in_force = code
             self._finished = Sums(self._parameters.window_ns)
@@ -150,8 +150,8 @@ class Costs:
     def round_trip(
         self, slowest_ns: int, to_server_ns: int | None, now_ns: int, *, echoes_ns: tuple[int, ...] = ()
     ) -> None:
-        """A round of probes is complete: its slowest echo, that of the sequence server (0: that is us, None: it takes
-        no part), and all of them (nothing: the slowest stands for them)."""
+        """A round of probes is complete: its slowest echo, the echo of the sequence server (0: we are the server, None:
+        it takes no part), and all echoes (empty: the slowest stands for them)."""
         self._slowest.sample(slowest_ns, now_ns)
         if to_server_ns is not None:
             self._to_server.add(to_server_ns, now_ns)
@@ -174,7 +174,7 @@ class Costs:
         return _MODELS[code](self, now_ns)
 
     def clock(self, now_ns: int) -> int:
-        """The greatest timestamp whose shadow execution has begun; 0 before all. A sender under another protocol
+        """The greatest timestamp of which the shadow execution has begun; 0 before all. A sender under another protocol
         takes the next one, as Time Warp would."""
         self._shadow.advance(now_ns)
         return self._shadow.last_begun[0] if self._shadow.last_begun else 0
@@ -203,7 +203,7 @@ class Costs:
         return self._per_message(beyond(histogram, density) * roll_back_ns // (PERMILLE * max(1, messages)), now_ns)
 
     def _observed_roll_back_ns(self, now_ns: int) -> int | None:
-        """T, now or when Time Warp was last in force."""
+        """T: the mean cost of a roll-back, now or when Time Warp was last in force; None: not observed."""
         self._roll_backs.forget(now_ns)
         self._finished.forget(now_ns)
         if self._in_force == TIMEWARP and self._roll_backs.count and self._finished.total:
@@ -243,7 +243,7 @@ class Costs:
         return (resequenced.waits.mean(now_ns) or 0) if self._parameters.resequence else 0
 
     def _shared(self, own_ns: int, others_ns: int) -> int:
-        """The mean of all, from what our own and what others' messages cost."""
+        """The mean cost of all messages, from the cost of an own message and of another member's."""
         own, count = self._own.count, self._receipts.count
         return (own * own_ns + (count - own) * others_ns) // max(1, count)
 
@@ -252,7 +252,7 @@ class Costs:
 
 
 class _Growth:
-    """Of a sum that only grows, in a window."""
+    """The growth of a sum that only grows, in a window."""
 
     def __init__(self, window_ns: int) -> None:
         self.sums = Sums(window_ns)
@@ -264,7 +264,7 @@ class _Growth:
 
 
 class _Resequenced:
-    """Round trips, and what a message waits that is ready after one of them, but must not pass those before it."""
+    """Round trips, and the wait of a message that is ready after a round trip but must not pass earlier messages."""
 
     def __init__(self, window_ns: int) -> None:
         self.trips = Sums(window_ns)
@@ -292,7 +292,7 @@ _MODELS: dict[int, Callable[[Costs, int], int | None]] = {
 
 
 def beyond_mean(histogram: Mapping[int, int], density: int) -> int:
-    """Formulae (3) and (5): how many messages, times 1000, lie beyond L. `density`: rho per mille, below 1000."""
+    """Formulae (3) and (5): the number of messages beyond L, times 1000. `density`: rho per mille, below 1000."""
     # n > rho^2 / (1 - rho), without a division.
     return PERMILLE * sum(
         count for n, count in histogram.items() if n * PERMILLE * (PERMILLE - density) > density * density
@@ -300,22 +300,23 @@ def beyond_mean(histogram: Mapping[int, int], density: int) -> int:
 
 
 def beyond_graded(histogram: Mapping[int, int], density: int) -> int:
-    """How many messages, times 1000, each position n > 0 counted with 1 - rho^(n+1): that fewer than n wait."""
+    """The number of messages, times 1000, each at a position n > 0 weighted with 1 - rho^(n+1), the probability that
+    fewer than n wait."""
     return sum(count * (PERMILLE - density ** (n + 1) // PERMILLE**n) for n, count in histogram.items() if n)
 
 
 def assumed_roll_back_ns(service_ns: int, density: int) -> int:
-    """T where none was observed: 1/mu + 1/(mu - lambda). `density`: rho per mille, below 1000."""
+    """T without an observed one: 1/mu + 1/(mu - lambda). `density`: rho per mille, below 1000."""
     return service_ns + service_ns * PERMILLE // (PERMILLE - density)
 
 
 SECOND = 1_000_000_000
 SLICES = 16
-"""Of a window: what is old leaves it in so many steps."""
+"""Slices of a window: old events leave it slice by slice."""
 
 
 class Sums:
-    """How many events, and their sum, in a sliding window: SLICES slices of equal length, the present one included."""
+    """The number and sum of events in a sliding window of SLICES slices of equal length, the present one included."""
 
     __slots__ = ("_first_ns", "_slice_ns", "_slices", "count", "total")
 
@@ -328,7 +329,7 @@ class Sums:
         self.total = 0
 
     def add(self, amount: int, now_ns: int) -> None:
-        """One event."""
+        """Add one event."""
         self.forget(now_ns)
         if self._first_ns is None:
             self._first_ns = now_ns
@@ -341,7 +342,7 @@ class Sums:
         self.total += amount
 
     def forget(self, now_ns: int) -> None:
-        """What has left the window."""
+        """Drop events that have left the window."""
         oldest = now_ns // self._slice_ns - SLICES
         while self._slices and self._slices[0][0] <= oldest:
             _, count, total = self._slices.popleft()
@@ -349,7 +350,8 @@ class Sums:
             self.total -= total
 
     def span_ns(self, now_ns: int) -> int:
-        """What the window covers, at least 1: less than its length until that has passed since the first event."""
+        """The time that the window covers, at least 1: less than its length until that has passed since the first
+        event."""
         begin_ns = (now_ns // self._slice_ns - SLICES + 1) * self._slice_ns
         first_ns = now_ns if self._first_ns is None else self._first_ns
         return max(1, now_ns - max(begin_ns, first_ns))
@@ -360,13 +362,13 @@ class Sums:
         return self.total * SECOND // self.span_ns(now_ns)
 
     def mean(self, now_ns: int) -> int | None:
-        """Of the events in the window; None when there is none."""
+        """The mean of the events in the window; None when there is none."""
         self.forget(now_ns)
         return self.total // self.count if self.count else None
 
 
 class Samples:
-    """The last values of something, handed out in turn: a distribution without a name."""
+    """The last values of a quantity, drawn in turn: an empirical distribution."""
 
     __slots__ = ("_next", "_values")
 
@@ -378,7 +380,7 @@ class Samples:
         self._values.append(value)
 
     def draw(self) -> int | None:
-        """The next one, round and round; None while there is none."""
+        """The next value, cyclically; None while there is none."""
         if not self._values:
             return None
         self._next = (self._next + 1) % len(self._values)
@@ -389,7 +391,8 @@ class Samples:
 
 
 class VirtualQueue:
-    """All stamps received, executed or not, in order (paper 003, figure 4), and where each was inserted (figure 5)."""
+    """All stamps received, executed or not, in order (paper 003, figure 4), and the position of each insertion (figure
+    5)."""
 
     __slots__ = ("_most", "_positions", "_stamps", "_window_ns")
 
@@ -398,10 +401,10 @@ class VirtualQueue:
         self._most = most
         self._stamps: list[Stamp] = []
         self._positions: deque[tuple[int, int]] = deque()
-        """(when, position) of each insertion."""
+        """(time in ns, position) of each insertion."""
 
     def insert(self, stamp: Stamp, now_ns: int) -> int:
-        """Its position from the tail: how many later stamps have been received before it."""
+        """Insert a stamp. Returns its position from the tail: the number of later stamps received before it."""
         position = len(self._stamps) - bisect_right(self._stamps, stamp)
         insort(self._stamps, stamp)
         if len(self._stamps) > self._most:
@@ -412,8 +415,7 @@ class VirtualQueue:
         return position
 
     def histogram(self, now_ns: int) -> Mapping[int, int]:
-        """Position from the tail -> how many messages were inserted there within the window, or of the last ones that
-        are remembered if those are fewer."""
+        """By position from the tail, the number of messages inserted there within the window, among the last `most`."""
         while self._positions and self._positions[0][0] <= now_ns - self._window_ns:
             self._positions.popleft()
         return Counter(position for _, position in self._positions)

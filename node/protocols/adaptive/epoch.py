@@ -1,11 +1,11 @@
-"""One epoch of the adaptive core at one member: an instance of a candidate's core, and what surrounds it.
+"""One epoch of the adaptive core at one member: an instance of a candidate's core, and its surroundings.
 
-The instance runs as if it were alone in the view. What it says travels as CARRIED with the epoch's number; what it
-hears is what others' instances of the same epoch say. Its timers have a layer of their own. Payloads of submissions to
-a core without timestamps carry a tail (codec.py), which is taken off again.
+The instance runs as if it were alone in the view. Its messages travel as CARRIED with the epoch's number; it receives
+the messages of the other members' instances of the same epoch. Its timers have a layer of their own. Payloads of
+submissions to a core without timestamps carry a tail (codec.py), which is removed before delivery.
 
-From its member's LAST on the instance is *mute*: it is called no more, its timers are cancelled, and what comes is kept
-until `close` gives it to the instance as the rest of a cut.
+From its member's LAST on the instance is *mute*: it gets no more inputs, its timers are cancelled, and messages for it
+are kept until `close` gives them to it as the rest of a cut.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from node.protocols.timewarp.execution import Outcome
 from node.wire import Kind, Message, decode_message, encode_message
 
 LAYER = 1
-"""Of the instance's timers; the owner's have 0."""
+"""The layer of the instance's timers; the owner's have 0."""
 STAMPED = (Kind.TIMEWARP_DATA, Kind.TIMEWARP_FOLLOW_UP)
 TAILED = (Kind.SEQUENCER_DATA, Kind.ALLACK_DATA, Kind.ATOP_DATA, Kind.ABCAST_DATA)
-"""Messages with a submission in them, by where its timestamp is."""
+"""Messages with a submission in them, by the place of its timestamp."""
 UNICASTS = (Kind.SEQUENCER_REQUEST, Kind.SEQUENCER_NUMBER, Kind.ABCAST_PROPOSAL)
-"""They are part of no cut."""
+"""Kinds of unicasts, which are part of no cut."""
 MOST_KEPT = 65536
-"""Of one member, messages of an instance that is mute: more than flow control lets through before it says LAST."""
+"""Most messages of one member kept for a mute instance: more than flow control lets through before its LAST."""
 
 
 class Handed(NamedTuple):
-    """A message that a core without timestamps has put in its place for good; `cost_ns`: since its receipt."""
+    """A message that a core without timestamps has delivered; `cost_ns`: since its receipt."""
 
     delivery: Deliver
     timestamp: int
@@ -44,7 +44,7 @@ class Handed(NamedTuple):
 
 
 class Epoch:
-    """See the module's text."""
+    """See the module's docstring."""
 
     __slots__ = ("_arrivals", "_core", "_kept", "_received", "_timers", "_us", "code", "is_mute", "number")
 
@@ -55,11 +55,11 @@ class Epoch:
         self.code = code
         self.is_mute = False
         self._kept: dict[int, deque[Message]] = {member: deque() for member in us.members}
-        """Of each member, what came for the mute instance."""
+        """By member, its messages for the mute instance."""
         self._timers: set[Timer] = set()
         self._arrivals: list[Arrival] = []
         self._received: dict[tuple[int, bytes], int] = {}
-        """When a message with a tail came that is not delivered, by its origin and payload."""
+        """By origin and payload: the receipt in ns of each undelivered message with a tail."""
 
     @property
     def core(self) -> ViewCore:
@@ -75,10 +75,10 @@ class Epoch:
 
     @property
     def kept(self) -> int:
-        """Messages that have come for the mute instance."""
+        """Number of messages kept for the mute instance."""
         return sum(map(len, self._kept.values()))
 
-    # Inputs. Each returns what the instance wants done, for the owner to carry out.
+    # Inputs. Each returns the instance's effects, for the owner to carry out.
 
     def start(self, now_ns: int) -> list[Effect]:
         return self._outward(self._core.on_start(now_ns))
@@ -91,7 +91,7 @@ class Epoch:
         return self._outward(self._core.on_submit(submission, now_ns))
 
     def receive(self, carried: Message, now_ns: int) -> list[Effect]:
-        """A message of this epoch. RemoteError before anything has changed."""
+        """Receive a message of this epoch. RemoteError before anything has changed."""
         message = _inside(carried)
         timestamp = _timestamp_of(message)
         if self.is_mute:
@@ -105,7 +105,7 @@ class Epoch:
         return self._outward(effects)
 
     def fired(self, timer: Timer, now_ns: int) -> list[Effect]:
-        """A timer of our layer."""
+        """A timer of the instance is due."""
         inside = timer._replace(layer=timer.layer - LAYER)
         if inside not in self._timers:
             return []
@@ -113,7 +113,7 @@ class Epoch:
         return self._outward(self._core.on_timer(inside, now_ns))
 
     def take_outcomes(self, outcomes: list[Outcome], now_ns: int) -> list[Effect]:
-        """The processor has been advanced, with this result: Time Warp is told, unless it is mute."""
+        """Pass the outcomes of the processor to Time Warp, unless it is mute."""
         effects: list[Effect] = []
         if isinstance(self._core, TimeWarpCore) and not self.is_mute:
             self._core.take_outcomes(outcomes, now_ns, effects)
@@ -122,20 +122,21 @@ class Epoch:
     # The end.
 
     def mute(self) -> list[Effect]:
-        """We have left this epoch."""
+        """Leave this epoch."""
         self.is_mute = True
         timers = sorted(self._timers)
         self._timers.clear()
         return [CancelTimer(timer=_raised(timer)) for timer in timers]
 
     def keep_rest(self, carried: Message) -> None:
-        """A message of the view's cut. RemoteError as `receive`."""
+        """Keep a message of the view's cut. RemoteError as `receive`."""
         message = _inside(carried)
         _timestamp_of(message)
         self._keep(message)
 
     def close(self, survivors: frozenset[int], now_ns: int) -> Closing:
-        """Everything of the epoch's cut has been kept. Payloads of `handed_back` have no tail any more."""
+        """Close the instance with the kept messages, which are all of the epoch's cut. Payloads of `handed_back` have
+        no tail any more."""
         closing = self._core.close(self._kept, survivors, now_ns)
         if self.code == TIMEWARP:
             return closing
@@ -147,13 +148,13 @@ class Epoch:
     # Outputs.
 
     def handed(self, delivery: Deliver, now_ns: int) -> Handed:
-        """A delivery of a core without timestamps, whose payload has a tail."""
+        """Remove the tail from a delivery of a core without timestamps."""
         since_ns = self._received.pop((delivery.origin, delivery.payload), now_ns)
         timestamp, payload = split_tail(delivery.payload)
         return Handed(replace(delivery, payload=payload), timestamp, now_ns - since_ns)
 
     def take_arrivals(self) -> list[Arrival]:
-        """What has come, or was submitted, since the last call."""
+        """Messages received or submitted since the last call."""
         arrivals, self._arrivals = self._arrivals, []
         return arrivals
 
@@ -212,7 +213,7 @@ def _inside(carried: Message) -> Message:
 
 
 def _timestamp_of(message: Message) -> int | None:
-    """Of the submission in it; None: there is none."""
+    """The timestamp of the submission in a message; None: there is none."""
     if message.kind in TAILED:
         return split_tail(message.payload)[0]
     return message.words[0] if message.kind in STAMPED and message.words else None

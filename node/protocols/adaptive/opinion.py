@@ -1,10 +1,10 @@
-"""The ranking of the candidates by one member: it observes, measures how far the others are, estimates, and ranks.
+"""One member's ranking of the candidates from observations, measured delays, and estimates.
 
 Paper 003, 3.3: "each member compares; a change is worthwhile iff cost(now) > cost(next) + cost of the switch". Beyond
-the paper the gain must also exceed a margin, a share of what is in force costs, so that noise does not decide.
+the paper the gain must also exceed a margin, a share of the present cost, so that noise does not decide.
 
-How far. A PROBE is multicast, every member echoes it at once, and the slowest echo of a round is 2d. A round that is
-still open when the next one begins counts for nothing.
+Delays. A PROBE is multicast, every member echoes it at once, and the slowest echo of a round is 2d. A round that is
+still open when the next one begins does not count.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from node.protocols.adaptive.vote import Ranking
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """When a change is worthwhile: what must be saved, in ns of cost per second, and per mille of the present cost."""
+    """The least gain of a worthwhile change: in ns of cost per second, and per mille of the present cost."""
 
     switch_cost_ns: int
     margin_permille: int
@@ -37,25 +37,25 @@ class Threshold:
 
 
 class Opinion:
-    """The part of one core. `codes`: the candidates. Times in ns of one clock that does not go back."""
+    """See the module's docstring. `codes`: the candidates. Times in ns of one clock that does not go back."""
 
     def __init__(
         self, *, us: Membership, codes: tuple[int, ...], parameters: CostParameters, threshold: Threshold
     ) -> None:
         self._peers = us.peers
         self._server = us.first
-        """Of a sequencer."""
+        """The server under the sequencer protocol."""
         self._is_server = us.member == us.first
         self._codes = codes
         self._threshold = threshold
         self._costs = Costs(members=len(us.members), parameters=parameters)
         self._stamp = 0
         self._round = 0
-        """Of our last probe ..."""
+        """The number of our last probe, ..."""
         self._probed_ns = 0
-        """... when it was sent, ..."""
+        """... the time at which it was sent, ..."""
         self._echoes: dict[int, int] = {}
-        """... and how long its echo took, by member."""
+        """... and by member, the time until its echo."""
 
     @property
     def costs(self) -> Costs:
@@ -66,7 +66,7 @@ class Opinion:
         return self._round
 
     def stamp(self, now_ns: int) -> int:
-        """A timestamp for a submission of ours, as Time Warp would give it."""
+        """A timestamp for an own submission, as Time Warp would give it."""
         self._stamp = min(max(self._costs.clock(now_ns), self._stamp) + 1, MAX_TIMESTAMP)
         return self._stamp
 
@@ -76,14 +76,14 @@ class Opinion:
             self._stamp = max(self._stamp, arrival.timestamp)
 
     def probe(self, now_ns: int) -> int:
-        """A new round; its number."""
+        """Begin a new round. Returns its number."""
         self._round += 1
         self._probed_ns = now_ns
         self._echoes = {}
         return self._round
 
     def echoed(self, member: int, number: int, now_ns: int) -> bool:
-        """False when we do not wait for that."""
+        """Take in an echo. False: we do not wait for it."""
         if number != self._round or member not in self._peers or member in self._echoes:
             return False
         self._echoes[member] = now_ns - self._probed_ns
@@ -112,8 +112,8 @@ class Opinion:
         return tuple(code for _, code in sorted(worth))
 
     def ranking(self, present: int, now_ns: int) -> Ranking:
-        """Our ballot: what is worth a change, what is in force, the others by their cost; those without an estimate
-        last, as they come.
+        """Our ballot: candidates worth a change, the one in force, the others by their cost; those without an estimate
+        last, in the order of the candidates.
         """
         better = self.better(present, now_ns)
         estimates = self.estimates(now_ns)

@@ -1,29 +1,28 @@
-"""The shadow execution of a Time Warp: what would the optimistic order have cost with the messages that have come?
+"""The shadow execution of a Time Warp: the cost of the optimistic order for the messages received.
 
-Paper 003, 4.1, estimates that from a histogram (node/protocols/adaptive/costs.py) and remarks that the history of
-receipts can
-be used instead. This does it, and is ours: the commands that came go through a virtual processor, in the order of the
-stamps that Time Warp would have given them, whichever protocol is in force.
+Paper 003, 4.1, estimates it from a histogram (node/protocols/adaptive/costs.py) and remarks that the history of
+receipts can be used instead. This module does so, by a method that is not in the paper: the received commands go
+through a virtual processor, in the order of the stamps that Time Warp would have given them, under any protocol.
 
 The rules are those of node/protocols/timewarp/execution.py, without application, deliveries and states.
-1. One command at a time. The least stamp that waits is begun when the processor is free, and takes its service time.
-2. A command whose stamp is less than that of one that has begun is a straggler: all later ones that have begun are
-   undone, ended or under way, and wait again. Begun again, they take the same time.
-3. With `save_every` above 1, a state is there only after every so many commands: those between the last one before the
-   straggler and the straggler are executed again first (they coast forward), with their time.
-4. The cost of a command is 0 while no roll-back has touched it; of one that was undone, or whose arrival caused a
-   roll-back, it is the beginning of its last execution less its receipt.
+1. One command at a time. The least waiting stamp begins when the processor is free, and takes its service time.
+2. A command with a stamp below that of a begun command is a straggler: all later begun commands, ended or under way,
+   are undone, and wait again. Begun again, they take the same time.
+3. With `save_every` above 1, a state is saved only after that many commands: the commands between the last saved state
+   before the straggler and the straggler are executed again first (they coast forward), with their time.
+4. The cost of a command is 0 while no roll-back has touched it; if it was undone, or its arrival caused a roll-back,
+   its cost is the beginning of its last execution less its receipt.
 
-Cost is counted when it arises: at each beginning, what it adds to what the command has cost so far. So the sum is that
-of the final costs without any GVT.
+Cost is counted when it arises: each beginning adds the increase of the command's cost. So the sum equals the final
+costs without any GVT.
 
-Invariant: all that has begun comes before all that waits. So what has begun is a stack, what waits a heap, and a
-roll-back moves commands from one to the other: each beginning costs O(log n). Memory is bounded: of what has begun the
-last `most_history` are kept (an older straggler undoes only these); while `most_waiting` wait, only stragglers are
-taken (`missed` counts the others), since an overloaded processor has enough to order.
+Invariant: all begun commands come before all waiting ones. So the begun ones are a stack, the waiting ones a heap, and
+a roll-back moves commands from one to the other: each beginning costs O(log n). Memory is bounded: the last
+`most_history` begun commands are kept (an older straggler undoes only these); while `most_waiting` wait, only
+stragglers are taken (`missed` counts the others), since an overloaded processor has enough to order.
 
-Not here: follow-ups and anti-messages (the receiver takes them for messages like others), and the effect of roll-backs
-on when others send.
+Not here: follow-ups and anti-messages (the receiver takes them as other messages), and the effect of roll-backs on the
+sending times of others.
 """
 
 from __future__ import annotations
@@ -61,25 +60,25 @@ class ShadowExecution:
         """Ascending; the last one is under way while `_due_ns` is not None."""
         self._waiting: list[_Shadowed] = []
         self._due_ns: int | None = None
-        """When what is under way ends: a command, or the coasting forward."""
+        """The end of the command or the coasting forward that is under way."""
         self._is_coasting = False
         self._unsaved = 0
         """Executions since a state was saved, when the next one begins."""
         self.cost_ns = 0
-        """Of all commands since the beginning."""
+        """The cost of all commands since the beginning."""
         self.roll_backs = 0
         self.undone = 0
         """Executions taken back, ended ones and those under way."""
         self.missed = 0
         self.last_begun: Stamp | None = None
-        """The greatest stamp whose execution has begun, undone or not."""
+        """The greatest stamp of which the execution has begun, undone or not."""
 
     @property
     def waiting(self) -> int:
         return len(self._waiting)
 
     def receive(self, stamp: Stamp, service_ns: int, now_ns: int) -> None:
-        """A command has come that takes `service_ns`. Its stamp must be new."""
+        """Receive a command that takes `service_ns`. Its stamp must be new."""
         self.advance(now_ns)
         command = _Shadowed(stamp, now_ns, service_ns)
         if self._begun and command < self._begun[-1]:
@@ -91,13 +90,13 @@ class ShadowExecution:
         self.advance(now_ns)
 
     def advance(self, now_ns: int) -> None:
-        """Ends what is due and begins what is next, each at its time, up to `now_ns`."""
+        """End due commands and begin the next ones, each at its time, up to `now_ns`."""
         while self._due_ns is None or self._due_ns <= now_ns:
             self._is_coasting = False
             if not self._waiting:
                 self._due_ns = None
                 return
-            # What comes at rest begins as it comes, and that is now: `receive` advances.
+            # A command that comes at rest begins at once: `receive` advances.
             self._begin(now_ns if self._due_ns is None else self._due_ns)
 
     def _begin(self, start_ns: int) -> None:
@@ -116,7 +115,7 @@ class ShadowExecution:
         self._due_ns = start_ns + command.service_ns
 
     def _roll_back(self, straggler: _Shadowed, now_ns: int) -> None:
-        """Undoes what has begun after the straggler, and brings the processor to where it can begin it."""
+        """Undo commands that have begun after the straggler, and restore a state from which the straggler can begin."""
         straggler.is_touched = True
         self.roll_backs += 1
         first, undone_ns, was_last = straggler, 0, self._begun[-1]
@@ -129,19 +128,20 @@ class ShadowExecution:
         since_ns, self._unsaved = (0, 0) if first.finds_state else self._since_state()
         begun_ns = self._due_ns - undone_ns if self._due_ns is not None else now_ns
         if self._is_coasting and begun_ns > now_ns:
-            self._due_ns = begun_ns  # it has not come so far again: it coasts on, less far
+            self._due_ns = begun_ns  # still coasting before that place: it goes on, to there
         elif (
             self._due_ns is not None
             and begun_ns + first.service_ns > now_ns
             and (self._is_coasting or first is was_last)
         ):
-            self._due_ns, self._is_coasting = None, False  # that one was under way: the state before it is at hand
+            self._due_ns, self._is_coasting = None, False  # `first` was under way: the state before it is at hand
         else:
             self._is_coasting = since_ns > 0
             self._due_ns = now_ns + since_ns if since_ns else None
 
     def _since_state(self) -> tuple[int, int]:
-        """From the last saved state to the last command that has begun: how long that takes, and how many they are."""
+        """From the last saved state to the last begun command: the time of the commands, and their number modulo
+        `save_every`."""
         count = service_ns = 0
         for command in reversed(self._begun):
             count += 1

@@ -1,20 +1,21 @@
-"""Which protocol a group wants: ballots as words, and the tally.
+"""The vote about the next protocol: ballots as words, and the tally.
 
 Paper 003, 3.4: every member votes, and more than half decides; "the algorithm of agreement must be settled beforehand,
 for a simple majority may not select the best": with one optimistic and two pessimistic candidates the votes for the
-pessimistic ones split, and the optimistic one wins though most would rather have either of the others.
+pessimistic ones split, and the optimistic one wins though most members prefer either of the others.
 
 So a ballot is a ranking of candidates, best first, and the tally an instant run-off: while no candidate is the first
 choice of more than half, the candidate that is the first choice of the fewest is struck out, and ballots pass on to
-their next choice. The winner must still be preferred to what is in force by more than half of all ballots: a switch
-costs something, so a tie, and any doubt, keeps what is in force.
+their next choice. The winner must still be preferred to the protocol in force by more than half of all ballots: a
+switch costs something, so a tie, and any doubt, keeps the protocol in force.
 
 A ranking need not be complete: candidates that are not on it come after all that are, equal among themselves. Ties in
-striking out: what is in force stays; then, the candidate that is liked less in pairs, against all others left, goes;
-then the greatest code. So the result does not depend on the order of ballots, and every member would come to the same.
+striking out: the protocol in force stays; then the candidate that is preferred least in pairs, against all others left,
+goes; then the greatest code. So the result does not depend on the order of ballots, and is the same at every member.
 
-As in any run-off, a compromise that is few ballots' first choice can be struck out though it would win against each
-other one alone. Then the group may keep what is in force where a change had a majority; it never changes without one.
+As in any run-off, a compromise that is the first choice of few ballots can be struck out though it would win against
+each other candidate alone. Then the group may keep the protocol in force although a change had a majority; it never
+changes without a majority.
 
 A code is the high half-byte of the protocol's kinds, 1 to 15, so that all candidates fit into one word: the best in the
 lowest half-byte, 0 above the last.
@@ -77,7 +78,7 @@ def run_off(rankings: Sequence[Ranking], *, present: int) -> int:
 
 
 def prefer(rankings: Sequence[Ranking], code: int, other: int) -> int:
-    """How many ballots have `code` before `other`; one that does not name `other` has it last."""
+    """The number of ballots with `code` before `other`; a ballot that does not name `other` has it last."""
     return sum(
         code in ranking and (other not in ranking or ranking.index(code) < ranking.index(other)) for ranking in rankings
     )
@@ -89,7 +90,7 @@ def _first_choices(rankings: Sequence[Ranking], left: Sequence[int]) -> Counter[
 
 
 def _struck(rankings: Sequence[Ranking], left: Sequence[int], firsts: Counter[int], present: int) -> int:
-    """The candidate to strike out: see the module's text about ties."""
+    """The candidate to strike out: see the module's docstring about ties."""
 
     def strength(code: int) -> tuple[int, bool, int, int]:
         liked = sum(prefer(rankings, code, other) for other in left if other != code)

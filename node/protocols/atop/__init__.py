@@ -1,8 +1,8 @@
-"""ATOP and ATOP/MBS (paper 002): total orders by a lottery whose weights follow what each member sends.
+"""ATOP and ATOP/MBS (paper 002): total orders by a lottery with weights that follow the rate of each member.
 
     order.py     ATOM: the deterministic merge of the members' streams, and the draws
     policy.py    AP: windows, weights and shares (formulae 1 and 2)
-    core.py      ATOP: rules 1 to 6, what a member says and when
+    core.py      ATOP: rules 1 to 6, the messages of a member and their times
     mbs.py       ATOP/MBS: donors, requesters and the broker
 
 The paper's variables:

@@ -1,4 +1,4 @@
-"""ATOP: a total order that follows how much each member sends; the core of one view, over reliable FIFO streams.
+"""ATOP: a total order that follows the rate of each member; the core of one view, over reliable FIFO streams.
 
 Paper 002, 2.1 (after Chockler, Huleihel and Dolev, 1998). The paper's variables: `node/protocols/atop/__init__.py`.
 Messages, argument and parameters: docs/protocols/atop.md.
@@ -8,7 +8,7 @@ Messages, argument and parameters: docs/protocols/atop.md.
 2. [2.1] A sender puts (senderID, sndDistID, seqno) on each message; seqno starts again with each distribution.
 3. [2.1] A draw selects a source; its next seqno under ordDistID is delivered, or waited for (`order.py`).
 4. [2.1, conditions 1 and 2] A member moves on to the next distribution when no undelivered message carries ordDistID,
-   and each member has sent something under a later one (`order.py`).
+   and each member has sent a message under a later one (`order.py`).
 5. [2.1, 3.1.1] Dummies. One fills one or several numbers of its sender:
      gap     at the end of a sub-window in which messages were sent, when Int(delta) is 1 or more;
      turn    when nothing has been delivered for `dummy_after_ns`, and the order needs numbers of ours;
@@ -19,13 +19,13 @@ Messages, argument and parameters: docs/protocols/atop.md.
 Deviations. The bookkeeper is the first member of the view; the next view replaces it. Windows do not slide: T begins
 with the first message after rest, and one with fewer messages than members goes on for another T. At the end of each
 sub-window the bookkeeper gives a weight to each sender that has none, whatever the threshold. With `ahead`, one turn
-dummy fills all numbers of ours up to what is undelivered; without, one number, as in the paper. Dummies ask for no
+dummy fills all own numbers up to the undelivered messages; without, one number, as in the paper. Dummies ask for no
 dummies and begin no window: a group at rest is silent.
 
 Invariants. Our numbers under a distribution ascend from 1, our distributions ascend. A member orders its own message
-from its submission on. What two members of a view deliver before its end are prefixes of one sequence, which is causal.
-The cut holds all that a survivor has multicast, so `close` delivers its submissions and hands none back. `memory` is
-the weights published last within the cut: the next view begins with them.
+from its submission on. The deliveries of any two members of a view before its end are prefixes of one sequence, which
+is causal. The cut holds all multicasts of a survivor, so `close` delivers its submissions and hands none back. `memory`
+is the weights published last within the cut: the next view begins with them.
 
 Not here. Delivery is agreed, not uniform. Nothing is delivered while a member of the view is silent; the group layer
 ends such a view.
@@ -63,33 +63,33 @@ WINDOW = Timer("window")
 SUB_WINDOW = Timer("sub_window")
 TURN = Timer("turn")
 MOST_AHEAD = 4096
-"""How many missing numbers `ahead` looks at: what is beyond is filled by the next dummy."""
+"""Most missing numbers that `ahead` fills with one dummy; the next dummy fills the rest."""
 _HEADERS_BYTES = 64 + WORD_SIZE * (1 + 0x3FF + 0x3F)
-"""Of the layers below, with all the fences and positions that a reliable multicast can carry."""
+"""Headers of the layers below, with all the fences and positions that a reliable multicast can carry."""
 MOST_MEMBERS = 2 * (MAX_DATAGRAM - _HEADERS_BYTES - 2 * WORD_SIZE) // WORD_SIZE
-"""A distribution needs half a word for each."""
+"""Most members of a group: a distribution needs half a word for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightedOrderParameters:
-    """Of every order by distributions, and of the reliable layer under it. Times in ns."""
+    """Parameters of every order by distributions, and of the reliable layer below it. Times in ns."""
 
     window_ns: int = 1000 * MILLISECOND
-    """T: for how long the bookkeeper counts."""
+    """T: the window in which the bookkeeper counts."""
     threshold: int = 100
-    """A new distribution when more than so many per mille of the draws would go to others."""
+    """Change of the draws, in per mille that would go to others, beyond which there is a new distribution."""
     sub_window_ns: int = 100 * MILLISECOND
-    """sbT: how often each member compares what it sent with its share."""
+    """sbT: the period in which each member compares its traffic with its share."""
     dummy_after_ns: int = 5 * MILLISECOND
-    """For how long nothing may be delivered before a member that is waited for sends a dummy."""
+    """Time without a delivery until a member that the order waits for sends a dummy."""
     ahead: bool = True
-    """Fill all numbers up to what is undelivered with one dummy; false: one number per dummy, as in the paper."""
+    """Fill all numbers up to the undelivered messages with one dummy; false: one number per dummy, as in the paper."""
     draws: str = "random"
     """`random` as in the paper, `bounded` (never further than `lag` turns from the shares) or `smooth` (no chance)."""
     lag: int = 1
     """Of `bounded` draws: the turns of a member that are drawn together, anew for each such block."""
     outstanding: int = 64
-    """Own messages undelivered; more submissions wait in the host."""
+    """Most undelivered own messages; more submissions wait in the host."""
     reliable: ReliableParameters = field(default_factory=ReliableParameters)
 
     def __post_init__(self) -> None:
@@ -102,7 +102,7 @@ class WeightedOrderParameters:
         require(1 <= self.outstanding <= 65536, f"outstanding must lie between 1 and 65536, not {self.outstanding}")
 
     def require_members(self, members: int) -> None:
-        """LocalError when the weights of so many do not fit one message."""
+        """LocalError when the weights of `members` members do not fit one message."""
         require(
             members <= MOST_MEMBERS, f"{members} members are more than the {MOST_MEMBERS} that one message can list"
         )
@@ -110,10 +110,10 @@ class WeightedOrderParameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtopParameters(WeightedOrderParameters):
-    """Of ATOP."""
+    """Parameters of ATOP."""
 
     least_dummies: int = 1
-    """How many numbers a member fills at least in each window in which others send; 0: its weight may fall to 0."""
+    """Least number of numbers that a member fills in each window in which others send; 0: its weight may fall to 0."""
 
     def __post_init__(self) -> None:
         WeightedOrderParameters.__post_init__(self)
@@ -137,7 +137,7 @@ class AtopReport(enum.IntEnum):
 
 
 class AtopCore(OrderCore):
-    """See the module's text. RemoteError when `memory` is none."""
+    """See the module's docstring. RemoteError: `memory` is malformed."""
 
     ordered_by = "distributions"
 
@@ -148,11 +148,11 @@ class AtopCore(OrderCore):
         super().__init__(membership)
         self._parameters = parameters
         self._distribution = 0
-        """sndDistID: the one under which we send ..."""
+        """sndDistID: the distribution under which we send ..."""
         self._weights = first_weights(memory, membership.members)
         """... its weights ..."""
         self._given = 0
-        """... and the last number of ours that we have used or given away under it."""
+        """... and our last number that we have used or given away under it."""
         self._order = Order(
             self._weights,
             bookkeeper=membership.first,
@@ -164,18 +164,18 @@ class AtopCore(OrderCore):
         self._window = Window(membership.members, least_dummies=least_dummies)
         self._shares = Shares(self._weights, self._me)
         self._final = 0
-        """What our next item must tell, see `Item.final`."""
+        """The final count that our next item must carry, see `Item.final`; 0: none."""
         self._undelivered = 0
-        """Own messages."""
+        """Number of undelivered own messages."""
         self._spoke_ns = 0
         self._moved_ns = 0
-        """When something was delivered last."""
+        """The time of the last delivery."""
         self._readers: dict[Kind, Callable[[Message], Item]] = {
             Kind.ATOP_DATA: _data,
             Kind.ATOP_DUMMY: _dummy,
             Kind.ATOP_DISTRIBUTION: self._published,
         }
-        """Per kind of multicast: what it says to the order. All of them have a place in it."""
+        """By kind of multicast: the function that makes its item of the order."""
         self._handlers = dict.fromkeys(self._readers, self._on_item)
         self._due = {
             WINDOW: self._on_window_due,
@@ -198,12 +198,12 @@ class AtopCore(OrderCore):
 
     @property
     def distribution(self) -> int:
-        """The one under which we send."""
+        """The distribution under which we send."""
         return self._distribution
 
     @property
     def weights(self) -> Weights:
-        """Of that distribution."""
+        """The weights of that distribution."""
         return self._weights
 
     @property
@@ -243,10 +243,10 @@ class AtopCore(OrderCore):
             effects.append(Report(code=AtopReport.DROPPED, member=member, value=number))
         return Closing(effects=tuple(effects), memory=memory_of(self._order.published, survivors))
 
-    # The seam: what a subclass does otherwise. It adds its kinds to `_readers`, its timers to `_due`.
+    # Methods that a subclass overrides. It adds its kinds to `_readers`, its timers to `_due`.
 
     def _compose(self, submission: Submission) -> Message:
-        """The next message of ours."""
+        """Our next message."""
         return self._data_message(Kind.ATOP_DATA, submission)
 
     def _on_sub_window(self, whole: int, now_ns: int, out: list[Effect]) -> None:
@@ -257,7 +257,7 @@ class AtopCore(OrderCore):
     def _on_adopted(self, now_ns: int, out: list[Effect]) -> None:
         """We send under another distribution now."""
 
-    # What we say.
+    # Sending.
 
     def _take_numbers(self, count: int) -> int:
         """The first of our next `count` numbers, which are used or given away now."""
@@ -281,7 +281,7 @@ class AtopCore(OrderCore):
         )
 
     def _say(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        """Multicast, and take into our own order: flow control below may delay what we send."""
+        """Multicast, and take into our own order at once: flow control below may delay the message."""
         item = self._read(message)
         self._order.take(self._me, item)
         self._spoke_ns = now_ns
@@ -320,10 +320,10 @@ class AtopCore(OrderCore):
 
     @property
     def _shown(self) -> int:
-        """Our last number under that distribution that our stream shows."""
+        """Our last number that our stream shows under that distribution."""
         return self._order.shown(self._me) if self._has_spoken else 0
 
-    # What comes.
+    # Receipts.
 
     def _read(self, message: Message) -> Item:
         """RemoteError when this cannot be the next multicast in the stream of its origin."""
@@ -339,11 +339,11 @@ class AtopCore(OrderCore):
         return Item(distribution, final=final, weights=unpack_weights(words, members))
 
     def _advance(self, now_ns: int, out: list[Effect]) -> None:
-        """Rules 3 and 4: deliver what is drawn."""
+        """Rules 3 and 4: deliver the drawn messages."""
         for message in self._order.advance():
             self._moved_ns = now_ns
             self._undelivered -= message.origin == self._me
-            # Its place tells it apart: the messages of one origin come in the order of its stream.
+            # Its place identifies it: the messages of one origin are delivered in the order of its stream.
             self._prefix.delivered(message.origin, self._prefix.count)
             out.append(Deliver.of(message))
         if self._order.buffered:
@@ -352,7 +352,8 @@ class AtopCore(OrderCore):
     # Windows.
 
     def _count(self, member: int, item: Item, now_ns: int, out: list[Effect]) -> None:
-        """In the window for the sender; in the shares for the owner of the number, if they are of our distribution."""
+        """Count an item in the window for its sender, and in the shares for the owner of the number if it is of our
+        distribution."""
         if item.distribution == self._distribution:
             if item.slot is not None:
                 self._shares.count(item.slot[0])
@@ -392,7 +393,7 @@ class AtopCore(OrderCore):
     # Turns.
 
     def _on_turn_due(self, now_ns: int, out: list[Effect]) -> None:
-        """When there is nothing to say, the next item that comes arms it again."""
+        """Send a turn dummy if the order waits for us; without a need for one, the next item arms the timer again."""
         if not self._order.buffered:
             return
         after_ns = self._parameters.dummy_after_ns
@@ -414,7 +415,7 @@ class AtopCore(OrderCore):
 
 
 def split(message: Message, count: int) -> tuple[tuple[int, ...], int]:
-    """The `count` words that the message's kind has, the distribution first, and the final count, which may follow.
+    """The `count` words of the message's kind, the distribution first, and the optional final count after them.
     RemoteError when there are fewer words, or more.
     """
     words = message.words
@@ -429,7 +430,7 @@ def _data(message: Message) -> Item:
 
 
 def _prefix_word(message: Message) -> int:
-    """What the sender of data had delivered."""
+    """The word of the sender's Prefix in data."""
     return message.words[1]
 
 
@@ -441,5 +442,5 @@ def _dummy(message: Message) -> Item:
 
 
 def begin(parameters: AtopParameters) -> MakeCore:
-    """By view: the core of one member."""
+    """The function that makes the core of each view."""
     return lambda us, _, memory: AtopCore(membership=us, parameters=parameters, memory=memory)

@@ -1,35 +1,35 @@
-"""ATOP/MBS: ATOP whose members hand each other their turns, through a message broker server; the core of one view.
+"""ATOP/MBS: ATOP whose members pass their turns to each other through a message broker server; the core of one view.
 
 Paper 002, 2.2 (Tian, Ideguchi, Yasukawa, Okuda, 2002). ATOP answers a change of rates with dummies until the next
 distribution. Here a member that sends less than its weight gives numbers that it will not need to the broker (MBS), and
-one that sends more asks the broker for numbers and sends messages under them. So draws follow the rates within one
-sub-window, and dummies are left for numbers that nobody wants. Messages, argument and parameters:
+a member that sends more asks the broker for numbers and sends messages under them. So draws follow the rates within one
+sub-window, and dummies only fill numbers that no member wants. Messages, argument and parameters:
 docs/protocols/atop.md. All of ATOP (`core.py`) but for these rules; the order of brokered messages is in `order.py`.
 
-1. [2.2.2, formula 2] At the end of each sub-window a member computes delta (`Shares`). What is received counts for the
-   owner of the number. A new distribution sets all of it to 0.
+1. [2.2.2, formula 2] At the end of each sub-window a member computes delta (`Shares`). A received item counts for the
+   owner of the number. A new distribution sets all counts to 0.
 2. [2.2.3 (1)] Int(delta) > 0: p tells the MBS the distribution, its own next seqno n and the count Int(delta), and goes
    on from n + Int(delta).
-3. [2.2.3 (2)] Int(delta) < 0: p asks the MBS for so many numbers. Until the answer comes it sends ordinary messages.
-   Then its next messages are BMG: they carry the donor's number, and p's own.
-4. [2.2.3] The MBS hands the numbers that it has to the members that want some, in the order of their wishes.
+3. [2.2.3 (2)] Int(delta) < 0: p asks the MBS for -Int(delta) numbers. Until the answer comes it sends ordinary
+   messages. Then its next messages are BMG: they carry the donor's number, and p's own.
+4. [2.2.3] The MBS gives its numbers to the members that want some, in the order of their wishes.
 5. [2.2.4] A BMG is split into a CBMG at the donor's number and an ordinary message; a CBMG forces the draw to the
    sender.
 6. [2.2.2, 3.1] A number that its holder does not use within dmT (1.5 sbT) after it came goes out under a dummy.
 7. [2.2.2, 4] The bookkeeper counts messages without dummies, by their real senders; no dummies keep a weight above 0.
 
 Deviations. The broker is the first member of the view, as the bookkeeper is; the next view replaces it. Delta does not
-know what is on its way, so an offer leaves out the numbers that are on offer and not yet filled, and a wish the grants
-that are held; a wish says the total of grants under the distribution, and replaces the wish before. A member gives
-numbers away only under a distribution that its stream shows, as nobody could use them earlier; so one count tells
-the others how many it gave out when it moves on (`Item.final`). Rule 6 holds for the broker, too. `dummy_after_ns` is
-the last resort here and must exceed dmT and the usual wait. At a new distribution grants, wishes and stock are void; so
-they are at the end of the view.
+include numbers in transit, so an offer leaves out the numbers that are on offer and not yet filled, and a wish leaves
+out the grants that are held; a wish says the total of grants under the distribution, and replaces the wish before. A
+member gives numbers away only under a distribution that its stream shows, as no member could use them earlier; so one
+count tells the others how many it gave out when it moves on (`Item.final`). Rule 6 holds for the broker, too.
+`dummy_after_ns` is the last resort here and must exceed dmT and the usual wait. At a new distribution grants, wishes
+and stock are void; so they are at the end of the view.
 
-Invariants. Own numbers are used or given away, each once. Offered = granted + in stock + left over. What is held is of
-our sending distribution, and while something is held a timer is armed.
+Invariants. Own numbers are used or given away, each once. Offered = granted + in stock + left over. Held numbers belong
+to our sending distribution, and while any is held a timer is armed.
 
-Not here. Members are trusted to use only what was granted.
+Not here. Members are trusted to use only granted numbers.
 """
 
 from __future__ import annotations
@@ -50,15 +50,16 @@ from node.wire import Kind, Message
 
 LEFTOVER = Timer("leftover")
 MOST_RANGES = 512
-"""In one message."""
+"""Most ranges in one message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtopMbsParameters(WeightedOrderParameters):
-    """Of ATOP/MBS."""
+    """Parameters of ATOP/MBS."""
 
     dm_ns: int = 0
-    """dmT: how long a number may stay unused at the broker or at a requester; 0: 1.5 sub-windows, as in the paper."""
+    """dmT: longest time that a number may stay unused at the broker or at a requester; 0: 1.5 sub-windows, as in the
+    paper."""
 
     def __post_init__(self) -> None:
         WeightedOrderParameters.__post_init__(self)
@@ -66,20 +67,20 @@ class AtopMbsParameters(WeightedOrderParameters):
 
 
 class MbsReport(enum.IntEnum):
-    """Codes of our reports; those of ATOP come on top."""
+    """Codes of our reports, besides those of ATOP."""
 
     OFFERED = 0xA1
-    """We gave `value` numbers of ours to the broker `member`."""
+    """We gave `value` own numbers to the broker `member`."""
     WISHED = 0xA2
-    """We asked the broker `member` for `value` numbers more; 0: for none any more."""
+    """We asked the broker `member` for `value` more numbers; 0: we withdrew the wish."""
     GRANTED = 0xA3
-    """As the broker we handed `value` numbers to `member`."""
+    """As the broker we gave `value` numbers to `member`."""
     LEFTOVER = 0xA4
-    """`value` numbers that we held were not used in time: they go out as a dummy."""
+    """`value` held numbers were not used in time: they go out as a dummy."""
 
 
 class AtopMbsCore(AtopCore):
-    """See the module's text. RemoteError when `memory` is none."""
+    """See the module's docstring. RemoteError: `memory` is malformed."""
 
     is_brokered = True
 
@@ -94,31 +95,31 @@ class AtopMbsCore(AtopCore):
             Kind.MBS_WISH: self._on_wish,
             Kind.MBS_GRANT: self._on_grant,
         }
-        """Per kind of unicast. None of them has a place in the order."""
+        """By kind of unicast. None of them has a place in the order."""
         self._handlers |= dict.fromkeys(self._requests, self._on_request)
         self._due |= {LEFTOVER: self._on_leftover_due}
 
     def _forget(self) -> None:
-        """Nothing has been said yet under the sending distribution."""
+        """Reset the state of offers, wishes and grants for a new sending distribution."""
         self._offered = 0
         """Own numbers given away ..."""
         self._filled = 0
-        """... and how many of them we have seen filled, by a message or by a dummy."""
+        """... and the number of those that we have seen filled, by a message or by a dummy."""
         self._grants = Stock()
         """Numbers of others that we may use."""
         self._granted = 0
-        """How many we were given in all ..."""
+        """Number of numbers granted to us in all ..."""
         self._wished = 0
-        """... and how many we have asked for."""
+        """... and number that we have asked for in all."""
         self._broker = Broker()
-        """What we hold as the broker."""
+        """Our state as the broker."""
 
     @property
     def granted(self) -> int:
-        """Numbers of others that we hold."""
+        """Number of numbers of others that we hold."""
         return len(self._grants)
 
-    # What ATOP does otherwise.
+    # Methods that differ from ATOP.
 
     def _refusal(self, message: Message) -> DropReason | None:
         if message.kind not in self._requests:
@@ -130,12 +131,12 @@ class AtopMbsCore(AtopCore):
         return None if is_possible else DropReason.MALFORMED
 
     def _on_request(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        """Under an older distribution it is too late."""
+        """Handle a request under our distribution; under an older one it is too late."""
         if message.words[0] == self._distribution:
             self._requests[message.kind](message, now_ns, out)
 
     def _compose(self, submission: Submission) -> Message:
-        """Rule 3: with a number that was granted, a BMG."""
+        """Rule 3: a BMG if we hold a granted number."""
         slots = self._grants.take(1)
         if not slots:
             return super()._compose(submission)
@@ -166,7 +167,7 @@ class AtopMbsCore(AtopCore):
         self._ask(Kind.MBS_OFFER, self._take_numbers(count), (count,), now_ns, out)
 
     def _wish(self, count: int, now_ns: int, out: list[Effect]) -> None:
-        """Unless the broker knows."""
+        """Tell the broker our wish, unless it knows it."""
         total = self._granted + count
         if total != self._wished:
             self._wished = total
@@ -222,7 +223,7 @@ class AtopMbsCore(AtopCore):
     # Leftovers.
 
     def _see_to_leftovers(self, out: list[Effect]) -> None:
-        """Be awake when the oldest number that we hold has been here for dmT."""
+        """Arm the timer for when we will have held the oldest number for dmT."""
         came = [stock.oldest_ns for stock in (self._broker.stock, self._grants) if stock.oldest_ns is not None]
         if came:
             self._timers.arm(LEFTOVER, min(came) + self._dm_ns, out)
@@ -264,7 +265,7 @@ class AtopMbsCore(AtopCore):
 
 
 def pack_ranges(ranges: Iterable[Numbers]) -> list[tuple[int, ...]]:
-    """The words of as many messages as are needed. What is too long for one range becomes several."""
+    """The words of as many messages as are needed. A range that is too long is split."""
     pieces = [
         (donor << 16 | min(MAX_COUNT, count - done), first + done)
         for donor, first, count in ranges
@@ -291,12 +292,12 @@ class Stock:
         self._count = 0
 
     def __len__(self) -> int:
-        """How many numbers, not ranges."""
+        """Number of numbers, not of ranges."""
         return self._count
 
     @property
     def oldest_ns(self) -> int | None:
-        """When the oldest number came; None when there is none."""
+        """The time at which the oldest number came; None when there is none."""
         return self._ranges[0][0] if self._ranges else None
 
     def put(self, numbers: Numbers, now_ns: int) -> None:
@@ -326,29 +327,31 @@ class Broker:
     """ "The MBS does nothing but hand out the empty numbers that it holds, by the wishes for them" (2.2.3).
 
     Wishes are served in the order in which they came. A member has one at most: a later one replaces it and keeps its
-    place. A wish is a total under the distribution, so what is granted and still on its way counts. `offer` and `wish`
-    return the grants that follow at once: (member, ranges).
+    place. A wish is a total under the distribution, so grants in transit count. `offer` and `wish` return the grants
+    that follow at once: (member, ranges).
     """
 
     __slots__ = ("_granted", "_offered", "_wishes", "stock")
 
     def __init__(self) -> None:
         self.stock = Stock()
-        """Numbers on offer that nobody wants. While there are some, no wish is open."""
+        """Numbers on offer that no member wants. While there are some, no wish is open."""
         self._offered: dict[int, int] = {}
-        """Per donor: the last number that was offered."""
+        """By donor: the last number that was offered."""
         self._wishes: dict[int, int] = {}
-        """Per member: how many it wants beyond what it was granted, above 0; in the order in which they are served."""
+        """By member: the number of numbers that it wants beyond its grants, above 0; in the order in which they are
+        served."""
         self._granted: dict[int, int] = {}
-        """Per member, in all."""
+        """By member: the number of numbers granted in all."""
 
     @property
     def wished(self) -> int:
-        """Numbers wanted that are not there."""
+        """Number of wanted numbers that are not in stock."""
         return sum(self._wishes.values())
 
     def knows(self, numbers: Numbers) -> bool:
-        """Whether some of these, or later ones of the same donor, were offered before: donors give away ascending."""
+        """Whether some of these, or later ones of the same donor, were offered before: donors give away in ascending
+        order."""
         return numbers.first <= self._offered.get(numbers.donor, 0)
 
     def offer(self, numbers: Numbers, now_ns: int) -> list[tuple[int, tuple[Numbers, ...]]]:
@@ -381,5 +384,5 @@ class Broker:
 
 
 def begin(parameters: AtopMbsParameters) -> MakeCore:
-    """By view: the core of one member."""
+    """The function that makes the core of each view."""
     return lambda us, _, memory: AtopMbsCore(membership=us, parameters=parameters, memory=memory)

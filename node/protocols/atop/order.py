@@ -1,4 +1,4 @@
-"""The deterministic merge of ATOP and ATOP/MBS (the module ATOM): a function of the members' streams and nothing else.
+"""The deterministic merge of ATOP and ATOP/MBS (the module ATOM): a function of the members' streams alone.
 
 Paper 002, 2.1 and 2.2.4. Under one distribution each member gives out numbers 1, 2, 3 ... A draw selects a source p;
 s is its next number.
@@ -10,20 +10,20 @@ s is its next number.
       of q                                  brokered one is delivered; if all of those have gone, the draw is used up
     s went in a forced draw (CBMG)          the draw takes p's next number instead
     p has passed and gave out less than s   p leaves the draws of this distribution, and the draw is repeated
-    p gave s away, and nobody filled it     when all have passed, the draw is used up, or p leaves if it has no later
+    p gave s away, and s is not filled      when all have passed, the draw is used up, or p leaves if it has no later
                                             number; until then the order waits for all
     none of these                           the order waits for p
 
-*Passed*: the member's stream shows a later distribution. It says then how many numbers it gave out, unless others have
-seen the last of them (`Item.final`). When nobody is left in the draws, the messages of members of weight 0 follow,
+*Passed*: the member's stream shows a later distribution. It then says how many numbers it gave out, unless others have
+seen the last of them (`Item.final`). When no member is left in the draws, the messages of members of weight 0 follow,
 members ascending. When all have passed, the next distribution is in force.
 
-`close` takes the streams as ended: all have passed all distributions, so draws skip what is missing. Messages under a
+`close` takes the streams as ended: all have passed all distributions, so draws skip missing numbers. Messages under a
 distribution whose weights are not in the cut are lost: their senders are excluded.
 
 Invariants: each message is delivered once, those of a member in the order of its stream; `advance` leaves nothing that
-can be delivered; no decision is ever revised by what comes later. A member that fills numbers which it was not given
-can stop the order or split it; what no correct member can say, `check` refuses, and by the member's own stream alone.
+can be delivered; no later item revises a decision. A member that fills numbers which it was not given can stop the
+order or split it; `check` refuses items that no correct member can send, and by the member's own stream alone.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from node.protocols.atop.policy import Weights
 from node.wire import Message
 
 MAX_NUMBER = 2**48 - 1
-"""Of numbers under one distribution: a million a second last for nine years."""
+"""The last number under one distribution: at a million a second they last for nine years."""
 MAX_COUNT = 0xFFFF
-"""How many numbers one dummy, or one range of a leftover, fills: each costs a draw, and an enemy may write it."""
+"""Most numbers that one dummy, or one range of a leftover, fills: each costs a draw, and an enemy may write it."""
 
 
 class Numbers(NamedTuple):
@@ -59,7 +59,7 @@ class Numbers(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One multicast of a member, as the order sees it.
+    """One multicast of a member, as an item of the order.
 
     It fills the member's own numbers `number` to `number + count - 1` under `distribution`, with `message` (count 1) or
     with nothing. Numbers that are left out before `number` were given away (with a broker only).
@@ -67,7 +67,8 @@ class Item:
 
     distribution: int
     number: int = 0
-    """At least 1, but 0 when this only publishes `weights`. With count 0 (a leftover) the next one to be used."""
+    """At least 1, but 0 when the item only publishes `weights`. With count 0 (a leftover) the next number to be
+    used."""
     count: int = 0
     message: Message | None = None
     slot: tuple[int, int] | None = None
@@ -75,14 +76,15 @@ class Item:
     fills: tuple[Numbers, ...] = ()
     """Numbers of donors that stay without a message."""
     final: int = 0
-    """In the first item under a later distribution: how many numbers the member gave out under the one in which it
-    spoke before; 0: as many as its stream showed."""
+    """In the first item under a later distribution: the number of numbers that the member gave out under the one
+    before; 0: as many as its stream showed."""
     weights: Weights | None = None
-    """The bookkeeper publishes this distribution."""
+    """The weights of the distribution that the bookkeeper publishes with this item."""
 
 
 class Order:
-    """See the module's text. `weights`: of all members, ascending, under distribution 0; at least one is above 0."""
+    """See the module's docstring. `weights`: of all members, ascending, under distribution 0; at least one is above
+    0."""
 
     def __init__(self, weights: Weights, *, bookkeeper: int, brokered: bool, draws: Draws, lag: int = 1) -> None:
         self._bookkeeper = bookkeeper
@@ -94,9 +96,9 @@ class Order:
         self.buffered = 0
         """Messages that have come and have not been delivered."""
         self._weights: dict[int, Weights] = {}
-        """Per distribution that has been published and is not in force yet."""
+        """By distribution that has been published and is not in force yet."""
         self._sending = dict.fromkeys(weights, 0)
-        """Per member: the distribution of its latest item ..."""
+        """By member: the distribution of its latest item ..."""
         self._shown = dict.fromkeys(weights, 0)
         """... and its last number under that."""
         self._backlogs: dict[int, _Backlog] = {}
@@ -111,12 +113,12 @@ class Order:
         speaking = (member for member, latest in self._sending.items() if latest == distribution)
         self._unpassed = set() if self._is_closed else set(speaking)
         self._weightless = deque(member for member, weight in weights.items() if not weight)
-        """Members whose messages are left for the end."""
+        """Members of weight 0, whose messages are left for the end."""
 
     def _backlog(self, distribution: int) -> _Backlog:
         return self._backlogs.setdefault(distribution, _Backlog())
 
-    # What comes.
+    # Receipts.
 
     def check(self, member: int, item: Item) -> None:
         """RemoteError unless `item` can be the next one in the stream of `member`; to be called before `take`."""
@@ -137,7 +139,7 @@ class Order:
             raise RemoteError(DropReason.MALFORMED, f"number {item.number} under {item.distribution} {where}")
 
     def take(self, member: int, item: Item) -> None:
-        """The next item of that member's stream, of our own, too."""
+        """Take the next item of that member's stream, or of our own."""
         distribution = item.distribution
         if item.weights is not None:
             self.published = self._weights[distribution] = item.weights
@@ -170,10 +172,10 @@ class Order:
         """The last number of `member` under the distribution of its latest item."""
         return self._shown[member]
 
-    # What goes.
+    # Deliveries.
 
     def advance(self) -> list[Message]:
-        """What can be delivered now, in order."""
+        """The messages that can be delivered now, in order."""
         out: list[Message] = []
         while True:
             lane = self._now.run(out)
@@ -183,26 +185,26 @@ class Order:
         return out
 
     def close(self) -> list[Message]:
-        """All that is left, in order, when the streams end here."""
+        """All messages that are left, in order, when the streams end here."""
         self._is_closed = True
         self._unpassed.clear()
         return self.advance()
 
     def lost(self) -> list[tuple[int, int]]:
         """After `close`: sender and number of the messages under distributions whose weights are not in the cut. Only
-        excluded members had adopted these, and only they know the order of what was sent under them.
+        excluded members had adopted these, and only they know the order of the messages under them.
         """
         later = (backlog for distribution, backlog in sorted(self._backlogs.items()) if distribution != self.current)
         return [place for backlog in later for place in backlog.places()]
 
     def _settle(self, lane: _Lane) -> bool:
-        """A draw whose number is not known to be filled. Whether it is settled; else the order waits."""
+        """Settle a draw whose number is not known to be filled. False: the order waits."""
         if lane.member in self._unpassed:
             return False
         if lane.next <= max(lane.shown, lane.final):
             if self._unpassed:
                 return False
-            # Given away, and nobody can fill it any more. The draw is used up, as by a dummy: an excluded member may
+            # Given away, and no member can fill it any more. The draw is used up, as by a dummy: an excluded member may
             # have received one. Only an enemy gives away more numbers than MAX_COUNT: no draw is used for these.
             following = lane.following
             if following is not None:
@@ -213,7 +215,7 @@ class Order:
         return True
 
     def _finish(self, out: list[Message]) -> bool:
-        """Nobody is left in the draws. Whether another distribution is in force now; else the order waits."""
+        """No member is left in the draws: put the next distribution in force. False: the order waits."""
         while self._weightless and self._weightless[0] not in self._unpassed:
             out.extend(message for _, message in self._now.lane(self._weightless.popleft()).messages)
         following = self.current + 1
@@ -224,18 +226,18 @@ class Order:
         self._begin(following, self._weights.pop(following))
         return True
 
-    # What it waits for, as of the last `advance`.
+    # Missing numbers, as of the last `advance`.
 
     def awaits(self, member: int) -> bool:
-        """The order waits for an item of `member`: it is drawn, or all must pass and it has not."""
+        """Whether the order waits for an item of `member`: it is drawn, or all must pass and it has not."""
         lane = self._now.drawn
         is_drawn = lane is None or lane.member == member or lane.member not in self._unpassed or lane.next <= lane.shown
         return member in self._unpassed and is_drawn
 
     def draws_ahead(self, member: int, *, after: int, most: int) -> int:
-        """How many numbers of `member` beyond `after` are drawn until all that is held under the distribution in force
-        is ordered, if each missing number is filled with nothing. At most `most` missing numbers are looked at. What no
-        draw can bring (a message of a member of weight 0) does not count.
+        """The number of numbers of `member` beyond `after` that are drawn until all messages held under the
+        distribution in force are ordered, if each missing number is filled with nothing. At most `most` missing numbers
+        are examined. Messages that no draw can reach (of a member of weight 0) do not count.
         """
         walk = self._now.copy()
         goal = walk.reachable(self._weightless)
@@ -277,14 +279,14 @@ class _Lane:
     gone: deque[int] = field(default_factory=deque)
     """Numbers of messages that forced draws have taken."""
     fills: list[_Fill] = field(default_factory=list)
-    """A heap."""
+    """A heap of the fills by other members and dummies."""
 
     def fill(self, fill: _Fill) -> None:
         heapq.heappush(self.fills, fill)
 
     @property
     def filled(self) -> _Fill | None:
-        """With what, other than a message of its own, the next number is filled."""
+        """The fill of the next number, other than by an own message; None: there is none."""
         while self.fills and self.fills[0].last < self.next:
             heapq.heappop(self.fills)
         return self.fills[0] if self.fills and self.fills[0].first <= self.next else None
@@ -302,7 +304,7 @@ class _Lane:
 
 
 class _Backlog:
-    """All that was sent under one distribution and has not been ordered yet; once it is in force, its draws."""
+    """All items under one distribution that have not been ordered yet; once it is in force, its draws."""
 
     __slots__ = ("_lanes", "draws")
 
@@ -323,11 +325,11 @@ class _Backlog:
 
     @property
     def drawn(self) -> _Lane | None:
-        """Of the source that is drawn; None: nobody is left."""
+        """The lane of the drawn source; None: no member is left."""
         return None if self.draws.first is None else self.lane(self.draws.first)
 
     def run(self, out: list[Message]) -> _Lane | None:
-        """Draw by draw, up to one whose number is not known to be filled; None: nobody is left."""
+        """Draw up to a source whose number is not known to be filled, and return its lane; None: no member is left."""
         while (lane := self.drawn) is not None:
             if lane.messages and lane.messages[0][0] == lane.next:
                 out.append(lane.messages.popleft()[1])
@@ -353,12 +355,12 @@ class _Backlog:
             out.append(message)
 
     def use(self, lane: _Lane) -> None:
-        """The draw took the next number of `lane`, which is that of the drawn source."""
+        """The draw uses the next number of `lane`, which belongs to the drawn source."""
         lane.next += 1
         self.draws.use()
 
     def reachable(self, weightless: Container[int]) -> int:
-        """How many of the messages here draws can bring. `weightless`: the members that are never drawn."""
+        """The number of messages here that draws can reach. `weightless`: the members that are never drawn."""
         drawn = [lane for member, lane in self._lanes.items() if member not in weightless]
         slots = [fill for lane in drawn for fill in lane.fills if fill.sender is not None and fill.last >= lane.next]
         return sum(len(lane.messages) for lane in drawn) + sum(slot.sender in weightless for slot in slots)
@@ -374,10 +376,10 @@ class _Backlog:
 
 
 class Draws(enum.StrEnum):
-    """How the next source is chosen: the same at every member and on every platform.
+    """The choice of the next source, the same at every member and on every platform.
 
-    All have `first` (the source that is drawn; None when nobody is left), `use` (the next draw), `leave` (the drawn
-    source is left out from now on, and the draw is repeated) and `copy`.
+    All have `first` (the drawn source; None when no member is left), `use` (the next draw), `leave` (the drawn source
+    is left out from now on, and the draw is repeated) and `copy`.
     """
 
     RANDOM = "random"
@@ -393,8 +395,8 @@ class Draws(enum.StrEnum):
 
 class RandomDraws:
     """As in the paper: the generator's number in [0, 1) is mapped through the distribution to a source. A draw of a
-    member that has left is repeated. The map stays: members that know of different ends of a stream draw the others in
-    the same order. Weights below 1/4096 of the sum count as that much, so that a repeated draw ends soon.
+    member that has left is repeated. The map stays: members that know of different ends of a stream draw the other
+    members in the same order. Weights below 1/4096 of the sum are raised to that, so that a repeated draw ends soon.
 
     The generator is SplitMix64 (Steele, Lea, Flood 2014), seeded with the distribution's number.
     """
@@ -407,7 +409,7 @@ class RandomDraws:
         self._state = distribution
         least = sum(weights.values()) >> 12
         self._weights = {member: max(weight, least) for member, weight in weights.items() if weight}
-        """Of those that are left."""
+        """The weights of the members that are left."""
         self._members = list(self._weights)
         self._bounds = list(accumulate(self._weights.values()))
         self.use()
@@ -432,8 +434,8 @@ class RandomDraws:
 
 class TimedDraws(ABC):
     """Not in the paper: each turn of a member has a place on the member's own axis, its `_position`. The place over the
-    member's weight is the turn's time, and the earliest turn is next. A draw costs O(log n), to leave, too. The times
-    stay when others leave.
+    member's weight is the turn's time, and the earliest turn is next. `use` and `leave` cost O(log n). The times stay
+    when other members leave.
     """
 
     __slots__ = ("_heap", "_size")
@@ -449,8 +451,8 @@ class TimedDraws(ABC):
 
     @abstractmethod
     def _position(self, place: int, turn: int) -> int:
-        """Of turn 0, 1, 2, … of the member at this place of the weights, in turns * 2**64: any two weights of 32 bits
-        give different times. Asked for once, in rising order of turns."""
+        """The position of turn 0, 1, 2, … of the member at this place of the weights, in turns * 2**64: any two weights
+        of 32 bits give different times. Called once per turn, in rising order."""
 
     @property
     def first(self) -> int | None:
@@ -471,7 +473,7 @@ class TimedDraws(ABC):
 
 
 class SmoothDraws(TimedDraws):
-    """No chance at all: turn k of the member at place i of n is at k + i/n. Every member is within one turn of its
+    """Deterministic draws: turn k of the member at place i of n is at k + i/n. Every member is within one turn of its
     share at any time; equal weights make a round.
     """
 
@@ -483,7 +485,7 @@ class SmoothDraws(TimedDraws):
 
 class BoundedDraws(TimedDraws):
     """A lottery that is drawn anew for every `lag` turns of a member: they are anywhere among the places of these
-    turns. So every member is within `lag` turns of its share at any time; the paper's lottery wanders off for ever.
+    turns. So every member is within `lag` turns of its share at any time; the paper's lottery has no such bound.
     """
 
     __slots__ = ("_distribution", "_lag", "_places")
@@ -492,7 +494,8 @@ class BoundedDraws(TimedDraws):
         self._distribution = distribution
         self._lag = lag
         self._places: dict[int, list[int]] = {}
-        """By member: of the turns of its block that are not drawn yet, latest first, in 1/2**64 of the block."""
+        """By place of the member: the positions of the turns of its block that are not drawn yet, latest first, in
+        1/2**64 of the block."""
         super().__init__(weights)
 
     def _position(self, place: int, turn: int) -> int:

@@ -1,7 +1,7 @@
-"""Measured traffic and what follows from it (the module AP of paper 002): weights, windows, and each member's share.
+"""Measured traffic (the module AP of paper 002): weights, windows, and each member's share.
 
 Weights are counts, w[p] = weight of p / W with W their sum, so nothing is ever rounded and all members draw alike. They
-are mappings from all members of the view, ascending, to at most 32 bits; at least one is above 0.
+are mappings from all members of the view, ascending, to numbers of at most 32 bits; at least one is above 0.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ Weights: TypeAlias = Mapping[int, int]
 MAX_WEIGHT = 0xFFFF_FFFF
 PERMILLE = 1000
 _ENTRY = Struct(">HI")
-"""Of a memory: member, weight."""
+"""One entry of a memory: member, weight."""
 
 
 class Window:
     """Formula (1): w[p] = messages of p / messages received, counted anew in each window T.
 
-    Of a member's dummies at most `least_dummies` count: enough to keep the weight of a silent member above 0, which is
-    what the paper wants them for. If all of them counted, no weight would ever fall: a member that is drawn and has
-    nothing to send fills its draws with dummies, so the counts would reproduce the weights and not what is sent.
+    At most `least_dummies` of a member's dummies count: enough to keep the weight of a silent member above 0, their
+    purpose in the paper. If all of them counted, no weight would ever fall: a member that is drawn and has nothing to
+    send fills its draws with dummies, so the counts would reproduce the weights and not the traffic.
     """
 
     def __init__(self, members: Collection[int], *, least_dummies: int) -> None:
@@ -36,7 +36,7 @@ class Window:
 
     @property
     def is_complete(self) -> bool:
-        """Fewer messages than members say nothing about shares."""
+        """Whether there are as many messages as members: fewer say nothing about shares."""
         return sum(self._messages.values()) >= len(self._messages)
 
     def count_message(self, member: int) -> None:
@@ -46,18 +46,18 @@ class Window:
         self._dummies[member] += numbers
 
     def lacks(self, member: int) -> int:
-        """How many numbers the member must fill with a dummy so that its weight stays above 0."""
+        """The number of numbers that the member must fill with a dummy so that its weight stays above 0."""
         return 0 if self._messages[member] else max(0, self._least_dummies - self._dummies[member])
 
     def weights(self) -> Weights:
-        """What this window says."""
+        """The weights by this window."""
         return {
             member: min(MAX_WEIGHT, messages + min(self._dummies[member], self._least_dummies))
             for member, messages in self._messages.items()
         }
 
     def lifted(self, weights: Weights) -> Weights:
-        """`weights`, but with one above 0 for each member that sent messages."""
+        """`weights`, with a weight above 0 for each member that sent messages."""
         return {member: weight or min(MAX_WEIGHT, self._messages[member]) for member, weight in weights.items()}
 
     def restart(self) -> None:
@@ -66,13 +66,13 @@ class Window:
 
 
 class Shares:
-    """Formula (2): how far one member is from its share under one distribution, at the end of each sub-window sbT.
+    """Formula (2): the distance of one member from its share under one distribution, at the end of each sub-window sbT.
 
         delta_i = delta_(i-1) + ( w[p] * (sum of all that was received) - (what was received of p) )
 
-    What is "of p" is said by the owner of the *number* under which it came: p's ordinary messages N(p), dummies under a
+    A message or dummy is "of p" if p owns the *number* under which it came: p's ordinary messages N(p), dummies under a
     number that p gave away dmN(p), messages of others under a number that p gave away bkN(p). In units of 1/W, so the
-    deltas of members that count the same sum to exactly 0: what some have to give is what the others want.
+    deltas of members with the same counts sum to exactly 0: the surplus of some equals the lack of the others.
     """
 
     def __init__(self, weights: Weights, member: int) -> None:
@@ -85,7 +85,7 @@ class Shares:
         """In units of 1/W, as of the last sub-window. Above 0: others sent more than their share compared with us."""
 
     def count(self, owner: int, numbers: int = 1) -> None:
-        """Received, our own included: what fills `numbers` numbers of `owner`."""
+        """Count a message or dummy, received or our own, that fills `numbers` numbers of `owner`."""
         self._received += numbers
         self._own += numbers if owner == self._member else 0
 
@@ -106,13 +106,13 @@ def has_changed(before: Weights, after: Weights, threshold: int) -> bool:
 
 
 def pack_weights(weights: Weights) -> tuple[int, ...]:
-    """As words: two in each, the first in the high half; an odd one is alone."""
+    """The weights as words: two in each, the first in the high half; an odd last one is alone."""
     even = (*weights.values(), 0) if len(weights) % 2 else (*weights.values(),)
     return tuple(even[at] << 32 | even[at + 1] for at in range(0, len(even), 2))
 
 
 def unpack_weights(words: Sequence[int], members: Sequence[int]) -> Weights:
-    """RemoteError unless these are as many weights, of which one at least is above 0."""
+    """The weights in `words`. RemoteError unless there is one for each member, and at least one is above 0."""
     weights = [half for word in words for half in (word >> 32, word & MAX_WEIGHT)]
     is_odd = len(members) % 2
     if len(weights) != len(members) + is_odd or (is_odd and weights.pop()) or not any(weights):
@@ -121,13 +121,13 @@ def unpack_weights(words: Sequence[int], members: Sequence[int]) -> Weights:
 
 
 def memory_of(weights: Weights, survivors: Collection[int]) -> bytes:
-    """The memory with which the next view begins: the weights of those that go on."""
+    """The memory for the next view: the weights of the survivors."""
     return b"".join(_ENTRY.pack(member, weight) for member, weight in weights.items() if member in survivors)
 
 
 def first_weights(memory: bytes, members: Sequence[int]) -> Weights:
     """The weights of distribution 0 of a view: those in the memory of the view before; a joiner gets the mean of those
-    above 0. Without any they are equal. RemoteError when that is no memory.
+    above 0. Without any they are equal. RemoteError: the memory is malformed.
     """
     if len(memory) % _ENTRY.size:
         raise RemoteError(DropReason.MALFORMED, f"a memory of {len(memory)} bytes")

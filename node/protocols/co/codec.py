@@ -1,13 +1,13 @@
 """The codec of the CO protocol's messages: numbers of 32 bits, two in a word, the first in the high half.
 
     CO_DATA    view  BUF   ACK[1..n]                               paper 000, figure 3
-    CO_STATE   view  BUF   ACK[1..n]  minAL[1..n]  [members asked]  one bit a member, only when somebody is asked
+    CO_STATE   view  BUF   ACK[1..n]  minAL[1..n]  [members asked]  one bit a member, only when a member is asked
     CO_RET     view  LSRC  LSEQ  ACK[1..n]  ranges                 first and last number of each gap, one word a gap
 
 The first word is the number of the view (31 bits) and BUF or LSRC (32 bits).
 
 CID, SRC and SEQ of the paper's figure 3 are the envelope's group and the message's origin and seq. An odd last number
-is followed by 0. Members go by their place here, from 0, in the order of their numbers.
+is followed by 0. Members are named by their rank here, from 0, in the order of their numbers.
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ from typing import NamedTuple
 from node.errors import DropReason, RemoteError
 
 MAX_NUMBER = 0xFFFF_FFFE
+"""Greatest number of a message, and of bytes of buffer."""
 VIEW_SHIFT = 33
 """As in the first word of every message of the reliable streams."""
 _LOW = 0x1_FFFF_FFFF
-"""Of messages of one sender, and of bytes of buffer."""
+"""Mask of BUF or LSRC in the first word."""
 
 Vector = tuple[int, ...]
 """One number for each member."""
 
 
 class DataWords(NamedTuple):
-    """What E_j expects next from each, and how many bytes of buffer it has free."""
+    """The number that E_j expects next from each entity, and its free bytes of buffer."""
 
     ack: Vector
     buf: int
 
 
 class StateWords(NamedTuple):
-    """The same, what E_j has pre-acknowledged of each (next number), and whom it asks for an answer (ranks)."""
+    """The same, the next number of each entity that E_j pre-acknowledges, and the ranks that it asks for an answer."""
 
     ack: Vector
     min_al: Vector
@@ -45,7 +46,7 @@ class StateWords(NamedTuple):
 
 
 class RetWords(NamedTuple):
-    """Of the messages of member `lsrc` below number `lseq` the sender lacks those in `ranges`."""
+    """The sender lacks the messages in `ranges` of member `lsrc`, all below number `lseq`."""
 
     lsrc: int
     lseq: int
@@ -54,7 +55,7 @@ class RetWords(NamedTuple):
 
 
 class Layout:
-    """The words of a view of `count` members. What unpacks raises RemoteError MALFORMED when words do not fit."""
+    """The words of a view of `count` members. The unpack methods raise RemoteError MALFORMED when words do not fit."""
 
     def __init__(self, count: int, view: int = 1) -> None:
         self.count = count

@@ -1,7 +1,8 @@
 """CO: causal order by the sequence numbers of messages, over a network that loses them. Paper 000.
 
-Entities lose messages "by buffer overrun", and no entity coordinates. Every message carries ACK[1..n]: what its sender
-expects next from each entity. These numbers detect losses, tell what has arrived where, and give the causal order.
+Entities lose messages "by buffer overrun", and no entity coordinates. Every message carries ACK[1..n]: the number that
+its sender expects next from each entity. These numbers detect losses, show the receipts of each entity, and give the
+causal order.
 
     accepted          taken in, without a gap
     pre-acknowledged  known to be accepted by all entities (minAL); it gets its place in causal order (CPI)
@@ -12,8 +13,8 @@ This module has the handlers and the timers. LO is the weakest service over the 
 message is delivered when it is accepted. docs/protocols/co.md has the rules, the messages, the argument and the
 deviations; the main ones are the strict acceptance condition and CO_STATE, an acknowledgement without data.
 
-One core is the transport and the order of one view: it tells what it has accepted (`positions`), fetches up to the cut
-(`fetch`), and delivers what the cut holds in causal order (`close`).
+One core is the transport and the order of one view: it reports the accepted messages (`positions`), fetches up to the
+cut (`fetch`), and delivers the messages of the cut in causal order (`close`).
 
 Invariants. REQ, AL and PAL only rise; the own column of AL is at most REQ; minAL is at most REQ, and at most the number
 of the head of each RRL; PRL is causality-preserving (strict); at most W messages of a source lie between its minAL at
@@ -45,7 +46,7 @@ MILLISECOND = 1_000_000
 CONTROL = Flag.CONTROL.value
 RETRANSMISSION = Flag.RETRANSMISSION.value
 RESENT_ON_TIMEOUT = 4
-"""Messages that a silent member gets again; it asks for the others when it has heard of them."""
+"""Most messages that are sent again to a silent member; it asks for the others when it has heard of them."""
 
 STATE = Timer("state")
 ROUND = Timer("round")
@@ -56,23 +57,23 @@ RET = "ret"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoParameters(TransportParameters):
-    """Times in ns. W, H and BUF are the paper's; all members must have the same three. Without
-    `heartbeat_at_rest` it keeps the paper's silence."""
+    """Parameters of LO. Times in ns. W, H and BUF are the paper's; all members must have the same three. Without
+    `heartbeat_at_rest` a group at rest is silent, as in the paper."""
 
     window: int = 64
-    """W: messages of one sender that not everybody has accepted."""
+    """W: most messages of one sender that not all members have accepted."""
     buffer_bytes: int = 16 << 20
-    """BUF of an empty entity: what its logs and its holding buffer may take up together."""
+    """BUF of an empty entity: most bytes of its logs and its holding buffer together."""
     longest_bytes: int = 1400
-    """H: size of one buffer; a longer message takes up several."""
+    """H: size of one buffer; a longer message takes several."""
     state_ns: int = 20 * MILLISECOND
     """Acknowledgement information goes out this long after the last transmission, a quarter of it at the soonest ..."""
     state_per_member_ns: int = 1 * MILLISECOND
     """... and this for each member, if that is more: a group's control traffic does not grow with its square."""
     spread_ns: int = 1 * MILLISECOND
-    """An answer that could go out at once waits for a random part of this: not all answers at the same instant."""
+    """An answer that could go out at once waits for a random part of this, so that answers do not come together."""
     ret_delay_ns: int = 2 * MILLISECOND
-    """A gap may be a mere reordering: wait this long, at random between half and all, before asking ..."""
+    """A gap may be a mere reordering: wait a random time between half and all of this before asking ..."""
     ret_per_member_ns: int = 50_000
     """... and this longer for each member, so that a loss near the sender does not bring all questions at once."""
     trace_stages: bool = False
@@ -105,41 +106,41 @@ class LoParameters(TransportParameters):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoParameters(LoParameters):
-    """Those of LO, and the acceptance condition."""
+    """The parameters of LO, and the acceptance condition."""
 
     acceptance: str = Acceptance.STRICT.value
     """`strict` keeps causal order under loss; `literal` is the paper's condition, which does not."""
 
     def __post_init__(self) -> None:
-        # The name of the class: `super()` without arguments does not work in a class with slots.
+        # Named, because `super()` without arguments does not work in a class with slots.
         LoParameters.__post_init__(self)
         names = [one.value for one in Acceptance]
         require(self.acceptance in names, f"acceptance must be one of {', '.join(names)}, not {self.acceptance!r}")
 
 
 class Phase(enum.StrEnum):
-    """What we are about."""
+    """The phase of the core."""
 
     QUIET = "quiet"
-    """All are known to have everything."""
+    """All members are known to have everything."""
     FLOWING = "flowing"
     REPAIRING = "repairing"
     """We know of a message that we have not accepted."""
     FROZEN = "frozen"
-    """The view is ending: nothing more is accepted or acknowledged; what the cut lacks is fetched."""
+    """The view is ending: nothing more is accepted or acknowledged; missing messages of the cut are fetched."""
     STOPPED = "stopped"
-    """It has ended: only questions are answered."""
+    """The view has ended: only requests are answered."""
 
 
 LEGAL: Mapping[Phase, frozenset[Kind]] = {
     Phase.FROZEN: frozenset((Kind.CO_DATA, Kind.CO_RET)),
     Phase.STOPPED: frozenset((Kind.CO_RET,)),
 }
-"""Kinds that are taken in these phases; in the others all are."""
+"""The kinds that are legal in these phases; in the others all are."""
 
 
 class CoCore(ViewStreams):
-    """See the module's text. `membership` has the members of view number `view` only."""
+    """See the module's docstring. `membership`: only the members of view number `view`."""
 
     def __init__(
         self,
@@ -166,12 +167,12 @@ class CoCore(ViewStreams):
         self._frozen: dict[int, int] = {}
         """The positions that `freeze` fixed."""
         self._fetched: list[dict[int, Pdu]] = [{} for _ in members]
-        """Per source: what came after that."""
+        """By source: messages that came after `freeze`."""
         self._cut: Mapping[int, int] = {}
         self._holders: dict[int, list[int]] = {}
-        """Per source, by member: those that are asked for what is missing up to the cut, the next one first."""
+        """By source (member): the members to ask for missing messages up to the cut, the next one first."""
         self._wanted: list[set[int]] = [set() for _ in members]
-        """Per source: what was asked for last."""
+        """By source: the numbers of the last request that have not come."""
         self._tries = 0
         acceptance = parameters.acceptance if isinstance(parameters, CoParameters) else Acceptance.LITERAL
         self._state = CoState(
@@ -198,16 +199,16 @@ class CoCore(ViewStreams):
         self._backoff_most_ns = max(parameters.retry_most_ns, self._backoff_first_ns)
         self._backoff_ns = self._backoff_first_ns
         self._statements = 0
-        """CO_STATE and CO_RET messages of ours, so that a receiver of two knows which is the later."""
+        """Number of our CO_STATE and CO_RET messages, by which a receiver orders them."""
         self._multicast_ns: int | None = None
-        """When we last multicast anything."""
+        """The time of our last multicast."""
         self._announced_share = self._state.share(parameters.buffer_bytes)
-        """What the BUF that we last multicast allows each sender."""
+        """The share of each sender by the BUF that we last multicast."""
         self._heard_ns = [0] * len(members)
         self._heard: set[int] = set()
-        """Members of which something has come since we last multicast."""
+        """Members from which a message has come since our last multicast."""
         self._unheard: set[int] = set()
-        """Members that were asked the last time."""
+        """Members that were silent at the last tick."""
         self._pending_replies: set[int] = set()
         """Members that asked us."""
         self._most_resident = 0
@@ -224,7 +225,7 @@ class CoCore(ViewStreams):
 
     @property
     def is_idle(self) -> bool:
-        """In a view that has ended: nothing is being fetched."""
+        """Whether nothing is open; in a view that has ended: whether nothing is being fetched."""
         if self._ended is not None:
             return not self._timers
         return self._is_quiet and not self._pending_replies and not self._deferred
@@ -289,13 +290,13 @@ class CoCore(ViewStreams):
         return self._defer(out)
 
     def _defer(self, effects: list[Effect]) -> list[Effect]:
-        """While we are held, deliveries wait."""
+        """The effects without deliveries, which wait, while we are held."""
         if not self._is_held:
             return effects
         self._deferred.extend(effect for effect in effects if isinstance(effect, Deliver))
         return [effect for effect in effects if not isinstance(effect, Deliver)]
 
-    # What the group layer asks.
+    # Calls by the group layer.
 
     def awaited(self) -> dict[int, int]:
         if self._ended is not None:
@@ -305,7 +306,7 @@ class CoCore(ViewStreams):
         return {self._members[rank]: sum(state.al.rows[rank]) + state.req[rank] for rank in sorted(ranks)}
 
     def positions(self) -> dict[int, int]:
-        """Per member, ascending: how many of its messages we have accepted; of our own: how many we have sent."""
+        """By member, ascending: the number of its messages that we have accepted; of our own: that we have sent."""
         if self._ended is not None:
             return dict(self._frozen)
         return {member: self._state.req[rank] - 1 for rank, member in enumerate(self._members)}
@@ -314,7 +315,7 @@ class CoCore(ViewStreams):
         return {member: self._state.al.least[rank] - 1 for rank, member in enumerate(self._members)}
 
     def urge(self, now_ns: int) -> list[Effect]:
-        """Nothing waits for us to tell what we have accepted earlier."""
+        """No effect: no delivery waits for an earlier acknowledgement of ours."""
         return []
 
     def hold(self, is_held: bool, now_ns: int) -> list[Effect]:
@@ -349,7 +350,7 @@ class CoCore(ViewStreams):
         raise AssertionError("no order stands over CO: it is one")
 
     def close(self, cut: Mapping[int, int], now_ns: int) -> Closing:
-        """Deliver what the cut holds and was not delivered, causes first. Only after `has(cut)`."""
+        """Deliver the undelivered messages of the cut, causes first. Only after `has(cut)`."""
         assert self._ended is Phase.FROZEN and self.has(cut), (self._ended, cut)
         out: list[Effect] = list(self._deferred)
         self._deferred.clear()
@@ -367,21 +368,21 @@ class CoCore(ViewStreams):
         return Closing(effects=tuple(out), handed_back=tuple(map(_submission, waiting[self._me].values())))
 
     def stop(self, now_ns: int) -> list[Effect]:
-        """The next view is installed: from now on only the questions of slower members are answered."""
+        """The view is over: from now on only requests of slower members for missing messages are answered."""
         self._ended = Phase.STOPPED
         return self._timers.disarm_all()
 
     def _has_causes(self, p: Pdu, following: list[int]) -> bool:
-        """Whether all that its sender had accepted is delivered. LO promises no more than each sender's order."""
+        """Whether all messages that its sender had accepted are delivered. LO promises only each sender's order."""
         return not self._is_co or not is_behind(following, p.ack)
 
     def _logged(self, src: int) -> Iterator[Pdu]:
-        """What we have accepted of a source and may not have delivered, or others may lack."""
+        """Accepted messages of a source that we may not have delivered, or others may lack."""
         yield from (p for p in self._state.prl if p.src == src)
         yield from self._state.rrl[src]
 
     def _undelivered(self, src: int, last: int) -> dict[int, Pdu]:
-        """By number, ascending: what was not delivered of a source, up to the cut."""
+        """By number, ascending: the undelivered messages of a source, up to the cut."""
         logged = self._logged(src) if self._is_co else ()
         found = {p.seq: p for p in (*logged, *self._holding.buffered[src].values(), *self._fetched[src].values())}
         return {number: found[number] for number in sorted(found) if number <= last}
@@ -392,7 +393,7 @@ class CoCore(ViewStreams):
         return (n for n in range(self._state.req[src], last + 1) if n not in buffered and n not in fetched)
 
     def _ask_holder(self, src: int, now_ns: int, out: list[Effect]) -> None:
-        """Ask one member for what is missing of a source; after a time-out the next one."""
+        """Ask one member for missing messages of a source; after a time-out the next one."""
         member = self._members[src]
         missing = list(self._missing(src, self._cut))[: self._parameters.burst]
         holders = self._holders.get(member, [])
@@ -407,7 +408,7 @@ class CoCore(ViewStreams):
         self._timers.arm(Timer(RET, src), now_ns + wait_ns, out)
 
     def _on_late_data(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        """It is kept, not accepted: the cut may hold it."""
+        """Keep a message, without accepting it: the cut may hold it."""
         src = self._rank_of[message.origin]
         p = self._pdu(message, src)
         state = self._state
@@ -498,7 +499,7 @@ class CoCore(ViewStreams):
             out.append(Report(code=code, member=p.message.origin, value=len(p.message.payload)))
 
     def _take_in(self, p: Pdu, out: list[Effect]) -> None:
-        """Accept it, and all that has waited for it; then see what that acknowledges."""
+        """Accept a message, and all that have waited for it; then pre-acknowledge and acknowledge."""
         risen: set[int] = set()
         ready = [p]
         for one in ready:
@@ -511,7 +512,7 @@ class CoCore(ViewStreams):
         self._advance(risen, out)
 
     def _advance(self, risen: Collection[int], out: list[Effect]) -> None:
-        """Pre-acknowledge and acknowledge what can be; `risen`: the entities whose minAL has risen."""
+        """Pre-acknowledge and acknowledge messages if possible; `risen`: the entities whose minAL has risen."""
         if risen:
             for p in self._state.preacknowledge(risen):
                 if p.src == self._me:
@@ -551,7 +552,7 @@ class CoCore(ViewStreams):
         return self._us.message(Kind.CO_RET, seq=self._next_statement(), flags=CONTROL, words=words)
 
     def _on_ret(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
-        """The retransmission procedure, (2): what `source` lacks goes out again, with its original ACK."""
+        """The retransmission procedure, (2): retransmit the messages that `source` lacks, with their original ACK."""
         state = self._state
         lsrc, lseq, ack, ranges = self._layout.unpack_ret(message.words)
         numbers = numbers_of(ranges, self._parameters.burst)
@@ -573,7 +574,8 @@ class CoCore(ViewStreams):
         self._see_to(now_ns, out)
 
     def _answer_about_the_cut(self, src: int, numbers: list[int], asker: int, out: list[Effect]) -> None:
-        """A member whose view is ending misses messages of one that may be gone. Nothing is learnt from the RET."""
+        """Answer a member whose view is ending, and which lacks messages of a member that may be gone. Nothing is
+        learnt from the RET."""
         some = (*self._logged(src), *self._holding.buffered[src].values(), *self._fetched[src].values())
         found = {p.seq: p for p in some}
         wanted = (found[number].message for number in numbers if number in found)
@@ -616,12 +618,12 @@ class CoCore(ViewStreams):
     def _learn(
         self, src: int, ack: tuple[int, ...], min_al: tuple[int, ...] | None, now_ns: int, out: list[Effect]
     ) -> None:
-        """What E_j has accepted and pre-acknowledged, without a message of its own."""
+        """Take in ACK and minAL of E_j, from a CO_STATE or CO_RET."""
         state = self._state
         self._holding.learn(ack)
         self._ask_for_gaps(now_ns, out)
         if self._is_literal and ack[src] > state.req[src]:
-            # As a message in its place would not be accepted. (Strict: ACK is a consistent cut wherever it comes from.)
+            # A message with this ACK would not be accepted, either. (Strict: any ACK is a consistent cut.)
             return
         risen = state.al.learn(src, ack)
         if min_al is not None:
@@ -629,7 +631,7 @@ class CoCore(ViewStreams):
         self._advance(risen, out)
 
     def _tell(self, now_ns: int, out: list[Effect], asked: tuple[int, ...] = ()) -> None:
-        """Multicast what we have, and take it in ourselves: our own column."""
+        """Multicast a CO_STATE, and take it in ourselves: our own column."""
         state = self._state
         self._advance(state.speak(), out)
         state.tell()
@@ -649,7 +651,7 @@ class CoCore(ViewStreams):
         return self._statements
 
     def _note_multicast(self, buf: int, now_ns: int) -> None:
-        """We have multicast just now."""
+        """Note a multicast of ours."""
         self._multicast_ns = now_ns
         self._announced_share = self._state.share(buf)
         self._heard.clear()
@@ -660,7 +662,7 @@ class CoCore(ViewStreams):
 
     @property
     def _has_unannounced_state(self) -> bool:
-        """Whether others do not know something of us that only a CO_STATE can tell."""
+        """Whether we have news for others that only a CO_STATE can tell."""
         state = self._state
         if not state.is_told:
             return True
@@ -668,7 +670,7 @@ class CoCore(ViewStreams):
         return share > self._announced_share and (not self._announced_share or state.is_open(state.free))
 
     def _see_to(self, now_ns: int, out: list[Effect]) -> None:
-        """After everything that happens: when to tell it, and when to look whether all goes well."""
+        """After every input: arm the timers for a CO_STATE and for the tick."""
         timers = self._timers
         is_round = len(self._heard) == len(self._members) - 1
         if (STATE not in timers or (is_round and ROUND not in timers)) and self._has_unannounced_state:
@@ -684,7 +686,7 @@ class CoCore(ViewStreams):
             timers.arm(TICK, now_ns + self._backoff_ns, out)
 
     def _arm_state(self, now_ns: int, out: list[Effect]) -> None:
-        """A certain time after the last transmission; when that is long ago, at once but not all together."""
+        """Arm the timer `_interval_ns` after the last multicast; if that is past, at once, with a random spread."""
         soon_ns = now_ns + self._rng.randint(0, self._parameters.spread_ns)
         due_ns = soon_ns if self._multicast_ns is None else max(soon_ns, self._multicast_ns + self._interval_ns)
         self._timers.arm(STATE, due_ns, out)
@@ -699,7 +701,7 @@ class CoCore(ViewStreams):
         self._see_to(now_ns, out)
 
     def _arm_round(self, now_ns: int, out: list[Effect]) -> None:
-        """At least one message from every entity has come since we last spoke."""
+        """Arm ROUND: a message from every entity has come since our last multicast."""
         last_ns = now_ns if self._multicast_ns is None else self._multicast_ns
         self._timers.arm(ROUND, max(now_ns, last_ns + self._interval_ns // 4), out)
 
@@ -721,11 +723,11 @@ class CoCore(ViewStreams):
         return state.are_buffers_open and self._announced_share == state.share(state.free)
 
     def _on_tick(self, now_ns: int, out: list[Effect]) -> None:
-        """Ask awaited members that have been silent, and send them again what they have not acknowledged."""
+        """Ask awaited members that have been silent, and retransmit the messages that they have not acknowledged."""
         silent = [j for j in self._awaited() if self._heard_ns[j] + self._backoff_ns <= now_ns]
         if silent:
-            # The question first: sent behind the messages it was dropped by a short queue every time, and a member that
-            # had accepted everything was never asked to say so (`orderbed fuzz lo`, five members, a bus).
+            # The question first: sent behind the messages, it was dropped by a short queue every time, and a member
+            # that had accepted everything was never asked (`orderbed fuzz lo`, five members, a bus).
             self._tell(now_ns, out, tuple(silent))
             self._resend(silent, now_ns, out)
         # No answer: back off. An answer: the others may have lost the question.
@@ -742,7 +744,7 @@ class CoCore(ViewStreams):
         return [j for j in others if state.is_wanting(j) or not state.is_open(state.buf[j])]
 
     def _resend(self, silent: list[int], now_ns: int, out: list[Effect]) -> None:
-        """The time-out of what was not acknowledged. Once more to all when several lack it."""
+        """Retransmit unacknowledged messages after a time-out: by multicast when several members lack one."""
         state = self._state
         expected = {j: state.al.rows[j][self._me] for j in silent}
         oldest = min(expected.values())
@@ -755,7 +757,7 @@ class CoCore(ViewStreams):
             )
 
     def _on_reply(self, now_ns: int, out: list[Effect]) -> None:
-        """A member that asked gets an answer, whatever we think that it knows."""
+        """Answer the members that asked, independent of our knowledge about them."""
         if not self._pending_replies:
             return
         if len(self._pending_replies) > 1 or self._has_unannounced_state:
@@ -780,12 +782,12 @@ class CoCore(ViewStreams):
 
 
 def _submission(p: Pdu) -> Submission:
-    """As it was submitted."""
+    """The original submission of an own message."""
     message = p.message
     return Submission(payload=message.payload, inner=message.inner, flags=message.flags & ~RETRANSMISSION)
 
 
 def begin(parameters: LoParameters) -> Callable[[Membership, int, Random], CoCore]:
-    """By view and its number: the core of one member."""
+    """The function that makes the core of each view, from the membership and the view's number."""
     service = Service.CO if isinstance(parameters, CoParameters) else Service.LO
     return lambda us, view, rng: CoCore(membership=us, parameters=parameters, rng=rng, service=service, view=view)

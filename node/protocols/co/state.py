@@ -11,8 +11,8 @@ knows.
                stated.rows[j][k]     the same, as E_j itself has stated (CO_STATE)
     minAL[k]   al.least[k]           all below have been accepted by all entities
     minPAL[k]  pal.least[k]          all below have been pre-acknowledged by all entities
-    BUF[j]     buf[j]                bytes of buffer that E_j last said are free; `free` is our own
-    SL         sl                    our own messages that not all have accepted: we may have to resend them
+    BUF[j]     buf[j]                free bytes of buffer that E_j last reported; `free` is our own
+    SL         sl                    own messages that not all have accepted: we may have to resend them
     RRL[j]     rrl[j]                accepted from E_j, not pre-acknowledged
     PRL        prl                   pre-acknowledged, in causal order
     ARL        (delivered at once)   acknowledged
@@ -22,15 +22,14 @@ date. E_k's messages raise minAL[k] at most once each, and each rise looks at on
 
 PAL and `stated` are two matrices because they are two arguments. E_j's message p, once it is pre-acknowledged, says
 that all know that E_j has accepted what p.ACK covers; only when such messages of *all* entities cover a message
-do all know that all have accepted it. A statement says that E_j itself has pre-acknowledged. Half of the
-one and half of the other prove nothing, so a message is acknowledged when it is below minPAL or below the least stated
-number.
+do all know that all have accepted it. A statement says that E_j itself has pre-acknowledged. A mixture of the two
+proves nothing, so a message is acknowledged when it is below minPAL or below the least stated number.
 
 Stages of a message: accepted (we have it), pre-acknowledged (we know that all have accepted it), acknowledged (we know
 that all have pre-acknowledged it). In between, the order: `precedes` is theorem 1, `_insert` is the CPI operation.
 
-LO, the weaker service, uses the first stage only: a message of another entity is through when it is accepted. It stays
-in RRL, outside the buffers, until all have accepted it: another member may ask for it when the view ends.
+LO, the weaker service, uses the first stage only: a message of another entity is delivered when it is accepted. It
+stays in RRL, outside the buffers, until all have accepted it: another member may ask for it when the view ends.
 """
 
 from __future__ import annotations
@@ -53,12 +52,12 @@ class Service(enum.Enum):
 
 
 class Acceptance(enum.StrEnum):
-    """When a message may be taken in."""
+    """The condition for accepting a message."""
 
     STRICT = "strict"
-    """It is next of its sender, and all messages that its ACK covers are in."""
+    """It is the next of its sender, and all messages that its ACK covers are accepted."""
     LITERAL = "literal"
-    """It is next of its sender: the paper's condition."""
+    """It is the next of its sender: the paper's condition."""
 
 
 class Pdu(NamedTuple):
@@ -88,11 +87,11 @@ class Matrix:
         self.rows: list[Vector] = [(1,) * count] * count
         self.least = [1] * count
         self._at_least = [count] * count
-        """Per column: how many rows stand at its least."""
+        """By column: the number of rows with its least."""
 
     def learn(self, j: int, vector: Vector) -> list[int]:
-        """What E_j says it expects next, taken in where it is more than we knew. Returns the columns whose least has
-        risen, ascending."""
+        """Raise the row of E_j to the numbers that it expects next. Returns the columns whose least has risen,
+        ascending."""
         row = self.rows[j]
         if vector == row:
             return []
@@ -116,7 +115,8 @@ class Matrix:
 
 
 class CoState:
-    """The variables of E_i, i = `me`. `buffer_bytes` is what each entity has, H is `longest_bytes`, W is `window`."""
+    """The variables of E_i, i = `me`. `buffer_bytes` is the buffer of each entity, H is `longest_bytes`, W is
+    `window`."""
 
     def __init__(
         self,
@@ -138,27 +138,29 @@ class CoState:
         self._is_strict = acceptance is Acceptance.STRICT and service is Service.CO
         self.req = [1] * count
         self.limit = [1 + window] * count
-        """No honest entity can expect more of E_k than this: E_k keeps the flow condition, and we are part of it."""
+        """No honest entity can expect more than limit[k] of E_k, which keeps the flow condition, and we are part of
+        that."""
         self.limit[me] = 1
         self.al = Matrix(count)
         self.pal = Matrix(count)
         self.stated = Matrix(count)
         self.buf = [buffer_bytes] * count
         self.last_ack: list[Vector] = [(1,) * count] * count
-        """Per entity: ACK of the last message that we accepted from it. That of the next one cannot be less."""
+        """By entity: ACK of the last message that we accepted from it. The ACK of the next one cannot be less."""
         self.told_ack: Vector = (1,) * count
         """The ACK that we last multicast."""
         self._heard = [(0, 0)] * count
-        """Per entity: which of its statements was the last that we took BUF from."""
+        """By entity: its last statement from which we took BUF."""
         self.sl: dict[int, Pdu] = {}
         self.rrl: list[deque[Pdu]] = [deque() for _ in range(count)]
         self.prl: deque[Pdu] = deque()
         self._covered = [1] * count
-        """Per source: what the ACKs in PRL cover of it at most. A message from there on precedes nothing in PRL."""
+        """By source: the greatest number in the ACKs of PRL. A message of the source from there on precedes nothing in
+        PRL."""
         self.resident = 0
         """Messages in all logs and in the holding buffer ..."""
         self.used = 0
-        """... and the bytes that they take up."""
+        """... and their bytes."""
         self._others_least_buf = buffer_bytes
 
     # Sending (section 3.2).
@@ -169,8 +171,8 @@ class CoState:
 
     @property
     def free(self) -> int:
-        """Our own BUF: what neither the logs nor the holding buffer take up. What is next in order is taken even when
-        nothing is free, so more than all may be used."""
+        """Our own BUF: the bytes that neither the logs nor the holding buffer use. The next message in order is
+        accepted even when nothing is free, so more than all may be used."""
         return max(0, self.buffer_bytes - self.used)
 
     @property
@@ -178,7 +180,7 @@ class CoState:
         return min(self._others_least_buf, self.free)
 
     def share(self, buf: int) -> int:
-        """How many messages under way one entity may have on account of BUF."""
+        """Most messages under way of one entity by this BUF."""
         return min(self.window, buf // (self.longest_bytes * self.count))
 
     @property
@@ -196,7 +198,7 @@ class CoState:
         return self.is_open(self._others_least_buf)
 
     def size_of(self, payload: bytes) -> int:
-        """Buffers are of H bytes each; a longer message takes up several."""
+        """The bytes of buffer for a payload, in buffers of H bytes each; a longer message takes several."""
         return -(-max(1, len(payload)) // self.longest_bytes) * self.longest_bytes
 
     # Accepting (section 3.2).
@@ -230,8 +232,8 @@ class CoState:
         return self.al.learn(j, p.ack)
 
     def hear_buf(self, j: int, statement: tuple[int, int], buf: int) -> None:
-        """BUF[j], unless E_j has said something later. `statement`: the next number of E_j when it spoke, and which of
-        its unsequenced messages it was."""
+        """Set BUF[j], unless a later statement of E_j is known. `statement`: the next number of E_j at that time, and
+        the number of its CO_STATE or CO_RET."""
         if statement <= self._heard[j]:
             return
         self._heard[j] = statement
@@ -241,7 +243,7 @@ class CoState:
             self._others_least_buf = min(one for k, one in enumerate(self.buf) if k != self.me)
 
     def is_news(self, j: int, statement: tuple[int, int]) -> bool:
-        """Whether this is a later statement of E_j than all that we know."""
+        """Whether this statement of E_j is later than all known ones."""
         return statement > self._heard[j]
 
     def occupy(self, p: Pdu) -> None:
@@ -275,10 +277,10 @@ class CoState:
         return moved
 
     def _insert(self, p: Pdu) -> None:
-        """The CPI operation: behind all that precedes p, in front of all that p precedes.
+        """The CPI operation: insert p behind all messages that precede it, and in front of all that it precedes.
 
-        From the end: the place is in front of the foremost message that p precedes; in front of one that precedes p
-        there can be no such.
+        The search goes from the end: the place is in front of the foremost message that p precedes; none of those is in
+        front of a message that precedes p.
         """
         prl = self.prl
         if p.seq >= self._covered[p.src]:
@@ -297,7 +299,7 @@ class CoState:
     # Acknowledging (section 3.5).
 
     def acknowledge(self) -> list[Pdu]:
-        """The acknowledgement procedure: PRL -> ARL. What is returned can be delivered, in this order."""
+        """The acknowledgement procedure: PRL -> ARL. Returns the messages to deliver, in order."""
         prl = self.prl
         least = self.pal.least
         stated = self.stated.least
@@ -311,7 +313,7 @@ class CoState:
     # Ending.
 
     def speak(self) -> list[int]:
-        """We send our REQ, so we count ourselves, too: E_j concludes from it what E_i can conclude itself.
+        """We send our REQ, so our own row is raised, too: we can conclude from it the same as its receivers.
         Returns the entities whose minAL has risen."""
         return self.al.learn(self.me, tuple(self.req))
 
@@ -322,14 +324,14 @@ class CoState:
 
     @property
     def is_told(self) -> bool:
-        """Whether we have multicast all that CO_DATA and CO_STATE can tell of us, except BUF."""
+        """Whether our multicasts have told our present REQ and minAL."""
         if self.told_ack != tuple(self.req):
             return False
         return self.service is Service.LO or self.stated.rows[self.me] == tuple(self.al.least)
 
     def is_wanting(self, j: int) -> bool:
-        """Whether E_j has not said yet that it has accepted and pre-acknowledged all that we have. What it cannot know
-        because of somebody else, we do not want of it."""
+        """Whether E_j has not said yet that it has accepted and pre-acknowledged all that we have. We do not wait for a
+        statement that E_j cannot make because of another entity."""
         if self.al.rows[j] != tuple(self.req):
             return True
         return self.service is Service.CO and any(map(lt, self.stated.rows[j], self.al.least))
@@ -343,11 +345,11 @@ class CoState:
 
 
 class Holding:
-    """Messages that came before one that they need: an earlier one of their source, or (strict) one that their ACK
-    covers. Each waits for exactly one such message at a time.
+    """Messages that came before a message that they need: an earlier one of their source, or (strict) one that their
+    ACK covers. Each waits for exactly one such message at a time.
 
     Section 3.3. Failure condition (1): p came from E_j with p.SEQ > REQ[j]. (2): q came with q.ACK[j] > REQ[j]. Either
-    says that messages of E_j up to some number exist; `known[j]` is the first number that need not exist.
+    shows that messages of E_j up to some number exist; `known[j]` is the first number that need not exist.
     """
 
     __slots__ = ("_state", "_waiting", "buffered", "known")
@@ -393,7 +395,7 @@ class Holding:
         return ready
 
     def lacking(self) -> list[int]:
-        """The sources of which something is known to exist that we have not accepted, ascending."""
+        """The sources of which a message is known to exist that we have not accepted, ascending."""
         return [src for src, (known, req) in enumerate(zip(self.known, self._state.req, strict=True)) if known > req]
 
     def missing(self, src: int) -> Iterator[int]:

@@ -1,9 +1,9 @@
 """Mutual exclusion: by logical time, by two algorithms, and by a central scheduler.
 
-section.py           what both have in common: the critical section, parameters, timestamps, reports
+section.py           common to both: the critical section, parameters, timestamps, reports
 lamport.py           Lamport 1978: a queue at every member; request, acknowledgement, release
 ricart_agrawala.py   Ricart and Agrawala 1981: request, reply
-central.py           what Lamport 1978 compares with: requests are granted in the order of their receipt by one member
+central.py           the scheduler that Lamport 1978 rejects: it grants requests in the order of their receipt
 """
 
 from node.core import MakeCore
@@ -28,7 +28,7 @@ __all__ = [
 
 
 def begin(parameters: MutexParameters) -> MakeCore:
-    """By view: the core of one member."""
+    """The function that makes the core of each view."""
     if parameters.algorithm == Algorithm.LAMPORT:
         return lambda us, _, memory: MutexCore(membership=us, parameters=parameters, memory=memory)
     kept = Kept()

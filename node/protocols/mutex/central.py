@@ -1,4 +1,4 @@
-"""Mutual exclusion by a central scheduler: a core of one view over reliable streams, to be compared with.
+"""Mutual exclusion by a central scheduler, for comparison: a core of one view over reliable streams.
 
 Paper 001 (Lamport 1978), "Ordering the Events Totally": "Using a central scheduling process which grants requests in
 the order they are received will not work, unless additional assumptions are made." P_1 requests and tells P_2, whose

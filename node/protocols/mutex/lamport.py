@@ -3,13 +3,13 @@
 Paper 001 (Lamport 1978), "Ordering the Events Totally": processes share one resource. (I) A process which has been
 granted it must release it before it can be granted to another. (II) Different requests must be granted in the order in
 which they are made. (III) If every process which is granted it eventually releases it, then every request is eventually
-granted. The five rules, and where they are:
+granted. The five rules, and their methods:
   1. request: send "T_m:P_i requests" to all others, and put it on the own queue              on_submit
   2. on such a request: put it on the queue, send a timestamped acknowledgement               _on_request
   3. release: take the request from the queue, send a timestamped release to all others       _leave
   4. on such a release: take the request from the queue                                       _on_release
   5. the resource is granted when (i) the own request is before all others in the queue and
-     (ii) something later than T_m has come from every other process                          _enter_if_granted
+     (ii) a message later than T_m has come from every other process                          _enter_if_granted
 
 A release names its request (note 7), as several requests of one member may wait. `acknowledge: when_needed` adds the
 notes 5 (no acknowledgement to a member that something later than T_m has been sent to) and 6 (if P_i precedes P_j then
@@ -18,10 +18,10 @@ T_0, which is not delivered; its LEFT has the value 0.
 
 Views (a deviation: in the paper a failed process stops the others). At the end of a view all survivors have the queue
 of the cut. Requests of excluded members leave it; the first of the others is granted, if it was not before. The queue
-goes into the memory and timestamps go on, so requests keep their places; the submissions of those that wait are handed
+goes into the memory and timestamps go on, so requests keep their places; the submissions of waiting requests are handed
 back, and are attached to them in the next view by a REQUEST that names the place (`_renew`).
 
-Fences count the releases of the view: a member that is granted has received exactly those of all earlier grants.
+Fences count the releases of the view: a member with a grant has received exactly the releases of all earlier grants.
 
 Invariants. Queues hold each request once. The resource is ours only while our request is the first of our queue. The
 memory names the one survivor that holds it. docs/protocols/mutex.md has the argument.
@@ -59,7 +59,7 @@ MULTICASTS = (Kind.MUTEX_REQUEST, Kind.MUTEX_RELEASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Agreed:
-    """The state with which all members of a view begin, and its code, the memory: a head, then an entry of each request
+    """The initial state of all members of a view, and its encoding, the memory: a head, then an entry of each request
     and of each count."""
 
     view: int = 1
@@ -68,7 +68,7 @@ class _Agreed:
     is_held: bool = False
     """Whether the first of the queue has been granted. If not, its submission has not come back to its member yet."""
     left: Mapping[int, int] = field(default_factory=dict)
-    """How often each member has left the critical section."""
+    """By member, the number of times that it has left the critical section."""
 
     _HEAD = Struct(">IQBI")
     """view, clock, is_held, number of requests"""
@@ -82,7 +82,7 @@ class _Agreed:
 
     @classmethod
     def decode(cls, memory: bytes, members: tuple[int, ...]) -> _Agreed:
-        """RemoteError MALFORMED when no view of these members can begin so: a donor sends it."""
+        """The state in a donor's memory. RemoteError MALFORMED: no view of these members can begin with it."""
         entries = len(memory) - cls._HEAD.size
         if entries < 0 or entries % cls._ENTRY.size:
             raise RemoteError(DropReason.MALFORMED, f"a memory of {len(memory)} bytes")
@@ -98,7 +98,7 @@ class _Agreed:
 
 
 class MutexCore(SectionCore):
-    """See the module's text."""
+    """See the module's docstring."""
 
     def __init__(self, *, membership: Membership, parameters: MutexParameters, memory: bytes = b"") -> None:
         """RemoteError when no view can have left this memory."""
@@ -113,22 +113,22 @@ class MutexCore(SectionCore):
         )
         self._saves = parameters.acknowledge == Acknowledge.WHEN_NEEDED
         self._queue = list(begin.queue)
-        """Sorted."""
+        """All open requests, sorted."""
         self._absent = set(begin.queue[begin.is_held :])
         """Requests of earlier views whose submissions have not come back to their members."""
         self._places = deque(one for one in begin.queue[begin.is_held :] if one.member == self._me)
-        """Ours of them: the places in the queue of the submissions that come first."""
+        """Own ones among them: the places in the queue of our first submissions."""
         self._wanted: deque[tuple[Request, Submission]] = deque()
-        """Our requests that are not granted, in their order."""
+        """Our requests that are not granted, in order."""
         self._open = Counter(one.member for one in begin.queue)
-        """Per member, its requests in the queue."""
+        """By member, the number of its requests in the queue."""
         self._left = Counter(begin.left)
         self._released = 0
-        """Releases in this view."""
+        """Number of releases in this view."""
         self._sent = FIRST_TIMESTAMP
         """The timestamp of our last multicast."""
         self._acknowledged = dict.fromkeys(membership.peers, FIRST_TIMESTAMP)
-        """Per peer: the timestamp of our last acknowledgement."""
+        """By peer: the timestamp of our last acknowledgement."""
         self._handlers = {
             Kind.MUTEX_REQUEST: self._on_request,
             Kind.MUTEX_ACKNOWLEDGE: self._on_acknowledge,
@@ -149,7 +149,7 @@ class MutexCore(SectionCore):
 
     @property
     def buffered(self) -> int:
-        """Requests in the queue, ours and others'."""
+        """Number of requests in the queue, ours included."""
         return len(self._queue)
 
     def _submit(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
@@ -158,10 +158,10 @@ class MutexCore(SectionCore):
         self._enter_if_granted(now_ns, out)
 
     def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
-        """The queue of the cut, without the requests of excluded members; the first of it has the resource."""
+        """Take the queue of the cut without the requests of excluded members; its first request has the resource."""
         out: list[Effect] = []
         for message in self._acceptable(rest):
-            # The acknowledgements, which are unicasts, and their timestamps have no part in it.
+            # Acknowledgements are unicasts: they and their timestamps are not part of the cut.
             if message.kind in MULTICASTS:
                 self._take(message)
         gone = sorted(member for member, count in self._open.items() if count and member not in survivors)
@@ -198,7 +198,7 @@ class MutexCore(SectionCore):
         return request
 
     def _renew(self, now_ns: int, out: list[Effect]) -> Request:
-        """A submission that was handed back has the place of its request, which is in all queues already."""
+        """Attach a submission that was handed back to its request, which is in all queues already."""
         request = self._places.popleft()
         self._absent.discard(request)
         self._multicast(Kind.MUTEX_REQUEST, self._tick(now_ns), (request.timestamp,), out)
@@ -211,7 +211,7 @@ class MutexCore(SectionCore):
             self._acknowledge(Request(message.seq, message.origin), now_ns, out)
 
     def _on_acknowledge(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        """Its timestamp is all."""
+        """Take in the timestamp of an acknowledgement."""
         self._note_time(message, now_ns)
 
     def _on_release(self, message: Message, now_ns: int, out: list[Effect]) -> None:
@@ -219,7 +219,7 @@ class MutexCore(SectionCore):
         self._take(message)
 
     def _take(self, multicast: Message) -> None:
-        """A request or a release, into the queue or out of it."""
+        """Put a request into the queue, or take a released one out of it."""
         self._note_multicast(multicast)
         if not multicast.words:
             self._enqueue(Request(multicast.seq, multicast.origin))
@@ -261,7 +261,7 @@ class MutexCore(SectionCore):
         out.append(Report(code=Notice.LEFT, member=self._me, value=self._left[self._me]))
         self._multicast(Kind.MUTEX_RELEASE, self._tick(now_ns), (request.timestamp,), out)
 
-    # What the rules need.
+    # Helpers of the rules.
 
     def _enqueue(self, request: Request) -> None:
         insort(self._queue, request)

@@ -1,7 +1,7 @@
-"""Mutual exclusion with replies alone: a core of one view over reliable streams.
+"""Mutual exclusion by requests and replies: a core of one view over reliable streams.
 
 Ricart and Agrawala, "An Optimal Algorithm for Mutual Exclusion in Computer Networks", CACM 24(1), 1981. An entry takes
-2(n-1) messages. The rules, and where they are:
+2(n-1) messages. The rules, and their methods:
   1. request: send REQUEST with a number greater than all seen to all others                  _submit
   2. on a REQUEST: defer the REPLY while inside, or while an own request is earlier (by number, then by member);
      else send it at once                                                                     _on_request, _defers
@@ -10,14 +10,14 @@ Ricart and Agrawala, "An Optimal Algorithm for Mutual Exclusion in Computer Netw
 As in the paper, one request of a member waits at a time; the next one may be made while the member is inside.
 
 Views (a deviation: in the paper nodes that fail are taken out of the others' tables). No multicast says which member is
-inside and whose request is still open. None is needed: a member enters only with the replies of all members of its
-view, given in that view, and each member knows of itself whether it is inside and what it wants. So the memory says
-nothing about requests; `Kept` goes from core to core of one incarnation. A member that is inside goes on, and defers
-the requests of the next view until it leaves. A request that was not granted keeps its place: its submission is handed
-back, and the REQUEST that renews it names its timestamp. Until that is sent, later requests are deferred all the same.
+inside and which requests are still open. None is needed: a member enters only with the replies of all members of its
+view, given in that view, and each member knows whether it is inside and its own request. So the memory holds no
+requests; `Kept` goes from core to core of one incarnation. A member that is inside goes on, and defers the requests of
+the next view until it leaves. A request that was not granted keeps its place: its submission is handed back, and the
+REQUEST that renews it names its timestamp. Later requests are deferred even before that REQUEST is sent.
 
-Fences. A REPLY carries the ordinal of the last grant of this view that its sender knows; a grant has the one after the
-greatest. REPLYs have timestamps, too (a deviation): the clock condition, and with it II, is about all messages.
+Fences. A REPLY carries the ordinal of the last grant of this view that its sender knows; a grant has the ordinal after
+the greatest. REPLYs have timestamps, too (a deviation): the clock condition, and with it II, is about all messages.
 
 Invariants. At most one request of ours waits, and at most one of each peer is deferred. A request is deferred only
 while we are inside or an own request is earlier. docs/protocols/mutex.md has the argument.
@@ -47,21 +47,21 @@ _MEMORY = Struct(">IQ")
 
 @dataclass(slots=True, kw_only=True)
 class Kept:
-    """The part of an incarnation's state that nobody else knows, from the core of a view to that of the next."""
+    """The private state of an incarnation, passed from the core of one view to the core of the next."""
 
     holding: Request | None = None
     """Our request for which we are inside."""
     wanted: Request | None = None
     """Our request that is not granted; the host has its submission."""
     left: int = 0
-    """How often we have left the section."""
+    """Number of times that we have left the section."""
 
 
 class RicartAgrawalaCore(SectionCore):
-    """See the module's text."""
+    """See the module's docstring."""
 
     def __init__(self, *, membership: Membership, parameters: MutexParameters, kept: Kept, memory: bytes = b"") -> None:
-        """`kept`: of the incarnation; `close` writes it. RemoteError when no view can have left this memory."""
+        """`kept`: the state of the incarnation, written by `close`. RemoteError: no view can have left this memory."""
         view, floor = _decode(memory) if memory else (1, FIRST_TIMESTAMP)
         is_first = parameters.initially_granted and not memory and membership.member == membership.members[0]
         super().__init__(
@@ -76,11 +76,11 @@ class RicartAgrawalaCore(SectionCore):
         self._wanted = kept.wanted
         """Our request that is not granted."""
         self._submission: Submission | None = None
-        """That of the request, once it is here and the request is sent in this view."""
+        """The submission of `_wanted`, once the request is sent in this view."""
         self._awaited: set[int] = set()
-        """The peers whose REPLY to it is missing."""
+        """The peers whose REPLY to the request is missing."""
         self._deferred: dict[int, Request] = {}
-        """Per peer: its request that we have not replied to."""
+        """By peer: its request that we have not replied to."""
         self._granted = 0
         """The ordinal of the last grant of this view that we know of."""
         self._handlers = {Kind.MUTEX_REQUEST: self._on_request, Kind.MUTEX_REPLY: self._on_reply}
@@ -99,11 +99,11 @@ class RicartAgrawalaCore(SectionCore):
 
     @property
     def buffered(self) -> int:
-        """Requests that wait here, ours and others'."""
+        """Number of requests that wait here, ours included."""
         return len(self._deferred) + (self._wanted is not None)
 
     def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
-        """Only the timestamps of the cut are agreed; what we hold and want, we keep for ourselves."""
+        """Only the timestamps of the cut are agreed; our own state goes into `Kept`."""
         for message in self._acceptable(rest):
             if message.kind is Kind.MUTEX_REQUEST:
                 self._note_multicast(message)
@@ -120,7 +120,7 @@ class RicartAgrawalaCore(SectionCore):
             if len(words) != 1 or words[0] >= MOST_GRANTS:
                 return DropReason.MALFORMED
             return None if origin in self._awaited else DropReason.UNEXPECTED
-        # One request of a member waits, so its first one in a view is all that can have a place.
+        # At most one request of a member waits, so only its first one in a view can name a place.
         is_first = self._multicast_at[origin] == self._floor
         is_place = is_first and len(words) == 1 and FIRST_TIMESTAMP < words[0] <= self._floor
         return None if is_place or not words else DropReason.MALFORMED
@@ -179,7 +179,7 @@ class RicartAgrawalaCore(SectionCore):
 
 
 def _decode(memory: bytes) -> tuple[int, int]:
-    """RemoteError MALFORMED when no view can begin so: a donor sends it."""
+    """The view and clock in a donor's memory. RemoteError MALFORMED: no view can begin with it."""
     if len(memory) != _MEMORY.size:
         raise RemoteError(DropReason.MALFORMED, f"a memory of {len(memory)} bytes")
     view, clock = _MEMORY.unpack(memory)

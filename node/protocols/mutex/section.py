@@ -1,7 +1,7 @@
-"""The critical section of one member in one view: what the algorithms of mutual exclusion have in common.
+"""The critical section of one member in one view: the common part of the algorithms of mutual exclusion.
 
 A submission is one request. Deliver, at the requester only, is the grant. The requester holds the resource for
-`hold_ns` (that is the using process), then it reports LEFT. How a member learns that it may enter is the algorithm's:
+`hold_ns` (that is the using process), then it reports LEFT. The algorithm decides when a member may enter:
 `_enter_if_granted` and `_leave`.
 
 Fence: Deliver.seq, (ordinal of the view << 32) + an ordinal in it, rises with every grant. An excluded holder may still
@@ -31,11 +31,11 @@ HOLD = Timer("hold")
 FIRST_TIMESTAMP = 0
 """T_0: earlier than every timestamp."""
 MOST_OUTSTANDING = 65536
-"""A member has at most this many requests that are not released; more of them are refused."""
+"""Most requests of one member that are not released; more of them are refused."""
 
 
 class Algorithm(enum.StrEnum):
-    """How a member learns that it may enter."""
+    """The algorithm that decides when a member may enter."""
 
     LAMPORT = "lamport"
     RICART_AGRAWALA = "ricart_agrawala"
@@ -43,7 +43,7 @@ class Algorithm(enum.StrEnum):
 
 
 class Acknowledge(enum.StrEnum):
-    """Which requests are acknowledged."""
+    """The requests that are acknowledged."""
 
     ALWAYS = "always"
     WHEN_NEEDED = "when_needed"
@@ -51,7 +51,7 @@ class Acknowledge(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MutexParameters:
-    """Of the exclusion and of the reliable layer under it. Times in ns."""
+    """Parameters of the exclusion and of the reliable layer below it. Times in ns."""
 
     algorithm: str = "lamport"
     """`lamport`: requests, acknowledgements and releases; `ricart_agrawala`: requests and replies;
@@ -60,14 +60,14 @@ class MutexParameters:
     acknowledge: str = "always"
     """Of `lamport`: `always` (the five rules) or `when_needed` (with the notes 5 and 6)."""
     hold_ns: int = 5 * MILLISECOND
-    """How long a member keeps the resource."""
+    """Time for which a member keeps the resource."""
     outstanding: int = 64
-    """Of `lamport` and `central`: requests of one member that wait; more submissions wait in the host.
+    """Of `lamport` and `central`: most waiting requests of one member; more submissions wait in the host.
     `ricart_agrawala` has one."""
     clock: str = "logical"
     """`logical`, `physical` or `synchronised` (see lamport)."""
     mu_ns: int = 0
-    """What every message takes at least, for `synchronised`."""
+    """The minimum delay of a message, for `synchronised`."""
     initially_granted: bool = False
     """Whether the lowest member of the first view holds the resource from its start."""
     reliable: ReliableParameters = field(default_factory=ReliableParameters)
@@ -85,7 +85,7 @@ class MutexParameters:
 
 
 class Phase(enum.StrEnum):
-    """Whether this member holds the resource, wants it, or neither."""
+    """The phase: this member holds the resource, waits for it, or neither."""
 
     RELEASED = "released"
     WAITING = "waiting"
@@ -96,7 +96,7 @@ class MutexReport(enum.IntEnum):
     """Codes of our reports."""
 
     FENCE = 0x62
-    """The fence of the grant that was delivered just before; `value`: the fence."""
+    """The fence of the grant delivered just before; `value`: the fence."""
     REVOKED = 0x63
     """The view has ended without `member`: `value` requests of it left the queue, held or not."""
 
@@ -109,7 +109,7 @@ class Request(NamedTuple):
 
 
 class SectionCore(OrderCore):
-    """See the module's text."""
+    """See the module's docstring."""
 
     ordered_by = "requests"
     last_timestamp = MAX_TIMESTAMP
@@ -121,27 +121,27 @@ class SectionCore(OrderCore):
         self._parameters = parameters
         self._clock = clock_of(ClockKind(parameters.clock), minimum_delay_ns=parameters.mu_ns)
         self._view = view
-        """Views are counted here: cores do not know their number."""
+        """The ordinal of the view, counted here: cores do not know the group's number."""
         self._floor = floor
-        """No request of an earlier view is later; all timestamps of this view are."""
+        """All requests of earlier views are at or before it; all timestamps of this view are later."""
         self._holding = holding
         """Our request for which we are inside."""
         self._highest = floor
         """The last timestamp of a multicast, ours or another's."""
         self._latest = dict.fromkeys(membership.peers, floor)
-        """Per peer: its last timestamp."""
+        """By peer: its last timestamp."""
         self._multicast_at = dict(self._latest)
-        """Per peer: that of its last multicast."""
+        """By peer: the timestamp of its last multicast."""
         self._due = {HOLD: self._on_held}
 
     @property
     @abstractmethod
     def _is_waiting(self) -> bool:
-        """Whether a submission of ours is here that is not granted."""
+        """Whether an own submission is here that is not granted."""
 
     @abstractmethod
     def _enter_if_granted(self, now_ns: int, out: list[Effect]) -> None:
-        """Enter for our first request, unless we are inside or the algorithm forbids it."""
+        """Enter for our first request, unless we are inside or the algorithm does not grant it."""
 
     @abstractmethod
     def _leave(self, request: Request, now_ns: int, out: list[Effect]) -> None:
@@ -186,7 +186,8 @@ class SectionCore(OrderCore):
         out += [grant, Report(code=MutexReport.FENCE, member=self._me, value=fence)]
 
     def _is_timely(self, message: Message, *, is_multicast: bool) -> bool:
-        """Whether its timestamp follows what its origin has sent. Of a multicast this depends on its stream alone."""
+        """Whether its timestamp follows those of its origin's messages. For a multicast this depends on its stream
+        alone."""
         last = (self._multicast_at if is_multicast else self._latest)[message.origin]
         return last < message.seq <= MAX_TIMESTAMP
 

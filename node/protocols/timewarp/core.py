@@ -1,40 +1,44 @@
-"""Total order by the senders' timestamps, acted upon before it is certain: Time Warp over reliable FIFO streams.
+"""Total order by the senders' timestamps, executed before it is certain: Time Warp over reliable FIFO streams.
 
 Paper 003, 3.1 (after Jefferson 1985), for one view. Processor: node/protocols/timewarp/execution.py; GVT:
 virtual_time.py there.
 
     DATA T         a submission; the order is (timestamp, origin, number)
-    FOLLOW_UP T    what executing an own message has sent; one more message of the order, not of the application
+    FOLLOW_UP T    sent by the execution of an own message; a message of the order, not of the application
     ANTI           these follow-ups of its sender do not exist
     REPORT         one word of a round, multicast by every member; all up to GVT is final
 
 1. The sender stamps a submission one later than its local virtual time, which is the greatest timestamp whose execution
-   has begun here, and than all that it has sent. A follow-up is one later than its cause. The clock is the paper's: it
-   moves when processing begins, not at receipt. So a submission is later than all that the application has been given.
+   has begun here, and than all its messages. A follow-up is one later than its cause. The clock is the paper's: it
+   moves when processing begins, not at receipt. So a submission is later than all messages that the application has
+   been given.
 2. "The receivers process at once": a message is executed in its place and handed over as OPTIMISTIC. A straggler rolls
-   the receiver back; what was undone is executed again, and what it had sent is cancelled by anti-messages.
-3. Cancellation. `aggressive`: at once, and sent anew when the cause is executed again. `lazy`: when the cause has been
-   executed again, what it sends now and had sent before stays, the rest is cancelled. A cancelled message takes what it
-   had sent with it. Anti-messages travel in the stream of their sender, behind what they cancel.
-4. Echoes (ours). Follow-ups that depend on each other can be cancelled and sent faster than anything becomes final. So
-   a message that has sent in vain `most_tries` times, counting its causes, sends only when it is final.
-5. A member with something that is not final begins a round `gvt_every_ns` after its last; a member that hears of a
-   round answers at once. One round after all have everything it is final; a group at rest is silent.
+   the receiver back; undone messages are executed again, and anti-messages cancel their follow-ups.
+3. Cancellation. `aggressive`: follow-ups are cancelled at once, and sent anew when the cause is executed again. `lazy`:
+   when the cause has been executed again, follow-ups that it sends again stay, the others are cancelled. The follow-ups
+   of a cancelled message are cancelled, too. Anti-messages follow in the stream of their sender the messages that they
+   cancel.
+4. Echoes [not in the paper]. Follow-ups that depend on each other can be cancelled and sent faster than messages become
+   final. So a message whose follow-ups were undone `most_tries` times, counting its causes, sends only when it is
+   final.
+5. A member with a message that is not final begins a round `gvt_every_ns` after its last; a member that hears of a
+   round answers at once. One round after all members have a message, it is final; a group at rest is silent.
 6. Close. All of the cut is final, in the order of its keys. A follow-up above the GVT of the cut's rounds is void
-   unless executing its cause in that order sends it. What executing our messages sends and the cut lacks is handed
-   back, as a submission whose `inner` is TIMEWARP_FOLLOW_UP. The memory is the machine's state, and the digest of its
+   unless the execution of its cause in that order sends it. Follow-ups of our messages that the cut lacks are handed
+   back, as submissions whose `inner` is TIMEWARP_FOLLOW_UP. The memory is the machine's state, and the digest of its
    commands.
 
-FINAL is uniform in the view: a round makes final only what all members have. So messages need no word of a Prefix
-(node/protocols/prefix.py): each final cause of a message is in every cut. OPTIMISTIC promises nothing; what was
-submitted after an optimistic delivery can outlive that if both senders are excluded.
+FINAL is uniform in the view: a round makes a message final only when all members have it. So messages need no word of a
+Prefix (node/protocols/prefix.py): each final cause of a message is in every cut. OPTIMISTIC promises nothing; a message
+submitted after an optimistic delivery can outlive the delivered one if both senders are excluded.
 
-Bounds. Submissions wait while `most_open` messages are not final here, and a message sends only when it is final while
-MOST_OPEN of ours are not. A member of which MOST_OPEN_ELSEWHERE are not final here is refused from there on.
+Bounds. Submissions wait while `most_open` messages are not final here; while MOST_OPEN own messages are not final, a
+message sends only when it is final. Further messages of a member with MOST_OPEN_ELSEWHERE that are not final here are
+refused.
 Invariants: nothing at or before GVT comes, is undone or is cancelled; per member, numbers come without a gap; a message
-whose follow-ups are in doubt or wait is open.
+whose follow-ups are in doubt or wait is not final.
 Deviation: the paper's members exchange point-to-point messages of a simulation; here all are multicasts, and follow-ups
-stand for what a simulation would send. A clock at its end takes no submission until the next view.
+stand for the messages of a simulation. A clock at its end takes no submission until the next view.
 The arguments are in docs/protocols/timewarp.md.
 """
 
@@ -64,23 +68,23 @@ from node.wire import Kind, Message
 PROCESS = Timer("process")
 ROUND = Timer("round")
 LAST_TIMESTAMP = ENDLESS - 1
-"""Of a message."""
+"""The last timestamp of a message."""
 LAST_NUMBER = MAX_NUMBER // 2
-"""Of a submission; the rest is for follow-ups and anti-messages."""
+"""The last number of a submission; the rest is for follow-ups and anti-messages."""
 MOST_OPEN = 4096
-"""No member has more of its own that is not final, follow-ups included."""
+"""Most own messages of a member that are not final, follow-ups included."""
 MOST_OPEN_ELSEWHERE = 4 * MOST_OPEN
-"""Of one other member. An honest one has at most twice MOST_OPEN open here: a member that has judged a round has the
-reports of all that had judged the one before."""
+"""The same bound for another member. An honest one has at most twice MOST_OPEN open here: a member that has judged a
+round has the reports of all members, which had judged the round before."""
 MOST_CANCELLED = 64
-"""Numbers in one anti-message; it fits an Ethernet frame."""
+"""Most numbers in one anti-message, so that it fits an Ethernet frame."""
 
 Name: TypeAlias = tuple[int, ...]
 """Origin and number of an item: the last two parts of its key."""
 
 
 class Cancellation(enum.StrEnum):
-    """When what an undone execution had sent is cancelled."""
+    """The time of cancelling the follow-ups of an undone execution."""
 
     AGGRESSIVE = "aggressive"
     LAZY = "lazy"
@@ -88,16 +92,16 @@ class Cancellation(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeWarpParameters:
-    """Of the order, the processor, and the reliable layer below. Times in ns."""
+    """Parameters of the order, the processor, and the reliable layer below. Times in ns."""
 
     cancellation: str = "aggressive"
     """`aggressive` or `lazy`."""
     most_tries: int = 3
-    """How often a message may have sent in vain before what it sends waits until it is final."""
+    """Number of times that the follow-ups of a message may be undone before the next ones wait until it is final."""
     gvt_every_ns: int = 20 * MILLISECOND
-    """How long after its last report a member with something that is not final begins the next round."""
+    """Time from the last round of a member with a message that is not final until it begins the next round."""
     most_open: int = 256
-    """How many messages may be not final here before a submission has to wait."""
+    """Number of messages that are not final here from which on submissions wait."""
     service: ServiceParameters = field(default_factory=ServiceParameters)
     reliable: ReliableParameters = field(default_factory=ReliableParameters)
 
@@ -121,9 +125,9 @@ class TimeWarpReport(enum.IntEnum):
     """The clock or the numbers have reached their end: this member submits nothing more in this view; `value`: the
     clock."""
     CANCELLED = 0xC3
-    """This member has sent an anti-message; `value`: for how many follow-ups."""
+    """This member has sent an anti-message; `value`: number of cancelled follow-ups."""
     VOID = 0xC4
-    """The view has ended; `value`: how many follow-ups were not sent again and do not count."""
+    """The view has ended; `value`: number of follow-ups that are void."""
 
 
 class _Sent(NamedTuple):
@@ -134,11 +138,11 @@ class _Sent(NamedTuple):
 
 
 class TimeWarpCore(OrderCore):
-    """See the module's text.
+    """See the module's docstring.
 
     `execution` None: the core owns its processor, which begins with `memory`, draws from `seed`, and is driven by the
     timer `process`. Given: the owner calls `execution.advance` after each call of this core and at its `due_ns`, and
-    hands what has ended to `take_outcomes`, until nothing ends any more. `epoch` stands in front of all keys.
+    passes the outcomes to `take_outcomes`, until there are none. `epoch`: the first part of all keys.
     """
 
     ordered_by = "timestamps"
@@ -167,30 +171,32 @@ class TimeWarpCore(OrderCore):
         self._rounds = Rounds(self._me, membership.members)
         self._phase = Phase.RUNNING
         self._received = dict.fromkeys(membership.members, 0)
-        """The number of the last item of each member; ours: of the last sent."""
+        """By member, the number of its last item; ours: of the last item sent."""
         self._open: dict[Name, Command] = {}
-        """All that is not final, ..."""
+        """All messages that are not final, ..."""
         self._counts: Counter[int] = Counter()
-        """... and how many of them are of each member."""
+        """... and their number by origin."""
         self._sent: dict[Key, list[_Sent]] = {}
-        """By message of ours that has been executed: what it has sent, ..."""
+        """By own message that has been executed: its follow-ups, ..."""
         self._doubtful: dict[Key, list[_Sent]] = {}
-        """... and of those that wait to be executed again, with lazy cancellation."""
+        """... and by own message that waits to be executed again, with lazy cancellation."""
         self._certain: dict[Key, list[bytes]] = {}
-        """By message of ours that has been executed: what it will send when it is final."""
+        """By own message that has been executed: the follow-ups that it sends when it is final."""
         self._tries: dict[Key, int] = {}
-        """How often open messages of ours, or what had sent them, have sent in vain; 0 is left out."""
+        """By own message that is not final: how often its follow-ups, or those of its causes, were undone; 0 is left
+        out."""
         self._undone: set[Key] = set()
-        """Since the outcomes came that are just being taken."""
+        """Executions undone since `_take` began with the current outcomes."""
         self._transit: deque[tuple[int, int]] = deque()
-        """Number and timestamp of own items that another member may not have; of an anti-message, what it cancels."""
+        """(number, timestamp) of own items that another member may not have; of an anti-message: the least timestamp
+        that it cancels."""
         self._latest = 0
         """The timestamp of our last message."""
         self._gvt = 0
-        """As told to the execution."""
+        """The GVT of the last commit."""
         self._is_round_due = False
         self._process_ns: int | None = None
-        """When PROCESS is due."""
+        """The time at which PROCESS is due."""
         self._handlers = {
             Kind.TIMEWARP_DATA: self._on_item,
             Kind.TIMEWARP_FOLLOW_UP: self._on_item,
@@ -218,25 +224,26 @@ class TimeWarpCore(OrderCore):
 
     @property
     def gvt(self) -> int:
-        """All with timestamps up to it is final."""
+        """The global virtual time: all messages up to it are final."""
         return self._rounds.gvt
 
     @property
     def timestamp(self) -> int:
-        """What our next message's must exceed."""
+        """The timestamp that our next message must exceed."""
         return max(self._execution.clock, self._latest)
 
     def _submit(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
         timestamp = max(self.timestamp, submission.not_before) + 1
         message = self._data(Kind.TIMEWARP_DATA, self._next_number, submission, timestamp)
         self._multicast(message, timestamp, out)
-        # Not when it comes back from the layer below: flow control may hold it there while others' messages come.
+        # Inserted now, not at its delivery by the layer below: flow control may hold it there while others' messages
+        # come.
         self._cancel(self._doubted(self._insert(message, now_ns, out)), now_ns, out)
         self._go_on(now_ns, out)
 
     def take_outcomes(self, outcomes: Iterable[Outcome], now_ns: int, out: list[Effect]) -> None:
-        """These executions have ended: what they send goes out. Only those of our own open messages count; the owner of
-        the execution calls this once after each `advance` that ends something.
+        """Send the follow-ups of ended executions of own messages that are not final. The owner of the execution calls
+        this once after each `advance` that returns outcomes.
         """
         self._take(outcomes, now_ns, out)
         self._see_to_rounds(now_ns, out)
@@ -258,7 +265,7 @@ class TimeWarpCore(OrderCore):
         out: list[Effect] = []
         for message in self._acceptable(rest):
             with suppress(RemoteError):
-                # As `on_message` takes it, but nothing is sent any more.
+                # As in `on_message`, but nothing is sent any more.
                 if message.kind is Kind.TIMEWARP_REPORT:
                     self._on_report(message, now_ns, out)
                 else:
@@ -279,14 +286,14 @@ class TimeWarpCore(OrderCore):
         )
 
     def _judge_open(self) -> tuple[list[Key], list[bytes]]:
-        """The follow-ups that are void, ascending; and what executing our messages sends and has not been sent."""
+        """The void follow-ups, ascending; and the payloads of follow-ups of own messages that have not been sent."""
         below = (self._epoch, self._rounds.gvt + 1)
         void: list[Key] = []
         outputs: dict[Name, bytes] = {}
-        """By message above GVT: the follow-up that its origin sends if it sends one, until that has come."""
+        """By message above GVT: the follow-up that its origin sends if it sends one, until it is found."""
         certain = sorted((key, payloads) for key, payloads in self._certain.items() if key < below)
         unsent: dict[Name, bytes] = {}
-        """By message of ours above GVT: what it sends, until we find it sent."""
+        """By own message above GVT: its follow-up, until it is found as sent."""
         ordered = sorted((one for one in self._open.values() if one.key >= below), key=attrgetter("key"))
         state = self._execution.state_before(ordered[0].key) if ordered else None
         for command in ordered:
@@ -312,7 +319,7 @@ class TimeWarpCore(OrderCore):
         self._cancel(self._doubted(undone), now_ns, out)
 
     def _take_item(self, message: Message, now_ns: int, out: list[Effect]) -> list[Undone]:
-        """Of another member. Returns what it has undone. RemoteError: nothing has changed."""
+        """Take an item of another member. Returns the executions undone by it. RemoteError: nothing has changed."""
         origin, before = message.origin, self._received[message.origin]
         if message.seq != before + 1 or message.seq > MAX_NUMBER:
             raise RemoteError(DropReason.MALFORMED, f"item {message.seq} of member {origin} after {before}")
@@ -333,7 +340,7 @@ class TimeWarpCore(OrderCore):
         return undone
 
     def _require_place(self, message: Message) -> None:
-        """RemoteError unless the message can stand where it wants to, and there is room for it."""
+        """RemoteError unless the message may have its place in the order, and there is room for it."""
         is_follow_up = message.kind is Kind.TIMEWARP_FOLLOW_UP
         if len(message.words) != 1 + is_follow_up or not 1 <= message.words[0] <= LAST_TIMESTAMP:
             raise RemoteError(DropReason.MALFORMED, f"a message with the words {message.words[:4]}")
@@ -360,7 +367,7 @@ class TimeWarpCore(OrderCore):
             raise RemoteError(DropReason.MALFORMED, f"an anti-message for what is final or never was: {numbers[:4]}")
 
     def _insert(self, message: Message, now_ns: int, out: list[Effect]) -> list[Undone]:
-        """It gets its place; what stands after it is undone."""
+        """Insert a message at its place. Returns the undone executions after it."""
         key = (self._epoch, message.words[0], message.origin, message.seq)
         is_follow_up = Kind.TIMEWARP_FOLLOW_UP in (message.kind, message.inner)
         command = Command(key, message, now_ns, is_follow_up)
@@ -369,22 +376,22 @@ class TimeWarpCore(OrderCore):
         return self._execution.insert(command, now_ns, out)
 
     def _drop(self, key: Key) -> None:
-        """It is open no more."""
+        """The message is not open any more: final or cancelled."""
         del self._open[key[2:]]
         self._counts[key[2]] -= 1
 
-    # What executing our messages sends.
+    # Follow-ups.
 
     def _take(self, outcomes: Iterable[Outcome], now_ns: int, out: list[Effect]) -> None:
         self._undone.clear()
         for outcome in outcomes:
             known = self._open.get(outcome.key[2:])
-            # What an earlier one of them sends may undo a later one: that will end anew.
+            # A follow-up of an earlier outcome may undo a later one, which will then end again.
             if known is not None and known.key == outcome.key and outcome.key not in self._undone:
                 self._take_outputs(outcome, now_ns, out)
 
     def _take_outputs(self, outcome: Outcome, now_ns: int, out: list[Effect]) -> None:
-        """Of what it had sent, what it sends again stays and the rest is cancelled; what is new goes out."""
+        """Keep the earlier follow-ups that the execution sends again, cancel the others, and send new ones."""
         old = self._doubtful.pop(outcome.key, [])
         kept: list[_Sent] = []
         new: list[bytes] = []
@@ -416,7 +423,7 @@ class TimeWarpCore(OrderCore):
         return _Sent(key, payload)
 
     def _doubted(self, undone: list[Undone]) -> list[_Sent]:
-        """These executions do not count any more. Returns what is to be cancelled of what they had sent."""
+        """These executions were undone. Returns their follow-ups that are to be cancelled."""
         doomed: list[_Sent] = []
         for one in undone:
             self._undone.add(one.key)
@@ -431,7 +438,8 @@ class TimeWarpCore(OrderCore):
         return doomed
 
     def _cancel(self, doomed: list[_Sent], now_ns: int, out: list[Effect]) -> None:
-        """These, and what they had sent, and, not lazily, what those had sent that they undo."""
+        """Cancel these follow-ups, the follow-ups of these, and, if not lazy, those of the executions that they
+        undo."""
         work = list(doomed)
         keys: list[Key] = []
         while work:
@@ -456,7 +464,7 @@ class TimeWarpCore(OrderCore):
         return self._received[self._me] + 1
 
     def _multicast(self, message: Message, timestamp: int, out: list[Effect]) -> None:
-        """An item of ours; `timestamp`: its own, or the least of what it cancels."""
+        """Multicast an own item; `timestamp`: its own, or the least that it cancels."""
         self._received[self._me] = message.seq
         self._transit.append((message.seq, timestamp))
         if message.kind is not Kind.TIMEWARP_ANTI:
@@ -466,7 +474,7 @@ class TimeWarpCore(OrderCore):
     # The processor and the rounds.
 
     def _go_on(self, now_ns: int, out: list[Effect]) -> None:
-        """To be called after everything that may have changed something."""
+        """Process and see to rounds, after each input."""
         self._process(now_ns, out)
         self._see_to_rounds(now_ns, out)
 
@@ -511,19 +519,20 @@ class TimeWarpCore(OrderCore):
         out.append(Multicast(message=message))
 
     def _floor(self) -> int:
-        """See virtual_time.py. What waits for its cause to be executed again is later than that, which is open."""
+        """The floor of our next report (virtual_time.py). A follow-up whose cause waits to be executed again is later
+        than the cause, which counts itself."""
         acknowledged = self._rounds.acknowledged
         while self._transit and self._transit[0][0] <= acknowledged:
             self._transit.popleft()
         timestamps = [timestamp for _, timestamp in self._transit]
-        # One later than that is what they will send.
+        # Their follow-ups will be one later.
         timestamps += [key[1] + 1 for key in self._certain]
         if self._execution.first_open is not None:
             timestamps.append(self._execution.first_open[1])
         return min([self.timestamp, *(timestamp - 1 for timestamp in timestamps)])
 
     def _commit(self, now_ns: int, out: list[Effect]) -> None:
-        """Everything up to GVT is final."""
+        """Make everything up to GVT final."""
         if self._rounds.gvt <= self._gvt:
             return
         self._gvt = self._rounds.gvt
@@ -541,14 +550,14 @@ class TimeWarpCore(OrderCore):
             self._process(now_ns, out)
 
     def _forget(self, below: Key) -> None:
-        """What is final can be neither undone nor cancelled."""
+        """Forget final messages, which can be neither undone nor cancelled."""
         for key in [one.key for one in self._open.values() if one.key < below]:
             self._drop(key)
             self._sent.pop(key, None)
             self._tries.pop(key, None)
 
     def _on_report(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        """RemoteError: it cannot be the next one of its origin."""
+        """Take a report. RemoteError: it cannot be the next one of its origin."""
         report = RoundReport.from_words(message.seq, message.words, len(self._received))
         ours = report.received[self._us.members.index(self._me)]
         if ours >= self._next_number:
@@ -561,12 +570,12 @@ class TimeWarpCore(OrderCore):
 
 
 def _cause_of(message: Message) -> Name | None:
-    """The message whose execution has sent this one; None: it is a submission."""
+    """The message whose execution has sent this follow-up; None: it is a submission."""
     return (message.origin, message.words[1]) if message.kind is Kind.TIMEWARP_FOLLOW_UP else None
 
 
 def begin(parameters: TimeWarpParameters) -> MakeCore:
-    """By view: the core of one member."""
+    """The function that makes the core of each view."""
     return lambda us, rng, memory: TimeWarpCore(
         membership=us, parameters=parameters, seed=rng.getrandbits(64), memory=memory
     )

@@ -1,5 +1,5 @@
-"""A command in the queue of a processor (node/protocols/timewarp/execution.py): when it was handed over, taken back and
-delivered for good, and what that has cost.
+"""A command in the queue of a processor (node/protocols/timewarp/execution.py), its delivery, its cost, and the
+committed state.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from node.trace import Level, Notice
 from node.wire import Message
 
 Key: TypeAlias = tuple[int, ...]
-"""The place of a command in the order; keys are compared as tuples. Those of one execution are equally long."""
+"""The place of a command in the order; keys are compared as tuples. Keys of one execution have the same length."""
 
 
 class Command(NamedTuple):
-    """`received_ns`: when the ordering core got it (its own: when it was submitted)."""
+    """A command of the order. `received_ns`: the time of its receipt by the ordering core (an own one: of its
+    submission)."""
 
     key: Key
     message: Message
@@ -30,7 +31,7 @@ class Command(NamedTuple):
 
 
 class _Unsaved:
-    """In place of a state that was not saved: any value may be a state, None too."""
+    """Marker of a state that was not saved: any value, None included, may be a state."""
 
 
 UNSAVED: Final = _Unsaved()
@@ -38,8 +39,8 @@ UNSAVED: Final = _Unsaved()
 
 @dataclass(slots=True)
 class Entry:
-    """`timestamp`: what the local clock shows from its beginning on. `since_ns`: when it came into the queue.
-    `decoded`: the machine's command.
+    """A command in the queue. `timestamp`: the local virtual time from the beginning of its execution on. `since_ns`:
+    the time at which it came into the queue. `decoded`: the machine's command.
     """
 
     command: Command
@@ -49,21 +50,22 @@ class Entry:
     draw: Draw
     decoded: Any
     state: Any = UNSAVED
-    """After its execution, if that was saved and is valid."""
+    """The state after its execution, if that was saved and is valid."""
     first_ns: int | None = None
-    """When it was first handed over ..."""
+    """The time at which it was first handed over ..."""
     last_ns: int = 0
     """... and last."""
     has_ended: bool = False
-    """It has been executed to its end at least once."""
+    """Whether it has been executed to its end at least once."""
     is_touched: bool = False
-    """It was undone, or has undone others."""
+    """Whether it was undone, or has undone others."""
     is_silent: bool = False
-    """Its follow-ups were settled when the order ended: executing it sends nothing."""
+    """Whether its execution sends nothing, because its follow-ups were settled when the order ended."""
 
     @property
     def is_for_host(self) -> bool:
-        """Whether the host gets it from us: not follow-ups, and pessimistic ones come from their protocol."""
+        """Whether the execution delivers it to the host: not a follow-up, nor a pessimistic one, which its protocol
+        delivers."""
         return self.is_optimistic and not self.command.is_follow_up
 
     def hand_over(self, now_ns: int, out: list[Effect]) -> None:
@@ -96,7 +98,7 @@ class Entry:
             self._report_costs(out)
 
     def conclude(self, now_ns: int, out: list[Effect], *, is_shown: bool, reports_costs: bool) -> None:
-        """The order has ended: it is final, executed or not. `is_shown`: the host has it as optimistic."""
+        """The order has ended: the command is final, executed or not. `is_shown`: it was handed over optimistically."""
         if not is_shown:
             self.last_ns = now_ns
             self.first_ns = now_ns if self.first_ns is None else self.first_ns
@@ -126,7 +128,7 @@ class Entry:
 
 MAX_PROCESSING_NS = 60_000_000_000
 MAX_FOLLOW_UP_PERMILLE = 900
-"""Follow-ups may be followed up: at 900 a chain has 9 of them in the mean, at 1000 it would never end."""
+"""Follow-ups may have follow-ups: at 900 a chain has 9 of them in the mean, at 1000 it would never end."""
 MAX_SAVE_EVERY = 1000
 
 _DRAWN = 2**64
@@ -141,12 +143,12 @@ class ServiceParameters:
     application: str = "none"
     """`none`, `counter` or `transactions` (node/host/machines.py)."""
     processing_ns: int = 0
-    """Mean of the exponential time that a command takes, drawn for each command by each member for itself; 0: none."""
+    """Mean of the exponential time of a command, drawn for each command by each member for itself; 0: none."""
     follow_up_permille: int = 0
-    """The share of commands whose execution, at their origin only, sends one command more."""
+    """The share of commands whose execution, at their origin only, sends one more command."""
     save_every: int = 1
-    """The state is saved after every so many commands. A roll-back restores one that was saved and executes again what
-    lies between: few saves need little memory and make roll-backs dear."""
+    """Number of commands after which the state is saved. A roll-back restores a saved state and executes the commands
+    after it again: rare saves need little memory and make roll-backs expensive."""
     report_costs: bool = False
     """Report Notice.COST, REDONE and ROLLED_BACK."""
     report_state: bool = False
@@ -161,7 +163,8 @@ class ServiceParameters:
 
 
 class Draw(NamedTuple):
-    """What chance says about one command at one member, whenever it is asked."""
+    """The draws for one command at one member, the same at each execution: its time in ns, and a number below 1000 that
+    decides about its follow-up."""
 
     service_ns: int
     permille: int
@@ -184,9 +187,9 @@ class Chance:
 class CommittedState:
     """The state after all final commands, and a digest of them, of their order and of that state.
 
-    The digest is a chain of SHA-256: each command costs a hash of itself, and only a report costs one of the state.
-    Chain and state outlive a view as `memory`, which is equal at all members of the next view. RemoteError: the memory
-    that came from a donor is none.
+    The digest is a chain of SHA-256: each command costs a hash of its payload; the state is hashed only for a report.
+    Chain and state outlive a view as `memory`, which is equal at all members of the next view. RemoteError: the donor's
+    memory is malformed.
     """
 
     def __init__(self, application: str, memory: bytes = b"") -> None:
@@ -204,17 +207,17 @@ class CommittedState:
 
     @property
     def digest(self) -> int:
-        """64 bits."""
+        """64 bits of the digest of commands and state."""
         return int.from_bytes(hashlib.sha256(self.memory).digest()[:8])
 
     def take(self, payload: bytes, state: Any) -> None:
-        """The next final command, and the state that it has led to."""
+        """Take the next final command, and the state after it."""
         self._chain = hashlib.sha256(self._chain + payload).digest()
         self.state = state
 
 
 def output_of(payload: bytes, answer: bytes) -> bytes:
-    """The follow-up of the command `payload` that was answered with `answer`."""
+    """The follow-up of the command `payload` whose answer is `answer`."""
     return hashlib.blake2b(payload, digest_size=_NAME_BYTES).digest() + answer
 
 

@@ -1,14 +1,14 @@
-"""The processor of one member: it executes commands in the order of their keys, before that order is certain.
+"""The processor of one member: executes commands in the order of their keys, before that order is certain.
 
 Paper 003, 3.1 (Time Warp, after Jefferson 1985): "the receivers process at once". A straggler is a command whose key is
-below one that has been executed: it rolls the processor back, and what was undone is executed again. This module is the
-part of one member: queue, states, roll-backs, what is final. Messages, anti-messages and the global virtual time are in
-node/protocols/timewarp/core.py; node/protocols/adaptive/core.py has one processor under several protocols.
+below one that has been executed: it rolls the processor back, and the undone commands are executed again. This module
+is the part of one member: queue, states, roll-backs, the final prefix. Messages, anti-messages and the global virtual
+time are in node/protocols/timewarp/core.py; node/protocols/adaptive/core.py has one processor under several protocols.
 
 1. One command at a time. It takes an exponential time (`ServiceParameters.processing_ns`), the same whenever this
    member executes it. The owner calls `advance` after each change and at `due_ns`. A straggler stops an execution that
    it undoes.
-2. States are immutable values: to save one is to keep a reference. A roll-back restores the last saved state before the
+2. States are immutable values: a saved state is a reference. A roll-back restores the last saved state before the
    straggler; the commands between that state and the straggler coast forward: they are executed again with their time,
    but without deliveries and outputs, since nothing about them has changed.
 3. An optimistic command (`insert`) may lie anywhere in the part of the order that is not final. It is handed over
@@ -17,17 +17,17 @@ node/protocols/timewarp/core.py; node/protocols/adaptive/core.py has one process
 4. A pessimistic command (`append`) is final from the start and later than everything before it. Its protocol delivers
    it; here it is only executed.
 5. A follow-up is a command that an execution has sent: part of state, cost and roll-backs, never handed to the host.
-6. At the end of an order (`conclude`) everything held is final: it is delivered at once and becomes pessimistic.
-   `drain` executes what is left without its time.
+6. At the end of an order (`conclude`) all held commands are final: they are delivered at once and become pessimistic.
+   `drain` executes the rest without its time.
 
 Costs (Notice.COST), of each optimistic command when it becomes final: 0 if no roll-back has touched it; else, from its
-receipt to the beginning of its last execution. ROLLED_BACK says how much time of the processor was lost. So each moment
-of the processor is part of one valid execution, or reported as lost, once.
+receipt to the beginning of its last execution. ROLLED_BACK says how much time of the processor was lost. So each busy
+moment of the processor is part of one valid execution, or is reported as lost once.
 
 Invariants: keys ascend; the final part is a prefix, and no command comes before its end; the state before a command is
-that of a sequential run of all commands before it; what the host has been shown and can be undone is a prefix of the
-queue. Memory: the commands that are not final, and fewer than `save_every` older ones, which a roll-back may have to
-execute again (counting begins anew at each restored state).
+that of a sequential run of all commands before it; the optimistic deliveries are a prefix of the queue. Memory: the
+commands that are not final, and fewer than `save_every` older ones, which a roll-back may have to execute again (the
+count begins anew at each restored state).
 
 Not here: flow control (look at `held`), messages, timers.
 """
@@ -55,15 +55,15 @@ from node.trace import Notice
 __all__ = ["Command", "Execution", "Key", "Outcome", "Result", "ServiceParameters", "Undone"]
 
 LATE_NS = 10_000_000
-"""A host's timer comes late, and a processor with a queue would not have waited for it: the next command begins when
-the last one ended, but not longer ago than this (a host that was stopped has not worked meanwhile)."""
+"""Longest lateness of a host's timer that is made up for: the next command begins when the last one ended, but not
+longer ago than this (a host that was stopped has not worked meanwhile)."""
 
 MOST_REPORTED = 0xFFFF
-"""Of the 16 bits that a Report has for `member`."""
+"""Greatest number in the 16 bits of a Report's `member`."""
 
 
 class Outcome(NamedTuple):
-    """An execution has ended (not one of coasting forward): these are the payloads that it sends."""
+    """An ended execution (not one of coasting forward), and the payloads that it sends."""
 
     key: Key
     outputs: tuple[bytes, ...]
@@ -78,15 +78,15 @@ class Result(NamedTuple):
 
 
 class Undone(NamedTuple):
-    """An execution, ended or under way, was taken back, and its outputs with it."""
+    """An execution, ended or under way, that was taken back with its outputs."""
 
     key: Key
 
 
 class Execution:
-    """See the module's text. `out` receives Deliver, Undo and Report effects in order.
+    """See the module's docstring. `out` receives Deliver, Undo and Report effects in order.
 
-    `memory`: what the processors of the view before have committed, as `memory` says it. RemoteError: it is malformed.
+    `memory`: the property `memory` of the processors of the view before. RemoteError: it is malformed.
     """
 
     def __init__(
@@ -101,11 +101,12 @@ class Execution:
         self._committed = CommittedState(parameters.application, memory)
         self._keys: list[Key] = []
         self._entries: list[Entry] = []
-        """Sorted by key, which `_keys` repeats. All counts that follow are of entries from the head."""
+        """The held commands, sorted by key, with their keys in `_keys`. The next counts are of entries from the
+        head."""
         self._finals = 0
-        """Final and told so; kept only for a state to start from."""
+        """Delivered as final; kept only for a state to start from."""
         self._fixed = 0
-        """Final, perhaps before their execution: nothing can come before the end of these."""
+        """Final, perhaps before their execution: no command can come before their end."""
         self._appended = 0
         """Up to the last pessimistic one."""
         self._reached = 0
@@ -121,7 +122,7 @@ class Execution:
         self._bound: Key = ()
         """No key below it can come any more."""
         self._begun_ns = 0
-        """The start of what is under way, or the end of the last."""
+        """The start of the current execution, or the end of the last one."""
         self._due_ns: int | None = None
         self._ended = 0
         self._ended_ns = 0
@@ -129,7 +130,7 @@ class Execution:
 
     @property
     def clock(self) -> int:
-        """The local virtual time: the greatest timestamp whose execution has begun. It never falls."""
+        """The local virtual time: the greatest timestamp of which the execution has begun. It never falls."""
         return self._clock
 
     @property
@@ -142,7 +143,7 @@ class Execution:
 
     @property
     def due_ns(self) -> int | None:
-        """When the execution that is under way ends: `advance` is to be called then. None: none is under way."""
+        """The end of the current execution, at which `advance` is to be called; None: there is none."""
         return self._due_ns
 
     @property
@@ -152,7 +153,7 @@ class Execution:
 
     @property
     def kept(self) -> int:
-        """`held`, and the fewer than `save_every` final ones that are kept for a state to start from."""
+        """`buffered`, and the final commands, fewer than `save_every`, that are kept for a state to start from."""
         return len(self._entries)
 
     @property
@@ -162,29 +163,29 @@ class Execution:
 
     @property
     def ended_ns(self) -> int:
-        """... and the time that this takes: to estimate the rate of service. Long executions are undone more
-        often than short ones, so redone ones would spoil their mean."""
+        """... and their time, to estimate the rate of service. Long executions are undone more often than short ones,
+        so redone ones would bias the mean."""
         return self._ended_ns
 
     @property
     def memory(self) -> bytes:
-        """The committed state, and the digest of all commands that have led to it."""
+        """The digest of all committed commands, and the state after them."""
         return self._committed.memory
 
     def may_insert(self, key: Key) -> bool:
-        """Whether `insert` would take it: new, and not in the part of the order that is final."""
+        """Whether `insert` would take `key`: new, and not in the final part of the order."""
         place = bisect_left(self._keys, key)
         return key >= self._bound and not (place < len(self._keys) and self._keys[place] == key)
 
     def may_remove(self, key: Key) -> bool:
-        """Whether `remove` would do something: held, and not in the part of the order that is final."""
+        """Whether `remove` may remove `key`: held, and not in the final part of the order."""
         place = bisect_left(self._keys, key)
         return self._fixed <= place < len(self._keys) and self._keys[place] == key
 
     def insert(self, command: Command, now_ns: int, out: list[Effect]) -> list[Undone]:
-        """An optimistic command; `key[1]` is its timestamp. Returns what it has undone, the last first.
+        """Insert an optimistic command; `key[1]` is its timestamp. Returns the executions undone by it, the last first.
 
-        It must not lie in the final part of the order: ask `may_insert` first where others choose the key.
+        It must not lie in the final part of the order: ask `may_insert` first if another member chooses the key.
         """
         assert self.may_insert(command.key), f"{command.key} is held already, or lies in what is final"
         place = self._place_of(command.key)
@@ -196,8 +197,8 @@ class Execution:
         return undone
 
     def remove(self, key: Key, now_ns: int, out: list[Effect]) -> list[Undone]:
-        """An anti-message's work: the command vanishes. Returns what was undone, the last first; its own execution is
-        among them if it has begun. A key that is not held: nothing happens. It must not be final: ask `may_remove`.
+        """Remove the command, for an anti-message. Returns the undone executions, the last first, its own included if
+        it has begun. No effect for a key that is not held. The command must not be final: ask `may_remove`.
         """
         place = bisect_left(self._keys, key)
         if place == len(self._keys) or self._keys[place] != key:
@@ -208,7 +209,7 @@ class Execution:
         return undone
 
     def append(self, command: Command, timestamp: int, now_ns: int, out: list[Effect]) -> None:
-        """A pessimistic command: final from the start, later than everything before it, all of which is final."""
+        """Append a pessimistic command: final from the start, later than all others, which are all final."""
         assert self._fixed == len(self._keys), "what is not final cannot come before what is"
         assert command.key >= self._bound, f"{command.key} is not later than what is final"
         self._keys.append(command.key)
@@ -217,8 +218,8 @@ class Execution:
         self._bound = _just_after(command.key)
 
     def advance(self, now_ns: int, out: list[Effect]) -> list[Outcome]:
-        """End what is due, and begin what is next. Returns what has ended, in order. Without processing time everything
-        is executed at once.
+        """End the due execution, and begin the next one. Returns the ended ones, in order. Without processing time all
+        commands are executed at once.
         """
         outcomes: list[Outcome] = []
         while self._due_ns is not None or self._begin(now_ns, out):
@@ -230,8 +231,8 @@ class Execution:
         return outcomes
 
     def commit(self, below: Key, out: list[Effect]) -> int:
-        """Everything with a key below `below` is final. Those that are executed are delivered so and counted in the
-        answer, the others follow when they are.
+        """Commands with keys below `below` are final. Executed ones are delivered as FINAL, the others when they are
+        executed. Returns the number of those delivered now.
         """
         if below > self._bound:
             self._bound = below
@@ -239,20 +240,20 @@ class Execution:
         return self._settle(out)
 
     def state_before(self, key: Key) -> Any:
-        """The state that the commands held before `key` lead to; none of them is executed by that."""
+        """The state after the commands held before `key`, computed without executing them here."""
         state = self._committed.state
         for entry in self._entries[self._finals : bisect_left(self._keys, key)]:
             state = self._machine.execute(entry.decoded, state)
         return state
 
     def result(self, key: Key, state: Any) -> Result:
-        """What executing a command that is held would lead to; it is not executed by that."""
+        """The result of a held command in `state`, computed without executing it here."""
         entry = self._entries[bisect_left(self._keys, key)]
         state = self._machine.execute(entry.decoded, state)
         return Result(state, self._output(entry, state), self._sends(entry))
 
     def conclude(self, now_ns: int, out: list[Effect]) -> None:
-        """The order has ended: everything held is final. What it sends is settled, and not told as an outcome again."""
+        """The order has ended: all held commands are final. Their follow-ups are settled, and no outcomes any more."""
         shown = self._reached + (self._due_ns is not None and self._next == self._reached)
         for place in range(self._finals, len(self._entries)):
             entry = self._entries[place]
@@ -265,7 +266,7 @@ class Execution:
         self._settle(out)
 
     def drain(self, now_ns: int, out: list[Effect]) -> list[Outcome]:
-        """Execute everything that is held, at once. Only after `conclude`, or without optimistic commands."""
+        """Execute all held commands at once. Only after `conclude`, or without optimistic commands."""
         assert self._appended == len(self._keys), "what is not final cannot be executed for good"
         outcomes: list[Outcome] = []
         while self._due_ns is not None or self._begin(now_ns, out):
@@ -274,7 +275,7 @@ class Execution:
         return outcomes
 
     def _place_of(self, key: Key) -> int:
-        """Where `key` belongs; nearly always at the tail."""
+        """The index at which `key` belongs; nearly always the tail."""
         return len(self._keys) if not self._keys or key > self._keys[-1] else bisect_left(self._keys, key)
 
     def _entry(self, command: Command, timestamp: int, now_ns: int, *, is_optimistic: bool) -> Entry:
@@ -288,7 +289,7 @@ class Execution:
         )
 
     def _begin(self, now_ns: int, out: list[Effect]) -> bool:
-        """Begin the next one; False: there is none."""
+        """Begin the next execution. False: there is none."""
         if self._next == len(self._entries):
             return False
         entry = self._entries[self._next]
@@ -324,11 +325,12 @@ class Execution:
         return is_ours and entry.draw.permille < self._parameters.follow_up_permille
 
     def _output(self, entry: Entry, state: Any) -> bytes:
-        """The follow-up that the command's origin sends when it has led to `state`, if it sends one."""
+        """The follow-up that the command's origin sends, if it sends one, when `state` is the state after the
+        command."""
         return output_of(entry.command.message.payload, self._answer(entry.decoded, state))
 
     def _roll_back(self, place: int, now_ns: int, out: list[Effect]) -> list[Undone]:
-        """Undo all executions from `place` on, and bring the processor to where it can execute that place anew."""
+        """Undo all executions from `place` on, and restore a state from which the processor can execute it anew."""
         is_under_way = self._due_ns is not None and self._next >= place
         undone = self._entries[place : self._reached + (is_under_way and self._next == self._reached)]
         if not undone:
@@ -344,15 +346,15 @@ class Execution:
         return [Undone(entry.command.key) for entry in reversed(undone)]
 
     def _stop(self, now_ns: int) -> int:
-        """Abandon what is under way; returns the time that was spent on it."""
+        """Abandon the current execution. Returns the time spent on it."""
         assert self._due_ns is not None
         spent_ns = min(now_ns, self._due_ns) - self._begun_ns
         self._begun_ns, self._due_ns = now_ns, None
         return spent_ns
 
     def _restore(self, place: int, now_ns: int) -> int:
-        """Go back to the last state that was saved at or before `place`; returns the time of the executions from there
-        to where the processor was.
+        """Go back to the last state that was saved at or before `place`. Returns the time of the executions from there
+        to the processor's place.
         """
         saved = self._saved_at(place)
         lost_ns = sum(entry.draw.service_ns for entry in self._entries[saved : self._next])
@@ -361,13 +363,13 @@ class Execution:
         return lost_ns
 
     def _saved_at(self, place: int) -> int:
-        """The last place up to `place` before which the state is known; 0: only that before all entries."""
+        """The last place up to `place` before which the state is known; 0: only the state before all entries."""
         while place and self._entries[place - 1].state is UNSAVED:
             place -= 1
         return place
 
     def _settle(self, out: list[Effect]) -> int:
-        """Tell of what is final and executed; returns how many that were."""
+        """Deliver commands that are final and executed. Returns their number."""
         first, end = self._finals, min(self._fixed, self._reached)
         if first >= end:
             return 0
@@ -387,8 +389,8 @@ class Execution:
             out.append(Report(code=Notice.STATE, value=self._committed.digest))
 
     def _forget(self) -> None:
-        """Drop what no roll-back can need: all before the last saved state in the final part. A processor that coasts
-        forward in that part has come from there, since no state is saved where it has not been again.
+        """Drop entries that no roll-back can need: all before the last saved state in the final part. A processor that
+        coasts forward in that part started at that state or after it.
         """
         count = self._saved_at(self._finals)
         assert count <= self._next
@@ -403,5 +405,5 @@ class Execution:
 
 
 def _just_after(key: Key) -> Key:
-    """The least tuple that is greater than `key`: every other key of the same length lies on its side of both."""
+    """The least tuple greater than `key`; any other key of the same length is less than both or greater than both."""
     return (*key, 0)

@@ -1,4 +1,4 @@
-"""What the processors of a group commit through random views: one sequence, one state, each follow-up exactly once."""
+"""Commands that processors of a group commit through random views: one sequence and state, each follow-up once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.node.group.views import Group
 
 
 class Committed(NamedTuple):
-    """A final command at one member, and what executing it sends there."""
+    """A final command at one member, and the messages that its execution sends there."""
 
     payload: bytes
     output: bytes
@@ -23,7 +23,7 @@ class Committed(NamedTuple):
 
 
 class Recorded(Execution):
-    """Notes what is committed, by member."""
+    """Notes committed commands, by member."""
 
     book: ClassVar[dict[int, list[Committed]]] = {}
 
@@ -46,7 +46,7 @@ def founders(group: Group) -> list[int]:
 
 
 def check(group: Group) -> None:
-    """Commands and states are the same at all founders; what they have sent by executions is what these send."""
+    """Commands and states are the same at all founders, and they have sent exactly the messages of the executions."""
     books = [Recorded.book.get(member, []) for member in founders(group)]
     assert all([one.payload for one in book] == [one.payload for one in books[0]] for book in books)
     states = [

@@ -99,7 +99,7 @@ def state_survives(state: State, bounds: Bounds) -> str | None:
 
 
 def nobody_left_out(state: State, bounds: Bounds) -> str | None:
-    """Where no suspicion is wrong: a living member stays, if it does not leave and has the state."""
+    """Without wrong suspicions, a living member stays, if it does not leave and has the state."""
     for number, view in enumerate(state.views, start=1):
         for value in view.decided if not bounds.wrong_suspicions else ():
             for one in view.members:
@@ -146,7 +146,7 @@ def goes_on(state: State, bounds: Bounds) -> str | None:
 
 
 def forget(state: State, number: int, bounds: Bounds) -> State:
-    """What decides about progress: what the living have, and what they know of this view and the one before."""
+    """The part of a state that decides about progress: state of living members on this view and the one before."""
     view = state.views[number - 1]
     here = acting(state, number)
     votes = tuple(tuple(vote if member in here else 0 for member, vote in enumerate(row)) for row in view.votes)
@@ -208,7 +208,7 @@ def finishes(state: State, number: int, bounds: Bounds) -> str | None:
 
 @lru_cache(maxsize=1 << 18)
 def settled(state: State, number: int, bounds: Bounds) -> State:
-    """After everything was fetched and installed that can be."""
+    """The state after all possible fetches and installations."""
     ready = chain(install(state, bounds), fetch(state, bounds))
     after = next((after for label, after in ready if label[1] <= number + (label[0] == "install")), None)
     return state if after is None else settled(after, number, bounds)
@@ -222,7 +222,7 @@ INVARIANTS = (*SAFETY, nobody_left_out, goes_on)
 
 @dataclass(frozen=True, kw_only=True)
 class Exploration:
-    """How many states and steps there were, and the shortest way to a broken invariant."""
+    """Number of states and steps, and the shortest path to a broken invariant."""
 
     states: int
     steps: int

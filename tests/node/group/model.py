@@ -1,19 +1,19 @@
-"""An explicit-state model of the group layer: every state that a small group can reach, and what must hold in each.
+"""An explicit-state model of the group layer: every state that a small group can reach.
 
 docs/protocols/group.md has the rules R1 to R12 and the argument. A state is a tuple of tuples. Each rule is a function
 that yields the steps it allows. tests/node/group/exploring.py explores them and has the invariants.
 
-What the model leaves out loses no behaviour, for these reasons:
+The simplifications of the model lose no behaviour, for these reasons:
 
-- Words are never taken back: a step reads anything that was said at any time before it. A word that is late, lost,
-  repeated or overtaken is a word that is read late, never, twice or out of order.
+- Messages are never removed: a step may read any message sent before it. A message that is late, lost, repeated or
+  overtaken is one that is read late, never, twice or out of order.
 - Ballots are 1, 2, 3 in the order of their (round, rank), and any member chooses in any of them at any time, in any
   order. So no timer, patience, duel or refusal needs to be modelled.
-- A promise binds its sender and tells what it accepted in lower ballots. Neither depends on the moment at which the
+- A promise binds its sender and holds its votes in lower ballots. Neither depends on the moment at which the
   coordinator reads it. So the promises of a ballot are made at its choice; `single_promises` makes each a step.
 - Streams of view 1 run before anything else: a member receives only before its first promise, and no step before that
-  promise reads what it has received. A member that crashes leaves nothing under way, for the same reason.
-- Knowledge is no step: a decision may be acted on as soon as a quorum has accepted.
+  promise reads its received messages. A member that crashes leaves nothing in transit, for the same reason.
+- Learning is no step: a decision may be acted on as soon as a quorum has accepted.
 """
 
 from __future__ import annotations
@@ -29,56 +29,56 @@ Vector: TypeAlias = tuple[int, ...]
 Incarnation: TypeAlias = tuple[int, int]
 """Member, incarnation."""
 Label: TypeAlias = tuple[Any, ...]
-"""The name of a step, and what it is about."""
+"""The name of a step, and its arguments."""
 
 UP, DOWN, JOINING, OUT = "up", "down", "joining", "out"
 """OUT: excluded, it keeps the messages of its last view. DOWN and JOINING members know nothing."""
 
 
 class Value(NamedTuple):
-    """What is decided: the next members by rank, and where each stream ends."""
+    """Value of a decision: the next members by rank, and the end of each stream."""
 
     members: tuple[Incarnation, ...]
     cut: Vector
 
 
 NEVER = Value((), ())
-"""Of a ballot that nobody can accept any more."""
+"""Value of a ballot that no member can accept any more."""
 
 
 class View(NamedTuple):
-    """What all members have said in one view."""
+    """Messages and facts of one view."""
 
     members: tuple[Incarnation, ...]
     installed: Vector
     """The incarnation of each member that has installed it."""
     promised: Vector
     told: tuple[Vector | None, ...]
-    """The positions that a member told with its first promise; it is frozen from then on."""
+    """Positions in the first promise of each member, which is frozen from then on."""
     chosen: tuple[Value | None, ...]
-    """For each ballot."""
+    """Chosen value of each ballot."""
     votes: tuple[Vector, ...]
-    """For each ballot: the incarnation of each member that said ACCEPTED."""
+    """For each ballot, the incarnation of each member that sent ACCEPTED."""
     decided: tuple[Value, ...]
-    """What a quorum has accepted: at most one value, if the rules are right."""
+    """Values that a quorum has accepted: at most one, if the rules are right."""
     stable: Vector
-    """What all members have acknowledged."""
+    """Positions acknowledged by all members."""
 
 
 class Member(NamedTuple):
-    """What one member has."""
+    """State of one member."""
 
     phase: str
     incarnation: int
     view: int = 0
     stateful: bool = False
     position: Vector = ()
-    """Received without a gap, and acknowledged."""
+    """Positions received without a gap, and acknowledged."""
     delivered: Vector = ()
     buffered: Vector = ()
-    """Received or fetched."""
+    """Positions received or fetched."""
     before: Vector | None = None
-    """What it delivered in the view before this one, if it was there."""
+    """Positions delivered in the view before this one, if it was a member."""
 
 
 class State(NamedTuple):
@@ -90,21 +90,21 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """How far the model goes, and which rules are switched off."""
+    """Bounds of the model, and rules that are switched off."""
 
     members: int = 3
     joiners: int = 0
-    """How many of the members, the last, are not in view 1."""
+    """Number of members, the last ones, that are not in view 1."""
     ballots: tuple[int, ...] = (2,)
-    """In each view."""
+    """Number of ballots in each view."""
     messages: tuple[Vector, ...] = ()
-    """How many messages each member multicasts, in each view."""
+    """Number of multicasts of each member, in each view."""
     crashes: int = 1
     restarts: int = 0
     leavers: tuple[int, ...] = ()
     """Members that a value may leave out although they promised: they asked to leave, or are one of a bad pair."""
     wrong_suspicions: bool = True
-    """Living members may be taken for dead."""
+    """Whether living members may be suspected."""
     single_promises: bool = False
     without: str = ""
     """The rule that is switched off, if any."""
@@ -182,13 +182,13 @@ def accepted(view: View, member: int, below: int) -> int:
     return max((ballot for ballot in range(1, below) if view.votes[ballot - 1][member]), default=0)
 
 
-# The rules: each yields (label, state after the step).
+# Rules: each yields (label, state after the step).
 
 Steps: TypeAlias = Iterator[tuple[Label, State]]
 
 
 def multicast(state: State, bounds: Bounds) -> Steps:
-    """A core hands a message down; some members receive it, the others will never by themselves."""
+    """A core multicasts a message; some members receive it, the others only by fetching."""
     for number, (view, some) in enumerate(zip(state.views, bounds.messages, strict=False), start=1):
         if number == 1 and (any(view.chosen) or any(view.promised) or state.crashes):
             continue
@@ -216,7 +216,7 @@ def received(state: State, member: int, source: int, *, delivers: bool = True) -
 
 
 def promise(state: State, bounds: Bounds) -> Steps:
-    """R1, where promises are single steps."""
+    """R1, if promises are single steps."""
     for number, view in enumerate(state.views, start=1):
         for member in acting(state, number) if bounds.single_promises else ():
             for ballot in range(view.promised[member] + 1, len(view.chosen) + 1):
@@ -229,7 +229,7 @@ def promised(state: State, number: int, ballot: int, member: int, bounds: Bounds
     told = view.told[member]
     if told is None:
         told = state.members[member].position
-        if bounds.without == "own stream counts whole":  # nobody has received what flow control still holds back
+        if bounds.without == "own stream counts whole":  # no member has received messages held by flow control
             others = [other for other in acting(state, number) if other != member]
             told = put(told, member, max((state.members[other].position[member] for other in others), default=0))
     highest = max(ballot, view.promised[member])
@@ -320,14 +320,14 @@ def fetch(state: State, bounds: Bounds) -> Steps:
 
 
 def is_given(state: State, member: int, source: int, bounds: Bounds) -> bool:
-    """Another member has the next message of a stream, and gives it."""
+    """Whether another member has the next message of a stream, and gives it."""
     one = state.members[member]
     others = (gives(state, other, one.view, bounds) for other in state.members if other is not one)
     return any(store[source] > one.buffered[source] for store in others if store is not None)
 
 
 def gives(state: State, one: Member, number: int, bounds: Bounds) -> Vector | None:
-    """R5, R6: what a member keeps of a view."""
+    """R5, R6: positions of the messages that a member keeps of a view."""
     if one.view == number:
         return None if one.phase == OUT and bounds.without == "excluded acceptors keep" else one.buffered
     if one.view != number + 1 or one.before is None or bounds.without == "old messages are kept":
@@ -336,7 +336,7 @@ def gives(state: State, one: Member, number: int, bounds: Bounds) -> Vector | No
 
 
 def accept(state: State, bounds: Bounds) -> Steps:
-    """R3: a member that has everything of the cut, and has promised nothing higher, accepts."""
+    """R3: a member that has all messages of the cut, and has promised nothing higher, accepts."""
     for number, view in enumerate(state.views, start=1):
         for member in acting(state, number):
             for ballot, value in enumerate(view.chosen, start=1):
@@ -395,7 +395,7 @@ def take_state(state: State, bounds: Bounds) -> Steps:
 
 
 def exclude(state: State, bounds: Bounds) -> Steps:
-    """R5, R10, R11: a decision that leaves a member out, of its view or of a later one, ends it, wherever it stands."""
+    """R5, R10, R11: a decision of its view or a later one that excludes a member ends it, in any phase."""
     for member, one in enumerate(state.members):
         if one.phase in (UP, JOINING):
             name = (member, one.incarnation)
@@ -410,7 +410,7 @@ def exclude(state: State, bounds: Bounds) -> Steps:
 
 
 def come_back(state: State, bounds: Bounds) -> Steps:
-    """R5, R10: the next incarnation asks to join, after a crash or when nobody needs an excluded one any more."""
+    """R5, R10: the next incarnation asks to join, after a crash or when no member needs an excluded one any more."""
     for member, one in enumerate(state.members):
         over = one.phase == OUT and (all_installed(view := state.views[one.view]) or bool(view.decided))
         if (one.phase == DOWN or over) and state.restarts < bounds.restarts:
@@ -428,7 +428,7 @@ def crash(state: State, bounds: Bounds) -> Steps:
 
 
 def thaw(state: State, bounds: Bounds) -> Steps:
-    """No rule of the protocol: what a frozen member must not do."""
+    """No rule of the protocol: a forbidden step of a frozen member."""
     for member, one in enumerate(state.members):
         if one.phase != UP or not (view := state.views[one.view - 1]).promised[member]:
             continue
@@ -454,7 +454,7 @@ def steps(state: State, bounds: Bounds) -> Steps:
 
 
 def tidy(state: State, bounds: Bounds) -> State:
-    """Forget what no step reads any more: words of those that are gone, ballots that nobody can accept any more."""
+    """Remove parts that no step reads any more: messages of ended members, ballots that can no longer be accepted."""
     for number, view in enumerate(state.views, start=1):
         if not any(view.promised):
             continue
@@ -476,6 +476,6 @@ def tidy(state: State, bounds: Bounds) -> State:
 
 
 def may_act(state: State, member: int, number: int) -> bool:
-    """It is in this view or can still come to it."""
+    """Whether it is in this view or can still come to it."""
     one = state.members[member]
     return one.phase in (UP, JOINING) and one.view <= number

@@ -1,8 +1,8 @@
-"""Group cores over a scripted network: single datagrams are held back, dropped and let go, members end and come back.
+"""Group cores over a scripted network: single datagrams are held back, dropped and released, members end and return.
 
-A `tests.node.cluster.Cluster` whose hosts do what hosts of the group layer do: an incarnation that is over is followed
-by the next one, unless it has left; and views, minorities and states are kept. `check` holds all of it against the
-properties of the group layer.
+A `tests.node.cluster.Cluster` with hosts of the group layer: an incarnation that has ended is followed by the next one,
+unless it has left; and views, minorities and states are kept. `check` checks them against the properties of the group
+layer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.node.cluster import MILLISECOND, Cluster, Host, Identity, Network
 Incarnation: TypeAlias = tuple[int, int]
 """(member, incarnation)."""
 Choice: TypeAlias = Callable[[int, int, Message], bool]
-"""(source, target, message) -> whether it is meant."""
+"""(source, target, message) -> whether it is selected."""
 
 SUSPECT_AFTER_NS = 400 * MILLISECOND
 TIMES = {
@@ -55,11 +55,11 @@ def everything(*, source: int | None = None, to: Iterable[int] = ()) -> Choice:
 
 @dataclass(slots=True)
 class Story:
-    """What one incarnation went through."""
+    """History of one incarnation."""
 
     views: dict[int, Installed] = field(default_factory=dict)
     delivered: dict[int, list[Identity]] = field(default_factory=dict)
-    """By view."""
+    """Deliveries by view."""
     state: StateTaken | None = None
     minorities: list[Minority] = field(default_factory=list)
     view: int = 0
@@ -77,7 +77,7 @@ class Story:
 
 
 class Ledger(ViewCore):
-    """Delivers in the order of each stream; its memory is every payload, and as much padding as the test wants."""
+    """Delivers in the order of each stream; its memory is every payload, and `padding` bytes."""
 
     def __init__(self, membership: Membership, memory: bytes, padding: int) -> None:
         self._us = membership
@@ -125,8 +125,8 @@ def ledger(padding: int) -> MakeCore:
 
 
 class Scripted(Cluster):
-    """`order`: the name of a protocol; `make`: a core of the test's own instead. `founders` None: all. Members that are
-    no founders are down until `begin`. `parameters` are those of the reliable streams beside TIMES."""
+    """Cluster of group cores. `order`: name of a protocol; `make`: builder of another core instead. `founders` None:
+    all. Other members are down until `begin`. `parameters`: those of the reliable streams in addition to TIMES."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class Scripted(Cluster):
         self.stories: dict[Incarnation, Story] = {}
         self._started: set[Incarnation] = set()
         self.kept: list[tuple[int, int, Message, Callable[[], None]]] = []
-        """Datagrams that are held back: source, target, message, and what lets it arrive."""
+        """Datagrams that are held back: source, target, message, and a function that lets it arrive."""
         self.holds: Choice = lambda source, target, message: False
         self.on_effect: Callable[[Host, Effect], None] = lambda host, effect: None
         streams = {**TIMES, **(parameters or {})}
@@ -169,10 +169,10 @@ class Scripted(Cluster):
             if member not in first:
                 self.crash(member)
 
-    # Verbs.
+    # Actions.
 
     def begin(self, member: int) -> None:
-        """A member that is no founder starts."""
+        """Start a member that is no founder."""
         self._start(member, 1)
 
     def leave(self, member: int) -> None:
@@ -180,7 +180,7 @@ class Scripted(Cluster):
         self._call(host, "leave", lambda: host.core.leave(self.now_ns))
 
     def release(self, choice: Choice = lambda source, target, message: True) -> int:
-        """Let what is held back go on its way, in the order in which it was sent. Returns how many."""
+        """Release datagrams that are held back, in the order in which they were sent. Returns their number."""
         meant = [one for one in self.kept if choice(*one[:3])]
         self.kept = [one for one in self.kept if one not in meant]
         for *_, arrive in meant:
@@ -188,17 +188,17 @@ class Scripted(Cluster):
         return len(meant)
 
     def release_all(self) -> None:
-        """Nothing is held back any more."""
+        """Release all datagrams and hold back no more."""
         self.holds = lambda source, target, message: False
         self.release()
 
     def inject(self, member: int, message: Message, source: int) -> None:
-        """A datagram that no member has sent arrives now."""
+        """Let a datagram that no member has sent arrive now."""
         host = self.hosts[member]
         self._call(host, f"injected {message}", lambda: host.core.on_message(message, source, self.now_ns))
 
     def until(self, condition: Callable[[], bool], within_ns: int = 20 * SUSPECT_AFTER_NS, step_ns: int = 0) -> None:
-        """Time passes until something holds, looked at after each event; it has to within this time."""
+        """Let time pass until a condition holds, checked after each event; AssertionError after `within_ns`."""
         end_ns = self.now_ns + within_ns
         while not condition():
             assert self._events, "nothing is left to happen"
@@ -206,7 +206,7 @@ class Scripted(Cluster):
             self.run(max(step_ns, self._events[0][0] - self.now_ns))
 
     def settle(self, view: int | None = None, *, within_ns: int = 50 * SUSPECT_AFTER_NS) -> None:
-        """Until all that are up are idle in one view (of this number), and everything is healed; then a check."""
+        """Run until all that are up are idle in one view (of this number), without cuts; then check."""
         assert not self._blocked
         self.until(lambda: self.is_settled(view), within_ns, MILLISECOND)
         self.check()
@@ -224,7 +224,7 @@ class Scripted(Cluster):
         is_whole = members == {host.membership.member for host in hosts}
         return is_whole and len(views) == 1 and view in (None, *views) and all(host.is_idle for host in hosts)
 
-    # What came of it.
+    # Results.
 
     def group(self, member: int) -> GroupCore:
         core = self.hosts[member].core
@@ -237,7 +237,7 @@ class Scripted(Cluster):
         return here
 
     def number(self, member: int) -> int:
-        """Of its view; 0: it joins."""
+        """Number of its view; 0: it is joining."""
         view = self.group(member).view
         return view.number if view is not None else 0
 
@@ -253,7 +253,7 @@ class Scripted(Cluster):
         return self.stories.setdefault((member, incarnation), Story())
 
     def where(self) -> str:
-        """For people: who stands where."""
+        """Phase and view of each member, as text."""
         return ", ".join(
             f"{self.incarnation(host)} {host.core.phase} in view {self.number(member)}"
             for member, host in self.hosts.items()
@@ -263,10 +263,10 @@ class Scripted(Cluster):
     def is_minority(self, member: int) -> bool:
         return self.group(member).standing == "minority"
 
-    # The properties.
+    # Properties.
 
     def check(self) -> None:
-        """All of them, at any time."""
+        """Check all properties; valid at any time."""
         self._check_views()
         self._check_deliveries()
         self._check_synchrony()
@@ -293,7 +293,7 @@ class Scripted(Cluster):
             assert not back, f"{sorted(back)} came back in view {number}"
 
     def _before(self, number: int) -> int:
-        """The view before this one on its way from the first; 0: it is the first one."""
+        """Number of the view before this one; 0: it is the first one."""
         ways = (pairwise(story.views) for story in self.stories.values())
         return next((before for way in ways for before, after in way if after == number), 0)
 
@@ -314,7 +314,7 @@ class Scripted(Cluster):
                     )
 
     def _check_synchrony(self) -> None:
-        """Those that go from a view to the next one have delivered the same in it."""
+        """Incarnations that go from a view to the next one have delivered the same messages in it."""
         ways = {way for story in self.stories.values() for way in pairwise(story.views)}
         for number, following in ways:
             told = {
@@ -344,10 +344,10 @@ class Scripted(Cluster):
             for one in survivors or told:
                 assert one == longest[: len(one)], f"total_order: in view {number} {one} and {longest}"
 
-    # The host loop.
+    # Host loop.
 
     def _arrive(self, host: Host, data: bytes) -> None:
-        """What comes at the very instant of a start comes before anybody listens."""
+        """Let a datagram arrive; one at the very instant of a start is lost, because the host is not listening yet."""
         if self.incarnation(host) in self._started:
             super()._arrive(host, data)
 
@@ -361,7 +361,7 @@ class Scripted(Cluster):
                 self.restart(host.membership.member)
 
     def restart(self, member: int) -> None:
-        """As in a cluster; what the application wanted to send goes on wanting."""
+        """As in a cluster; requests that were not submitted are dropped."""
         self.hosts[member].queue.clear()
         super().restart(member)
 

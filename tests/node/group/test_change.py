@@ -1,4 +1,4 @@
-"""The consensus of one view's end, one member's part at a time: when a value is chosen, which, and what decides it."""
+"""The consensus on the end of a view, one member at a time: time of the choice, chosen value, and decision."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from node.trace import ViewReason
 
 
 def leader(view: View, me: int | None = None) -> Change:
-    """A member that has begun a ballot and promised it to itself, but told nothing yet."""
+    """A member that has begun a ballot and promised it to itself, but sent nothing yet."""
     change = Change(view, view.members[0] if me is None else me)
     change.promise(change.lead())
     return change
@@ -56,7 +56,7 @@ def value_of(view: View, members: Iterable[int]) -> Value:
     )
 
 
-# When a value is chosen.
+# Time of the choice.
 
 
 def test_a_member_that_is_merely_slow_is_waited_for() -> None:
@@ -84,7 +84,7 @@ def test_a_quorum_chooses_when_all_others_are_excused(count: int, promisers: tup
     assert proposal.value.next.members == promisers
 
 
-# Which value.
+# Chosen value.
 
 
 def test_a_value_that_was_accepted_is_proposed_again_even_if_it_leaves_the_coordinator_out() -> None:
@@ -227,7 +227,7 @@ def test_members_without_the_state_are_left_out_when_those_with_it_would_be_no_q
 
 
 def test_promisers_of_which_none_has_the_state_choose_nothing() -> None:
-    """Two quorums meet, and those with the state are one: some of the promisers lie."""
+    """Two quorums intersect, and the members with the state are one: some of the promisers lie."""
     change = leader(first_view(range(3)), 2)
     promise(change, 1, 2, is_stateful=False)
     assert change.choose(excused(0)) is None
@@ -302,7 +302,7 @@ def test_the_last_round_has_no_successor_and_stays_a_ballot() -> None:
     assert rank_of(ballot) == 1
 
 
-# What decides.
+# Decision.
 
 
 @pytest.mark.parametrize(("count", "voters"), [(1, (0,)), (2, (1, 0)), (3, (1, 2)), (4, (3, 0)), (5, (4, 1, 3))])

@@ -1,4 +1,4 @@
-"""The end of a view in Skeen's order: random histories of views, each case of `close`, and that each rule is needed."""
+"""The end of a view in Skeen's order: random histories of views, each case of `close`, and the need for each rule."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_message_of_an_excluded_member_without_final_is_dropped() -> None:
 
 
 def test_a_final_that_only_its_initiator_has_is_in_the_cut_if_that_survives() -> None:
-    """The initiator has delivered it; nothing has come back to it from the layer below, and nobody else has FINAL."""
+    """The initiator has delivered it; its own copy has not come back from the layer below, and no other has FINAL."""
     initiator, other = core(0), core(1)
     submit(initiator, b"x")
     give(other, data(0, 1, b"x"))
@@ -137,7 +137,7 @@ def test_final_messages_that_waited_for_a_tentative_one_wait_no_longer() -> None
 
 
 def open_group(seed: int = 1) -> Group:
-    """Five members; what 0 sends from now on is received by 1 alone unless a test steps."""
+    """Five members; messages of 0 from now on are received by 1 alone unless a test steps."""
     group = Group(make(), 5, seed)
     group.slow = {(0, target) for target in (2, 3, 4)}
     return group
@@ -150,7 +150,7 @@ def hand_over(group: Group, source: int, *targets: int) -> None:
 
 
 def finish(group: Group, initiator: int, first: int) -> None:
-    """A message of this member gets all proposals; only `first` is handed FINAL."""
+    """A message of this member gets all proposals; only `first` gets FINAL."""
     others = [member for member in group.view.members if member != initiator]
     group.submit(initiator)
     hand_over(group, initiator, *others)
@@ -188,7 +188,7 @@ def test_what_depends_on_it_is_kept_if_one_survivor_has_that_final() -> None:
 
 
 def test_what_depends_on_it_is_kept_if_its_initiator_survives() -> None:
-    """Its own FINAL, which nobody else has received, is in the cut then."""
+    """Its own FINAL, which no other member has received, is in the cut then."""
     group = open_group()
     finish(group, 0, first=1)
     finish(group, 1, first=2)
@@ -203,7 +203,7 @@ def test_all_later_messages_of_a_member_whose_message_is_dropped_are_dropped() -
     assert closing.effects == (Report(code=AbcastReport.LOST, member=2, value=2),)
 
 
-# A hostile rest.
+# Hostile messages in the rest.
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Adaptive selection through random views that end in the midst of switches."""
+"""Adaptive selection through random views that end during switches."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def played(seed: int) -> Group:
 
 
 def epochs(group: Group, member: int) -> list[tuple[int, int]]:
-    """Number and protocol of the epochs that it has submitted in; one that goes on in the next view counts once."""
+    """Number and protocol of the epochs in which it has submitted; one that goes on in the next view counts once."""
     told = [(one.value, one.member) for one in group.places[member].reports if one.code == Notice.IN_FORCE]
     return [one for one, following in pairwise([*told, (0, 0)]) if one != following]
 
@@ -95,15 +95,15 @@ def test_all_survivors_end_with_one_order_one_state_and_one_protocol(part: int) 
     assert switches > 60
 
 
-# Ends in the midst of a switch, message by message.
+# Ends during a switch, message by message.
 
 
 MEMBERS = (0, 1, 2)
 
 
 class Trio:
-    """Three members, and what each has multicast; unicasts come at once, after what was multicast before. Member 0
-    coordinates; the group goes from ABCAST to `after`.
+    """Three members, and the multicasts of each; unicasts arrive at once, after earlier multicasts. Member 0
+    coordinates; the group switches from ABCAST to `after`.
     """
 
     def __init__(self, after: str = "allack", **service: object) -> None:
@@ -139,7 +139,7 @@ class Trio:
                 self.take(effect.target, answers)
 
     def hand(self, to: int, of: int, count: int = 100) -> None:
-        """The next messages of this stream."""
+        """Hand over the next messages of this stream."""
         for message in self.streams[of][self.handed[to, of] : self.handed[to, of] + count]:
             self.handed[to, of] += 1
             self.take(to, self.cores[to].on_message(message, of, self.now_ns))
@@ -154,7 +154,7 @@ class Trio:
         self.take(member, self.cores[member].on_submit(Submission(payload=payload), self.now_ns))
 
     def decide(self, *hear: int) -> None:
-        """The coordinator has every ballot and has said DECISION; these others hear it."""
+        """The coordinator has every ballot and has sent DECISION; these others receive it."""
         self.now_ns += 2 * MILLISECOND
         self.take(0, self.cores[0].on_timer(adaptive.FORCE, self.now_ns))
         called = len(self.streams[0])
@@ -165,7 +165,7 @@ class Trio:
             self.hand(member, 0)
 
     def close(self, member: int, survivors: tuple[int, ...]) -> Closing:
-        """With the cut that these survivors have together."""
+        """Close a member's view with the cut of these survivors."""
         cut = {of: max(self.handed[one, of] for one in survivors) for of in MEMBERS}
         cut |= {one: len(self.streams[one]) for one in survivors}
         rest = {of: self.streams[of][self.handed[member, of] : cut[of]] for of in MEMBERS}
@@ -247,7 +247,7 @@ def test_what_is_handed_back_at_a_switch_comes_first_in_the_next_epoch() -> None
 
 
 def test_what_waits_to_be_submitted_again_is_handed_back_in_order() -> None:
-    """Two have come back from ABCAST's epoch and wait for a number."""
+    """Two submissions were handed back by ABCAST's epoch and wait for a number."""
     trio = Trio("sequencer")
     for payload in (b"first", b"second"):
         trio.submit(1, payload)

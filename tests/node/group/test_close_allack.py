@@ -88,7 +88,7 @@ def test_the_cut_is_delivered_by_rounds_whatever_is_missing() -> None:
 
 
 def test_two_survivors_that_stand_at_different_places_end_with_the_same_order() -> None:
-    """Member 1 has delivered round 1, which member 0 has not, and has sent something after that."""
+    """Member 1 has delivered round 1, which member 0 has not, and has sent a message after that."""
     of_two, of_three = [data(2, 1), null(2, 4)], [data(3, 1)]
     late, early = core(0), core(1)
     of_zero = [effect.message for effect in submit(late) if isinstance(effect, Multicast)]

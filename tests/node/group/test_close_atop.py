@@ -1,4 +1,4 @@
-"""The end of a view in ATOP and ATOP/MBS: the harness of views, and single cuts by hand."""
+"""The end of a view in ATOP and ATOP/MBS: random views, and single cuts by hand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Rest: TypeAlias = dict[int, list[Message]]
 
 
 def make_of(seed: int, *, brokered: bool) -> Make:
-    """With parameters under which much happens in a view: windows shorter than it, few or many dummies."""
+    """Builder with parameters under which much happens in a view: windows shorter than it, few or many dummies."""
     rng = Random(f"parameters/{seed}")
     common: dict[str, Any] = {
         "window_ns": rng.choice((3, 10, 50)) * MILLISECOND,
@@ -65,7 +65,7 @@ def test_a_view_may_end_anywhere(brokered: bool) -> None:
         assert min(sent[kind] for kind in (Kind.MBS_BROKERED, Kind.MBS_FILL)) > 10, sent
 
 
-# Cuts by hand. Draws go round: 0, 1, 2, 3.
+# Cuts by hand. Draws are round-robin: 0, 1, 2, 3.
 
 
 def core(member: int, *, brokered: bool = False, memory: bytes = b"") -> AtopCore:
@@ -119,7 +119,7 @@ def close(one: AtopCore, survivors: tuple[int, ...], *rest: Message) -> Closing:
 
 
 def test_all_streams_end_at_the_cut() -> None:
-    """Nobody waits for a draw of a stream that has ended, of a survivor neither."""
+    """No member waits for a draw of a stream that has ended, not even of a survivor's."""
     one = core(3)
     assert give(one, data(1, 1), data(1, 2), data(2, 1)) == []
     closing = close(one, (1, 2, 3), data(2, 2), dummy(0, 1))
@@ -146,7 +146,7 @@ def test_a_message_of_an_excluded_sender_whose_causes_are_there_is_delivered() -
 
 
 def test_a_survivor_is_believed() -> None:
-    """All that it has delivered is delivered."""
+    """All its deliveries are delivered."""
     one = core(2)
     closing = close(one, (2, 3), data(3, 1, having_delivered(0, 1)))
     assert delivered(closing.effects) == [(3, 1)]
@@ -195,7 +195,7 @@ def test_what_cannot_be_is_passed_over() -> None:
 
 
 def test_the_first_weights_of_the_next_view_are_those_published_last_in_the_cut() -> None:
-    """Not what a member has counted: these have heard different things."""
+    """Not those counted by a member: members have received different messages."""
     survivors = (1, 2)
     first, second = core(1), core(2)
     give(first, publication(1, 5, 3, 2, 0))
@@ -229,7 +229,7 @@ def test_distributions_in_the_cut_follow_each_other() -> None:
 
 
 def test_messages_under_a_distribution_that_no_survivor_has_heard_of_are_dropped() -> None:
-    """The bookkeeper and member 3, which alone had adopted it, are excluded: only they know its order."""
+    """The bookkeeper and member 3, which alone have adopted it, are excluded: only they know its order."""
     one, other = core(1), core(2)
     under_it = [data(3, 1), data(3, 1, distribution=1), data(3, 2, distribution=1)]
     give(one, data(2, 1))
@@ -244,7 +244,7 @@ def test_messages_under_a_distribution_that_no_survivor_has_heard_of_are_dropped
     assert first.memory == second.memory
 
 
-# The broker.
+# Broker.
 
 
 def test_at_the_end_numbers_that_were_given_away_and_not_used_use_up_their_draws() -> None:

@@ -1,4 +1,4 @@
-"""The end of a view in CBCAST: random histories of views, what is erased, and that each rule is needed."""
+"""The end of a view in CBCAST: random histories of views, erased messages, and the need for each rule."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def test_views_end_as_they_must_when_causes_are_lost_with_their_senders(first: i
 
 
 class SkipsTheCut(CbcastCore):
-    """Ends its view with what it has."""
+    """Ends its view without the rest of the cut."""
 
     def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
         return super().close({}, survivors, now_ns)
 
 
 class DeliversTheErased(CbcastCore):
-    """Delivers at the end what lacks a cause."""
+    """Delivers messages without their cause at the end."""
 
     def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
         closing = super().close(rest, survivors, now_ns)
@@ -96,7 +96,7 @@ def test_an_own_message_in_the_rest_was_delivered_when_it_was_sent() -> None:
 
 
 def test_what_lacks_a_cause_is_erased_with_all_that_follows_in_its_stream() -> None:
-    """0 sent a message that only 1 received; 1 sent three after it; both are excluded."""
+    """Member 0 sent a message that only 1 received; 1 sent three after it; both are excluded."""
     one = core(2)
     assert give(one, data(1, 1, 0, 0, 0), data(1, 2, 1, 1, 0)) == [(1, 1)]
     closing = one.close({0: [], 1: [data(1, 3, 1, 2, 0), data(1, 4, 1, 3, 0)]}, frozenset({2}), 0)

@@ -1,4 +1,4 @@
-"""The end of a view of CO, which brings its own transport: freezing, fetching from third parties, closing."""
+"""The end of a view of CO, which has its own transport: freezing, fetching from third parties, closing."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def texts(effects: list[Effect] | tuple[Effect, ...]) -> list[bytes]:
 
 
 def freeze(*group: CoCore) -> dict[int, int]:
-    """Their cut: the greatest positions."""
+    """Freeze cores; their cut: the greatest positions."""
     for core in group:
         core.freeze((), 0)
     return {member: max(core.positions()[member] for core in group) for member in MEMBERS}
 
 
 def fetch(core: CoCore, cut: dict[int, int], holder: CoCore, name: int) -> None:
-    """All that it lacks, from one member that is not the source."""
+    """Fetch all missing messages from one member that is not the source."""
     others = {member: [name] for member in MEMBERS}
     effects = core.fetch(cut, others, 0)
     own = core._us.member

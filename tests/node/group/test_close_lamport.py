@@ -53,7 +53,7 @@ def test_random_views_keep_all_promises(batch: int) -> None:
 
 
 def check_clocks(group: Group) -> None:
-    """All events of one incarnation, in all its views."""
+    """The clock of an incarnation never goes back, through all its views."""
     for place in group.places.values():
         shown = [report.value for report in place.reports if report.code == Notice.TIMESTAMP]
         assert all(one < other for one, other in pairwise(shown)), f"the clock of member {place.member} goes back"
@@ -112,7 +112,7 @@ def test_the_cut_is_delivered_in_the_order_of_timestamps_whatever_is_missing() -
 
 
 def test_two_survivors_that_stand_at_different_places_end_with_the_same_order() -> None:
-    """Member 1 has delivered two messages that member 0 has not, and has sent something after that."""
+    """Member 1 has delivered two messages that member 0 has not, and has sent a message after that."""
     of_two = [data(2, 1), null(2, 9)]
     of_three = [data(3, 2), null(3, 8)]
     late, early = core(0), core(1)

@@ -43,7 +43,8 @@ SURVIVORS = frozenset({0, 1})
 
 
 class Locks(Group):
-    """Who is inside, and what each request happened after. `reluctant`: hosts wait with what was handed back."""
+    """Group that tracks the holder of the resource and the causes of each request. `reluctant`: hosts delay submissions
+    that were handed back."""
 
     def __init__(self, make: Make, members: int, seed: int, *, first: int | None, ordered: bool, **more: Any) -> None:
         self.is_ordered = ordered
@@ -53,16 +54,16 @@ class Locks(Group):
         self.inside = first
         """The member that holds the resource."""
         self.fence = 0
-        """The greatest so far."""
+        """Greatest fence so far."""
         self.is_reluctant = True
         self.known: dict[int, set[bytes]] = {member: set() for member in range(members)}
-        """Per member, the requests that happened before its next event."""
+        """Requests that happened before the next event of each member."""
         self.told: dict[tuple[int, int, int], set[bytes]] = {}
-        """Per message of this view (origin, incarnation, timestamp), what its sender knew."""
+        """Requests known to the sender of each message of this view (origin, incarnation, timestamp)."""
         self.owner: dict[bytes, Incarnation] = {}
         self.granted: set[bytes] = set()
         self.kept_inside = self.renewed = 0
-        """How often a survivor was inside at the end of a view, and how many requests were renewed."""
+        """Number of views at whose end a survivor was inside, and of renewed requests."""
         self.gone: set[Incarnation] = set()
         super().__init__(make, members, seed, **more)
 
@@ -125,7 +126,7 @@ class Locks(Group):
         self.inside = None
 
     def change(self, survivors: frozenset[int]) -> None:
-        """The survivors are frozen; the others go on for a while, and then as if they had crashed."""
+        """End the view: the survivors are frozen; the others go on for a while, and then count as crashed."""
         others = [member for member in self.view.members if member not in survivors]
         for _ in range(self.rng.randrange(60) if others else 0):
             member = self.rng.choice(others)
@@ -143,7 +144,7 @@ class Locks(Group):
         super().change(survivors)
 
     def check_prefixes(self) -> None:
-        """Each member delivers its own."""
+        """No check: each member delivers its own requests."""
 
     def check_survivors(self, survivors: frozenset[int]) -> None:
         for member in survivors:
@@ -244,7 +245,7 @@ class ForgetsPlaces(MutexCore):
 
 
 class ForgetsTheHolder(MutexCore):
-    """Begins each view with a resource that nobody holds."""
+    """Begins each view with a free resource."""
 
     def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
         closing = super().close(rest, survivors, now_ns)
@@ -254,7 +255,7 @@ class ForgetsTheHolder(MutexCore):
 
 
 class GrantsUnseen(MutexCore):
-    """At the end of a view it takes what was submitted in an earlier view for present."""
+    """At the end of a view it treats a request submitted in an earlier view as present."""
 
     def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
         self._absent.clear()
@@ -262,7 +263,7 @@ class GrantsUnseen(MutexCore):
 
 
 class FencesStand(MutexCore):
-    """Counts its grants, and not its views."""
+    """Counts grants, and ignores views."""
 
     def __init__(self, **more: Any) -> None:
         super().__init__(**more)
@@ -270,7 +271,7 @@ class FencesStand(MutexCore):
 
 
 class ClocksFall(MutexCore):
-    """Timestamps begin anew with each view."""
+    """Timestamps restart with each view."""
 
     def __init__(self, **more: Any) -> None:
         super().__init__(**more)
@@ -323,14 +324,14 @@ class RenewsAsNew(RicartAgrawalaCore):
 
 
 class CountsItsOwnGrants(RicartAgrawalaCore):
-    """Fences do not follow what the replies say."""
+    """Fences ignore the replies."""
 
     def _on_reply(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         super()._on_reply(replace(message, words=(0,)), now_ns, out)
 
 
 class CountsGrantsAnew(RicartAgrawalaCore):
-    """Fences do not follow the views."""
+    """Fences ignore the views."""
 
     def __init__(self, **more: Any) -> None:
         super().__init__(**more)
@@ -338,7 +339,7 @@ class CountsGrantsAnew(RicartAgrawalaCore):
 
 
 class NumbersFall(RicartAgrawalaCore):
-    """Timestamps begin anew with each view."""
+    """Timestamps restart with each view."""
 
     def __init__(self, **more: Any) -> None:
         super().__init__(**more)
@@ -389,7 +390,7 @@ def next_view(member: int, closing: Closing, members: tuple[int, ...] = (0, 1), 
 
 
 def holder() -> MutexCore:
-    """Member 0, inside; 1 and 2 wait behind it."""
+    """Member 0, inside; 1 and 2 wait."""
     one = core(0)
     want(one, b"mine")
     effects = give(one, request(1, 5), request(2, 6), acknowledge(1, 7))
@@ -460,7 +461,7 @@ def test_requests_of_excluded_members_leave_the_queue() -> None:
 
 
 def test_requests_keep_their_places_over_the_end_of_a_view() -> None:
-    """II: 0 is inside, 1 asked before 0 asked again, and 1 asks again in the next view."""
+    """II: 0 is inside, 1 requested before 0 requested again, and 1 requests again in the next view."""
     one = core(1)
     give(one, request(0, 1))
     want(one, b"first")
@@ -483,7 +484,7 @@ def test_a_renewed_request_is_not_acknowledged() -> None:
 
 
 def test_what_has_not_come_back_to_its_member_is_not_granted_at_the_next_end() -> None:
-    """The host of 0 still keeps the submission: nobody may take it for granted, and it keeps its place."""
+    """The host of 0 still holds the submission: no member may take it as granted, and it keeps its place."""
     agreed = _Agreed(view=2, clock=9, queue=(Request(3, 2), Request(4, 0), Request(5, 1)), is_held=True)
     zero, one = (core(member, memory=agreed.encode()) for member in (0, 1))
     one.on_submit(Submission(payload=b"one"), 0)
@@ -519,7 +520,7 @@ def test_timestamps_and_counts_go_on_from_view_to_view() -> None:
     assert released.message == release(0, 72, of=71)
 
 
-# What an enemy may have written.
+# Memory written by an attacker.
 
 
 @pytest.mark.parametrize(

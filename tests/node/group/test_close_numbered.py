@@ -30,7 +30,7 @@ class Order:
     kind: Kind
     most: int
     code: int
-    """Of the report of a dropped message."""
+    """Code of the report of a dropped message."""
 
     def core(self, member: int = 0, members: int = 4) -> ViewCore:
         made = self.make(Membership(member=member, members=tuple(range(members))))
@@ -56,7 +56,7 @@ LAMPORT = Order(
 BOTH = pytest.mark.parametrize("order", [ALLACK, LAMPORT], ids=["allack", "lamport"])
 
 Sent = tuple[int, int, tuple[tuple[int, int], ...]]
-"""Origin, number, and what the sender had delivered before."""
+"""Origin, number, and the sender's earlier deliveries."""
 LOST = (4, 1)
 
 
@@ -78,7 +78,7 @@ LOST = (4, 1)
 def test_an_effect_is_delivered_with_its_cause_or_dropped(
     order: Order, rest: list[Sent], expected: list[tuple[int, int]], expected_drops: list[tuple[int, int]]
 ) -> None:
-    """Of five members; a message of member 4 was received by excluded members alone."""
+    """Five members; a message of member 4 was received by excluded members alone."""
     streams: dict[int, list[Message]] = {origin: [] for origin in range(4)}
     for origin, number, had in rest:
         streams[origin].append(order.data(origin, number, after(*had)))
@@ -120,7 +120,7 @@ def test_messages_of_an_excluded_member_are_delivered_when_nothing_is_missing(or
 def test_what_would_be_refused_is_passed_over_at_all_survivors(
     order: Order, wrong: Callable[[Order], Message], reason: DropReason
 ) -> None:
-    """Whether it was handed over before the end or is in the rest."""
+    """Both when it was handed over before the end and when it is in the rest."""
     message = wrong(order)
     before, rest = order.core(0), order.core(1)
     give(before, order.data(3, 5))

@@ -65,8 +65,8 @@ def test_views_end_while_follow_ups_are_in_doubt() -> None:
 
 
 def test_echoes_end() -> None:
-    """Follow-ups that depend on each other's, one of the members slow: without `most_tries` each anti-message can make
-    more of them than it takes back.
+    """Follow-ups depend on each other, and one member is slow: without `most_tries` each anti-message can cause more of
+    them than it cancels.
     """
     for seed in range(3):
         check(run(echoing(), seed, members=2, views=2, steps=60))

@@ -1,4 +1,4 @@
-"""The words of the group layer's messages, in both directions, and words that no member of ours would send."""
+"""The words of the group layer's messages, in both directions, and words that no correct member sends."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_ballot_comes_back(round_: int, rank: int) -> None:
     assert (round_of(ballot), rank_of(ballot)) == (round_, rank)
 
 
-# Words of an enemy.
+# Words of an attacker.
 
 
 @st.composite
@@ -171,7 +171,7 @@ def hostile_words(draw: st.DrawFn, what: str) -> Words:
 
 
 def check_decoded(found: object, view: int) -> None:
-    """Whatever a decoder lets through is a value that can be: it goes over the wire again as itself."""
+    """A decoded value is valid: encoded and decoded again, it is the same."""
     match found:
         case Status():
             assert Status.from_words(found.to_words()) == found

@@ -1,4 +1,4 @@
-"""Silence and accusations: what counts, from when, and what a pause of our own does to it."""
+"""Silence and accusations: their start and effect, and the influence of a pause of the member itself."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_member_is_asked_after_half_of_the_limit() -> None:
 
 
 def test_a_pause_of_our_own_is_nobodys_silence() -> None:
-    """What came meanwhile may be read after the timer: it must not find a suspicion."""
+    """Datagrams that arrived meanwhile may be read after the timer, which must not cause a suspicion."""
     one = detector(1, 2)
     one.heard(2, 400)
     one.expected_ns = 1000
@@ -148,7 +148,7 @@ def test_the_next_quiet_member_is_known_before_it_is_quiet() -> None:
     assert one.quiet_ns() == 800
 
 
-# Who accuses whom.
+# Accusations.
 
 
 def ranks(*members: int) -> dict[int, int]:
@@ -168,7 +168,7 @@ def test_accusations_of_and_by_a_member_that_is_back_count_from_then_on() -> Non
 
 
 def test_young_pairs_count_for_who_goes_but_are_no_reason() -> None:
-    """A deaf member misses one after the other; the first pair that is old enough tells which of the two is deaf."""
+    """A deaf member accuses one after the other; the first pair that is old enough shows which of the two is deaf."""
     told = Accusations()
     told.tell(1, {2}, 0)
     told.tell(1, {2, 3, 4}, 400)

@@ -1,17 +1,18 @@
-"""A group that has lost its quorum goes on when all configured members are there again (R13)."""
+"""A group that has lost its quorum goes on when all configured members are back (R13)."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 from node.effects import Effect
-from node.group.codec import Value
+from node.group.codec import Join, Value
 from node.group.core import GroupCore
 from node.group.member import ViewMember
-from node.trace import ViewReason
-from node.wire import Kind
+from node.trace import DropReason, ViewReason
+from node.wire import Kind, Message
 from tests.node.cluster import MILLISECOND, SECOND
 from tests.node.group.scripted import SUSPECT_AFTER_NS, Ledger, Scripted, everything, ledger, of_kind
 
@@ -21,7 +22,7 @@ def healing(count: int, *, seed: int = 1, padding: int = 0) -> Scripted:
 
 
 def known(group: Scripted, member: int) -> int:
-    """Messages in the state of this member."""
+    """Number of messages in the state of this member."""
     core = group.here(member).stack.core
     assert isinstance(core, Ledger)
     return core.known
@@ -106,7 +107,7 @@ def test_nobody_goes_on_while_one_member_is_missing() -> None:
 
 
 def test_a_member_that_is_cut_off_while_all_others_are_started_again_one_by_one_does_not_go_on_alone() -> None:
-    """It hears that the members of its view are dead; the later incarnations have a view of their own."""
+    """It learns that the members of its view are dead; the later incarnations have a view of their own."""
     group = healing(4)
     group.run(for_ns=SECOND)
     group.cut((0, 1, 2), (3,))
@@ -122,7 +123,7 @@ def test_a_member_that_is_cut_off_while_all_others_are_started_again_one_by_one_
 
 
 def test_a_survivor_that_fetches_from_one_that_dies_goes_on_without_it() -> None:
-    """Of two survivors the only holder of a message installs the view, and is started again before it gave it away."""
+    """Of two survivors the only holder of a message installs the view, and is restarted before it has sent it."""
     group = healing(5)
     group.run(for_ns=SECOND)
     group.lose = everything(source=0, to=(1, 2, 4))
@@ -205,3 +206,29 @@ def wild(seed: int) -> Scripted:
             group.restart(member)
     group.settle(within_ns=200 * SUSPECT_AFTER_NS)
     return group
+
+
+def test_a_joiner_that_claims_the_lost_view_without_having_been_in_it_is_refused() -> None:
+    """Its positions never become part of the cut, which could not be fetched."""
+    group = healing(5)
+    group.submit(0)
+    group.run(for_ns=SECOND)
+    joins: list[Message] = []
+
+    def is_a_lie(source: int, target: int, message: Message) -> bool:
+        if message.kind is Kind.GROUP_JOIN and source == 0:
+            joins.append(message)
+        return False
+
+    group.lose = is_a_lie
+    for member in (0, 1, 2):
+        group.restart(member)
+    group.until(lambda: bool(joins) and group.here(3).is_lost and group.here(4).is_lost)
+    said = Join.from_words(joins[-1].words)
+    lie = replace(said, basis=group.number(3), positions=dict.fromkeys(group.members, 1 << 30))
+    for member in (3, 4):
+        before = len(group.hosts[member].reports)
+        group.inject(member, replace(joins[-1], words=lie.to_words()), 0)
+        assert group.hosts[member].reports[before].code is DropReason.MALFORMED
+    group.settle()
+    assert [known(group, member) for member in group.members] == [1] * 5

@@ -1,9 +1,9 @@
-"""Hostile datagrams against a group of three, in mid-traffic and in mid-change, from strangers and from members.
+"""Hostile datagrams against a group of three, during traffic and view changes, from strangers and from members.
 
-What a stranger says, what has no meaning, and what speaks of another view or incarnation changes nothing: views and
-order are those without it. A member that lies in well-formed words can do harm, for nothing here is authenticated; but
-it cannot make another member raise anything but RemoteError, or fill its memory. Only a DECIDED of a member is
-believed as it stands, so lies of that kind have no part here.
+Datagrams of strangers, without meaning, or about another view or incarnation change nothing: views and order are those
+without them. A member that lies in well-formed words can do harm, because nothing is authenticated; but it cannot make
+another member raise anything but RemoteError, or fill its memory. Only DECIDED of a member is accepted without checks,
+so lies of that kind are not tested here.
 
     HOSTILE_DATAGRAMS=1000000 python -m pytest tests/node/group/test_hostile.py --timeout 3600
 """
@@ -33,7 +33,7 @@ PER_STAGE = 200
 PER_ROUND = 5 * PER_STAGE
 WINDOW = 16
 MOST_HELD = 12 * WINDOW
-"""Own messages, two windows of each stream, what two members said of the next view, what a joiner may ask for."""
+"""Own messages, two windows of each stream, messages of two members on the next view, requests of a joiner."""
 STRANGER = 77
 GROUP_KINDS = tuple(kind for kind in Kind if Kind.GROUP_STATUS <= kind <= Kind.GROUP_STATE)
 STREAM_KINDS = tuple(kind for kind in Kind if Kind.RELIABLE_DATA <= kind <= Kind.RELIABLE_ACKNOWLEDGEMENT)
@@ -41,13 +41,13 @@ KINDS = GROUP_KINDS + STREAM_KINDS
 
 
 def a_group(seed: int) -> Scripted:
-    """Member 3 is none of the founders."""
+    """A group in which member 3 is no founder."""
     return Scripted(4, founders=(0, 1, 2), make=ledger(50_000), seed=seed, parameters={"window": WINDOW})
 
 
 def play(group: Scripted, disturb: Callable[[], None]) -> None:
-    """Traffic, a join, an end in mid-traffic; `disturb` is called in five stages of it, and in none of them much time
-    passes. Nothing but the disturbance can make the views other than 1: 0 1 2, 2: 0 1 2 3, 3: 0 1 3."""
+    """Traffic, a join, a crash during traffic; `disturb` is called in five short stages. Only the disturbance can make
+    the views other than 1: 0 1 2, 2: 0 1 2 3, 3: 0 1 3."""
     group.run(5 * MILLISECOND)
     group.lose = lambda source, target, message: message.kind is Kind.RELIABLE_DATA and message.seq % 5 == target
     for member in range(3):
@@ -84,7 +84,7 @@ def play(group: Scripted, disturb: Callable[[], None]) -> None:
 
 @cache
 def said_in_peace() -> tuple[Message, ...]:
-    """Messages of all kinds, as a group like this one sends them; the same number of each kind."""
+    """Messages of all kinds, as such a group sends them; the same number of each kind."""
     group = a_group(0)
     play(group, lambda: None)
     found = [[message for _, message in group.sent if message.kind is kind] for kind in KINDS]
@@ -93,7 +93,7 @@ def said_in_peace() -> tuple[Message, ...]:
 
 
 class Enemy:
-    """Makes datagrams for one group. `rng` draws everything."""
+    """Makes hostile datagrams for one group, drawn from `rng`."""
 
     def __init__(self, group: Scripted, rng: Random) -> None:
         self.group = group
@@ -104,7 +104,7 @@ class Enemy:
         return self.rng.choice([host.membership.member for host in self.group.up()])
 
     def anything(self) -> Message:
-        """Some message, with anything in it changed; or nothing but noise of a known kind."""
+        """A message with random changes, or noise of a known kind."""
         rng = self.rng
         if rng.random() < 0.2:
             kind = rng.choice(KINDS)
@@ -133,7 +133,7 @@ class Enemy:
         return self.rng.getrandbits(bits) << self.rng.choice((0, 0, 16, 32)) & (2**64 - 1)
 
     def of_a_stranger(self, message: Message) -> tuple[Message, int]:
-        """Who speaks is nobody of the group, or an incarnation that is none."""
+        """A message of a sender outside the group, or of an incarnation that does not exist."""
         rng = self.rng
         member = rng.choice((0, 1, 2))
         match rng.randrange(4):
@@ -144,7 +144,7 @@ class Enemy:
             case 2:
                 return replace(message, origin=member, incarnation=1), STRANGER
             case _:
-                # A later incarnation may ask to join, and tell decisions, which are believed.
+                # A later incarnation may ask to join, and send decisions, which are accepted.
                 is_free = message.kind in (Kind.GROUP_JOIN, Kind.GROUP_DECIDED)
                 incarnation = 0 if is_free else rng.choice((0, 7, 0xFFFF))
                 return replace(message, origin=member, incarnation=incarnation), member
@@ -157,11 +157,11 @@ class Enemy:
             rest = message.words[0] & (1 << VIEW_SHIFT) - 1 if message.words else 0
             return replace(message, words=(number << VIEW_SHIFT | rest, *message.words[1:])), member
         if message.kind in (Kind.GROUP_DECIDED, Kind.GROUP_JOIN):
-            number = 0  # a decision of the future that leaves somebody out is a lie that is believed
+            number = 0  # a future decision that excludes a member is a lie that is accepted
         return (replace(message, seq=number), member) if message.kind is not Kind.GROUP_JOIN else None
 
     def without_meaning(self, message: Message) -> tuple[Message, int] | None:
-        """A member of the view says it about the view, and no decoder makes anything of it."""
+        """A message of a member of the view about the view that no decoder accepts."""
         member = self.rng.choice((0, 1, 2))
         message = replace(message, origin=member, incarnation=1)
         if message.kind in STREAM_KINDS:
@@ -174,7 +174,7 @@ class Enemy:
         return (message, member) if is_meaningless(message) else None
 
     def strike(self, message: Message, source: int) -> None:
-        """It arrives now, as bytes."""
+        """Let a message arrive now, as bytes."""
         target = self.target()
         data = encode_datagram(group=GROUP, sender=source, sender_incarnation=1, transmission=1, message=message)
         host = self.group.hosts[target]
@@ -194,7 +194,7 @@ class Enemy:
 
 
 def is_meaningless(message: Message) -> bool:
-    """Whether the codec of its kind refuses the words; those of kinds without one are too many or too few."""
+    """Whether the codec of its kind refuses the words; for kinds without a codec, whether their number is wrong."""
     decoders: dict[Kind, Callable[[], object]] = {
         Kind.GROUP_STATUS: lambda: Status.from_words(message.words),
         Kind.GROUP_PREPARE: lambda: one_ballot(message.words),
@@ -274,7 +274,7 @@ def test_a_member_that_lies_makes_no_other_raise_or_hold_without_bound() -> None
 
 
 def test_a_value_with_strangers_in_it_is_refused() -> None:
-    """A proposal whose next view has a member that the group does not know, or whose holder is none of the view."""
+    """A proposal with an unknown member in the next view, or with a holder outside the view."""
     group = a_group(1)
     group.run(5 * MILLISECOND)
     group.holds = of_kind(Kind.GROUP_ACCEPT)

@@ -1,4 +1,4 @@
-"""The rules of the group layer, explored: clean as they stand, and broken by each rule that is switched off."""
+"""Exploration of the group layer's rules: no invariant breaks with all rules, and one breaks without each rule."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_an_early_choice_excludes_without_need_but_breaks_nothing() -> None:
     assert found.complaint is None, found
 
 
-# States that the exploration must have seen: else the rules would hold for want of a case.
+# States that the exploration must have seen; otherwise the rules would hold for lack of a case.
 
 
 def a_forced_value_leaves_its_proposer_out(state: State, bounds: Bounds) -> bool:

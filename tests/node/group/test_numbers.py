@@ -1,4 +1,4 @@
-"""What views cost, in time and datagrams, in virtual time on links that delay and lose nothing."""
+"""Costs of views in time and datagrams, in virtual time on links without delay and loss."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ TIMES: dict[str, int | bool] = {
     "retry_most_ns": LIMIT_NS,
 }
 EVERY_NS = 20 * MILLISECOND
-"""Between two submissions of one member under load."""
+"""Interval between two submissions of one member under load."""
 
 
 class Clock(Scripted):
-    """Notes when each host installs its views, and the longest time without a delivery."""
+    """Notes the times at which each host installs its views, and the longest time without a delivery."""
 
     def __init__(self, count: int, **options: object) -> None:
         self.installed_ns: dict[int, list[int]] = {}

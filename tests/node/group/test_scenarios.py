@@ -1,6 +1,6 @@
-"""The scenarios of which a group layer dies, each by hand, message by message; and that each of them would notice.
+"""Scenarios that break a wrong group layer, each by hand, message by message; and the proof that each detects its bug.
 
-Scenarios are functions; `MUTANTS` takes the rule away that a scenario is about, and then the scenario must fail.
+Scenarios are functions; `MUTANTS` removes the rule that a scenario tests, and then the scenario must fail.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Scenario: TypeAlias = Callable[[], None]
 Mutate: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 
 STEP_NS = 5 * MILLISECOND
-"""Long enough for some messages to and fro."""
+"""Long enough for some messages in both directions."""
 DATA = Kind.RELIABLE_DATA
 PREPARE, PROMISE, ACCEPT, ACCEPTED = (
     Kind.GROUP_PREPARE,
@@ -52,7 +52,7 @@ def in_view(group: Scripted, number: int, *members: int) -> Callable[[], bool]:
 
 
 def calm(group: Scripted) -> Scripted:
-    """The first view is known to be everywhere, and nothing is under way."""
+    """Run until the first view is known to be installed everywhere, and nothing is in transit."""
     group.run(STEP_NS)
     return group
 
@@ -122,7 +122,7 @@ def delivers_after_its_promise(patch: pytest.MonkeyPatch) -> None:
 
 
 def failed_ballot_unfreezes(patch: pytest.MonkeyPatch) -> None:
-    """When its coordinator is gone, members work on as if they had promised nothing."""
+    """When the coordinator is gone, members go on as if they had promised nothing."""
     consider = ViewMember.consider
 
     def forgetful(member: ViewMember, now_ns: int, out: list[Effect]) -> None:
@@ -140,7 +140,7 @@ def failed_ballot_unfreezes(patch: pytest.MonkeyPatch) -> None:
 
 
 class _NoUnicasts:
-    """Instead of the unicasts that ended with the freeze."""
+    """Replaces the unicasts that ended with the freeze."""
 
     buffered: dict[int, Message] = {}  # noqa: RUF012 (a constant)
     delivered = 0
@@ -150,8 +150,8 @@ class _NoUnicasts:
 
 
 def coordinator_ends_in_mid_ballot(accepts: int, votes: int) -> None:
-    """Member 1 is cut off. The proposal of member 0 leaves it out, and reaches `accepts` of the members 4, 3, 2; their
-    votes reach `votes` of them, 2 first, which may decide alone, and ends then. Member 1 leads the next ballot."""
+    """Member 1 is cut off. The proposal of member 0 excludes it, and reaches `accepts` of the members 4, 3, 2; their
+    votes reach `votes` of them, 2 first, which may decide alone, and then ends. Member 1 leads the next ballot."""
     group = calm(Scripted(5))
     group.cut((0, 2, 3, 4), (1,))
     reached, told = (4, 3, 2)[:accepts], (2, 3, 4)[:votes]
@@ -184,7 +184,7 @@ def coordinator_ends_after_its_value_was_decided_by_one_member() -> None:
 
 
 def nothing_is_forced(patch: pytest.MonkeyPatch) -> None:
-    """A coordinator never looks at what was accepted."""
+    """A coordinator ignores accepted values."""
     choose = Change.choose
 
     def free(change: Change, constraints: Constraints) -> Proposal | None:
@@ -241,7 +241,7 @@ def accepts_before_it_has_the_cut(patch: pytest.MonkeyPatch) -> None:
 
 
 def only_holder_is_an_excluded_acceptor() -> None:
-    """Members 2 and 3 leave; a message of 2 reaches 0, which decides and ends: then only those that left have it."""
+    """Members 2 and 3 leave; a message of 2 reaches 0, which decides and ends: then only 2 and 3 have it."""
     group = calm(Scripted(4))
     group.lose = lambda source, target, message: message.kind is DATA and target == 1
     group.submit(2)
@@ -269,7 +269,7 @@ def excluded_members_end_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def restarted_within_an_open_ballot() -> None:
-    """Member 2 ends after its vote and starts again: nobody counts what the later incarnation says for the earlier."""
+    """Member 2 ends after its vote and restarts: messages of the later incarnation do not count for the earlier."""
     group = calm(Scripted(4))
     group.crash(3)
     group.holds = of_kind(ACCEPTED)
@@ -310,7 +310,7 @@ def excluded_returned_and_started_again() -> None:
 
 
 def joiner_that_was_admitted_unheard_comes_as_its_next_incarnation() -> None:
-    """Member 3 never hears that it is in view 2, is left out of view 3, and asks to join all the time."""
+    """Member 3 never learns that it is in view 2, is excluded from view 3, and asks to join all the time."""
     group = calm(Scripted(4, founders=(0, 1, 2)))
     group.lose = lambda source, target, message: target == 3
     group.begin(3)
@@ -330,7 +330,7 @@ def who_was_in_a_view_may_join_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def window_is_full_at_promise(order: str) -> None:
-    """What member 0 has multicast has reached nobody, and more of it waits."""
+    """The multicasts of member 0 have reached no member, and more of them wait."""
     group = calm(Scripted(4, order=order, parameters={"window": 4}))
     group.crash(3)
     group.lose = of_kind(DATA, source=0)
@@ -371,7 +371,7 @@ def what_waits_for_flow_control_is_lost(patch: pytest.MonkeyPatch) -> None:
 
 
 def own_stream_counts_up_to_what_was_acknowledged(patch: pytest.MonkeyPatch) -> None:
-    """Though all of it was delivered here."""
+    """Although all of it was delivered here."""
     freeze = ReliableCore.freeze
 
     def modest(core: ReliableCore, waiting: Any, now_ns: int) -> list[Effect]:
@@ -386,7 +386,7 @@ def own_stream_counts_up_to_what_was_acknowledged(patch: pytest.MonkeyPatch) -> 
 
 
 def rest_of_the_cut_is_given(order: str) -> None:
-    """Much is under way from and to all when the first member, which gives numbers and keeps books, has to close."""
+    """Many messages are in transit when the first member, which is sequencer and bookkeeper, has to close."""
     group = calm(Scripted(4, order=order))
     for member in range(4):
         group.submit(member, 8)
@@ -408,7 +408,7 @@ def rest_is_given_to_amoeba() -> None:
 
 @pytest.fixture(autouse=True)
 def closing_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In all tests here."""
+    """Assert in all tests here that closing sends nothing."""
     close = ViewStack.close
 
     def checked(stack: ViewStack, *args: Any) -> Closing:
@@ -420,7 +420,7 @@ def closing_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rest_is_handled_like_any_message(patch: pytest.MonkeyPatch) -> None:
-    """Instead of a `close`: the core is called as ever, in the order that happens to be this member's."""
+    """Instead of `close`, the core gets each message as usual, in the order of this member."""
 
     def close(stack: ViewStack, cut: Any, survivors: frozenset[int], now_ns: int) -> Closing:
         core: ViewCore = stack.core  # type: ignore[assignment]
@@ -468,7 +468,7 @@ def every_message_of_the_dead_is_admitted(patch: pytest.MonkeyPatch) -> None:
 
 
 def equal_halves(count: int) -> None:
-    """The half with the first-ranked member goes on, the other one waits and comes back."""
+    """The half with the first-ranked member goes on, the other one waits and returns."""
     group = calm(Scripted(count))
     first, second = tuple(range(count // 2)), tuple(range(count // 2, count))
     group.cut(first, second)
@@ -502,7 +502,7 @@ def any_half_is_a_quorum(patch: pytest.MonkeyPatch) -> None:
 
 
 def first_ranked_is_dead(count: int) -> None:
-    """Half of the members, without the first: a minority for ever, whoever starts again."""
+    """Half of the members, without the first: a minority for ever, whichever member restarts."""
     group = calm(Scripted(count))
     dead = tuple(range(count // 2))
     for member in dead:
@@ -656,7 +656,7 @@ def donor_does_not_answer() -> None:
 
 
 def check_joiner(group: Scripted, member: int, known: int) -> None:
-    """Its state and what it delivers are everything, once."""
+    """Its state and its deliveries together are all messages, each once."""
     core = group.here(member).stack.core
     assert isinstance(core, Ledger)
     assert core.known == known
@@ -692,7 +692,7 @@ def the_next_view_has_no_window(patch: pytest.MonkeyPatch) -> None:
 
 
 def uniform_delivery_at_a_member_that_is_being_excluded() -> None:
-    """What it has multicast has reached nobody: it must not deliver that, though its core does."""
+    """Its multicasts have reached no other member: it must not deliver them, although its core does."""
     for order in ("reliable", "lamport", "sequencer"):
         group = calm(Scripted(3, order=order, parameters={"uniform": True}))
         group.submit(0, 2)
@@ -718,7 +718,7 @@ def uniform_delivery_does_not_wait(patch: pytest.MonkeyPatch) -> None:
 
 
 def two_members_suspect_different_ones() -> None:
-    """Of five, 1 does not hear 3 and 2 does not hear 4: each of 1 and 2 hears the other one's suspect."""
+    """Of five members, 1 does not hear 3 and 2 does not hear 4: each of 1 and 2 hears the other's suspect."""
     group = calm(Scripted(5))
     group.cut_path(3, 1)
     group.cut_path(4, 2)
@@ -769,7 +769,7 @@ def joiners_do_not_wait_for_the_state(patch: pytest.MonkeyPatch) -> None:
 
 
 def deaf(group: Scripted, member: int) -> None:
-    """From now on it hears nobody, and all others hear it."""
+    """From now on it receives nothing, and all others receive its messages."""
     for other in group.members:
         if other != member:
             group.cut_path(other, member)
@@ -800,7 +800,7 @@ def the_accused_of_a_pair_goes(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_deaf_member_holds_up_no_change() -> None:
-    """One member hears nobody when another one crashes: the other three go on without both."""
+    """One member receives nothing when another one crashes: the other three go on without both."""
     group = calm(Scripted(5))
     deaf(group, 2)
     group.crash(4)
@@ -816,7 +816,7 @@ def deaf_members_are_asked_for_ever(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_deaf_member_takes_no_other_with_it() -> None:
-    """At rest it misses its neighbour first; the others hear its words, and so may not take them for answers."""
+    """At rest it suspects its neighbour first; the others receive its messages, which must not count as answers."""
     for quarters in range(4, 17):
         group = calm(Scripted(5))
         deaf(group, 3)
@@ -843,7 +843,7 @@ def young_pairs_do_not_count(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_member_that_the_coordinator_did_not_reach_is_asked() -> None:
-    """It hears no PREPARE and has nothing to say; the coordinator ends, and the others wait half a limit and more."""
+    """It receives no PREPARE and sends nothing; the coordinator ends, and the others wait half a limit and more."""
     group = calm(Scripted(5, parameters={"heartbeat_at_rest": False}))
     group.holds = everything(source=0, to=(4,))
     group.leave(3)
@@ -858,7 +858,7 @@ def nobody_is_asked_whether_it_hears_the_suspects(patch: pytest.MonkeyPatch) -> 
 
 
 def a_promiser_ends_before_the_choice() -> None:
-    """It can no longer say whether it hears the member that ended first; the leader asks those that live."""
+    """It can no longer report whether it hears the member that ended first; the leader asks living members."""
     group = calm(Scripted(5))
     group.crash(4)
     group.holds = of_kind(PROMISE, source=3)
@@ -1000,7 +1000,7 @@ def test_a_minority_returns_to_its_view_when_nobody_has_promised_anything() -> N
 
 
 def test_an_excluded_member_learns_it_at_rest() -> None:
-    """Nobody sends anything, before or after."""
+    """No member sends a message, before or after."""
     group = calm(Scripted(3))
     group.pause(2)
     group.until(in_view(group, 2, 0, 1))
@@ -1096,7 +1096,7 @@ def test_founders_are_members_and_the_last_member_does_not_leave() -> None:
 
 
 def strangers_words() -> list[tuple[Message, int]]:
-    """From the far future, from strangers, of incarnations that are none, about other views."""
+    """Messages from the far future, of strangers, of incarnations that do not exist, about other views."""
     ballot, far = ballot_of(2**30, 1), ballot_of(1, 1)
 
     def said(kind: Kind, seq: int = 1, words: tuple[int, ...] = (), payload: bytes = b"") -> Message:

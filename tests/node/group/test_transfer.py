@@ -1,4 +1,4 @@
-"""The group's state on its way to a joiner, from donors that are right, slow, different, or lie."""
+"""Transfer of the group's state to a joiner, from donors that are correct, slow, inconsistent, or lying."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def answer(state: bytes, offset: int) -> list[Chunk]:
 
 
 def collect(collector: Collector, state: bytes, donor: int) -> bytes | None:
-    """The donor answers everything that it is asked for."""
+    """Let the donor answer every request."""
     for _ in range(1000):
         for chunk in answer(state, collector.ask()):
             found = collector.take(donor, Chunk.of(chunk.to_words(), chunk.data))
@@ -104,7 +104,7 @@ def test_a_donor_that_tells_another_state_in_between_starts_again() -> None:
 
 
 def test_a_donor_that_lies_about_the_length_is_found_out() -> None:
-    """It says that the state is shorter than it is: then the bytes are others, and so is their digest."""
+    """It claims that the state is shorter than it is: then the bytes and their digest differ."""
     collector = Collector((4, 2))
     collector.ask()
     short = Chunk(1000, digest_of(STATE), 0, STATE[:1000])
@@ -134,7 +134,7 @@ def test_the_next_donor_goes_on_where_the_one_before_stopped() -> None:
 
 
 def test_a_donor_that_never_ends_fills_no_memory() -> None:
-    """Each of its chunks is of another state: what came before is let go."""
+    """Each of its chunks is of another state: earlier chunks are dropped."""
     collector = Collector((4,))
     collector.ask()
     for number in range(500):

@@ -1,12 +1,12 @@
-"""A group of view cores over ideal streams, through random view changes: what `ViewCore.close` promises, tried out.
+"""A group of view cores over ideal streams, through random view changes: tests of the promises of `ViewCore.close`.
 
-Streams are first in, first out and lose nothing; a view ends at a random moment with a random set of survivors, each of
-which has been handed a random prefix of each stream. So everything that reliable streams and the group layer may do to
-a core happens here, without either. `run` plays one seed and checks it:
+Streams are FIFO and lose nothing; a view ends at a random moment with a random set of survivors, each of which has got
+a random prefix of each stream. So a core gets everything that reliable streams and the group layer may do to it,
+without either. `run` plays one seed and checks it:
 
-- before a view ends, what any two members have delivered in it are prefixes of one sequence (total orders);
-- an excluded member has delivered the beginning of what the survivors deliver in it, up to what none of them delivers
-  (total);
+- before a view ends, the deliveries of any two members in it are prefixes of one sequence (total orders);
+- an excluded member has delivered a prefix of the survivors' deliveries in it, up to a message that none of them
+  delivers (total);
 - at its end all survivors have delivered the same in the same order (total), or the same set (causal, fifo);
 - a submission of a survivor is delivered at all survivors, or handed back and delivered later: never both, never twice;
 - no message is delivered before one that its sender had delivered when it submitted it (total, causal), and the
@@ -32,14 +32,14 @@ from node.trace import Level
 from node.wire import Kind, Message, decode_message, encode_message
 
 Make: TypeAlias = Callable[[Membership, Random, bytes], ViewCore]
-"""A membership of a view, a generator and the memory of the view before (empty: none) become a core."""
+"""Makes a core of the membership of a view, a generator and the memory of the view before (empty: none)."""
 
 SLOW = 0.02
-"""How often a slow channel moves when it is its turn."""
+"""Probability that a slow channel moves at its turn."""
 
 
 class Order(enum.Enum):
-    """What the deliveries of a view's members have in common."""
+    """Promised relation between the deliveries of a view's members."""
 
     TOTAL = "total"
     CAUSAL = "causal"
@@ -48,25 +48,25 @@ class Order(enum.Enum):
 
 @dataclass(slots=True)
 class Place:
-    """One member, through all views that it lives in."""
+    """One member, through all its views."""
 
     member: int
     core: ViewCore | None = None
     timers: dict[Timer, int] = field(default_factory=dict)
     waiting: deque[Submission] = field(default_factory=deque)
-    """Handed back, or not taken yet."""
+    """Submissions handed back, or not taken yet."""
     delivered: list[bytes] = field(default_factory=list)
-    """For good, in all views."""
+    """Final deliveries, in all views."""
     optimistic: list[bytes] = field(default_factory=list)
     submitted: list[bytes] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
 
 
 class Group:
-    """`seed` draws everything. `lags`: a member gets its own multicasts late, as when flow control holds them.
-    `skewed`: the survivors of a view are drawn when it begins (`lucky`), and they receive little of what some of the
-    others send. So an excluded member often has delivered a message that no survivor has received. `slow`: only
-    messages of these kinds, and what follows them, come late; empty: all. `holds_excluded`: excluded members deliver in
+    """A group; `seed` determines the run. `lags`: a member gets its own multicasts late, as when flow control holds
+    them. `skewed`: the survivors of a view are drawn when it begins (`lucky`), and they receive few messages of some of
+    the others. So an excluded member often has delivered a message that no survivor has received. `slow`: only messages
+    of these kinds, and later ones of their streams, are late; empty: all. `holds_excluded`: excluded members deliver in
     the order of the survivors, too.
     """
 
@@ -94,7 +94,7 @@ class Group:
         self.causes: dict[bytes, frozenset[bytes]] = {}
         self.origin: dict[bytes, int] = {}
         self.previous: dict[bytes, bytes] = {}
-        """Per submission but the first one of an incarnation: the one before it."""
+        """The submission before each one, except the first of an incarnation."""
         self.view = first_view(range(members))
         self.memory = b""
         self._open()
@@ -105,7 +105,7 @@ class Group:
         self.streams: dict[int, list[Message]] = {member: [] for member in self.view.members}
         self.handed = {(to, of): 0 for to in self.view.members for of in self.view.members}
         self.channels: dict[tuple[int, int], deque[Message]] = {pair: deque() for pair in self.handed}
-        """From, to: in the order sent, unicasts and multicasts."""
+        """Messages in transit by (source, target), in the order sent, unicasts and multicasts."""
         self.lucky = self.draw_survivors(self.rng) if self.skewed else frozenset(self.view.members)
         slow = {member for member in self.view.members if member not in self.lucky and self.rng.random() < 0.5}
         self.slow = {(source, target) for source, target in self.channels if source in slow and target in self.lucky}
@@ -144,7 +144,7 @@ class Group:
         self.submit_waiting(place)
 
     def take(self, place: Place, effects: list[Effect]) -> None:
-        """Carry out what a core asks for."""
+        """Carry out the effects of a core."""
         for effect in effects:
             match effect:
                 case Multicast(message=message):
@@ -161,7 +161,7 @@ class Group:
                     place.timers.pop(timer, None)
                 case Deliver() | Undo() | Report():
                     self.hand_over(place, effect)
-        # Not within the loop: all effects of one call come before the next call.
+        # Outside the loop: all effects of one call come before the next call.
         while not self.lags and self.step(place.member, place.member):
             pass
 
@@ -194,7 +194,7 @@ class Group:
         return True
 
     def fire(self, member: int) -> bool:
-        """The next timer of a member is due."""
+        """Fire the next timer of a member, if there is one."""
         place = self.places[member]
         if not place.timers or place.core is None:
             return False
@@ -205,7 +205,7 @@ class Group:
         return True
 
     def play(self, steps: int, *, load: float = 0.2) -> None:
-        """Random steps: `load` is the share of submissions."""
+        """Take random steps; `load`: share of submissions."""
         members = list(self.view.members)
         for _ in range(steps):
             self.now_ns += self.rng.randrange(1_000_000)
@@ -223,7 +223,7 @@ class Group:
                         self.step(*pair)
 
     def settle(self, most: int = 200_000) -> None:
-        """Until all are idle: then everything submitted by a member is delivered."""
+        """Run until all are idle: then all submissions of members are delivered."""
         for _ in range(most):
             moved = [self.step(*pair) for pair, channel in sorted(self.channels.items()) if channel]
             if any(moved):
@@ -238,7 +238,7 @@ class Group:
     def is_idle(self, place: Place) -> bool:
         return place.core is not None and place.core.is_idle and not place.waiting
 
-    # The end of a view.
+    # End of a view.
 
     def draw_survivors(self, rng: Random) -> frozenset[int]:
         present = list(self.view.members)
@@ -246,12 +246,12 @@ class Group:
         return frozenset(rng.sample(present, rng.randint(least, len(present))))
 
     def _received(self, to: int, of: int) -> int:
-        """How much of a stream a survivor has received at the end of the view."""
+        """Number of messages of a stream that a survivor has received at the end of the view."""
         handed = self.handed[to, of]
         return handed if (of, to) in self.slow else self.rng.randint(handed, len(self.streams[of]))
 
     def change(self, survivors: frozenset[int]) -> None:
-        """A new view of the survivors, who stand wherever they stand; then a check."""
+        """Change to a view of the survivors, at any positions; then check."""
         self.check_prefixes()
         position = {
             (to, of): len(self.streams[of]) if to == of else self._received(to, of)
@@ -314,7 +314,7 @@ class Group:
             assert not handed_back & set(place.delivered), "what is handed back was not delivered"
 
     def check_excluded(self, survivors: frozenset[int]) -> None:
-        """The deliveries of an excluded member, up to one that no survivor makes, begin those of the survivors."""
+        """The deliveries of an excluded member, up to one that no survivor makes, are a prefix of the survivors'."""
         if self.order is not Order.TOTAL or not self.holds_excluded:
             return
         whole = self.places[min(survivors)].delivered
@@ -381,23 +381,23 @@ def run(
 
 
 def give(core: Core, *messages: Message) -> list[Effect]:
-    """The effects of these messages, each transmitted by its origin."""
+    """Give a core these messages, each transmitted by its origin; their effects."""
     return [effect for message in messages for effect in core.on_message(message, message.origin, 0)]
 
 
 def delivered(effects: Iterable[Effect]) -> list[tuple[int, int]]:
-    """(origin, number)."""
+    """(origin, number) of each delivery."""
     return [(effect.origin, effect.seq) for effect in effects if isinstance(effect, Deliver)]
 
 
 def dropped(closing: Closing, code: int) -> list[tuple[int, int]]:
-    """(origin, number), of the reports with this code."""
+    """(origin, number) of each report with this code."""
     reports = [effect for effect in closing.effects if isinstance(effect, Report)]
     return [(report.member, report.value) for report in reports if report.code == code]
 
 
 def after(*deliveries: tuple[int, int]) -> int:
-    """The word of a member that has delivered these: (origin, number)."""
+    """The prefix word of a member that has delivered these: (origin, number)."""
     prefix = Prefix()
     for origin, number in deliveries:
         prefix.delivered(origin, number)

@@ -1,4 +1,4 @@
-"""The configuration line: what is read, and one sentence for every mistake."""
+"""The configuration line: its values, and one sentence for every mistake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes as processes on the loopback interface: what they say, what they trace, how they end."""
+"""Nodes as processes on the loopback interface: their reports, their traces, and their ends."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SILENT: dict[str, Any] = {"kind": "silent", "rate_per_s": 0.0, "size_bytes": 8, 
 
 
 def finish(group: Nodes) -> list[dict[str, Any]]:
-    """Drain and stop all in order; what each said when it was drained."""
+    """Drain and stop all in order; the `drained` report of each."""
     group.tell_all("drain")
     drained = group.wait_all("drained")
     assert group.stop_all() == [0] * group.count
@@ -71,7 +71,7 @@ def test_three_nodes_deliver_the_same_and_say_so(protocol: str, dissemination: s
 
 
 def check_incarnation(records: list[Record], *, size: int = 128) -> None:
-    """A trace tells an incarnation from START to STOP, and counts in it."""
+    """Check that a trace has an incarnation from START to STOP, with consecutive numbers."""
     assert records[0].event is Event.START
     assert (records[-1].event, records[-1].detail) == (Event.STOP, 1)
     assert len(of(records, Event.DRAIN)) == 1
@@ -106,7 +106,7 @@ def test_garbage_is_dropped_counted_traced_and_never_fatal() -> None:
 
 
 def throw_garbage(group: Nodes) -> dict[str, int]:
-    """Bytes of all sorts at node 0, while the group works."""
+    """Send invalid datagrams of all kinds to node 0, while the group works."""
     rng = random.Random(1)
     message = Message(kind=Kind.RELIABLE_DATA, origin=1, incarnation=1, seq=1, words=(0,), payload=b"12345678")
     other_group = encode_datagram(group=GROUP + 1, sender=1, sender_incarnation=1, transmission=1, message=message)
@@ -157,7 +157,7 @@ EXCLUDES_SOON = {"name": "sequencer", "parameters": {"reliable": {"suspect_after
 
 
 def frozen_until_excluded(group: Nodes, member: int, **changes: Any) -> dict[str, Any]:
-    """What it says when it goes on as the next incarnation."""
+    """Pause a member until it is excluded; its report as the next incarnation."""
     group.processes[member].signal(signal.SIGSTOP)
     time.sleep(1.2)
     group.processes[member].signal(signal.SIGCONT)
@@ -270,7 +270,7 @@ def test_terminate_drains_and_ends_as_soon_as_nothing_is_under_way() -> None:
 
 
 def test_terminate_gives_up_after_its_time_out() -> None:
-    """The other node is gone: what is under way can never be finished."""
+    """The other node is gone: messages in transit can never be finished."""
     with nodes(2, drain_timeout_ns=300_000_000) as group:
         group.start_all()
         group.processes[1].signal(signal.SIGKILL)
@@ -360,7 +360,7 @@ def test_a_line_that_is_no_json_is_a_configuration_that_cannot_be_used() -> None
 
 
 def test_our_own_mistake_ends_the_node_with_exit_code_1() -> None:
-    """Standard output closed behind its back stands for any exception that nobody is prepared for."""
+    """A closed standard output stands for any unexpected exception."""
     with nodes(1, protocol={"name": "reliable", "parameters": {}}) as group:
         process = group.start(0)
         process.wait("ready")

@@ -1,4 +1,4 @@
-"""The sockets of a node on the loopback device: who gets what, by which address, and how far it may go."""
+"""The sockets of a node on the loopback device: receivers, addresses and TTL of datagrams."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Ends:
                 made.sockets[0].setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
 
     def received(self) -> list[tuple[int, bytes, int]]:
-        """(member, payload, TTL) of everything that has come."""
+        """(member, payload, TTL) of all received datagrams."""
         owner = {one: member for member, end in self.ends.items() for one in end.sockets}
         found: list[tuple[int, bytes, int]] = []
         while ready := select.select(list(owner), [], [], 0.05)[0]:
@@ -71,7 +71,7 @@ def test_a_near_multicast_is_one_datagram_that_no_router_passes_on(multicast_end
     (target,) = one.near_targets()
     assert (one.near_fan_out, target[0]) == (1, "239.77.1.1")
     one.transmit_near(b"near", target)
-    # The sender's own socket hears itself here, which has no loop of its own on a wire.
+    # The sender's own socket receives its copy here, because multicast loop is on.
     assert multicast_ends.received() == [(member, b"near", NEAR_TTL) for member in (0, 1, 2)]
     assert one.send_failures == 0
 

@@ -1,4 +1,4 @@
-"""What every host does around a core: inputs, effects, records, counts. A scripted core plays the other side."""
+"""The host around a core: inputs, effects, records, counts. A scripted core is on the other side."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NEWS = Message(kind=Kind.RELIABLE_DATA, origin=2, incarnation=1, seq=7)
 
 
 class Scripted(Core):
-    """Does what the test says; takes submissions while `is_open`, and multicasts them."""
+    """Core scripted by the test; takes submissions while `is_open`, and multicasts them."""
 
     def __init__(self) -> None:
         self.is_open = True
@@ -76,7 +76,7 @@ class Scripted(Core):
 
 
 class World:
-    """A host with everything that it needs, all of it visible."""
+    """A host with all its dependencies, visible to the test."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class World:
         return self
 
     def give(self, effects: list[Effect]) -> None:
-        """A message comes, and the core answers with these."""
+        """A message arrives, and the core answers with these effects."""
         self.core.on_news = lambda: effects
         self.host.receive(NEWS, 2, 1, 55, 100)
 
@@ -264,7 +264,7 @@ def test_receipts_are_recorded_for_protocols_that_need_them() -> None:
     assert silent.events() == [Event.START]
 
 
-# Datagrams that come.
+# Incoming datagrams.
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_whoever_watches_is_told_before_every_call() -> None:
     assert [call[0] for call in world.core.calls] == ["start", "submit", "message", "tick"]
 
 
-# Datagrams that go.
+# Outgoing datagrams.
 
 
 @pytest.mark.parametrize("fan_out", [1, 3])
@@ -366,7 +366,7 @@ def test_transmission_numbers_begin_anew_after_the_last_that_fits() -> None:
     assert [one[2] for one in world.out] == [TRANSMISSION_MASK, 0, 1]
 
 
-# The application.
+# Application.
 
 
 def test_a_request_is_on_the_wire_before_its_message() -> None:
@@ -430,7 +430,7 @@ def test_stop_says_whether_anything_was_under_way_and_sends_what_was_recorded(bu
 
 
 def expelled(**fields: Any) -> World:
-    """A request waits, and the core learns that the others have ended its incarnation."""
+    """A host with a waiting request, whose core learns that it is excluded."""
     world = World(workload=scheduled(0, MILLISECOND, SECOND), **fields).start()
     world.core.is_open = False
     world.core.busy = True
@@ -534,11 +534,11 @@ def test_a_saturating_application_asks_whenever_the_core_takes_more() -> None:
     assert world.host.next_wake_ns() is None
 
 
-# An application that hears.
+# An application that gets deliveries.
 
 
 class Answering(Application):
-    """Asks once for each delivery that it hears, from object 5, and reports how many bytes came."""
+    """Submits once for each delivery, from object 5, and reports the number of bytes."""
 
     hears = answers = True
 

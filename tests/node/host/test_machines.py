@@ -1,4 +1,4 @@
-"""Applications that take any payload for a command."""
+"""Applications that take any payload as a command."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ StateT = TypeVar("StateT")
 
 
 class Replica(Generic[CommandT, StateT]):
-    """One process's simulation of a machine: its digest shows the commands and the state that they led to."""
+    """One process's simulation of a machine; its digest covers the commands and the resulting state."""
 
     def __init__(self, machine: Machine[CommandT, StateT]) -> None:
         self._machine = machine
@@ -56,23 +56,23 @@ class Replica(Generic[CommandT, StateT]):
 
     @property
     def position(self) -> int:
-        """How many commands it was given."""
+        """Number of its commands."""
         return self._position
 
     @property
     def refused(self) -> int:
-        """How many of them were none: the state stays as it is, at every replica alike."""
+        """Number of invalid commands, which leave the state unchanged at every replica."""
         return self._refused
 
     @property
     def digest(self) -> str:
-        """Of the commands, their order, and the state that they led to."""
+        """Digest of the commands in their order, and of the resulting state."""
         digest = self._history.copy()
         digest.update(self._machine.encode(self._state))
         return digest.hexdigest()
 
     def deliver(self, payload: bytes) -> StateT:
-        """The next command in the total order; returns the state after it."""
+        """Execute the next command in the total order; returns the state after it."""
         self._position += 1
         self._history.update(struct.pack(">Q", len(payload)) + payload)
         try:
@@ -302,7 +302,7 @@ def test_bytes_that_are_no_command_change_no_state_and_are_counted_by_all_alike(
 
 
 def test_any_machine_will_do() -> None:
-    """A counter that refuses what is no number."""
+    """A counter that refuses payloads that are no numbers."""
 
     def decode(data: bytes) -> int:
         if not data.isdigit():
@@ -320,7 +320,7 @@ def test_any_machine_will_do() -> None:
 
 
 class Replicated(Cluster):
-    """Every member simulates the machine; every digest that a member passes through is kept by position."""
+    """Cluster whose members simulate the machine; every digest of a member is kept by position."""
 
     def __init__(self, count: int, build: Build, *, seed: int, network: Network) -> None:
         self.replicas: dict[int, Replica[ResourceCommand, Waiting]] = {}
@@ -331,7 +331,7 @@ class Replicated(Cluster):
         super()._deliver(host, delivery)
         if delivery.inner is Kind.APPLICATION:
             replica = self.replicas.setdefault(host.membership.member, Replica(RESOURCE))
-            # The cluster's payloads are zeros: the command follows from who sent which.
+            # The cluster's payloads are zeros: the command depends on sender and number.
             origin, _, number = host.delivered[-1]
             replica.deliver(request(origin) if number % 2 else release(origin))
             self.digests.setdefault(replica.position, set()).add(replica.digest)

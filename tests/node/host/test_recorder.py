@@ -1,4 +1,4 @@
-"""Trace datagrams leave in order and numbered, whatever the kernel says."""
+"""Trace datagrams are sent in order and numbered, whatever error the kernel returns."""
 
 from __future__ import annotations
 

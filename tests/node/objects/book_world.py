@@ -1,9 +1,9 @@
-"""Sub-networks of machines, each with its own Book of its sub-network's log, in a world that does its worst.
+"""Sub-networks of machines, each with its own Book of its sub-network's log, in a random world with all faults.
 
-The log of a sub-network is a list; what goes into it next is drawn from what was submitted, each machine's calls in
-their order. Every machine applies it at its own pace. What sub-networks say to each other is encoded, lost, doubled and
-reordered; any machine may think that it is the MMM, with a Book that lags. Machines end and join; a sub-network all of
-whose machines have ended begins anew. Objects of a group keep the list of calls to it as their state, and hand it over.
+The log of a sub-network is a list; its next entry is drawn from the submitted ones, each machine's calls in their
+order. Every machine applies it at its own pace. Messages between sub-networks are encoded, lost, duplicated and
+reordered; any machine may take itself for the MMM, with a Book that lags. Machines end and join; a sub-network restarts
+when all its machines have ended. Objects of a group keep the list of calls to it as their state, and transfer it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Partitions = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class News:
-    """In a log: this machine ended, or joined."""
+    """Entry of a log: a machine has ended, or joined."""
 
     member: int
     incarnation: int
@@ -53,7 +53,7 @@ class News:
 
 @dataclass
 class Log:
-    """Of one sub-network in one epoch. `submitted`: what each machine wants in it."""
+    """Log of one sub-network in one epoch. `submitted`: entries submitted by each machine."""
 
     epoch: int
     incarnations: dict[int, int]
@@ -75,7 +75,7 @@ class Machine:
     heard: int = 0
     number: int = 0
     seen: dict[CallId, None] = field(default_factory=dict)
-    """Calls handed over here: a call from here follows them, and the earlier ones of its own space."""
+    """Calls delivered here: a call from here follows them, and the earlier ones of its own space."""
     asked: dict[int, dict[CallId, None]] = field(default_factory=lambda: defaultdict(dict))
     waits: dict[CallId, Call] = field(default_factory=dict)
 
@@ -85,7 +85,7 @@ class Machine:
 
 
 class World:
-    """`act` once does one thing drawn from `rng`; `settle` lets everything end."""
+    """A world. `act` takes one step drawn from `rng`; `settle` lets everything end."""
 
     def __init__(self, partitions: Partitions, rng: Random, *, groups: float = 0.3, faults: bool = True) -> None:
         self.partitions = partitions
@@ -95,7 +95,7 @@ class World:
         self.is_settling = False
         self.of_groups = groups
         self.busy = rng.choices(sorted(self.place_of), k=2)
-        """Who asks more than others: clocks of sub-networks differ."""
+        """Members that make more calls than others, so that clocks of sub-networks differ."""
         self.faults = faults
         self.logs = [Log(1, dict.fromkeys(members, 1)) for members in partitions]
         self.machines: dict[int, Machine] = {}
@@ -115,7 +115,7 @@ class World:
             book = Book(place=place, partitions=partitions)
             self.machines[member] = Machine(member, 1, place, book, self.logs[place])
 
-    # What may happen.
+    # Steps.
 
     def act(self) -> None:
         actions = [self.ask] * 8 + [self.append] * 8 + [self.step] * 10 + [self.arrive] * 8 + [self.serve] * 4
@@ -191,7 +191,7 @@ class World:
             self._submit(machine, each)
 
     def serve(self) -> None:
-        """Somebody thinks that it is the MMM, or asks again for what it got no answer to."""
+        """A machine takes itself for the MMM, or repeats a request without an answer."""
         machine = self._any_machine()
         if machine is None:
             return
@@ -247,7 +247,7 @@ class World:
         book = Book.restore(mate.book.snapshot(), place=place, partitions=self.partitions)
         self.machines[member] = Machine(member, incarnation, place, book, log, applied=len(log.events))
 
-    # How a machine does what its Book says.
+    # Steps of a Book, carried out by its machine.
 
     def apply(self, machine: Machine) -> None:
         log = machine.log
@@ -316,20 +316,20 @@ class World:
         owner = self.machines.get(step.id.member)
         if owner is None or owner.incarnation != step.id.incarnation:
             return
-        # News of our own Book are ours; others are a datagram.
+        # News of the machine's own Book are local; others are a datagram.
         is_own = owner is machine if owner.place == machine.place else self.rng.random() > self.loss
         if is_own and owner.waits.pop(step.id, None) is not None:
-            # Not only what was handed over here: the next call may have another coordinator.
+            # Not only calls delivered here: the next call may have another coordinator.
             owner.heard = max(owner.heard, step.timestamp)
             if step.verdict is Verdict.DONE and self.calls[step.id].addressing.operation is Operation.CREATE:
                 group = self.calls[step.id].addressing.group
                 assert group is not None
                 self.groups.append(group)
 
-    # The end.
+    # End.
 
     def settle(self) -> None:
-        """No faults, no losses, and everybody is there: all must end."""
+        """Run without faults and losses, with all machines up: all calls must end."""
         self.is_settling, self.loss = True, 0.0
         while set(self.place_of) - set(self.machines):
             self.begin()
@@ -372,11 +372,11 @@ class World:
         )
 
     def _vote_late(self, master: Machine) -> None:
-        """The time for votes is over."""
+        """Vote no for machines whose votes are late."""
         for prepare in master.book.open_votes():
             self._submit(master, Voted(id=prepare.call.id, is_yes=False))
 
-    # Small things.
+    # Helpers.
 
     def _any_machine(self) -> Machine | None:
         return self.rng.choice([*self.machines.values()]) if self.machines else None
@@ -406,7 +406,7 @@ class World:
                 group = GroupId(self.place_of[caller.member], caller.member, caller.incarnation, len(self.calls) + 1)
                 return Addressing(caller=caller, group=group, operation=Operation.CREATE)
             return self._of_group(caller)
-        # Few objects, so that calls meet.
+        # Few objects, so that calls conflict.
         living = sorted(machine.objects[self.rng.random() < 0.1] for machine in self.machines.values())
         objects = self.rng.sample(living, self.rng.randint(1, min(4, len(living))))
         if self.rng.random() < 0.05:
@@ -442,7 +442,7 @@ class World:
     def _is_call(call: Call) -> bool:
         return call.addressing.operation in (Operation.CALL, Operation.JOIN)
 
-    # The judges.
+    # Checks.
 
     def judge(self) -> None:
         self._judge_order()
@@ -487,7 +487,7 @@ class World:
             assert name in self.ordered or not is_remembered, f"{one} got {name}, which was not ordered"
 
     def _judge_groups(self) -> None:
-        """All members have the same state: the calls to the group, those before they joined by way of a donor."""
+        """All members have the same state: the calls to the group, earlier ones by state transfer."""
         for group in self.groups:
             home = next(one for one in self.machines.values() if one.place == group.partition)
             states = [self.state(group, one) for one in home.book.members(group) or ()]
@@ -495,7 +495,7 @@ class World:
             assert all(state == known[0] for state in known), f"replicas of {group} differ: {known}"
 
     def state(self, group: GroupId, one: Reference) -> list[CallId] | None:
-        """None: its donor ended before it handed its state over."""
+        """State of an object; None: its donor ended before the transfer."""
         found = self.states.get((group, one))
         if found and self.calls[found[0]].addressing.operation is Operation.JOIN:
             before = self.handed_over.get(found[0])

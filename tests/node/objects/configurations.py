@@ -22,7 +22,7 @@ def machine(
     shared_seed: int = 1,
     parameters: dict[str, Any] | None = None,
 ) -> NodeConfig:
-    """Of one incarnation of one machine; `networks`: how many machines each sub-network has."""
+    """Configuration of one incarnation of one machine; `networks`: number of machines of each sub-network."""
     places = [place for place, count in enumerate(networks, start=1) for _ in range(count)]
     words = {
         "group": 1,

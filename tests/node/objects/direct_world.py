@@ -1,8 +1,8 @@
-"""A few machines with direct channels, a network that does its worst, and the account of what became of each message.
+"""A few machines with direct channels, a network with all faults, and the fate of each message.
 
-Everything is a verb: `send`, `pass_on` (one datagram arrives, perhaps not for the last time), `lose`, `tick` (the next
-timer is due), `restart`, `tell_ended`, `silence`. `settle` makes the network good and works off everything there is;
-then nothing may be open and no timer armed. What must hold always is asserted as it happens.
+Actions: `send`, `pass_on` (one datagram arrives, perhaps not for the last time), `lose`, `tick` (the next timer is
+due), `restart`, `tell_ended`, `silence`. `settle` runs a faultless network to the end; then nothing may be open and no
+timer armed. Invariants are asserted at each step.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Machine:
     timers: Timers
     armed: dict[Timer, int] = field(default_factory=dict)
     sent: dict[int, Incarnation] = field(default_factory=dict)
-    """Number of each message to whom it was addressed."""
+    """Addressee of each message, by its number."""
     acknowledged: dict[int, Incarnation] = field(default_factory=dict)
     failed: dict[int, Failure] = field(default_factory=dict)
     received: dict[Incarnation, list[int]] = field(default_factory=dict)
-    """Numbers of the messages of each incarnation, in the order in which they came."""
+    """Numbers of the messages of each incarnation, in the order of their arrival."""
     dropped: list[DropReason] = field(default_factory=list)
 
 
@@ -59,7 +59,7 @@ class Datagram:
 
 
 class World:
-    """Members 1 to `size`; a datagram in `wire` waits for its fate."""
+    """A world of members 1 to `size`; `wire`: datagrams in transit."""
 
     def __init__(self, size: int = 2, parameters: ReliableParameters = PARAMETERS) -> None:
         self.members = tuple(range(1, size + 1))
@@ -81,10 +81,10 @@ class World:
             incarnation=incarnation, channels=channels, timers=timers
         )
 
-    # Verbs.
+    # Actions.
 
     def send(self, source: int, target: int, incarnation: int = 0) -> int:
-        """One message, which says who sent it and its number."""
+        """Send one message, which contains its sender and its number."""
         machine = self.machines[source]
         number = max(machine.sent, default=0) + 1
         out: list[Effect] = []
@@ -96,8 +96,7 @@ class World:
         return number
 
     def pass_on(self, index: int = 0, *, keeps: bool = False) -> None:
-        """This datagram arrives (and, with `keeps`, will do so again). Nobody hears what is for an incarnation that is
-        over."""
+        """Let a datagram arrive (with `keeps`, it will arrive again). One for an ended incarnation is ignored."""
         datagram = self.wire[index] if keeps else self.wire.pop(index)
         self.arrive(datagram.target, datagram.source, decode_message(datagram.data))
 
@@ -106,7 +105,7 @@ class World:
             self.send(source, target)
 
     def pass_all(self) -> None:
-        """Everything on the wire arrives, and what that sends."""
+        """Let all datagrams arrive, and those that they cause."""
         while self.wire:
             self.pass_on()
 
@@ -124,7 +123,7 @@ class World:
         del self.wire[index]
 
     def tick(self) -> bool:
-        """The next timer, of whichever machine; False: none is armed."""
+        """Fire the next timer of any machine; False: none is armed."""
         due = [
             (at_ns, machine.incarnation, timer)
             for machine in self.machines.values()
@@ -143,18 +142,18 @@ class World:
         return True
 
     def restart(self, member: int) -> None:
-        """A new incarnation, which knows nothing; datagrams for the old one may still reach it."""
+        """Start a new incarnation without state; datagrams for the old one may still reach it."""
         self._begin(Incarnation(member, self.machines[member].incarnation.incarnation + 1))
 
     def tell_ended(self, member: int, incarnation: Incarnation) -> None:
-        """The owner of this member's channels has learnt that `incarnation` is over."""
+        """Tell this member's channels that `incarnation` has ended."""
         machine = self.machines[member]
         out: list[Effect] = []
         machine.channels.end(incarnation, out)
         self._carry_out(machine, out)
 
     def silence(self, duration_ns: int, pairs: Iterable[tuple[int, int]]) -> None:
-        """So long, nothing passes from the first to the second of each pair; all else does."""
+        """For this time, drop datagrams from the first to the second of each pair."""
         cut = set(pairs)
         end_ns = self.now_ns + duration_ns
         while True:
@@ -169,7 +168,7 @@ class World:
         self.now_ns = max(self.now_ns, end_ns)
 
     def settle(self, limit: int = 20_000) -> None:
-        """The network is good from now on: everything is worked off, and then all is silent and accounted for."""
+        """Run without faults to the end; then no datagram, timer or open message may be left."""
         for _ in range(limit):
             if self.wire:
                 self.now_ns += DELAY_NS
@@ -185,7 +184,7 @@ class World:
     def next_ns(self) -> int | None:
         return min((at for machine in self.machines.values() for at in machine.armed.values()), default=None)
 
-    # What must hold.
+    # Invariants.
 
     def _carry_out(self, machine: Machine, effects: list[Effect]) -> None:
         for effect in effects:
@@ -242,7 +241,7 @@ class World:
             machine.failed[number] = reason
 
     def _check_open(self, machine: Machine) -> None:
-        """What is open is what was sent and is neither acknowledged nor failed, and `first_open` its first."""
+        """Open messages are those sent and neither acknowledged nor failed; `first_open` is the first of them."""
         for member in self.members:
             if member == machine.incarnation.member:
                 continue

@@ -21,19 +21,19 @@ PARAMETERS = ObjectsParameters(
     reliable=ReliableParameters(suspect_after_ns=1 * SECOND, heartbeat_ns=20 * MILLISECOND),
 )
 OBJECTS = 2
-"""Of each space."""
+"""Number of objects of each space."""
 
 
 @dataclass(frozen=True, slots=True)
 class Got:
-    """What one object was handed."""
+    """One delivery to an object."""
 
     object: Reference
     call: Identity
 
 
 class World(Cluster):
-    """`partitions`: how many machines each sub-network has."""
+    """Cluster of machines. `partitions`: number of machines of each sub-network."""
 
     def __init__(
         self,
@@ -43,11 +43,11 @@ class World(Cluster):
         parameters: ObjectsParameters = PARAMETERS,
     ) -> None:
         self.got: list[Got] = []
-        """Everything that was handed over, in the order of time."""
+        """All deliveries, in the order of time."""
         self.told: dict[Identity, list[News]] = {}
-        """News, by the request that they are about."""
+        """News by request."""
         self.heard: list[tuple[Reference, News]] = []
-        """News about nobody's request."""
+        """News without a request."""
         self.asked: dict[Identity, Addressing] = {}
         places: list[tuple[int, ...]] = []
         for count in partitions:
@@ -82,7 +82,7 @@ class World(Cluster):
         return core
 
     def object(self, member: int, space: int = 0, index: int = 1) -> Reference:
-        """Of the incarnation that is now."""
+        """Reference of an object of the present incarnation."""
         return Reference(member, self.hosts[member].membership.incarnation, space * OBJECTS_IN_SPACE + index)
 
     def call(
@@ -115,14 +115,14 @@ class World(Cluster):
         return name
 
     def calls_of(self, one: Reference) -> list[Identity]:
-        """In the order in which this object got them."""
+        """Calls of this object, in the order of delivery."""
         return [got.call for got in self.got if got.object == one]
 
     def receivers(self, call: Identity) -> list[Reference]:
         return sorted(got.object for got in self.got if got.call == call)
 
     def check_rest(self) -> None:
-        """Everybody is idle, nothing is held, no timer is armed but those of heartbeats."""
+        """All machines are idle, nothing is held, and only timers of heartbeats are armed."""
         self.run(limit=500_000)
         for host in self.survivors():
             core = host.core

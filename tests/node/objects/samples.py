@@ -1,4 +1,4 @@
-"""Classes of objects that several tests use, and how their callers see them: a type checker reads this, too."""
+"""Classes of objects for several tests, and calls of them; a type checker reads this file, too."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def run(main: Callable[[Space], Awaitable[T]]) -> T:
-    """A program in virtual time; nothing may go wrong where nobody looks."""
+    """Run a program in virtual time; the loop must report no unhandled problem."""
     loop = VirtualLoop()
     result = loop.run_until_complete(alone(main))
     assert loop.problems == []
@@ -24,7 +24,7 @@ def run(main: Callable[[Space], Awaitable[T]]) -> T:
 
 
 class Counter(Remote):
-    """Adds up. `seen` is the order in which it was told."""
+    """Adds up. `seen`: the amounts in the order of the calls."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -85,7 +85,7 @@ class Counter(Remote):
 
 
 async def typed(counter: Counter) -> None:
-    """What a type checker makes of each kind of call; `# type: ignore` marks what it must object to."""
+    """Types of each kind of call; `# type: ignore` marks the errors that a type checker must find."""
     assert_type(await counter.add(2), int)
     assert_type(await counter.add(amount=2), int)
     assert_type(await counter.plain(), int)

@@ -1,4 +1,4 @@
-"""Programs in the simulator: whole machines over simulated wires, one incarnation after the other."""
+"""Programs in the simulator: whole machines over a simulated network, one incarnation after the other."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SECOND = 10**9
 
 
 def experiment_text(program: str, networks: tuple[int, ...], *, spaces: int = 1, seed: int = 1, **more: Any) -> str:
-    """`networks`: how many machines each sub-network has; each is linked to each. `options`: the program's,
-    as YAML; `parameters`: further ones, each with a comma in front."""
+    """Text of an experiment. `networks`: number of machines of each sub-network; each is linked to each. `options`: the
+    program's, as YAML; `parameters`: further ones, each with a comma in front."""
     places = ", ".join(f"p{place}: {{nodes: {count}}}" for place, count in enumerate(networks, start=1))
     pairs = [(one, other) for other in range(1, len(networks) + 1) for one in range(1, other)]
     links = ", ".join(f"{{between: [p{one}, p{other}]}}" for one, other in pairs)
@@ -41,7 +41,7 @@ faults: [{more.get("faults", "")}]
 
 
 def perform(program: str, networks: tuple[int, ...], **more: Any) -> Simulation:
-    """Run a program that is registered; all machines end in order, unless a fault ends them."""
+    """Run a registered program; all machines end in order, unless a fault ends them."""
     text = experiment_text(program, networks, **more)
     simulation = simulate(spec.loads(text, "x.yaml", protocols=PROTOCOLS), group=1)
     assert simulation.phases.drained_ns is not None, "the machines did not become quiet"

@@ -1,4 +1,4 @@
-"""What a machine hands out next: direct messages wait for the calls that they come after, later calls for them."""
+"""Next deliveries of a machine: direct messages wait for the calls before them, later calls for direct messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def numbers(items: list[Item]) -> list[int]:
 
 
 class Log:
-    """`up_to`: the log is complete so far."""
+    """A log that is complete up to `up_to`."""
 
     up_to = 0
 

@@ -1,4 +1,4 @@
-"""Programs as the application of a host: what goes down, what comes up, when it wants to be asked, when it is idle."""
+"""Programs as the application of a host: submissions, deliveries, the time of the next request, and idleness."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def made(main: Callable[[Space, Setting], Awaitable[None]], spaces: int = 1) -> 
 
 
 def asked(application: ProgramApplication, at_ns: int = 0) -> list[tuple[Stamp | None, Submission]]:
-    """All that it asks for at this time, with the stamps that the host would record; none: what it only tells."""
+    """All its submissions at this time, with the stamps that the host records; no stamp: not recorded."""
     found: list[tuple[Stamp | None, Submission]] = []
     while True:
         stamp = application.request(at_ns, can_submit=True)
@@ -59,14 +59,14 @@ def asked(application: ProgramApplication, at_ns: int = 0) -> list[tuple[Stamp |
 
 
 def call(number: int, amount: object, place: int = 2, member: int = 1) -> Deliver:
-    """Member 1 calls `add` of our object."""
+    """Delivery of a call of `add` by member 1."""
     body = encode_body(CallBody(call=CallId(Reference(member, 1, 1), number), name="add", arguments=(amount,)))
     stamp = encode_stamp(Stamp(origin=1, incarnation=1, number=number))
     return Deliver(payload=stamp + body, origin=1, incarnation=1, place=place)
 
 
 async def nothing(space: Space, setting: Setting) -> None:
-    """A program that is done at once."""
+    """A program that ends at once."""
 
 
 async def serving(space: Space, setting: Setting) -> None:

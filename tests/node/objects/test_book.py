@@ -1,4 +1,4 @@
-"""What the Book's header says, sentence by sentence, with Books that are told exactly what to apply."""
+"""The Book's header, sentence by sentence, with Books that get exactly chosen entries."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_who_was_given_up_and_asks_hears_that_nothing_comes_of_it() -> None:
 
 
 def test_a_book_that_lags_does_not_say_that_there_is_no_record() -> None:
-    """Else an atomic call could be aborted here and committed elsewhere."""
+    """Otherwise an atomic call could be aborted here and committed elsewhere."""
     ours, late, theirs = book(A), book(A), book(B)
     ours.apply(Called(call=call_of(0, 1, 2, is_atomic=True)))
     theirs.apply(asked_by(ours, B))
@@ -323,7 +323,7 @@ def test_a_join_waits_until_earlier_calls_are_final_and_an_aborted_one_changes_n
 
 
 def test_a_call_waits_for_an_earlier_one_of_its_caller_that_covers_more() -> None:
-    """Members have left in between: it could overtake the other one otherwise."""
+    """Otherwise it could overtake the other one, because members have left in between."""
     ours = group_of(0, 1)
     ours.apply(on_group(2, 9, Operation.JOIN))
     ours.apply(Voted(id=CallId(2, 1, 9), is_yes=True))

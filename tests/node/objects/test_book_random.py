@@ -1,5 +1,4 @@
-"""Books in a world that does its worst: random logs, losses, ends, incarnations and epochs; judged by what was
-promised."""
+"""Books in a random world: logs, losses, ends, incarnations and epochs; checked against the promises."""
 
 from __future__ import annotations
 

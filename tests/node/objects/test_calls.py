@@ -1,4 +1,4 @@
-"""Bodies of calls, replies and states: they arrive as they were sent, and an enemy's bytes are refused."""
+"""Bodies of calls, replies and states: they arrive as they were sent, and an attacker's bytes are refused."""
 
 from __future__ import annotations
 

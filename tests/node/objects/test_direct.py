@@ -1,4 +1,4 @@
-"""Direct channels: first in, first out, nothing twice, nothing missing that was not told to have failed."""
+"""Direct channels: FIFO, no duplicates, and no missing message that was not reported as failed."""
 
 from __future__ import annotations
 
@@ -379,7 +379,7 @@ def test_what_an_ended_incarnation_left_ahead_of_a_gap_is_forgotten_at_once() ->
     assert world.machines[2].armed == {}
 
 
-# Enemies.
+# Hostile messages.
 
 
 def _channels() -> DirectChannels:
@@ -491,7 +491,7 @@ def test_no_lie_stops_us_or_fills_our_memory(messages: list[tuple[bool, Message]
     assert channels.buffered <= sent + 2 * PARAMETERS.window
 
 
-# A world that does its worst.
+# Random worlds.
 
 members = st.integers(1, 3)
 moves = st.lists(

@@ -1,4 +1,4 @@
-"""Duties and questions to other sub-networks: said at once, then with growing pauses, to one machine after another."""
+"""Duties and questions to other sub-networks: sent at once, then with growing pauses, to one machine after another."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_what_lasts_too_long_is_named_once_in_each_patience() -> None:
 
 CALLER = Reference(0, 1, 1)
 FIRST_NS, MOST_NS, PATIENCE_NS = 10, 40, 100
-"""Of questions."""
+"""Times of questions."""
 
 
 def call(number: int) -> Call:
@@ -117,7 +117,7 @@ class Asker:
     def __init__(self) -> None:
         self.timers = Timers()
         self.asked: list[tuple[int, int, int, int]] = []
-        """When, which place, for the how manieth time, which call."""
+        """(time, place, number of the attempt, call)"""
         self.now_ns = 0
         self.due_ns: int | None = None
         self.questions = Questions(
@@ -134,7 +134,7 @@ class Asker:
         self._carry_out(out)
 
     def run(self, until_ns: int) -> list[Call]:
-        """What nobody answers until then."""
+        """Run until then; the calls without an answer."""
         silent: list[Call] = []
         while self.due_ns is not None and self.due_ns <= until_ns:
             self.now_ns, self.due_ns = self.due_ns, None

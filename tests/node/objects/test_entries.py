@@ -1,4 +1,4 @@
-"""Entries of a sub-network's log: the same message for the log and for the wire, and enemies' words refused."""
+"""Entries of a sub-network's log: the same message for log and datagrams; an attacker's words are refused."""
 
 from __future__ import annotations
 

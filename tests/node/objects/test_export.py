@@ -1,4 +1,4 @@
-"""What a class lets others call, and what stands behind the names."""
+"""Exported methods of a class, and their implementations."""
 
 from __future__ import annotations
 

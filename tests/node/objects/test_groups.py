@@ -1,4 +1,4 @@
-"""Groups whose members come and go, and names, as programs on machines use them."""
+"""Groups whose members join and leave, and names, as used by programs on machines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Register(Remote):
-    """What it was told, in order."""
+    """A list of the numbers of its calls, in order."""
 
     def __init__(self) -> None:
         self.heard: list[int] = []
@@ -37,7 +37,7 @@ class Register(Remote):
 
     @export
     async def use(self, group: Register, number: int) -> list[int]:
-        """It was given a group, and does not know it."""
+        """Call a group that is passed as an argument."""
         return await group.tell.all(number)
 
     def get_state(self) -> list[int]:
@@ -57,18 +57,18 @@ class Stateless(Remote):
 
 
 class Reticent(Register):
-    """Can be a replica, and fails at it."""
+    """Can be a replica, and fails in the state transfer."""
 
     def get_state(self) -> list[int]:
         raise RuntimeError("not now")
 
 
 class Wider(Register):
-    """Has all that a Register has."""
+    """Has all methods of a Register."""
 
 
 class Notes:
-    """What a test's programs have found out."""
+    """Results of a test's programs."""
 
     def __init__(self) -> None:
         self.found: dict[str, Any] = {}
@@ -93,7 +93,7 @@ def play_first(monkeypatch: pytest.MonkeyPatch, body: Callable[[Space], Awaitabl
 
 
 async def members_there(group: Group[Register], count: int) -> list[Register]:
-    """When so many have joined."""
+    """The members, as soon as `count` have joined."""
     while await group.size() < count:
         await asyncio.sleep(0.01)
     return await group.members()

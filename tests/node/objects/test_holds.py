@@ -1,4 +1,4 @@
-"""No request overtakes an earlier one: each cell of the table, and what random requests may do."""
+"""No request overtakes an earlier one: each cell of the table, and random requests."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def add(*requests: Hold) -> Callable[[Holds], None]:
             [(add(logged(1, NEIGHBOUR, FAR, covers=(HOME, ELSEWHERE)), local(2)), (1, 2))],
             id="a local message passes a wider one for others",
         ),
-        # Also what goes elsewhere: it may cause something there that comes before the earlier call.
+        # Also requests for others: they may cause a request there that comes before the earlier call.
         pytest.param(
             [(add(logged(1, NEIGHBOUR, FAR), direct(2, FAR), direct(3, 7), direct(4, ME)), (1, 4)), (final(1), (2, 3))],
             id="what leaves past the order waits until the timestamps of all earlier calls are known",
@@ -126,7 +126,7 @@ def add(*requests: Hold) -> Callable[[Holds], None]:
             [(add(logged(1, ME, FAR), loose(2)), (1,)), (final(1), ()), (done(1), (2,))],
             id="a call to a group without the order waits for a final one until it is delivered here",
         ),
-        # A direct message that waits is passed by none that may be for its target.
+        # No direct message that may have the same target overtakes a waiting one.
         pytest.param(
             [
                 (add(direct(1, FAR), loose(2)), (1, 2)),
@@ -147,7 +147,7 @@ def add(*requests: Hold) -> Callable[[Holds], None]:
     ],
 )
 def test_which_requests_may_start(steps: list[tuple[Callable[[Holds], None], tuple[int, ...]]]) -> None:
-    """Each step: what happens, and the requests that may start then."""
+    """Each step: an event, and the requests that may start then."""
     ours = holds()
     for act, expected in steps:
         act(ours)

@@ -1,4 +1,4 @@
-"""Lies of a machine that knows the rules: well-formed in every layer, and never what an honest manager would say."""
+"""Lies of a machine that knows the rules: well-formed in every layer, and never sent by a correct manager."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ MOST_HELD = 600
 
 
 class Liar:
-    """Speaks to the victim over a direct channel, and for its sub-network. `most`: the highest number it says."""
+    """Sends to the victim over a direct channel, and for its sub-network. `most`: the highest number it uses."""
 
     def __init__(self, cluster: Busy, rng: Random, most: int) -> None:
         self._cluster = cluster
@@ -78,7 +78,7 @@ class Liar:
         words = (1 << 32 | SESSION, 0, 0, after, heard)
         self._tell(self._us.message(Kind.OBJECTS_DIRECT, seq=self._said, words=words, inner=inner, payload=payload))
 
-    # What it says.
+    # Messages.
 
     def _call(self) -> None:
         message = message_of(Called(call=self._a_call(LIAR)), self._us)
@@ -102,7 +102,7 @@ class Liar:
         words = (self._rng.randrange(4) << 16 | 1, self._rng.randint(0, 60), self._rng.randrange(3))
         self._tell(self._us.message(Kind.OBJECTS_VOTE, words=words))
 
-    # Of what it is made.
+    # Parts of messages.
 
     def _number(self) -> int:
         rng = self._rng
@@ -141,7 +141,7 @@ class Liar:
         return Call(id=name, addressing=addressing, heard=self._number(), payload=payload, is_atomic=is_atomic)
 
     def some_news(self) -> News:
-        """Of any kind."""
+        """News of any kind."""
         return _valid(self._maybe_news)
 
     def _maybe_news(self) -> News:
@@ -177,7 +177,7 @@ class Liar:
 
 
 def _valid(make: Callable[[], T]) -> T:
-    """The first one that can be."""
+    """The first valid value."""
     while True:
         try:
             return make()
@@ -205,7 +205,7 @@ def test_a_machine_that_lies_ends_nobody_and_changes_no_order(
     load(cluster, entry, members=(0, 1, 2))
     cluster.run(for_ns=60 * SECOND)
     _check_order(cluster, seed)
-    # 22 is a list of all: it comes, unless an atomic call that nobody decides any more stands before it.
+    # 22 is a list of all: it is delivered, unless an atomic call without a decision is before it.
     assert (0, 1, 22) in cluster.true[VICTIM]
 
 
@@ -255,7 +255,7 @@ class _Sum(Remote):
 
 
 async def _busy_program(space: Space, setting: Setting) -> None:
-    """Calls and operations that are open while the lies come; whatever they say ends none of it but by its errors."""
+    """Calls and operations that are open while the lies arrive, which may end them with their errors only."""
     here, other = space.create(_Sum()), space.proxy(Reference(1, 1, 2), _Sum)
 
     async def in_a_group() -> None:
@@ -270,7 +270,7 @@ async def _busy_program(space: Space, setting: Setting) -> None:
 
 
 def _body(rng: Random, numbers: list[int]) -> bytes:
-    """Of a call, or of a reply to one of ours; whole, with flipped bits, cut short, or nothing but noise."""
+    """Body of a call, or of a reply to one of the victim's; whole, with flipped bits, cut short, or noise."""
     value = rng.choice((1, "x", None, b"q", [1], {"a": [1, 2]}, 2**40))
     called = CallBody(call=BodyId(Reference(1, 1, 1), rng.randint(1, 9)), name="add", arguments=(value,))
     member = Reference(rng.randrange(2), 1, rng.randint(1, 3))
@@ -296,7 +296,7 @@ def test_bodies_and_news_that_nobody_honest_sends_end_no_program(seed: int) -> N
             payload = encode_stamp(Stamp(origin=origin, incarnation=1, number=number + 1)) + _body(rng, numbers)
             told = Deliver(payload=payload, origin=origin, incarnation=1, place=place)
         else:
-            # What was created says our own sub-network, with its name.
+            # News of a creation come from the victim's own sub-network, with the name.
             news = next(one for one in iter(liar.some_news, None) if one.kind is not NewsKind.DONE or one.group)
             payload = encode_news(news)
             seq = rng.choice((0, 99, *numbers))

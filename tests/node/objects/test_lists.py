@@ -1,4 +1,4 @@
-"""Object lists: a group that its caller names."""
+"""Object lists: groups whose members are named by the caller."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.node.objects.samples import run
 
 
 class Counter(Remote):
-    """Remembers in which order it was called."""
+    """Remembers the order of its calls."""
 
     def __init__(self, start: int = 0) -> None:
         self.count = start

@@ -1,4 +1,4 @@
-"""The load of objects: what its requests become."""
+"""The load of objects: the calls and operations that it makes of requests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def load(member: int = 0, networks: tuple[int, ...] = NETWORKS, **settings: Any)
 
 
 def calls(application: LoadApplication, count: int) -> list[tuple[Submission, Addressing]]:
-    """What the next requests become, once the application has told its objects."""
+    """The next calls of the application, after it has announced its objects."""
     found = []
     application.queue.clear()
     for _ in range(count):
@@ -146,7 +146,7 @@ def test_a_restarted_machine_is_known_by_its_new_incarnation_once_it_has_called(
 
 
 def next_operation(application: LoadApplication) -> tuple[int, Addressing, bytes]:
-    """The next request that is about a group that is not known yet."""
+    """The next operation on a group that is not known yet."""
     for submission, words in calls(application, 200):
         if words.operation is not Operation.CALL:
             return decode_stamp(submission.payload).number, words, submission.payload[STAMP_SIZE:]

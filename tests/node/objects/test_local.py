@@ -48,7 +48,7 @@ GROUP = GroupId(0, 2, 4, 1)
 
 
 class Space:
-    """One local manager, and all that came out of it."""
+    """One local manager, and its outputs."""
 
     def __init__(self, objects: int = 3) -> None:
         self.core = LocalCore(membership=US, space=SPACE)
@@ -106,7 +106,7 @@ class Space:
                     raise AssertionError(f"a local manager has no {effect}")
 
     def is_idle(self) -> bool:
-        """Asked anew each time: a property would seem to be what it was before."""
+        """Whether the core is idle; a method, because a type checker assumes that a property keeps its value."""
         return self.core.is_idle
 
     @property
@@ -350,7 +350,7 @@ def test_a_vote_is_nothing_else() -> None:
         Vote.of(prepare_message(CallId(3, 1, 9), (1,)))
 
 
-# Reports, and what is refused.
+# Reports and refusals.
 
 
 def test_whom_a_call_is_for_is_reported_in_words_of_48_objects() -> None:
@@ -451,22 +451,22 @@ def test_spaces_that_cannot_be_are_refused(space: int) -> None:
 
 
 class Fate(enum.Enum):
-    """What the managers above make of a call."""
+    """Result of a call at the managers above."""
 
     HANDED = enum.auto()
     ABORTED = enum.auto()
     DROPPED = enum.auto()
     LOCAL = enum.auto()
-    """It never reaches them."""
+    """The call never reaches them."""
 
 
 class Above:
-    """They work off what went up in order, some time later; of a call, all objects of this space at once."""
+    """Model of the managers above: they handle calls in order, later, each for all objects of this space at once."""
 
     def __init__(self, space: Space) -> None:
         self.space = space
         self.fates: dict[int, tuple[Fate, tuple[Reference, ...], bool]] = {}
-        """Of each call: what becomes of it, its objects here, whether it was for a group."""
+        """Result of each call, its objects here, and whether it was for a group."""
         self.done = 0
 
     def call(self, objects: tuple[Reference, ...], fate: Fate, is_group: bool) -> None:

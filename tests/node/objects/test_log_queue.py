@@ -1,4 +1,4 @@
-"""Which entries of the log are stored by two machines before anybody acts on them."""
+"""Entries of the log that two machines must store before any machine acts on them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def call_of(caller: int, *objects: int, **words: object) -> Call:
 
 
 def words_of(entry: Entry, voted_on: Call | None = None) -> tuple[int, ...]:
-    """Of the submission of member 0 to its log. A vote on this call is open."""
+    """Words of a submission of member 0 to its log. `voted_on`: call with an open vote."""
     us = Membership(member=0, members=(0, 1, 2, 3), incarnation=1, partitions=PLACES)
     context = Context(membership=us, parameters=ObjectsParameters())
     context.append(entry, is_ours=voted_on is not None and context.stays_here(voted_on))
@@ -82,7 +82,7 @@ def test_what_others_act_on_is_resilient(entry: Entry, words: tuple[int, ...]) -
 
 
 def test_when_only_the_counter_of_the_votes_has_the_sum_and_ends_the_others_all_abort() -> None:
-    """It has handed the call to its own object, and nobody else ever hears of the vote."""
+    """It has delivered the call to its own object, and no other machine learns of the vote."""
     world = World(3)
     objects = tuple(world.object(member) for member in world.members)
     votes: list[int] = []

@@ -1,4 +1,4 @@
-"""The virtual loop: asyncio works on it, in virtual time, the same in every run, and cut off from the world."""
+"""The virtual loop: asyncio runs on it, in virtual time, the same in every run, without access to the system."""
 
 from __future__ import annotations
 

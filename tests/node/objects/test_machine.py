@@ -173,8 +173,7 @@ def test_the_crash_of_a_master_manager_stops_nobody() -> None:
 
 
 def test_a_call_of_an_incarnation_that_is_known_to_be_over_fails_at_once() -> None:
-    """Seed 3239 of whole sub-networks that restart: who asked never heard of it, and its machine did not come to
-    rest."""
+    """Seed 3239 of restarts of whole sub-networks: the caller got no answer, and its machine did not come to rest."""
     world = World(1, 1)
     here, there = world.object(0), world.object(1)
     world.call(here, there, is_direct=True)
@@ -189,8 +188,8 @@ def test_a_call_of_an_incarnation_that_is_known_to_be_over_fails_at_once() -> No
 
 
 def test_a_direct_message_does_not_pass_an_ordered_call_that_its_sender_has_got() -> None:
-    """Seed 2116: the call was another machine's and lost on its way to the target, whose next call, for itself alone,
-    passed it."""
+    """Seed 2116: the call was another machine's and lost before the target, whose next call, for itself alone, overtook
+    it."""
     world = World(3)
     everybody = [world.object(member) for member in world.members]
     world.lose = lambda source, target, message: target == 2 and world.now_ns < 10 * MILLISECOND

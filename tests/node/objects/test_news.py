@@ -1,4 +1,4 @@
-"""News as bytes: what was meant comes back, and nothing else decodes."""
+"""News as bytes: they decode to the same value, and nothing else decodes."""
 
 from __future__ import annotations
 

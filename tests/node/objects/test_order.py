@@ -1,4 +1,4 @@
-"""The delivery rule over random calls, against the rule in its plain words."""
+"""The delivery rule over random calls, compared with a literal implementation of the rule."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ calls = st.lists(
 
 @given(calls, st.randoms(use_true_random=False))
 def test_every_object_gets_its_calls_by_rising_keys(drawn: list[tuple[set[Reference], int, bool]], rng: object) -> None:
-    """And all get out when all are final; against a walk along all that wait."""
+    """And all are delivered when all are final; compared with a walk along all waiting calls."""
     order = Order()
     objects = {number: tuple(sorted(each)) for number, (each, _, _) in enumerate(drawn, 1)}
     waiting = {number: key(number, number) for number in objects}
@@ -83,7 +83,7 @@ def test_every_object_gets_its_calls_by_rising_keys(drawn: list[tuple[set[Refere
 
 
 def walk(waiting: dict[int, Key], objects: dict[int, tuple[Reference, ...]], finals: set[int]) -> list[int]:
-    """The rule in its plain words: along the keys; what does not go out holds its objects."""
+    """The rule, literally: along the keys; a call that is not delivered holds its objects."""
     gone: list[int] = []
     held: set[Reference] = set()
     for number in sorted(waiting, key=waiting.__getitem__):

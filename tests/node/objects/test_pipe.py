@@ -13,7 +13,7 @@ CONTENT = bytes(1000)
 
 
 class End:
-    """One end that notes what comes."""
+    """One end, which notes its inputs."""
 
     def __init__(self, end: socket.socket) -> None:
         self.packets: list[tuple[int, bytes]] = []

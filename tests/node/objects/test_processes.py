@@ -41,7 +41,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    """A zombie is not."""
+    """Whether a process is alive; a zombie is not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -63,7 +63,7 @@ def space_process(node: int, space: int) -> int:
     def look() -> bool:
         for pid in children_of(node):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            # A process that has only just been made does not say yet what it is.
+            # A process just after its fork does not have its command line yet.
             if f" -m node.objects.space_process {space} ".encode() in b" ".join(words):
                 found.append(pid)
         return bool(found)
@@ -77,7 +77,7 @@ def reports(records: list[Record], code: int) -> Iterator[Record]:
 
 
 def broken(group: Nodes) -> list[str]:
-    """What the calls of a run do not keep."""
+    """Promises on calls that a run breaks."""
     names = [field.name for field in RECORD]
     order = [[field.name for field in fields(Record)].index(name) for name in names]
     incarnations = {
@@ -89,7 +89,7 @@ def broken(group: Nodes) -> list[str]:
 
 
 def run_to_its_end(group: Nodes) -> dict[str, Any]:
-    """All drain, and stop; what the first has said last."""
+    """Drain and stop all; the last report of the first."""
     group.tell_all("drain")
     group.wait_all("drained")
     assert group.stop_all() == [0] * group.count
@@ -160,7 +160,7 @@ def test_a_program_calls_objects_in_other_processes() -> None:
 
 
 def test_a_load_that_saturates_waits_for_the_machine() -> None:
-    """Spaces are told when the machine takes nothing; what is asked all the same is not lost."""
+    """Spaces learn when the machine takes no requests; requests made nevertheless are not lost."""
     with machines(1, workload=SATURATING, outstanding=4) as group:
         loaded(group)
         last = run_to_its_end(group)
@@ -179,7 +179,7 @@ def test_processor_time_of_the_spaces_counts() -> None:
 
 
 def test_a_space_that_is_killed_dies_alone() -> None:
-    """Its objects are dead: the others go on, all that was under way ends, and the machine says what has happened."""
+    """Its objects are dead: the others go on, all open calls end, and the machine reports the crash."""
     with machines(1, workload=ENDLESS) as group:
         group.start_all()
         node = group.processes[0]
@@ -213,8 +213,8 @@ def test_a_space_may_die_again_and_before_it_is_there() -> None:
 
 
 def test_a_call_of_a_dead_space_is_answered() -> None:
-    """A program whose callee has died goes on: it is told that the object is dead, and ends with that. The pause
-    between two measurements is for the kill: a call that is being handled then is never answered.
+    """A caller learns that the called object is dead, and ends with that exception. The pause between two measurements
+    is for the kill: a call that is being handled then is never answered.
     """
     options = {"members": 2, "locality": "machine", "rounds": 100_000, "pause_ns": 2_000_000_000}
     with machines(1, workload=SILENT, spaces=2, program="figures", options=options) as group:
@@ -224,16 +224,16 @@ def test_a_call_of_a_dead_space_is_answered() -> None:
         until(lambda: any(reports(records().get((0, 1), []), CallReport.TIMED)), "the first measurement")
         first = children_of(node.pid)
         os.kill(space_process(node.pid, 1), signal.SIGKILL)
-        # Nobody catches the exception in the client's program: its space ends, too, and is replaced.
+        # The client's program does not catch the exception: its space ends, too, and is replaced.
         until(lambda: len(set(children_of(node.pid)) - set(first)) == 2, "the replacement of both")
         last = run_to_its_end(group)
-        # More than two when what the first one meets by name, started anew, is dead, too.
+        # More than two if the object that the restarted first one finds by name is dead, too.
         assert last["spaces_crashed"] >= 2
         assert "DeadObject" in node.errors()
 
 
 def test_nothing_is_left_of_a_machine_that_is_killed() -> None:
-    """Not even of a space that does not run, and so cannot notice that its pipe has ended."""
+    """Not even a stopped space, which cannot notice the end of its pipe."""
     with machines(1, workload=ENDLESS) as group:
         group.start_all()
         children = children_of(group.processes[0].pid)

@@ -1,4 +1,4 @@
-"""Programs that a run can name: the replicated server of paper 004 (figures 5 and 6), its measurements (9 to 12)."""
+"""Registered programs: the replicated server of paper 004 (figures 5 and 6), and its measurements (9 to 12)."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def setting(networks: tuple[int, ...], *, spaces: int = 1, member: int = 0, **op
     )
 
 
-# The replicated server.
+# Replicated server.
 
 
 def counted(simulation: Simulation) -> tuple[list[int], dict[int, int]]:
-    """What the client was told in the replies, and at the end by each server."""
+    """Counts in the replies to the client, and at the end at each server."""
     told = [report for incarnation in simulation.incarnations for report in reports(incarnation, CallReport.COUNTED)]
     return [value for member, value in told if member == REPLY], {m: value for m, value in told if m != REPLY}
 
@@ -81,11 +81,11 @@ def test_the_same_seed_gives_the_same_records() -> None:
     ]
 
 
-# The measurements.
+# Measurements.
 
 
 def timed(simulation: Simulation) -> dict[tuple[Timed, int], list[int]]:
-    """The measured ns, by way and number of objects."""
+    """The measured ns, by method and number of objects."""
     found: dict[tuple[Timed, int], list[int]] = defaultdict(list)
     for incarnation in simulation.incarnations:
         for word, took_ns in reports(incarnation, CallReport.TIMED):
@@ -134,7 +134,7 @@ def test_objects_lie_where_the_paper_has_them(
     assert len(found) <= MOST_PLACES
 
 
-# What cannot be.
+# Errors.
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def test_members_are_learnt_once_and_strangers_forgotten() -> None:
 
 
 class Recorded:
-    """An owner that counts."""
+    """An owner that records calls."""
 
     def __init__(self) -> None:
         self.ended = self.waited = 0

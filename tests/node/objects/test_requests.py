@@ -1,4 +1,4 @@
-"""What becomes of the requests of one machine, in worlds of several."""
+"""Requests of one machine among several: their order and their ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.node.objects.machines import PARAMETERS, World, check_calls
 
 
 def grouped(world: World, place: int, *members: Reference) -> GroupId:
-    """A group that is kept in the sub-network at `place`."""
+    """Create a group that is managed in the sub-network at `place`."""
     founder = next(member for member in world.members if world.hosts[member].membership.partition == place)
     group = GroupId(place, founder, 1, 1)
     world.call(world.object(founder), group=group, operation=Operation.CREATE)
@@ -23,8 +23,8 @@ def grouped(world: World, place: int, *members: Reference) -> GroupId:
 @pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("others", [(0,), (0, 3), (0, 2, 3)])
 def test_an_unordered_call_to_a_group_overtakes_no_earlier_call(place: int, others: tuple[int, ...]) -> None:
-    """Its members were looked up, and it went to them, while an earlier call of its object had no timestamp yet. (The
-    sequencer, member 0, gives its own calls theirs at once.)"""
+    """Once, it was sent to the members while an earlier call of its object had no timestamp yet. (The sequencer, member
+    0, gives its own calls theirs at once.)"""
     world = World(2, 2)
     here, *objects = (world.object(member) for member in (1, *others))
     objects = sorted([here, *objects])
@@ -64,7 +64,7 @@ def test_a_later_call_waits_until_an_unordered_call_to_a_group_has_come() -> Non
 
 
 def test_a_direct_message_waits_until_what_comes_before_it_is_given_up() -> None:
-    """Its patience ended a moment before that of the sub-network, and it overtook an ordered call of its own object."""
+    """Once, its time-out ended just before that of the sub-network, and it overtook an ordered call of its object."""
     world = World(2, 1)
     here, there, dead = (world.object(member) for member in world.members)
     world.crash(2)

@@ -1,4 +1,4 @@
-"""Objects in a space of their own: calls, their order, their ends, and circles of calls."""
+"""Objects in a space of their own: calls, their order, their ends, and cycles of calls."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ GROUP = GroupId(0, 1, 1, 1)
 
 
 class Relay(Remote):
-    """Calls others, and may be called back."""
+    """Calls others, and can be called back."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
@@ -314,7 +314,7 @@ def test_tasks_of_a_method_call_as_its_object() -> None:
     run(main)
 
 
-# Circles.
+# Cycles.
 
 
 def test_a_call_back_into_an_object_that_waits_is_refused_where_the_circle_closes() -> None:
@@ -358,7 +358,7 @@ def test_two_that_wait_for_each_other_for_different_reasons_are_parted_by_a_time
 
 
 class Recorder:
-    """A transport that keeps what it is told to send."""
+    """A transport that keeps the messages to send."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[Addressing, Body]] = []

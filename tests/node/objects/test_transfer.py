@@ -1,4 +1,4 @@
-"""Machines that are started again: they get the Book, or begin it anew with all others that lack it."""
+"""Restarted machines: they get the Book, or restart it with all others that lack it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def is_running(world: World, member: int) -> bool:
 
 
 def restart(world: World, *members: int) -> None:
-    """Start these machines again, with their objects."""
+    """Restart these machines, with their objects."""
     for member in members:
         world.restart(member)
     world.run(for_ns=0)
@@ -73,12 +73,12 @@ def test_a_whole_sub_network_that_restarts_begins_anew_and_others_drop_what_was(
 
 
 def hides_states(world: World) -> None:
-    """Nobody without the Book gets it."""
+    """Drop all transfers of the Book."""
     world.lose = lambda source, target, message: message.kind is Kind.GROUP_STATE
 
 
 def test_a_machine_without_the_book_whose_donor_is_started_again_begins_it_anew_with_it() -> None:
-    """Seed 3316 of whole sub-networks that restart: the two waited for each other."""
+    """Seed 3316 of restarts of whole sub-networks: the two waited for each other."""
     world = World(2, 1)
     check_that_calls_work(world)
     hides_states(world)
@@ -133,7 +133,7 @@ def test_a_machine_with_the_book_gives_it_to_others_that_are_started_again_toget
 
 
 def test_a_master_manager_that_crashes_between_the_votes_and_the_outcome_leaves_nobody_in_doubt() -> None:
-    """Its sub-network has asked the other one; what comes back goes to whoever is the master now."""
+    """Its sub-network has asked the other one; the answer goes to the present master."""
     world = World(3, 2)
     everybody = [world.object(member) for member in world.members]
     world.lose = lambda source, target, message: message.kind is Kind.OBJECTS_PROPOSAL
@@ -148,7 +148,7 @@ def test_a_master_manager_that_crashes_between_the_votes_and_the_outcome_leaves_
 
 
 def test_a_dead_master_manager_is_replaced_within_two_failure_detection_periods() -> None:
-    """Issue number 6. From the crash on, while there is something to do; TAKEN_OVER counts from the agreed end."""
+    """Issue number 6. From the crash on, while there is work; TAKEN_OVER counts from the agreed end."""
     world = World(3, 1)
     check_that_calls_work(world)
     period_ns = PARAMETERS.reliable.suspect_after_ns

@@ -1,4 +1,4 @@
-"""Values: what goes in comes out, nothing else goes in, and bytes of an enemy do no harm."""
+"""Values: they decode to the same value, others are refused, and an attacker's bytes do no harm."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ values = st.recursive(
 
 
 class Pinned(Pointed):
-    """A pointer that stands for itself."""
+    """A pointer that is encoded as itself."""
 
     def __init__(self, pointer: Pointer) -> None:
         self._pointer = pointer

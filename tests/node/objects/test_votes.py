@@ -1,4 +1,4 @@
-"""Votes of the machines of a sub-network: said until the log has them, counted at the sequencer."""
+"""Votes of the machines of a sub-network: sent until the log has them, counted at the sequencer."""
 
 from __future__ import annotations
 

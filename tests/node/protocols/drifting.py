@@ -1,4 +1,4 @@
-"""Any core behind a clock that is wrong: the test cluster has one true time, its members need not."""
+"""Any core behind a wrong clock: the test cluster has one true time, its members need not have it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from node.wire import Message
 
 
 class Drifting(Core):
-    """`core`, but the times that it sees are those of `clock`, and its timers run by it."""
+    """`core` with the times of `clock`, by which its timers run."""
 
     def __init__(self, core: Core, clock: NodeClock) -> None:
         self.core = core

@@ -1,7 +1,7 @@
 """Random histories from one seed: a group, a bad network, a load, and faults that the protocol must survive.
 
-At most a minority is crashed, restarted or paused for long; everybody may be paused or cut off for less than the time
-after which the group gives up on a member.
+At most a minority is crashed, restarted or paused for long; any member may be paused or cut off for less than the time
+after which it is suspected.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from tests.node.cluster import (
 LOAD_NS = 4 * SECOND
 SUSPECT_AFTER_NS = 2 * SECOND
 RELIABLE: dict[str, Any] = {"window": 64, "suspect_after_ns": SUSPECT_AFTER_NS}
-"""What the scenarios ask of the layer below."""
+"""Parameters of the layer below."""
 END_NS = 25 * SECOND
 LONG_FAULTS = ("crash", "restart", "crash and restart", "long pause")
 
 
 @dataclass(kw_only=True)
 class Scenario:
-    """A cluster with its future laid down, and who was disturbed for long."""
+    """A cluster with all its scheduled events, and the members with long faults."""
 
     cluster: Cluster
     victims: frozenset[int]
     story: list[str]
-    """What will happen, for people."""
+    """The scheduled faults, as text."""
 
     def __str__(self) -> str:
         return f"seed {self.cluster.seed}, {len(self.cluster.members)} members, {self.cluster.network}: {self.story}"
@@ -54,7 +54,7 @@ def scenario(
     spare: frozenset[int] = frozenset(),
     cluster_type: type[Cluster] = Cluster,
 ) -> Scenario:
-    """Everything follows from `seed`. `spare` are never victims."""
+    """The scenario of `seed`. `spare` are never victims."""
     rng = Random(f"{seed}/scenario")
     count = rng.randint(2, 6)
     network = Network(
@@ -78,7 +78,7 @@ def scenario(
 
 
 def check(made: Scenario, *, is_total: bool = False) -> None:
-    """Run it to its end, and hold it against everything that is promised."""
+    """Run it to its end, and check all promises."""
     cluster = made.cluster
     cluster.run(for_ns=END_NS)
     check_silence(cluster)
@@ -97,7 +97,7 @@ def check(made: Scenario, *, is_total: bool = False) -> None:
 
 
 def check_joiners(made: Scenario, reference: int) -> None:
-    """A later incarnation has joined, and has delivered all that the others have since the view whose state it took."""
+    """Later incarnations have joined, and have delivered all messages of the others since the view of their state."""
     founder = made.cluster.hosts[reference]
     for host in made.cluster.survivors():
         if host.membership.incarnation > 1 and host.views:
@@ -120,7 +120,7 @@ def _load(cluster: Cluster, member: int, rng: Random) -> None:
 
 
 def _disturb(made: Scenario, victim: int, rng: Random, faults: tuple[str, ...]) -> None:
-    """One fault of the kind that a group ends members for."""
+    """Schedule one fault for which a group excludes a member."""
     cluster = made.cluster
     at_ns = rng.randint(0, LOAD_NS)
     again_ns = at_ns + rng.randint(0, 2 * SUSPECT_AFTER_NS)
@@ -137,7 +137,7 @@ def _disturb(made: Scenario, victim: int, rng: Random, faults: tuple[str, ...]) 
 
 
 def _shake(made: Scenario, rng: Random) -> None:
-    """One fault that all must survive: much shorter than the patience of the group."""
+    """Schedule one fault that all must survive: much shorter than the patience of the group."""
     cluster = made.cluster
     at_ns = rng.randint(0, LOAD_NS)
     until_ns = at_ns + rng.randint(0, SUSPECT_AFTER_NS // 5)

@@ -1,4 +1,4 @@
-"""Skeen's order within one view: one round word for word, the edge cases and the bugs on record.
+"""Skeen's order within one view: one round message by message, the edge cases and the bugs on record.
 
 The end of a view, and random histories of views, are in tests/node/group/test_close_abcast.py.
 """
@@ -34,7 +34,7 @@ MEMBERS = (0, 1, 2)
 CONTROL = Flag.CONTROL.value
 
 
-# The core alone.
+# Core alone.
 
 
 def core(member: int = 0, *, members: tuple[int, ...] = MEMBERS, **parameters: Any) -> AbcastCore:
@@ -44,7 +44,7 @@ def core(member: int = 0, *, members: tuple[int, ...] = MEMBERS, **parameters: A
 
 
 def data(origin: int, number: int, payload: bytes = b"", word: int = 0) -> Message:
-    """`word`: what its initiator had delivered; 0: nothing."""
+    """A data message. `word`: earlier deliveries of its initiator; 0: none."""
     return Message(kind=Kind.ABCAST_DATA, origin=origin, incarnation=1, seq=number, words=(word,), payload=payload)
 
 
@@ -65,7 +65,7 @@ def submit(one: AbcastCore, payload: bytes = b"", now_ns: int = 0) -> list[Effec
 
 
 def delivered(effects: list[Effect]) -> list[tuple[int, int]]:
-    """(origin, number) of what was delivered."""
+    """(origin, number) of each delivery."""
     return [(effect.origin, effect.seq) for effect in effects if isinstance(effect, Deliver)]
 
 
@@ -75,7 +75,7 @@ def multicast(effects: list[Effect]) -> list[tuple[Kind, int, tuple[int, ...]]]:
 
 
 def sent(effects: list[Effect]) -> list[tuple[int, Kind, int, int]]:
-    """(target, kind, seq, first word)."""
+    """(target, kind, seq, first word) of each unicast."""
     said = ((effect.target, effect.message) for effect in effects if isinstance(effect, Send))
     return [(target, message.kind, message.seq, message.words[0]) for target, message in said]
 
@@ -138,7 +138,7 @@ def test_the_receivers_decide_the_order_of_delivery_by_it() -> None:
 
 
 def test_one_round_word_for_word() -> None:
-    """Three members, one message of member 1, with nothing else under way."""
+    """Three members, one message of member 1, with no other message in transit."""
     cluster = Cluster(3, build())
     cluster.submit(1)
     cluster.run(for_ns=4 * MILLISECOND)
@@ -170,8 +170,8 @@ def test_a_message_takes_two_multicasts_and_a_proposal_of_each_other_member(coun
 
 
 def test_bug_12_the_clock_jumps_to_a_final_timestamp() -> None:
-    """Else m, final at 10, is delivered with the clock at 1; m2 gets 2 here and 9 elsewhere, is final at 9, and others
-    deliver it before m.
+    """Otherwise m, final at 10, is delivered with the clock at 1; m2 gets 2 here and 9 elsewhere, is final at 9, and
+    others deliver it before m.
     """
     one = core()
     assert delivered(give(one, data(1, 1), final(1, 1, 10))) == [(1, 1)]
@@ -186,7 +186,7 @@ def test_the_initiators_own_clock_jumps_too() -> None:
 
 
 def test_ties_are_broken_in_one_way_for_what_is_tentative_and_what_is_final() -> None:
-    """By who initiates, not by who proposes."""
+    """By the initiator, not by the proposer."""
     one = core(1)
     give(one, data(0, 1), data(2, 1))
     assert delivered(give(one, final(2, 1, 5))) == []
@@ -250,7 +250,7 @@ def test_a_proposal_for_what_was_never_sent_is_ignored() -> None:
 
 
 def test_messages_of_one_initiator_keep_their_order_when_a_member_proposes_less_than_before() -> None:
-    """No honest member does; others would refuse a final timestamp that falls."""
+    """No correct member does; others would refuse a decreasing final timestamp."""
     one = core()
     submit(one)
     submit(one)
@@ -271,7 +271,7 @@ def test_finals_that_are_ready_together_travel_together_and_in_order() -> None:
     assert delivered(give(other, data(0, 1), data(0, 2), final(0, 1, 7, 8))) == [(0, 1), (0, 2)]
 
 
-# What is refused.
+# Refusals.
 
 
 def test_bug_10_a_stranger_is_not_heard() -> None:
@@ -315,7 +315,7 @@ def test_a_proposal_that_cannot_be_is_ignored(words: tuple[int, ...]) -> None:
 
 
 def test_a_lie_about_a_final_timestamp_moves_only_the_liars_message() -> None:
-    """Members that proposed less cannot tell it from the truth, and all must take the same messages."""
+    """Members that proposed less cannot detect it, and all must take the same messages."""
     one = core(3, members=(0, 1, 2, 3))
     give(one, data(2, 1), data(0, 1), data(1, 1))
     assert delivered(give(one, final(1, 1, 1))) == [(1, 1)], "it was the last"
@@ -440,7 +440,7 @@ def test_all_deliver_the_same_order_under_loss() -> None:
 
 
 def test_the_convoy_effect_one_slow_member_delays_messages_of_others() -> None:
-    """Whatever is initiated needs its proposal; that is the algorithm's cost of 2d, d the largest delay."""
+    """Every message needs its proposal; that is the algorithm's cost of 2d, d the largest delay."""
     fast_init, slow = Cluster(3, build()), Cluster(3, build())
     slow.lose = lambda source, target, message: target == 2 and slow.now_ns < 40 * MILLISECOND
     for cluster in (fast_init, slow):

@@ -1,4 +1,4 @@
-"""Total order by rounds: All-Ack as paper 002 has it, and what it leaves open. The end of a view:
+"""Total order by rounds: All-Ack as in paper 002, and the cases that it leaves open. The end of a view:
 tests/node/group/test_close_allack.py.
 """
 
@@ -32,7 +32,7 @@ MEMBERS = (0, 1, 2)
 NULL_AFTER_NS = (0, 2 * MILLISECOND, 30 * MILLISECOND)
 
 
-# The core alone.
+# Core alone.
 
 
 def core(member: int = 0, *, members: tuple[int, ...] = MEMBERS, **parameters: Any) -> AllAckCore:
@@ -62,7 +62,7 @@ def submit(one: AllAckCore, times: int = 1) -> list[Effect]:
 
 
 def delivered(effects: list[Effect]) -> list[tuple[int, int]]:
-    """(round, origin) of what was delivered."""
+    """(round, origin) of each delivery."""
     return [(effect.seq, effect.origin) for effect in effects if isinstance(effect, Deliver)]
 
 
@@ -99,7 +99,7 @@ def test_it_delivers_one_message_of_each_at_a_time() -> None:
 
 
 def test_our_own_message_of_the_round_must_be_sent_too() -> None:
-    """Else we could send it after delivering what stands behind it: that is what makes the order causal."""
+    """Otherwise it could be sent after the delivery of a message behind it: this rule makes the order causal."""
     one = core(0)
     assert delivered(give(one, data(1, 1), data(2, 1))) == []
     assert delivered(submit(one)) == [(1, 0), (1, 1), (1, 2)]
@@ -183,7 +183,7 @@ def test_a_null_at_once(is_ahead: bool) -> None:
 
 
 def test_a_jump_in_the_classical_form_is_made_good_one_null_per_call() -> None:
-    """A peer that jumps far must not hold us in one call."""
+    """A peer that jumps far must not keep this member in one call."""
     one = core(0, null_after_ns=0, ahead=False)
     effects = give(one, data(1, MAX_ROUND - 1))
     assert multicast(effects) == [(Kind.ALLACK_NULL, 1)]
@@ -330,7 +330,7 @@ SLOW_GAP_NS = 20 * MILLISECOND
 
 
 def fast_and_slow(**parameters: Any) -> Cluster:
-    """For a second the fast member sends every 2 ms and the slow one every 20 ms; nobody rests long enough for a null
+    """For a second the fast member sends every 2 ms and the slow one every 20 ms; neither rests long enough for a null
     unless it has fallen behind."""
     cluster = Cluster(2, build(outstanding=64, **parameters))
     for at_ns in range(0, SECOND, 2 * MILLISECOND):
@@ -341,7 +341,7 @@ def fast_and_slow(**parameters: Any) -> Cluster:
 
 
 def backlog(cluster: Cluster) -> int:
-    """How many messages of the fast member are not delivered at the slow one, after a second."""
+    """Number of messages of the fast member that are not delivered at the slow one, after a second."""
     cluster.run(for_ns=SECOND)
     found = cluster.hosts[FAST].submitted - sum(1 for origin, *_ in cluster.hosts[SLOW].delivered if origin == FAST)
     check_ordered(cluster, [FAST, SLOW])
@@ -350,7 +350,7 @@ def backlog(cluster: Cluster) -> int:
 
 def test_the_papers_weakness_messages_of_a_fast_member_wait_for_the_slowest() -> None:
     """ "When a member sends more often, the delivery of its messages is delayed." Each waits for a message of the slow
-    one, or for a null a round: most of what the fast one wants to send is not delivered. Nulls ahead take that away.
+    one, or for a null a round: most messages of the fast one are not delivered. Nulls ahead avoid that.
     """
     classical = backlog(fast_and_slow(ahead=False, null_after_ns=SLOW_GAP_NS))
     ahead = backlog(fast_and_slow(ahead=True, null_after_ns=SLOW_GAP_NS))
@@ -379,7 +379,7 @@ def test_all_deliver_the_same_order_under_loss_and_duplication(is_ahead: bool, n
 
 
 def check_no_round_after_a_delivery(cluster: Cluster) -> None:
-    """What a member sends stands after all that it has delivered: rounds rise at the wire."""
+    """A member's message is ordered after all its deliveries: rounds rise in the sent messages."""
     last: dict[int, int] = {}
     for source, message in cluster.sent:
         if message.inner in (Kind.ALLACK_DATA, Kind.ALLACK_NULL) and not message.flags & Flag.RETRANSMISSION:

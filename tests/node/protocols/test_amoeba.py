@@ -1,4 +1,4 @@
-"""Amoeba's broadcast: its rules by hand, the end of a view, groups through views, and what an enemy can say."""
+"""Amoeba's broadcast: its rules by hand, the end of a view, groups through views, and hostile messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def core(member: int, *, members: tuple[int, ...] = MEMBERS, ranks: tuple[int, .
 
 
 def word(after: Sequence[tuple[int, int]]) -> int:
-    """Of a sender that had delivered these: (sender, number in the log) each."""
+    """Prefix word of a sender that had delivered these: (sender, number in the log) each."""
     prefix = Prefix()
     for origin, index in after:
         prefix.delivered(origin, index)
@@ -68,7 +68,7 @@ def stored(origin: int, index: int) -> Message:
 
 
 def give(one: AmoebaCore, *messages: Message) -> list[Effect]:
-    """All effects of these messages, and of what it multicasts, which comes back to it."""
+    """All effects of these messages, and of its own multicasts, which come back to it."""
     out: list[Effect] = []
     work = list(messages)
     while work:
@@ -80,12 +80,12 @@ def give(one: AmoebaCore, *messages: Message) -> list[Effect]:
 
 
 def delivered(effects: Iterable[Effect]) -> list[tuple[int, int]]:
-    """(number in the log, whose)."""
+    """(number in the log, origin) of each delivery."""
     return [(effect.seq, effect.origin) for effect in effects if isinstance(effect, Deliver)]
 
 
 def said(effects: Iterable[Effect]) -> list[tuple[int | None, Kind, int]]:
-    """(to whom, kind, number) of what goes out."""
+    """(target or None, kind, number) of each sent message."""
     return [
         (effect.target if isinstance(effect, Send) else None, effect.message.kind, effect.message.seq)
         for effect in effects
@@ -98,12 +98,12 @@ def reported(effects: Iterable[Effect]) -> list[tuple[int, int, int]]:
 
 
 def close(one: AmoebaCore, *rest: Message, survivors: Iterable[int] = MEMBERS) -> Closing:
-    """The end of its view, with these messages of the cut that it has not been handed."""
+    """End its view, with these messages of the cut that it has not received."""
     streams = {member: [message for message in rest if message.origin == member] for member in MEMBERS}
     return one.close(streams, frozenset(survivors), 0)
 
 
-# The sender and the sequencer.
+# Sender and sequencer.
 
 
 def test_a_short_message_goes_to_the_sequencer_which_multicasts_it() -> None:
@@ -229,7 +229,7 @@ def test_what_it_cannot_do_is_our_callers_mistake() -> None:
     assert one.is_idle
 
 
-# The end of a view.
+# End of a view.
 
 
 def test_what_is_tentative_is_delivered_at_the_end() -> None:
@@ -255,7 +255,7 @@ def test_after_a_missing_body_no_message_of_that_sender_is_delivered() -> None:
 
 
 def test_no_effect_without_its_cause_when_members_crash() -> None:
-    """1 delivers the body of 3, which no survivor receives, and then submits; 0, 1 and 3 crash."""
+    """Member 1 delivers the body of 3, which no survivor receives, and then submits; 0, 1 and 3 crash."""
     cut = [data(1, 2, 1), accept(2, 3, 1), data(3, 1, 1, after=[(2, 1), (3, 2)]), data(4, 2, 2)]
     for handed in range(len(cut) + 1):
         one = core(2)
@@ -306,7 +306,7 @@ def test_what_on_message_would_refuse_is_passed_over_in_the_rest(wrong: Message)
 
 
 class Mixed(AmoebaCore):
-    """Its submissions go by PB and by BB, and ask for all kinds of resilience, as their payloads have it."""
+    """Its submissions go by PB and by BB, with all degrees of resilience, as determined by their payloads."""
 
     def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
         number = int(submission.payload[:8])
@@ -346,7 +346,7 @@ def test_some_groups_pass_numbers_over_and_drop_messages() -> None:
 
 
 def keeps_what_excluded_members_delivered(make: Make, seed: int, most: int) -> bool:
-    """Whether survivors have delivered all that any member had, in its order, when at most so many are excluded."""
+    """Whether survivors have delivered all deliveries of any member, in its order, if at most `most` are excluded."""
     group = Group(make, 5, seed, lags=seed % 2 == 0, skewed=True)
     rng = Random(f"excluded/{seed}")
     for _ in range(3):
@@ -374,7 +374,7 @@ def test_with_more_excluded_the_order_is_that_of_the_survivors(resilience: int, 
     assert not all(keeps_what_excluded_members_delivered(make, seed, excluded) for seed in range(60))
 
 
-# What an enemy can say.
+# Hostile messages.
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def group(count: int = 3, *, seed: int = 1, network: Network | None = None) -> R
     return Recorded(count, build, seed=seed, network=network)
 
 
-# The core alone.
+# Core alone.
 
 
 def core(member: int, *, members: tuple[int, ...] = MEMBERS, waiting: int = 8) -> CbcastCore:
@@ -46,14 +46,14 @@ def core(member: int, *, members: tuple[int, ...] = MEMBERS, waiting: int = 8) -
 
 
 def sent_by(one: CbcastCore, payload: bytes = b"") -> Message:
-    """What it multicasts when it is asked to."""
+    """The multicast of a submission."""
     multicast, _ = one.on_submit(Submission(payload=payload), 0)
     assert isinstance(multicast, Multicast)
     return multicast.message
 
 
 def data(origin: int, seq: int, *causes: int) -> Message:
-    """`causes`: per member, how many messages of it the sender has delivered."""
+    """A data message. `causes`: number of deliveries at the sender, by member."""
     return Message(kind=Kind.CBCAST_DATA, origin=origin, incarnation=1, seq=seq, words=causes)
 
 
@@ -62,7 +62,7 @@ def delivered(effects: list[Effect]) -> list[tuple[int, int]]:
 
 
 def give(one: CbcastCore, *messages: Message) -> list[tuple[int, int]]:
-    """What is delivered of these, and in which order."""
+    """Deliveries of these messages, in order."""
     return [found for message in messages for found in delivered(one.on_message(message, message.origin, 0))]
 
 
@@ -101,7 +101,7 @@ def test_concurrent_messages_are_delivered_as_they_come() -> None:
 
 
 def test_what_was_received_and_not_delivered_is_no_cause() -> None:
-    """The mistake of counting receipts: c has message 1 of b, which waits, and must not claim it."""
+    """Guard against counting receipts: c has message 1 of b, which waits, and must not name it as a cause."""
     one = core(2)
     give(one, data(1, 1, 1, 0, 0))
     assert sent_by(one).words == (0, 0, 0)
@@ -138,7 +138,7 @@ def test_a_vector_that_cannot_be_is_refused_and_changes_nothing() -> None:
 
 
 def test_a_vector_that_names_what_we_have_not_sent_waits_until_we_have() -> None:
-    """A lie; others cannot know, and wait, too. What is refused must be the same for all."""
+    """A lie; others cannot detect it, and wait, too. Refusals must be the same at all members."""
     one = core(2)
     assert give(one, data(0, 1, 0, 0, 1)) == []
     effects = one.on_submit(Submission(payload=b""), 0)
@@ -227,7 +227,7 @@ def test_causal_order_under_loss_and_jitter() -> None:
     ],
 )
 def test_a_wrong_message_inside_a_right_one_is_refused_by_the_core_alone(payload: bytes, reason: DropReason) -> None:
-    """The layer below takes it: it is a multicast like any other."""
+    """The layer below takes it as a normal multicast."""
     wrong = PROTOCOLS["reliable"].build(membership=Membership(member=1, members=MEMBERS), parameters=RELIABLE, seed=1)
     receiver = build(Membership(member=0, members=MEMBERS), 1)
     wrong.on_start(0)
@@ -240,7 +240,7 @@ def test_a_wrong_message_inside_a_right_one_is_refused_by_the_core_alone(payload
 
 
 def cost_us(members: int, messages: int) -> float:
-    """CPU time of the core alone per received message that can be delivered."""
+    """CPU time in us of the core alone per received message that can be delivered."""
     everybody = tuple(range(members))
     cores = [
         CbcastCore(membership=Membership(member=member, members=everybody), parameters=CbcastParameters())

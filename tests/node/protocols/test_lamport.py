@@ -1,5 +1,5 @@
-"""Total order by Lamport's timestamps: paper 001 sentence by sentence, and what it leaves open. The end of a view:
-tests/node/group/test_close_lamport.py.
+"""Total order by Lamport's timestamps: paper 001 sentence by sentence, and the cases that it leaves open. The end of a
+view: tests/node/group/test_close_lamport.py.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MEMBERS = (0, 1, 2)
 CLOCKS = ("logical", "physical", "synchronised")
 
 
-# The core alone.
+# Core alone.
 
 
 def core(member: int = 0, *, members: tuple[int, ...] = MEMBERS, **parameters: Any) -> LamportCore:
@@ -64,7 +64,7 @@ def give(one: LamportCore, *messages: Message, now_ns: int = 0) -> list[Effect]:
 
 
 def delivered(effects: list[Effect]) -> list[tuple[int, int]]:
-    """(timestamp, origin) of what was delivered."""
+    """(timestamp, origin) of each delivery."""
     return [(effect.seq, effect.origin) for effect in effects if isinstance(effect, Deliver)]
 
 
@@ -119,7 +119,7 @@ def test_note_3_a_more_equitable_order_is_a_function_of_the_clock(count: int) ->
             continue
         is_i_first = j < time % count <= i
         watcher = core(count, members=tuple(range(count + 1)), tie="fair")
-        # A watcher more in the group, so: N is count + 1 here. The formula is asked with that N.
+        # The group has one more member, a watcher: N is count + 1 here, also in the formula.
         is_i_first = j < time % (count + 1) <= i
         rest = [null(member, time) for member in range(count) if member not in (i, j)]
         order = [origin for _, origin in delivered(give(watcher, *rest, data(j, time), data(i, time)))]
@@ -344,7 +344,7 @@ def test_all_deliver_the_same_order_under_loss_with_wrong_clocks(clock: str, tie
 
 
 def check_clock_condition(cluster: Cluster) -> None:
-    """C1 and C2 at the wire: each member's timestamps rise, and exceed all that it had delivered to it before."""
+    """C1 and C2 in the sent messages: each member's timestamps rise, and exceed those of its earlier deliveries."""
     last: dict[int, int] = {}
     for source, message in cluster.sent:
         if message.inner in (Kind.LAMPORT_DATA, Kind.LAMPORT_NULL) and not message.flags & Flag.RETRANSMISSION:
@@ -356,14 +356,15 @@ def check_clock_condition(cluster: Cluster) -> None:
 # Anomalous behaviour, and its remedies.
 
 CALL_NS = 20 * MILLISECOND
-"""How long a telephone call takes: no message of the system is as slow, unless its way is cut."""
+"""Time of a telephone call: no message of the system is as slow, unless its path is cut."""
 AHEAD_NS = 50 * MILLISECOND
 DRIFT_PPM = 100.0
 CALLER, FRIEND = 2, 1
 
 
 def computers(clock: str) -> Cluster:
-    """Three; the caller's clock is ahead by more than a call and runs too fast. They have talked, then rested."""
+    """Three computers; the caller's clock is ahead by more than a call and too fast. They have exchanged messages, then
+    come to rest."""
     make = build(clock=clock, mu_ns=1 * MILLISECOND)
 
     def drifting(membership: Membership, seed: int) -> Core:
@@ -382,7 +383,7 @@ def computers(clock: str) -> Cluster:
 
 def order_after_a_call(cluster: Cluster, *, hands_along: bool = False) -> str:
     """A person issues request A on a computer, and telephones a friend who issues request B on another. The message
-    about A takes longer than the call, and so does all that follows from it.
+    of A takes longer than the call, and so do all messages that it causes.
     """
     cluster.cut_path(CALLER, FRIEND)
     cluster.cut_path(0, FRIEND)
@@ -422,7 +423,7 @@ def test_first_remedy_the_friend_specifies_that_b_be_given_a_later_timestamp(clo
 
 
 def test_second_remedy_clocks_within_the_strong_clock_condition() -> None:
-    """epsilon/(1 - kappa) <= mu, mu being what the call takes at least."""
+    """epsilon/(1 - kappa) <= mu, mu being the least time of the call."""
     cluster = computers("synchronised")
     readings = [reading_ns(cluster, member) for member in range(3)]
     epsilon_ns = max(readings) - min(readings)

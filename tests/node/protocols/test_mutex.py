@@ -38,7 +38,7 @@ of_both_algorithms = pytest.mark.parametrize("algorithm", ("lamport", "ricart_ag
 seeds = st.integers(0, 2**32 - 1)
 
 
-# The core alone.
+# Core alone.
 
 
 def core(member: int = 0, *, members: tuple[int, ...] = MEMBERS, memory: bytes = b"", **parameters: Any) -> MutexCore:
@@ -70,7 +70,7 @@ def give(one: Core, *messages: Message) -> list[Effect]:
 
 
 def granted(effects: Sequence[Effect]) -> list[tuple[int, int]]:
-    """(view, number of the grant in it), as the fences say."""
+    """(view, number of the grant in it) of each fence."""
     return [divmod(effect.seq, 1 << 32) for effect in effects if isinstance(effect, Deliver)]
 
 
@@ -270,16 +270,16 @@ def test_what_it_cannot_do_is_our_callers_mistake() -> None:
 
 
 class Watched(Cluster):
-    """Writes down when each member enters and leaves, and what happened before each request."""
+    """Cluster that records entries, exits, and the causes of each request."""
 
     def __init__(self, count: int, build: Callable[[Membership, int], Core], **more: Any) -> None:
         self.sections: list[tuple[int, int, Identity]] = []
-        """(entered, left, request) in the order of entering; left -1: still inside."""
+        """(entered, left, request) in the order of entry; left -1: still inside."""
         self.asked_ns: dict[Identity, int] = {}
         super().__init__(count, build, **more)
 
     def _push(self, host: Host) -> None:
-        """What waits in the host is no request yet."""
+        """Push submissions; those that wait in the host are no requests yet."""
         super()._push(host)
         us = host.membership
         for number in range(1, host.submitted - len(host.queue) + 1):
@@ -311,7 +311,7 @@ def build(*, drift_ppm: float = 0.0, offset_ns: int = 0, **parameters: Any) -> C
 
 
 def kinds(cluster: Cluster) -> Counter[Kind]:
-    """Messages of the paper: a multicast is one to each other member."""
+    """Count of the paper's messages by kind: a multicast is one to each other member."""
     counted: Counter[Kind] = Counter()
     for _, message in cluster.sent:
         if message.inner >> 4 == 6 and not message.flags & Flag.RETRANSMISSION:
@@ -330,7 +330,7 @@ def check_conditions(cluster: Watched) -> None:
     position = {identity: place for place, identity in enumerate(order)}
     for host in cluster.hosts.values():
         assert host.delivered == sorted(host.delivered), f"II within one member (seed {cluster.seed})"
-    # Each grant follows the release before it, and so all that its member had asked for by then.
+    # Each grant follows the release before it, and so all requests of its member before that.
     told = -1
     for entered_ns, left_ns, (member, _, _) in cluster.sections:
         own = [(at_ns, position[one]) for one, at_ns in cluster.asked_ns.items() if one[0] == member]
@@ -354,8 +354,8 @@ def test_a_lone_request_costs_three_times_n_minus_1_messages(count: int, mode: s
 
 @pytest.mark.parametrize("count", [2, 3, 5, 8])
 def test_requests_of_all_at_once_need_half_of_the_acknowledgements_with_the_notes(count: int) -> None:
-    """All ask at timestamp 1, before they hear of each other. A lower member needs no more than the request of a higher
-    one (note 6); a higher one needs something later of each lower one: half of the acknowledgements.
+    """All request at timestamp 1, before they receive other requests. A lower member needs only the request of a higher
+    one (note 6); a higher one needs a later message of each lower one: half of the acknowledgements.
     """
     spent = {}
     for mode in ACKNOWLEDGE:
@@ -426,7 +426,7 @@ def test_conditions_hold_in_random_histories(algorithm: str, seed: int) -> None:
         rest = [member for member in cluster.members if member not in side]
         cluster.at(rng.randint(0, SECOND), lambda: cluster.cut(side, rest))
         cluster.at(2 * SECOND, cluster.heal)
-    # A pause swallows what its member would have asked then.
+    # A paused member makes no requests.
     check_conditions(cluster)
 
 

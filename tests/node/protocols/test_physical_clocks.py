@@ -44,7 +44,7 @@ SLACK_NS = 50
 
 
 def diameter(graph: Graph, count: int) -> int:
-    """The most arcs between two of `count` members, on the shortest way."""
+    """Diameter of the graph of `count` members, in arcs."""
     match graph:
         case Graph.COMPLETE:
             return 1
@@ -80,7 +80,7 @@ def _parts(value_ns: int, parts_per_billion: int) -> int:
 
 
 def reached(graph: Graph, count: int, start: int) -> int:
-    """Hops from `start` until everybody is reached."""
+    """Hops from `start` until all are reached."""
     members = range(count)
     known, hops = {start}, 0
     while len(known) < count:
@@ -125,7 +125,7 @@ def test_impossible_parameters_are_refused(parameters: dict[str, Any], sentence:
         PROTOCOLS["clocks"].check(parameters, members=3)
 
 
-# The core alone.
+# Core alone.
 
 
 def core(member: int = 0, *, members: tuple[int, ...] = MEMBERS, incarnation: int = 1, **parameters: Any) -> ClocksCore:
@@ -264,7 +264,7 @@ def test_what_it_cannot_do_is_our_callers_mistake() -> None:
 
 
 class Observed(Cluster):
-    """Keeps the last report of each clock, checks that none goes back, and when each arc was last served."""
+    """Cluster that keeps the last report of each clock and the last use of each arc; checks that no clock goes back."""
 
     def __init__(self, count: int, build: Callable[[Membership, int], Core], *, seed: int, network: Network) -> None:
         self.shown: dict[int, int] = {}
@@ -285,14 +285,14 @@ class Observed(Cluster):
 
 
 def own_ns(cluster: Cluster, member: int) -> int:
-    """What the clock of the node shows."""
+    """Reading of the node's clock."""
     drifting = cluster.core(member)
     assert isinstance(drifting, Drifting)
     return drifting.clock.read_ns(cluster.now_ns)
 
 
 def reading_ns(cluster: Cluster, member: int) -> int:
-    """What the synchronised clock shows."""
+    """Reading of the synchronised clock."""
     drifting = cluster.core(member)
     assert isinstance(drifting, Drifting)
     assert isinstance(drifting.core, ClocksCore)
@@ -302,7 +302,7 @@ def reading_ns(cluster: Cluster, member: int) -> int:
 def synchronising(
     count: int, *, kappa_ppm: int, offset_ns: int, seed: int, network: Network, **parameters: Any
 ) -> Observed:
-    """Rates anywhere between 1 - kappa and 1 + kappa, the extremes among them; offsets up to `offset_ns`."""
+    """A cluster with rates between 1 - kappa and 1 + kappa, both included; offsets up to `offset_ns`."""
 
     def build(membership: Membership, seed: int) -> Core:
         rng = Random(f"{seed}/{membership.member}/clock")
@@ -318,7 +318,7 @@ def synchronising(
 
 
 def longest_skew_ns(cluster: Observed, *, from_ns: int, for_ns: int, looks: int = 150) -> int:
-    """The largest difference of any two clocks, looked at again and again."""
+    """The largest difference of any two clocks, at `looks` samples."""
     cluster.run(for_ns=from_ns)
     longest_ns = 0
     for _ in range(looks):
@@ -363,7 +363,7 @@ def test_theorem_every_pair_of_clocks_is_within_the_bound(
 
 
 def test_the_bound_is_not_met_by_doing_nothing() -> None:
-    """Without messages the clocks of the grid drift beyond it: what holds them is the algorithm."""
+    """Without messages the clocks of the grid drift beyond it: the algorithm keeps them within it."""
     network = Network(delay_ns=MILLISECOND)
     arguments: dict[str, Any] = {"kappa_ppm": 1000, "offset_ns": 0, "seed": 3, "network": network}
     alone = synchronising(5, **arguments, tau_ns=1000 * SECOND, mu_ns=MILLISECOND)
@@ -376,7 +376,7 @@ def test_the_bound_is_not_met_by_doing_nothing() -> None:
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_the_bound_holds_for_the_measured_tau_of_random_networks_with_loss(seed: int) -> None:
-    """tau is measured here: the longest time in which nothing that was sent on an arc arrived."""
+    """tau is measured here: the longest time in which no message on an arc arrived."""
     rng = Random(seed)
     count, graph = rng.randint(2, 6), rng.choice(list(Graph))
     kappa_ppm = rng.choice((1, 100, 10_000))
@@ -405,7 +405,7 @@ def test_the_bound_holds_for_the_measured_tau_of_random_networks_with_loss(seed:
 
 
 def measured_gap_ns(cluster: Observed, graph: Graph, *, for_ns: int) -> int:
-    """The longest time between two messages on one arc that came through, until the end and over it."""
+    """The longest time between two received messages on one arc, until the end and beyond it."""
     sent: dict[tuple[int, int], list[int]] = {}
     lose = cluster.network.loss_ratio
     rng = Random(f"{cluster.seed}/loss")

@@ -58,11 +58,11 @@ def want(one: RicartAgrawalaCore, payload: bytes = b"", not_before: int = 0) -> 
 
 
 def replied(effects: list[Any]) -> list[int]:
-    """The members that a REPLY goes to."""
+    """Targets of the REPLY messages."""
     return [effect.target for effect in effects if isinstance(effect, Send)]
 
 
-# The rules.
+# Rules.
 
 
 def test_a_request_with_a_greater_number_than_all_seen_goes_to_every_other_node() -> None:
@@ -192,7 +192,7 @@ def test_no_reply_uses_up_the_fences_of_a_view() -> None:
     assert not one.can_submit, "the next fence would be one of the next view"
 
 
-# The end of a view.
+# End of a view.
 
 
 def test_a_member_that_is_inside_goes_on_and_defers_the_requests_of_the_next_view() -> None:
@@ -237,7 +237,7 @@ def test_a_request_that_no_host_has_submitted_again_keeps_its_place_over_the_nex
 
 
 def test_the_memory_is_the_same_whatever_was_received_and_wanted() -> None:
-    """Also with a request that is refused, and replies in the cut, where none belongs."""
+    """Also with a refused request, and with replies in the cut, which must not be there."""
     stream = [request(2, 5), request(2, 5), request(2, 9, 1), reply(2, 50), request(2, 20)]
     memories = set()
     for received, member in product(range(len(stream) + 1), (0, 1)):
@@ -292,7 +292,7 @@ def test_every_order_of_a_few_messages_keeps_the_promises() -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 5, 8])
 def test_an_entry_costs_twice_n_minus_1_messages(count: int) -> None:
-    """Alone, and when all ask at once and again."""
+    """Alone, and when all request at once and repeatedly."""
     cluster = Watched(count, build(algorithm="ricart_agrawala", hold_ns=MILLISECOND))
     cluster.submit(1)
     check_conditions(cluster)

@@ -23,7 +23,7 @@ from tests.node.group.views import Group, run
 MEMBERS = (0, 1, 2, 3)
 
 
-# The core alone.
+# Core alone.
 
 
 def core(
@@ -51,7 +51,7 @@ def answer(number: int, to_request: int, *, server: int = 0) -> Message:
 
 
 def data(origin: int, number: int, payload: bytes = b"", *, after: Sequence[tuple[int, int]] = ()) -> Message:
-    """`after`: origin and number of each message that its sender had delivered."""
+    """A data message. `after`: origin and number of each earlier delivery of its sender."""
     prefix = Prefix()
     for delivered_origin, delivered_number in after:
         prefix.delivered(delivered_origin, delivered_number)
@@ -66,7 +66,7 @@ def data(origin: int, number: int, payload: bytes = b"", *, after: Sequence[tupl
 
 
 def receive(one: SequencerCore, *messages: Message) -> list[Effect]:
-    """All effects of these messages, one after the other."""
+    """Effects of these messages, one after the other."""
     return [effect for message in messages for effect in one.on_message(message, message.origin, 0)]
 
 
@@ -79,7 +79,7 @@ def reported(effects: Iterable[Effect]) -> list[tuple[int, int, int]]:
 
 
 def close(one: SequencerCore, *rest: Message, survivors: Iterable[int] = MEMBERS) -> Closing:
-    """The end of its view, with these messages of the cut that it has not been handed."""
+    """End its view, with these messages of the cut that it has not received."""
     streams: Mapping[int, list[Message]] = {
         member: [message for message in rest if message.origin == member] for member in MEMBERS
     }
@@ -116,7 +116,7 @@ def test_then_the_sender_multicasts_with_the_number() -> None:
 
 
 def test_a_message_says_what_its_sender_had_delivered_when_it_took_the_submission() -> None:
-    """Not what it has delivered when the number comes: the message does not depend on that."""
+    """Not its deliveries when the number arrives: the message does not depend on them."""
     sender = core(1)
     receive(sender, data(2, 1))
     sender.on_submit(Submission(payload=b"x"), 0)
@@ -231,7 +231,7 @@ def test_what_it_cannot_do_is_our_callers_mistake() -> None:
         SequencerParameters(outstanding=0)
 
 
-# The end of a view.
+# End of a view.
 
 
 def test_the_rest_is_delivered_by_number_and_gaps_are_passed_over() -> None:
@@ -264,8 +264,8 @@ def test_a_message_of_an_excluded_sender_is_delivered_if_all_that_it_had_deliver
 
 
 def test_no_effect_without_its_cause_when_two_members_crash() -> None:
-    """3 multicasts x (number 2), which only 1 receives; 1 delivers x and submits m (number 3); both crash. The
-    survivors have m and not x, and each has been handed another part of the cut.
+    """Member 3 multicasts x (number 2), which only 1 receives; 1 delivers x and submits m (number 3); both crash. The
+    survivors have m and not x, and each has received another part of the cut.
     """
     cut = [data(0, 1), data(1, 3, b"m", after=[(0, 1), (3, 2)]), data(1, 4, b"m2", after=[(0, 1)]), data(2, 5, b"own")]
     for handed in range(len(cut) + 1):
@@ -281,7 +281,7 @@ def test_no_effect_without_its_cause_when_two_members_crash() -> None:
 
 
 def test_an_effect_of_a_dropped_message_is_dropped() -> None:
-    """1 has delivered a message of 3 that depends on number 1, which no survivor has."""
+    """Member 1 has delivered a message of 3 that depends on number 1, which no survivor has."""
     closing = close(
         core(2),
         data(3, 2, after=[(0, 1)]),
@@ -334,7 +334,7 @@ def test_what_on_message_would_refuse_is_passed_over_in_the_rest(wrong: Message)
     assert delivered(close(member, wrong, data(3, 5)).effects) == [5]
 
 
-# A server that nobody replaces.
+# A server that is not replaced.
 
 
 def test_the_order_stops_without_the_server_if_nobody_replaces_it() -> None:

@@ -1,4 +1,4 @@
-"""Every phase of every order takes or refuses every message: nothing but effects or a RemoteError comes of any."""
+"""Every phase of every order takes or refuses every message: the result is effects or a RemoteError only."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def holding_central() -> ViewCore:
 
 
 class Row(NamedTuple):
-    """A core in one phase; the high half-bytes of its kinds, none: it refuses all; its phase by name."""
+    """A core in one phase; the high half-bytes of its kinds (none: it refuses all); its phase by name."""
 
     make: Callable[[], ViewCore]
     layers: tuple[int, ...]

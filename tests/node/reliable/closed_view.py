@@ -1,4 +1,4 @@
-"""What the group layer does to reliable cores at the end of a view, by hand."""
+"""Steps of the group layer on reliable cores at the end of a view, by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Cut = Mapping[int, int]
 
 
 def freeze(cluster: Cluster, member: int) -> None:
-    """With everything that waits for flow control."""
+    """Freeze a member, with all submissions that wait for flow control."""
     host = cluster.hosts[member]
     waiting = list(host.queue)
     host.queue.clear()
@@ -20,13 +20,13 @@ def freeze(cluster: Cluster, member: int) -> None:
 
 
 def cut_of(cluster: Cluster, promisers: Iterable[int]) -> dict[int, int]:
-    """The greatest positions that the promisers have told."""
+    """The cut: the greatest positions of the promisers."""
     told = [core_of(cluster, member).positions() for member in promisers]
     return {origin: max(positions[origin] for positions in told) for origin in cluster.members}
 
 
 def holders_of(cluster: Cluster, promisers: Iterable[int], cut: Cut) -> dict[int, list[int]]:
-    """Per origin: the promisers that told the position of the cut."""
+    """Promisers at the position of the cut, by origin."""
     told = {member: core_of(cluster, member).positions() for member in promisers}
     return {origin: [one for one, mine in told.items() if mine[origin] == number] for origin, number in cut.items()}
 
@@ -42,7 +42,7 @@ def stop(cluster: Cluster, member: int) -> None:
 
 
 def rest_of(cluster: Cluster, member: int, cut: Cut) -> dict[int, list[Identity]]:
-    """What `rest` hands over, by origin, as the identities of the application's messages."""
+    """Identities of the application's messages in `rest`, by origin."""
     return {
         origin: [_identity(message.payload) for message in messages]
         for origin, messages in core_of(cluster, member).rest(cut).items()

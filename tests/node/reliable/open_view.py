@@ -1,4 +1,4 @@
-"""Groups of reliable cores in one view that stays open."""
+"""Groups of reliable cores in one open view."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def core_of(cluster: Cluster, member: int) -> ReliableCore:
 
 
 def check_all(cluster: Cluster, members: Iterable[int]) -> None:
-    """Everything that reliable streams promise, at rest, and nothing is kept."""
+    """All promises of reliable streams, at rest, and empty buffers."""
     members = list(members)
     check_reliable(cluster, members)
     assert [core_of(cluster, member).buffered for member in members] == [0] * len(members), (

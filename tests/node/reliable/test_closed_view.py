@@ -1,4 +1,4 @@
-"""The end of a view: freeze, fetch, rest, and what a frozen member still does."""
+"""The end of a view: freeze, fetch, rest, and the remaining actions of a frozen member."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_data_that_comes_late_is_stored_and_neither_told_nor_delivered() -> None
 
 
 def test_a_frozen_member_acknowledges_nothing() -> None:
-    """Its questions for what is missing name no position either."""
+    """Its requests for missing messages have no position either."""
     core = core_in(Phase.OPEN)
     core.freeze([], 0)
     for seq in (1, 2, 4):
@@ -212,7 +212,7 @@ def test_a_second_fetch_replaces_cut_and_holders() -> None:
 
 
 def test_a_cut_far_beyond_the_window_is_fetched() -> None:
-    """What flow control held back counts by the origin's promise; then the origin crashes, and one member has it."""
+    """Messages held by flow control count by the origin's promise; then the origin crashes, and one member has them."""
     cluster = group(3)
     cluster.pause(2)
     cluster.submit(0, 5 * PARAMETERS.window)
@@ -248,14 +248,14 @@ def test_the_last_question_of_a_fetch_ends_the_traffic() -> None:
     assert not any(host.timers for host in cluster.up())
 
 
-# The property that the group layer builds on.
+# The property that the group layer needs.
 
 
 @settings(deadline=None, max_examples=120)
 @given(st.integers(0, 2**32))
 def test_delivered_and_rest_are_one_prefix_of_each_stream_everywhere(seed: int) -> None:
     """Random loss, random load, members freeze at random moments; some have crashed, and the cut is that of a random
-    set of promisers. Of every stream, all promisers end with the same messages, and nobody with other ones.
+    set of promisers. All promisers end with the same messages of every stream, and no member with other ones.
     """
     rng = Random(seed)
     count = rng.randint(2, 5)
@@ -434,7 +434,7 @@ def test_acknowledgements_of_what_was_never_sent_harm_nobody() -> None:
 
 
 def test_a_fence_that_never_opens_does_not_fill_the_memory() -> None:
-    """A liar says that a unicast precedes its first multicast, and sends multicasts for ever."""
+    """A liar claims that a unicast precedes its first multicast, and sends multicasts for ever."""
     core = core_in(Phase.OPEN)
     fenced = pack_data(VIEW, 1, (entry(0, 1),))
     core.on_message(Message(kind=Kind.RELIABLE_DATA, origin=1, incarnation=1, seq=1, words=fenced), 1, 0)
@@ -464,7 +464,7 @@ SHAPES: list[tuple[int, ...]] = [
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize("kind", [*sorted(KINDS), Kind.GROUP_JOIN, Kind.OBJECTS_NEWS], ids=lambda kind: str(kind.name))
 def test_every_phase_takes_or_refuses_every_message(phase: Phase, kind: Kind) -> None:
-    """Whatever comes: effects or a RemoteError, never another exception; a frozen member only answers questions."""
+    """Any message gives effects or a RemoteError, never another exception; a frozen member only answers requests."""
     for words in SHAPES:
         for seq in (0, 1, 2, 65, 2**32, 2**64 - 1):
             for incarnation in (0, 1, 2):

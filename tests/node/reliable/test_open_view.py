@@ -1,4 +1,4 @@
-"""The streams of an open view, rule by rule, in a network where each test decides what is lost."""
+"""The streams of an open view, rule by rule, in a network whose losses each test decides."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def test_one_multicast_reaches_all_and_the_group_falls_silent() -> None:
     check_all(cluster, range(4))
     traffic = kinds(cluster)
     assert traffic[Kind.RELIABLE_DATA] == 1
-    # The announcement of the tail, three positions, and the floor that lets all forget.
+    # The announcement of the tail, three positions, and the floor after which all drop their copies.
     assert traffic[Kind.RELIABLE_HEARTBEAT] <= 6
     assert cluster.now_ns < 300 * MILLISECOND
 
 
 def test_a_tail_that_no_member_lost_is_announced_once_however_large_the_group() -> None:
-    """Positions take longer in large groups; a second announcement would come before anybody was late."""
+    """Positions take longer in large groups; a second announcement would come before any member is late."""
     cluster = group(20)
     cluster.submit(0)
     check_all(cluster, range(20))
@@ -165,7 +165,7 @@ def test_one_member_that_misses_a_message_is_answered_alone() -> None:
 
 
 def test_many_members_that_miss_a_message_get_one_answer_together() -> None:
-    """A loss next to the sender hits all at once: the questions are spread, the second one is answered to all."""
+    """A loss near the sender affects all at once: the requests are spread, the second one is answered to all."""
     cluster = group(30)
     cluster.lose = lambda source, target, message: (
         message.kind is Kind.RELIABLE_DATA and message.seq == 2 and not message.flags
@@ -229,7 +229,7 @@ def test_a_submission_while_shut_is_our_callers_mistake() -> None:
 
 
 def test_a_saturating_sender_is_not_slowed_by_rare_heartbeats() -> None:
-    """Who has received a good part of the window says so at once."""
+    """A member that has received a large part of the window acknowledges at once."""
     cluster = group(5)
     cluster.submit(0, 2000)
     cluster.run(for_ns=1 * SECOND)
@@ -322,7 +322,7 @@ def test_a_unicast_to_a_stranger_is_our_callers_mistake() -> None:
 
 
 def test_three_hundred_members_and_one_sender() -> None:
-    """Each receiver acknowledges once or twice; nothing grows with the square."""
+    """Each receiver acknowledges once or twice; no traffic grows with the square."""
     cluster = group(300, parameters=ReliableParameters())
     cluster.submit(0, 20)
     cluster.run()

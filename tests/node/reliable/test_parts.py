@@ -1,4 +1,4 @@
-"""Both ends of a stream, of a channel, and the round trip: values that the reliable core is built from."""
+"""Both ends of a stream and of a channel, and the round trip: the parts of the reliable core."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_at_most_a_burst_is_asked_for_at_a_time() -> None:
 
 
 def channel_with(count: int) -> tuple[Channels, list[int]]:
-    """To member 1, with a window of 4 unicasts and a time-out of 100 ms; `count` are sent. With their numbers."""
+    """Channels to member 1, with a window of 4 unicasts and a time-out of 100 ms; numbers of `count` sent ones."""
     us = Membership(member=0, members=(0, 1))
     parameters = ReliableParameters(window=4)
     channels = Channels(us, 1, parameters, {1: RoundTrip(parameters)}, Timers())

@@ -1,4 +1,4 @@
-"""The streams where a multicast takes a datagram for each member: they say less, and lose nothing."""
+"""The streams if a multicast takes a datagram for each member: less control traffic, and no loss."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def group(count: int, *, network: Network | None = None, seed: int = 1) -> Clust
 
 
 def control_datagrams(cluster: Cluster, data: int) -> int:
-    """All but `data` multicasts, each of which takes a datagram for each peer."""
+    """Number of datagrams without those of `data` multicasts, each of which takes one for each peer."""
     return cluster.datagrams - data * (len(cluster.members) - 1)
 
 
@@ -66,7 +66,7 @@ def test_the_loss_of_a_tail_is_announced_to_those_who_lack_it() -> None:
 
 
 def test_a_gap_that_two_have_is_answered_to_each_of_them() -> None:
-    """With multicast the second asker would get an answer for all."""
+    """With multicast the second request would be answered to all."""
     cluster = group(6)
 
     def lose(_source: int, target: int, message: Message) -> bool:

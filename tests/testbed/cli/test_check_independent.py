@@ -1,4 +1,4 @@
-"""`orderbed check --independent` on runs whose records are known: what it prints, and its exit codes."""
+"""`orderbed check --independent` on runs with known records: its output and exit codes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GOOD = histories.total_order(1)
 def written(
     path: Path, history: PlainHistory, *, manifest: Mapping[str, Any] | None = None, judged: PlainHistory | None = None
 ) -> Path:
-    """A run of three members with these records. The product has judged `judged` in their place."""
+    """A run of three members with these records. `judged`: records that the product judged in their place."""
     run = path / "small" / "1-a"
     (run / "tables").mkdir(parents=True)
     (run / "topology.yaml").write_text("name: small\npartitions:\n  p1: {nodes: 3}\n")

@@ -1,4 +1,4 @@
-"""The commands around a run: what they list, what they refuse, and a sweep of two real runs."""
+"""The commands around a run: their listings, their errors, and a sweep of two real runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shell's completion, asked as shells ask: by environment variables, on standard output, quickly and silently."""
+"""The shell's completion, called as by shells: by environment variables, on standard output, quickly and silently."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HEAVY = (
     "testbed.cli.doctor",
     "testbed.live.client",
 )
-"""What a press of a key must not wait for."""
+"""Modules that completion must not import."""
 
 
 Complete: TypeAlias = Callable[..., list[str]]
@@ -46,7 +46,7 @@ def runtime(tmp_path: Path) -> Path:
 
 
 def place(runtime: Path, about: dict[str, Any], owner: str | None = None) -> None:
-    """A testbed as its server announces it; this process stands for the server."""
+    """Announce a testbed as its server does, with this process as the server."""
     folder = runtime / "orderbed" / about["name"]
     folder.mkdir(parents=True)
     (folder / "owner").write_text(str(Owner.this_process()) if owner is None else owner)
@@ -55,7 +55,7 @@ def place(runtime: Path, about: dict[str, Any], owner: str | None = None) -> Non
 
 @pytest.fixture
 def complete(runtime: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Complete:
-    """What bash is offered where the cursor stands at the end of a line."""
+    """Completions that bash gets at the end of a line."""
     monkeypatch.delenv("ORDERBED_TESTBED", raising=False)
 
     def asked(line: str, **environment: str) -> list[str]:
@@ -73,7 +73,7 @@ def complete(runtime: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 def words(line: str, runtime: Path) -> dict[str, str]:
-    """How bash asks."""
+    """Environment variables of a request by bash."""
     cursor = str(len(line.split(" ")) - 1)
     return {
         "_ORDERBED_COMPLETE": "complete_bash",

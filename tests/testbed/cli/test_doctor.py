@@ -1,4 +1,4 @@
-"""Every probe on this machine, and what is said where something is missing."""
+"""Every probe on this machine, and its message where something is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`orderbed down --all`: whose containers go and whose stay. A daemon of containers that exist as labels only."""
+"""`orderbed down --all`: containers that it removes and leaves. In a fake daemon, containers are labels only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.testbed.orderbed_command import inside
 
 
 class LabelsOnly:
-    """A daemon's client, as far as clean-up asks it."""
+    """Fake client of a daemon, with the calls of the clean-up."""
 
     def __init__(self, **owners: str) -> None:
         self.api = self
@@ -38,7 +38,7 @@ class LabelsOnly:
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LabelsOnly]:
-    """Containers of a process that has ended, and of one that lives; no testbed is up."""
+    """Containers of a process that has ended, and of a living one; no testbed is up."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.delenv("ORDERBED_TESTBED", raising=False)
     code = "from netem.owner import Owner; print(Owner.this_process())"

@@ -1,4 +1,4 @@
-"""The commands around a testbed that is up: the session of docs/interactive.md, JSON, refusals, exit codes."""
+"""The commands around a testbed that is up: the session of docs/interactive.md, JSON, errors, exit codes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NODES = ["p1/n1", "p1/n2", "p1/n3", "p1/n4"]
 
 @pytest.fixture(scope="module", autouse=True)
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Testbeds of this module alone, whatever else is up on this machine."""
+    """Runtime directory of this module's testbeds, apart from others on this machine."""
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("places")
         patch.setenv("XDG_RUNTIME_DIR", str(folder))
@@ -47,7 +47,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def testbed(places: Path) -> Iterator[Path]:
-    """A testbed that is up, called lab; its record. It came up in a folder whose Python files nobody may execute."""
+    """Record of a testbed called lab that is up. It came up in a folder with Python files that must not be imported."""
     folder = places / "own"
     folder.mkdir()
     for module in ("pty", "queue", "random", "node", "testbed"):
@@ -63,7 +63,7 @@ def testbed(places: Path) -> Iterator[Path]:
 
 
 def refused(*arguments: str, code: int = 2) -> str:
-    """The one sentence with which a command is refused."""
+    """The one-sentence error of a command."""
     done = orderbed(*arguments) if arguments[0] == "up" else inside(*arguments)
     assert done.code == code, (done.out, done.err)
     assert "Traceback" not in done.err
@@ -267,7 +267,7 @@ def test_a_stop_in_bring_up_is_one_sentence_and_leaves_nothing(
     pid = process.pid if whom == "command" else int(owner.read_text().split("/")[2])
     os.kill(pid, number)
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)  # the second must not disturb what the first began
+        os.kill(pid, number)  # the second must not disturb the end begun by the first
     _out, said = process.communicate(timeout=30)
     assert (process.returncode, said.splitlines()[1:]) == (3, [f"orderbed: {sentence}"])
     wait_for(lambda: not owner.exists() and not processes_with(mark), what="the end of all that it started")
@@ -289,7 +289,7 @@ def test_a_shell_is_on_the_terminal_and_names_its_node(testbed: Path) -> None:
 
 
 def read_until(terminal: int, wanted: str) -> str:
-    """What a terminal said, once `wanted` is in it."""
+    """Output of a terminal until it contains `wanted`."""
     said = ""
     while wanted not in said:
         assert select.select([terminal], [], [], PATIENCE_S)[0], said

@@ -1,4 +1,4 @@
-"""What people type to name nodes and links, and what they see of testbeds and sweeps: every table fits and says all."""
+"""Names of nodes and links on the command line, and tables of testbeds and sweeps: each fits and is complete."""
 
 from __future__ import annotations
 

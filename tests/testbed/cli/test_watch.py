@@ -1,4 +1,4 @@
-"""`orderbed watch` and `orderbed info`: what they find, when they end, and what they say of what they cannot read."""
+"""`orderbed watch` and `orderbed info`: their results, their end, and their errors for unreadable files."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_totals_of_a_device_do_not_begin() -> None:
 
 @pytest.mark.spark
 def test_a_run_that_goes_on_is_followed_to_its_end(tmp_path: Path) -> None:
-    """The capture is written piece by piece while it is looked at; the last line has all of it."""
+    """The capture is written piece by piece while it is watched; the last line covers all of it."""
     made = MadeRun()
     truth = ordered(made, messages=400, loss={1: 0.2})
     run = made.write(tmp_path / "runs" / "made" / "1")

@@ -1,4 +1,4 @@
-"""Cores with a bug on purpose, for the searches that must find it."""
+"""Cores with a deliberate bug, which the searches must find."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from node.wire import Kind, Message
 
 
 class HastySequencer(SequencerCore):
-    """Delivers in the order of arrival: numbers are given, and not looked at."""
+    """Delivers in the order of arrival: it ignores the sequence numbers."""
 
     def _on_data(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         super()._on_data(message, now_ns, out)
@@ -53,7 +53,7 @@ class ForgetfulStreams(ReliableCore):
 
 
 class ForgetfulCore(GroupCore):
-    """Its streams are forgetful."""
+    """A core with ForgetfulStreams."""
 
     def _install(self, value: Value, *rest: Any) -> None:
         with mock.patch("node.group.core.ReliableCore", ForgetfulStreams):
@@ -71,7 +71,7 @@ def forgetful(membership: Membership, seed: int) -> Core:
 
 
 class PlainCore(Core):
-    """Multicasts and delivers as it comes: neither order nor repair."""
+    """Multicasts and delivers at once: neither order nor repair."""
 
     def __init__(self, membership: Membership) -> None:
         self._us = membership
@@ -101,7 +101,7 @@ class PlainCore(Core):
 
 
 class RaisingCore(PlainCore):
-    """Falls over a second message of one member."""
+    """Raises an exception at the second message of a member."""
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
         assert message.seq < 2, "a second message"
@@ -113,5 +113,5 @@ def _delivery(message: Message) -> Deliver:
 
 
 def sequencer(membership: Membership) -> Core:
-    """The right one."""
+    """The correct sequencer core."""
     return PROTOCOLS["sequencer"].build(membership=membership, parameters={}, seed=1)

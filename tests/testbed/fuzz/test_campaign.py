@@ -1,4 +1,4 @@
-"""The record of campaigns: seeds that go on where it ends, one row for each protocol and commit, and its page."""
+"""The record of campaigns: seeds continue at its end, one row for each protocol and commit, and its page."""
 
 from __future__ import annotations
 

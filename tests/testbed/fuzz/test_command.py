@@ -1,4 +1,4 @@
-"""`orderbed fuzz` and `orderbed explore` as a user has them."""
+"""`orderbed fuzz` and `orderbed explore` as a user runs them."""
 
 from __future__ import annotations
 

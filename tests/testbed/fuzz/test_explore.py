@@ -1,4 +1,4 @@
-"""Exhaustive exploration: right cores pass completely at a small scope, wrong ones are caught with a path."""
+"""Exhaustive exploration: correct cores pass completely in a small scope, wrong ones fail with a path."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_each_ill_of_the_network_shows_in_a_core_that_does_nothing_against_it(sc
 
 
 def test_without_that_ill_the_same_core_is_right() -> None:
-    """Over channels that lose and repeat nothing a single sender needs no protocol."""
+    """Over channels without loss and duplication, a single sender needs no protocol."""
     everything = [Property.VALIDITY, Property.AGREEMENT, Property.INTEGRITY, Property.FIFO, Property.TOTAL_ORDER]
     found = explore(PlainCore, scope=Scope(submissions=(3, 0, 0)), promises=everything)
     assert (found.violation, found.cut_off) == (None, "")
@@ -122,7 +122,7 @@ INNER = Message(kind=Kind.CBCAST_DATA, origin=1, incarnation=1, seq=9, payload=b
 
 
 class Scripted(PlainCore):
-    """Does what the test says with the message of the other member."""
+    """Handles the message of the other member as the test defines."""
 
     def __init__(self, effects: list[Effect] | None) -> None:
         super().__init__(US)
@@ -176,7 +176,7 @@ def test_an_arrival_that_the_core_refuses_is_reported() -> None:
 @pytest.mark.parametrize("silence", ["cut", "pause"])
 @pytest.mark.parametrize("name", ["reliable", "sequencer", "cbcast", "lamport", "mutex"])
 def test_who_is_expelled_comes_to_rest_whatever_stands_over_the_reliable_layer(name: str, silence: str) -> None:
-    """Also with requests that it will never take, and messages that its upper core waits for."""
+    """Also with requests that it will never take, and messages for which its upper core waits."""
     entry = PROTOCOLS[name]
     patience = {"suspect_after_ns": SECOND}
     parameters = patience if name == "reliable" else {"reliable": patience}

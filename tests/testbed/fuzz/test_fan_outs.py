@@ -22,7 +22,7 @@ SEEDS = range(100)
 
 @dataclass
 class Copies:
-    """A tap: by sender and instant, to whom copies were sent and whom they reached."""
+    """Tap that keeps, by sender and instant, the receivers of copies and those that were reached."""
 
     sent: dict[tuple[int, int], set[int]] = field(default_factory=lambda: defaultdict(set))
     arrived: dict[tuple[int, int], set[int]] = field(default_factory=lambda: defaultdict(set))
@@ -37,7 +37,7 @@ class Copies:
 
 
 def torn(scenario: Scenario) -> list[tuple[int, int]]:
-    """(member, instant) of each fan-out after which its sender falls at once while cuts keep copies back."""
+    """(member, instant) of each fan-out whose sender falls at once while cuts block copies."""
     cuts = {(fault.source, fault.at_ns) for fault in scenario.faults if isinstance(fault, OneWayCut)}
     falls = [fault for fault in scenario.faults if isinstance(fault, Crash | Freeze)]
     return [(fall.member, fall.at_ns - 1) for fall in falls if (fall.member, fall.at_ns - 1) in cuts]
@@ -76,5 +76,5 @@ def test_only_unicast_dissemination_has_fan_outs() -> None:
 
 
 def test_a_fall_does_not_make_a_member_that_leaves_the_last_one() -> None:
-    """In this world all others were away, and an experiment refuses that."""
+    """In this world all others were away, which an experiment refuses."""
     assert not judge(draw("lo", 3000622)).failures

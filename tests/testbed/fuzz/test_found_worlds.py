@@ -1,4 +1,4 @@
-"""Worlds in which a campaign once found a failure, each as the file that it wrote: they keep all promises for good."""
+"""Worlds in which a campaign once found a failure, each as the file that it wrote: all promises hold in them now."""
 
 from __future__ import annotations
 

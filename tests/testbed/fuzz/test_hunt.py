@@ -1,4 +1,4 @@
-"""Campaigns: the same tally however the seeds are dealt out, and an end at the first failure."""
+"""Campaigns: the tally does not depend on the distribution of seeds, and the first failure ends them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SMALL = Campaign(protocol="lo", first=100, count=60)
 
 
 def judge_with_bad_seeds(bad: frozenset[int]) -> object:
-    """The real judge, but for seeds that it calls bad."""
+    """The real judge, except that the seeds `bad` fail."""
 
     def judged(scenario: Scenario) -> Judged:
         found = judge(scenario)

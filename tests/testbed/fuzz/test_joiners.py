@@ -1,4 +1,4 @@
-"""What a member that was started again must have, and what it need not; by cores that forget it."""
+"""Messages that a restarted member must deliver, and those that it need not; shown by cores that lack them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_what_it_submits_everybody_delivers() -> None:
 
 
 class DeafJoiner(GroupCore):
-    """Its later incarnations hand nothing up."""
+    """Its later incarnations deliver nothing."""
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
         effects = super().on_message(message, source, now_ns)
@@ -93,17 +93,17 @@ def test_a_joiner_that_hears_nothing_is_found() -> None:
 
 
 def test_what_is_only_shown_obliges_nobody() -> None:
-    """OLD shows its second message optimistically, and makes the first final alone."""
+    """OLD delivers its second message optimistically only, its first finally."""
     shown = [(int(Event.DELIVER), int(Level.OPTIMISTIC), *OLD, 0, number, number, 0, 0, 0, 0) for number in (1, 2)]
     final = [(int(Event.DELIVER), int(Level.FINAL), *OLD, 0, 1, 9, 0, 0, 0, 0)]
     assert found([*records(submit(OLD, 1), submit(OLD, 2)), *shown, *final], list(final)) == []
 
 
-# The last view.
+# Last view.
 
 
 def lacking(story: Story, *ended: Incarnation) -> list[str]:
-    """What is owed to those that ended in order."""
+    """Missing deliveries of the incarnations that ended in order."""
     history = raw(story.stop(*ended))
     assert has_views(history)
     return [
@@ -116,7 +116,7 @@ def founded() -> Story:
 
 
 def joined() -> Story:
-    """c is back in view 2; a1 was delivered before."""
+    """A story in which c is back in view 2; a1 was delivered before."""
     return Story(A, B, C, C2).install(1, A, B, C).deliver((A, B), "a1").install(2, A, B, C2)
 
 

@@ -1,4 +1,4 @@
-"""What counts as a failure: each kind is shown by a core that has it, and by none that has not."""
+"""Kinds of failure: each is found in a core that has it, and in no other."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ MILLISECOND = 1_000_000
 
 
 def small(protocol: str = "reliable", members: int = 3) -> Scenario:
-    """Each member sends two messages."""
+    """A scenario in which each member sends two messages."""
     sender = Member(submissions_ns=(0, 5 * MILLISECOND))
     return Scenario(protocol=protocol, seed=1, segments=(Segment(members=(sender,) * members),))
 
 
 class TalkativeCore(PlainCore):
-    """Idle, and for ever about something."""
+    """Idle, and sends for ever."""
 
     def on_start(self, now_ns: int) -> list[Effect]:
         return self.on_timer(Timer("again"), now_ns)
@@ -46,7 +46,7 @@ class TalkativeCore(PlainCore):
 
 
 class RestlessCore(TalkativeCore):
-    """Never idle, and for ever at it."""
+    """Never idle, and sends for ever."""
 
     @property
     def is_idle(self) -> bool:
@@ -54,7 +54,7 @@ class RestlessCore(TalkativeCore):
 
 
 class HoardingCore(PlainCore):
-    """Idle, and keeps what it had."""
+    """Idle, and keeps its messages."""
 
     @property
     def buffered(self) -> int:
@@ -96,7 +96,7 @@ def test_a_core_that_repairs_nothing_loses_what_a_cut_took() -> None:
 
 
 def test_who_was_silent_for_too_long_counts_as_crashed() -> None:
-    """The others exclude it, and nothing of that is a failure."""
+    """The others exclude it, which is no failure."""
     parameters = {"suspect_after_ns": 1000 * MILLISECOND}
     away = Freeze(at_ns=MILLISECOND, for_ns=5000 * MILLISECOND, member=2)
     judged = judge(replace(small("reliable"), parameters=parameters, faults=(away,)))
@@ -105,7 +105,7 @@ def test_who_was_silent_for_too_long_counts_as_crashed() -> None:
 
 
 def test_who_is_given_up_without_need_is_a_failure() -> None:
-    """Each of many short silences is short; together they use up the patience of the group."""
+    """Each silence is short; together they exceed the patience of the group."""
     parameters = {"suspect_after_ns": 1000 * MILLISECOND}
     away = [Freeze(at_ns=(1 + 200 * n) * MILLISECOND, for_ns=199 * MILLISECOND, member=2) for n in range(1)]
     cut = [Cut(at_ns=200 * n * MILLISECOND, for_ns=200 * MILLISECOND, sides=((2,), (0, 1))) for n in range(25)]
@@ -197,7 +197,7 @@ def test_coverage_adds_up_and_survives_its_rows() -> None:
 
 
 def order_of(history: PlainHistory) -> Verdict:
-    """As if a run of the sequencer had left this history."""
+    """Verdict on total order for this history, as of a run of the sequencer."""
     return findings_in(history)[Property.TOTAL_ORDER].verdict
 
 
@@ -233,7 +233,7 @@ def test_what_a_crashed_member_is_not_on_record_to_have_submitted_is_invented() 
 
 
 def test_what_cannot_be_told_though_nothing_was_lost_is_a_failure() -> None:
-    """A core that hides its START would otherwise make all of its world unknown."""
+    """Otherwise a core without a START record would make its whole world unknown."""
     history = Story(A, B).deliver((A, B), "a1").stop(A, B)
     history[A] = [record._replace(record=number) for number, record in enumerate(history[A][1:], start=1)]
     failures = list(untold(findings_in(history)))
@@ -242,7 +242,7 @@ def test_what_cannot_be_told_though_nothing_was_lost_is_a_failure() -> None:
 
 
 class EndingCore(PlainCore):
-    """Says that it is over as soon as it hears anything: that the others have excluded it."""
+    """Reports that it is excluded as soon as it receives a message."""
 
     has_heard = False
 
@@ -256,7 +256,7 @@ class EndingCore(PlainCore):
 
 
 class LeavingCore(EndingCore):
-    """Says that it has left."""
+    """Reports that it has left."""
 
     @property
     def has_left(self) -> bool:
@@ -283,7 +283,7 @@ def test_an_excluded_incarnation_counts_as_expelled_and_one_that_left_does_not()
 
 
 def test_of_a_sampled_world_three_opinions_are_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A check that never sees a violation is noticed by both others."""
+    """Both other implementations reveal a check that never finds a violation."""
 
     def never(*_: object) -> Tally:
         return Tally(24, 0)

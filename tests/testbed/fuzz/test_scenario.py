@@ -138,7 +138,7 @@ def test_an_unfair_scenario_is_told() -> None:
 
 @pytest.mark.parametrize("protocol", ["reliable", "lo"])
 def test_faults_strike_while_something_is_sent(protocol: str) -> None:
-    """Of 100 scenarios hardly any has faults that met nothing, and most faults met something."""
+    """Of 100 scenarios hardly any has faults that met nothing, and most faults met an input."""
     judged = [judge(draw(protocol, seed)) for seed in range(100)]
     faults = sum(len(one.scenario.faults) for one in judged)
     assert sum(one.faults_met for one in judged) > 0.75 * faults

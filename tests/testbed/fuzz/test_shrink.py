@@ -1,4 +1,4 @@
-"""Shrinking: a bug on purpose becomes a handful of messages, the same ones each time, and can be replayed."""
+"""Shrinking: a deliberate bug shrinks to a few messages, the same ones each time, and can be replayed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEEDS = range(60)
 
 
 def first_failure(protocol: str, build: Build, keep: Path | None = None) -> Shown:
-    """Of the seeds, the first that the broken core fails at, shrunk."""
+    """Failure of the broken core at the first seed that shows it, shrunk."""
     for seed in SEEDS:
         shown = show(protocol, seed, keep=keep, build=build)
         if shown is not None:

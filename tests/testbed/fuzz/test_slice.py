@@ -1,7 +1,6 @@
-"""A slice of the campaign for each protocol: so many seeds as take about ten seconds on two cores.
+"""A slice of the campaign for each protocol: the seeds that take about ten seconds on two cores.
 
-The seeds are always the same ones: a failure here is a regression, not bad luck. `docs/fuzzing.md` says what was
-searched beyond them.
+The seeds are always the same: a failure here is a regression, not bad luck. `docs/fuzzing.md` lists other searches.
 """
 
 from __future__ import annotations
@@ -23,11 +22,12 @@ SEEDS = {
     "objects": 150,
 }
 OTHERS = 80
-"""For a protocol that nobody has measured."""
+"""Seeds of a protocol without a measured number."""
 
 UNJUDGED = {"objects": 0.5, "adaptive": 0.2, "timewarp": 0.2}
-"""Seeds in which one property cannot be told: most properties of calls are about some kinds of calls only, and small
-scenarios have not all of them. Where nobody delivers, since the only sender crashes first, no property can be told."""
+"""Bound on the share of seeds in which a property is unjudged: most properties of calls concern some kinds of calls
+only, and small scenarios do not have all of them. Nothing can be judged if the only sender crashes before a
+delivery."""
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Wrong operations of CO that only the reported stages show: a campaign finds each of them."""
+"""Wrong operations of CO that only the reported stages reveal: a campaign finds each of them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def give_away_too_early(self: CoState) -> list[Pdu]:
 
 
 def append_only(self: CoState, p: Pdu) -> None:
-    """In place of the CPI operation."""
+    """Append instead of the CPI operation."""
     self.prl.append(p)
 
 
 def accept_literally(self: CoState, p: Pdu) -> tuple[int, int] | None:
-    """In place of the strict condition."""
+    """The literal acceptance condition instead of the strict one."""
     return None if p.seq == self.req[p.src] else (p.src, p.seq - 1)
 
 

@@ -1,4 +1,4 @@
-"""What views met when they were struck: from records made by hand, and from drawn worlds."""
+"""Coverage of views: from records made by hand, and from drawn worlds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def state(at_ns: int) -> Row:
 def met(
     *incarnations: list[Row], freezes: dict[IncarnationId, list[Freeze]] | None = None, agreement: bool = True
 ) -> set[str]:
-    """Of the one later view that is struck, or the last one of several."""
+    """Conditions of the only later view, or of the last of several."""
     found = views_met(
         [IncarnationRun(member=member, incarnation=1, records=rows) for member, rows in enumerate(incarnations)],
         freezes or {},
@@ -108,7 +108,7 @@ def test_a_crash_at_rest_ends_one_view() -> None:
 
 
 def printed(*tables: Table, width: int) -> str:
-    """As a terminal of that width shows them."""
+    """The tables on a terminal of that width."""
     out = StringIO()
     console = Console(file=out, width=width, highlight=False)
     for table in tables:

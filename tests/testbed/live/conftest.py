@@ -1,4 +1,4 @@
-"""Every test's testbeds are its own: a place and a record of its own, and a mark on every process that they start."""
+"""Testbeds of tests, apart from others: own runtime directory, own records, and a mark on every process they start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MARK = "ORDERBED_TEST_MARK"
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The runtime directory of a module's tests; nothing of it is up before, and nothing may be left."""
+    """The runtime directory of a module's tests; no testbed is up before, and none may be left."""
     folder = tmp_path_factory.mktemp("places")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", str(folder))
@@ -36,7 +36,7 @@ def testbed(places: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def clear(testbed: Testbed) -> Testbed:
-    """The same, with every wire as the topology asks for."""
+    """The same, with all cuts healed and the topology's impairments."""
     testbed.heal()
     testbed.restore()
     return testbed

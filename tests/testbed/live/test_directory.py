@@ -1,4 +1,4 @@
-"""Where a testbed can be found: one at a time has a name, and the dead are swept aside."""
+"""Runtime directories of testbeds: a name belongs to one testbed at a time, and those of dead owners are removed."""
 
 from __future__ import annotations
 

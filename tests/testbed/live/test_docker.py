@@ -1,4 +1,4 @@
-"""The world docker: what a testbed does with containers as with namespaces."""
+"""The world docker: a testbed does the same with containers as with namespaces."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_command_takes_signals_and_ends_with_its_time(testbed: Testbed) -> Non
 
 def test_a_command_has_a_terminal_with_a_size(testbed: Testbed) -> None:
     outer, inner = pty.openpty()
-    # Words of the client and what is typed take different ways.
+    # Requests of the client and typed input use different channels.
     script = ["sh", "-c", "tty; read line; until stty size | grep -v '^0 0$'; do sleep 0.02; done; echo got $line"]
     with testbed.start("p1/n1", script, stdin=inner, stdout=inner, stderr=inner, is_terminal=True) as command:
         os.close(inner)

@@ -1,4 +1,4 @@
-"""However a testbed ends, nothing of it is left; two at once do not meet; and what an enemy says changes nothing."""
+"""Ends of a testbed: nothing is left, however it ends; two at once are separate; invalid requests have no effect."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ sys.stdin.read()
 
 
 def gone(name: str, mark: str) -> None:
-    """Neither places nor processes of the testbed are left."""
+    """Wait until neither directory nor processes of the testbed are left."""
     testbeds.wait_until(lambda: name not in [one.name for one in running()], "it is no longer up")
     testbeds.wait_until(lambda: not testbeds.processes_with(mark), "its processes have ended")
 
@@ -61,7 +61,7 @@ def test_a_killed_owner_takes_its_testbed_along_in_order(
 
 
 def log_of(directory: Path) -> str:
-    """What the server of a testbed has said."""
+    """Log of the server of a testbed."""
     return (directory / "server.log").read_text(encoding="utf-8")
 
 
@@ -119,7 +119,7 @@ def test_a_network_that_dies_is_told_and_taken_down(places: Path, tmp_path: Path
 
 
 def test_two_at_once_do_not_meet(testbed: Testbed, tmp_path: Path) -> None:
-    """The same names, addresses and MAC addresses in both; neither hears a frame of the other."""
+    """Both have the same names, addresses and MAC addresses; neither receives a frame of the other."""
     with Testbed(testbeds.written("other", tmp_path), world="netns", runs=tmp_path / "runs") as other:
         with pytest.raises(InputError, match="several testbeds are up: other, shared; say which one"):
             Testbed.attach()
@@ -131,7 +131,7 @@ def test_two_at_once_do_not_meet(testbed: Testbed, tmp_path: Path) -> None:
         assert received(testbed.run("p1/n1", ping).text) == 0
         assert received(other.run("p1/n1", ping).text) == 5
         assert testbed.run("p1/n1", ["ping", "-c", "1", "10.1.0.3"]).code == 0
-        # Here what p1/n1 sends to its port, and what goes to and comes from n3; there both ways of both ports.
+        # Here the frames of p1/n1 at its port, and those to and from n3; there both ways of both ports.
         assert testbed.stop_capture()["frames"] == 5 + 4
         assert other.stop_capture()["frames"] == 20
         testbed.restore()
@@ -199,7 +199,7 @@ def test_what_cannot_be_is_refused_before_anything_starts(places: Path, options:
     assert sentence in str(refused.value)
 
 
-# An enemy at the door.
+# Invalid requests of an attacker.
 
 
 def say(name: str, data: bytes, descriptors: tuple[int, ...] = ()) -> dict[str, Any]:
@@ -270,7 +270,7 @@ def test_words_to_a_command_that_are_none_change_nothing(testbed: Testbed) -> No
 
 
 def test_all_at_once(testbed: Testbed) -> None:
-    """Verbs of many clients are done one after the other; none is lost."""
+    """Requests of many clients are carried out one after the other; none is lost."""
     count = len((testbed.directory / "faults.jsonl").read_text().splitlines())
     threads = [
         threading.Thread(target=testbed.impair, args=("p1/n1",), kwargs={"delay": f"{number} ms"})

@@ -1,4 +1,4 @@
-"""A testbed whose nodes are the members of a group: they join, leave, are excluded and come back on real wires."""
+"""A testbed whose nodes are members of a group: they join, leave, are excluded and return on an emulated network."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def status(testbed: Testbed, name: str) -> NodeStatus:
 
 
 def wait_for_view(testbed: Testbed, members: set[str]) -> None:
-    """Until exactly these are members of one view."""
+    """Wait until exactly these are members of one view."""
 
     def holds() -> bool:
         shown = [one for one in testbed.nodes() if one.name in members]

@@ -1,4 +1,4 @@
-"""Requests as an enemy writes them: each is words of ours or an InputError of one line, never anything else."""
+"""Requests as an attacker writes them: each is valid or an InputError of one line, never anything else."""
 
 from __future__ import annotations
 

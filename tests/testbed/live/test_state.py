@@ -1,4 +1,4 @@
-"""The state's rules: what may happen next, and what an event is. Pure, without a network."""
+"""Rules of the state: allowed changes and their events. Pure, without a network."""
 
 from __future__ import annotations
 

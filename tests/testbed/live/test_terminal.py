@@ -1,4 +1,4 @@
-"""A shell in a node on somebody's terminal: what is typed, what is said, signals and sizes."""
+"""A shell in a node on a user's terminal: input, output, signals and sizes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TIMEOUT_S = 20.0
 
 
 class Screen:
-    """A terminal with our shell on it."""
+    """A terminal with `orderbed shell` on it."""
 
     def __init__(self, *argv: str) -> None:
         self.outer, inner = pty.openpty()
@@ -48,7 +48,7 @@ class Screen:
         os.write(self.outer, text.encode())
 
     def read_until(self, wanted: str) -> str:
-        """What was said, once `wanted` is in it."""
+        """Output until it contains `wanted`."""
         said = ""
         deadline = time.monotonic() + TIMEOUT_S
         while wanted not in said:
@@ -94,7 +94,7 @@ def test_ctrl_c_is_for_what_runs_in_it(screen: Screen) -> None:
 
 
 def beds_wait_for_sleep(screen: Screen) -> None:
-    """Until the foreground process is the sleep."""
+    """Wait until the foreground process is `sleep`."""
     with Testbed.attach("shared") as testbed:
         deadline = time.monotonic() + TIMEOUT_S
         while testbed.run("p1/n1", ["pgrep", "-x", "sleep"]).code:

@@ -1,4 +1,4 @@
-"""A testbed that is up, through its Python interface, on real wires."""
+"""A testbed that is up, through its Python interface, on an emulated network."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from topologies.model import Direction
 pytestmark = [pytest.mark.root, pytest.mark.uml]
 
 IN_NETNS = pytest.mark.parametrize("world", ["netns"], indirect=True)
-"""Only there: `test_docker` says what a container does instead."""
+"""Tests in netns only: `test_docker` tests the behaviour of containers instead."""
 
 
 @pytest.fixture(scope="module", params=WORLDS)
@@ -58,7 +58,7 @@ def faults(testbed: Testbed) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (testbed.directory / "faults.jsonl").read_text().splitlines()]
 
 
-# What there is.
+# Status.
 
 
 def test_nodes_tell_what_they_are(clear: Testbed) -> None:
@@ -86,7 +86,7 @@ def test_links_and_counters_tell_theirs(clear: Testbed) -> None:
 def test_it_is_found_by_its_name_or_alone(testbed: Testbed, world: str) -> None:
     assert [(one.name, one.node_count, one.world) for one in running()] == [("shared", 4, world)]
     for other in (Testbed.attach(), Testbed.attach("shared")):
-        with other:  # what was only attached to stays up
+        with other:  # an attached testbed stays up
             assert other.topology == testbed.topology
     assert [one.name for one in running()] == ["shared"]
 
@@ -343,7 +343,7 @@ def test_a_restarted_node_has_all_of_its_wires_again(clear: Testbed) -> None:
         assert listener.stdout.readline() == b"up\n"
         assert clear.run("p1/n1", ["python3", "-c", SPEAKER]).code == 0
         assert listener.stdout.readline() == b"hello all\n", "multicast"
-    # Both ways of both ports of three pings, three that were cut, a datagram to all; and the group's reports.
+    # Both ways at both ports of three pings, three that were cut, a datagram to all; and the IGMP reports.
     assert clear.stop_capture()["frames"] >= 12 + 3 + 2, "capture"
 
 
@@ -440,7 +440,7 @@ def test_others_read_a_capture(clear: Testbed) -> None:
     assert set(lines) == {f"10.1.0.{source}\tp1/n{port}" for source in (1, 2) for port in (1, 2)}
 
 
-# The record.
+# Record.
 
 
 def test_the_record_is_a_runs(testbed: Testbed, world: str) -> None:

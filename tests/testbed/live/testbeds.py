@@ -1,4 +1,4 @@
-"""Testbeds for tests: small, on real wires, and what is left of one."""
+"""Testbeds for tests: small ones on an emulated network, and searches for processes that they left."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ impairments:
 
 
 def written(name: str, folder: Path) -> Path:
-    """A topology file: partitions of three nodes and of one, joined by a link; two of the wires impaired."""
+    """A topology file: partitions of three nodes and of one, joined by a link; two of the ports impaired."""
     path = folder / f"{name}.yaml"
     path.write_text(TOPOLOGY.format(name=name), encoding="utf-8")
     return path
 
 
 def wait_until(holds: Callable[[], object], what: str) -> None:
-    """Raises AssertionError when it does not come about."""
+    """Wait until `holds` is true. Raises AssertionError after END_TIMEOUT_S."""
     deadline = time.monotonic() + END_TIMEOUT_S
     while not holds():
         assert time.monotonic() < deadline, f"not within {END_TIMEOUT_S:.0f} s: {what}"
@@ -39,9 +39,7 @@ def wait_until(holds: Callable[[], object], what: str) -> None:
 
 
 def processes_with(mark: str) -> list[str]:
-    """Command lines of this machine's processes whose command line or environment names `mark`, without our own and
-    zombies.
-    """
+    """Command lines of processes with `mark` in their command line or environment, except this process and zombies."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -55,12 +53,12 @@ def processes_with(mark: str) -> list[str]:
 
 
 def received(ping: str) -> int:
-    """Of what ping printed: how many answers came."""
+    """Number of answers in the output of ping."""
     match = re.search(r"(\d+) received", ping)
     assert match is not None, ping
     return int(match.group(1))
 
 
 def round_trips_ms(ping: str) -> list[float]:
-    """Of what ping printed: the time of each answer."""
+    """Time of each answer in the output of ping."""
     return [float(one) for one in re.findall(r"time=([\d.]+) ms", ping)]

@@ -1,4 +1,4 @@
-"""The page of claims: one line for each claim, one entry for each world, measured again without losing the rest."""
+"""The page of claims: one line for each claim, one entry for each world; a new measurement keeps the rest."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def row(**changes: Any) -> dict[str, Any]:
 
 
 def line_of(*rows: dict[str, Any]) -> str:
-    """Of a page that lists the claim of the first of these rows."""
+    """Line of a page that lists the claim of the first of these rows."""
     (line,) = [line for line in render_page(rows[:1], rows).splitlines() if "000-figure7-tco" in line]
     return line
 
@@ -67,7 +67,7 @@ def test_papers_in_order_each_with_its_table() -> None:
 
 
 def test_the_page_of_the_repository_has_every_claim_as_its_rows_say_it() -> None:
-    """A claim that was added, or changed what it accepts, is put there by `update_page`."""
+    """`update_page` adds a new claim, or one whose condition has changed."""
     page = ROOT / "docs" / "claims.md"
     claims = [row.as_dict() for row in list_claims(Selection())]
     rows = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))

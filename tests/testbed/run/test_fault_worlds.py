@@ -1,4 +1,4 @@
-"""Slow, deaf and mistimed nodes, and members that come and go, do the same on wires as in the simulator."""
+"""Slow and deaf nodes, wrong clocks, joins and leaves: the same behaviour in every world."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ faults:
 
 
 def performed(world: str, runs: Path, text: str = TEXT) -> tuple[dict[str, Any], dict[tuple[str, str], Any]]:
-    """The manifest, and the lines of faults.jsonl by kind and what they end."""
+    """The manifest, and the lines of faults.jsonl by kind and by the kind that they end."""
     experiment = run.apply_overrides(spec.loads(text, "x.yaml", protocols=PROTOCOLS), Overrides(world=world))
     outcome = run.perform(experiment, Overrides(runs=runs, analyze=False), Console(quiet=True))
     lines = [json.loads(line) for line in (outcome.directory / "faults.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -84,7 +84,7 @@ def test_on_wires(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("world", ["sim", pytest.param("netns", marks=[pytest.mark.root, pytest.mark.uml])])
 def test_members_come_and_go_in_every_world(tmp_path: Path, world: str) -> None:
-    """One joins later, one leaves and joins again, one is excluded and its process comes back, one leaves for good."""
+    """A member joins later, one leaves and rejoins, one is excluded and its process rejoins, one leaves for good."""
     manifest, lines = performed(world, tmp_path, MEMBERS)
     assert manifest["absent"] == ["p1/n4"]
     ends = {(node["node"], node["incarnation"]): (node["ended"], node.get("left", False)) for node in manifest["nodes"]}

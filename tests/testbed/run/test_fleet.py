@@ -1,4 +1,4 @@
-"""The fleet waits for its members, believes what they say, and notices those that die. Real processes, no network."""
+"""The fleet waits for its members, takes their reports, and notices their deaths. Real processes, no network."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class ProcessHandle:
 
 
 class ProcessRuntime:
-    """Plain processes: enough to test the fleet without root."""
+    """Runtime of plain processes, to test the fleet without root."""
 
     at_once = 3
     gathered = nullcontext

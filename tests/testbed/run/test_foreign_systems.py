@@ -1,5 +1,5 @@
-"""etcd and corosync, as the distribution ships them, in a cluster on the emulated network, short: a cut, and what the
-capture alone says of it.
+"""etcd and corosync, as the distribution ships them, in a cluster on the emulated network, in short runs: a cut, and
+its analysis from the capture alone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PAGE = ROOT / "docs" / "foreign.md"
 def run_short(
     name: str, tmp_path: Path, cut: dict[str, Any], *, duration: str, spark: SparkSession | None = None
 ) -> tuple[Path, dict[str, Any]]:
-    """The shipped experiment with this cut alone: its run directory and section `traffic`. `spark`: measures TCP."""
+    """The shipped experiment with this cut alone: run directory and section `traffic`. TCP is measured with `spark`."""
     client = (EXPERIMENTS / "etcd-client.py").read_text()
     (tmp_path / "etcd-client.py").write_text(client)
     text = yaml.safe_load((EXPERIMENTS / f"{name}.yaml").read_text())
@@ -66,13 +66,13 @@ def test_etcd_elects_another_leader_when_the_cut_takes_its_own(tmp_path: Path, s
 
 
 def in_the_middle(told: dict[str, Any], at_s: float) -> set[str]:
-    """Of the members' service: who leads shows as that."""
+    """Centres of the connections between members at a time, which are the leaders."""
     rows = (row for row in told["middles"] if row["port"] == 2380)
     return {row["node"] for row in rows if row["from_s"] <= at_s < row["until_s"]}
 
 
 def test_corosync_forms_a_ring_on_each_side_and_one_again_after_the_heal(tmp_path: Path) -> None:
-    # Its port answers before its first ring stands.
+    # Its port answers before its first ring is formed.
     cut = {"at": "4 s", "for": "4 s", "cut": {"groups": [["p1/n1..n2"], ["p1/n3..n5"]]}}
     _, told = run_short("corosync-cut", tmp_path, cut, duration="10 s")
     fault = told["faults"][0]
@@ -81,13 +81,13 @@ def test_corosync_forms_a_ring_on_each_side_and_one_again_after_the_heal(tmp_pat
     assert fault["back"] == fault["silent"], "all are heard again after the heal"
     rings = [row for row in told["sides"] if row["cast"] == "unicast" and row["protocol"] == "udp"]
     assert sorted(row["nodes"] for row in rings) == [2, 3]
-    # A token that is lost is missed for a second; then the ring is formed anew.
+    # The loss of a token is noticed after a second; then the ring is formed again.
     assert all(0.5 < row["silent_s"] < 4 for row in rings), rings
     assert all(row["silent_until_s"] < fault["until_s"] + 1 for row in rings), rings
 
 
 def test_etcd_is_played_with_by_hand(tmp_path: Path) -> None:
-    """The commands of the page, in their order."""
+    """Run the commands of the page, in their order."""
     block = re.search(r"^## By hand$.*?^```sh\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     assert block is not None
     up, status, cut, down = block[1].splitlines()
@@ -99,7 +99,7 @@ def test_etcd_is_played_with_by_hand(tmp_path: Path) -> None:
         )
 
     def leader(command: str) -> str:
-        """Its address; empty while nobody leads."""
+        """Address of the leader; empty without one."""
         rows = [row.split(", ") for row in perform(command).stdout.splitlines()]
         return next((row[0].partition(":")[0] for row in rows if "true" in row), "")
 

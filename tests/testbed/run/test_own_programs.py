@@ -1,4 +1,4 @@
-"""Programs of others in real runs: three languages that are judged, a mixed group, and all that can go wrong."""
+"""Users' programs in real runs: members in three languages, a mixed group, and the errors."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ world: netns
 
 
 def run(text: str, tmp_path: Path, *, spark: SparkSession | None = None) -> tuple[dict[str, Any], Path]:
-    """Manifest and directory of a run; summary with a session."""
+    """Manifest and directory of a run, which is analysed if there is a session."""
     runs = tmp_path / "runs"
     overrides = Overrides(runs=runs, analyze=spark is not None)
     experiment = apply_overrides(spec.loads(text, "own.yaml", protocols=PROTOCOLS, folder=tmp_path), overrides)
@@ -59,7 +59,7 @@ def run(text: str, tmp_path: Path, *, spark: SparkSession | None = None) -> tupl
 
 
 def failure(text: str, tmp_path: Path) -> str:
-    """The sentence with which a run failed; nothing of it is left."""
+    """The error of a failed run; no process of it is left."""
     with pytest.raises(FabricError) as caught:
         run(text, tmp_path)
     manifest = manifest_of(only_run(tmp_path / "runs"))
@@ -70,7 +70,7 @@ def failure(text: str, tmp_path: Path) -> str:
 
 @pytest.fixture(scope="module")
 def members(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The senders of the documentation, those in C and Go compiled as its page says."""
+    """The senders of the documentation, those in C and Go compiled as on its page."""
     folder = tmp_path_factory.mktemp("senders")
     shutil.copytree(SENDERS, folder, dirs_exist_ok=True)
     subprocess.run(["cc", "-Wall", "-Wextra", "-Werror", "-o", "member-c", "member.c"], cwd=folder, check=True)
@@ -162,7 +162,7 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
 @pytest.mark.spark
 @pytest.mark.parametrize("world", WORLDS)
 def test_nobody_begins_before_all_are_wired(world: str, tmp_path: Path, spark: SparkSession) -> None:
-    """Who joins a group says so at once, to nodes that Docker starts later: that was lost without a cause."""
+    """Members multicast at once, also to nodes that Docker starts later: such frames were once lost without a cause."""
     program = f"program: {{command: python3 hello.py, files: {{hello.py: {json.dumps(GREETING)}}}}}\n"
     expect = "expect: [sum(conservation.unexplained) == 0, sum(conservation.arrived) >= 12 * 11]\n"
     head = HEAD.replace("netns", world).replace("nodes: 3", "nodes: 12")

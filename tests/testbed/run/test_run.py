@@ -1,4 +1,4 @@
-"""`orderbed run` on real wires: a whole run in each world, and what is left when things go wrong."""
+"""`orderbed run` on an emulated network: a whole run in each world, and the clean-up after failures."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def runs(tmp_path: Path) -> Path:
 
 
 def processes_left(runs: Path) -> list[str]:
-    """Whatever carries this test's run directory in its command line: collector, guest."""
+    """Processes with this test's run directory in their command line: collector, guest."""
     return processes_mentioning(str(runs))
 
 
 def assert_readable(capture: Path) -> None:
-    """Whole frames up to the end of the file, or up to where it was cut off."""
+    """Check for whole frames up to the end of the file, or up to the place where it was cut off."""
     found = inspect(capture)
     assert found.frames > 0
 
@@ -156,7 +156,7 @@ def recorded_bytes(runs: Path) -> int:
 
 
 def _pid_of(victim: str, family: list[int]) -> int:
-    """One of this test's own processes, never somebody else's."""
+    """Pid of one of this test's own processes."""
     word = {"conductor": "orderbed run", "collector": "-m collector", "guest": "linux.uml"}[victim]
     return next(pid for pid in family if word in command_line(pid))
 
@@ -173,7 +173,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_disk_that_fills_up_keeps_what_was_recorded(small_disk: Path, tmp_path: Path) -> None:
     experiment = write_experiment(tmp_path, duration="20 s", faults="[]")
-    # Opened first: on a busy machine the run itself fills the disk before it is seen to record.
+    # Opened first: on a busy machine the run itself fills the disk before its recording is noticed.
     with (small_disk / "filler").open("wb", buffering=0) as filler:
         process = start("run", str(experiment), "--runs", str(small_disk))
         try:

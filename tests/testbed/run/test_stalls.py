@@ -1,6 +1,6 @@
-"""The witness of stalls: what it sees, what it does not, and what a run makes of it.
+"""The witness of stalls: stalls that it records, those that it does not, and their use in a run.
 
-A process in real time above everything else takes all processors away, as a hypervisor would.
+A process in real time above all others takes all processors away, as a hypervisor would.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ATTEMPTS = 3
 
 @contextmanager
 def processors_taken(*, priority: int, times: int, every_ns: int) -> Iterator[list[subprocess.Popen[str]]]:
-    """All of them at once, `times` times for TAKEN_NS."""
+    """Take all processors at once, `times` times for TAKEN_NS."""
     argv = [sys.executable, "-S", "-c", TAKER, *map(str, (priority, TAKEN_NS, every_ns, times))]
     takers = [
         subprocess.Popen(["taskset", "-c", str(processor), *argv], stdout=subprocess.PIPE, text=True)
@@ -56,7 +56,7 @@ def processors_taken(*, priority: int, times: int, every_ns: int) -> Iterator[li
 
 
 def taken(takers: list[subprocess.Popen[str]]) -> list[tuple[int, int]]:
-    """When they took their processors; waits for their ends."""
+    """Times at which they took their processors; waits for their ends."""
     lines = [line for taker in takers for line in taker.communicate(timeout=60)[0].splitlines()]
     return [(int(start), int(end)) for start, end in map(str.split, lines)]
 
@@ -74,7 +74,7 @@ def test_a_stall_is_seen_whole() -> None:
 
 @pytest.mark.root
 def test_what_a_run_may_do_keeps_the_witness_waiting_no_longer_than_nothing_does() -> None:
-    """A busy process of the usual kind takes all processors as often as it likes."""
+    """An ordinary busy process takes all processors repeatedly."""
     with stalls_watched() as told, processors_taken(priority=0, times=4, every_ns=100_000_000) as takers:
         spans = taken(takers)
         seen = [end - start for start, end in told()["spans"]]
@@ -113,9 +113,8 @@ world: netns
 @pytest.mark.uml
 @pytest.mark.spark
 def test_a_run_says_which_frames_are_late_by_the_machine(tmp_path: Path) -> None:
-    """All processors are away for 30 ms once a second. Frames that are under way then are late, 20 ms of each second:
-    too much for p99, and too little to tell nothing. An attempt in which the machine stood still much longer does not
-    count.
+    """All processors are away for 30 ms once a second. Frames in transit then are late, 20 ms of each second: too much
+    for p99, and too little to make the result unknown. An attempt with a much longer stall does not count.
     """
     file = tmp_path / "stalled.yaml"
     file.write_text(EXPERIMENT)

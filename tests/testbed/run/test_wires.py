@@ -1,4 +1,4 @@
-"""What carries the nodes of a run, as far as no kernel is needed."""
+"""Runtimes of the nodes of a run, as far as no kernel is needed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.netem.wired import topology
 
 
 class Containers:
-    """In place of the runtime of the world docker: what its containers are labelled with."""
+    """Fake runtime of the world docker, which keeps the labels of its containers."""
 
     labels: list[str] = []  # noqa: RUF012  # of all that were opened
 
@@ -26,7 +26,7 @@ class Containers:
 
 
 def test_two_runs_of_one_name_have_containers_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The name is that within `--runs`: the end of one run removed the containers of another one elsewhere."""
+    """A name is unique within `--runs` only: once, the end of one run removed the containers of another one."""
     monkeypatch.setattr(netem.runtimes.docker, "DockerRuntime", Containers)
     for _ in range(2):
         open_runtime(

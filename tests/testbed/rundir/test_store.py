@@ -1,4 +1,4 @@
-"""The run store writes once, finds again, and is readable at every moment."""
+"""The run store writes once, finds runs, and is readable at every moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small networks and experiments, made by hand: no YAML, every field in sight."""
+"""Small networks and experiments for tests, made without YAML."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def topology(
     bus: Bus | None = None,
     links: Sequence[Link] = (),
 ) -> Topology:
-    """Partitions p1, p2, … of so many nodes, all with the same ports; linked in a row unless told otherwise."""
+    """Partitions p1, p2, … of these sizes, all with the same ports; linked in a row unless `links` are given."""
     partitions: list[Partition] = []
     index = 0
     for position, size in enumerate(sizes, start=1):
@@ -83,7 +83,7 @@ def experiment(
     faults: Sequence[Fault] = (),
     absent: Sequence[NodeName] = (),
 ) -> Experiment:
-    """All nodes send `workload` (none: they are silent), or only the members `senders`."""
+    """An experiment. All nodes send `workload` (None: they are silent), or only the members `senders`."""
     chosen = None if senders is None else set(senders)
     active = [node for node in network.nodes() if chosen is None or node.index in chosen]
     return Experiment(
@@ -112,7 +112,7 @@ def experiment(
 
 @dataclass(slots=True)
 class Lan:
-    """A network without nodes' programs: what is sent by hand, and what arrives where and when."""
+    """A network without nodes' programs, with the datagrams that a test sends and their arrivals."""
 
     topology: Topology
     seed: int = 1
@@ -137,7 +137,7 @@ class Lan:
     def send(
         self, source: int, target: int | None = None, *, payload_bytes: int = 500 - 42, is_near: bool = False
     ) -> int:
-        """One datagram now; returns its transmission number, counted over all senders."""
+        """Send one datagram now; returns its transmission number, counted over all senders."""
         self.sent += 1
         self.network.ports[source].send(
             Datagram(
@@ -157,7 +157,7 @@ class Lan:
         return self
 
     def receivers(self, transmission: int) -> list[int]:
-        """Who got a datagram, as often as he got it."""
+        """Receivers of a datagram, each as often as it arrived."""
         return sorted(receiver for _, receiver, number in self.arrived if number == transmission)
 
     def _receiver(self, index: int) -> Any:

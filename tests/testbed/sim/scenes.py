@@ -1,4 +1,4 @@
-"""What a simulation put on its wires, as a scene for space-time diagrams."""
+"""Scenes of simulations for space-time diagrams."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from topologies.model import Node, Topology
 
 
 class SightingTap:
-    """Keeps what is seen at every port, in memory: for short runs."""
+    """Tap that keeps the frames at every port in memory, for short runs."""
 
     def __init__(self) -> None:
         self.sightings: list[Sighting] = []
 
     def frame(self, port: Node, inbound: bool, at_ns: int, datagram: Datagram) -> None:
-        """As `testbed.sim.network.Tap` says."""
+        """See `testbed.sim.network.Tap`."""
         if datagram.is_trace:
             return
         seen = sighting(
@@ -32,7 +32,7 @@ class SightingTap:
 
 
 def scene_of(topology: Topology, simulation: Simulation, tap: SightingTap) -> Scene:
-    """Everything that happened in a simulation that `tap` has watched."""
+    """Scene of a simulation that had `tap`."""
     steps: list[Step] = []
     for incarnation in simulation.incarnations:
         steps += steps_of(incarnation.member, incarnation.incarnation, incarnation.records)

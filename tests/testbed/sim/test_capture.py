@@ -1,4 +1,4 @@
-"""The simulated capture, read back by the parser that reads those of real wires."""
+"""The simulated capture, read by the parser of emulated ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ONE, TWO = TOPOLOGY.nodes()
 
 
 def sent(payload: bytes = datagram(), *, is_trace: bool = False, flipped_bits: tuple[int, ...] = ()) -> Datagram:
-    """To everybody, by the first node."""
+    """A datagram to all, sent by the first node."""
     return Datagram(
         source=ONE,
         destination=None,

@@ -1,4 +1,4 @@
-"""Virtual time: order, ties, the past, standing still."""
+"""Virtual time: order, ties, events in the past, standstill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames of simulated datagrams, held against scapy's own reading of them and the addresses of the topology."""
+"""Frames of simulated datagrams, compared with scapy's decoding and the addresses of the topology."""
 
 from __future__ import annotations
 

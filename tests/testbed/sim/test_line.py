@@ -1,4 +1,4 @@
-"""What a line does to frames, rule by rule; statistics with bounds that a right line breaks once in a million."""
+"""Effects of a line on frames, rule by rule; a correct line exceeds the statistical bounds once in a million runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from topologies.model import Distribution, Impairment
 
 MANY = 40_000
 SIGMAS = 5
-"""A right line is further off less than once in a million runs; the seeds are fixed, so here never."""
+"""A correct line deviates by more less than once in a million runs; the seeds are fixed, so here never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Frame:
 
 @dataclass(slots=True)
 class Wire:
-    """A line and everything that has come out of it."""
+    """A line and the frames that have left it."""
 
     impairment: Impairment
     seed: int = 1
@@ -55,7 +55,7 @@ class Wire:
         self.out.append((self.engine.now_ns, frame))
 
     def send(self, count: int, *, every_ns: int = 0, size_bytes: int = 500, from_ns: int | None = None) -> Wire:
-        """Frames from now on (or from an instant), numbered on."""
+        """Send frames from now on (or from an instant), with consecutive numbers."""
         start_ns = self.engine.now_ns if from_ns is None else from_ns
         for index in range(count):
             frame = Frame(number=self.offered, size_bytes=size_bytes)
@@ -64,13 +64,13 @@ class Wire:
         return self
 
     def change(self, **fields: Any) -> Wire:
-        """Another impairment at this instant."""
+        """Change the impairment at this instant."""
         self.impairment = Impairment(**fields)
         self.line.change(self.impairment)
         return self
 
     def run(self, for_ns: int | None = None) -> Wire:
-        """Time passes: so much, or until nothing is left to happen."""
+        """Let time pass: `for_ns`, or until no event is left."""
         if for_ns is not None:
             self.engine.run(self.engine.now_ns + for_ns)
         while for_ns is None and self.engine.next_ns is not None:
@@ -86,7 +86,7 @@ class Wire:
         return [at_ns for at_ns, _ in self.out]
 
     def check_conservation(self) -> None:
-        """Frames that came = frames that went, were dropped or are still in there, counted outside of the line."""
+        """Frames entered = frames sent, dropped or still in the line, counted outside of it."""
         line = self.line
         assert line.sent == len(self.out)
         assert line.sent_bytes == sum(frame.size_bytes for _, frame in self.out)
@@ -98,7 +98,7 @@ def wire(**fields: Any) -> Wire:
     return Wire(Impairment(**fields))
 
 
-# The delay line.
+# Delay line.
 
 
 def test_a_clear_line_passes_everything_at_once() -> None:
@@ -149,7 +149,7 @@ def test_bursty_losses_have_the_ratio_and_the_mean_burst_that_were_asked(ratio: 
     made = wire(loss_ratio=ratio, loss_burst_frames=burst).send(MANY).run()
     arrived = set(made.numbers)
     bursts = [len(list(run)) for lost, run in groupby(range(MANY), lambda number: number not in arrived) if lost]
-    spread = sqrt(MANY * ratio * (1 - ratio) * 2 * burst)  # of a two-state chain, generously
+    spread = sqrt(MANY * ratio * (1 - ratio) * 2 * burst)  # of a two-state chain, with margin
     assert abs(made.line.delay_line_dropped - ratio * MANY) < SIGMAS * spread
     assert abs(fmean(bursts) - burst) < SIGMAS * max(burst, pstdev(bursts)) / sqrt(len(bursts))
 
@@ -172,7 +172,7 @@ def test_duplicates_come_twice_and_never_thrice() -> None:
 
 
 def test_a_lost_duplicate_is_no_duplicate() -> None:
-    """netem: the loss of a duplicated frame leaves one; its copy may be lost by itself."""
+    """netem: after the loss of a duplicated frame one is left; its copy has a loss draw of its own."""
     made = wire(duplicate_ratio=1.0, loss_ratio=0.5).send(MANY).run()
     copies = MANY - len(set(made.numbers)), made.line.duplicated - made.line.delay_line_dropped
     assert copies[0] == 0, "one of the two draws alone never takes both"
@@ -189,7 +189,7 @@ def test_reordered_frames_skip_the_line() -> None:
 
 
 def test_reordered_frames_skip_the_queue_too() -> None:
-    """netem hands them on itself; its child never sees them."""
+    """netem sends them itself; they bypass its child."""
     made = wire(delay_ns=MILLISECOND, reorder_ratio=1.0, rate_bps=8000, queue_frames=1).send(50).run()
     assert made.times_ns == [0] * 50
 
@@ -203,10 +203,10 @@ def test_corruption_flips_one_bit_of_the_frame_anywhere() -> None:
     assert set(bits) == set(range(60 * 8))
 
 
-# The queue.
+# Queue.
 
 FRAME_NS = 500 * MILLISECOND // 1000
-"""500 bytes at 8 Mbit/s."""
+"""Transmission time of 500 bytes at 8 Mbit/s."""
 
 
 def queue(**fields: Any) -> Wire:
@@ -255,7 +255,7 @@ def test_a_rate_without_a_limit_has_the_limit_of_a_linux_device() -> None:
 
 
 def test_frames_enter_the_queue_when_their_delay_has_passed() -> None:
-    """The line holds any number; the queue sees them as far apart as they were sent."""
+    """The line holds any number; frames enter the queue at the intervals at which they were sent."""
     made = queue(delay_ns=50 * MILLISECOND, queue_frames=1).send(60, every_ns=FRAME_NS).run()
     assert made.times_ns == [50 * MILLISECOND + FRAME_NS * number for number in range(60)]
 
@@ -318,7 +318,7 @@ def test_another_unit_is_another_queue_and_the_old_one_is_lost(first: str) -> No
 
 
 def test_a_change_that_changes_nothing_changes_no_draw() -> None:
-    """But for the loss chain, which the kernel starts anew."""
+    """Except for the loss chain, which the kernel restarts."""
     asked = {"delay_ns": MILLISECOND, "jitter_ns": MILLISECOND, "loss_ratio": 0.3}
     plain = wire(**asked).send(200, every_ns=1000).run()
     changed = wire(**asked).send(200, every_ns=1000).run(50_000).change(**asked).run()
@@ -331,7 +331,7 @@ def test_the_same_seed_draws_the_same_and_another_seed_does_not() -> None:
     assert first == second != other
 
 
-# Anything at all.
+# Arbitrary impairments.
 
 
 @st.composite
@@ -374,7 +374,7 @@ def test_no_frame_is_lost_without_being_counted(steps: list[tuple[Impairment, in
     assert set(made.numbers) <= set(range(made.offered))
 
 
-# The shared medium.
+# Shared medium.
 
 
 def medium(*, rate_bps: int = 8_000_000, queue_frames: int = 10) -> tuple[Wire, Server[Frame]]:
@@ -406,7 +406,7 @@ def test_a_medium_overruns_exactly() -> None:
     assert made.numbers == list(range(10))
 
 
-# The fabric's numbers.
+# Constants of the fabric.
 
 
 @pytest.mark.parametrize("rate_bps", [8_000, 8_000_000, 51_200_000, 80_000_000, 10**9])
@@ -432,7 +432,7 @@ def test_the_loss_chain_is_the_fabrics(ratio: float, burst: float) -> None:
         assert made._loss_ratio == pytest.approx(asked.loss / (2**32 - 1))
 
 
-# The tables of jitter are netem's, and so is the rounding.
+# The tables of jitter and the rounding are netem's.
 
 
 @pytest.mark.parametrize("distribution", Distribution)

@@ -1,4 +1,4 @@
-"""Slow and deaf nodes and wrong clocks in virtual time: what each does, to the nanosecond where it can be said."""
+"""Effects of slow and deaf nodes and wrong clocks in virtual time, to the nanosecond where possible."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def run(*faults: Fault, rate_per_s: float = 1000.0, **changes: Any) -> Simulatio
 
 
 def deliveries(simulation: Simulation, incarnation: int = 1) -> list[int]:
-    """When, from the start of the load."""
+    """Times of deliveries, from the start of the load."""
     return [row[6] - START_NS for row in simulation.incarnations[incarnation].records if row[0] == Event.DELIVER]
 
 
 def test_a_slow_node_takes_its_time_for_each_datagram_and_catches_up_when_it_is_over() -> None:
-    ratio = 0.02  # 4 ms each, of which one comes each millisecond
+    ratio = 0.02  # 4 ms for each datagram, and one arrives each millisecond
     simulation = run(
         Slow(id=0, at_ns=200 * MILLISECOND, targets=N2, cpu_ratio=ratio, until_id=1),
         Recover(id=1, at_ns=600 * MILLISECOND, targets=N2, what="slow", ends=0),

@@ -1,5 +1,5 @@
-"""Members that come and go on simulated wires: absent at first, joining later, leaving, joining again; and one that is
-frozen for longer than the group's patience counts as crashed, and the run comes to rest."""
+"""Members that join and leave in the simulator: absent at first, joining later, leaving, rejoining; and a member paused
+for longer than the group's patience counts as crashed, and the run comes to rest."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_one_that_is_told_to_join_before_it_has_left_joins_when_it_has() -> None
 
 
 def test_a_leave_that_cannot_be_is_told_and_changes_nothing() -> None:
-    """Two have crashed and are excluded one after the other; the last member cannot leave."""
+    """Two members crash and are excluded one after the other; the last member cannot leave."""
     others = (SECOND_NODE, THIRD, LAST)
     crashes = [Crash(id=at, at_ns=at * SECOND, targets=(name,)) for at, name in enumerate(reversed(others), start=1)]
     simulation = run(*crashes, Leave(id=3, at_ns=4900 * MILLISECOND, targets=(FIRST,)))

@@ -1,4 +1,4 @@
-"""Near multicasts in virtual time: who gets them, by which wires, what is captured and counted of them."""
+"""Near multicasts in virtual time: their receivers and paths, their frames in captures and counters."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def neighbours(network: Topology, member: int) -> list[int]:
     return [node.index for node in network.nodes() if node.partition == home and node.index != member]
 
 
-# Wires.
+# Network.
 
 
 @pytest.mark.parametrize("bus", [None, BUS])
@@ -93,7 +93,7 @@ def test_all_neighbours_that_no_cut_parts_get_a_near_multicast_once(
 def run(
     network: Topology, dissemination: Dissemination, tap: Tap | None = None, faults: Sequence[Fault] = ()
 ) -> Simulation:
-    """Each member sends two messages to its neighbours."""
+    """A run in which each member sends two messages to its neighbours."""
     workload = at_instants(10 * MILLISECOND, 300 * MILLISECOND)
     words = experiment(network, workload=workload, dissemination=dissemination, faults=faults)
     return simulate(words, group=7, tap=tap, build=lambda us, _seed: NearCore(us))
@@ -187,7 +187,7 @@ def test_a_diagram_shows_arrows_to_neighbours_and_losses_only_there() -> None:
 
 @dataclass
 class _Kept:
-    """A tap that keeps what nodes send."""
+    """A tap that keeps the datagrams of nodes."""
 
     sent: list[Datagram] = field(default_factory=list)
 

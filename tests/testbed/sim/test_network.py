@@ -1,4 +1,4 @@
-"""Frames on simulated wires: who gets them, when, by which way, and where they are lost."""
+"""Frames in the simulated network: their receivers, times, paths and losses."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_queue_towards_a_node_overruns_for_that_node_alone() -> None:
     assert len([one for one in lan.arrived if one[1] == 2]) == 50
 
 
-# The shared bus.
+# Shared bus.
 
 
 def test_a_bus_carries_one_frame_of_the_whole_segment_at_a_time() -> None:
@@ -235,7 +235,7 @@ def test_a_cut_link_is_cut_both_ways_and_counted() -> None:
     assert lan.run().arrived[0][1:] == (1, 3)
 
 
-# Damage.
+# Corruption.
 
 
 def damaged(bit: int) -> Datagram:
@@ -250,7 +250,7 @@ def damaged(bit: int) -> Datagram:
      (33, False, False), (34, False, True), (41, False, True), (599, False, True)],
 )  # fmt: skip
 def test_what_notices_a_flipped_bit(byte: int, is_intact: bool, is_routable: bool) -> None:
-    """Source MAC: nobody. Ethernet and IP: whoever receives or routes it. UDP and payload: the receiver."""
+    """Source MAC: not noticed. Rest of Ethernet and IP: by receiver and router. UDP and payload: by the receiver."""
     for bit in (8 * byte, 8 * byte + 7):
         assert (damaged(bit).is_intact, damaged(bit).is_routable) == (is_intact, is_routable)
 
@@ -276,7 +276,7 @@ def test_at_a_port_without_a_node_frames_come_to_nothing() -> None:
     assert lan.network.in_flight == 0
 
 
-# Everything together.
+# All together.
 
 
 @settings(max_examples=40)
@@ -290,7 +290,7 @@ def test_at_a_port_without_a_node_frames_come_to_nothing() -> None:
 def test_every_frame_is_somewhere(
     sendings: list[tuple[int, int | None]], ratio: float, bus: Bus | None, rate_bps: int | None, seed: int
 ) -> None:
-    """At each port: offered = sent - duplicated + dropped + backlog; and nothing is left when the wires are quiet."""
+    """At each port: offered = sent - duplicated + dropped + backlog; and no frame is left when the network is quiet."""
     impairment = Impairment(
         delay_ns=MILLISECOND, loss_ratio=ratio, duplicate_ratio=ratio, rate_bps=rate_bps,
         queue_frames=3 if rate_bps else None,

@@ -1,4 +1,4 @@
-"""One run in memory: how it is judged, what is counted, and that its table gives it back."""
+"""One run in memory: its verdict, its counts, and the same result read back from its table."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_same_seed_gives_the_same_numbers() -> None:
 
 
 def test_a_multicast_is_one_message_and_its_datagrams_are_copies() -> None:
-    """One lone message of the reliable layer, over clear wires to four others."""
+    """One message of the reliable layer, over an unimpaired network to four others."""
     lone = experiment(
         topology(3, 2, bus=BUS),
         protocol="reliable",
@@ -67,7 +67,7 @@ def test_a_multicast_is_one_message_and_its_datagrams_are_copies() -> None:
 
 
 def test_delays_are_those_at_the_others() -> None:
-    """Behind a delay of 1 ms nobody but the sender itself can have it sooner."""
+    """With a delay of 1 ms only the sender itself can have it sooner."""
     network = topology(4, to_node=Impairment(delay_ns=MILLISECOND))
     latency = measure(experiment(network, workload=periodic(20.0)))["latency"]
     assert latency["others"]["count"] == 3 * latency["count"] // 4
@@ -109,7 +109,7 @@ def test_what_a_core_raises_is_the_failure_of_its_run(monkeypatch: pytest.Monkey
 
 
 def rolling_back() -> Experiment:
-    """Time Warp with an application that takes its time, and says what the order costs."""
+    """Time Warp with a slow application that reports the costs of the order."""
     service = {"processing_ns": 5 * MILLISECOND, "report_costs": True}
     network = topology(5, to_node=Impairment(delay_ns=2 * MILLISECOND))
     return experiment(network, protocol="timewarp", parameters={"service": service}, workload=periodic(20.0))

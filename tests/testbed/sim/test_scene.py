@@ -1,4 +1,4 @@
-"""A simulation as a scene: its diagram holds every datagram that the network's counters know of."""
+"""A simulation as a scene: its diagram has every datagram in the network's counters."""
 
 from __future__ import annotations
 

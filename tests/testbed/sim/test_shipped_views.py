@@ -1,4 +1,4 @@
-"""The shipped experiments about views: which members go on, which are in a minority, which come back, and how."""
+"""The shipped experiments on views: members that go on, members in a minority, and members that return."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def run(name: str) -> Simulation:
 
 
 def last_view(incarnation: IncarnationRun) -> tuple[int, ...]:
-    """Its members by rank."""
+    """Members of its last view by rank."""
     views = [row for row in incarnation.records if row[0] == Event.VIEW]
     return tuple(row[2] for row in views if row[5] == views[-1][5])
 
 
 def reasons(incarnation: IncarnationRun) -> list[int]:
-    """Why each view that it installed began."""
+    """Reason of each view that it installed."""
     return [row[1] for row in incarnation.records if row[0] == Event.VIEW and row[4] == 0]
 
 

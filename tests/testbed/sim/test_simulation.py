@@ -1,4 +1,4 @@
-"""Whole experiments in virtual time: that they end, what faults do, and that the same one gives the same result."""
+"""Whole experiments in virtual time: their end, effects of faults, and equal results of equal experiments."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Identity = tuple[int, int, int]
 
 
 def run(*sizes: int, port: Impairment = LAN, **fields: Any) -> Simulation:
-    """An experiment whose ports all receive through `port`."""
+    """Simulate an experiment with impairment `port` in front of each node."""
     return simulate(experiment(topology(*sizes, to_node=port), **fields), group=7)
 
 
@@ -270,7 +270,7 @@ def test_a_frozen_node_does_nothing_and_takes_what_waited_when_it_is_thawed() ->
 
 
 def test_the_buffer_of_a_frozen_node_is_bounded() -> None:
-    """Each datagram of 1,200 bytes is charged 2 KiB and more: RECEIVE_BUFFER_BYTES hold some 3,600 of them."""
+    """Each datagram of 1,200 bytes is accounted as 2 KiB and more: RECEIVE_BUFFER_BYTES hold some 3,600 of them."""
     pause = Pause(id=0, at_ns=1, targets=(SECOND_NODE,), until_id=1)
     resume = Resume(id=1, at_ns=900 * MILLISECOND, targets=(SECOND_NODE,))
     simulation = run(
@@ -348,7 +348,7 @@ def test_faults_after_the_load_do_not_strike() -> None:
     assert (simulation.faults, len(simulation.incarnations)) == ((), 2)
 
 
-# Those who watch.
+# Taps and observers.
 
 
 class Watcher:
@@ -449,7 +449,7 @@ def test_an_observer_is_told_of_every_call_and_every_fault() -> None:
     assert watcher.inputs[0] == (0, 1, None, "joining")
 
 
-# The same again.
+# Repetition.
 
 REPLAY = """
 import hashlib
@@ -460,7 +460,7 @@ print(hashlib.sha256(without_real_time(simulate(eventful(3), group=7)).encode())
 
 
 def eventful(seed: int) -> Experiment:
-    """Everything that draws or could depend on an order."""
+    """An experiment with everything that draws random numbers or could depend on an order."""
     faults = [
         Cut(id=0, at_ns=100 * MILLISECOND, groups=((FIRST, SECOND_NODE), (THIRD,)), in_force=(0,)),
         Crash(id=1, at_ns=200 * MILLISECOND, targets=(SECOND_NODE,)),
@@ -504,7 +504,7 @@ def test_the_order_of_hashes_plays_no_part() -> None:
 
 
 def test_memory_of_a_member_does_not_grow_with_the_messages() -> None:
-    """What is stable is forgotten: at the end of a longer run nobody holds more than in a short one."""
+    """Stable messages are dropped: at the end of a longer run no member holds more than in a short one."""
     held: list[int] = []
 
     class Holder:

@@ -1,5 +1,5 @@
-"""Sweeps of simulations: what the job keeps, what it says of a run that breaks a promise, and that such a run, and any
-other, gives the same numbers as a whole run with capture and analysis.
+"""Sweeps of simulations: the tables of the job, its report of a run that breaks a promise, and the same numbers as a
+whole run with capture and analysis.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def test_a_job_keeps_a_row_for_each_run(tmp_path: Path, spark: SparkSession) -> 
 def test_a_run_that_fails_is_named_and_can_be_run_alone(
     tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its file hangs on no other, and gives the very same run."""
+    """Its file depends on no other, and gives exactly the same run."""
     name = write(tmp_path, TEXT + "expect: latency.p99_ms < 3\nsweep: {workload.rate: [1 /s, 90 /s], seeds: 2}\n")
     points = job(name, tmp_path, spark, quiet=False)
     failed = [point for point in points if point.verdict == "fail"]
@@ -142,7 +142,7 @@ def test_a_claim_holds_over_the_rows_of_a_job(
 
 
 class _Open:
-    """The session that the tests of a process share, which nobody closes."""
+    """The session shared by the tests of a process, which is not closed."""
 
     def __enter__(self) -> SparkSession:
         from pyspark.sql import SparkSession
@@ -163,7 +163,7 @@ def test_a_job_simulates_and_nothing_else(tmp_path: Path, spark: SparkSession) -
 
 
 def _rounded(value: Any) -> Any:
-    """As the summary's numbers."""
+    """A value rounded like the summary's numbers."""
     if isinstance(value, dict):
         return {key: _rounded(one) for key, one in value.items()}
     if isinstance(value, list):

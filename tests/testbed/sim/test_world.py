@@ -1,4 +1,4 @@
-"""`orderbed run --world sim`: the same run directory, byte for byte the same for a seed, without rights or a kernel."""
+"""`orderbed run --world sim`: the same run directory, byte-equal for a seed, without privileges or a kernel."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_the_same_seed_gives_the_same_bytes_under_any_hash_seed(protocol: str, t
 
 
 def test_it_needs_no_rights_and_touches_no_kernel(tmp_path: Path) -> None:
-    """Without a single capability, with no module of netem's but its values, and no socket opened."""
+    """It works without capabilities, imports only the values of netem, and opens no socket."""
     path = write_experiment(tmp_path, world="sim", duration="1 s", faults="[]")
     program = f"""
 import sys
@@ -263,7 +263,7 @@ def test_the_quickstart_in_the_simulated_world(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_a_sweep_shares_one_spark_session_and_claims_can_be_run(tmp_path: Path) -> None:
-    """In a process of its own: one Spark session at a time is all that a process can have."""
+    """In a process of its own, because a process can have only one Spark session at a time."""
     path = write_experiment(tmp_path, duration="1 s", faults="[]")
     path.write_text(path.read_text() + "sweep: {seed: [1, 2]}\n")
     program = f"""

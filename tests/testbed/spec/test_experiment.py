@@ -1,4 +1,4 @@
-"""Experiment files: what they mean, what is refused and with which words, sweeps, claims, and the shipped ones."""
+"""Experiment files: their values, their errors, sweeps, claims, and the shipped ones."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from topologies.model import Impairment
 
 @dataclass(frozen=True, kw_only=True)
 class LowerParameters:
-    """Of a core below."""
+    """Parameters of a core below."""
 
     window: int = 4
     nack_delay_ns: int = 0
@@ -52,12 +52,12 @@ class UpperParameters:
 
 @dataclass(frozen=True, kw_only=True)
 class NoParameters:
-    """A protocol may have none."""
+    """Parameters of a protocol without any."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A protocol, as far as the loader looks."""
+    """A protocol as the loader uses it."""
 
     kind: type[Any] = NoParameters
     takes_submissions: bool = True
@@ -178,7 +178,7 @@ def test_reads_every_key() -> None:
 
 
 def test_a_run_directory_can_be_run_again() -> None:
-    """What it keeps as topology is the network with the experiment's own impairments in it."""
+    """Its topology file is the network with the experiment's own impairments."""
     experiment = loads(FULL)
     assert topology_files.loads(experiment.topology_text) == experiment.topology
     assert loads(experiment.text) == experiment
@@ -568,7 +568,7 @@ def test_the_accuracy_experiments_are_what_is_promised() -> None:
 def read_value(text: str) -> dict[str, Any]:
     value = yaml.safe_load(text)
     assert isinstance(value, dict)
-    # YAML 1.1 reads the paper's number 000 as 0; our reader keeps the text.
+    # YAML 1.1 reads the paper's number 000 as 0; the project's reader keeps the text.
     value["claims"][0]["paper"] = "000"
     return value
 

@@ -1,4 +1,4 @@
-"""docs/faults.md: every example loads, every kind of fault has one, and every event says what it does."""
+"""docs/faults.md: every example loads, every kind of fault has one, and every event has a text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flap, churn and chaos become plain events: sorted, legal, never more at once than asked, the same for one seed."""
+"""Flap, churn and chaos become plain events: sorted, legal, within `at_most`, the same for one seed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def planned(*faults: str, seed: int = 1, topology: Topology = TOPOLOGY) -> tuple
 
 
 def windows(events: tuple[Fault, ...]) -> list[tuple[int, int, Fault]]:
-    """Each fault that lasts, with its time; every one that a generator makes has an end."""
+    """(start, end, fault) of each lasting fault; every fault of a generator has an end."""
     at: Mapping[int, int] = {event.id: event.at_ns for event in events}
     lasting = [event for event in events if isinstance(event, LASTING) and not getattr(event, "restores", False)]
     assert all(event.until_id is not None for event in lasting)
@@ -64,7 +64,7 @@ def test_a_flap_goes_and_comes_in_turn_within_its_time(seed: int, down_ms: int, 
     assert [type(event) for event in events] == [Cut, Heal] * (len(events) // 2)
     assert events[0].at_ns == 2 * SECOND
     lengths = [(until_ns - at_ns) / 1e6 for at_ns, until_ns, _ in windows(events)]
-    # What is drawn is rounded to 0.1 ms; the last one ends with the flap.
+    # Drawn times are rounded to 0.1 ms; the last one ends with the flap.
     assert all(
         max(1.0, down_ms * (1 - jitter / 100) - 0.1) <= length <= max(1.0, down_ms * (1 + jitter / 100) + 0.1)
         for length in lengths[:-1]
@@ -100,7 +100,7 @@ def test_chaos_is_legal_bounded_and_hits_no_node_twice(
     seed: int, kinds: list[str], at_most: int, every_ms: int
 ) -> None:
     chaos = f"chaos: {{kinds: [{', '.join(kinds)}], every: {every_ms} ms, lasts: [5 ms, 2 s], at-most: {at_most}}}"
-    events = planned(f"{{at: 1 s, for: 15 s, {chaos}}}", seed=seed)  # the loader has refused what cannot happen
+    events = planned(f"{{at: 1 s, for: 15 s, {chaos}}}", seed=seed)  # the loader refuses impossible events
     assert_in_order(events, SECOND, 16 * SECOND)
     assert most_at_once(events) <= at_most
     ends = (Heal, Restart, Recover)

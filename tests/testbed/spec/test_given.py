@@ -1,4 +1,4 @@
-"""What claims see of an experiment: numbers in base units, defaults filled in."""
+"""Settings of an experiment for claims: numbers in base units, defaults included."""
 
 from __future__ import annotations
 

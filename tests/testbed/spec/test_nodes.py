@@ -1,4 +1,4 @@
-"""What a run computes: configuration lines, what is left of a workload, names of hosts, fitness of the machine."""
+"""Computations of a run: configuration lines, the rest of a workload, host names, health of the machine."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_the_real_machine_can_be_read() -> None:
     ],
 )
 def test_a_step_of_the_machines_clock_makes_a_run_invalid(step_ns: int | None, doubt: str | None) -> None:
-    """A capture that is stopped early has none."""
+    """A capture that was stopped early has no `clock_step_ns`."""
     manifest = {
         "health": {"cpu_busy_ratio": 0.1, "steal_ratio": 0.0, "lag_max_ns": 0},
         "capture": {"kernel_dropped_frames": 0, "complete": True, "clock_step_ns": step_ns},

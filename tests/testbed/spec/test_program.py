@@ -1,4 +1,4 @@
-"""Placeholders and the block `program`: what they become, and what is refused with which words."""
+"""Placeholders and the block `program`: their values, and their errors."""
 
 from __future__ import annotations
 

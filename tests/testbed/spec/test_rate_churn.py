@@ -1,4 +1,4 @@
-"""RateChurn: how many senders are in a change at any time, how long and by how much, and that a seed gives it again."""
+"""RateChurn: number of senders in a change at any time, length and height of changes, and repetition by seed."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_times_ascend_within_the_load(seed: int) -> None:
 
 
 def test_the_next_change_is_another_senders() -> None:
-    """Of two senders with one in a change, they take turns."""
+    """Two senders of which one is in a change take turns."""
     changes = compiled(rate_churn(2, share=0.5), duration_ns=1000 * S)
     begins = sorted(
         (event.after_ns, name) for name, events in changes.items() for event in events if event.rate_per_s > MEAN_PER_S
@@ -142,7 +142,7 @@ def test_the_same_seed_gives_the_same_changes_and_another_others() -> None:
 
 
 def test_another_protocol_and_rate_meet_changes_at_the_same_times() -> None:
-    """What is compared under one seed is compared under the same rate_churn."""
+    """Protocols compared under one seed have the same rate churn."""
     other = loads(TEXT.replace("sequencer", "lamport").replace("rate: 2 /s", "rate: 1 /s"))
     for name, workload in loads().workloads.items():
         events = other.workloads[name].events

@@ -1,4 +1,4 @@
-"""Sweeps beyond the plain product: keys that go together, whole blocks, and many seeds."""
+"""Sweeps beyond the plain product: keys that change together, whole blocks, and many seeds."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_keys_that_go_together_move_together() -> None:
 
 
 def test_a_whole_protocol_can_be_swept_and_a_parameter_of_it_beside_it() -> None:
-    """Whatever stands first in the file: a block is put before what changes a part of it."""
+    """In any order of the file, a block is applied before changes of its parts."""
     runs = expanded(
         BASE + "sweep:\n"
         "  protocol.parameters.reliable.window: [8, 16]\n"

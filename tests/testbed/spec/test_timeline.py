@@ -1,4 +1,4 @@
-"""Faults become events in time order, each with its whole effect; what cannot happen is refused by its exact words."""
+"""Faults become events in time order, each with its whole effect; an impossible one is refused with its exact words."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def planned(*faults: str, topology: Topology = TOPOLOGY, absent: tuple[str, ...]
 
 
 def impairment_at(events: tuple[Fault, ...], node: str, direction: Direction, at_s: float) -> Impairment:
-    """What whoever performs the events has set at that time."""
+    """Impairment of a port at that time, after the events before it."""
     found = TOPOLOGY.node(node).impairment(direction)
     for event in events:
         if isinstance(event, Impair) and event.direction is direction and event.at_ns <= at_s * SECOND:

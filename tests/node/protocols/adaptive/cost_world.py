@@ -1,9 +1,8 @@
-"""The model behind figures 8 to 10, small enough to be seen through: five members, messages by Poisson, delays, service
-times by the exponential distribution, a Time Warp or an ABCAST without any network or recovery. Members are told what
-`Costs` is to be told; the true cost is counted beside it.
+"""Small model behind figures 8 to 10: five members, Poisson messages, delays, exponential service times, a Time Warp or
+an ABCAST without any network or recovery. Members feed `Costs` as in the protocol; the true cost is counted separately.
 
-The Time Warp here is written apart from node/protocols/adaptive/shadow_execution.py: it keeps one sorted list and marks
-what has begun.
+The Time Warp here is independent of node/protocols/adaptive/shadow_execution.py: it keeps one sorted list and the
+number of jobs that have begun.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Job:
 
 
 class Processor:
-    """One member's: all its jobs in one sorted list, of which the first `begun` have begun."""
+    """Processor of one member: all its jobs in one sorted list, of which the first `begun` have begun."""
 
     def __init__(self, on_end: Callable[[Job, int], None]) -> None:
         self.jobs: list[Job] = []
@@ -59,7 +58,7 @@ class Processor:
         self._on_end = on_end
 
     def insert(self, job: Job) -> int:
-        """Returns how many executions this undoes."""
+        """Insert a job; returns the number of undone executions."""
         place = bisect(self.jobs, job)
         undone = max(0, self.begun - place)
         if undone:
@@ -72,7 +71,7 @@ class Processor:
         return undone
 
     def advance(self, now_ns: int) -> None:
-        """To be called before each insertion, too."""
+        """Execute jobs up to a time; must be called before each insertion, too."""
         while self.due_ns is None or self.due_ns <= now_ns:
             if self.due_ns is not None:
                 self._end(self.jobs[self.begun - 1], self.due_ns)
@@ -103,7 +102,7 @@ class Member:
 
 
 class World:
-    """One load under one protocol, TIMEWARP or ABCAST; afterwards `members` can be asked for their estimates."""
+    """One load under one protocol, TIMEWARP or ABCAST; afterwards `members` have their estimates."""
 
     def __init__(self, *, load: Load, code: int, seed: int, parameters: CostParameters, **how: bool) -> None:
         """`how`: whether `shadow_clock` gives the stamps under ABCAST (else the processor's, which is late), and
@@ -130,13 +129,13 @@ class World:
             act(now_ns)
 
     def true_cost(self) -> float:
-        """ns per second, the mean of all members."""
+        """True cost in ns per second, the mean of all members."""
         jobs = (job for member in self.members for job in member.processor.jobs)
         cost_ns = sum(job.cost_ns for job in jobs) if self.code == TIMEWARP else self.abcast_cost_ns
         return cost_ns * SECOND / self.load.duration_ns / self.load.members
 
     def estimated(self, code: int) -> float:
-        """ns per second at the end, the mean of all members."""
+        """Estimated cost in ns per second at the end, the mean of all members."""
         estimates = [member.costs.estimate(code, self.load.duration_ns) for member in self.members]
         known = [estimate for estimate in estimates if estimate is not None]
         assert len(known) == len(estimates), "somebody has not seen enough"
@@ -208,7 +207,7 @@ class World:
         for held in self._abcast[member.place].settle(stamp, final):
             self.abcast_cost_ns += now_ns - held.received_ns
             member.costs.finished(ABCAST, now_ns - held.received_ns, now_ns)
-            # Executed in the order of delivery, whatever the stamps say.
+            # Executed in the order of delivery, independent of the stamps.
             member.processor.advance(now_ns)
             place = (member.processor.jobs[-1].stamp[0] if member.processor.jobs else 0) + 1
             member.processor.insert(Job((place, stamp[1]), now_ns, held.service_ns))
@@ -230,13 +229,13 @@ class Skeen:
         self.buffered: dict[Stamp, Held] = {}
 
     def hold(self, stamp: Stamp, now_ns: int, service_ns: int) -> int:
-        """A message has come; returns the proposal."""
+        """Buffer a received message; returns the proposal."""
         self.clock += 1
         self.buffered[stamp] = Held(self.clock, False, now_ns, service_ns)
         return self.clock
 
     def settle(self, stamp: Stamp, final: int) -> list[Held]:
-        """Its final timestamp; returns what is delivered."""
+        """Set the final timestamp of a message; returns the messages delivered."""
         self.clock = max(self.clock, final)
         self.buffered[stamp].timestamp, self.buffered[stamp].is_final = final, True
         delivered = []

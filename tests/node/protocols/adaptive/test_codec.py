@@ -1,4 +1,4 @@
-"""Words of the adaptive core: round trips, and what is refused."""
+"""Words of the adaptive core: round trips, and refusals."""
 
 from __future__ import annotations
 

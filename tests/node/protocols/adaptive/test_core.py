@@ -1,4 +1,4 @@
-"""One adaptive core, word by word: what it says in a switch, and what it refuses."""
+"""One adaptive core, message by message: its messages in a switch, and its refusals."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def reported(effects: list[Effect], code: int) -> list[int]:
     return [one.value for one in effects if isinstance(one, Report) and one.code == code]
 
 
-# A switch.
+# Switch.
 
 
 def test_a_switch_word_by_word() -> None:
@@ -127,7 +127,7 @@ def test_a_view_of_one_member_decides_alone() -> None:
 
 
 def test_an_instance_is_mute_from_last_on() -> None:
-    """Its timers are cancelled, and what comes is kept: no proposal goes out."""
+    """Its timers are cancelled, and messages are kept: no proposal is sent."""
     core = core_of(1, candidates="timewarp, abcast")
     item = word(Kind.TIMEWARP_DATA, 2, 5, seq=1, payload=b"item")
     effects = give(core, carried(1, item), call())
@@ -153,7 +153,7 @@ def test_what_comes_of_the_next_epoch_waits_for_last_of_all() -> None:
 
 
 def test_a_vote_waits_until_the_epoch_before_is_complete_here() -> None:
-    """The coordinator has completed it, and asks for the next."""
+    """The coordinator has completed it, and calls the next vote."""
     core = core_of(1)
     give(core, call(), decision(), last(0))
     assert said(give(core, call(3))) == []
@@ -161,7 +161,7 @@ def test_a_vote_waits_until_the_epoch_before_is_complete_here() -> None:
     assert [kind for kind, _, _ in said(effects)] == [Kind.ADAPTIVE_BALLOT]
 
 
-# What is refused.
+# Refusals.
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Estimates of what protocols cost: the paper's formulae by hand, and the model of figures 8 to 10."""
+"""Estimates of the costs of protocols: the paper's formulae by hand, and the model of figures 8 to 10."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from node.protocols.adaptive.costs import (
 from tests.node.protocols.adaptive.cost_world import MILLISECOND, Load, World
 
 WHOLE = CostParameters(window_ns=1000 * SECOND, most_history=2**15)
-"""Everything is remembered."""
+"""Parameters under which all measurements are kept."""
 
 
 def costs(**parameters: int | str | bool) -> Costs:
@@ -38,13 +38,13 @@ def costs(**parameters: int | str | bool) -> Costs:
 
 
 def feed(observer: Costs, *, count: int, own: int = 0, gap_ns: int = 10 * MILLISECOND) -> int:
-    """Messages in order, at even distances, the first `own` of them ours; returns when the last came."""
+    """Feed messages in order, at even intervals, the first `own` of them own ones; returns the time of the last."""
     for number in range(count):
         observer.received((number + 1, 0), number * gap_ns, is_own=number < own)
     return (count - 1) * gap_ns
 
 
-# The formulae.
+# Formulae.
 
 
 def test_formula_3_sums_the_histogram_beyond_l() -> None:
@@ -94,7 +94,7 @@ def test_t_is_observed_where_time_warp_is_in_force() -> None:
 
 
 def test_a_queue_without_limit_has_nothing_beyond_it() -> None:
-    """rho >= 1."""
+    """A queue without limit: rho >= 1."""
     for estimator in ("histogram", "graded"):
         observer = costs(estimator=estimator)
         observer.executed(10 * MILLISECOND, 0)
@@ -148,7 +148,7 @@ def test_rounds_and_turns_cost_more_to_who_sends() -> None:
         assert 0 < estimates[0] < estimates[1]
 
 
-# What has not been seen.
+# Missing measurements.
 
 
 def test_nothing_is_estimated_from_nothing() -> None:
@@ -198,7 +198,7 @@ def test_parameters_that_cannot_be(wrong: dict[str, int | str]) -> None:
         CostParameters(**wrong)  # type: ignore[arg-type]
 
 
-# What is measured.
+# Measurements.
 
 
 def test_measured_is_the_cost_of_the_protocol_in_force() -> None:
@@ -210,7 +210,7 @@ def test_measured_is_the_cost_of_the_protocol_in_force() -> None:
     assert observer.measured(SECOND) is None, "of the new one there is too little yet"
 
 
-# What is remembered.
+# History.
 
 
 @given(
@@ -267,7 +267,7 @@ def test_a_position_is_the_number_of_later_stamps_before(stamps: list[int]) -> N
         assert queue.insert((stamp,), place) == sum(other > stamp for other in stamps[:place])
 
 
-# The model of figures 8 to 10.
+# Model of figures 8 to 10.
 
 
 def world(code: int, *, rate: int, delays_ms: tuple[int, int], seed: int, messages: int = 1200, **how: bool) -> World:
@@ -293,7 +293,7 @@ def test_the_shadow_execution_is_exact_where_service_times_are_known(rate: int, 
 @pytest.mark.parametrize("delays_ms", [(1, 3), (5, 15)])
 @pytest.mark.parametrize("rate", [20, 80, 160])
 def test_estimates_are_within_a_quarter_of_the_true_cost(rate: int, delays_ms: tuple[int, int]) -> None:
-    """The number that is asked for, where each protocol is in force."""
+    """The required accuracy, for the protocol in force."""
     optimistic = world(TIMEWARP, rate=rate, delays_ms=delays_ms, seed=rate, messages=2000)
     assert optimistic.estimated(TIMEWARP) == pytest.approx(optimistic.true_cost(), rel=0.25), f"seed {rate}"
     pessimistic = world(ABCAST, rate=rate, delays_ms=delays_ms, seed=rate, messages=500)
@@ -302,7 +302,8 @@ def test_estimates_are_within_a_quarter_of_the_true_cost(rate: int, delays_ms: t
 
 @pytest.mark.parametrize("rate", [20, 80])
 def test_time_warp_is_estimated_under_abcast(rate: int) -> None:
-    """From messages that no Time Warp has stamped. The truth is another run, and a sample itself: so several."""
+    """From messages without stamps of a Time Warp. The true cost is that of other runs, which are samples: so
+    several."""
     runs = {
         code: [world(code, rate=rate, delays_ms=(5, 15), seed=seed) for seed in (1, 2, 3)]
         for code in (TIMEWARP, ABCAST)
@@ -312,7 +313,7 @@ def test_time_warp_is_estimated_under_abcast(rate: int) -> None:
 
 
 def test_stamps_of_a_late_clock_look_like_stragglers() -> None:
-    """Why `Costs.clock` exists: under ABCAST, commands are executed 2d later than under Time Warp."""
+    """The reason for `Costs.clock`: under ABCAST, commands are executed 2d later than under Time Warp."""
     shadowed = world(ABCAST, rate=20, delays_ms=(1, 3), seed=3, messages=600)
     late = world(ABCAST, rate=20, delays_ms=(1, 3), seed=3, messages=600, shadow_clock=False)
     assert late.estimated(TIMEWARP) > 2 * shadowed.estimated(TIMEWARP)

@@ -115,7 +115,7 @@ def test_one_decision_per_epoch_and_a_switch_takes_three_messages_a_member() -> 
 
 
 def test_a_switch_stops_submissions_from_last_until_last_of_all() -> None:
-    """About one delay: nobody needs more than the LAST of the slowest."""
+    """About one delay: no member needs more than the LAST of the slowest."""
     cluster = Cluster(4, build(force_every_ns=50 * MILLISECOND, estimate_every_ns=0, probe_every_ns=0))
     cluster.submit_later(0, 10 * MILLISECOND)
     cluster.run(for_ns=5 * MILLISECOND)
@@ -128,7 +128,7 @@ def test_a_switch_stops_submissions_from_last_until_last_of_all() -> None:
 
 
 def is_said(*kinds: Kind) -> Callable[[Message], bool]:
-    """A datagram that carries one of these messages."""
+    """Whether a datagram carries one of these messages."""
     return lambda message: message.inner in kinds
 
 
@@ -148,7 +148,7 @@ def is_said(*kinds: Kind) -> Callable[[Message], bool]:
 def test_a_crash_in_each_phase_neither_blocks_nor_splits_the_group(
     phase: Kind, victim: int, returns: bool, candidates: str
 ) -> None:
-    """The coordinator (0) or another (1) crashes when the first word of that phase has been said."""
+    """The coordinator (0) or another (1) crashes when the first message of that phase has been sent."""
     cluster = Cluster(4, build(candidates), network=Network(jitter_ns=2 * MILLISECOND))
     wanted = is_said(phase)
     done: list[int] = []
@@ -159,7 +159,7 @@ def test_a_crash_in_each_phase_neither_blocks_nor_splits_the_group(
             cluster.at(cluster.now_ns + 1, lambda: cluster.crash(victim))
             if returns:
                 cluster.at(cluster.now_ns + SECOND, lambda: cluster.restart(victim))
-        # What the victim said last reaches only some.
+        # The victim's last messages reach only some members.
         return bool(done) and source == victim and target == 2 and cluster.hosts[victim].membership.incarnation == 1
 
     cluster.lose = look
@@ -236,7 +236,7 @@ def poisson(cluster: Cluster, *, seconds: int, per_second: int, from_ns: int = 0
 
 
 def test_the_group_goes_to_what_is_cheaper_by_cost_alone() -> None:
-    """Few messages and a short processing: Time Warp hardly ever rolls back, while abcast always takes its way."""
+    """Few messages and short processing: Time Warp hardly ever rolls back, while abcast always needs its rounds."""
     service = {"processing_ns": MILLISECOND, "application": "counter", "report_costs": True, "report_state": True}
     cluster = Cluster(4, build("abcast, timewarp", force_every_ns=0, service=service), network=Network())
     poisson(cluster, seconds=4, per_second=30)
@@ -271,13 +271,13 @@ def test_follow_ups_are_part_of_the_order_and_the_state_but_not_delivered() -> N
 
 @pytest.mark.parametrize("force_every_ns", [0, 300 * MILLISECOND])
 def test_a_slow_processor_slows_submissions_down(force_every_ns: int) -> None:
-    """500 messages a second where each member serves 20: what is held stays near the bound, switches go on."""
+    """500 messages a second where each member serves 20: held messages stay near the bound, switches go on."""
     service = {"processing_ns": 50 * MILLISECOND, "application": "counter", "follow_up_permille": 200}
     more = {"estimate_every_ns": 0, "service": service, "most_held": 40}
     cluster = Cluster(3, build("abcast, allack", force_every_ns, **more))
     load(cluster, count=300, every_ns=2 * MILLISECOND)
     cluster.run(for_ns=3 * SECOND)
-    on_the_way = 3 * 10  # What all had submitted before the first of it was delivered: 2 ways at 500 a second.
+    on_the_way = 3 * 10  # Submissions of all before the first delivery: 2 delays at 500 a second.
     assert 40 <= adaptive(cluster, 0).buffered <= 40 + on_the_way
     assert not adaptive(cluster, 0).can_submit
     check_all(cluster)

@@ -1,4 +1,4 @@
-"""The shadow execution is Time Warp itself: cost for cost, roll-back for roll-back."""
+"""The shadow execution equals Time Warp: cost for cost, roll-back for roll-back."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Receipt(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What an execution reports, in all."""
+    """All reports of an execution."""
 
     cost_ns: int
     roll_backs: int
@@ -36,7 +36,7 @@ class Told(NamedTuple):
 
 
 def stamps(receipts: list[Receipt]) -> list[tuple[int, tuple[int, ...]]]:
-    """(when it comes, stamp); the place among the receipts makes every stamp another one."""
+    """(time of receipt, stamp); the index of the receipt makes every stamp unique."""
     now_ns = 0
     made: list[tuple[int, tuple[int, ...]]] = []
     for number, receipt in enumerate(receipts, start=1):
@@ -46,7 +46,7 @@ def stamps(receipts: list[Receipt]) -> list[tuple[int, tuple[int, ...]]]:
 
 
 def execute(receipts: list[Receipt], *, save_every: int) -> Told:
-    """By node/protocols/timewarp/execution.py: all of it, to the end."""
+    """Reports of node/protocols/timewarp/execution.py, run to the end."""
     parameters = ServiceParameters(processing_ns=MEAN_NS, save_every=save_every, report_costs=True)
     execution = Execution(membership=MEMBERSHIP, parameters=parameters, seed=SEED)
     out: list[Effect] = []
@@ -66,14 +66,14 @@ def execute(receipts: list[Receipt], *, save_every: int) -> Told:
 
 
 def run_until(execution: Execution, now_ns: int, out: list[Effect]) -> None:
-    """As a host does it: at every instant at which something ends."""
+    """Advance as a host does: at every instant at which an execution ends."""
     while execution.due_ns is not None and execution.due_ns < now_ns:
         execution.advance(execution.due_ns, out)
     execution.advance(now_ns, out)
 
 
 def in_shadow(receipts: list[Receipt], *, save_every: int) -> Told:
-    """The same inputs and service times."""
+    """Reports of the shadow execution, with the same inputs and service times."""
     chance = Chance(seed=SEED, member=0, processing_ns=MEAN_NS)
     shadow = ShadowExecution(save_every=save_every)
     now_ns = 0

@@ -43,7 +43,7 @@ def test_a_word_is_a_ranking_or_refused(word: int) -> None:
 
 @pytest.mark.parametrize("word", [0, 0x10, 0x201, 0xCC, 0xC2BC, 2**64 - 1])
 def test_malformed_words(word: int) -> None:
-    """Nothing, gaps, and candidates named twice."""
+    """Empty rankings, gaps, and candidates named twice."""
     with pytest.raises(RemoteError, match="is no ranking"):
         decode_ranking(word)
 
@@ -81,7 +81,7 @@ def test_a_tie_keeps_what_is_in_force() -> None:
 
 
 def test_half_is_not_more_than_half() -> None:
-    """Two of four want another one, the other two do not agree on which."""
+    """Two of four prefer another one, the other two do not agree on a third."""
     rankings = [(ABCAST, TIMEWARP), (ABCAST, TIMEWARP), (TIMEWARP, ABCAST), (SEQUENCER, TIMEWARP, ABCAST)]
     assert tally(rankings, present=TIMEWARP) == TIMEWARP
 
@@ -93,7 +93,7 @@ def test_who_is_not_on_a_ballot_comes_last() -> None:
 
 
 def test_exhausted_ballots_count_against_a_change() -> None:
-    """The run-off is won by two ballots of five: not more than half of all want that rather than what is in force."""
+    """The run-off is won by two ballots of five: not more than half of all prefer that to the protocol in force."""
     rankings = [(ABCAST,), (ABCAST,), (SEQUENCER,), (0x8,), (0x9,)]
     assert run_off(rankings, present=TIMEWARP) == ABCAST
     assert tally(rankings, present=TIMEWARP) == TIMEWARP

@@ -1,4 +1,4 @@
-"""Stock and wishes: first come first served, nothing twice, nothing lost."""
+"""Stock and wishes: first come, first served, no number twice, none lost."""
 
 from __future__ import annotations
 

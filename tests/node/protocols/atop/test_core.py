@@ -1,4 +1,4 @@
-"""ATOP: section 2.1 of paper 002 sentence by sentence, and what it leaves open.
+"""ATOP: section 2.1 of paper 002 sentence by sentence, and the cases that it leaves open.
 
 Ends of views: group/test_close_atop.py.
 """
@@ -27,7 +27,7 @@ MEMBERS = (0, 1, 2)
 AFTER_NS = 5 * MILLISECOND
 
 
-# The core alone. Member 0 is the bookkeeper.
+# Core alone. Member 0 is the bookkeeper.
 
 
 def core(member: int = 0, *, members: tuple[int, ...] = MEMBERS, memory: bytes = b"", **parameters: Any) -> AtopCore:
@@ -41,7 +41,7 @@ def core(member: int = 0, *, members: tuple[int, ...] = MEMBERS, memory: bytes =
 
 
 def data(origin: int, number: int, distribution: int = 0, word: int = 0) -> Message:
-    """`word`: what its sender had delivered."""
+    """A data message. `word`: earlier deliveries of its sender."""
     return Message(kind=Kind.ATOP_DATA, origin=origin, incarnation=1, seq=number, words=(distribution, word))
 
 
@@ -67,7 +67,7 @@ def multicast(effects: list[Effect]) -> list[Message]:
 
 
 def delivered(effects: list[Effect]) -> list[tuple[int, int]]:
-    """(origin, number) of what was delivered."""
+    """(origin, number) of each delivery."""
     return [(effect.origin, effect.seq) for effect in effects if isinstance(effect, Deliver)]
 
 
@@ -80,7 +80,7 @@ def fire(one: AtopCore, timer: Timer, now_ns: int) -> list[Effect]:
 
 
 FULL = [message for number in range(1, 21) for message in (data(1, number), data(2, number))]
-"""Forty messages of two members, and nothing of the third."""
+"""Forty messages of two members, and none of the third."""
 
 
 def test_a_message_carries_sender_distribution_and_number() -> None:
@@ -139,7 +139,7 @@ def test_the_order_waits_for_the_source_that_was_drawn(draws: str) -> None:
 
 
 def test_a_draw_follows_the_weights() -> None:
-    """Of 99 draws under weights 98, 1 and 0, few are ours."""
+    """Of 99 draws under weights 98, 1 and 0, few are those of member 1."""
     one = core(1)
     give(one, publication(1, 98, 1, 0), data(2, 1, 1))
     submit(one)
@@ -156,7 +156,7 @@ def test_a_member_moves_on_when_everybody_shows_a_later_distribution() -> None:
     assert delivered(filled) == [(1, 1)], "member 2 has passed the first distribution only with its dummy"
 
 
-# The bookkeeper.
+# Bookkeeper.
 
 
 def test_the_bookkeeper_is_the_first_member_of_the_view() -> None:
@@ -250,7 +250,7 @@ def test_a_member_that_has_not_passed_the_distribution_in_force_says_a_word_unde
 
 
 def test_a_member_that_knows_no_later_distribution_waits_for_it() -> None:
-    """Others have moved on; a dummy under the distribution that all leave would help nobody."""
+    """Others have moved on; a dummy under the distribution that all leave would help no member."""
     one = core(2)
     give(one, data(1, 1, 1))
     assert multicast(fire(one, TURN, AFTER_NS)) == []
@@ -309,7 +309,7 @@ def test_what_waits_in_the_layer_below_is_in_our_order_already() -> None:
 
 
 def reason_of(one: AtopCore, message: Message, source: int | None = None) -> DropReason | None:
-    """Why the core refuses this; None: it takes it."""
+    """Reason why the core refuses a message; None: it takes it."""
     try:
         effects = one.on_message(message, message.origin if source is None else source, 0)
     except RemoteError as error:
@@ -406,7 +406,7 @@ def test_a_group_whose_weights_fit_no_message_is_refused() -> None:
         WeightedOrderParameters().require_members(MOST_MEMBERS + 1)
 
 
-# A view at work, over streams that lose nothing.
+# A running view, over streams without loss.
 
 
 def build(**parameters: Any) -> Callable[[Membership, int], Core]:
@@ -414,7 +414,7 @@ def build(**parameters: Any) -> Callable[[Membership, int], Core]:
 
 
 def told(cluster: Cluster, code: AtopReport) -> int:
-    """How many members' reports say so."""
+    """Number of reports with this code."""
     return sum(report.code == code for host in cluster.hosts.values() for report in host.reports)
 
 
@@ -462,7 +462,7 @@ def test_a_group_at_rest_is_silent() -> None:
 
 @pytest.mark.parametrize("draws", ["random", "smooth"])
 def test_distributions_follow_the_senders(draws: str) -> None:
-    """One sends ten times as often as the others: after a window its weight says so, and draws fit."""
+    """One member sends ten times as often as the others: after a window its weight and the draws follow."""
     cluster = Cluster(4, build(draws=draws, window_ns=500 * MILLISECOND))
     for number in range(1000):
         cluster.submit_later(2, number * 2 * MILLISECOND)

@@ -1,4 +1,4 @@
-"""Draws: the right shares, and the same on every run and platform."""
+"""Draws: correct shares, and the same on every run and platform."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GOLDEN = {
 
 
 def draws_of(draws: Draws, distribution: int, *weights: int, lag: int = 3) -> RandomDraws | TimedDraws:
-    """Members are 0, 1, 2, ..."""
+    """Draws for members 0, 1, 2, ..."""
     return draws.under(distribution, dict(enumerate(weights)), lag)
 
 
@@ -46,7 +46,7 @@ def test_all_members_own_the_same_generator(draws: Draws) -> None:
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("weights", [(1, 1), (1, 2, 3, 4), (5, 0, 1, 994), tuple(range(1, 31))])
 def test_shares_follow_the_weights(seed: int, weights: tuple[int, ...]) -> None:
-    """Chi-square, at one in ten thousand for each; the seeds are fixed."""
+    """Chi-square test at one in ten thousand for each; the seeds are fixed."""
     count = 20_000
     seen = Counter(some(draws_of(Draws.RANDOM, seed, *weights), count))
     expected = {member: count * weight / sum(weights) for member, weight in enumerate(weights) if weight}
@@ -122,7 +122,7 @@ def test_smooth_draws_keep_everybody_near_its_share(weights: list[int], rounds: 
     for count, member in enumerate(some(draws_of(Draws.SMOOTH, 1, *weights), rounds * total), start=1):
         seen[member] += 1
         for had, weight in zip(seen, weights, strict=True):
-            # One turn at a time, and the number of draws is that time within one turn of each.
+            # At each time, the number of draws of a member differs from its share by at most one turn of each.
             assert abs(had - count * weight / total) < 1 + weight * len(weights) / total
     assert seen == [rounds * weight for weight in weights]
 
@@ -147,7 +147,7 @@ def test_bounded_draws_keep_everybody_within_the_lag(
 
 @pytest.mark.parametrize("lag", [1, 4])
 def test_bounded_draws_are_a_lottery_inside_a_block(lag: int) -> None:
-    """Of the first turns of two equal members either is first in half of 400 distributions: 5.5 sigma."""
+    """Each of two equal members has the first turn in half of 400 distributions: 5.5 sigma."""
     firsts = [draws_of(Draws.BOUNDED, distribution, 1, 1, lag=lag).first for distribution in range(400)]
     assert 145 < firsts.count(0) < 255
 

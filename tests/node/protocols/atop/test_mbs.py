@@ -1,4 +1,4 @@
-"""ATOP/MBS: sections 2.2.2 to 2.2.4 of paper 002 rule by rule, and what they leave open.
+"""ATOP/MBS: sections 2.2.2 to 2.2.4 of paper 002 rule by rule, and the cases that they leave open.
 
 Ends of views: group/test_close_atop.py.
 """
@@ -33,8 +33,8 @@ DM_NS = 150 * MILLISECOND
 BROKER = 1
 
 
-# The core alone. Member 1 is the first of the view, so bookkeeper and broker; draws go round, so a test can say whose
-# is next.
+# Core alone. Member 1 is the first of the view, so bookkeeper and broker; draws are round-robin, so that tests know the
+# next one.
 
 
 def core(member: int = 0, *, memory: bytes = b"", **parameters: Any) -> AtopMbsCore:
@@ -48,7 +48,7 @@ def core(member: int = 0, *, memory: bytes = b"", **parameters: Any) -> AtopMbsC
 
 
 def data(origin: int, number: int, distribution: int = 0, *final: int, word: int = 0) -> Message:
-    """`word`: what its sender had delivered."""
+    """A data message. `word`: earlier deliveries of its sender."""
     words = (distribution, word, *final)
     return Message(kind=Kind.ATOP_DATA, origin=origin, incarnation=1, seq=number, words=words)
 
@@ -98,7 +98,7 @@ def submit(one: AtopMbsCore, count: int = 1, now_ns: int = 0) -> list[Effect]:
 
 
 def multicast(effects: list[Effect]) -> list[Message]:
-    """Without what the sender of data says that it had delivered."""
+    """Multicast messages, without the word of the sender's earlier deliveries."""
     messages = [effect.message for effect in effects if isinstance(effect, Multicast)]
     return [_without_prefix(message) for message in messages]
 
@@ -114,7 +114,7 @@ def sent(effects: list[Effect]) -> list[tuple[int, Message]]:
 
 
 def delivered(effects: list[Effect]) -> list[tuple[int, int]]:
-    """(origin, number) of what was delivered."""
+    """(origin, number) of each delivery."""
     return [(effect.origin, effect.seq) for effect in effects if isinstance(effect, Deliver)]
 
 
@@ -131,7 +131,7 @@ def stream(origin: int, count: int, first: int = 1) -> list[Message]:
 
 
 class Ideal:
-    """Three cores and channels that lose nothing and take no time. Sub-windows end when a test says so."""
+    """Three cores and channels without loss and delay. A test ends sub-windows."""
 
     def __init__(self, **parameters: Any) -> None:
         self.cores = {member: core(member, **parameters) for member in MEMBERS}
@@ -157,7 +157,7 @@ class Ideal:
         return [one._shares.delta for one in self.cores.values()]
 
     def _work(self, member: int, effects: list[Effect]) -> None:
-        """Depth first would overtake: all that one call says comes before what follows from it."""
+        """Carry out effects breadth first: all messages of one call arrive before those that they cause."""
         work = deque((member, effect) for effect in effects)
         while work:
             source, effect = work.popleft()
@@ -225,7 +225,7 @@ def test_the_story_of_the_paper() -> None:
     assert group.delivered == dict.fromkeys(MEMBERS, expected)
 
 
-# 2.2.2: how many.
+# 2.2.2: numbers to donate.
 
 
 def test_a_member_that_sends_at_its_share_neither_gives_nor_wants() -> None:
@@ -350,7 +350,7 @@ def test_flags_and_kind_of_a_submission_go_along() -> None:
     )
 
 
-# 2.2.3: the broker.
+# 2.2.3: broker.
 
 
 def test_the_broker_hands_numbers_on_by_the_wishes() -> None:
@@ -404,7 +404,7 @@ def test_many_ranges_go_out_in_several_grants() -> None:
     assert requester.granted == MOST_RANGES + 1
 
 
-# 2.2.4: the order.
+# 2.2.4: order.
 
 
 def test_a_brokered_message_is_split_into_a_marker_and_an_ordinary_message() -> None:
@@ -476,7 +476,7 @@ def test_a_dm_of_its_own() -> None:
     assert SetTimer(timer=LEFTOVER, at_ns=7) in give(broker, offer(2, 4, 3))
 
 
-# A new distribution.
+# New distribution.
 
 
 def test_a_new_distribution_drops_grants() -> None:
@@ -499,7 +499,7 @@ def test_a_new_distribution_drops_the_stock() -> None:
 
 
 def test_a_donor_tells_how_many_numbers_it_gave_out() -> None:
-    """Nobody else can know: the last of them were given away after its last word."""
+    """No other member can know: the last of them were given away after its last message."""
     donor = core(2)
     submit(donor)
     give(donor, *stream(0, 8))
@@ -681,7 +681,7 @@ def test_deltas_sum_to_0_and_every_number_is_used_or_held_once(story: list[tuple
     assert len(orders[0]) == len(set(orders[0]))
 
 
-# A view at work, over streams that lose nothing.
+# A running view, over streams without loss.
 
 
 def build(**parameters: Any) -> Callable[[Membership, int], Core]:
@@ -690,7 +690,7 @@ def build(**parameters: Any) -> Callable[[Membership, int], Core]:
 
 
 def in_stock(one: AtopMbsCore) -> int:
-    """Numbers that it holds as the broker."""
+    """Count of numbers that it holds as the broker."""
     return len(one._broker.stock)
 
 
@@ -701,7 +701,7 @@ def mbs_of(cluster: Cluster, member: int) -> AtopMbsCore:
 
 
 def uneven(cluster: Cluster, *, count: int = 120, from_ns: int = 0) -> None:
-    """The last member sends five times as often as the others: it wants numbers, and they give them."""
+    """Load under which the last member sends five times as often as the others: it requests numbers, they donate."""
     last = len(cluster.members) - 1
     for number in range(count):
         cluster.submit_later(last, from_ns + number * 4 * MILLISECOND)

@@ -23,11 +23,11 @@ from node.protocols.atop.order import MAX_COUNT, MAX_NUMBER, Draws, Item, Number
 from node.wire import Kind, Message
 
 Key = tuple[int, int]
-"""(member, name of a message)."""
+"""(member, number of a message)."""
 
 
 def order_of(*weights: int, brokered: bool = False, draws: Draws = Draws.SMOOTH) -> Order:
-    """Of members 0, 1, 2 ...; 0 is the bookkeeper. Draws go round, so a test can say whose is next."""
+    """Order of members 0, 1, 2 ...; 0 is the bookkeeper. Draws are round-robin, so that tests know the next one."""
     return Order(dict(enumerate(weights)), bookkeeper=0, brokered=brokered, draws=draws)
 
 
@@ -40,7 +40,7 @@ def key_of(message: Message) -> Key:
 
 
 def own(member: int, number: int, distribution: int = 0, slot: tuple[int, int] | None = None, final: int = 0) -> Item:
-    """A message, which is told apart by its number."""
+    """A message, identified by its number."""
     return Item(distribution, number, 1, message_of(member, number), slot, final=final)
 
 
@@ -57,7 +57,7 @@ def publication(distribution: int, *weights: int, final: int = 0) -> Item:
 
 
 def tell(order: Order, member: int, *items: Item) -> list[Key]:
-    """What that lets go."""
+    """Take items of a member; the messages delivered."""
     for item in items:
         order.check(member, item)
         order.take(member, item)
@@ -109,7 +109,7 @@ def test_a_member_that_has_passed_leaves_the_draws() -> None:
 
 
 def test_the_next_distribution_is_in_force_when_all_have_passed() -> None:
-    """Conditions 1 and 2 of 2.1."""
+    """Conditions 1 and 2 of section 2.1."""
     order = order_of(1, 1, 1)
     tell(order, 0, publication(1, 0, 1, 5))
     assert tell(order, 2, own(2, 1), own(2, 1, 1)) == []
@@ -147,7 +147,7 @@ def test_members_of_weight_0_follow_at_the_end_ascending() -> None:
     assert tell(order, 1, own(1, 3), dummy(1, 1, 1)) == [(1, 1), (1, 2), (1, 3), (2, 1)]
 
 
-# Numbers of others.
+# Donated numbers.
 
 
 def test_a_forced_draw_delivers_the_senders_next_message() -> None:
@@ -222,7 +222,7 @@ def test_numbers_far_away_cost_nothing() -> None:
     assert order.current == 1
 
 
-# The end of the view.
+# End of the view.
 
 
 def test_at_the_end_draws_skip_the_streams_that_have_ended() -> None:
@@ -250,7 +250,7 @@ def test_messages_under_a_distribution_whose_weights_are_not_in_the_cut_are_lost
     assert order.published == {0: 1, 1: 5, 2: 1}
 
 
-# What it waits for.
+# Awaited messages.
 
 
 def test_members_that_are_awaited() -> None:
@@ -331,7 +331,7 @@ def test_a_dummy_for_all_draws_ahead_of_each_orders_everything(seed: int, draws:
     assert order.buffered == 0
 
 
-# Refusals: by the member's own stream alone, and nothing has changed.
+# Refusals: they depend on the member's own stream alone, and change nothing.
 
 REFUSED = [
     (own(1, 3), True),
@@ -396,12 +396,12 @@ def test_only_the_bookkeeper_publishes_and_only_the_next_distribution() -> None:
             order.check(0, item)
 
 
-# Random worlds: what members may say by the rules, heard in any interleaving and cut anywhere.
+# Random worlds: allowed items of members, in any interleaving and with any cut.
 
 
 @dataclass
 class Speaker:
-    """What one member has said, and where it stands."""
+    """Items of one member, and its position."""
 
     member: int
     stream: list[Item] = field(default_factory=list)
@@ -431,7 +431,7 @@ class Speaker:
 
 
 class World:
-    """Some members that say at random what the rules allow. Member 0 is the bookkeeper."""
+    """Some members that send random items allowed by the rules. Member 0 is the bookkeeper."""
 
     def __init__(self, seed: int, *, brokered: bool) -> None:
         self.rng = Random(f"{seed}/streams")
@@ -439,10 +439,10 @@ class World:
         self.speakers = [Speaker(member) for member in range(self.rng.randint(2, 5))]
         self.published = 0
         self.pool: list[tuple[int, int, int]] = []
-        """(distribution, donor, number): given away, not used yet."""
+        """(distribution, donor, number) given away and not used yet."""
 
     def run(self) -> list[list[Item]]:
-        """The streams. At the end all have passed to a last distribution."""
+        """Run; returns the streams. At the end all members are under a last distribution."""
         actions = [self.send] * 3 + [self.fill_own, self.publish_some, self.adopt]
         if self.brokered:
             actions += [self.give_away] * 2 + [self.use] * 2 + [self.leave_over]
@@ -504,7 +504,7 @@ class World:
 
 
 def hold(seed: int) -> list[Key]:
-    """One world; returns its one sequence."""
+    """Check one world; returns its sequence."""
     rng = Random(f"{seed}/replay")
     brokered = rng.random() < 0.6
     draws = rng.choice(tuple(Draws))
@@ -512,7 +512,7 @@ def hold(seed: int) -> list[Key]:
     lengths = [len(stream) for stream in said]
 
     def replay(upto: list[int], order: Order, heard: list[int]) -> list[Key]:
-        """Hear the streams on, up to there, in any interleaving."""
+        """Take the streams up to these positions, in any interleaving."""
         delivered = []
         while members := [member for member, place in enumerate(heard) if place < upto[member]]:
             member = rng.choice(members)

@@ -1,4 +1,4 @@
-"""Windows (formula 1), shares (formula 2), weights as words, and what the next view begins with."""
+"""Windows (formula 1), shares (formula 2), weights as words, and the memory for the next view."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_new_window_has_counted_nothing() -> None:
 
 
 def test_a_change_is_the_share_of_draws_that_go_to_others() -> None:
-    """Of 10 draws 1 goes to somebody else: 100 per mille, and that is not more than 100."""
+    """Of 10 draws 1 goes to another member: 100 per mille, which is not more than 100."""
     assert not has_changed(of(5, 5), of(6, 4), 100)
     assert has_changed(of(5, 5), of(6, 4), 99)
     assert has_changed(of(1, 0), of(0, 1), 999)
@@ -176,7 +176,7 @@ def test_weights_survive_the_wire(some: list[int]) -> None:
 
 @pytest.mark.parametrize("words", [(), (1 << 32 | 1,), (1, 1), (0, 0), (1 << 32, 1 << 32, 0)])
 def test_words_that_are_no_weights_are_refused(words: tuple[int, ...]) -> None:
-    """Of three members: too few or too many words, a weight of nobody, all 0."""
+    """For three members: too few or too many words, a weight of no member, all 0."""
     with pytest.raises(RemoteError, match="MALFORMED"):
         unpack_weights(words, (0, 1, 2))
 

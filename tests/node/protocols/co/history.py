@@ -1,8 +1,8 @@
-"""What happened to each message of a CO group, and what truly preceded what: from the stages that cores report.
+"""History of each message of a CO group, and true causality, from the stages that cores report.
 
 Causality here is the paper's: p precedes q when the sender of q had sent p, or accepted p, before it sent q, or when
-such steps lead from p to q. It is taken from the order in which entities report what they send and accept, never from
-an ACK: so it can be held against the order that the numbers say.
+such steps lead from p to q. It is taken from the order of the reported sendings and acceptances, never from an ACK, so
+that it can be compared with the order of the numbers.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Label = tuple[int, int]
 """(rank of the source, SEQ)."""
 
 SEQ = 0xFFFF_FFFF
-"""Of the value of a report of a stage; above it is the number of the view."""
+"""Mask for SEQ in the value of a report of a stage; the bits above it are the number of the view."""
 STAGES = (Notice.ACCEPTED, Notice.PREACKNOWLEDGED, Notice.ACKNOWLEDGED)
 
 
 class Watched(Core):
-    """A core, and what each call to it gave. After every call its invariants are looked at."""
+    """A core, and the effects of each call. After every call its invariants are checked."""
 
     def __init__(self, core: CoCore) -> None:
         self.core = core
@@ -70,7 +70,7 @@ class Watched(Core):
 
 
 def check_invariants(core: CoCore) -> None:
-    """What `co.py` says in its header, and that incremental values are what their definitions say."""
+    """The invariants of the header of `co.py`, and incremental values equal to their definitions."""
     state, holding = core._state, core._holding
     for matrix in (state.al, state.pal, state.stated):
         assert matrix.least == [min(column) for column in zip(*matrix.rows, strict=True)]
@@ -101,7 +101,7 @@ class Staged(Recorded):
 
 
 class History:
-    """Of a cluster of watched cores that report their stages."""
+    """History of a cluster of watched cores that report their stages."""
 
     def __init__(self, cluster: Staged) -> None:
         self.cluster = cluster
@@ -111,7 +111,7 @@ class History:
         self.layout = Layout(len(cores))
 
     def stage(self, rank: int, notice: Notice) -> list[tuple[int, Label]]:
-        """(number of the call, message) of every message that came to that stage at that member, in this order."""
+        """(number of the call, message) of every message that reached that stage at that member, in order."""
         return [
             (batch, (effect.member, effect.value & SEQ))
             for batch, effects in enumerate(self.cores[rank].batches)
@@ -121,7 +121,7 @@ class History:
 
     @cached_property
     def pasts(self) -> dict[Label, frozenset[Label]]:
-        """Per message all that truly precede it."""
+        """All messages that truly precede each message."""
         accepted = [[label for _, label in self.stage(rank, Notice.ACCEPTED)] for rank in range(len(self.cores))]
         found: dict[Label, frozenset[Label]] = {}
         positions = [0] * len(accepted)
@@ -144,7 +144,7 @@ class History:
 
     @cached_property
     def acks(self) -> dict[Label, Vector]:
-        """What each message says."""
+        """ACK of each message."""
         return {
             (source, message.seq): self.layout.unpack_data(message.words).ack
             for source, message in self.cluster.sent
@@ -160,7 +160,7 @@ class History:
         ]
 
     def broken_promises(self) -> list[str]:
-        """What the oracle does not find kept. It goes by the hosts' records: by what applications asked for and got."""
+        """Promises that the oracle finds broken, by the hosts' records of submissions and deliveries."""
         found = verdicts(self.cluster.history(), self.cluster.members, CAUSAL_PROMISES)
         return [promise for promise, verdict in found.items() if verdict is not Verdict.PASS]
 
@@ -181,8 +181,8 @@ def build_watched(**parameters: Any) -> Build:
 def run_dense(
     seed: int, *, members: int = 3, each: int = 3, loss_ratio: float = 0.3, within_ms: int = 6, **parameters: Any
 ) -> History:
-    """A few messages of everybody within a few delays, so that many are under way while others are lost; run until all
-    is silent."""
+    """A few messages of every member within a few delays, so that many are in transit while others are lost; run until
+    all is silent."""
     rng = Random(f"{seed}/dense")
     network = Network(delay_ns=1 * MILLISECOND, jitter_ns=rng.choice((0, 2)) * MILLISECOND, loss_ratio=loss_ratio)
     cluster = Staged(members, build_watched(**parameters), seed=seed, network=network)
@@ -194,5 +194,5 @@ def run_dense(
 
 
 def transmitted(effects: list[Effect], kind: Kind) -> list[Message]:
-    """What a call multicasts of that kind."""
+    """Multicasts of a kind in the effects of a call."""
     return [effect.message for effect in effects if isinstance(effect, Multicast) and effect.message.kind is kind]

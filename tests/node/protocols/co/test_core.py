@@ -1,4 +1,4 @@
-"""The CO core, rule by rule, in a network where each test decides what is lost; and what it refuses."""
+"""The CO core, rule by rule, in a network whose losses each test decides; and its refusals."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def submit(one: CoCore, count: int = 1) -> list[Message]:
 
 
 def asked(one: CoCore, src: int, now_ns: int = 10 * MILLISECOND) -> list[Message]:
-    """What the timer of that source makes us ask for."""
+    """Requests that the timer of that source causes."""
     effects = one.on_timer(Timer("ret", src), now_ns)
     sends = [effect for effect in effects if isinstance(effect, Send)]
     assert all(effect.target == MEMBERS[src] for effect in sends), "RET goes to the source"
@@ -275,14 +275,14 @@ def test_the_group_ends_quietly_whatever_tail_is_lost(length: int) -> None:
 @pytest.mark.parametrize("nth", range(1, 9))
 @pytest.mark.parametrize("moment", ["lost", "twice", "late"])
 def test_whatever_happens_to_the_nth_of_a_kind_all_promises_hold(kind: Kind, nth: int, moment: str) -> None:
-    """Each kind of message, met by each fault, in each phase that it comes in."""
+    """Each kind of message, with each fault, in each phase in which it occurs."""
     cluster = group(3)
     seen = 0
 
     def lose(source: int, target: int, message: Message) -> bool:
         nonlocal seen
         if kind is Kind.CO_RET and message.kind is Kind.CO_DATA and message.seq % 2 and not message.flags:
-            return target == 2  # without a loss nobody asks
+            return target == 2  # without a loss there is no request
         if message.kind is not kind:
             return False
         seen += 1
@@ -349,7 +349,7 @@ def test_when_no_buffer_is_free_what_cannot_be_accepted_is_refused_and_what_can_
 
 
 def test_buffers_that_open_are_told() -> None:
-    """Nobody waits for ever for a BUF that has long been free."""
+    """No member waits for ever for a BUF that is free."""
     cluster = group(2, buffer_bytes=2 * 1400, window=64)
     cluster.submit(0, 5)
     cluster.submit(1, 5)
@@ -357,7 +357,7 @@ def test_buffers_that_open_are_told() -> None:
     assert all(host.core.can_submit for host in cluster.up())
 
 
-# What is refused: our caller's mistakes.
+# Refusals: errors of the caller.
 
 
 @pytest.mark.parametrize(
@@ -396,11 +396,11 @@ def test_co_sends_nothing_to_one_member_alone() -> None:
         core().on_submit(Submission(payload=b"", target=20), 0)
 
 
-# What is refused: datagrams.
+# Refusals: datagrams.
 
 
 def busy() -> CoCore:
-    """Has sent two messages and accepted two of member 20; one of member 30 is held."""
+    """A core that has sent two messages and accepted two of member 20; one of member 30 is held."""
     one = core()
     submit(one, 2)
     give(one, data(1, 1, 2, 1, 1), data(1, 2, 3, 2, 1), data(2, 2, 3, 1, 2), state(1, 3, (3, 3, 1), (2, 1, 1)))
@@ -440,7 +440,7 @@ HOSTILE = {
 
 
 def picture(one: CoCore) -> str:
-    """All that a core remembers."""
+    """Complete state of a core, as text."""
     state, holding = one._state, one._holding
     slots = {name: value for name, value in vars(state).items() if name not in ("al", "pal", "stated")}
     matrices = [(matrix.rows, matrix.least) for matrix in (state.al, state.pal, state.stated)]

@@ -1,6 +1,6 @@
-"""The paper's acceptance condition, p.SEQ = REQ[j], under loss: what it breaks, by example, and what it does not.
+"""The paper's acceptance condition, p.SEQ = REQ[j], under loss: the order that it breaks, by example, and its limits.
 
-The seeds come from a search over `run_dense`; each is one small execution with everybody's messages under way at once.
+The seeds come from a search over `run_dense`; each is one small execution with messages of all in transit at once.
 To see one: `python -m tests.node.protocols.co.test_literal SEED MEMBERS EACH`.
 """
 
@@ -35,8 +35,8 @@ def test_literal_acceptance_delivers_out_of_causal_order_and_strict_does_not(sha
 
 
 def test_the_counter_example_is_that_of_the_story() -> None:
-    """p -> q' -> q, but q's sender took q' in while it lacked p: q.ACK does not cover p, and the numbers say that p and
-    q are concurrent."""
+    """p -> q' -> q, but q's sender accepted q' while it lacked p: q.ACK does not cover p, and by the numbers p and q
+    are concurrent."""
     history = run(SMALLEST, "literal")
     rank, p, q = history.out_of_order()[0]
     between = [label for label in history.pasts[q] if p in history.pasts[label]]
@@ -53,9 +53,9 @@ def test_the_counter_example_is_that_of_the_story() -> None:
 @settings(max_examples=15, deadline=None)
 @given(seed=seeds)
 def test_what_applications_see_stays_causal_even_so(seed: int) -> None:
-    """An application's message follows what the application was given, and it is given p when everybody is known to
-    have pre-acknowledged p: p then lies in everybody's PRL, and nothing sent later can be put before it. So the oracle,
-    which goes by deliveries, finds nothing: only the order of what entities accept is broken."""
+    """An application's message follows its deliveries, and p is delivered when all entities are known to have
+    pre-acknowledged p: p is then in every PRL, and no later message can be put before it. So the oracle, which uses
+    deliveries, finds nothing: only the order of acceptances is broken."""
     history = run_dense(seed, acceptance="literal", each=4)
     assert history.broken_promises() == []
 

@@ -23,12 +23,12 @@ from tests.mutants.recorded import Recorded, verdicts
 from tests.node.protocols import scenarios
 
 EVERYBODY = frozenset(range(16))
-"""Nobody crashes: a crash stops the order."""
+"""Members that never crash, which are all: a crash stops the order."""
 seeds = st.integers(0, 2**32 - 1)
 
 
 def run(protocol: str, seed: int) -> str:
-    """One history, held against its promises; returns the digest of its transcript."""
+    """Check one history against the promises; returns the digest of its transcript."""
     rng = Random(f"{seed}/co parameters")
     parameters: dict[str, Any] = {
         "window": rng.choice((1, 4, 64)),
@@ -43,7 +43,7 @@ def run(protocol: str, seed: int) -> str:
     try:
         scenarios.check(made)
         assert isinstance(cluster, Recorded)
-        # Where nobody sent anything there is nothing to know.
+        # Without submissions all is unknown.
         kept = {Verdict.PASS} if cluster.submissions else {Verdict.PASS, Verdict.UNKNOWN}
         found = verdicts(cluster.history(), cluster.members, PROTOCOLS[protocol].promises)
         assert set(found.values()) <= kept, found

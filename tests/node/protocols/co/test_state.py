@@ -1,4 +1,4 @@
-"""The variables and rules of paper 000, with its examples: figure 6 and table 1, and what the words say."""
+"""The variables and rules of paper 000, with its examples: figure 6 and table 1, and the words of messages."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ TABLE_1 = {
     "g": (2, 2, (4, 2, 2)),
     "h": (3, 2, (5, 3, 2)),
 }
-"""Per message: E_j, SEQ, ACK."""
+"""E_j, SEQ and ACK of each message."""
 
 AFTERWARDS = {"i": (1, 5, (5, 3, 3)), "k": (2, 3, (6, 3, 3)), "l": (3, 3, (6, 4, 3))}
-"""Ours: one more message of everybody, so that f, g and h are pre-acknowledged."""
+"""Not in the paper: one more message of every entity, so that f, g and h are pre-acknowledged."""
 
 
 def pdu(src: int, seq: int, ack: tuple[int, ...], *, buf: int = 1 << 20, size: int = 1) -> Pdu:
-    """Of E_(src+1)."""
+    """A PDU of E_(src+1)."""
     message = Message(kind=Kind.CO_DATA, origin=src, incarnation=1, seq=seq)
     return Pdu(src, seq, ack, buf, size, message)
 
@@ -50,12 +50,12 @@ def names(log: list[Pdu]) -> str:
 
 
 def columns(matrix: Matrix) -> list[list[int]]:
-    """As the paper writes it: AL[k][j] in row k, column j."""
+    """The matrix as in the paper: AL[k][j] in row k, column j."""
     return [list(row) for row in zip(*matrix.rows, strict=True)]
 
 
 def accept(state: CoState, letters: str) -> str:
-    """Which messages that pre-acknowledges. Nothing is acknowledged."""
+    """Accept messages; those that are pre-acknowledged by that. None is acknowledged."""
     moved: list[Pdu] = []
     for letter in letters:
         p = MESSAGES[letter]
@@ -247,7 +247,7 @@ def test_words_that_do_not_fit_are_malformed(words: tuple[int, ...]) -> None:
     layout = Layout(2)
     for unpack in (layout.unpack_data, layout.unpack_state, layout.unpack_ret):
         if unpack == layout.unpack_state and len(words) == 3:
-            continue  # that is what a state has
+            continue  # the length of a state
         if unpack == layout.unpack_ret and len(words) == 5:
             continue  # a request with two ranges
         with pytest.raises(RemoteError) as caught:
@@ -262,6 +262,6 @@ def test_a_state_that_asks_members_that_do_not_exist_is_malformed() -> None:
 
 
 def test_the_header_grows_by_four_bytes_a_member_and_is_shorter_than_the_papers() -> None:
-    """The paper: O(n), 84 bytes at n = 8. Ours: 20 bytes of message header, and the words."""
+    """The paper: O(n), 84 bytes at n = 8. Here: 20 bytes of message header, and the words."""
     sizes = {n: 20 + 8 * len(Layout(n).pack_data((1,) * n, 1)) for n in (2, 8, 64, 256)}
     assert sizes == {2: 36, 8: 60, 64: 284, 256: 1052}

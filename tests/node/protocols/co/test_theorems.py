@@ -1,7 +1,7 @@
-"""The theorems and lemmas of paper 000, held against random executions: sentence by sentence.
+"""The theorems and lemmas of paper 000, checked in random executions, sentence by sentence.
 
-What truly precedes what comes from the order in which entities report what they send and accept (`co_history`), never
-from an ACK. A failure prints the seed; `run_dense(seed)` is the execution.
+True causality comes from the order of the reported sendings and acceptances (`history`), never from an ACK. A failure
+prints the seed; `run_dense(seed)` is the execution.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def test_lemma_4_if_q_is_acknowledged_so_is_all_that_precedes_it_and_before(seed
 @EXAMPLES
 @given(seed=seeds)
 def test_what_the_stages_mean_holds_at_the_moment_they_are_reached(seed: int) -> None:
-    """Section 2.4: pre-acknowledged: E_i knows that everybody has accepted p; acknowledged: that everybody has
-    pre-acknowledged it. In every execution each stage of every entity comes after all entities' stage before."""
+    """Section 2.4: pre-acknowledged: E_i knows that all have accepted p; acknowledged: that all have pre-acknowledged
+    it. In every execution each stage of every entity comes after the stage before at all entities."""
     history = run_dense(seed)
     order = {event: position for position, event in enumerate(history.cluster.stages)}
     for before, after in ((Notice.ACCEPTED, Notice.PREACKNOWLEDGED), (Notice.PREACKNOWLEDGED, Notice.ACKNOWLEDGED)):
@@ -87,9 +87,8 @@ def test_what_the_stages_mean_holds_at_the_moment_they_are_reached(seed: int) ->
 @EXAMPLES
 @given(seed=seeds)
 def test_theorem_5_co_service_is_provided_by_mc_service(seed: int) -> None:
-    """Theorem 5: "the CO protocol provides the CO service using the MC service": everybody gets every message, in
-    causal order, whatever is lost. The oracle says so, from the hosts' records; and the stricter order of what entities
-    accept, too."""
+    """Theorem 5: "the CO protocol provides the CO service using the MC service": all get every message, in causal
+    order, under any loss: by the oracle, from the hosts' records, and in the stricter order of acceptances, too."""
     history = run_dense(seed, members=4, each=4)
     assert history.broken_promises() == []
     assert history.out_of_order() == []
@@ -100,7 +99,7 @@ def test_theorem_5_co_service_is_provided_by_mc_service(seed: int) -> None:
 def test_pre_acknowledged_after_r_and_acknowledged_after_2r(seed: int) -> None:
     """Section 4: "if the messages with p's acknowledgement are sent by all entities in parallel, the time from p's
     acceptance to its pre-acknowledgement is R, to its acknowledgement 2R", R being the largest delay. Here entities
-    answer within `spread_ns` + 2 `state_ns`, which comes on top of each R."""
+    answer within `spread_ns` + 2 `state_ns`, which is added to each R."""
     r_ns, answer_ns = 40_000_000, 400_000
     cluster = Staged(
         4,
@@ -139,7 +138,7 @@ def test_about_2nw_messages_lie_between_receipt_and_acknowledgement() -> None:
 @EXAMPLES
 @given(seed=seeds, members=st.integers(2, 4), messages_each=st.integers(1, 3))
 def test_buf_bounds_what_is_resident_whatever_is_lost(seed: int, members: int, messages_each: int) -> None:
-    """The bound that holds: minBUF / (H*n) counts all logs and the holding buffer, and lets nobody send more."""
+    """The actual bound: minBUF / (H*n) counts all logs and the holding buffer, and lets no entity send more."""
     room = members * messages_each
     history = run_dense(seed, members=members, each=6, within_ms=4, buffer_bytes=room * 1400)
     assert most_resident(history) <= room

@@ -1,6 +1,4 @@
-"""A member's processor in a test: an Execution, its clock, and a book of everything that it said, kept by a plain
-recomputation from the effects.
-"""
+"""A member's processor in a test: an Execution, its clock, and a record of its outputs, recomputed from the effects."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ US = Membership(member=1, members=(0, 1, 2), incarnation=2)
 
 @dataclass(kw_only=True)
 class Story:
-    """What the book says of one optimistic command."""
+    """Record of one optimistic command."""
 
     received_ns: int
     is_follow_up: bool
@@ -33,7 +31,7 @@ class Story:
 
     @property
     def cost_ns(self) -> int:
-        """The definition: nothing, or from the receipt to the beginning of the last execution."""
+        """Cost by definition: 0, or the time from the receipt to the beginning of the last execution."""
         return self.handed_ns[-1] - self.received_ns if self.has_undone or self.was_undone else 0
 
     @property
@@ -42,7 +40,7 @@ class Story:
 
 
 class Processor:
-    """Time passes exactly: `run` calls `advance` whenever something is due."""
+    """Processor with exact time: `run` calls `advance` at each instant that is due."""
 
     def __init__(
         self, parameters: ServiceParameters, *, seed: int = 7, membership: Membership = US, memory: bytes = b""
@@ -55,14 +53,14 @@ class Processor:
         self.lost_ns = 0
         self.effects: list[Effect] = []
         self.commands: dict[Key, Message] = {}
-        """All that was given and not removed."""
+        """Commands given and not removed."""
         self.outputs: dict[Key, tuple[bytes, ...]] = {}
-        """Of the executions that have ended and are not undone."""
+        """Outputs of the executions that have ended and are not undone."""
         self.stories: dict[bytes, Story] = {}
         self.shown: list[bytes] = []
-        """What the host has been shown and is not final, oldest first."""
+        """Optimistic deliveries to the host that are not final, oldest first."""
         self.final: list[bytes] = []
-        """What was delivered FINAL to it."""
+        """Final deliveries to the host."""
         self.states: list[int] = []
 
     @property
@@ -114,7 +112,7 @@ class Processor:
         self._keep_book(out)
 
     def run(self, until_ns: int | None = None) -> list[Key]:
-        """Let time pass, or the work come to its end. Returns what has ended."""
+        """Let time pass, or all work end. Returns the ended executions."""
         ended: list[Key] = []
         while (due_ns := self.execution.due_ns) is not None and (until_ns is None or due_ns <= until_ns):
             ended += self._pass(due_ns)
@@ -123,7 +121,7 @@ class Processor:
         return ended
 
     def step(self) -> list[Key]:
-        """Until the execution that is under way ends."""
+        """Run until the present execution ends."""
         assert self.execution.due_ns is not None
         return self._pass(self.execution.due_ns)
 
@@ -184,11 +182,11 @@ def command_of(key: Key, received_ns: int, *, payload: bytes | None = None, is_f
 
 @dataclass(frozen=True, kw_only=True)
 class Sequential:
-    """A run of all commands in the order of their keys, one after the other."""
+    """A sequential run of all commands in the order of their keys."""
 
     state: object
     states: list[int]
-    """The digest after each."""
+    """Digest of the state after each command."""
     outputs: dict[Key, tuple[bytes, ...]]
 
 
@@ -208,7 +206,7 @@ def sequential(commands: dict[Key, Message], parameters: ServiceParameters, chan
 
 
 def costs_of(effects: list[Effect]) -> list[tuple[bytes, int, int]]:
-    """Of the final deliveries to the host in order: (payload, cost, redone)."""
+    """(payload, cost, redone) of each final delivery to the host, in order."""
     found: list[tuple[bytes, int, int]] = []
     for effect, following, second in zip(effects, [*effects[1:], None], [*effects[2:], None, None], strict=False):
         if isinstance(effect, Deliver) and effect.level is Level.FINAL:

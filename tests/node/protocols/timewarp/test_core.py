@@ -1,4 +1,4 @@
-"""Time Warp: stragglers, anti-messages, what becomes final, and the end of a view."""
+"""Time Warp: stragglers, anti-messages, final messages, and the end of a view."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ GVT_NS = 20 * MILLISECOND
 COUNTER = {"application": "counter", "report_state": True}
 
 
-# The core alone.
+# Core alone.
 
 
 def core(
@@ -89,7 +89,7 @@ def anti(origin: int, number: int, *cancelled: int) -> Message:
 
 
 def report(origin: int, number: int, floor: int, *received: int) -> Message:
-    """`received`: by member."""
+    """A report. `received`: positions by member."""
     return message(Kind.TIMEWARP_REPORT, origin, number, floor, *received)
 
 
@@ -102,7 +102,7 @@ def submit(one: TimeWarpCore, payload: bytes = b"ours", now_ns: int = 0) -> list
 
 
 def seen(effects: list[Effect]) -> list[str]:
-    """What the application sees: +payload handed over, -payload taken back, =payload final."""
+    """Deliveries to the application: +payload optimistic, -payload undone, =payload final."""
     found = []
     for effect in effects:
         if isinstance(effect, Undo):
@@ -190,11 +190,11 @@ def test_a_golden_transcript_with_a_straggler() -> None:
     assert one.is_idle and one.buffered == 0
 
 
-# Anti-messages. The test owns the processor, so that it can say what executions send.
+# Anti-messages. The test owns the processor, so that it decides the messages of executions.
 
 
 class Owner:
-    """A core over an execution that is not its own. `sends`: what executing a payload sends, at the moment."""
+    """A core over an execution of the test. `sends`: present outputs of the execution of a payload."""
 
     def __init__(self, **parameters: Any) -> None:
         us = Membership(member=0, members=MEMBERS)
@@ -216,7 +216,7 @@ class Owner:
         return out
 
     def _said(self, outcome: Outcome, out: list[Effect]) -> Outcome:
-        """Of our own messages: by their payload, which their delivery shows; a follow-up's is in its multicast."""
+        """Outcome of a member's own message: by its payload, from its delivery; of a follow-up, from its multicast."""
         if outcome.key[2] != 0:
             return outcome
         return outcome._replace(outputs=self.sends.get(self.payloads(out)[outcome.key[-1]], ()))
@@ -247,7 +247,7 @@ def test_what_is_undone_without_having_sent_anything_cancels_nothing() -> None:
 
 
 def straggler(owner: Owner) -> list[Effect]:
-    """Member 1's message comes before our cause, which stands at 5."""
+    """Member 1's message is ordered before the member's own cause, which is at 5."""
     owner.sends = {b"cause": (b"effect",)}
     owner.give(data(2, 1, 4))
     owner.submit(b"cause")
@@ -291,7 +291,7 @@ def test_lazy_of_several_only_what_differs_is_cancelled() -> None:
 
 @pytest.mark.parametrize("cancellation", ["aggressive", "lazy"])
 def test_a_message_that_is_cancelled_takes_what_it_had_sent_with_it(cancellation: str) -> None:
-    """A cascade in one anti-message: cause, effect, effect of the effect."""
+    """A cascade from one anti-message: cause, effect, effect of the effect."""
     owner = Owner(cancellation=cancellation)
     owner.sends = {b"cause": (b"effect",), b"effect": (b"last",)}
     owner.give(data(2, 1, 4))
@@ -312,7 +312,7 @@ def test_an_anti_message_of_another_undoes_what_was_executed_after_its_victim() 
 
 
 def test_what_ends_together_with_what_undoes_it_ends_anew() -> None:
-    """Without processing time several end at once; what the first sends comes before the second."""
+    """Without processing time several end at once; a message of the first is ordered before the second."""
     owner = Owner()
     owner.core.on_message(data(1, 1, 4), 1, 0)
     out = owner.core.on_submit(Submission(payload=b"cause"), 0)
@@ -337,7 +337,7 @@ def test_a_message_that_has_sent_in_vain_too_often_waits_until_it_is_final() -> 
 
 
 def rounds(one: TimeWarpCore, floor: int, items: tuple[int, ...], *numbers: int) -> list[Effect]:
-    """Everybody else reports in these rounds."""
+    """Effects of the reports of all others in these rounds."""
     others = [member for member in MEMBERS if member != one._us.member]
     return [
         effect for number in numbers for member in others for effect in give(one, report(member, number, floor, *items))
@@ -345,7 +345,7 @@ def rounds(one: TimeWarpCore, floor: int, items: tuple[int, ...], *numbers: int)
 
 
 def test_what_is_on_its_way_is_not_final() -> None:
-    """Until the reports say that everybody has it."""
+    """Until the reports show that all members have it."""
     one = core()
     submit(one)
     nobody = (0, 0, 0)
@@ -419,17 +419,17 @@ def test_a_member_with_too_much_open_submits_nothing() -> None:
     assert one.can_submit
 
 
-# The end of the view.
+# End of the view.
 
 
 def close(one: TimeWarpCore, *rest: Message, survivors: tuple[int, ...] = MEMBERS) -> Closing:
-    """`rest` in any order of the streams."""
+    """End the view. `rest`: messages in any order of the streams."""
     streams = {member: [each for each in rest if each.origin == member] for member in MEMBERS}
     return one.close(streams, frozenset(survivors), 7 * SECOND)
 
 
 def talkative(member: int, seed: int, **parameters: Any) -> TimeWarpCore:
-    """Of what it sends, half has a follow-up."""
+    """A core whose messages have a follow-up with probability one half."""
     service = ServiceParameters(application="counter", follow_up_permille=500)
     made = TimeWarpCore(
         membership=Membership(member=member, members=MEMBERS),
@@ -441,7 +441,7 @@ def talkative(member: int, seed: int, **parameters: Any) -> TimeWarpCore:
 
 
 def sender(**parameters: Any) -> tuple[TimeWarpCore, list[Message]]:
-    """A member 0 whose first message stands at 9 and has a follow-up; both."""
+    """A member 0 whose first message is at 9 and has a follow-up; and both messages."""
     for seed in range(100):
         one = talkative(0, seed, **parameters)
         effects = one.on_submit(Submission(payload=b"cause", not_before=8), 0)
@@ -475,7 +475,7 @@ def test_own_messages_that_have_not_come_back_are_in_the_cut() -> None:
 
 
 def test_a_follow_up_that_is_not_sent_again_is_void_at_all_and_the_right_one_is_handed_back() -> None:
-    """A straggler of the cut changes what the cause answers; its origin has had no time to cancel anything."""
+    """A straggler of the cut changes the follow-up of the cause; its origin has had no time to cancel a message."""
     one, (cause, effect) = sender()
     other = core(1, service={"application": "counter"})
     give(other, cause)
@@ -509,7 +509,7 @@ def test_what_a_void_follow_up_has_sent_is_void() -> None:
 
 
 def test_what_is_final_stands_whatever_stands_in_its_follow_ups() -> None:
-    """Its executions are not checked, for those who have made it final may not have it any more."""
+    """Its executions are not checked, because members that have made it final may not have it any more."""
     one = core(service={"application": "counter"})
     other = core(2, service={"application": "counter"})
     items = [data(1, 1, 5), follow_up(1, 2, 6, 1, payload=b"a lie")]
@@ -543,7 +543,7 @@ def test_what_an_excluded_member_sent_is_part_of_the_cut() -> None:
 
 
 def test_a_final_cause_is_in_every_cut() -> None:
-    """The double crash: member 2 delivers what 1 sent, answers it, and both are excluded."""
+    """The double crash: member 2 delivers a message of 1, answers it, and both are excluded."""
     two = core(2)
     zero = core(0)
     cause = data(1, 1, 5)
@@ -579,7 +579,7 @@ def test_a_memory_that_is_none_is_refused(memory: bytes) -> None:
         core(service={"application": "counter"}, memory=memory)
 
 
-# What is refused.
+# Refusals.
 
 
 @pytest.mark.parametrize(
@@ -680,7 +680,7 @@ def drawn(seed: int) -> dict[str, Any]:
 
 
 def states(cluster: Cluster) -> list[list[int]]:
-    """What the members have reported of their committed states."""
+    """Reported committed states of the members."""
     return [[each.value for each in host.reports if each.code == Notice.STATE] for host in cluster.up()]
 
 
@@ -704,7 +704,7 @@ def test_loss_and_duplication_do_not_make_early_what_is_in_transit() -> None:
 
 @pytest.mark.parametrize("after_ms", [0, 1, 3, 6, 8, 11, 30])
 def test_a_crash_in_each_phase_of_a_round(after_ms: int) -> None:
-    """Before its message has left, between the reports, after all is final."""
+    """Before its message is sent, between the reports, after all is final."""
     cluster = Cluster(4, build(service=COUNTER), seed=after_ms)
     cluster.run(for_ns=5 * MILLISECOND)
     for member in cluster.members:
@@ -763,7 +763,7 @@ def test_memory_is_bounded_over_twenty_thousand_messages() -> None:
 
 
 def test_how_long_a_message_takes_to_become_final() -> None:
-    """One and a half rounds and two ways, whatever comes afterwards."""
+    """One and a half rounds and two delays, independent of later messages."""
     cluster = Cluster(3, build(gvt_every_ns=20 * MILLISECOND), seed=1)
     cluster.submit(0)
     cluster.run(for_ns=50 * MILLISECOND)

@@ -1,4 +1,4 @@
-"""The processor of one member: order, roll-backs, coasting forward, what becomes final, and what it costs."""
+"""The processor of one member: order, roll-backs, coasting forward, final commands, and costs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def payload_of(key: Key) -> bytes:
 
 
 def executed(*timestamps: int, parameters: ServiceParameters = SERVICE) -> Processor:
-    """Inserted in order, and executed to the end."""
+    """A processor with these commands inserted in order and executed."""
     processor = Processor(parameters)
     for timestamp in timestamps:
         processor.insert(at(timestamp))
@@ -317,7 +317,7 @@ def test_an_unknown_key_is_no_matter() -> None:
     assert len(processor.effects) == effects
 
 
-# What is final.
+# Final commands.
 
 
 def test_what_lies_below_becomes_final_in_order_and_the_rest_stays_open() -> None:
@@ -383,7 +383,7 @@ def test_optimistic_ones_wait_behind_pessimistic_ones_and_never_disturb_them() -
     assert processor.run() == [at(1, epoch=1), at(4, epoch=2), at(8, epoch=2)]
 
 
-# The end of an order, and the memory of the next one.
+# End of an order, and the memory of the next one.
 
 
 def test_at_the_end_everything_held_is_final_and_what_is_not_executed_is_executed_in_its_time() -> None:
@@ -554,7 +554,7 @@ def test_nothing_is_reported_that_was_not_asked_for() -> None:
     assert not [effect for effect in processor.effects if isinstance(effect, Report)]
 
 
-# All of it, whatever happens in whatever order.
+# Random sequences of calls.
 
 kinds = st.sampled_from(["insert"] * 6 + ["remove", "pass", "pass", "commit", "switch"])
 steps = st.lists(st.tuples(kinds, st.integers(0, 40), st.integers(0, 2)), max_size=60)
@@ -578,7 +578,7 @@ def is_for_host(key: Key) -> bool:
 
 
 class History:
-    """Turns numbers into calls that are allowed."""
+    """Makes allowed calls of random numbers."""
 
     def __init__(self, parameters: ServiceParameters, seed: int) -> None:
         self.processor = Processor(parameters, seed=seed)
@@ -605,7 +605,7 @@ class History:
         self.check()
 
     def switch(self, amount: int) -> None:
-        """An epoch of pessimistic commands, and another one of optimistic commands."""
+        """Add an epoch of pessimistic commands, and another one of optimistic commands."""
         self.processor.commit((self.epoch + 1,))
         for place in range(amount % 5):
             self.processor.append(self.key(place, 0, epoch=self.epoch + 1))
@@ -617,7 +617,7 @@ class History:
         return (self.epoch if epoch is None else epoch, timestamp, member, incarnation, self.number)
 
     def check(self) -> None:
-        """What is executed and valid lies before all that is not, and is what a sequential run gives."""
+        """Executed and valid commands are before all others, and their results equal those of a sequential run."""
         execution, outputs = self.processor.execution, self.processor.outputs
         optimistic_open = [key for key in self.processor.commands if key not in outputs and key[0] % 2 == 0]
         assert execution.first_open == min(optimistic_open, default=None)

@@ -1,4 +1,4 @@
-"""Time Warp among members that lie: about floors, and with more than an honest member can have open."""
+"""Time Warp among members that lie: about floors, and with more open messages than an honest member can have."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def spoken(effects: list[Effect]) -> list[Message]:
 
 
 def talkative(member: int) -> TimeWarpCore:
-    """What member 1 sends at 40 has one follow-up with this seed."""
+    """A core with a seed under which member 1's message at 40 has one follow-up."""
     parameters = TimeWarpParameters(service=ServiceParameters(application="counter", follow_up_permille=500))
     return TimeWarpCore(membership=Membership(member=member, members=MEMBERS), parameters=parameters, seed=SEED)
 
 
 class Pair:
     """Members 1 and 2 are honest; 1 has sent a message with timestamp 40 and its follow-up, which both have. In the
-    first round all is said to be later than 38.
+    first round all report a floor of 38.
     """
 
     def __init__(self) -> None:
@@ -73,13 +73,13 @@ class Pair:
 
 
 STRAGGLER = data(LIAR, 1, 40)
-"""Before that of member 1, by the place of its origin."""
+"""Message of the liar, ordered before that of member 1 by its origin."""
 
 
 @pytest.mark.parametrize("is_early", [False, True], ids=["after the reports", "before that of one of them"])
 def test_a_floor_beyond_what_somebody_lacked_cuts_nobody_off(is_early: bool) -> None:
-    """The liar said that all of its was later than 60, and both had its message at 40 when they reckoned. Who had the
-    report of the other before refused the anti-message for what that had undone, and all that followed.
+    """The liar reported a floor of 60, and both had its message at 40 when they computed theirs. Once, the member that
+    had the other's earlier report refused the anti-message for the undone command, and all later messages.
     """
     pair = Pair()
     lie = report(LIAR, 2, 60, 1, 2, 0)
@@ -109,14 +109,14 @@ def test_a_submission_that_is_not_later_than_a_floor_of_its_sender_is_refused() 
 
 @pytest.mark.parametrize("seed", range(15))
 def test_no_floor_of_an_honest_member_is_doubted(seed: int) -> None:
-    """Whatever the layer below allows; the harness fails when anything is refused."""
+    """Under any behaviour of the layer below; `run` fails when a message is refused."""
     group = run(maker(seed), seed, views=1)
     rounds = [place.core._rounds for place in group.places.values() if isinstance(place.core, TimeWarpCore)]
     assert rounds and not any(each.doubted for each in rounds)
 
 
 def test_nobody_fills_our_memory_with_what_never_becomes_final() -> None:
-    """A member withholds its reports and goes on sending; follow-ups count, and what is cancelled does not."""
+    """A member withholds its reports and goes on sending; follow-ups count, and cancelled messages do not."""
     one = core(2)
     give(one, data(1, 1, 5))
     for number in range(2, 2 * MOST_OPEN_ELSEWHERE, 2):
@@ -134,7 +134,7 @@ def test_nobody_fills_our_memory_with_what_never_becomes_final() -> None:
 
 
 def test_an_honest_member_never_has_more_open_than_others_bear() -> None:
-    """Its parameters allow no more; and what it sends in answer to its own messages waits until these are final."""
+    """Its parameters allow no more; and follow-ups of its own messages wait until these are final."""
     with pytest.raises(LocalError, match="most_open"):
         TimeWarpParameters(most_open=MOST_OPEN + 1)
     owner = Owner(most_open=MOST_OPEN)

@@ -1,4 +1,4 @@
-"""Global virtual time in rounds: what is final while messages are in transit."""
+"""Global virtual time in rounds: final messages while others are in transit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rounds(*others: int) -> Rounds:
 
 
 def report(one: Rounds, floor: int) -> RoundReport:
-    """Ours, with nothing received."""
+    """The member's own report, with nothing received."""
     return one.report(floor, dict.fromkeys((A, B, C), 0))
 
 
@@ -145,13 +145,13 @@ def test_few_reports_are_kept_however_many_come() -> None:
     assert all(len(kept) <= MOST_KEPT for kept in one._reports.values())
 
 
-# Everything at once, with messages in transit.
+# Random runs, with messages in transit.
 
 
 class Group:
-    """Members that send items, receive them late, and report by the rules, in a random order. Some items that come late
-    make their receiver send another, one later, as stragglers do. No member receives anything that is final at any
-    member: what is final, all have.
+    """Members that send items, receive them late, and report by the rules, in a random order. Some late items make
+    their receiver send another, one later, as stragglers do. No member receives an item that is final at any member:
+    all have final items.
     """
 
     def __init__(self, seed: int, *, counts_transit: bool = True) -> None:
@@ -225,7 +225,7 @@ def test_gvt_moves_and_a_floor_that_forgets_what_is_in_transit_is_found_out() ->
     assert sum(bool(group.violations) for group in forgetful) > 5
 
 
-# Floors that are lies.
+# False floors.
 
 
 def test_what_another_lacked_when_it_reported_is_later_than_gvt() -> None:
@@ -242,7 +242,7 @@ def test_what_another_lacked_when_it_reported_is_later_than_gvt() -> None:
 
 
 def test_what_nobody_acknowledges_takes_no_more_memory_than_agreed() -> None:
-    """Also when the reports that would free it never come; what counts as one counts as its least."""
+    """Also when the reports that would free it never arrive; items counted as one count with their least timestamp."""
     one = rounds()
     for number in range(1, 3 * MOST_BEYOND):
         one.came(B, number, 10 + number)
