@@ -141,6 +141,14 @@ class Protocol(_Part):
         return given if isinstance(given, int) and 0 <= given <= 2**62 else 0
 
 
+class Call(_Part):
+    """Each `every`-th message of the caller is followed by one of the callee, which no node sees."""
+
+    caller: Text
+    callee: Text
+    every: Annotated[int, Field(ge=1)]
+
+
 class Manifest(_Part):
     """Fields of manifest.json that the analysis needs (docs/run-directory.md)."""
 
@@ -155,6 +163,7 @@ class Manifest(_Part):
     promises: Many[Text] = ()
     members: Many[Text] = ()
     """Nodes whose traces are judged; empty: all nodes."""
+    calls: Many[Call] = ()
     expect: Many[Text] = ()
     clock: Clock | None = None
     phases: Phases = Phases()

@@ -263,9 +263,17 @@ class _Analysis:
         if is_granted or Property.TOTAL_ORDER.value in self.manifest.promises:
             served = reported.served(self.stage.path("deliveries"), facts.level, None if is_granted else facts.full)
             told["anomalies"] = anomalies.table(
-                served, order="grants" if is_granted else "deliveries", mu_ns=self.manifest.protocol.mu_ns
+                served,
+                order="grants" if is_granted else "deliveries",
+                mu_ns=self.manifest.protocol.mu_ns,
+                calls=self._calls(),
             )
         return told
+
+    def _calls(self) -> list[anomalies.Call]:
+        members = {name: member for member, name in self.inputs.names.items()}
+        given = (call for call in self.manifest.calls if {call.caller, call.callee} <= members.keys())
+        return [anomalies.Call(members[call.caller], members[call.callee], call.every) for call in given]
 
     def _of_objects(self, notices: Mapping[Notice, int], facts: RunFacts, requests: cost.Requests) -> dict[str, Any]:
         """Section `calls`, and the figures of `messages` and `latency` for messages addressed to objects."""

@@ -181,6 +181,11 @@ class Core(ABC):
         return ""
 
     @property
+    def timestamp(self) -> int:
+        """That of the last event here, for an application that hands it along outside the group; 0: there is none."""
+        return 0
+
+    @property
     @abstractmethod
     def can_submit(self) -> bool:
         """Whether a submission to all members would be taken now."""

@@ -61,6 +61,8 @@ class ProtocolEntry:
     asked_for: tuple[tuple[str, str], ...] = ()
     """Promises that only some runs make, because only reports can show them, or because they cost: each with the
     parameter (dotted, default false) that enables it."""
+    given_up: tuple[tuple[str, str, str], ...] = ()
+    """Promises that some runs do not make: each with the parameter and its value that give it up."""
     resilience: str = ""
     """The parameter with the number of incarnations that may be lost while agreement is still uniform."""
     tolerates: frozenset[str] = frozenset()
@@ -72,6 +74,8 @@ class ProtocolEntry:
     """Whether an excluded incarnation is followed by the next one of the same process; with views always."""
     takes_submissions: bool = True
     """Whether the protocol takes submissions of a workload."""
+    has_timestamps: bool = False
+    """Whether a message gets a timestamp, later than one that its submission names."""
     traces_receipts: bool = False
     """Whether hosts write RECEIVE records: a property of this protocol needs them."""
     require_members: Callable[[Any, int], None] | None = None
@@ -95,7 +99,8 @@ class ProtocolEntry:
         found = self.promises + tuple(promise for promise, name in self.asked_for if _is_set(parameters, name))
         if lost is not None and self.resilience and lost <= getattr(self._checked(parameters), self.resilience):
             found += ("uniform_agreement",)
-        return tuple(dict.fromkeys(found))
+        given_up = {promise for promise, name, value in self.given_up if parameters.get(name) == value}
+        return tuple(one for one in dict.fromkeys(found) if one not in given_up)
 
     def check(self, parameters: Mapping[str, Any], *, members: int) -> None:
         """LocalError when this protocol cannot run with these parameters in a group of this size."""
@@ -339,16 +344,23 @@ PROTOCOLS = Registry(
             _TOTAL,
             (5,),
             asked_for=(("clock_condition", "report_clock"),),
+            has_timestamps=True,
         ),
         "allack": _order("allack", f"{_CORES}.allack", "AllAckParameters", _TOTAL, (8,)),
         "atop": _order("atop", f"{_CORES}.atop.core", "AtopParameters", _TOTAL, (9,), require_members=_require_members),
         "atop_mbs": _order(
             "atop_mbs", f"{_CORES}.atop.mbs", "AtopMbsParameters", _TOTAL, (9, 10), require_members=_require_members
         ),
-        "abcast": _order("abcast", f"{_CORES}.abcast", "AbcastParameters", _TOTAL, (11,)),
+        "abcast": _order("abcast", f"{_CORES}.abcast", "AbcastParameters", _TOTAL, (11,), has_timestamps=True),
         "amoeba": _order("amoeba", f"{_CORES}.amoeba", "AmoebaParameters", _TOTAL, (14,), resilience="resilience"),
         "timewarp": _order(
-            "timewarp", f"{_CORES}.timewarp.core", "TimeWarpParameters", _TOTAL, (12,), asked_for=STATE_ASKED_FOR
+            "timewarp",
+            f"{_CORES}.timewarp.core",
+            "TimeWarpParameters",
+            _TOTAL,
+            (12,),
+            asked_for=STATE_ASKED_FOR,
+            has_timestamps=True,
         ),
         "adaptive": _order(
             "adaptive",
@@ -367,7 +379,9 @@ PROTOCOLS = Registry(
             _MUTEX,
             (6,),
             views=("view_agreement", "same_view", "no_ghost"),
+            given_up=(("grant_order", "algorithm", "central"),),
             traces_receipts=True,
+            has_timestamps=True,
         ),
         "clocks": _clocks,
     }

@@ -95,12 +95,18 @@ axes.legend()
 # ignore messages outside the system, such as a telephone call; synchronised clocks do not.
 
 # %%
-anomaly = Sweep.newest("lamport-anomaly", runs).frame(
-    clock="given.parameters.clock", gap_ms="anomalies.by_gap.gap_ms", share="anomalies.by_gap.share"
+told = Sweep.newest("lamport-anomaly", runs)
+anomaly = told.frame(
+    clock="given.parameters.clock",
+    gap_ms="anomalies.by_gap.gap_ms",
+    share="anomalies.by_gap.share",
+    calls="anomalies.calls.pairs",
+    opposite="anomalies.calls.opposite",
 )
 figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
-for _, row in anomaly.iterrows():
-    axes.plot(row["gap_ms"], [100 * share for share in row["share"]], "o-", label=row["clock"])
+for clock, table in anomaly.groupby("clock"):
+    row = table.iloc[0]
+    axes.plot(row["gap_ms"], [100 * share for share in row["share"]], "o-", label=clock)
 axes.set(
     title="Requests ordered against real time",
     xlabel="at least so far apart (ms)",
@@ -108,3 +114,11 @@ axes.set(
     xscale="symlog",
 )
 axes.legend()
+
+# %% [markdown]
+# Pairs that a telephone call connects, and those of them that were ordered the other way round. If the caller tells the
+# timestamp of its request, and the callee asks for a later one, logical clocks do as well.
+
+# %%
+anomaly["timestamp told"] = [point["variant"].get("workload.1.call.tells-timestamp", False) for point in told.points]
+anomaly.groupby(["clock", "timestamp told"])[["calls", "opposite"]].sum()

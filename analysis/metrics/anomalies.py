@@ -3,10 +3,13 @@
 The number of pairs of submissions by different members, more than a gap apart, that were ordered the other way round.
 It is counted exactly in O(D log D), as inversions among the pairs that are far enough apart. Of a long run every k-th
 submission is used.
+
+Where the workload has telephone calls, the pairs that a call connects are counted, all of them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,9 +22,11 @@ MAX_MESSAGES = 20_000
 
 
 class Served(NamedTuple):
-    """One row per message that was submitted and served."""
+    """One row per message that was submitted and served; the first three columns name it."""
 
     origin: Ints
+    incarnation: Ints
+    number: Ints
     submit_ns: Ints
     place: Ints
     """Place in the order of service; any numbers that ascend with it."""
@@ -30,7 +35,15 @@ class Served(NamedTuple):
         return Served(*(column[rows] for column in self))
 
 
-def table(served: Served, *, order: str, mu_ns: int = 0) -> dict[str, Any] | None:
+class Call(NamedTuple):
+    """Each `every`-th message of the caller is followed by one of the callee (members)."""
+
+    caller: int
+    callee: int
+    every: int
+
+
+def table(served: Served, *, order: str, mu_ns: int = 0, calls: Sequence[Call] = ()) -> dict[str, Any] | None:
     """Section `anomalies` of summary.json. `order`: name of the order; `mu_ns`: the paper's mu, the least time that a
     message takes, is the gap of the figures outside `by_gap`. None when nothing was served.
     """
@@ -38,6 +51,7 @@ def table(served: Served, *, order: str, mu_ns: int = 0) -> dict[str, Any] | Non
     if not total:
         return None
     served = served.select(np.lexsort((served.place, served.submit_ns)))
+    called = _called(served, calls) if calls else None
     every = -(-total // MAX_MESSAGES)
     served = served.select(np.arange(0, total, every))
     return {
@@ -46,7 +60,26 @@ def table(served: Served, *, order: str, mu_ns: int = 0) -> dict[str, Any] | Non
         "every": every,
         **_entry(served, mu_ns),
         "by_gap": [_entry(served, gap_ns) for gap_ns in GAPS_NS],
+        "calls": called,
     }
+
+
+def _called(served: Served, calls: Sequence[Call]) -> dict[str, Any]:
+    """Pairs of a message and the one that followed from it by telephone, of the first incarnations: a later one has a
+    schedule of its own. A callee that sent before its caller did (which fell behind) makes no pair.
+    """
+    pairs = opposite = 0
+    for call in calls:
+        first, then = (
+            served.select((served.origin == member) & (served.incarnation == 1))
+            for member in (call.caller, call.callee)
+        )
+        _, of_first, of_then = np.intersect1d(first.number, then.number * call.every, return_indices=True)
+        first, then = first.select(of_first), then.select(of_then)
+        is_pair = first.submit_ns < then.submit_ns
+        pairs += int(is_pair.sum())
+        opposite += int((is_pair & (then.place < first.place)).sum())
+    return {"pairs": pairs, "opposite": opposite, "share": opposite / pairs if pairs else None}
 
 
 def _entry(served: Served, gap_ns: int) -> dict[str, Any]:

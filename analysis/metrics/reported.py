@@ -179,7 +179,8 @@ def served(deliveries: Path, level: int, full: Collection[Incarnation] | None) -
     """Order of service: that of the deliveries at the first of the full members, or, with None, that of the grants,
     each of which is a delivery at the requester.
     """
-    columns = ["member", "member_incarnation", "origin", "incarnation", "submit_ns", "deliver_ns", "position"]
+    named = ["origin", "incarnation", "number"]
+    columns = ["member", "member_incarnation", *named, "submit_ns", "deliver_ns", "position"]
     rows = _judged(deliveries, level, columns).filter(pc.field("submit_ns").is_valid())
     if full is None:
         is_wanted = (pc.field("member") == pc.field("origin")) & (
@@ -191,7 +192,7 @@ def served(deliveries: Path, level: int, full: Collection[Incarnation] | None) -
         is_wanted = (pc.field("member") == member) & (pc.field("member_incarnation") == incarnation)
         place = "position"
     rows = rows.filter(is_wanted)
-    return Served(*(rows[name].to_numpy().astype(np.int64) for name in ("origin", "submit_ns", place)))
+    return Served(*(rows[name].to_numpy().astype(np.int64) for name in (*named, "submit_ns", place)))
 
 
 def _judged(deliveries: Path, level: int, columns: list[str]) -> pa.Table:

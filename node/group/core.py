@@ -167,6 +167,11 @@ class GroupCore(Core):
         return f"{self.standing}/{core.phase}" if core is not None and core.phase else self.standing
 
     @property
+    def timestamp(self) -> int:
+        core = self.here.stack.core if self.here is not None else None
+        return 0 if core is None else core.timestamp
+
+    @property
     def can_submit(self) -> bool:
         here = self.here
         if here is None or self._resubmit or here.is_leaving or here.is_minority or self._is_excluded:

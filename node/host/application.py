@@ -30,6 +30,8 @@ class Application(ABC):
     """Whether the host gives it the core's deliveries; without this, no delivery costs a call."""
     answers = False
     """Whether the host asks for requests after each round of inputs, not only when `next_ns` has come."""
+    tells = False
+    """Whether the host gives it the timestamp of each request that the core takes."""
     is_saturating = False
     """Whether its next request depends on the core alone, not on time."""
 
@@ -70,6 +72,10 @@ class Application(ABC):
     def take(self, effect: Deliver, elapsed_ns: int) -> None:
         """Note a delivery of the core (application bytes or an event of objects); the application acts at `request`."""
         raise AssertionError(f"{type(self).__name__} does not hear {effect} at {elapsed_ns}")
+
+    def note_timestamp(self, timestamp: int) -> None:
+        """The core has taken our oldest request, and has given it this timestamp."""
+        raise AssertionError(f"{type(self).__name__} does not tell {timestamp}")
 
     def reports(self) -> Sequence[Report]:
         """The reports since the last call, to be recorded."""

@@ -136,6 +136,7 @@ class Host:
             application = WorkloadApplication(config.workload, config.membership, rng, noise=noise)
         self.application = application
         self._hears = application.hears
+        self._tells = application.tells
         self.answers = application.answers
         """Whether the application may have requests or reports after any input."""
         self.is_saturating = application.is_saturating
@@ -286,7 +287,10 @@ class Host:
         while queue and self._core.can_submit:
             self.is_wake_stale = True
             self._tell_before(None)
-            self._feed(self._core.on_submit(queue.popleft(), self._now_ns()))
+            effects = self._core.on_submit(queue.popleft(), self._now_ns())
+            if self._tells:
+                self.application.note_timestamp(self._core.timestamp)
+            self._feed(effects)
 
     def drain(self) -> None:
         """The workload ends; messages under way are finished."""

@@ -135,7 +135,6 @@ class LamportCore(HistoryCore):
 
     @property
     def timestamp(self) -> int:
-        """The timestamp of the last event here, for users that pass it on outside the system."""
         return self._clock.value
 
     @property

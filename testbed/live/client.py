@@ -356,6 +356,8 @@ def _members(given: str | Path) -> Experiment:
     experiment = spec.load(spec.find(given), protocols=PROTOCOLS)
     if experiment.programs:
         raise InputError(f"{given}: some of its nodes run programs of their own, which only `orderbed run` starts")
+    if experiment.calls:
+        raise InputError(f"{given}: the calls of its workload are drawn for its duration, and a testbed has no end")
     return experiment
 
 

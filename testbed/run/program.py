@@ -138,6 +138,11 @@ def require_runnable(experiment: Experiment, world: World) -> None:
         raise InputError(sentence)
     if sentence := _beyond_programs(experiment):
         raise InputError(sentence)
+    if world is not World.SIM and any(call.tells_timestamp for call in experiment.calls):
+        raise InputError(
+            "workload: the caller's timestamp would need a way to the callee beside the network; "
+            "say --world sim, or leave tells-timestamp out"
+        )
     if world is World.DOCKER:
         require_images(
             experiment.image,

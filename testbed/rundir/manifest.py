@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import platform
 import subprocess
 from collections.abc import Mapping
@@ -84,6 +85,7 @@ def first_manifest(experiment: Experiment, world: WorldChoice, directory: RunDir
         **({"absent": list(experiment.absent)} if experiment.absent else {}),
         "dissemination": experiment.dissemination.value,
         "workload": _workload(experiment),
+        **({"calls": [dataclasses.asdict(call) for call in experiment.calls]} if experiment.calls else {}),
         "duration_ns": experiment.duration_ns,
         "expect": [str(condition) for condition in experiment.expect],
         "world": world.world.value,

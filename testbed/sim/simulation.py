@@ -21,10 +21,12 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from analysis.checks.properties import Incarnations
-from node.core import Core, Membership
+from node.core import Core, Membership, Submission, random_for
 from node.errors import LocalError
+from node.host.application import Application, WorkloadApplication
 from node.host.config import NodeConfig, parse
 from node.registry import PROTOCOLS
+from node.trace import Stamp
 from testbed.sim.engine import Engine
 from testbed.sim.member import Ending, IncarnationRun, Member, Observer
 from testbed.sim.network import Counters, Datagram, Network, Tap
@@ -163,6 +165,8 @@ class _World:
         self._members: dict[NodeName, Member] = {}
         self._joins_again: set[NodeName] = set()
         """Nodes that have been told to join since they were told to leave."""
+        self._told: dict[NodeName, list[int]] = {}
+        """Per caller that tells them: the timestamps of its messages, in their order."""
         self._incarnations: list[IncarnationRun] = []
         self._faults: list[Mapping[str, Any]] = []
         self._perform: dict[type[Fault], Callable[[Any], Mapping[str, Any] | None]] = {
@@ -286,13 +290,22 @@ class _World:
             keeps_records=self._keeps_records,
             traces_receipts=self._entry is not None and self._entry.traces_receipts,
             observer=self._observer,
-            application=None if self._entry is None else self._entry.application_for(config),
+            application=self._application(node, config),
             before=before,
             on_end=partial(self._on_end, node, core) if returns else None,
         )
         self._members[node.name] = member
         self._incarnations.append(member.incarnation)
         return member
+
+    def _application(self, node: Node, config: NodeConfig) -> Application | None:
+        """Of one incarnation; None: one that sends what the workload says. Only first incarnations telephone."""
+        if config.membership.incarnation == 1:
+            for call in self._experiment.calls:
+                if call.tells_timestamp and node.name in (call.caller, call.callee):
+                    told = self._told.setdefault(call.caller, [])
+                    return _Caller(config, told) if node.name == call.caller else _Callee(config, told, call.every)
+        return None if self._entry is None else self._entry.application_for(config)
 
     def _make_core(self, config: NodeConfig) -> Core:
         if self._build is not None:
@@ -390,6 +403,37 @@ class _World:
 def _resume(member: Member) -> None:
     if member.is_paused:
         member.resume()
+
+
+class _Caller(WorkloadApplication):
+    """Tells, by telephone, the timestamp of each of its messages."""
+
+    tells = True
+
+    def __init__(self, config: NodeConfig, told: list[int]) -> None:
+        rng, noise = (random_for(config.seed, config.membership, purpose) for purpose in ("workload", "payloads"))
+        super().__init__(config.workload, config.membership, rng, noise=noise)
+        self._told = told
+
+    def note_timestamp(self, timestamp: int) -> None:
+        self._told.append(timestamp)
+
+
+class _Callee(_Caller):
+    """Its messages have later timestamps than those of the caller that they follow from. Of one that the caller's core
+    has not taken yet there is none to tell.
+    """
+
+    tells = False
+
+    def __init__(self, config: NodeConfig, told: list[int], every: int) -> None:
+        super().__init__(config, told)
+        self._every = every
+
+    def submission(self, stamp: Stamp) -> Submission:
+        place = stamp.number * self._every - 1
+        not_before = self._told[place] if place < len(self._told) else 0
+        return dataclasses.replace(super().submission(stamp), not_before=not_before)
 
 
 class _Configurations:

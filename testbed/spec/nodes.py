@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
-from node.host.workload import Workload
+from node.core import Membership, random_for
+from node.host.workload import Workload, due_times_ns
 from testbed.spec.values import Experiment
 from topologies.model import MULTICAST_GROUP, PROTOCOL_PORT, TRACE_PORT, Node
 
@@ -44,11 +46,26 @@ def configuration(
         },
         "protocol": {"name": experiment.protocol.name, "parameters": dict(experiment.protocol.parameters)},
         "clock": {"offset_ns": clock.offset_ns if clock else 0, "drift_ppm": clock.drift_ppm if clock else 0.0},
-        "workload": _workload(experiment.workloads.get(node.name), experiment.duration_ns, elapsed_ns),
+        "workload": _workload(_of_calls(experiment, node), experiment.duration_ns, elapsed_ns),
         "seed": derive_seed(experiment.seed, node.name, incarnation),
         "shared_seed": derive_seed(experiment.seed, "shared"),
         "drain_timeout_ns": experiment.drain_ns,
     }
+
+
+def _of_calls(experiment: Experiment, node: Node) -> Workload | None:
+    """The node's workload, that of a callee with its instants: the caller's first incarnation will draw the same
+    schedule, so no message needs to tell the callee of it."""
+    workload = experiment.workloads.get(node.name)
+    call = next((one for one in experiment.calls if one.callee == node.name), None)
+    if workload is None or call is None:
+        return workload
+    index = experiment.topology.node(call.caller).index
+    caller = Membership(member=index, members=(index,))
+    rng = random_for(derive_seed(experiment.seed, call.caller, caller.incarnation), caller, "workload")
+    calling = dataclasses.replace(experiment.workloads[call.caller], stop_after_ns=experiment.duration_ns)
+    followed = itertools.islice(due_times_ns(calling, rng), call.every - 1, None, call.every)
+    return dataclasses.replace(workload, instants_ns=tuple(at_ns + call.after_ns for at_ns in followed))
 
 
 def derive_seed(seed: int, *words: object) -> int:

@@ -13,8 +13,8 @@ from node.host.workload import RateChange, Workload, WorkloadKind
 from testbed.spec.faults import ClockShift, Crash, Fault, Recover
 from testbed.spec.program import ProgramChoice, selected
 from testbed.spec.rate_churn import MAX_CHANGES
-from testbed.spec.raw import Parameter, RawExperiment, RawUnrest, RawWorkload
-from testbed.spec.values import ProtocolChoice, RateChurn, WrongClock
+from testbed.spec.raw import Parameter, RawCall, RawExperiment, RawUnrest, RawWorkload
+from testbed.spec.values import Call, ProtocolChoice, RateChurn, WrongClock
 from topologies.formats import units
 from topologies.formats.errors import did_you_mean
 from topologies.formats.units import format_duration, format_size, shown
@@ -40,6 +40,14 @@ class ProtocolEntry(Protocol):
     @property
     def takes_submissions(self) -> bool:
         """Whether a workload can submit messages to it."""
+
+    @property
+    def has_timestamps(self) -> bool:
+        """Whether a message gets a timestamp, later than one that its submission names."""
+
+    @property
+    def application(self) -> object:
+        """The maker of its application; None: the sender of the workload."""
 
     @property
     def has_views(self) -> bool:
@@ -157,6 +165,45 @@ class Parts:
                 found.append(self._rate_churn(block.rate_churn, tuple(senders), (*at, "rate_churn")))
         return tuple(found)
 
+    def calls(self, workloads: Mapping[NodeName, Workload]) -> tuple[Call, ...]:
+        """The telephone calls; `workloads`: the result of the method of that name."""
+        found: list[Call] = []
+        for position, block in enumerate(self.raw.workload):
+            if block.call is not None:
+                at = self.document.item(("workload",), position)
+                name = self.protocol().name
+                if self.protocols[name].application is not None:
+                    self._fail((*at, "call"), f"a program of {name} has a schedule that no call can follow")
+                if block.call.tells_timestamp and not self.protocols[name].has_timestamps:
+                    self._fail((*at, "call", "tells-timestamp"), f"a message of {name} has no timestamp")
+                found += self._calls(block.call, self._selected(block.senders, (*at, "senders")), workloads, at)
+        callees = {call.callee for call in found}
+        for call in found:
+            if call.caller in callees:
+                self._fail(("workload",), f"{call.caller} cannot call {call.callee}: it sends after calls itself")
+        return tuple(found)
+
+    def _calls(
+        self, block: RawCall, senders: Sequence[NodeName], workloads: Mapping[NodeName, Workload], at: KeyPath
+    ) -> list[Call]:
+        at = (*at, "call", "of")
+        callers = self._selected([block.of], at)
+        if len(callers) != 1:
+            self._fail(at, f"expected one caller, got {len(callers)} nodes")
+        kind = workloads[callers[0]].kind if callers[0] in workloads else WorkloadKind.SILENT
+        if kind in (WorkloadKind.SATURATING, WorkloadKind.SILENT):
+            self._fail(at, f"a {kind.value} sender has no schedule that a call could follow")
+        return [
+            Call(
+                caller=callers[0],
+                callee=one,
+                after_ns=block.after,
+                every=block.every,
+                tells_timestamp=block.tells_timestamp,
+            )
+            for one in senders
+        ]
+
     def clocks(self) -> Mapping[NodeName, WrongClock]:
         """The wrong clocks, in member order; the more specific selector wins, key by key."""
         found: dict[NodeName, WrongClock] = {}
@@ -243,10 +290,11 @@ class Parts:
         if block.rate_churn is not None and (not has_rate or block.events):
             why = "has no rate" if not has_rate else "with events has its changes"
             self._fail((*at, "rate_churn"), f"a {kind.value} workload {why}; leave out rate_churn")
-        if kind is WorkloadKind.SCHEDULED and not block.at:
-            self._fail(at, "a scheduled workload needs its instants, such as at: [1 ms, 2.5 ms]")
-        if kind is not WorkloadKind.SCHEDULED and block.at:
-            self._fail((*at, "at"), f"a {kind.value} workload has no instants; leave out at")
+        if kind is WorkloadKind.SCHEDULED and bool(block.at) == (block.call is not None):
+            self._fail(at, "a scheduled workload needs its instants, such as at: [1 ms, 2.5 ms], or else a call")
+        for key in ("at", "call"):
+            if kind is not WorkloadKind.SCHEDULED and getattr(block, key):
+                self._fail((*at, key), f"a {kind.value} workload has no instants; leave out {key}")
         if kind is not WorkloadKind.SILENT and block.size is None:
             self._fail(at, f"a {kind.value} workload needs a size, such as 512 B")
         fastest = max([block.rate or 0.0, *(event.rate for event in block.events)])

@@ -534,12 +534,31 @@ class RawUnrest(RawBlock):
     rise: Ratio = Field(description="by how much of the rate a change raises it at most, such as 40 %")
 
 
+class RawCall(RawBlock):
+    """A telephone call, which no node sees: each message of the caller, or every n-th, is followed by one of ours."""
+
+    of: Text = Field(description="the caller, by selector, such as p1/n1")
+    after: Duration = Field(description="how long after the caller's message ours is sent, such as 10 ms")
+    every: whole(1, 2**31) = Field(  # type: ignore[valid-type]
+        1, description="which of the caller's messages are followed: every one, every second, …"
+    )
+    tells_timestamp: bool = Field(
+        False,
+        alias="tells-timestamp",
+        description="world sim: the caller tells the timestamp of its message, and ours gets a later one",
+    )
+
+
 class RawWorkload(RawBlock):
     """What some nodes' applications send."""
 
     kind: choice(WorkloadKind) = Field(description="periodic, poisson, scheduled, saturating or silent")  # type: ignore[valid-type]
     rate: EventRate | None = Field(None, description="messages per second and sender, such as 50 /s")
     at: Annotated[list[Duration], OneOrMany()] = Field([], description="scheduled: when each sender sends, in order")
+    call: RawCall | None = Field(
+        None,
+        description="scheduled, in place of at: after messages of another, such as {of: p1/n1, after: 10 ms}",
+    )
     size: Size | None = Field(None, description="payload of a message, such as 512 B")
     senders: Selectors = Field(["*"], description="the nodes that send, by selector, such as p1/*")
     events: Annotated[list[RawRateChange], OneOrMany()] = Field([], description="changes of the rate")

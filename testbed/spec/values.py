@@ -47,6 +47,20 @@ class RateChurn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A telephone call: `after_ns` after each `every`-th message of the caller the callee sends its next one. No node
+    sees that the one follows from the other.
+    """
+
+    caller: NodeName
+    callee: NodeName
+    after_ns: int
+    every: int
+    tells_timestamp: bool = False
+    """The caller tells the timestamp of its message, and the callee's gets a later one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WrongClock:
     """A node's clock is ahead by `offset_ns` at the start and gains `drift_ppm` parts per million."""
 
@@ -107,6 +121,8 @@ class Experiment:
     """World docker: image of all nodes whose program names no other; None: the project's own."""
     rate_churn: tuple[RateChurn, ...] = ()
     """Rate churn; its changes, drawn from `seed`, are in `workloads` (redrawn by testbed.spec.rate_churn.reseeded)."""
+    calls: tuple[Call, ...] = ()
+    """Telephone calls, one at most of each callee, whose instants testbed.spec.nodes draws from `seed`."""
     seeds: int = 0
     """Number of seeds, derived from `seed`, of each combination of a sweep; 0: `seed` itself."""
     text: str = field(repr=False)

@@ -48,6 +48,7 @@ def exclusive(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
         {"node": "p1/n2", "incarnation": 1, "exit": 0, "handled": 50, "core_ns": 2_000_000},
         {"node": "p1/n3", "incarnation": 1, "exit": 0},
     ]
+    run.manifest["calls"] = [{"caller": "p1/n1", "callee": "p1/n2", "after_ns": 10 * MILLISECOND, "every": 1}]
     mutual_exclusion(run, turns=20, overlap=True)
     path = run.write(tmp_path_factory.mktemp("mutex") / "run")
     return path, analyze(path, spark=spark, on_progress=lambda text: None)
@@ -109,6 +110,7 @@ def test_the_order_of_grants_is_set_against_real_time(exclusive: tuple[Path, dic
     assert (anomalies["order"], anomalies["messages"], anomalies["every"]) == ("grants", 20, 1)
     assert anomalies["by_gap"][0]["opposite"] == 0
     assert anomalies["by_gap"][0]["pairs"] == 150
+    assert anomalies["calls"] == {"pairs": 5, "opposite": 0, "share": 0.0}
 
 
 def reading(member: int, at_ns: int, own_ns: int, shown_ns: int) -> Record:

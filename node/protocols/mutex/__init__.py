@@ -1,11 +1,13 @@
-"""Mutual exclusion by logical time, by two algorithms.
+"""Mutual exclusion: by logical time, by two algorithms, and by a central scheduler.
 
 section.py           common to both: the critical section, parameters, timestamps, reports
 lamport.py           Lamport 1978: a queue at every member; request, acknowledgement, release
 ricart_agrawala.py   Ricart and Agrawala 1981: request, reply
+central.py           the scheduler that Lamport 1978 rejects: it grants requests in the order of their receipt
 """
 
 from node.core import MakeCore
+from node.protocols.mutex.central import CentralCore
 from node.protocols.mutex.lamport import MutexCore
 from node.protocols.mutex.ricart_agrawala import Kept, RicartAgrawalaCore
 from node.protocols.mutex.section import HOLD, Algorithm, MutexParameters, MutexReport, Phase, Request
@@ -13,6 +15,7 @@ from node.protocols.mutex.section import HOLD, Algorithm, MutexParameters, Mutex
 __all__ = [
     "HOLD",
     "Algorithm",
+    "CentralCore",
     "Kept",
     "MutexCore",
     "MutexParameters",
@@ -29,4 +32,6 @@ def begin(parameters: MutexParameters) -> MakeCore:
     if parameters.algorithm == Algorithm.LAMPORT:
         return lambda us, _, memory: MutexCore(membership=us, parameters=parameters, memory=memory)
     kept = Kept()
+    if parameters.algorithm == Algorithm.CENTRAL:
+        return lambda us, _, memory: CentralCore(membership=us, parameters=parameters, kept=kept, memory=memory)
     return lambda us, _, memory: RicartAgrawalaCore(membership=us, parameters=parameters, kept=kept, memory=memory)

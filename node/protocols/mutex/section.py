@@ -39,6 +39,7 @@ class Algorithm(enum.StrEnum):
 
     LAMPORT = "lamport"
     RICART_AGRAWALA = "ricart_agrawala"
+    CENTRAL = "central"
 
 
 class Acknowledge(enum.StrEnum):
@@ -53,14 +54,16 @@ class MutexParameters:
     """Parameters of the exclusion and of the reliable layer below it. Times in ns."""
 
     algorithm: str = "lamport"
-    """`lamport`: requests, acknowledgements and releases; `ricart_agrawala`: requests and replies."""
+    """`lamport`: requests, acknowledgements and releases; `ricart_agrawala`: requests and replies;
+    `central`: requests in the order of their receipt by the first member, which is not the order of grants that the
+    others promise."""
     acknowledge: str = "always"
     """Of `lamport`: `always` (the five rules) or `when_needed` (with the notes 5 and 6)."""
     hold_ns: int = 5 * MILLISECOND
     """Time for which a member keeps the resource."""
     outstanding: int = 64
-    """Of `lamport`: most waiting requests of one member; more submissions wait in the host. `ricart_agrawala` has
-    one."""
+    """Of `lamport` and `central`: most waiting requests of one member; more submissions wait in the host.
+    `ricart_agrawala` has one."""
     clock: str = "logical"
     """`logical`, `physical` or `synchronised` (see lamport)."""
     mu_ns: int = 0
@@ -152,7 +155,6 @@ class SectionCore(OrderCore):
 
     @property
     def timestamp(self) -> int:
-        """The timestamp of the last event here, for users that pass it on outside the system."""
         return max(self._clock.value, self._floor)
 
     def on_start(self, now_ns: int) -> list[Effect]:

@@ -20,7 +20,7 @@ from node.protocols.amoeba import AmoebaCore, AmoebaParameters
 from node.protocols.atop import AtopCore, AtopMbsCore, AtopMbsParameters, AtopParameters
 from node.protocols.cbcast import CbcastCore, CbcastParameters
 from node.protocols.lamport import LamportCore, LamportParameters
-from node.protocols.mutex import Kept, MutexCore, MutexParameters, RicartAgrawalaCore
+from node.protocols.mutex import CentralCore, Kept, MutexCore, MutexParameters, RicartAgrawalaCore
 from node.protocols.sequencer import SequencerCore, SequencerParameters
 from node.protocols.timewarp.core import TimeWarpCore, TimeWarpParameters
 from node.wire import LOCAL_KINDS, Kind, Message
@@ -91,6 +91,14 @@ def holding_ricart_agrawala() -> ViewCore:
     return give(submitted(ricart_agrawala()), *(message(Kind.MUTEX_REPLY, member, 5, 0) for member in (1, 2)))
 
 
+def central() -> ViewCore:
+    return CentralCore(membership=us(1), parameters=MutexParameters(), kept=Kept())
+
+
+def holding_central() -> ViewCore:
+    return give(submitted(central()), message(Kind.MUTEX_REPLY, 0, 5, 1))
+
+
 class Row(NamedTuple):
     """A core in one phase; the high half-bytes of its kinds (none: it refuses all); its phase by name."""
 
@@ -114,6 +122,9 @@ ROWS = {
     "ricart-agrawala-released": Row(ricart_agrawala, (6,), "released"),
     "ricart-agrawala-waiting": Row(lambda: submitted(ricart_agrawala()), (6,), "waiting"),
     "ricart-agrawala-holding": Row(holding_ricart_agrawala, (6,), "holding"),
+    "central-released": Row(central, (6,), "released"),
+    "central-waiting": Row(lambda: submitted(central()), (6,), "waiting"),
+    "central-holding": Row(holding_central, (6,), "holding"),
     "allack": Row(allack, (8,), "running"),
     "allack-exhausted": Row(lambda: give(allack(), message(Kind.ALLACK_DATA, 1, MAX_ROUND, 0)), (8,), "exhausted"),
     "atop": Row(lambda: submitted(AtopCore(membership=us(), parameters=AtopParameters())), (9,)),

@@ -87,3 +87,5 @@ def test_a_testbed_is_of_a_topology_or_of_an_experiment() -> None:
         Testbed()
     with pytest.raises(InputError, match="expected either a topology or an experiment"):
         Testbed("one-partition", experiment="churn")
+    with pytest.raises(InputError, match="the calls of its workload are drawn for its duration"):
+        Testbed(experiment="lamport-anomaly")

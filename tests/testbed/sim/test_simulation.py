@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from testbed.sim.simulation import START_NS, Ending, IncarnationRun, Simulation,
 from testbed.spec.faults import Crash, Cut, Heal, Impair, ImpairLink, LinkDirection, Pause, Restart, Resume
 from testbed.spec.nodes import derive_seed
 from testbed.spec.raw import Dissemination
-from testbed.spec.values import Experiment, WrongClock
+from testbed.spec.values import Call, Experiment, WrongClock
 from tests.testbed.sim.made import (
     MILLISECOND,
     SECOND,
@@ -173,6 +174,27 @@ def test_records_can_be_left_out() -> None:
 def test_a_protocol_that_does_not_exist_is_refused() -> None:
     with pytest.raises(LocalError, match="no protocol is called 'gossip'"):
         run(3, protocol="gossip")
+
+
+@pytest.mark.parametrize("tells", [False, True], ids=["silent", "told"])
+def test_anomalous_behaviour_b_can_get_a_lower_timestamp_than_a_unless_it_is_told_that_of_a(
+    tells: bool,
+) -> None:
+    """The second node sends 10 ms after each fifth message of the first one, before that message can have come."""
+    call = Call(caller=FIRST, callee=SECOND_NODE, after_ns=10 * MILLISECOND, every=5, tells_timestamp=tells)
+    made = experiment(
+        topology(3, to_node=Impairment(delay_ns=20 * MILLISECOND)), protocol="lamport", duration_ns=SECOND
+    )
+    workloads = {FIRST: periodic(500), SECOND_NODE: at_instants()}
+    made = replace(made, workloads=workloads, calls=(call,))
+    found = simulate(made, group=7)
+    asked_ns = {(row[2], row[5]): row[6] for one in found.incarnations for row in of(one, Event.SUBMIT)}
+    order = [(member, number) for member, _, number in delivered(found.incarnations[2])]
+    pairs = [((0, 5 * number), (1, number)) for number in range(1, 99)]
+
+    assert {asked_ns[b] - asked_ns[a] for a, b in pairs} == {10 * MILLISECOND}
+    opposite = sum(order.index(b) < order.index(a) for a, b in pairs)
+    assert opposite == 0 if tells else opposite > 0
 
 
 def test_a_core_of_ones_own_runs_instead() -> None:

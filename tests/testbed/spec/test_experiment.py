@@ -62,13 +62,20 @@ class Entry:
     kind: type[Any] = NoParameters
     takes_submissions: bool = True
     has_views: bool = True
+    has_timestamps: bool = False
+    application: object = None
 
     def check(self, parameters: Mapping[str, Any], *, members: int) -> None:
         if parameters.get("window") == 0 or members < 2:
             raise LocalError("sample: the window must be larger")
 
 
-PROTOCOLS = {"sequencer": Entry(kind=UpperParameters), "reliable": Entry(), "clocks": Entry(takes_submissions=False)}
+PROTOCOLS = {
+    "sequencer": Entry(kind=UpperParameters),
+    "reliable": Entry(),
+    "clocks": Entry(takes_submissions=False),
+    "objects": Entry(application=object()),
+}
 
 BASE = """\
 name: sample
@@ -221,7 +228,7 @@ def test_a_topology_beside_the_file(tmp_path: Path) -> None:
         (with_line("name: sequencer", "name: sequencr"), "x.yaml:4: protocol.name: no protocol is called 'sequencr'; "
          "did you mean sequencer?"),
         (with_line("name: sequencer", "name: x"), "x.yaml:4: protocol.name: no protocol is called 'x'; "
-         "there are clocks, reliable, sequencer"),
+         "there are clocks, objects, reliable, sequencer"),
         (with_line("sequencer}", "sequencer, parameters: {windw: 3}}"), "x.yaml:4: protocol.parameters.windw: "
          "sequencer has no parameter 'windw'; did you mean window?"),
         (with_line("sequencer}", "sequencer, parameters: {heartbeat_ns: 3}}"),
@@ -257,11 +264,25 @@ def test_a_topology_beside_the_file(tmp_path: Path) -> None:
         (with_line("periodic", "saturating"),
          "x.yaml:5: workload: a saturating workload has no rate; leave out rate and events"),
         (with_line("periodic, rate: 50 /s", "scheduled"),
-         "x.yaml:5: workload: a scheduled workload needs its instants, such as at: [1 ms, 2.5 ms]"),
+         "x.yaml:5: workload: a scheduled workload needs its instants, such as at: [1 ms, 2.5 ms], or else a call"),
         (with_line("periodic", "scheduled, at: 1 s"),
          "x.yaml:5: workload: a scheduled workload has no rate; leave out rate and events"),
         (with_line("512 B", "512 B, at: 1 s"),
          "x.yaml:5: workload.at: a periodic workload has no instants; leave out at"),
+        (with_line("512 B", "512 B, call: {of: p1/n2, after: 1 ms}"),
+         "x.yaml:5: workload.call: a periodic workload has no instants; leave out call"),
+        (with_line("periodic, rate: 50 /s", "scheduled, at: 1 s, call: {of: p1/n2, after: 1 ms}"),
+         "x.yaml:5: workload: a scheduled workload needs its instants, such as at: [1 ms, 2.5 ms], or else a call"),
+        (with_line("periodic, rate: 50 /s", "scheduled, call: {of: p1/*, after: 1 ms}"),
+         "x.yaml:5: workload.call.of: expected one caller, got 4 nodes"),
+        (with_line("periodic, rate: 50 /s", "scheduled, call: {of: p1/n2, after: 1 ms}, senders: p1/n1"),
+         "x.yaml:5: workload.call.of: a silent sender has no schedule that a call could follow"),
+        (with_line("periodic, rate: 50 /s", "scheduled, call: {of: p1/n2, after: 1 ms}"),
+         "x.yaml:5: workload: p1/n2 cannot call p1/n1: it sends after calls itself"),
+        (with_line("periodic, rate: 50 /s", "scheduled, call: {of: p1/n2, after: 1 s}").replace("sequencer", "objects"),
+         "x.yaml:5: workload.call: a program of objects has a schedule that no call can follow"),
+        (with_line("periodic, rate: 50 /s", "scheduled, call: {of: p1/n2, after: 1 ms, tells-timestamp: true}"),
+         "x.yaml:5: workload.call.tells-timestamp: a message of sequencer has no timestamp"),
         (with_line("periodic, rate: 50 /s", "scheduled, at: [2 ms, 1 ms]"),
          "x.yaml:5: workload.at: expected instants in order"),
         (with_line("periodic, rate: 50 /s", "scheduled, at: 20 s"),
@@ -315,7 +336,7 @@ def test_a_topology_beside_the_file(tmp_path: Path) -> None:
         (BASE + "sweep: {seed: []}", "x.yaml:7: sweep.seed: expected at least one value"),
         (BASE + "sweep: {name: [a, b]}", "x.yaml:7: sweep.name: name cannot be swept"),
         (BASE + "sweep: {workload.rat: [50 /s]}", "x.yaml:7: workload.rat: unknown key; did you mean rate? "
-         "Allowed here: kind, rate, at, size, senders, events, rate_churn"),
+         "Allowed here: kind, rate, at, call, size, senders, events, rate_churn"),
         (BASE + "sweep:\n  workload.rate:\n    - 5 /s\n    - 50 ms", "x.yaml:10: workload.rate: "
          "expected an event rate such as '50 /s' (units: /s), got '50 ms'"),
         (BASE + "sweep: {duration.x: [1]}", "x.yaml:7: sweep.duration.x: there is no x in duration, which is '20 s'"),

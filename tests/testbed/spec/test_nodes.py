@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from node.core import random_for
 from node.host.config import parse
-from node.host.workload import WorkloadKind
+from node.host.workload import WorkloadKind, due_times_ns
 from node.registry import PROTOCOLS
 from testbed.run.program import hosts_file
 from testbed.rundir.manifest import CLOCK_STEP_NS, CPU_BUSY_RATIO_MAX, LAG_MAX_NS, CpuTimes, doubts, health_of, judge
@@ -68,6 +69,20 @@ def test_a_restarted_node_takes_up_the_rate_of_now() -> None:
     workload = line("p1/n2", elapsed_ns=3 * MS, incarnation=2)["workload"]
     assert (workload["rate_per_s"], workload["stop_after_ns"]) == (20.0, 17 * MS)
     assert workload["events"] == [{"after_ns": 5 * MS, "rate_per_s": 30.0}]
+
+
+def test_a_callee_sends_after_each_message_of_its_caller_or_every_second_one() -> None:
+    """It is told no more than its own instants, and they are those of the caller's schedule."""
+    text = TEXT.replace("duration: 20 ms", "duration: 2 s").replace("nodes: 2", "nodes: 4") + "seed: 5\n"
+    call = "  - {kind: scheduled, call: {of: p1/n2, after: 3 ms}, size: 64 B, senders: [p1/n3, p1/n4]}\n"
+    text = text.replace("duration", call + "duration")
+    caller, callee, other = (parse(json.dumps(line(f"p1/n{n}", elapsed_ns=0, text=text))) for n in (2, 3, 4))
+    due_ns = list(due_times_ns(caller.workload, random_for(caller.seed, caller.membership, "workload")))
+
+    assert len(due_ns) > 30
+    assert callee.workload.instants_ns == other.workload.instants_ns == tuple(at_ns + 3 * MS for at_ns in due_ns)
+    second = line("p1/n3", elapsed_ns=0, text=text.replace("after: 3 ms", "after: 3 ms, every: 2"))
+    assert second["workload"]["instants_ns"] == [at_ns + 3 * MS for at_ns in due_ns[1::2]]
 
 
 def test_a_node_is_called_by_partition_by_host_name_and_by_its_own_where_that_is_unique() -> None:

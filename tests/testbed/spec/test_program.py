@@ -243,6 +243,16 @@ def test_what_this_machine_has_not_is_said_before_anything_starts(tmp_path: Path
         require_runnable(loads(text), World.NETNS)
 
 
+def test_a_timestamp_cannot_be_told_on_wires() -> None:
+    call = "{kind: scheduled, call: {of: p1/n1, after: 1 ms, tells-timestamp: true}, size: 64 B, senders: p1/n2}"
+    caller = "{kind: poisson, rate: 1 /s, size: 64 B, senders: p1/n1}"
+    experiment = loads(f"protocol: {{name: lamport}}\nworkload: [{caller}, {call}]\n")
+
+    require_runnable(experiment, World.SIM)
+    with pytest.raises(InputError, match="say --world sim, or leave tells-timestamp out"):
+        require_runnable(experiment, World.NETNS)
+
+
 def test_directories_are_made_once_or_each_time(tmp_path: Path) -> None:
     (tmp_path / "tool").write_text("binary")
     (tmp_path / "tool").chmod(0o755)
