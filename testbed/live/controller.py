@@ -204,7 +204,7 @@ class Controller:
 
     def _require_image(self) -> None:
         programs_image = None if self._request.program is None else self._request.program.image
-        if sentence := require_world(self._world.world, {}, self._request.image or programs_image):
+        if sentence := require_world(self._world.world, self.topology, {}, self._request.image or programs_image):
             raise InputError(sentence)
         require_images(self._request.image, [programs_image], needs_python=self._experiment is not None)
 

@@ -18,10 +18,13 @@ from random import Random
 from typing import Any, Protocol, TypeAlias
 
 from node.wire import Message
+from testbed.sim.csma import CollisionBus
 from testbed.sim.engine import Engine
 from testbed.sim.line import Line, Server
 from testbed.spec.nodes import MULTICAST_TTL
 from topologies.model import (
+    Access,
+    Bus,
     Direction,
     Impairment,
     Link,
@@ -238,12 +241,17 @@ class Port:
 class _Passage:
     """A frame on the shared bus, and the port by which it came (None: the router)."""
 
-    __slots__ = ("datagram", "origin", "size_bytes")
+    __slots__ = ("datagram", "origin", "size_bytes", "station")
 
     def __init__(self, datagram: Datagram, origin: Port | None) -> None:
         self.datagram = datagram
         self.origin = origin
         self.size_bytes = datagram.size_bytes
+        self.station = _ROUTER if origin is None else origin.node.index
+
+
+_ROUTER = -1
+"""As a station of a bus."""
 
 
 class _Segment:
@@ -254,14 +262,7 @@ class _Segment:
         self.ports = tuple(Port(node, self, engine, seed=seed, tap=tap) for node in partition.nodes)
         self.router: _Router | None = None
         self._port_of = {port.node.index: port for port in self.ports}
-        self._bus: Server[_Passage] | None = None
-        if partition.bus is not None:
-            self._bus = Server(
-                engine,
-                rate_bps=partition.bus.rate_bps,
-                queue_frames=partition.bus.queue_frames,
-                forward=self._has_passed,
-            )
+        self._bus = None if partition.bus is None else self._make_bus(partition.bus, engine, seed)
 
     @property
     def in_flight(self) -> int:
@@ -281,13 +282,23 @@ class _Segment:
         bus = self._bus
         if bus is None:
             return {}
-        return {
+        counters = {
             "partition": self.partition.name,
             "sent_frames": bus.sent,
             "sent_bytes": bus.sent_bytes,
             "queue_dropped_frames": bus.queue_dropped,
             "backlog_frames": bus.backlog,
         }
+        if isinstance(bus, CollisionBus):
+            counters |= {"collisions": bus.collisions, "collision_dropped_frames": bus.collision_dropped}
+        return counters
+
+    def _make_bus(self, bus: Bus, engine: Engine, seed: int) -> Server[_Passage] | CollisionBus[_Passage]:
+        rate_bps, queue_frames, forward = bus.rate_bps, bus.queue_frames, self._has_passed
+        if bus.access is Access.QUEUE:
+            return Server(engine, rate_bps=rate_bps, queue_frames=queue_frames, forward=forward)
+        rng = Random(f"{seed}/{self.partition.name}/bus")  # noqa: S311 (repeatable, not secret)
+        return CollisionBus(engine, rng, rate_bps=rate_bps, queue_frames=queue_frames, forward=forward)
 
     def _has_passed(self, passage: _Passage) -> None:
         self._switch(passage.datagram, passage.origin)

@@ -200,13 +200,19 @@ def programs(
     found = {node.name: made[chosen[node.name][1]] for node in topology.nodes() if node.name in chosen}
     if raw.image is not None and not raw.image.strip():
         raise document.error(("image",), "expected the name of an image")
-    if sentence := require_world(raw.world, found, raw.image):
+    if sentence := require_world(raw.world, topology, found, raw.image):
         raise document.error(("world",), sentence)
     return found
 
 
-def require_world(world: World, programs: Mapping[NodeName, ProgramChoice], image: str | None = None) -> str:
-    """Why these programs, and nodes in this image, cannot run in this world, as a sentence; empty: they can."""
+def require_world(
+    world: World, topology: Topology, programs: Mapping[NodeName, ProgramChoice], image: str | None = None
+) -> str:
+    """Why this network, these programs and nodes in this image cannot run in this world, as a sentence; empty: they
+    can.
+    """
+    if world in (World.NETNS, World.DOCKER) and topology.has_collisions:
+        return f"a bus with CSMA/CD needs the world sim: in {world.value} a bus is a queue, and nothing collides there"
     if world is World.SIM and programs:
         return "a program of your own cannot run in the simulated world: take netns or docker"
     images = [name for name in (image, *(program.image for program in programs.values())) if name is not None]

@@ -199,6 +199,21 @@ def test_a_mistake_has_a_place_and_a_sentence(text: str, sentence: str) -> None:
     assert str(caught.value).partition(": ")[2] == sentence
 
 
+COLLISIONS = "topology: {name: t, partitions: {p1: {nodes: 2, bus: {rate: 10 Mbit/s, access: csma-cd}}}}\n"
+
+
+@pytest.mark.parametrize("world", [World.NETNS, World.DOCKER])
+def test_a_bus_with_collisions_is_refused_where_a_bus_is_a_queue(world: World) -> None:
+    text = HEAD.replace("topology: one-partition\n", COLLISIONS) + OURS
+    sentence = f"a bus with CSMA/CD needs the world sim: in {world.value} a bus is a queue, and nothing collides there"
+    with pytest.raises(InputError, match=sentence):
+        spec.loads(text + f"world: {world.value}\n", protocols=PROTOCOLS)
+    experiment = spec.loads(text, protocols=PROTOCOLS)
+    with pytest.raises(InputError, match=sentence):
+        require_runnable(experiment, world)
+    assert spec.loads(text + "world: sim\n", protocols=PROTOCOLS).topology.has_collisions
+
+
 def test_a_program_is_a_value_with_everything_in_it() -> None:
     experiment = loads(
         "program: {command: [etcd, --name, '{host}'], private: /var/lib/x, files: {/var/lib/x/key: a, conf: b},"
