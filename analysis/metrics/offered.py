@@ -6,9 +6,9 @@ message has one SEND record with the number of its first datagram, and the datag
 are copies. Retransmissions are neither messages nor copies here; `traffic` counts them.
 
 What a shared medium carries is reckoned from what was offered to it: a frame takes its share of the medium on which its
-sender stands and, when it goes elsewhere, of that on which its target stands; a multicast takes one frame of each.
-Queues that drop it come later. The tables are read batch by batch; nothing here needs more memory than a number for
-each message.
+sender stands and, when it goes elsewhere, of that on which its target stands. A multicast takes one frame of each, and
+what a router copies takes one for each of its nodes. Queues that drop it come later. The tables are read batch by
+batch; nothing here needs more memory than a number for each message.
 """
 
 from __future__ import annotations
@@ -160,8 +160,9 @@ def lan_loads(flowed: Iterable[Flow], topology: Topology, seconds: float) -> lis
         if flow.direction != FROM_NODE or flow.node_index not in partition_of:
             continue
         found = receivers.of(flow.node_index, flow.eth_dst, flow.ip_dst)
-        for target in {partition_of[flow.node_index], *(node.partition for node in found)}:
-            offered[target] += flow.wire_bytes
+        here, copies = partition_of[flow.node_index], len(found) if receivers.is_copied(flow.ip_dst) else 1
+        for target in {here, *(node.partition for node in found)}:
+            offered[target] += flow.wire_bytes * (1 if target == here else copies)
     return [
         {"partition": str(partition.name), "load": offered[partition.name] * 8 / seconds / partition.bus.rate_bps}
         for partition in topology.partitions

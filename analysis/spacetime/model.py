@@ -105,7 +105,8 @@ class Header(NamedTuple):
 class Sighting(NamedTuple):
     """One datagram at one switch port: on its way in, before any impairment, or (`is_arrival`) out to the node.
 
-    `target`: the member that it is for, None: everybody, or with `is_near` everybody in its sender's partition.
+    `target`: the member that it is for, None: everybody, or with `is_near` everybody in its sender's partition, or with
+    `router` everybody in that partition, by copies of its router.
     `transmission` and `header` None: the bytes are none of ours.
     """
 
@@ -117,6 +118,7 @@ class Sighting(NamedTuple):
     target: int | None = None
     is_corrupt: bool = False
     is_near: bool = False
+    router: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -356,11 +358,12 @@ def sighting(
     target: int | None,
     is_corrupt: bool = False,
     is_near: bool = False,
+    router: str | None = None,
 ) -> Sighting:
     """One datagram at one switch port from its UDP payload, whoever wrote it."""
     read = read_datagram(payload)
     transmission, header = read if read is not None else (None, None)
-    return Sighting(at_ns, member, is_arrival, transmission, header, target, is_corrupt, is_near)
+    return Sighting(at_ns, member, is_arrival, transmission, header, target, is_corrupt, is_near, router)
 
 
 def read_datagram(payload: bytes) -> tuple[Transmission, Header] | None:

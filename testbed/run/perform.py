@@ -104,7 +104,9 @@ def apply_overrides(experiment: Experiment, overrides: Overrides) -> Experiment:
         if given is not None:
             changes[option] = given
     world = changes.get("world", experiment.world)
-    if sentence := require_world(world, experiment.topology, experiment.programs, experiment.image):
+    if sentence := require_world(
+        world, experiment.topology, experiment.programs, experiment.image, experiment.dissemination
+    ):
         raise InputError(f"--world: {sentence}")
     return dataclasses.replace(experiment, **changes)
 

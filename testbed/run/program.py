@@ -134,7 +134,9 @@ def own_programs(experiment: Experiment, nodes: Path, *, group: int) -> dict[Nod
 
 def require_runnable(experiment: Experiment, world: World) -> None:
     """InputError, before anything has started, for what this machine or this world has not."""
-    if sentence := require_world(world, experiment.topology, experiment.programs, experiment.image):
+    if sentence := require_world(
+        world, experiment.topology, experiment.programs, experiment.image, experiment.dissemination
+    ):
         raise InputError(sentence)
     if sentence := _beyond_programs(experiment):
         raise InputError(sentence)

@@ -4,10 +4,11 @@
                                                   └-> router -> cut -> link's line -> router -> [bus] -> bridge -> …
 
 Multicast floods a segment and follows the tree of routers (topologies.model), a near multicast only floods its own
-segment, unicast is switched and routed. One datagram is one frame, however large: nothing is fragmented. A frame whose
-bits were flipped on the way is seen at the port, and its node's kernel throws it away: UDP's, IP's or Ethernet's check
-fails whichever bit it was, but for those of the source's MAC address, which nobody checks. No frame reaches a node
-sooner than LEAST_TRAVEL_NS after it was sent.
+segment, unicast is switched and routed. What is for a router is routed to it, and copied for each node of its segment.
+One datagram is one frame, however large: nothing is fragmented. A frame whose bits were flipped on the way is seen at
+the port, and its node's kernel throws it away: UDP's, IP's or Ethernet's check fails whichever bit it was, but for
+those of the source's MAC address, which nobody checks. No frame reaches a node sooner than LEAST_TRAVEL_NS after it was
+sent.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Datagram:
 
     source: Node
     destination: Node | None
-    """None: a multicast group; of a trace datagram, the segment's monitor."""
+    """None: a multicast group, or a `router`; of a trace datagram, the segment's monitor."""
     payload: bytes
     size_bytes: int
     """Of the frame."""
@@ -75,6 +76,8 @@ class Datagram:
     is_trace: bool = False
     is_near: bool = False
     """Without a destination: to the group of the source's own segment, and to no router's."""
+    router: PartitionName | None = None
+    """Without a destination: to the router of this partition, which copies it for each node there."""
     flipped_bits: tuple[int, ...] = ()
 
     def damaged(self, bit: int) -> Datagram:
@@ -305,15 +308,16 @@ class _Segment:
 
     def _switch(self, datagram: Datagram, origin: Port | None) -> None:
         target = datagram.destination
-        if target is None:
+        if target is not None:
+            if (neighbour := self._port_of.get(target.index)) is not None:
+                neighbour.offer(datagram)
+                return
+        elif datagram.router is None:
             for port in self.ports:
                 if port is not origin:
                     port.offer(datagram)
             if datagram.is_near:
                 return
-        elif (neighbour := self._port_of.get(target.index)) is not None:
-            neighbour.offer(datagram)
-            return
         if origin is not None and self.router is not None:
             self.router.route(datagram)
 
@@ -365,21 +369,27 @@ class _Router:
         if datagram.flipped_bits and not datagram.is_routable:
             return
         target = datagram.destination
-        ttl = MULTICAST_TTL if target is None else UNICAST_TTL
+        is_group = target is None and datagram.router is None
+        ttl = MULTICAST_TTL if is_group else UNICAST_TTL
         if ttl - self._distance(datagram.source.partition) <= 1:
             return
-        if target is None or self._segment.has(target):
+        if datagram.router == self._here:
+            for node in self._segment.partition.nodes:
+                self._segment.enter(replace(datagram, destination=node, router=None), None)
+            return
+        is_here = target is not None and self._segment.has(target)
+        if is_group or is_here:
             self._segment.enter(datagram, None)
-        if target is None or not self._segment.has(target):
+        if not is_here:
             for end in self._onward(datagram):
                 end.offer(datagram)
 
     def _onward(self, datagram: Datagram) -> Iterable[_LinkEnd]:
         target = datagram.destination
-        table = self._away_from if target is None else self._towards
-        name = datagram.source.partition if target is None else target.partition
+        to = datagram.router if target is None else target.partition
+        table, name = (self._away_from, datagram.source.partition) if to is None else (self._towards, to)
         if name not in table:
-            table[name] = self._tree_of(name) if target is None else self._way_to(name)
+            table[name] = self._tree_of(name) if to is None else self._way_to(name)
         return table[name]
 
     def _tree_of(self, source: PartitionName) -> tuple[_LinkEnd, ...]:

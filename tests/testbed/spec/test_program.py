@@ -214,6 +214,19 @@ def test_a_bus_with_collisions_is_refused_where_a_bus_is_a_queue(world: World) -
     assert spec.loads(text + "world: sim\n", protocols=PROTOCOLS).topology.has_collisions
 
 
+@pytest.mark.parametrize("world", [World.NETNS, World.DOCKER])
+def test_copies_by_routers_are_refused_where_routers_are_kernels(world: World) -> None:
+    sentence = f"dissemination: routers needs the world sim: in {world.value} routers are kernels"
+    with pytest.raises(InputError, match=sentence):
+        loads(OURS + f"dissemination: routers\nworld: {world.value}\n")
+    experiment = loads(OURS + "dissemination: routers\n")
+    with pytest.raises(InputError, match=sentence):
+        require_runnable(experiment, world)
+    node = experiment.topology.node("p1/n1")
+    sent = configuration(experiment, node, incarnation=1, group=7, elapsed_ns=0)
+    assert sent["dissemination"] == "unicast", "the node sends to each member; its routers are not its matter"
+
+
 def test_a_program_is_a_value_with_everything_in_it() -> None:
     experiment = loads(
         "program: {command: [etcd, --name, '{host}'], private: /var/lib/x, files: {/var/lib/x/key: a, conf: b},"
