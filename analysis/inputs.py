@@ -66,10 +66,13 @@ class ElsewhereCounters(_Part):
     delay_line_dropped_frames: Count = 0
     queue_dropped_frames: Count = 0
     cut_dropped_frames: Count = 0
+    collision_dropped_frames: Count = 0
+    """Of a bus with CSMA/CD: after the last attempt."""
 
     @property
     def dropped_frames(self) -> int:
-        return self.delay_line_dropped_frames + self.queue_dropped_frames + self.cut_dropped_frames
+        dropped = self.delay_line_dropped_frames + self.queue_dropped_frames + self.cut_dropped_frames
+        return dropped + self.collision_dropped_frames
 
 
 class PortCounters(ElsewhereCounters):

@@ -11,7 +11,7 @@ import yaml
 
 from topologies.formats import units
 from topologies.formats.units import UNLIMITED, QueueLimit
-from topologies.model import CLEAR, Direction, Impairment, Link, Node, Partition, Topology
+from topologies.model import CLEAR, Access, Direction, Impairment, Link, Node, Partition, Topology
 
 
 def dumps(topology: Topology) -> str:
@@ -78,6 +78,8 @@ def _partition_block(partition: Partition) -> dict[str, Any]:
     if partition.bus is not None:
         queue = units.format_frames(partition.bus.queue_frames)
         block["bus"] = {"rate": units.format_rate(partition.bus.rate_bps), "queue": queue}
+        if partition.bus.access is not Access.QUEUE:
+            block["bus"]["access"] = partition.bus.access.value
     return block
 
 

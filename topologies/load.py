@@ -42,6 +42,7 @@ from topologies.model import (
     MAX_NODES,
     MAX_NODES_PER_PARTITION,
     MAX_PARTITIONS,
+    Access,
     Bus,
     Direction,
     Distribution,
@@ -99,7 +100,7 @@ def resolve(raw: RawNetwork, name: str, document: Document, at: KeyPath = ()) ->
     _check_sizes(raw, document, at)
     members = {partition: block.nodes for partition, block in raw.partitions.items()}
     buses = {
-        partition: Bus(rate_bps=block.bus.rate, queue_frames=block.bus.queue)
+        partition: Bus(rate_bps=block.bus.rate, queue_frames=block.bus.queue, access=block.bus.access)
         for partition, block in raw.partitions.items()
         if block.bus is not None
     }
@@ -325,7 +326,10 @@ class RawBus(RawBlock):
     """A medium that all frames of the partition share, one at a time."""
 
     rate: Rate = Field(description="how fast it carries frames, such as 10 Mbit/s")
-    queue: Frames = Field(1000, description="frames that may wait for it, such as 100 frames")
+    queue: Frames = Field(1000, description="frames that may wait for it (csma-cd: at each node), such as 100 frames")
+    access: choice(Access) = Field(  # type: ignore[valid-type]
+        Access.QUEUE, description="queue: frames pass as they come; csma-cd: they collide (world sim alone)"
+    )
 
 
 class RawPartition(RawBlock):

@@ -124,12 +124,21 @@ class Impairment:
 CLEAR = Impairment()
 
 
+class Access(enum.Enum):
+    """How frames get onto a bus: in the order in which they come, or by CSMA/CD (world sim alone)."""
+
+    QUEUE = "queue"
+    CSMA_CD = "csma-cd"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bus:
-    """A medium that all frames of a partition share, as on bus Ethernet: serialised at `rate_bps`, limit in frames."""
+    """A medium that all frames of a partition share, as on bus Ethernet: serialised at `rate_bps`, limit in frames (of
+    each station, with CSMA/CD)."""
 
     rate_bps: int
     queue_frames: int = 1000
+    access: Access = Access.QUEUE
 
     def __post_init__(self) -> None:
         if self.rate_bps <= 0:
@@ -244,6 +253,11 @@ class Topology:
 
     def node(self, name: str) -> Node:
         return self._by_name[NodeName(name)]
+
+    @property
+    def has_collisions(self) -> bool:
+        """Whether any bus is CSMA/CD, which wires are not."""
+        return any(part.bus is not None and part.bus.access is Access.CSMA_CD for part in self.partitions)
 
     def partition(self, name: str) -> Partition:
         for partition in self.partitions:

@@ -6,8 +6,8 @@ with the number of its first datagram, and the datagrams of that kind without a 
 neither messages nor copies here; `traffic` counts them.
 
 The load of a shared medium is computed from the offered frames: a frame loads the medium of its sender and, if it is
-another one, that of its target; a multicast loads each with one frame. Drops in queues come later. The tables are read
-batch by batch; memory holds only a number for each message.
+another one, that of its target; a multicast loads each with one frame, and a copy by a router one for each node of its
+partition. Drops in queues come later. The tables are read batch by batch; memory holds only a number for each message.
 """
 
 from __future__ import annotations
@@ -162,8 +162,9 @@ def lan_loads(flowed: Iterable[Flow], topology: Topology, seconds: float) -> lis
         if flow.direction != FROM_NODE or flow.node_index not in partition_of:
             continue
         found = receivers.of(flow.node_index, flow.eth_dst, flow.ip_dst)
-        for target in {partition_of[flow.node_index], *(node.partition for node in found)}:
-            offered[target] += flow.wire_bytes
+        here, copies = partition_of[flow.node_index], len(found) if receivers.is_copied(flow.ip_dst) else 1
+        for target in {here, *(node.partition for node in found)}:
+            offered[target] += flow.wire_bytes * (1 if target == here else copies)
     return [
         {"partition": str(partition.name), "load": offered[partition.name] * 8 / seconds / partition.bus.rate_bps}
         for partition in topology.partitions

@@ -31,7 +31,12 @@ class Receivers:
         self._nodes = {node.index: node for node in topology.nodes()}
         self._by_ip = {ip_number(node.ip): node for node in topology.nodes()}
         self._by_mac = {mac_number(node.mac): node for node in topology.nodes()}
+        self._by_router = {ip_number(partition.router_ip): partition.nodes for partition in topology.partitions}
         self.of = lru_cache(maxsize=100_000)(self._of)
+
+    def is_copied(self, ip_dst: int) -> bool:
+        """Whether each of the receivers gets a frame of its own, made by a router."""
+        return ip_dst in self._by_router
 
     def _of(self, sender_index: int, eth_dst: int, ip_dst: int) -> tuple[Node, ...]:
         sender = self._nodes.get(sender_index)
@@ -43,7 +48,8 @@ class Receivers:
         else:
             # A frame that goes through a router has the router's MAC.
             one = self._by_mac.get(eth_dst) or self._by_ip.get(ip_dst)
-            found = [] if one is None else [one]
+            # What is for a router, it copies for each of its nodes.
+            found = list(self._by_router.get(ip_dst, ())) if one is None else [one]
         return tuple(node for node in found if node.index != sender_index)
 
 

@@ -21,7 +21,7 @@ import pyarrow.dataset as pds
 
 from analysis.network.addresses import ip_number
 from analysis.network.realised import NEVER, Samples
-from topologies.model import MULTICAST_GROUP, Direction, Topology
+from topologies.model import MULTICAST_GROUP, Direction, Node, Partition, Topology
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -50,6 +50,8 @@ class _Reached(NamedTuple):
     unicast: int
     group: int
     near: int
+    router: int
+    """Of its partition: copies what it is sent for each node."""
 
 
 def samples(
@@ -61,7 +63,7 @@ def samples(
     """
     wanted = np.array(members, np.int64)
     reached = {
-        node.index: _Reached(ip_number(node.ip), ip_number(MULTICAST_GROUP), ip_number(partition.multicast_group))
+        node.index: _Reached(*map(ip_number, _addresses(node, partition)))
         for partition in topology.partitions
         for node in partition.nodes
     }
@@ -88,8 +90,13 @@ def reached_by(topology: Topology) -> Iterator[tuple[int, int]]:
     """Pairs of a destination address and a member that it reaches."""
     for partition in topology.partitions:
         for node in partition.nodes:
-            for ip in (node.ip, MULTICAST_GROUP, partition.multicast_group):
+            for ip in _addresses(node, partition):
                 yield ip_number(ip), node.index
+
+
+def _addresses(node: Node, partition: Partition) -> tuple[str, str, str, str]:
+    """As in _Reached."""
+    return node.ip, MULTICAST_GROUP, partition.multicast_group, partition.router_ip
 
 
 def _read(
@@ -158,7 +165,8 @@ def _in_order(parts: list[_Frames]) -> _Frames:
 def _pairs(receiver: int, addresses: _Reached, sent: _Frames, arrived: _Frames) -> Samples:
     """One sample for each datagram of another node that was addressed to this receiver."""
     is_far, is_near = sent.ip_dst == addresses.group, sent.ip_dst == addresses.near
-    is_addressed = ((sent.ip_dst == addresses.unicast) | is_far | is_near) & (sent.sender != receiver)
+    is_copied = sent.ip_dst == addresses.router
+    is_addressed = ((sent.ip_dst == addresses.unicast) | is_far | is_near | is_copied) & (sent.sender != receiver)
     rows = np.flatnonzero(is_addressed)
     asked = sent.select(rows)
     first = _firsts(asked.datagram)
@@ -173,7 +181,7 @@ def _pairs(receiver: int, addresses: _Reached, sent: _Frames, arrived: _Frames) 
         arrive_ns=arrive_ns,
         copies=copies.astype(np.int64),
         length=_reduced(np.maximum, asked.length, first),
-        is_multicast=_reduced(np.logical_or, (is_far | is_near)[rows], first),
+        is_multicast=_reduced(np.logical_or, (is_far | is_near | is_copied)[rows], first),
         is_near=_reduced(np.logical_or, is_near[rows], first),
     )
 

@@ -239,9 +239,9 @@ class _Composer:
         if departure.target is not None:
             return [departure.target]
         names = self._scene.names
-        if not departure.is_near:
+        if not departure.is_near and departure.router is None:
             return range(len(names))
-        home = names[departure.member].partition("/")[0]
+        home = departure.router or names[departure.member].partition("/")[0]
         return [member for member, name in enumerate(names) if name.partition("/")[0] == home]
 
     def _send_draft(self, transmission: Transmission, departure: Sighting, send: Step | None, sent_ns: int) -> _Draft:

@@ -105,8 +105,9 @@ class Header(NamedTuple):
 class Sighting(NamedTuple):
     """One datagram at one switch port: coming from the node, before any impairment, or (`is_arrival`) going to it.
 
-    `target`: the addressed member; None: all members, or with `is_near` all of its sender's partition. `transmission`
-    and `header` None: no datagram of Orderbed's protocols.
+    `target`: the addressed member; None: all members, or with `is_near` all of its sender's partition, or with `router`
+    all of that partition, by copies of its router. `transmission` and `header` None: no datagram of Orderbed's
+    protocols.
     """
 
     at_ns: int
@@ -117,6 +118,7 @@ class Sighting(NamedTuple):
     target: int | None = None
     is_corrupt: bool = False
     is_near: bool = False
+    router: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -356,11 +358,12 @@ def sighting(
     target: int | None,
     is_corrupt: bool = False,
     is_near: bool = False,
+    router: str | None = None,
 ) -> Sighting:
     """Sighting of any datagram at one switch port, from its UDP payload."""
     read = read_datagram(payload)
     transmission, header = read if read is not None else (None, None)
-    return Sighting(at_ns, member, is_arrival, transmission, header, target, is_corrupt, is_near)
+    return Sighting(at_ns, member, is_arrival, transmission, header, target, is_corrupt, is_near, router)
 
 
 def read_datagram(payload: bytes) -> tuple[Transmission, Header] | None:

@@ -61,6 +61,7 @@ class Reader:
         self._trace = self._table("trace")
         topology = self.inputs.topology
         self._members = {ip_number(node.ip): node.index for node in topology.nodes()}
+        self._routers = {ip_number(part.router_ip): str(part.name) for part in topology.partitions}
         self._near_groups = {ip_number(part.multicast_group) for part in topology.partitions}
         self._around_ns = min(longest_ns(self.inputs.network), LONGEST_AROUND_NS)
 
@@ -162,6 +163,7 @@ class Reader:
             header=header,
             target=self._members.get(row["ip_dst"]),
             is_near=row["ip_dst"] in self._near_groups,
+            router=self._routers.get(row["ip_dst"]),
             # A datagram that leaves a node is whole: a checksum that is still missing is added when it is forwarded.
             is_corrupt=is_arrival and is_damaged,
         )

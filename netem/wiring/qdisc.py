@@ -22,7 +22,7 @@ from netem.wiring import filters, netlink
 from netem.wiring import tc_codec as tables
 from netem.wiring.netlink import attribute
 from netem.wiring.tc_codec import TbfOptions, TrafficMessage
-from topologies.model import Bus, Impairment
+from topologies.model import Access, Bus, Impairment
 
 DELAY_LINE_FRAMES = 100_000
 """Limit of the delay line: 50 ms at 2 million frames/s. netem's default of 1,000 would drop silently."""
@@ -158,6 +158,8 @@ def bus_settings_of(bus: Bus) -> NetemSettings:
     """Settings for a bus. Raises ValueError for one that netem cannot express."""
     if bus.rate_bps < 8:
         raise ValueError(f"the rate of a bus must be at least 8 bit/s, not {bus.rate_bps}")
+    if bus.access is not Access.QUEUE:
+        raise ValueError(f"a bus in a kernel is a queue; {bus.access.value} needs the world sim")
     return NetemSettings(limit=bus.queue_frames, rate_bytes_per_s=bus.rate_bps // 8)
 
 

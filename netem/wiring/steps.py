@@ -262,7 +262,7 @@ _SHOWN_ITEMS = 3
 
 
 def _asked(value: Impairment | Bus) -> Iterator[str]:
-    """Text of every field that is not at its default; of a bus, all."""
+    """Text of every field that is not at its default; of a bus, all that wires have."""
     for field in fields(value):
-        if isinstance(value, Bus) or getattr(value, field.name) != field.default:
+        if (isinstance(value, Bus) and field.name != "access") or getattr(value, field.name) != field.default:
             yield f"{field.name}={getattr(value, field.name)}"

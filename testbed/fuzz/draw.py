@@ -88,7 +88,7 @@ def draw(protocol: str, seed: int) -> Scenario:
             for segment in segments
         ),
         parameters=drawn.parameters,
-        dissemination=rng.choice(tuple(Dissemination)),
+        dissemination=rng.choice((Dissemination.MULTICAST, Dissemination.UNICAST)),
         size_bytes=rng.choice((8, 16, 64, 500, 1200, 1400)),
     )
     if scenario.dissemination is Dissemination.UNICAST:

@@ -37,7 +37,7 @@ from testbed.rundir.store import RunDirectory, StoreError, clock_pair
 from testbed.spec.faults import Crash, Fault, Leave, NodeFault, NodeState
 from testbed.spec.plans import NODE_FAULTS
 from testbed.spec.program import require_world
-from testbed.spec.raw import RawTargets, World
+from testbed.spec.raw import Dissemination, RawTargets, World
 from topologies.dump import dumps
 from topologies.formats.errors import InputError
 from topologies.formats.schema import RawBlock
@@ -203,7 +203,9 @@ class Controller:
 
     def _require_image(self) -> None:
         programs_image = None if self._request.program is None else self._request.program.image
-        if sentence := require_world(self._world.world, {}, self._request.image or programs_image):
+        image, experiment = self._request.image or programs_image, self._experiment
+        dissemination = Dissemination.MULTICAST if experiment is None else experiment.dissemination
+        if sentence := require_world(self._world.world, self.topology, {}, image, dissemination):
             raise InputError(sentence)
         require_images(self._request.image, [programs_image], needs_python=self._experiment is not None)
 

@@ -12,13 +12,14 @@ from netem.wiring.steps import Kernel
 from node.host.workload import Workload, WorkloadKind
 from testbed.run.perform import Overrides, check_option, is_topology, load_experiment, untolerated
 from testbed.rundir.manifest import counted, programs_said
+from testbed.spec.program import require_world
 from testbed.spec.raw import World
 from testbed.spec.values import Experiment
 from topologies import load as topology_files
 from topologies.dump import changed_fields, spelled
 from topologies.formats.errors import InputError
 from topologies.formats.units import format_duration, format_event_rate, format_frames, format_rate, format_size
-from topologies.model import Direction, Impairment, Topology
+from topologies.model import Access, Direction, Impairment, Topology
 
 
 def describe(name: str, kernel: str | None, world: str | None = None, *, in_full: bool = False) -> dict[str, list[str]]:
@@ -54,6 +55,8 @@ def _network(topology: Topology, override: str, is_simulated: bool, *, in_full: 
     if is_simulated:
         said, lines = "simulated", _asked_of(topology)
     else:
+        if sentence := require_world(World.NETNS, topology, {}):
+            raise InputError(sentence)
         kernel, said = _kernel(override)
         steps = [plan.describe(step) for step in plan.plan(topology, kernel)]
         lines = steps if in_full else [*_asked_of(topology), f"built in {len(steps)} steps: --verbose shows them"]
@@ -103,7 +106,9 @@ def _asked_of(topology: Topology) -> list[str]:
     for partition in topology.partitions:
         if partition.bus is not None:
             bus = partition.bus
-            lines.append(f"bus {partition.name}: {format_rate(bus.rate_bps)}, {format_frames(bus.queue_frames)}")
+            words = [format_rate(bus.rate_bps), format_frames(bus.queue_frames)]
+            words += [bus.access.value] if bus.access is not Access.QUEUE else []
+            lines.append(f"bus {partition.name}: {', '.join(words)}")
     return lines
 
 

@@ -104,7 +104,10 @@ def apply_overrides(experiment: Experiment, overrides: Overrides) -> Experiment:
         given = check_option(option, enumeration, getattr(overrides, option))
         if given is not None:
             changes[option] = given
-    if sentence := require_world(changes.get("world", experiment.world), experiment.programs, experiment.image):
+    world = changes.get("world", experiment.world)
+    if sentence := require_world(
+        world, experiment.topology, experiment.programs, experiment.image, experiment.dissemination
+    ):
         raise InputError(f"--world: {sentence}")
     return dataclasses.replace(experiment, **changes)
 
@@ -127,7 +130,7 @@ def perform(
         require_java()
     store.require_space(overrides.runs, needed_bytes(experiment))
     world = pick(experiment.world)
-    can_be_simulated = not require_world(World.SIM, experiment.programs, experiment.image)
+    can_be_simulated = not require_world(World.SIM, experiment.topology, experiment.programs, experiment.image)
     require_privilege(world.world, can_be_simulated=can_be_simulated)
     require_faults(experiment, world)
     require_runnable(experiment, world.world)

@@ -133,8 +133,10 @@ def own_programs(experiment: Experiment, nodes: Path, *, group: int) -> dict[Nod
 
 
 def require_runnable(experiment: Experiment, world: World) -> None:
-    """Raise InputError, before anything has started, when this machine or this world cannot run the programs."""
-    if sentence := require_world(world, experiment.programs, experiment.image):
+    """Raise InputError, before anything has started, when this machine or this world cannot run the experiment."""
+    if sentence := require_world(
+        world, experiment.topology, experiment.programs, experiment.image, experiment.dissemination
+    ):
         raise InputError(sentence)
     if sentence := _beyond_programs(experiment):
         raise InputError(sentence)

@@ -30,7 +30,17 @@ from collector.records import Frames, PortDirection
 from node.host.endpoint import NEAR_TTL
 from testbed.sim.network import UNICAST_TTL, Datagram
 from testbed.spec.nodes import MULTICAST_TTL
-from topologies.model import MULTICAST_GROUP, PROTOCOL_PORT, TRACE_MAC, TRACE_PORT, Node, Partition, Topology, next_hop
+from topologies.model import (
+    MULTICAST_GROUP,
+    PROTOCOL_PORT,
+    TRACE_MAC,
+    TRACE_PORT,
+    Node,
+    Partition,
+    PartitionName,
+    Topology,
+    next_hop,
+)
 
 EPOCH_NS = 946_684_800 * 10**9
 """CLOCK_REALTIME at virtual time 0: 2000-01-01 00:00:00 UTC."""
@@ -66,7 +76,12 @@ class SimulatedCapture:
             data = self._framer.trace_frame(datagram.source, datagram.payload)
         else:
             data = self._framer.frame(
-                datagram.source, datagram.destination, datagram.payload, seen_at=port, is_near=datagram.is_near
+                datagram.source,
+                datagram.destination,
+                datagram.payload,
+                seen_at=port,
+                is_near=datagram.is_near,
+                router=datagram.router,
             )
         for bit in datagram.flipped_bits:
             data = flipped(data, bit)
@@ -142,19 +157,29 @@ class Framer:
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         self._partitions = {partition.name: partition for partition in topology.partitions}
-        self._flows: dict[tuple[int, int | None, bool, int], _Flow] = {}
+        self._flows: dict[tuple[int, int | None, bool, PartitionName | None, int], _Flow] = {}
         self._trace_flows: dict[int, _Flow] = {}
 
     def frame(
-        self, source: Node, destination: Node | None, payload: bytes, *, seen_at: Node, is_near: bool = False
+        self,
+        source: Node,
+        destination: Node | None,
+        payload: bytes,
+        *,
+        seen_at: Node,
+        is_near: bool = False,
+        router: PartitionName | None = None,
     ) -> bytes:
         """A protocol datagram as it passes the port of `seen_at`. `destination` None: to the multicast group of all
-        or, `is_near`, to that of the source's partition.
+        or, `is_near`, to that of the source's partition, or to the `router` of another one.
         """
-        key = (source.index, None if destination is None else destination.index, is_near, seen_at.partition_index)
+        target = None if destination is None else destination.index
+        key = (source.index, target, is_near, router, seen_at.partition_index)
         flow = self._flows.get(key)
         if flow is None:
-            if destination is None:
+            if router is not None:
+                flow = self._router_flow(source, seen_at, self._partitions[router])
+            elif destination is None:
                 flow = self._group_flow(source, seen_at, is_near=is_near)
             else:
                 flow = self._unicast_flow(source, destination, seen_at)
@@ -179,6 +204,10 @@ class Framer:
             return self._protocol_flow(source, seen_at, to_mac=_group_mac(group), to_ip=group, ttl=NEAR_TTL)
         to_mac = _group_mac(MULTICAST_GROUP)
         return self._protocol_flow(source, seen_at, to_mac=to_mac, to_ip=MULTICAST_GROUP, ttl=MULTICAST_TTL)
+
+    def _router_flow(self, source: Node, seen_at: Node, far: Partition) -> _Flow:
+        to_mac = _mac(self._partitions[seen_at.partition].router_mac)
+        return self._protocol_flow(source, seen_at, to_mac=to_mac, to_ip=far.router_ip, ttl=UNICAST_TTL)
 
     def _unicast_flow(self, source: Node, destination: Node, seen_at: Node) -> _Flow:
         to_mac = self._hop_mac(destination, self._partitions[seen_at.partition])

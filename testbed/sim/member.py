@@ -32,7 +32,7 @@ from node.trace import FIRST_RECORD, MAX_RECORDS, RECORD, TraceHeader, encode_tr
 from node.wire import ENVELOPE, MESSAGE, WORD_SIZE, Kind, Message, encode_envelope, encode_message, table_struct
 from testbed.sim.engine import Engine
 from testbed.sim.network import Datagram, Port, frame_bytes
-from topologies.model import Node
+from topologies.model import Node, PartitionName
 
 SATURATION_NS = 20_000
 INPUT_NS = 80_000
@@ -126,6 +126,7 @@ class Member:
         engine: Engine,
         *,
         tells_tap: bool,
+        routers_copy: bool,
         keeps_records: bool,
         traces_receipts: bool,
         observer: Observer | None,
@@ -159,7 +160,7 @@ class Member:
         self.host: Host = Host(
             config,
             core,
-            _Wires(config, port, nodes, engine, encodes=tells_tap),
+            _Wires(config, port, nodes, engine, encodes=tells_tap, routers_copy=routers_copy),
             true_ns=engine.read_ns,
             cpu_ns=time.thread_time_ns,
             record=self._recorder(),
@@ -477,10 +478,19 @@ class Tracer:
 
 
 class _Wires:
-    """Makes datagrams of messages at a port: one to a group, or one to each peer or neighbour in ascending order."""
+    """Makes datagrams of messages at a port: one to a group, or one to each peer or neighbour in ascending order, or
+    one to each neighbour and then one to the router of each other partition.
+    """
 
     def __init__(
-        self, config: NodeConfig, port: Port, nodes: tuple[Node, ...], engine: Engine, *, encodes: bool
+        self,
+        config: NodeConfig,
+        port: Port,
+        nodes: tuple[Node, ...],
+        engine: Engine,
+        *,
+        encodes: bool,
+        routers_copy: bool,
     ) -> None:
         self._group = config.group
         self._member = config.membership.member
@@ -490,10 +500,15 @@ class _Wires:
         self._encodes = encodes
         self._nodes = nodes
         neighbours = config.membership.neighbours
-        self._targets: tuple[Node | None, ...] = (None,)
+        self._targets: tuple[Node | PartitionName | None, ...] = (None,)
         self._near_targets: tuple[Node | None, ...] = (None,) if neighbours else ()
         if config.multicast is None:
-            self._targets = tuple(node for node in nodes if node.index != self._member)
+            home = port.node.partition if routers_copy else None
+            peers = [node for node in nodes if node.index != self._member]
+            near = (node for node in peers if home in (None, node.partition))
+            # A dictionary is a set in the order of the file.
+            far = dict.fromkeys(node.partition for node in peers if home not in (None, node.partition))
+            self._targets = (*near, *far)
         if config.near is None:
             self._near_targets = tuple(nodes[member] for member in neighbours)
         self.fan_out = len(self._targets)
@@ -516,7 +531,13 @@ class _Wires:
             transmission = (transmission + 1) & TRANSMISSION_MASK
 
     def _transmit(
-        self, target: Node | None, message: Message, encoded: bytes, transmission: int, *, is_near: bool = False
+        self,
+        target: Node | PartitionName | None,
+        message: Message,
+        encoded: bytes,
+        transmission: int,
+        *,
+        is_near: bool = False,
     ) -> None:
         payload = b""
         if self._encodes:
@@ -532,7 +553,8 @@ class _Wires:
         self._port.send(
             Datagram(
                 source=self._port.node,
-                destination=target,
+                destination=target if isinstance(target, Node) else None,
+                router=None if isinstance(target, Node) else target,
                 payload=payload,
                 size_bytes=frame_bytes(_HEADERS_BYTES + WORD_SIZE * len(message.words) + len(message.payload)),
                 sent_ns=self._engine.now_ns,

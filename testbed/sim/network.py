@@ -4,9 +4,10 @@
                                                   └-> router -> cut -> link's line -> router -> [bus] -> bridge -> …
 
 Multicast floods a segment and follows the tree of routers (topologies.model), a near multicast only floods its own
-segment, unicast is switched and routed. One datagram is one frame, however large: nothing is fragmented. A frame with
-flipped bits is seen at the port, and its node's kernel drops it: UDP's, IP's or Ethernet's check fails for any bit but
-those of the source's MAC address, which is not checked. A frame travels for at least LEAST_TRAVEL_NS to a node.
+segment, unicast is switched and routed. A datagram to a router is copied there for each node of its segment.
+One datagram is one frame, however large: nothing is fragmented. A frame with flipped bits is seen at the port, and its
+node's kernel drops it: UDP's, IP's or Ethernet's check fails for any bit but those of the source's MAC address, which
+is not checked. A frame travels for at least LEAST_TRAVEL_NS to a node.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from random import Random
 from typing import Any, Protocol, TypeAlias
 
 from node.wire import Message
+from testbed.sim.csma import CollisionBus
 from testbed.sim.engine import Engine
 from testbed.sim.line import Line, Server
 from testbed.spec.nodes import MULTICAST_TTL
 from topologies.model import (
+    Access,
+    Bus,
     Direction,
     Impairment,
     Link,
@@ -60,7 +64,7 @@ class Datagram:
 
     source: Node
     destination: Node | None
-    """None: a multicast group; of a trace datagram, the segment's monitor."""
+    """None: a multicast group, or a `router`; of a trace datagram, the segment's monitor."""
     payload: bytes
     size_bytes: int
     """Size of the frame."""
@@ -72,6 +76,8 @@ class Datagram:
     is_trace: bool = False
     is_near: bool = False
     """Without a destination: to the group of the source's own segment, and to no router's."""
+    router: PartitionName | None = None
+    """Without a destination: to the router of this partition, which copies it for each node there."""
     flipped_bits: tuple[int, ...] = ()
 
     def damaged(self, bit: int) -> Datagram:
@@ -238,12 +244,17 @@ class Port:
 class _Passage:
     """A frame on the shared bus, and the port by which it came (None: the router)."""
 
-    __slots__ = ("datagram", "origin", "size_bytes")
+    __slots__ = ("datagram", "origin", "size_bytes", "station")
 
     def __init__(self, datagram: Datagram, origin: Port | None) -> None:
         self.datagram = datagram
         self.origin = origin
         self.size_bytes = datagram.size_bytes
+        self.station = _ROUTER if origin is None else origin.node.index
+
+
+_ROUTER = -1
+"""As a station of a bus."""
 
 
 class _Segment:
@@ -254,14 +265,7 @@ class _Segment:
         self.ports = tuple(Port(node, self, engine, seed=seed, tap=tap) for node in partition.nodes)
         self.router: _Router | None = None
         self._port_of = {port.node.index: port for port in self.ports}
-        self._bus: Server[_Passage] | None = None
-        if partition.bus is not None:
-            self._bus = Server(
-                engine,
-                rate_bps=partition.bus.rate_bps,
-                queue_frames=partition.bus.queue_frames,
-                forward=self._has_passed,
-            )
+        self._bus = None if partition.bus is None else self._make_bus(partition.bus, engine, seed)
 
     @property
     def in_flight(self) -> int:
@@ -281,28 +285,39 @@ class _Segment:
         bus = self._bus
         if bus is None:
             return {}
-        return {
+        counters = {
             "partition": self.partition.name,
             "sent_frames": bus.sent,
             "sent_bytes": bus.sent_bytes,
             "queue_dropped_frames": bus.queue_dropped,
             "backlog_frames": bus.backlog,
         }
+        if isinstance(bus, CollisionBus):
+            counters |= {"collisions": bus.collisions, "collision_dropped_frames": bus.collision_dropped}
+        return counters
+
+    def _make_bus(self, bus: Bus, engine: Engine, seed: int) -> Server[_Passage] | CollisionBus[_Passage]:
+        rate_bps, queue_frames, forward = bus.rate_bps, bus.queue_frames, self._has_passed
+        if bus.access is Access.QUEUE:
+            return Server(engine, rate_bps=rate_bps, queue_frames=queue_frames, forward=forward)
+        rng = Random(f"{seed}/{self.partition.name}/bus")  # noqa: S311 (repeatable, not secret)
+        return CollisionBus(engine, rng, rate_bps=rate_bps, queue_frames=queue_frames, forward=forward)
 
     def _has_passed(self, passage: _Passage) -> None:
         self._switch(passage.datagram, passage.origin)
 
     def _switch(self, datagram: Datagram, origin: Port | None) -> None:
         target = datagram.destination
-        if target is None:
+        if target is not None:
+            if (neighbour := self._port_of.get(target.index)) is not None:
+                neighbour.offer(datagram)
+                return
+        elif datagram.router is None:
             for port in self.ports:
                 if port is not origin:
                     port.offer(datagram)
             if datagram.is_near:
                 return
-        elif (neighbour := self._port_of.get(target.index)) is not None:
-            neighbour.offer(datagram)
-            return
         if origin is not None and self.router is not None:
             self.router.route(datagram)
 
@@ -354,21 +369,27 @@ class _Router:
         if datagram.flipped_bits and not datagram.is_routable:
             return
         target = datagram.destination
-        ttl = MULTICAST_TTL if target is None else UNICAST_TTL
+        is_group = target is None and datagram.router is None
+        ttl = MULTICAST_TTL if is_group else UNICAST_TTL
         if ttl - self._distance(datagram.source.partition) <= 1:
             return
-        if target is None or self._segment.has(target):
+        if datagram.router == self._here:
+            for node in self._segment.partition.nodes:
+                self._segment.enter(replace(datagram, destination=node, router=None), None)
+            return
+        is_here = target is not None and self._segment.has(target)
+        if is_group or is_here:
             self._segment.enter(datagram, None)
-        if target is None or not self._segment.has(target):
+        if not is_here:
             for end in self._onward(datagram):
                 end.offer(datagram)
 
     def _onward(self, datagram: Datagram) -> Iterable[_LinkEnd]:
         target = datagram.destination
-        table = self._away_from if target is None else self._towards
-        name = datagram.source.partition if target is None else target.partition
+        to = datagram.router if target is None else target.partition
+        table, name = (self._away_from, datagram.source.partition) if to is None else (self._towards, to)
         if name not in table:
-            table[name] = self._tree_of(name) if target is None else self._way_to(name)
+            table[name] = self._tree_of(name) if to is None else self._way_to(name)
         return table[name]
 
     def _tree_of(self, source: PartitionName) -> tuple[_LinkEnd, ...]:

@@ -145,7 +145,8 @@ def _broken(error: Exception) -> dict[str, Any]:
 _What = tuple[str, int, int]
 """Class, kind, inner kind."""
 
-_EVERYBODY, _NEIGHBOURS = -1, -2
+_NEIGHBOURS, _EVERYBODY = -1, -2
+"""Routers are below."""
 
 
 class LoadMeter:
@@ -162,8 +163,12 @@ class LoadMeter:
         """Multicast group of each member's partition, by member index."""
         self._until_ns = until_ns
         self._received = [0] * len(self._nodes)
+        self._routers = {
+            part.name: (_EVERYBODY - part.index, ip_number(part.router_ip)) for part in topology.partitions
+        }
+        """Destination and address of each."""
         self._flowed: dict[tuple[int, int], list[int]] = {}
-        """Datagrams and bytes, by source and destination: a member, _EVERYBODY or _NEIGHBOURS."""
+        """Datagrams and bytes, by source and destination: a member, a router, _EVERYBODY or _NEIGHBOURS."""
         self._codes: dict[tuple[int, int], array[int]] = {}
         """Code of each datagram of each incarnation: an index of `_whats`."""
         self._whats: dict[_What, int] = {}
@@ -186,6 +191,8 @@ class LoadMeter:
         source = datagram.source.index
         if destination is not None:
             flow = (source, destination.index)
+        elif datagram.router is not None:
+            flow = (source, self._routers[datagram.router][0])
         else:
             flow = (source, _NEIGHBOURS if datagram.is_near else _EVERYBODY)
         try:
@@ -207,6 +214,7 @@ class LoadMeter:
     def _flows(self) -> list[Flow]:
         addresses = [ip_number(node.ip) for node in self._nodes]
         group = ip_number(MULTICAST_GROUP)
+        routers = dict(self._routers.values())
         sent: list[Flow] = []
         for (source, target), (datagrams, wire_bytes) in self._flowed.items():
             if target == _EVERYBODY:
@@ -214,7 +222,7 @@ class LoadMeter:
             elif target == _NEIGHBOURS:
                 eth_dst, ip_dst = MULTICAST_BIT, ip_number(self._near_groups[source])
             else:
-                eth_dst, ip_dst = 0, addresses[target]
+                eth_dst, ip_dst = 0, routers[target] if target < 0 else addresses[target]
             sent.append(Flow(source, FROM_NODE, eth_dst, ip_dst, datagrams, wire_bytes))
         return sent + [Flow(node, TO_NODE, 0, addresses[node], count, 0) for node, count in enumerate(self._received)]
 

@@ -33,6 +33,7 @@ from testbed.sim.network import Counters, Datagram, Network, Tap
 from testbed.spec import faults
 from testbed.spec.faults import Cut, Fault, Heal, LinkDirection, NodeFault, blocked_after, blocked_links_after
 from testbed.spec.nodes import FIRST_JOINER, configuration
+from testbed.spec.raw import Dissemination
 from testbed.spec.values import Experiment
 from topologies.model import Node, NodeName
 
@@ -287,6 +288,7 @@ class _World:
             self._nodes,
             self._engine,
             tells_tap=self._encodes,
+            routers_copy=self._experiment.dissemination is Dissemination.ROUTERS,
             keeps_records=self._keeps_records,
             traces_receipts=self._entry is not None and self._entry.traces_receipts,
             observer=self._observer,

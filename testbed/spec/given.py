@@ -12,7 +12,7 @@ from typing import Any
 from node.parameters import from_mapping
 from node.registry import PROTOCOLS
 from testbed.spec.values import Experiment
-from topologies.model import Impairment
+from topologies.model import Access, Impairment, Topology
 
 GREATEST = ("delay_ns", "jitter_ns", "loss_ratio", "duplicate_ratio", "reorder_ratio", "corrupt_ratio")
 """Fields of Impairment that are given by their greatest value at any port."""
@@ -46,7 +46,15 @@ def given(experiment: Experiment) -> dict[str, Any]:
         **{name: max(getattr(port, name) for port in ports) for name in GREATEST},
         "rate_bps": _least(ports, "rate_bps"),
         "queue_frames": _least(ports, "queue_frames"),
+        "bus_access": _bus_access(experiment.topology),
     }
+
+
+def _bus_access(topology: Topology) -> str | None:
+    """Of the partitions that have a bus; with collisions if any has."""
+    if all(partition.bus is None for partition in topology.partitions):
+        return None
+    return str((Access.CSMA_CD if topology.has_collisions else Access.QUEUE).value)
 
 
 def _parameters(experiment: Experiment) -> dict[str, Any]:

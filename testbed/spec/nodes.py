@@ -10,6 +10,7 @@ from typing import Any
 
 from node.core import Membership, random_for
 from node.host.workload import Workload, due_times_ns
+from testbed.spec.raw import Dissemination
 from testbed.spec.values import Experiment
 from topologies.model import MULTICAST_GROUP, PROTOCOL_PORT, TRACE_PORT, Node
 
@@ -38,7 +39,10 @@ def configuration(
         "ip": node.ip,
         "port": PROTOCOL_PORT,
         "trace": {"ip": topology.partition(node.partition).monitor_ip, "port": TRACE_PORT},
-        "dissemination": experiment.dissemination.value,
+        # That routers copy is no matter of the node: it sends to each member.
+        "dissemination": (
+            Dissemination.UNICAST if experiment.dissemination is Dissemination.ROUTERS else experiment.dissemination
+        ).value,
         "multicast": {
             "group": MULTICAST_GROUP,
             "ttl": MULTICAST_TTL,

@@ -24,7 +24,7 @@ from pathlib import Path, PurePosixPath
 
 from analysis.checks.properties import Property
 from netem.runtimes.cgroups import Limits
-from testbed.spec.raw import RawExperiment, RawFrom, RawProgram, Ready, Stop, World
+from testbed.spec.raw import Dissemination, RawExperiment, RawFrom, RawProgram, Ready, Stop, World
 from topologies.formats.errors import did_you_mean
 from topologies.formats.units import shown
 from topologies.formats.yaml_source import Document, KeyPath
@@ -200,13 +200,27 @@ def programs(
     found = {node.name: made[chosen[node.name][1]] for node in topology.nodes() if node.name in chosen}
     if raw.image is not None and not raw.image.strip():
         raise document.error(("image",), "expected the name of an image")
-    if sentence := require_world(raw.world, found, raw.image):
+    if sentence := require_world(raw.world, topology, found, raw.image, raw.dissemination):
         raise document.error(("world",), sentence)
     return found
 
 
-def require_world(world: World, programs: Mapping[NodeName, ProgramChoice], image: str | None = None) -> str:
-    """Sentence why these programs, and nodes in this image, cannot run in this world; empty: they can."""
+def require_world(
+    world: World,
+    topology: Topology,
+    programs: Mapping[NodeName, ProgramChoice],
+    image: str | None = None,
+    dissemination: Dissemination = Dissemination.MULTICAST,
+) -> str:
+    """Sentence why this network, these programs, nodes in this image or these multicasts cannot be had in this world;
+    empty: they can.
+    """
+    if world in (World.NETNS, World.DOCKER) and dissemination is Dissemination.ROUTERS:
+        return (
+            f"dissemination: routers needs the world sim: in {world.value} routers are kernels, which copy no unicast"
+        )
+    if world in (World.NETNS, World.DOCKER) and topology.has_collisions:
+        return f"a bus with CSMA/CD needs the world sim: in {world.value} a bus is a queue without collisions"
     if world is World.SIM and programs:
         return "a program of your own cannot run in the simulated world: take netns or docker"
     images = [name for name in (image, *(program.image for program in programs.values())) if name is not None]

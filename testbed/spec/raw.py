@@ -396,10 +396,13 @@ MAX_SEEDS = 1000
 
 
 class Dissemination(enum.Enum):
-    """How a multicast leaves a node: one IP multicast datagram, or one datagram per member."""
+    """How a multicast leaves a node: an IP multicast datagram; one datagram per member; or one per neighbour and one
+    per router of another partition, which copies it for each member there (world sim alone, as in paper 002).
+    """
 
     MULTICAST = "multicast"
     UNICAST = "unicast"
+    ROUTERS = "routers"
 
 
 class World(enum.Enum):
@@ -621,7 +624,8 @@ class RawExperiment(RawBlock):
         [], description="programs of your own in some nodes or all, such as {command: etcd --name {host}, ...}"
     )
     dissemination: choice(Dissemination) = Field(  # type: ignore[valid-type]
-        Dissemination.MULTICAST, description="multicast or unicast"
+        Dissemination.MULTICAST,
+        description="multicast; unicast: a datagram per member; routers: these copy it for their members (world sim)",
     )
     workload: Annotated[list[RawWorkload], OneOrMany()] = Field(
         [], description="what is sent, such as {kind: periodic, rate: 50 /s, size: 512 B}; a list for different senders"

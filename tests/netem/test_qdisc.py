@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from netem.wiring import netlink, qdisc
 from netem.wiring import tc_codec as tables
 from netem.wiring.tc_codec import TrafficMessage
-from topologies.model import Bus, Distribution, Impairment
+from topologies.model import Access, Bus, Distribution, Impairment
 
 FULL = 2**32 - 1
 
@@ -64,6 +64,11 @@ def test_what_the_kernel_cannot_express_is_refused(impairment: Impairment, words
 def test_a_bus_slower_than_a_byte_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 8 bit/s"):
         qdisc.bus_settings_of(Bus(rate_bps=7))
+
+
+def test_a_bus_with_collisions_is_refused() -> None:
+    with pytest.raises(ValueError, match="csma-cd needs the world sim"):
+        qdisc.bus_settings_of(Bus(rate_bps=10**7, access=Access.CSMA_CD))
 
 
 @given(

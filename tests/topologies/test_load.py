@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from topologies import dump, load, shapes
 from topologies.formats.errors import InputError
 from topologies.formats.yaml_source import read
-from topologies.model import CLEAR, Distribution, Impairment, Topology
+from topologies.model import CLEAR, Access, Bus, Distribution, Impairment, Topology
 
 SHIPPED = load.names()
 
@@ -70,7 +70,7 @@ name: full
 description: every key once
 partitions:
   p1: {nodes: 2, bus: {rate: 10 Mbit/s, queue: 100 frames}}
-  p2: {nodes: [a, b]}
+  p2: {nodes: [a, b], bus: {rate: 1 Mbit/s, access: csma-cd}}
 links:
   - between: [p1, p2]
     rate: 1 Gbit/s
@@ -93,9 +93,9 @@ def test_reads_every_key() -> None:
     assert topology.node("p1/n1").to_node == to_node
     assert topology.node("p1/n1").from_node == Impairment(**both, duplicate_ratio=0.001)  # type: ignore[arg-type]
     assert topology.node("p2/a").from_node == Impairment(**both)  # type: ignore[arg-type]
-    bus = topology.partition("p1").bus
-    assert bus is not None
-    assert (bus.rate_bps, bus.queue_frames) == (10_000_000, 100)
+    assert topology.partition("p1").bus == Bus(rate_bps=10_000_000, queue_frames=100)
+    assert topology.partition("p2").bus == Bus(rate_bps=1_000_000, access=Access.CSMA_CD)
+    assert topology.has_collisions
     link = topology.link("p1--p2")
     assert link.a_to_b == Impairment(delay_ns=5_000_000, rate_bps=10**9, loss_ratio=0.01)
     assert link.b_to_a == Impairment(delay_ns=7_000_000, rate_bps=10**9)
@@ -195,6 +195,10 @@ TWO = NETWORK + "  p2: {nodes: 2}\n"
             NETWORK.replace("3}", "3, bus: {rate: 1 Mbit/s, queue: 64 kB}}"),
             "x.yaml:3: partitions.p1.bus.queue: expected a number of frames such as '20 frames' "
             "(units: frames, frame), got '64 kB'",
+        ),
+        (
+            NETWORK.replace("3}", "3, bus: {rate: 1 Mbit/s, access: aloha}}"),
+            "x.yaml:3: partitions.p1.bus.access: expected one of queue, csma-cd, got 'aloha'",
         ),
         (
             NETWORK.replace("3}", "3, bus: {}}"),
@@ -360,6 +364,11 @@ IMPAIRMENTS = st.builds(
 def test_what_is_dumped_loads_to_the_same(topology: Topology, to_node: Impairment, from_node: Impairment) -> None:
     impaired = shapes.with_ports(topology, to_node=to_node, from_node=from_node)
     assert load.loads(dump.dumps(impaired)) == impaired
+
+
+def test_a_dump_has_every_key() -> None:
+    topology = load.loads(FULL)
+    assert load.loads(dump.dumps(topology)) == topology
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -22,6 +22,7 @@ from testbed.run import perform as run
 from testbed.spec.experiment import load
 from tests import report_runs
 from tests.testbed.orderbed_command import POWERLESS, assert_good, orderbed, write_experiment
+from topologies.formats.errors import InputError
 
 
 def shown(renderable: object) -> str:
@@ -158,6 +159,15 @@ def test_a_plan_says_which_kernel_a_run_here_would_take(
     monkeypatch.setattr(kernel, "probe", lambda: tried)
     (heading,) = dry.describe("one-partition", None)
     assert heading == f"network one-partition: 4 nodes, {said}"
+
+
+def test_a_plan_of_a_bus_with_collisions_is_that_of_the_simulated_world(tmp_path: Path) -> None:
+    path = tmp_path / "net.yaml"
+    path.write_text("name: net\npartitions: {p1: {nodes: 2, bus: {rate: 10 Mbit/s, access: csma-cd}}}\n")
+    with pytest.raises(InputError, match="needs the world sim"):
+        dry.describe(str(path), "host")
+    (lines,) = dry.describe(str(path), None, "sim").values()
+    assert lines[-1] == "bus p1: 10 Mbit/s, 1000 frames, csma-cd"
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"verdict": "maybe"}', '{"verdict": "pass"', "\x00"])

@@ -26,6 +26,7 @@ class SightingTap:
             is_arrival=not inbound,
             target=None if datagram.destination is None else datagram.destination.index,
             is_near=datagram.is_near,
+            router=datagram.router,
             is_corrupt=not datagram.is_intact,
         )
         self.sightings.append(seen)

@@ -118,7 +118,7 @@ def test_members_deliver_what_comes_from_their_own_partition(
 def test_transmissions_are_numbered_by_the_datagram(dissemination: Dissemination) -> None:
     tap = _Kept()
     simulation = run(topology(3, 1, to_node=LAN), dissemination, tap)
-    is_unicast = dissemination is Dissemination.UNICAST
+    is_unicast = dissemination is not Dissemination.MULTICAST
     sent = [(d.destination.index if d.destination else None, d.transmission) for d in tap.sent if d.source.index == 1]
     assert sent == ([(0, 1), (2, 2), (0, 3), (2, 4)] if is_unicast else [(None, 1), (None, 2)])
     assert [d.is_near for d in tap.sent] == [not is_unicast] * len(tap.sent)

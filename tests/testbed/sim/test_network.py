@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from testbed.sim.network import LEAST_TRAVEL_NS, Datagram, frame_bytes
 from tests.testbed.sim.made import MILLISECOND, SECOND, Lan, link, topology
-from topologies.model import Bus, Direction, Impairment
+from topologies.model import Access, Bus, Direction, Impairment
 
 DELAY = Impairment(delay_ns=MILLISECOND)
 
@@ -283,7 +283,9 @@ def test_at_a_port_without_a_node_frames_come_to_nothing() -> None:
 @given(
     st.lists(st.tuples(st.integers(0, 5), st.one_of(st.none(), st.integers(0, 5))), max_size=60),
     st.sampled_from([0.0, 0.3]),
-    st.sampled_from([None, Bus(rate_bps=10**6, queue_frames=4)]),
+    st.sampled_from(
+        [None, Bus(rate_bps=10**6, queue_frames=4), Bus(rate_bps=10**6, queue_frames=4, access=Access.CSMA_CD)]
+    ),
     st.sampled_from([None, 10**6]),
     st.integers(0, 9),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from node.registry import PROTOCOLS
 from testbed.spec import experiment as spec
 from testbed.spec.given import given
@@ -48,6 +50,7 @@ def test_numbers_in_base_units_with_defaults() -> None:
         "corrupt_ratio": 0.0,
         "rate_bps": 1_000_000,
         "queue_frames": 20,
+        "bus_access": None,
     }
     assert parameters["window"] == 64
     assert parameters["suspect_after_ns"] == 10_000_000_000
@@ -58,6 +61,15 @@ def test_rates_that_change_all_the_time() -> None:
     found = given(spec.loads(TEXT.replace("senders", rate_churn), protocols=PROTOCOLS))
     assert [found[f"unrest_{name}"] for name in ("share_ratio", "length_ns", "rise_ratio")] == [0.5, 10**10, 0.4]
     assert found["rate_per_s"] == 100.0
+
+
+@pytest.mark.parametrize(
+    ("bus", "access"),
+    [("{rate: 10 Mbit/s}", "queue"), ("{rate: 10 Mbit/s, access: csma-cd}", "csma-cd")],
+)
+def test_how_frames_get_onto_a_bus(bus: str, access: str) -> None:
+    text = TEXT.replace("p1: {nodes: 3}", f"p1: {{nodes: 3, bus: {bus}}}")
+    assert given(spec.loads(text, protocols=PROTOCOLS))["bus_access"] == access
 
 
 def test_every_shipped_experiment_says_what_it_was_given() -> None:

@@ -199,6 +199,34 @@ def test_a_mistake_has_a_place_and_a_sentence(text: str, sentence: str) -> None:
     assert str(caught.value).partition(": ")[2] == sentence
 
 
+COLLISIONS = "topology: {name: t, partitions: {p1: {nodes: 2, bus: {rate: 10 Mbit/s, access: csma-cd}}}}\n"
+
+
+@pytest.mark.parametrize("world", [World.NETNS, World.DOCKER])
+def test_a_bus_with_collisions_is_refused_where_a_bus_is_a_queue(world: World) -> None:
+    text = HEAD.replace("topology: one-partition\n", COLLISIONS) + OURS
+    sentence = f"a bus with CSMA/CD needs the world sim: in {world.value} a bus is a queue without collisions"
+    with pytest.raises(InputError, match=sentence):
+        spec.loads(text + f"world: {world.value}\n", protocols=PROTOCOLS)
+    experiment = spec.loads(text, protocols=PROTOCOLS)
+    with pytest.raises(InputError, match=sentence):
+        require_runnable(experiment, world)
+    assert spec.loads(text + "world: sim\n", protocols=PROTOCOLS).topology.has_collisions
+
+
+@pytest.mark.parametrize("world", [World.NETNS, World.DOCKER])
+def test_copies_by_routers_are_refused_where_routers_are_kernels(world: World) -> None:
+    sentence = f"dissemination: routers needs the world sim: in {world.value} routers are kernels"
+    with pytest.raises(InputError, match=sentence):
+        loads(OURS + f"dissemination: routers\nworld: {world.value}\n")
+    experiment = loads(OURS + "dissemination: routers\n")
+    with pytest.raises(InputError, match=sentence):
+        require_runnable(experiment, world)
+    node = experiment.topology.node("p1/n1")
+    sent = configuration(experiment, node, incarnation=1, group=7, elapsed_ns=0)
+    assert sent["dissemination"] == "unicast", "the node sends to each member; its routers are not its matter"
+
+
 def test_a_program_is_a_value_with_everything_in_it() -> None:
     experiment = loads(
         "program: {command: [etcd, --name, '{host}'], private: /var/lib/x, files: {/var/lib/x/key: a, conf: b},"
