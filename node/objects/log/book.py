@@ -14,6 +14,8 @@ same log have equal Books; the MMM is the machine that sends what the Book owes.
 - A gives B up (GIVEN_UP by A's MMM, or B's own no): atomic: abort. Else final without B. A has no record of B from
   then on, and a sub-network without a record answers: nothing comes of it. So neither an abort nor a give-up leaves a
   duty behind; B, which asks until it is told, learns it when it can. Only a commit is kept until it is settled.
+- B says with everything that it says to A up to which number of A's the outcomes are in its log (`settled`); alone
+  (SETTLED) it says so when A tells an outcome again, because nothing else went that way for long.
 - B, asked and not atomic, may do without after a while, too (GIVEN_UP of itself). It goes on telling A so (vote no),
   until A has no record of it. Having voted yes on an atomic call it waits.
 - A call with a sub-network left out is decided after all earlier ones of its space that A coordinates, and no final
@@ -57,7 +59,6 @@ from node.objects.log.entries import (
     Prepare,
     Proposed,
     Reborn,
-    Settled,
     Step,
     Verdict,
     Voted,
@@ -135,6 +136,8 @@ class Book:
         out: list[Step] = []
         if not self._is_possible(entry):
             return out
+        if isinstance(entry, Crossing):
+            self._commit.settled(entry)
         match entry:
             case Called(call=call):
                 self._on_called(call, out)
@@ -144,8 +147,6 @@ class Book:
                 self._commit.proposed(entry, out)
             case Outcome():
                 self._commit.outcome(entry, out)
-            case Settled():
-                self._commit.settled(entry)
             case Voted():
                 self._commit.voted(entry, out)
             case GivenUp():

@@ -142,14 +142,19 @@ class Commit:
             self._gone(record, entry.missing)
             self._try_to_decide(record.space, out)
 
-    def settled(self, entry: Settled) -> None:
+    def settled(self, entry: Crossing) -> None:
+        """The outcomes that the sender has in its log, by number, or all up to one."""
         if not self._is_known(entry.road):
             return
-        self._duties = None
         place = entry.road.place
-        for number in entry.numbers:
+        if isinstance(entry, Settled):
+            numbers = list(entry.numbers)
+        else:
+            numbers = [number for at, number in self._asked if at == place and number <= entry.settled]
+        for number in numbers:
             record = self._records.get(self._asked.get((place, number), _NOBODY))
             if record is not None and record.stage is Stage.FINAL:
+                self._duties = None
                 self._part(record, place)
 
     def voted(self, entry: Voted, out: list[Step]) -> None:
@@ -264,8 +269,7 @@ class Commit:
 
     def _tell_nothing(self, record: Record, place: int, out: list[Step]) -> None:
         party = record.parties[place]
-        entry = Outcome(road=self._road(place), number=party.number, id=record.call.id, timestamp=0)
-        out.append(Tell(place=place, entry=entry))
+        out.append(Tell(place=place, entry=self._outcome(place, party.number, record.call.id, 0)))
 
     def _gone(self, record: Record, objects: Iterable[Reference]) -> None:
         group = record.call.addressing.group
@@ -317,8 +321,6 @@ class Commit:
             if record.stage is Stage.DROPPED:
                 del self._records[entry.id]
         elif record.stage is Stage.OPEN and record.vote is Vote.YES and entry.timestamp >= record.proposal:
-            settled = Settled(road=self._road(entry.road.place), numbers=(entry.number,))
-            out.append(Tell(place=entry.road.place, entry=settled))
             self._enter_final(record, entry.timestamp, out)
 
     def _is_next(self, entry: Asked) -> bool:
@@ -494,7 +496,7 @@ class Commit:
         if record is not None and party is not None and (record.stage is Stage.OPEN or not entry.is_yes):
             return None
         timestamp = record.final if record is not None and party is not None else 0
-        return Outcome(road=self._road(entry.road.place), number=entry.number, id=entry.id, timestamp=timestamp)
+        return self._outcome(entry.road.place, entry.number, entry.id, timestamp)
 
     def _all_duties(self) -> Iterator[Duty]:
         after: dict[int, int] = {}
@@ -506,13 +508,17 @@ class Commit:
                 continue
             for place, party in sorted(record.parties.items()):
                 if record.stage is Stage.FINAL:
-                    yield Duty(place=place, entry=self._final(record, place, party))
+                    outcome = self._outcome(place, party.number, record.call.id, record.final)
+                    yield Duty(place=place, entry=outcome)
                 elif not party.timestamp:
-                    call = replace(record.call, heard=record.proposal)
-                    last = after.get(place, 0)
-                    yield Duty(
-                        place=place, entry=Asked(road=self._road(place), number=party.number, after=last, call=call)
+                    asked = Asked(
+                        road=self._road(place),
+                        number=party.number,
+                        after=after.get(place, 0),
+                        call=replace(record.call, heard=record.proposal),
+                        settled=self._settled_up_to(place),
                     )
+                    yield Duty(place=place, entry=asked)
                     after[place] = party.number
 
     def _proposal(self, record: Record) -> Proposed | None:
@@ -527,10 +533,22 @@ class Commit:
             timestamp=record.proposal,
             is_yes=is_yes,
             missing=record.missing,
+            settled=self._settled_up_to(record.coordinator),
         )
 
-    def _final(self, record: Record, place: int, party: Party) -> Outcome:
-        return Outcome(road=self._road(place), number=party.number, id=record.call.id, timestamp=record.final)
+    def _outcome(self, place: int, number: int, name: CallId, timestamp: int) -> Outcome:
+        settled = self._settled_up_to(place)
+        return Outcome(road=self._road(place), number=number, id=name, timestamp=timestamp, settled=settled)
+
+    def _settled_up_to(self, place: int) -> int:
+        """Of the numbers that `place` has asked us: up to here, each outcome is in our log. A number that we have taken
+        and have no record of has its outcome there, too."""
+        waiting = (
+            record.number
+            for record in self._records.values()
+            if record.coordinator == place and record.stage is not Stage.FINAL
+        )
+        return min(waiting, default=self._ways[place].taken + 1) - 1
 
     def _road(self, place: int) -> Road:
         return Road(self._place, self.epoch, self._ways[place].epoch)

@@ -93,11 +93,32 @@ def test_the_final_timestamp_is_the_highest_proposal_and_at_the_end_nothing_is_l
     outcome = ours.duties()[0].entry
     assert isinstance(outcome, Outcome)
     last = theirs.apply(outcome)
-    assert [step.timestamp for step in last if isinstance(step, Dispatch)] == [101]
-    (settled,) = told(last)
-    assert isinstance(settled, Settled)
+    assert [step.timestamp for step in last if isinstance(step, Dispatch)] == [101] and told(last) == []
+    settled = theirs.reply(outcome)
+    assert settled == Settled(road=Road(B, 1, 1), numbers=(1,))
     ours.apply(settled)
     assert ours.is_idle and theirs.is_idle and not ours.duties() and not theirs.duties()
+
+
+def test_whatever_a_sub_network_says_next_settles_the_outcomes_in_its_log_up_to_the_first_open_one() -> None:
+    ours, theirs = book(A), book(B)
+    for number in (1, 2, 3):
+        ours.apply(Called(call=call_of(0, number, 0, 2)))
+    for at in range(3):
+        theirs.apply(asked_by(ours, B, at))
+    proposals = [duty.entry for duty in theirs.duties()]
+    for at in (0, 2, 1):
+        assert isinstance(proposals[at], Proposed) and proposals[at].settled == 0
+        ours.apply(proposals[at])
+    outcomes = [duty.entry for duty in ours.duties()]
+    for at, settled in ((0, 1), (2, 1), (1, 3)):
+        theirs.apply(outcomes[at])
+        theirs.apply(Called(call=call_of(2, 10 + at, 0, 2)))
+        question = theirs.duties()[-1].entry
+        assert isinstance(question, Asked) and question.settled == settled
+        ours.apply(question)
+        left = [duty.entry.number for duty in ours.duties() if isinstance(duty.entry, Outcome)]
+        assert left == list(range(settled + 1, 4))
 
 
 def test_questions_are_taken_in_their_order_and_once() -> None:
