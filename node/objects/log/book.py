@@ -14,8 +14,9 @@ same log have equal Books; the MMM is the machine that sends what the Book owes.
 - A gives B up (GIVEN_UP by A's MMM, or B's own no): atomic: abort. Else final without B. A has no record of B from
   then on, and a sub-network without a record answers: nothing comes of it. So neither an abort nor a give-up leaves a
   duty behind; B, which asks until it is told, learns it when it can. Only a commit is kept until it is settled.
-- B says with everything that it says to A up to which number of A's the outcomes are in its log (`settled`); alone
-  (SETTLED) it says so when A tells an outcome again, because nothing else went that way for long.
+- An outcome needs no second machine before it goes out: who forgets it, asks again. B says with everything that it says
+  to A up to which number of A's the outcomes are in its log and stored by a second machine, as each is when an entry
+  that is (Firm) follows it. Alone (SETTLED) it says so when A tells an outcome again, after a STORED if need be.
 - B, asked and not atomic, may do without after a while, too (GIVEN_UP of itself). It goes on telling A so (vote no),
   until A has no record of it. Having voted yes on an atomic call it waits.
 - A call with a sub-network left out is decided after all earlier ones of its space that A coordinates, and no final
@@ -53,6 +54,7 @@ from node.objects.log.entries import (
     Crossing,
     Duty,
     Entry,
+    Firm,
     GivenUp,
     Heard,
     Outcome,
@@ -60,6 +62,7 @@ from node.objects.log.entries import (
     Proposed,
     Reborn,
     Step,
+    Stored,
     Verdict,
     Voted,
     timestamp_of,
@@ -67,7 +70,7 @@ from node.objects.log.entries import (
 from node.objects.log.records import Reader, Record, Stage, Writer
 from node.trace import STAMP_SIZE
 
-FORMAT = 1
+FORMAT = 2
 """Of a snapshot."""
 MOST_HELD = 4096
 """Calls that are not over: beyond it, no other sub-network's question is taken, which asks again."""
@@ -136,6 +139,8 @@ class Book:
         out: list[Step] = []
         if not self._is_possible(entry):
             return out
+        if isinstance(entry, Firm):
+            self._commit.stored()
         if isinstance(entry, Crossing):
             self._commit.settled(entry)
         match entry:
@@ -190,6 +195,8 @@ class Book:
             return (Reborn(place=self._place, epoch=(road.toward + 1) | 1),)
         if road.epoch > self._commit.epoch_of(road.place):
             return (Reborn(place=road.place, epoch=road.epoch),)
+        if isinstance(entry, Outcome) and self._commit.is_unstored(entry):
+            return (Stored(),)
         return (entry,) if self._commit.wanted(entry) else ()
 
     def has_everything(self, member: int, timestamp: int) -> bool:

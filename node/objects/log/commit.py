@@ -53,6 +53,8 @@ class Commit:
         self._records: dict[CallId, Record] = {}
         self._stale: dict[tuple[GroupId, Reference], None] = {}
         """Ours that have missed a call to a group, until they join it again."""
+        self._unstored: dict[tuple[int, int], None] = {}
+        """Place and number: outcomes in our log that one machine alone may have."""
         self._order = Order()
         self._asked: dict[tuple[int, int], CallId] = {}
         self._open: dict[SpaceOf, dict[CallId, None]] = {}
@@ -321,7 +323,18 @@ class Commit:
             if record.stage is Stage.DROPPED:
                 del self._records[entry.id]
         elif record.stage is Stage.OPEN and record.vote is Vote.YES and entry.timestamp >= record.proposal:
+            self._unstored[record.coordinator, record.number] = None
             self._enter_final(record, entry.timestamp, out)
+
+    def stored(self) -> None:
+        """A second machine has stored the log up to here."""
+        if self._unstored:
+            self._duties = None
+            self._unstored.clear()
+
+    def is_unstored(self, entry: Outcome) -> bool:
+        """Whether one machine alone may have this outcome."""
+        return self._is_known(entry.road) and (entry.road.place, entry.number) in self._unstored
 
     def _is_next(self, entry: Asked) -> bool:
         return self._is_known(entry.road) and entry.after <= self._ways[entry.road.place].taken < entry.number
@@ -427,6 +440,7 @@ class Commit:
         """All that was between us and `place`, which is in this epoch, is over."""
         self._duties = None
         self._ways[place] = Way(epoch=epoch)
+        self._unstored = {key: None for key in self._unstored if key[0] != place}
         for record in list(self._records.values()):
             if record.coordinator == place and record.stage is not Stage.FINAL:
                 if record.stage is Stage.OPEN:
@@ -465,7 +479,7 @@ class Commit:
             case Outcome(number=number, id=name, timestamp=timestamp):
                 record = self._records.get(name)
                 # We have taken the question and have no record of it: so the outcome is in our log.
-                is_settled = record is None or record.stage is Stage.FINAL
+                is_settled = (record is None or record.stage is Stage.FINAL) and not self.is_unstored(entry)
                 if timestamp and is_settled and number <= self._ways[place].taken:
                     return Settled(road=self._road(place), numbers=(number,))
         return None
@@ -541,14 +555,15 @@ class Commit:
         return Outcome(road=self._road(place), number=number, id=name, timestamp=timestamp, settled=settled)
 
     def _settled_up_to(self, place: int) -> int:
-        """Of the numbers that `place` has asked us: up to here, each outcome is in our log. A number that we have taken
-        and have no record of has its outcome there, too."""
+        """Of the numbers that `place` has asked us: up to here, each outcome is in our log, and stored by a second
+        machine. A number that we have taken and have no record of has its outcome there, too."""
         waiting = (
             record.number
             for record in self._records.values()
             if record.coordinator == place and record.stage is not Stage.FINAL
         )
-        return min(waiting, default=self._ways[place].taken + 1) - 1
+        unstored = (number for at, number in self._unstored if at == place)
+        return min(chain(waiting, unstored), default=self._ways[place].taken + 1) - 1
 
     def _road(self, place: int) -> Road:
         return Road(self._place, self.epoch, self._ways[place].epoch)
@@ -575,6 +590,7 @@ class Commit:
         for _, way in sorted(self._ways.items()):
             writer.words(way.epoch, way.sent, way.taken)
         writer.list(word for group, one in sorted(self._stale) for word in (group.word, one.word))
+        writer.list(chain.from_iterable(sorted(self._unstored)))
         writer.words(len(self._records))
         for record in self._records.values():
             record.write(writer)
@@ -587,6 +603,7 @@ class Commit:
             self._ways[place] = Way(reader.word(), reader.word(), reader.word())
         stale = reader.pairs()
         self._stale = {(GroupId.of_word(group), Reference.of_word(one)): None for group, one in stale}
+        self._unstored = dict.fromkeys(reader.pairs())
         for record in reader.many(lambda: Record.read(reader)):
             self._restore(record)
         for record in self._records.values():

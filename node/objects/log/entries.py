@@ -10,7 +10,7 @@ the receiver. So a datagram from elsewhere and its entry in the log are the same
     OBJECTS_OUTCOME   seq: number on the road    road, settled, id, timestamp (0: nothing will come of it)
     OBJECTS_SETTLED   seq: 0                     road, numbers
     OBJECTS_ENTRY     seq: which (EntryCode)     VOTED: id, vote; GIVEN_UP: id, place; REBORN: place, epoch;
-                                                 HEARD: timestamp
+                                                 HEARD: timestamp; STORED: none
 
 `incarnation` is member and incarnation in one word, `id` is two words (incarnation, number), `road` is one word: the
 place that sends, its epoch, and the receiver's epoch as the sender knows it. `settled` is of the road back: the
@@ -173,6 +173,12 @@ class Heard:
     timestamp: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """Another sub-network asks whether we have outcomes that one machine alone may have: with this entry a second one
+    has stored them."""
+
+
 class Road(NamedTuple):
     """The speaker: the sub-network at `place`, in its `epoch`, to us, `toward` whose epoch as they know it."""
 
@@ -241,7 +247,10 @@ class Settled:
 Crossing = Asked | Proposed | Outcome | Settled
 """What sub-networks say to each other."""
 
-Entry = Called | Voted | GivenUp | Reborn | Heard | Crossing
+Entry = Called | Voted | GivenUp | Reborn | Heard | Stored | Crossing
+
+Firm = Asked | Proposed | GivenUp | Reborn | Stored
+"""Of these a second machine always has each, and the log before it, when anybody delivers it."""
 
 
 class Verdict(enum.IntEnum):
@@ -349,6 +358,7 @@ class EntryCode(enum.IntEnum):
     GIVEN_UP = 2
     REBORN = 3
     HEARD = 4
+    STORED = 5
 
 
 def message_of(entry: Entry, us: Membership) -> Message:
@@ -376,6 +386,8 @@ def message_of(entry: Entry, us: Membership) -> Message:
             return us.message(kind, seq=EntryCode.REBORN, flags=_CONTROL, words=(place, epoch))
         case Heard(timestamp=timestamp):
             return us.message(kind, seq=EntryCode.HEARD, flags=_CONTROL, words=(timestamp,))
+        case Stored():
+            return us.message(kind, seq=EntryCode.STORED, flags=_CONTROL)
 
 
 def entry_of(message: Message) -> Entry:
@@ -463,6 +475,9 @@ def _own(message: Message) -> Entry:
         case EntryCode.HEARD:
             _check(len(words) == 1 and words[0] <= MAX_TIMESTAMP, "words of no timestamp")
             return Heard(timestamp=words[0])
+        case EntryCode.STORED:
+            _check(not words, "words of no such entry")
+            return Stored()
     raise RemoteError(DropReason.MALFORMED, f"{message.seq} is no code of an entry")
 
 
@@ -491,6 +506,7 @@ _KINDS: dict[type[Entry], Kind] = {
     GivenUp: Kind.OBJECTS_ENTRY,
     Reborn: Kind.OBJECTS_ENTRY,
     Heard: Kind.OBJECTS_ENTRY,
+    Stored: Kind.OBJECTS_ENTRY,
 }
 
 
