@@ -53,6 +53,7 @@ from node.objects.log.entries import (
     Outcome,
     Proposed,
     Settled,
+    Tell,
     Voted,
     entry_of,
     message_of,
@@ -420,21 +421,27 @@ class MachineCore(Core):
             if incarnation.member not in self._book.incarnations:
                 self._steps.carry_out(self._book.joined(*incarnation))
 
-    def _apply(self, delivery: Deliver) -> None:
+    def _apply(self, delivery: Deliver) -> bool:
         """The steps are carried out at once: what the Book has given away, it has no more. What does not decode is the
-        same nonsense at all machines: reported and left out."""
+        same nonsense at all machines: reported and left out.
+
+        Whether other machines must have it now: something follows for their objects or callers, one of them waits for
+        the clock (HEARD), or no later entry needs to come: the Book is idle."""
         try:
             message = decode_message(delivery.payload)
             entry = entry_of(message)
         except RemoteError as error:
             self._context.out.append(Report(code=error.reason, member=delivery.origin, value=len(delivery.payload)))
             self._steps.carry_out([])
-            return
+            return True
         if isinstance(entry, Asked | Proposed | Outcome | Settled):
             self._crossing.discard((message.kind, entry.road.place, message.seq))
         elif isinstance(entry, Voted):
             self._votes.close(entry.id)
-        self._steps.carry_out(self._book.apply(entry))
+        steps = self._book.apply(entry)
+        self._steps.carry_out(steps)
+        is_theirs = isinstance(entry, Heard) or not all(isinstance(step, Tell) for step in steps)
+        return is_theirs or self._book.is_idle
 
     # Between sub-networks.
 
@@ -496,7 +503,11 @@ class MachineCore(Core):
 class LogCore(AmoebaCore):
     """The log of a sub-network in one view: Amoeba's broadcast. The machine applies each message where it is delivered,
     so the snapshot at the end of a view is what the log means, and the group's state: members that join take it before
-    they deliver anything. `begin` is called when the view is there, `apply` with each delivery."""
+    they deliver anything. `begin` is called when the view is there, `apply` with each delivery; it returns whether
+    others must have it now.
+
+    The sequencer delivers what is stored, and tells the others so only if they must have it now: else its next
+    submission does (what its sender had delivered is accepted)."""
 
     def __init__(
         self,
@@ -504,19 +515,22 @@ class LogCore(AmoebaCore):
         membership: Membership,
         parameters: AmoebaParameters,
         begin: Callable[[], None],
-        apply: Callable[[Deliver], None],
+        apply: Callable[[Deliver], bool],
         snapshot: Callable[[], bytes],
     ) -> None:
         super().__init__(membership=membership, parameters=parameters)
         self._begin = begin
         self._apply = apply
         self._snapshot = snapshot
+        self._is_told = True
+        """At the sequencer: the others know that all up to `_announced` is accepted."""
 
     def on_start(self, now_ns: int) -> list[Effect]:
         self._begin()
         return super().on_start(now_ns)
 
     def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
+        self._is_told |= self._is_sequencer
         return self._hand_over(super().on_submit(submission, now_ns))
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
@@ -527,12 +541,21 @@ class LogCore(AmoebaCore):
         effects = self._hand_over(closing.effects)
         return replace(closing, effects=tuple(effects), memory=self._snapshot())
 
+    def _accept(self, out: list[Effect]) -> None:
+        self._accepted = self._announced
+        self._is_told = False
+        self._deliver(out)
+
     def _hand_over(self, effects: Iterable[Effect]) -> list[Effect]:
         """All but the deliveries, which the machine takes at once."""
         others: list[Effect] = []
+        is_urgent = False
         for effect in effects:
             if isinstance(effect, Deliver):
-                self._apply(effect)
+                is_urgent |= self._apply(effect)
             else:
                 others.append(effect)
+        if is_urgent and not self._is_told:
+            self._is_told = True
+            super()._accept(others)
         return others

@@ -50,6 +50,24 @@ def test_a_call_across_three_sub_networks_reaches_all(is_atomic: bool) -> None:
     check_calls(world)
 
 
+def test_only_what_concerns_other_machines_is_accepted_at_once() -> None:
+    """The proposals are: a caller waits for them. That the call and the question are stored, the next entry tells."""
+    world = World(2, 2)
+    accepted: list[tuple[int, int]] = []
+
+    def note(source: int, target: int, message: Message) -> bool:
+        if message.inner is Kind.AMOEBA_ACCEPT:
+            accepted.append((source, target))
+        return False
+
+    world.lose = note
+    objects = [world.object(member) for member in world.members]
+    call = world.call(objects[0], *objects)
+    world.run(for_ns=100 * MILLISECOND)
+    assert world.receivers(call) == objects and accepted == [(0, 1)]
+    world.check_rest()
+
+
 @pytest.mark.parametrize("is_atomic", [False, True])
 @pytest.mark.parametrize("until_ms", [20, 1500])
 def test_an_outcome_that_only_the_crashed_master_had_is_told_again(until_ms: int, is_atomic: bool) -> None:
