@@ -538,6 +538,7 @@ class LogCore(AmoebaCore):
 
     def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
         closing = super().close(rest, survivors, now_ns)
+        self._is_told = True  # all survivors deliver the cut
         effects = self._hand_over(closing.effects)
         return replace(closing, effects=tuple(effects), memory=self._snapshot())
 

@@ -68,6 +68,27 @@ def test_only_what_concerns_other_machines_is_accepted_at_once() -> None:
     world.check_rest()
 
 
+def test_nothing_is_accepted_any_more_when_a_view_ends() -> None:
+    """The cut gives all survivors what was stored and not told, and what was not stored."""
+    world = World(3, 2)
+    objects = [world.object(member) for member in world.members]
+    outside: list[Message] = []
+
+    def is_lost(source: int, target: int, message: Message) -> bool:
+        if message.kind is Kind.AMOEBA_ACCEPT:
+            outside.append(message)
+        return world.now_ns < 2 * SECOND and source in (0, 1, 2) and target in (3, 4)
+
+    world.lose = is_lost
+    first = world.call(objects[0], objects[0], objects[3])
+    world.run(for_ns=20 * MILLISECOND)
+    world.crash(1)
+    second = world.call(objects[2], objects[0], objects[2], objects[3], is_atomic=True)
+    world.check_rest()
+    assert world.receivers(first) == [objects[0], objects[3]]
+    assert world.receivers(second) == [objects[0], objects[2], objects[3]] and outside == []
+
+
 @pytest.mark.parametrize("is_atomic", [False, True])
 @pytest.mark.parametrize("until_ms", [20, 1500])
 def test_an_outcome_that_only_the_crashed_master_had_is_told_again(until_ms: int, is_atomic: bool) -> None:
