@@ -69,6 +69,7 @@ from node.objects.log.entries import (
     Reborn,
     Road,
     Settled,
+    Stored,
     Voted,
     entry_of,
     message_of,
@@ -679,6 +680,7 @@ _ENTRIES = [
         GivenUp(id=_CALL.id, place=1),
         Reborn(place=1, epoch=2),
         Heard(timestamp=4),
+        Stored(),
     )
 ]
 

@@ -14,7 +14,8 @@ Rules, each with its method:
 2. The sequencer numbers each sender's messages in the order of submission, and none twice (`_give_number`).
 3. A message that asks for resilience r is tentative when it is numbered. The first r other members by rank tell the
    sequencer up to which number they have stored the log (STORED); then the sequencer tells all members (ACCEPT without
-   words). With fewer than r other members, all of them must store it (`_tell_stored`, `_tell_accepted`).
+   words). With fewer than r other members, all of them must store it (`_tell_stored`, `_tell_accepted`). Everything
+   that the sender of a DATA had delivered is accepted, too (`_add_to_log`).
 4. Every member delivers the log in its order, up to the first message that is incomplete or tentative (`_deliver`).
 5. At the end of the view every survivor delivers the log of the cut, tentative messages too. It skips a number without
    a body. It drops a message of an excluded sender that depends on a message outside the cut, and all later messages of
@@ -45,7 +46,7 @@ from node.errors import DropReason, LocalError
 from node.packing import MAX_NUMBER, pack, unpack
 from node.parameters import require
 from node.protocols.base import CONTROL, OrderCore
-from node.protocols.prefix import Walk
+from node.protocols.prefix import Walk, count_of
 from node.reliable.parameters import ReliableParameters
 from node.wire import Kind, Message
 
@@ -293,7 +294,11 @@ class AmoebaCore(OrderCore):
             upto += 1
         if any(self._storers(index) for index in range(start + 1, upto + 1)):
             self._announced = upto
-            out.append(Multicast(message=self._us.message(Kind.AMOEBA_ACCEPT, seq=upto, flags=CONTROL)))
+            self._accept(out)
+
+    def _accept(self, out: list[Effect]) -> None:
+        """Everything up to `_announced` is stored as it must be."""
+        out.append(Multicast(message=self._us.message(Kind.AMOEBA_ACCEPT, seq=self._announced, flags=CONTROL)))
 
     def _is_stored(self, index: int) -> bool:
         return all(self._stored[member] >= index for member in self._storers(index))
@@ -317,6 +322,8 @@ class AmoebaCore(OrderCore):
         self._numbered = message.seq
         self._last_of[origin] = number
         content = message if message.kind is Kind.AMOEBA_DATA else None
+        if content is not None:
+            self._accepted = max(self._accepted, min(count_of(content.words[-1]), message.seq - 1))
         self._log[message.seq] = Entry(origin=origin, incarnation=incarnation, number=number, content=content)
 
     def _fill(self, entry: Entry) -> bool:

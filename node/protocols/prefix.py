@@ -35,6 +35,11 @@ class Prefix:
         self.digest = zlib.crc32(_IDENTITY.pack(self.digest, origin, seq))
 
 
+def count_of(word: int) -> int:
+    """How many messages the sender had delivered."""
+    return word >> 32
+
+
 class Walk:
     """The deliveries of a member from its prefix on, in the order in which `close` delivers the messages of a cut."""
 
@@ -51,7 +56,7 @@ class Walk:
         """
         if origin in self._survivors:
             return True
-        if origin in self._dropped or not self._agrees(word >> 32, word & _MASK):
+        if origin in self._dropped or not self._agrees(count_of(word), word & _MASK):
             self._dropped.add(origin)
             return False
         return True

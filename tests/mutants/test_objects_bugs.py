@@ -10,7 +10,8 @@ from dataclasses import replace
 import pytest
 
 from node.objects.log.book import Book
-from node.objects.log.entries import CallId, Key
+from node.objects.log.commit import Commit
+from node.objects.log.entries import CallId, Key, Outcome, Step
 from node.objects.log.records import Order, Record
 from node.objects.manager import machine
 from node.objects.manager.context import Context
@@ -27,7 +28,7 @@ from tests.testbed.sim.made import MILLISECOND, SECOND, experiment, periodic, to
 from topologies.model import Impairment
 
 SEEDS = 20
-FALLS = (1, 9)
+FALLS = (1, 9, 54)
 """Seeds in which a machine is cut off while others go on."""
 BEGINNINGS = (57, 286)
 """Seeds in which a whole sub-network crashes and comes back."""
@@ -116,6 +117,19 @@ def test_a_commit_without_votes(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(AssertionError):
         test_machine.test_a_call_in_one_sub_network_that_names_an_object_that_does_not_exist_is_aborted()
+
+
+def test_an_outcome_that_is_said_to_be_settled_while_one_machine_alone_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = Commit.outcome
+
+    def at_once(self: Commit, entry: Outcome, out: list[Step]) -> None:
+        outcome(self, entry, out)
+        self.stored()
+
+    monkeypatch.setattr(Commit, "outcome", at_once)
+
+    with pytest.raises(AssertionError):
+        test_machine.test_an_outcome_that_only_the_crashed_master_had_is_told_again(1500, is_atomic=False)
 
 
 def broken_when_busy() -> set[str]:

@@ -15,6 +15,9 @@ of a call and the proofs (one order, causality, all or none): docs/protocols/obj
 - A gives B up (GIVEN_UP by A's MMM, or B's own no): atomic: abort. Else final without B. A has no record of B from
   then on, and a sub-network without a record answers: there is no outcome. So neither an abort nor a give-up leaves a
   duty behind; B, which asks until it is told, learns it when it can. Only a commit is kept until it is settled.
+- An outcome needs no second machine before it goes out: who forgets it, asks again. B says with everything that it says
+  to A up to which number of A's the outcomes are in its log and stored by a second machine, as each is when an entry
+  that is (Firm) follows it. Alone (SETTLED) it says so when A tells an outcome again, after a STORED if need be.
 - B, asked and not atomic, may do without after a while, too (GIVEN_UP of itself). It goes on telling A so (vote no),
   until A has no record of it. Having voted yes on an atomic call it waits.
 - A call with a sub-network left out is decided after all earlier ones of its space that A coordinates, and no final
@@ -52,14 +55,15 @@ from node.objects.log.entries import (
     Crossing,
     Duty,
     Entry,
+    Firm,
     GivenUp,
     Heard,
     Outcome,
     Prepare,
     Proposed,
     Reborn,
-    Settled,
     Step,
+    Stored,
     Verdict,
     Voted,
     timestamp_of,
@@ -67,7 +71,7 @@ from node.objects.log.entries import (
 from node.objects.log.records import Reader, Record, Stage, Writer
 from node.trace import STAMP_SIZE
 
-FORMAT = 1
+FORMAT = 2
 """Of a snapshot."""
 MOST_HELD = 4096
 """Most calls that are not over: beyond it, questions of other sub-networks, which ask again, are not taken."""
@@ -136,6 +140,10 @@ class Book:
         out: list[Step] = []
         if not self._is_possible(entry):
             return out
+        if isinstance(entry, Firm):
+            self._commit.stored()
+        if isinstance(entry, Crossing):
+            self._commit.settled(entry)
         match entry:
             case Called(call=call):
                 self._on_called(call, out)
@@ -145,8 +153,6 @@ class Book:
                 self._commit.proposed(entry, out)
             case Outcome():
                 self._commit.outcome(entry, out)
-            case Settled():
-                self._commit.settled(entry)
             case Voted():
                 self._commit.voted(entry, out)
             case GivenUp():
@@ -190,6 +196,8 @@ class Book:
             return (Reborn(place=self._place, epoch=(road.toward + 1) | 1),)
         if road.epoch > self._commit.epoch_of(road.place):
             return (Reborn(place=road.place, epoch=road.epoch),)
+        if isinstance(entry, Outcome) and self._commit.is_unstored(entry):
+            return (Stored(),)
         return (entry,) if self._commit.wanted(entry) else ()
 
     def has_everything(self, member: int, timestamp: int) -> bool:

@@ -53,6 +53,8 @@ class Commit:
         self._records: dict[CallId, Record] = {}
         self._stale: dict[tuple[GroupId, Reference], None] = {}
         """Ours that have missed a call to a group, until they join it again."""
+        self._unstored: dict[tuple[int, int], None] = {}
+        """Place and number: outcomes in our log that one machine alone may have."""
         self._order = Order()
         self._asked: dict[tuple[int, int], CallId] = {}
         self._open: dict[SpaceOf, dict[CallId, None]] = {}
@@ -142,14 +144,19 @@ class Commit:
             self._gone(record, entry.missing)
             self._try_to_decide(record.space, out)
 
-    def settled(self, entry: Settled) -> None:
+    def settled(self, entry: Crossing) -> None:
+        """The outcomes that the sender has in its log, by number, or all up to one."""
         if not self._is_known(entry.road):
             return
-        self._duties = None
         place = entry.road.place
-        for number in entry.numbers:
+        if isinstance(entry, Settled):
+            numbers = list(entry.numbers)
+        else:
+            numbers = [number for at, number in self._asked if at == place and number <= entry.settled]
+        for number in numbers:
             record = self._records.get(self._asked.get((place, number), _NOBODY))
             if record is not None and record.stage is Stage.FINAL:
+                self._duties = None
                 self._part(record, place)
 
     def voted(self, entry: Voted, out: list[Step]) -> None:
@@ -264,8 +271,7 @@ class Commit:
 
     def _tell_nothing(self, record: Record, place: int, out: list[Step]) -> None:
         party = record.parties[place]
-        entry = Outcome(road=self._road(place), number=party.number, id=record.call.id, timestamp=0)
-        out.append(Tell(place=place, entry=entry))
+        out.append(Tell(place=place, entry=self._outcome(place, party.number, record.call.id, 0)))
 
     def _gone(self, record: Record, objects: Iterable[Reference]) -> None:
         group = record.call.addressing.group
@@ -317,9 +323,18 @@ class Commit:
             if record.stage is Stage.DROPPED:
                 del self._records[entry.id]
         elif record.stage is Stage.OPEN and record.vote is Vote.YES and entry.timestamp >= record.proposal:
-            settled = Settled(road=self._road(entry.road.place), numbers=(entry.number,))
-            out.append(Tell(place=entry.road.place, entry=settled))
+            self._unstored[record.coordinator, record.number] = None
             self._enter_final(record, entry.timestamp, out)
+
+    def stored(self) -> None:
+        """A second machine has stored the log up to here."""
+        if self._unstored:
+            self._duties = None
+            self._unstored.clear()
+
+    def is_unstored(self, entry: Outcome) -> bool:
+        """Whether one machine alone may have this outcome."""
+        return self._is_known(entry.road) and (entry.road.place, entry.number) in self._unstored
 
     def _is_next(self, entry: Asked) -> bool:
         return self._is_known(entry.road) and entry.after <= self._ways[entry.road.place].taken < entry.number
@@ -426,6 +441,7 @@ class Commit:
         """End all calls between us and `place`, which is in this epoch."""
         self._duties = None
         self._ways[place] = Way(epoch=epoch)
+        self._unstored = {key: None for key in self._unstored if key[0] != place}
         for record in list(self._records.values()):
             if record.coordinator == place and record.stage is not Stage.FINAL:
                 if record.stage is Stage.OPEN:
@@ -464,7 +480,7 @@ class Commit:
             case Outcome(number=number, id=name, timestamp=timestamp):
                 record = self._records.get(name)
                 # We have taken the question and have no record of it: so the outcome is in our log.
-                is_settled = record is None or record.stage is Stage.FINAL
+                is_settled = (record is None or record.stage is Stage.FINAL) and not self.is_unstored(entry)
                 if timestamp and is_settled and number <= self._ways[place].taken:
                     return Settled(road=self._road(place), numbers=(number,))
         return None
@@ -495,7 +511,7 @@ class Commit:
         if record is not None and party is not None and (record.stage is Stage.OPEN or not entry.is_yes):
             return None
         timestamp = record.final if record is not None and party is not None else 0
-        return Outcome(road=self._road(entry.road.place), number=entry.number, id=entry.id, timestamp=timestamp)
+        return self._outcome(entry.road.place, entry.number, entry.id, timestamp)
 
     def _all_duties(self) -> Iterator[Duty]:
         after: dict[int, int] = {}
@@ -507,13 +523,17 @@ class Commit:
                 continue
             for place, party in sorted(record.parties.items()):
                 if record.stage is Stage.FINAL:
-                    yield Duty(place=place, entry=self._final(record, place, party))
+                    outcome = self._outcome(place, party.number, record.call.id, record.final)
+                    yield Duty(place=place, entry=outcome)
                 elif not party.timestamp:
-                    call = replace(record.call, heard=record.proposal)
-                    last = after.get(place, 0)
-                    yield Duty(
-                        place=place, entry=Asked(road=self._road(place), number=party.number, after=last, call=call)
+                    asked = Asked(
+                        road=self._road(place),
+                        number=party.number,
+                        after=after.get(place, 0),
+                        call=replace(record.call, heard=record.proposal),
+                        settled=self._settled_up_to(place),
                     )
+                    yield Duty(place=place, entry=asked)
                     after[place] = party.number
 
     def _proposal(self, record: Record) -> Proposed | None:
@@ -528,10 +548,23 @@ class Commit:
             timestamp=record.proposal,
             is_yes=is_yes,
             missing=record.missing,
+            settled=self._settled_up_to(record.coordinator),
         )
 
-    def _final(self, record: Record, place: int, party: Party) -> Outcome:
-        return Outcome(road=self._road(place), number=party.number, id=record.call.id, timestamp=record.final)
+    def _outcome(self, place: int, number: int, name: CallId, timestamp: int) -> Outcome:
+        settled = self._settled_up_to(place)
+        return Outcome(road=self._road(place), number=number, id=name, timestamp=timestamp, settled=settled)
+
+    def _settled_up_to(self, place: int) -> int:
+        """Of the numbers that `place` has asked us: up to here, each outcome is in our log, and stored by a second
+        machine. A number that we have taken and have no record of has its outcome there, too."""
+        waiting = (
+            record.number
+            for record in self._records.values()
+            if record.coordinator == place and record.stage is not Stage.FINAL
+        )
+        unstored = (number for at, number in self._unstored if at == place)
+        return min(chain(waiting, unstored), default=self._ways[place].taken + 1) - 1
 
     def _road(self, place: int) -> Road:
         return Road(self._place, self.epoch, self._ways[place].epoch)
@@ -558,6 +591,7 @@ class Commit:
         for _, way in sorted(self._ways.items()):
             writer.words(way.epoch, way.sent, way.taken)
         writer.list(word for group, one in sorted(self._stale) for word in (group.word, one.word))
+        writer.list(chain.from_iterable(sorted(self._unstored)))
         writer.words(len(self._records))
         for record in self._records.values():
             record.write(writer)
@@ -570,6 +604,7 @@ class Commit:
             self._ways[place] = Way(reader.word(), reader.word(), reader.word())
         stale = reader.pairs()
         self._stale = {(GroupId.of_word(group), Reference.of_word(one)): None for group, one in stale}
+        self._unstored = dict.fromkeys(reader.pairs())
         for record in reader.many(lambda: Record.read(reader)):
             self._restore(record)
         for record in self._records.values():

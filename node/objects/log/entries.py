@@ -5,15 +5,17 @@ sub-network about itself), or one of the four kinds that cross from one sub-netw
 receiver. So a datagram from elsewhere and its entry in the log are the same words:
 
     OBJECTS_CALL      seq: number of the call    incarnation, heard, head, [members,] addressing    payload: stamp, body
-    OBJECTS_ASK       seq: number on the road    road, after, id, heard, head, [members,] addressing        payload
-    OBJECTS_PROPOSAL  seq: number on the road    road, id, timestamp, vote, missing objects
-    OBJECTS_OUTCOME   seq: number on the road    road, id, timestamp (0: nothing will come of it)
+    OBJECTS_ASK       seq: number on the road    road, settled, after, id, heard, head, [members,] addressing   payload
+    OBJECTS_PROPOSAL  seq: number on the road    road, settled, id, timestamp, vote, missing objects
+    OBJECTS_OUTCOME   seq: number on the road    road, settled, id, timestamp (0: nothing will come of it)
     OBJECTS_SETTLED   seq: 0                     road, numbers
     OBJECTS_ENTRY     seq: which (EntryCode)     VOTED: id, vote; GIVEN_UP: id, place; REBORN: place, epoch;
-                                                 HEARD: timestamp
+                                                 HEARD: timestamp; STORED: none
 
 `incarnation` is member and incarnation in one word, `id` is two words (incarnation, number), `road` is one word: the
-place that sends, its epoch, and the receiver's epoch as the sender knows it. Epochs: node/objects/log/book.py.
+place that sends, its epoch, and the receiver's epoch as the sender knows it. `settled` is of the road back: the
+outcomes of all its numbers up to this one are in the sender's log. It is a supplement: two messages that differ in it
+alone are equal. Epochs: node/objects/log/book.py.
 
 Decoders assume that an enemy wrote the words: RemoteError MALFORMED, before anything else.
 """
@@ -21,7 +23,7 @@ Decoders assume that an enemy wrote the words: RemoteError MALFORMED, before any
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from node.core import MAX_INCARNATION, MAX_MEMBER, Membership
@@ -172,6 +174,12 @@ class Heard:
     timestamp: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """Another sub-network asks whether we have outcomes that one machine alone may have: with this entry a second one
+    has stored them."""
+
+
 class Road(NamedTuple):
     """The sender of a crossing message: the sub-network at `place`, in its `epoch`. `toward`: our epoch as it knows
     it."""
@@ -201,6 +209,7 @@ class Asked:
     number: int
     after: int
     call: Call
+    settled: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +223,7 @@ class Proposed:
     timestamp: int
     is_yes: bool = True
     missing: tuple[Reference, ...] = ()
+    settled: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,11 +234,13 @@ class Outcome:
     number: int
     id: CallId
     timestamp: int
+    settled: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """The outcomes of these numbers are in that sub-network's log. No number: it only says which epoch it is in."""
+    """The outcomes of these numbers are in that sub-network's log: the reply to an OUTCOME that is said again. No
+    number: it only says which epoch it is in."""
 
     road: Road
     numbers: tuple[int, ...] = ()
@@ -237,7 +249,10 @@ class Settled:
 Crossing = Asked | Proposed | Outcome | Settled
 """The messages between sub-networks."""
 
-Entry = Called | Voted | GivenUp | Reborn | Heard | Crossing
+Entry = Called | Voted | GivenUp | Reborn | Heard | Stored | Crossing
+
+Firm = Asked | Proposed | GivenUp | Reborn | Stored
+"""Of these a second machine always has each, and the log before it, when anybody delivers it."""
 
 
 class Verdict(enum.IntEnum):
@@ -346,6 +361,7 @@ class EntryCode(enum.IntEnum):
     GIVEN_UP = 2
     REBORN = 3
     HEARD = 4
+    STORED = 5
 
 
 def message_of(entry: Entry, us: Membership) -> Message:
@@ -355,12 +371,14 @@ def message_of(entry: Entry, us: Membership) -> Message:
         case Called(call=call):
             return us.message(kind, seq=call.id.number, words=call.words, payload=call.payload)
         case Asked(road=road, number=number, after=after, call=call):
-            return us.message(kind, seq=number, words=(road.word, after, *call.words), payload=call.payload)
+            words = (road.word, entry.settled, after, *call.words)
+            return us.message(kind, seq=number, words=words, payload=call.payload)
         case Proposed(road=road, number=number, id=name, timestamp=timestamp, is_yes=is_yes, missing=missing):
-            words = (road.word, *name.words, timestamp, int(is_yes), *(one.word for one in missing))
+            words = (road.word, entry.settled, *name.words, timestamp, int(is_yes), *(one.word for one in missing))
             return us.message(kind, seq=number, flags=_CONTROL, words=words)
         case Outcome(road=road, number=number, id=name, timestamp=timestamp):
-            return us.message(kind, seq=number, flags=_CONTROL, words=(road.word, *name.words, timestamp))
+            words = (road.word, entry.settled, *name.words, timestamp)
+            return us.message(kind, seq=number, flags=_CONTROL, words=words)
         case Settled(road=road, numbers=numbers):
             return us.message(kind, flags=_CONTROL, words=(road.word, *numbers))
         case Voted(id=name, is_yes=is_yes):
@@ -371,6 +389,8 @@ def message_of(entry: Entry, us: Membership) -> Message:
             return us.message(kind, seq=EntryCode.REBORN, flags=_CONTROL, words=(place, epoch))
         case Heard(timestamp=timestamp):
             return us.message(kind, seq=EntryCode.HEARD, flags=_CONTROL, words=(timestamp,))
+        case Stored():
+            return us.message(kind, seq=EntryCode.STORED, flags=_CONTROL)
 
 
 def entry_of(message: Message) -> Entry:
@@ -386,9 +406,10 @@ def entry_of(message: Message) -> Entry:
         case Kind.OBJECTS_PROPOSAL:
             return _proposed(message)
         case Kind.OBJECTS_OUTCOME:
-            _check(len(words) == 4 and words[3] <= MAX_TIMESTAMP, "words of no outcome")
-            road, number = Road.of_word(words[0]), _number(message.seq)
-            return Outcome(road=road, number=number, id=CallId.of_words(*words[1:3]), timestamp=words[3])
+            _check(len(words) == 5 and words[4] <= MAX_TIMESTAMP, "words of no outcome")
+            road, settled = _road(words)
+            name, number = CallId.of_words(*words[2:4]), _number(message.seq)
+            return Outcome(road=road, number=number, id=name, timestamp=words[4], settled=settled)
         case Kind.OBJECTS_SETTLED:
             _check(bool(words) and list(words[1:]) == sorted(set(words[1:])), "numbers that do not rise")
             return Settled(road=Road.of_word(words[0]), numbers=tuple(map(_number, words[1:])))
@@ -416,21 +437,30 @@ def _has_its_members(call: Call) -> bool:
 
 
 def _asked(message: Message) -> Asked:
-    _check(len(message.words) > 2, "words that ask nothing")
-    number, after = _number(message.seq), message.words[1]
-    call = Call.of_words(message.words[2:], message.payload)
+    _check(len(message.words) > 3, "words that ask nothing")
+    number, after = _number(message.seq), message.words[2]
+    call = Call.of_words(message.words[3:], message.payload)
     _check(after < number and bool(call.covered), "a question that nobody can take")
     _check(_has_its_members(call), "a question about an operation")
-    return Asked(road=Road.of_word(message.words[0]), number=number, after=after, call=call)
+    road, settled = _road(message.words)
+    return Asked(road=road, number=number, after=after, call=call, settled=settled)
 
 
 def _proposed(message: Message) -> Proposed:
     words = message.words
-    _check(5 <= len(words) <= 5 + MAX_ADDRESSED, "words of no proposal")
-    _check(1 <= words[3] <= MAX_TIMESTAMP and words[4] <= 1, "a proposal without a timestamp or a vote")
-    road, name, missing = Road.of_word(words[0]), CallId.of_words(*words[1:3]), tuple(map(Reference.of_word, words[5:]))
-    number, is_yes = _number(message.seq), bool(words[4])
-    return Proposed(road=road, number=number, id=name, timestamp=words[3], is_yes=is_yes, missing=missing)
+    _check(6 <= len(words) <= 6 + MAX_ADDRESSED, "words of no proposal")
+    _check(1 <= words[4] <= MAX_TIMESTAMP and words[5] <= 1, "a proposal without a timestamp or a vote")
+    road, settled = _road(words)
+    name, missing = CallId.of_words(*words[2:4]), tuple(map(Reference.of_word, words[6:]))
+    return Proposed(
+        road=road,
+        number=_number(message.seq),
+        id=name,
+        timestamp=words[4],
+        is_yes=bool(words[5]),
+        missing=missing,
+        settled=settled,
+    )
 
 
 def _own(message: Message) -> Entry:
@@ -448,7 +478,16 @@ def _own(message: Message) -> Entry:
         case EntryCode.HEARD:
             _check(len(words) == 1 and words[0] <= MAX_TIMESTAMP, "words of no timestamp")
             return Heard(timestamp=words[0])
+        case EntryCode.STORED:
+            _check(not words, "words of no such entry")
+            return Stored()
     raise RemoteError(DropReason.MALFORMED, f"{message.seq} is no code of an entry")
+
+
+def _road(words: tuple[int, ...]) -> tuple[Road, int]:
+    """The road, and up to where that back is settled."""
+    _check(words[1] <= MAX_NUMBER, "roads are numbered from 1")
+    return Road.of_word(words[0]), words[1]
 
 
 def _number(number: int) -> int:
@@ -470,6 +509,7 @@ _KINDS: dict[type[Entry], Kind] = {
     GivenUp: Kind.OBJECTS_ENTRY,
     Reborn: Kind.OBJECTS_ENTRY,
     Heard: Kind.OBJECTS_ENTRY,
+    Stored: Kind.OBJECTS_ENTRY,
 }
 
 

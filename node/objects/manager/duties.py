@@ -6,6 +6,9 @@ duties. Each is sent to one machine of the other sub-network at a time, at once 
 time to the next machine in turn; a machine that has been heard from is asked first. A duty ends by the log. A datagram
 of it can be lost, doubled or late: the log that takes it drops duplicates.
 
+An outcome is told again late (OUTCOME_PAUSES): a sub-network that has not got it asks for it by its proposal, and one
+that has got it says so with whatever it says next.
+
 All duties share one timer, and so do all questions. With nothing open it is not armed.
 """
 
@@ -16,12 +19,14 @@ from dataclasses import dataclass, replace
 
 from node.core import Membership
 from node.effects import Effect, Send, Timer
-from node.objects.log.entries import Call, Duty, message_of
+from node.objects.log.entries import Call, Duty, Outcome, message_of
 from node.transport import RETRANSMISSION, Timers
 from node.wire import Kind, Message
 
 DUTIES = Timer("duties")
 QUESTIONS = Timer("questions")
+OUTCOME_PAUSES = 4
+"""The first pause after an outcome, in first pauses of other duties."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,7 +115,7 @@ class Duties:
                     duty=duty,
                     message=message_of(duty.entry, self._us),
                     next_ns=now_ns,
-                    pause_ns=self._first_ns,
+                    pause_ns=self._pause_ns(duty),
                     patient_until_ns=now_ns + self._patience_ns,
                 )
                 self._tell(owed, now_ns, out)
@@ -129,6 +134,10 @@ class Duties:
                 self._tell(owed, now_ns, out)
         self._arm(now_ns, out)
         return tuple(given_up)
+
+    def _pause_ns(self, duty: Duty) -> int:
+        pauses = OUTCOME_PAUSES if isinstance(duty.entry, Outcome) else 1
+        return min(pauses * self._first_ns, self._most_ns)
 
     def _tell(self, owed: _Owed, now_ns: int, out: list[Effect]) -> None:
         out.append(Send(target=self.machine_of(owed.duty.place, owed.turn), message=owed.message))

@@ -53,6 +53,7 @@ from node.objects.log.entries import (
     Outcome,
     Proposed,
     Settled,
+    Tell,
     Voted,
     entry_of,
     message_of,
@@ -421,21 +422,27 @@ class MachineCore(Core):
             if incarnation.member not in self._book.incarnations:
                 self._steps.carry_out(self._book.joined(*incarnation))
 
-    def _apply(self, delivery: Deliver) -> None:
+    def _apply(self, delivery: Deliver) -> bool:
         """Apply a delivery of the log, and carry the steps out at once: the Book does not keep them. A message that
-        does not decode, which is the same at all machines, is reported and left out."""
+        does not decode, which is the same at all machines, is reported and left out.
+
+        True: other machines must have the delivery now, because their objects or callers have a step to take, one of
+        them waits for the clock (HEARD), or the Book is idle, so that no later entry needs to come."""
         try:
             message = decode_message(delivery.payload)
             entry = entry_of(message)
         except RemoteError as error:
             self._context.out.append(Report(code=error.reason, member=delivery.origin, value=len(delivery.payload)))
             self._steps.carry_out([])
-            return
+            return True
         if isinstance(entry, Asked | Proposed | Outcome | Settled):
             self._crossing.discard((message.kind, entry.road.place, message.seq))
         elif isinstance(entry, Voted):
             self._votes.close(entry.id)
-        self._steps.carry_out(self._book.apply(entry))
+        steps = self._book.apply(entry)
+        self._steps.carry_out(steps)
+        is_theirs = isinstance(entry, Heard) or not all(isinstance(step, Tell) for step in steps)
+        return is_theirs or self._book.is_idle
 
     # Between sub-networks.
 
@@ -499,7 +506,11 @@ class MachineCore(Core):
 class LogCore(AmoebaCore):
     """The log of a sub-network in one view: Amoeba's broadcast. The machine applies each message at its delivery, so
     the snapshot at the end of a view is the state after the log, and the group's state: members that join take it
-    before they deliver anything. `begin` is called at the start of the view, `apply` with each delivery."""
+    before they deliver anything. `begin` is called at the start of the view, `apply` with each delivery; it returns
+    whether other members must have it now.
+
+    The sequencer delivers a message when it is stored, and tells the others at once only if they must have it now. Else
+    its next submission tells them: everything that its sender had delivered is accepted."""
 
     def __init__(
         self,
@@ -507,19 +518,22 @@ class LogCore(AmoebaCore):
         membership: Membership,
         parameters: AmoebaParameters,
         begin: Callable[[], None],
-        apply: Callable[[Deliver], None],
+        apply: Callable[[Deliver], bool],
         snapshot: Callable[[], bytes],
     ) -> None:
         super().__init__(membership=membership, parameters=parameters)
         self._begin = begin
         self._apply = apply
         self._snapshot = snapshot
+        self._is_told = True
+        """At the sequencer: the others know that all up to `_announced` is accepted."""
 
     def on_start(self, now_ns: int) -> list[Effect]:
         self._begin()
         return super().on_start(now_ns)
 
     def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
+        self._is_told |= self._is_sequencer
         return self._hand_over(super().on_submit(submission, now_ns))
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
@@ -527,15 +541,25 @@ class LogCore(AmoebaCore):
 
     def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
         closing = super().close(rest, survivors, now_ns)
+        self._is_told = True  # all survivors deliver the cut
         effects = self._hand_over(closing.effects)
         return replace(closing, effects=tuple(effects), memory=self._snapshot())
+
+    def _accept(self, out: list[Effect]) -> None:
+        self._accepted = self._announced
+        self._is_told = False
+        self._deliver(out)
 
     def _hand_over(self, effects: Iterable[Effect]) -> list[Effect]:
         """The effects without the deliveries, which the machine applies at once."""
         others: list[Effect] = []
+        is_urgent = False
         for effect in effects:
             if isinstance(effect, Deliver):
-                self._apply(effect)
+                is_urgent |= self._apply(effect)
             else:
                 others.append(effect)
+        if is_urgent and not self._is_told:
+            self._is_told = True
+            super()._accept(others)
         return others

@@ -2,8 +2,9 @@
 
 The log of a sub-network is a list; its next entry is drawn from the submitted ones, each machine's calls in their
 order. Every machine applies it at its own pace. Messages between sub-networks are encoded, lost, duplicated and
-reordered; any machine may take itself for the MMM, with a Book that lags. Machines end and join; a sub-network restarts
-when all its machines have ended. Objects of a group keep the list of calls to it as their state, and transfer it.
+reordered; any machine may take itself for the MMM, with a Book that lags. Machines end and join, and an entry that no
+second machine had to store is lost with the only machine that has it; a sub-network restarts when all its machines have
+ended. Objects of a group keep the list of calls to it as their state, and transfer it.
 """
 
 from __future__ import annotations
@@ -27,9 +28,12 @@ from node.objects.log.entries import (
     Dispatch,
     Drop,
     Entry,
+    Heard,
     Key,
     Missed,
+    Outcome,
     Prepare,
+    Settled,
     Step,
     Tell,
     Verdict,
@@ -223,7 +227,18 @@ class World:
             return
         del self.machines[machine.member]
         machine.log.submitted.pop(machine.member, None)
+        self._lose_end(machine.log)
         machine.log.events.append(News(machine.member, machine.incarnation, has_joined=False))
+
+    def _lose_end(self, log: Log) -> None:
+        """What only the machine had that has ended just now, if it did not have to be stored by a second one."""
+        kept = max((one.applied for one in self.machines.values() if one.log is log), default=len(log.events))
+        while len(log.events) > kept and self.rng.random() < 0.9:
+            last = log.events[-1]
+            if not (isinstance(last, Settled | Heard) or (isinstance(last, Outcome) and last.timestamp)):
+                break
+            log.events.pop()
+            log.digests.pop(len(log.events), None)
 
     def begin(self) -> None:
         gone = sorted(set(self.place_of) - set(self.machines))

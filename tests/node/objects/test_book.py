@@ -24,6 +24,7 @@ from node.objects.log.entries import (
     Road,
     Settled,
     Step,
+    Stored,
     Tell,
     Verdict,
     Voted,
@@ -93,11 +94,38 @@ def test_the_final_timestamp_is_the_highest_proposal_and_at_the_end_nothing_is_l
     outcome = ours.duties()[0].entry
     assert isinstance(outcome, Outcome)
     last = theirs.apply(outcome)
-    assert [step.timestamp for step in last if isinstance(step, Dispatch)] == [101]
-    (settled,) = told(last)
-    assert isinstance(settled, Settled)
+    assert [step.timestamp for step in last if isinstance(step, Dispatch)] == [101] and told(last) == []
+    assert theirs.reply(outcome) is None and theirs.news(outcome) == (Stored(),)
+    theirs.apply(Stored())
+    settled = theirs.reply(outcome)
+    assert theirs.news(outcome) == () and settled == Settled(road=Road(B, 1, 1), numbers=(1,))
     ours.apply(settled)
     assert ours.is_idle and theirs.is_idle and not ours.duties() and not theirs.duties()
+
+
+def test_what_a_sub_network_says_next_settles_its_stored_outcomes_up_to_the_first_open_one() -> None:
+    ours, theirs = book(A), book(B)
+    for number in (1, 2, 3):
+        ours.apply(Called(call=call_of(0, number, 0, 2)))
+    for at in range(3):
+        theirs.apply(asked_by(ours, B, at))
+    proposals = [duty.entry for duty in theirs.duties()]
+    for at in (0, 2, 1):
+        assert isinstance(proposals[at], Proposed) and proposals[at].settled == 0
+        ours.apply(proposals[at])
+    outcomes = [duty.entry for duty in ours.duties()]
+    done: set[int] = set()
+    for at, settled in ((0, 1), (2, 1), (1, 3)):
+        before = next((number - 1 for number in (1, 2, 3) if number not in done), 3)
+        theirs.apply(outcomes[at])
+        for entry, expected in ((Called(call=call_of(2, 10 + at, 0, 2)), before), (Stored(), settled)):
+            theirs.apply(entry)
+            question = theirs.duties()[-1].entry
+            assert isinstance(question, Asked) and question.settled == expected
+        done.add(at + 1)
+        ours.apply(question)
+        left = [duty.entry.number for duty in ours.duties() if isinstance(duty.entry, Outcome)]
+        assert left == list(range(settled + 1, 4))
 
 
 def test_questions_are_taken_in_their_order_and_once() -> None:

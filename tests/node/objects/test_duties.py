@@ -5,7 +5,7 @@ from __future__ import annotations
 from node.core import Membership
 from node.effects import CancelTimer, Effect, Send, SetTimer
 from node.objects.addresses import Addressing, GroupId, Operation, Reference
-from node.objects.log.entries import Call, CallId, Duty, GivenUp, Outcome, Road
+from node.objects.log.entries import Call, CallId, Duty, GivenUp, Outcome, Proposed, Road
 from node.objects.manager.duties import DUTIES, QUESTIONS, Duties, Questions
 from node.transport import Timers
 from node.wire import Flag
@@ -17,13 +17,13 @@ CALL = CallId(0, 1, 9)
 
 def owed(number: int, timestamp: int = 3) -> Duty:
     road = Road(place=0, epoch=1, toward=1)
-    return Duty(place=1, entry=Outcome(road=road, number=number, id=CALL, timestamp=timestamp))
+    return Duty(place=1, entry=Proposed(road=road, number=number, id=CALL, timestamp=timestamp))
 
 
-def duties(timers: Timers | None = None) -> Duties:
+def duties(timers: Timers | None = None, first_ns: int = 10 * MILLISECOND) -> Duties:
     return Duties(
         membership=US,
-        first_ns=10 * MILLISECOND,
+        first_ns=first_ns,
         most_ns=40 * MILLISECOND,
         patience_ns=100 * MILLISECOND,
         timers=Timers() if timers is None else timers,
@@ -59,6 +59,15 @@ def test_a_duty_is_told_at_once_and_then_to_one_machine_after_the_other_with_gro
     assert told == [(0, 4, 1, False), (10, 5, 1, True), (30, 6, 1, True), (70, 4, 1, True)]
 
 
+def test_an_outcome_is_told_again_after_four_first_pauses_or_the_longest_one() -> None:
+    outcome = Outcome(road=Road(place=0, epoch=1, toward=1), number=1, id=CALL, timestamp=3)
+    for first_ms, again_ms in ((5, 20), (10, 40), (30, 40)):
+        ours = duties(first_ns=first_ms * MILLISECOND)
+        out: list[Effect] = []
+        ours.owe([Duty(place=1, entry=outcome)], 0, out)
+        assert len(sent(out)) == 1 and timer_ns(out) == again_ms * MILLISECOND
+
+
 def test_who_was_heard_is_asked_first() -> None:
     ours = duties()
     ours.heard(6)
@@ -92,7 +101,7 @@ def test_what_lasts_too_long_is_named_once_in_each_patience() -> None:
     ours.owe([owed(1)], 0, [])
     timers.fired(DUTIES)
     (duty,) = ours.on_timer(100 * MILLISECOND, [])
-    assert duty.given_up(us=0) == GivenUp(id=CALL, place=1)
+    assert duty.given_up(us=0) == GivenUp(id=CALL, place=0)
     timers.fired(DUTIES)
     assert ours.on_timer(150 * MILLISECOND, []) == ()
     timers.fired(DUTIES)

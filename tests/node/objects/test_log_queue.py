@@ -6,7 +6,22 @@ import pytest
 
 from node.core import Membership
 from node.objects.addresses import Addressing, GroupId, NewsKind, Operation, Reference
-from node.objects.log.entries import Asked, Call, Called, CallId, Entry, Heard, Outcome, Proposed, Road, Settled, Voted
+from node.objects.log.entries import (
+    Asked,
+    Call,
+    Called,
+    CallId,
+    Entry,
+    GivenUp,
+    Heard,
+    Outcome,
+    Proposed,
+    Reborn,
+    Road,
+    Settled,
+    Stored,
+    Voted,
+)
 from node.objects.manager.context import RESILIENT, Context
 from node.objects.parameters import ObjectsParameters
 from node.wire import Kind, Message
@@ -73,7 +88,11 @@ def test_a_vote_that_is_not_open_is_resilient() -> None:
         (Heard(timestamp=1), ()),
         (Asked(road=ROAD, number=1, after=0, call=call_of(2, 0)), RESILIENT),
         (Proposed(road=ROAD, number=1, id=NAME, timestamp=1, is_yes=True), RESILIENT),
-        (Outcome(road=ROAD, number=1, id=NAME, timestamp=1), RESILIENT),
+        (Outcome(road=ROAD, number=1, id=NAME, timestamp=1), ()),
+        (Outcome(road=ROAD, number=1, id=NAME, timestamp=0), RESILIENT),
+        (GivenUp(id=NAME, place=1), RESILIENT),
+        (Reborn(place=1, epoch=2), RESILIENT),
+        (Stored(), RESILIENT),
     ],
     ids=lambda value: type(value).__name__,
 )

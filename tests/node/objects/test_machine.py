@@ -7,6 +7,7 @@ from random import Random
 import pytest
 
 from node.objects.addresses import GroupId, NewsKind, Operation
+from node.wire import Kind, Message
 from tests.node.cluster import MILLISECOND, SECOND, Network
 from tests.node.objects.machines import World, check_calls
 
@@ -46,6 +47,70 @@ def test_a_call_across_three_sub_networks_reaches_all(is_atomic: bool) -> None:
     call = world.call(objects[1], *objects, is_atomic=is_atomic)
     world.check_rest()
     assert world.receivers(call) == objects
+    check_calls(world)
+
+
+def test_only_what_concerns_other_machines_is_accepted_at_once() -> None:
+    """The proposals are: a caller waits for them. That the call and the question are stored, the next entry tells."""
+    world = World(2, 2)
+    accepted: list[tuple[int, int]] = []
+
+    def note(source: int, target: int, message: Message) -> bool:
+        if message.inner is Kind.AMOEBA_ACCEPT:
+            accepted.append((source, target))
+        return False
+
+    world.lose = note
+    objects = [world.object(member) for member in world.members]
+    call = world.call(objects[0], *objects)
+    world.run(for_ns=100 * MILLISECOND)
+    assert world.receivers(call) == objects and accepted == [(0, 1)]
+    world.check_rest()
+
+
+def test_nothing_is_accepted_any_more_when_a_view_ends() -> None:
+    """The cut gives all survivors what was stored and not told, and what was not stored."""
+    world = World(3, 2)
+    objects = [world.object(member) for member in world.members]
+    outside: list[Message] = []
+
+    def is_lost(source: int, target: int, message: Message) -> bool:
+        if message.kind is Kind.AMOEBA_ACCEPT:
+            outside.append(message)
+        return world.now_ns < 2 * SECOND and source in (0, 1, 2) and target in (3, 4)
+
+    world.lose = is_lost
+    first = world.call(objects[0], objects[0], objects[3])
+    world.run(for_ns=20 * MILLISECOND)
+    world.crash(1)
+    second = world.call(objects[2], objects[0], objects[2], objects[3], is_atomic=True)
+    world.check_rest()
+    assert world.receivers(first) == [objects[0], objects[3]]
+    assert world.receivers(second) == [objects[0], objects[2], objects[3]] and outside == []
+
+
+@pytest.mark.parametrize("is_atomic", [False, True])
+@pytest.mark.parametrize("until_ms", [20, 1500])
+def test_an_outcome_that_only_the_crashed_master_had_is_told_again(until_ms: int, is_atomic: bool) -> None:
+    """Also when its coordinator has told it again meanwhile: the master does not say that it is settled."""
+    world = World(3, 2)
+    covered = [world.object(member) for member in (0, 1, 2, 4)]
+    outcomes: list[int] = []
+
+    def is_lost(source: int, target: int, message: Message) -> bool:
+        if message.kind is Kind.OBJECTS_OUTCOME:
+            outcomes.append(target)
+            return target in (1, 2) and world.now_ns < 1500 * MILLISECOND
+        is_log = message.kind in (Kind.RELIABLE_DATA, Kind.RELIABLE_UNICAST)
+        return source == 0 and is_log and bool(outcomes)
+
+    world.lose = is_lost
+    call = world.call(world.object(3), *covered, is_atomic=is_atomic)
+    world.run(for_ns=until_ms * MILLISECOND)
+    assert outcomes.count(0) == 1 + (until_ms > 1000) and world.receivers(call) == [covered[0], covered[3]]
+    world.crash(0)
+    world.check_rest()
+    assert world.receivers(call) == covered
     check_calls(world)
 
 

@@ -159,6 +159,12 @@ def test_a_resilient_message_waits_for_the_first_others_by_rank() -> None:
     assert delivered(out) == [(1, 3), (2, 1)]
 
 
+def test_what_the_sender_of_a_message_had_delivered_is_accepted() -> None:
+    one, first = core(1), data(1, 0, 1, resilience=1)
+    give(one, first)
+    assert delivered(give(one, data(2, 2, 1, after=[(0, 1)], resilience=1))) == [(1, 0)], "the second is tentative"
+
+
 def test_a_storer_tells_that_it_has_stored_the_message_and_delivers_when_it_is_accepted() -> None:
     one, other = core(1), core(2)
     assert said(give(one, data(1, 2, 1, resilience=1))) == [(0, Kind.AMOEBA_STORED, 1)]
