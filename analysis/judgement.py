@@ -282,8 +282,8 @@ def _place(place: Place, names: Mapping[int, str]) -> dict[str, Any]:
         "position": place.position,
         "at_ns": place.at_ns,
     }
-    if place.taker:
-        told["object"] = place.taker
+    if place.object_number:
+        told["object"] = place.object_number
     if place.view is not None:
         told["view"] = place.view
     if message is None and place.view is not None:

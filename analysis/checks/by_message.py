@@ -102,7 +102,7 @@ class Judged(NamedTuple):
     """Optimistic deliveries of a full member that were never undone, where a higher level is judged."""
     promises: Rows
     """Broken promises."""
-    handed: Rows
+    all_deliveries: Rows
     """All deliveries, at any level, undone or not."""
 
 
@@ -118,7 +118,7 @@ def judged(columns: Mapping[str, npt.NDArray[np.generic]], incarnation: Incarnat
         deliveries=np.flatnonzero(is_kept & is_wanted),
         standing=np.flatnonzero(is_kept & (level == Level.OPTIMISTIC)) if has_standing else none,
         promises=np.flatnonzero(step == Step.BROKEN_PROMISE),
-        handed=np.flatnonzero(is_delivery),
+        all_deliveries=np.flatnonzero(is_delivery),
     )
 
 
@@ -193,9 +193,9 @@ class _Seen(NamedTuple):
     repeats: tuple[Ints, Ints]
     standing: tuple[Ints, Ints]
     promises: tuple[Ints, Ints]
-    handed: tuple[Ints, Ints]
+    all_deliveries: tuple[Ints, Ints]
     payload: Ints
-    """Payloads of `handed`."""
+    """Payloads of `all_deliveries`."""
 
     @classmethod
     def of(cls, incarnation: Walked, facts: RunFacts, span: Span) -> _Seen:
@@ -212,8 +212,8 @@ class _Seen(NamedTuple):
             repeats=(message[repeats], at_ns[repeats]),
             standing=(message[wanted.standing], at_ns[wanted.standing]),
             promises=(message[wanted.promises], at_ns[wanted.promises]),
-            handed=(message[wanted.handed], at_ns[wanted.handed]),
-            payload=columns["payload"][wanted.handed],
+            all_deliveries=(message[wanted.all_deliveries], at_ns[wanted.all_deliveries]),
+            payload=columns["payload"][wanted.all_deliveries],
         )
 
 
@@ -261,7 +261,7 @@ class _Table:
         _note(self.unordered, self.unordered_ns, rows[seen.is_out_of_order], at_ns[seen.is_out_of_order])
         _note(self.repeats, self.repeat_ns, *self._rows(seen.repeats))
         _note(self.promises, self.promise_ns, *self._rows(seen.promises))
-        rows, at_ns = self._rows(seen.handed)
+        rows, at_ns = self._rows(seen.all_deliveries)
         is_altered = (self.submit_ns[rows] != NEVER) & (self.payload[rows] != seen.payload)
         _note(self.altered, self.altered_ns, rows[is_altered], at_ns[is_altered])
         rows, at_ns = self._rows(seen.standing)

@@ -250,7 +250,7 @@ def total_order(view: View) -> Tally:
 
 
 def _of_calls(kind: Property, view: View) -> Tally:
-    return oracle_calls.CHECKS[kind.value](oracle_calls.CallView(raw(view.history), view.full))
+    return oracle_calls.CHECKS[kind.value](oracle_calls.CallRecords(raw(view.history), view.full))
 
 
 _CHECKS: Mapping[Property, Callable[[View], Tally]] = {

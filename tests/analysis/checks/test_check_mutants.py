@@ -183,8 +183,8 @@ REPORTS = (
     Edit(call_orders._torn, "if has and lacks:", "if has or lacks:"),
     Edit(call_orders._ordered, "and call.is_ordered", ""),
     Edit(call_orders._parts, "elif following in is_open:", "else:"),
-    Edit(call_orders._pasts, "carried if asked.is_loose else past", "past"),
-    Edit(call_orders._pasts, "vector[own] = max(vector[own], submitted.get(event.asker, 0))", "pass"),
+    Edit(call_orders._pasts, "carried if delivered.is_loose else past", "past"),
+    Edit(call_orders._pasts, "vector[own] = max(vector[own], submitted.get(event.caller, 0))", "pass"),
 )
 
 

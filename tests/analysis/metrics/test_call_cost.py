@@ -48,14 +48,14 @@ def test_spaces_are_as_large_as_the_nodes_say() -> None:
 
 
 @pytest.mark.parametrize(
-    ("takers", "height"),
+    ("receivers", "height"),
     [([A1, A2], "space"), ([A1, A9], "machine"), ([A9], "machine"), ([B1], "network"), ([B1, C1], "networks")],
 )
 def test_the_height_is_that_of_who_covers_caller_and_members(
-    takers: list[tuple[Incarnation, int]], height: str
+    receivers: list[tuple[Incarnation, int]], height: str
 ) -> None:
     author = begun()
-    author.hand(author.submit(A1, [(incarnation.member, number) for incarnation, number in takers]), *takers)
+    author.hand(author.submit(A1, [(incarnation.member, number) for incarnation, number in receivers]), *receivers)
     history = author.stop(A, B, C)
 
     assert value(f"calls.by_height.{height}.calls", history) == 1
