@@ -275,7 +275,7 @@ def _witness(witness: Witness, names: Mapping[int, str]) -> dict[str, Any]:
 
 def _place(place: Place, names: Mapping[int, str]) -> dict[str, Any]:
     message = place.message
-    told = {
+    entry = {
         "member": names.get(place.incarnation.member, f"member {place.incarnation.member}"),
         "incarnation": place.incarnation.incarnation,
         "message": None,
@@ -283,14 +283,14 @@ def _place(place: Place, names: Mapping[int, str]) -> dict[str, Any]:
         "at_ns": place.at_ns,
     }
     if place.object_number:
-        told["object"] = place.object_number
+        entry["object"] = place.object_number
     if place.view is not None:
-        told["view"] = place.view
+        entry["view"] = place.view
     if message is None and place.view is not None:
         members = [names.get(incarnation.member, f"member {incarnation.member}") for incarnation in place.members]
         incarnations = [incarnation.incarnation for incarnation in place.members]
-        return told | {"members": members, "incarnations": incarnations}
+        return entry | {"members": members, "incarnations": incarnations}
     if message is None:
-        return told | {"shows": place.shows}
+        return entry | {"shows": place.shows}
     origin = names.get(message.origin, f"member {message.origin}")
-    return told | {"message": {"origin": origin, "incarnation": message.incarnation, "number": message.number}}
+    return entry | {"message": {"origin": origin, "incarnation": message.incarnation, "number": message.number}}

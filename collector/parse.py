@@ -205,9 +205,9 @@ def read_statistics(path: Path | str, head: CaptureHead) -> dict[int, Statistics
             body = _body(buffer, offset, interfaces.byte_order)
             if len(body) < LEAST_STATISTICS_BYTES:
                 continue
-            said = statistics_of(body, interfaces.byte_order)
-            if said.interface < len(interfaces.ports):
-                found[interfaces.first + said.interface] = said
+            statistics = statistics_of(body, interfaces.byte_order)
+            if statistics.interface < len(interfaces.ports):
+                found[interfaces.first + statistics.interface] = statistics
     return found
 
 

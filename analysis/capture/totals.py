@@ -180,7 +180,7 @@ def _interfaces(
     ports: Sequence[Interface], counts: Counts, statistics: dict[int, Statistics]
 ) -> Iterator[InterfaceTotals]:
     for place, port in enumerate(ports):
-        said = statistics.get(place)
+        stated = statistics.get(place)
         frames = counts.by_direction[place]
         yield InterfaceTotals(
             name=port.name,
@@ -191,8 +191,8 @@ def _interfaces(
             outbound=int(frames[PortDirection.OUTBOUND]),
             undirected=int(frames[PortDirection.UNKNOWN]),
             bytes=int(counts.wire_bytes[place]),
-            received=None if said is None else said.received,
-            dropped=None if said is None else said.dropped,
+            received=None if stated is None else stated.received,
+            dropped=None if stated is None else stated.dropped,
         )
 
 

@@ -293,9 +293,9 @@ class _Table:
         }
         return Totals(counts)
 
-    def _rows(self, told: tuple[Ints, Ints]) -> tuple[Rows, Ints]:
+    def _rows(self, deliveries: tuple[Ints, Ints]) -> tuple[Rows, Ints]:
         """Rows of these messages, and their times."""
-        return np.searchsorted(self.message, told[0]), told[1]
+        return np.searchsorted(self.message, deliveries[0]), deliveries[1]
 
     def _compare(self, rows: Rows, predecessor: Ints) -> None:
         is_compared = predecessor != NOT_COMPARED

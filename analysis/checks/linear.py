@@ -290,17 +290,17 @@ def integrity(view: View) -> Tally:
     for incarnation in view.incarnations:
         seen: set[Id] | None = None if incarnation.firsts is incarnation.judged else set()
         for position, (record, message, at_ns) in enumerate(incarnation.judged, start=1):
-            told_ns = view.submitted_ns.get(message)
+            submitted_ns = view.submitted_ns.get(message)
             if seen is not None and message in seen:
                 what = "delivered twice"
-            elif told_ns is None:
+            elif submitted_ns is None:
                 what = "delivered but never submitted"
             else:
-                what = "delivered before it was submitted" if at_ns < told_ns else ""
+                what = "delivered before it was submitted" if at_ns < submitted_ns else ""
             if what:
                 place = Place(incarnation.name, MessageId(*message), position, at_ns)
                 complaint = ((at_ns, incarnation.name, record), what, place)
-                if told_ns is None or what == "delivered twice":
+                if submitted_ns is None or what == "delivered twice":
                     wrong.append(complaint)
                 else:
                     early[message] = min(complaint, early.get(message, complaint))

@@ -314,8 +314,8 @@ def _end(records: Sequence[Record]) -> Record | None:
 
 def _is_in_minority(records: Sequence[Record]) -> bool:
     """Whether its last MINORITY record says so."""
-    told = [record.detail for record in records if record.event is Event.MINORITY]
-    return bool(told) and told[-1] == 1
+    minority = [record.detail for record in records if record.event is Event.MINORITY]
+    return bool(minority) and minority[-1] == 1
 
 
 def _is_gapless(records: Sequence[Record]) -> bool:

@@ -94,7 +94,7 @@ class Following:
         """Raises AnalysisError when the query has failed."""
         error = self._query.exception()
         if error is not None:
-            raise session.told(error)
+            raise session.analysis_error(error)
 
 
 @contextlib.contextmanager
@@ -115,7 +115,7 @@ def follow(spark: SparkSession, path: Path, live: Live) -> Iterator[Following]:
             writer = rows.writeStream.foreachBatch(take).option("checkpointLocation", checkpoint)
             query = writer.trigger(processingTime=TRIGGER).start()
         except PySparkException as error:
-            raise session.told(error) from error
+            raise session.analysis_error(error) from error
         try:
             yield Following(query, live, lock)
         finally:

@@ -32,7 +32,7 @@ def requests_of(view: View) -> Requests:
 def messages(view: View, *, promises: Collection[str]) -> dict[str, Any]:
     """Figures of section `messages`."""
     submitted = len(view.submitted_ns)
-    told = (
+    objects = (
         call_cost.messages(view.calls, [incarnation.name for incarnation in view.full]) if view.is_for_objects else {}
     )
     level = max(
@@ -45,7 +45,7 @@ def messages(view: View, *, promises: Collection[str]) -> dict[str, Any]:
         "deliveries_full": sum(len(incarnation.firsts) for incarnation in view.full),
         "deliveries_expected": submitted * len(view.full) if _FOR_ALL & set(promises) else None,
         "level": Level(level).name.lower(),
-        **told,
+        **objects,
     }
 
 

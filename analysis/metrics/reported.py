@@ -140,13 +140,13 @@ def stages(trace: Path, names: Mapping[int, str]) -> dict[str, Any]:
     first of them.
     """
     is_report = _is_report((Notice.ACCEPTED, *STAGES.values()))
-    told = pq.read_table(trace, filters=is_report | (pc.field("event") == int(Event.VIEW)))
-    rows = told.filter(is_report)
+    records = pq.read_table(trace, filters=is_report | (pc.field("event") == int(Event.VIEW)))
+    rows = records.filter(is_report)
     key = ["member", "member_incarnation", "extra", "value"]
     first = rows.group_by([*key, "detail"]).aggregate([("at_ns", "min")])
     accepted = first.filter(pc.field("detail") == int(Notice.ACCEPTED)).select([*key, "at_ns_min"])
     accepted = accepted.rename_columns([*key, "accepted_ns"])
-    late = [one for view in by_view(_by_incarnation(told)) for one in out_of_order(view)]
+    late = [one for view in by_view(_by_incarnation(records)) for one in out_of_order(view)]
     named = {"out_of_order": len(late), "first_out_of_order": late[0].sentence(names) if late else None}
     return {"accepted": accepted.num_rows, **named} | {
         name: _stage(first.filter(pc.field("detail") == int(code)).join(accepted, key, join_type="inner"))

@@ -83,8 +83,12 @@ def links(
     tasks = min(len(members), max(spark.sparkContext.defaultParallelism, -(-count // FRAMES_PER_TASK)))
     groups = [members[place::tasks] for place in range(tasks)]
     stood = stalls_with_backlog(stalls)
-    told = OfSpark(spark).run(lambda group: measured(frames, network, chosen, group, first_ns, last_ns, stood), groups)
-    return [row for _, rows in sorted((index, rows) for task in told for index, rows in task.items()) for row in rows]
+    results = OfSpark(spark).run(
+        lambda group: measured(frames, network, chosen, group, first_ns, last_ns, stood), groups
+    )
+    return [
+        row for _, rows in sorted((index, rows) for task in results for index, rows in task.items()) for row in rows
+    ]
 
 
 def measured(

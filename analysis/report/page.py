@@ -249,7 +249,7 @@ def _accuracy(summary: Mapping[str, Any], phases: Phases) -> Markup:
         deviations={"uniform": 3**-0.5, "normal": 1.0},
         conservation=words.objects(summary.get("conservation"))[: report_rows.MAX_ROWS],
         conserved=merge(conserved),
-        conserved_in_short=report_rows.told(conserved, "port direction", "add up to what was offered"),
+        conserved_in_short=report_rows.verdict_counts(conserved, "port direction", "add up to what was offered"),
     )
 
 

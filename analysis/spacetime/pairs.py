@@ -53,7 +53,7 @@ class Pairs:
         for sends in self._sends_of.values():
             sends.sort(key=lambda step: (step.at_ns, step.record))
         if not scene.sightings:
-            self.departures = _told_by_hosts(scene.steps)
+            self.departures = _recorded_by_hosts(scene.steps)
 
     def arrivals(self, receiver: int, transmission: Transmission) -> list[tuple[Sighting, Step | None]]:
         """Each copy that reached this member, with its host's record of the receipt if there is one."""
@@ -147,7 +147,7 @@ def _sorted_out(
     return departures, arrivals, strangers
 
 
-def _told_by_hosts(steps: Sequence[Step]) -> dict[Transmission, Sighting]:
+def _recorded_by_hosts(steps: Sequence[Step]) -> dict[Transmission, Sighting]:
     """Departures in a scene without frames, from the hosts' records of their sends."""
     found: dict[Transmission, Sighting] = {}
     for step in steps:
@@ -251,5 +251,5 @@ def _with_role(arrow: Arrow, rolled_back: Mark | None) -> Arrow:
     is_anti = arrow.kind.startswith("TIMEWARP_ANTI")
     if rolled_back is None and not is_anti:
         return arrow
-    said = "" if rolled_back is None else f"; it brings a roll-back, {rolled_back.label}"
-    return replace(arrow, role=Role.ANTI if is_anti else Role.STRAGGLER, words=arrow.words + said)
+    text = "" if rolled_back is None else f"; it brings a roll-back, {rolled_back.label}"
+    return replace(arrow, role=Role.ANTI if is_anti else Role.STRAGGLER, words=arrow.words + text)

@@ -146,8 +146,8 @@ class Reader:
         rows = _read(self._frames, _FRAME_COLUMNS, inside & (pc.field("class") != "trace"), MAX_FRAMES)
         known = [row for row in rows if row["node_index"] is not None and row["direction"] is not None]
         kept = _about(known, window)
-        told = _Capture(self.inputs.path / "capture.pcapng").tell(kept)
-        return [self._sighting(row, *what) for row, what in zip(kept, told, strict=True)]
+        found = _Capture(self.inputs.path / "capture.pcapng").tell(kept)
+        return [self._sighting(row, *what) for row, what in zip(kept, found, strict=True)]
 
     def _sighting(self, row: Row, header: Header | None, is_damaged: bool) -> Sighting:
         transmission, is_arrival = _transmission(row), row["direction"] == "to-node"

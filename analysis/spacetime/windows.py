@@ -63,8 +63,8 @@ def choices(reader: Reader, summary: Mapping[str, Any]) -> list[Choice]:
     chosen: list[Choice] = []
     unpromised = _witnesses(reader, summary, promised=False)
     broken = _witnesses(reader, summary, promised=True)
-    told = (*_first(reader), *_switch(reader), *_roll_back(reader), *_view_change(reader), *_faults(reader))
-    for choice in (*broken, *told, *unpromised):
+    notable = (*_first(reader), *_switch(reader), *_roll_back(reader), *_view_change(reader), *_faults(reader))
+    for choice in (*broken, *notable, *unpromised):
         if len(chosen) < MAX_CHOICES and not any(_is_mostly_in(choice.window, other.window) for other in chosen):
             chosen.append(choice)
     return sorted(chosen, key=lambda choice: choice.window)
@@ -293,8 +293,8 @@ def views_of(path: Path, summary: Mapping[str, Any], run: str) -> Views:
         diagrams = [diagram_of(reader, choice, max_arrows=MAX_ARROWS, max_marks=MAX_MARKS) for choice in chosen]
         views = [_view(index, *pair, run) for index, pair in enumerate(zip(chosen, diagrams, strict=True))]
     except (AnalysisError, pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-        said = words.clean(str(error).replace(f"{path}/", ""), 200) or type(error).__name__
-        return Views(views=(), absent=f"No space-time diagram: {said}")
+        reason = words.clean(str(error).replace(f"{path}/", ""), 200) or type(error).__name__
+        return Views(views=(), absent=f"No space-time diagram: {reason}")
     is_optimistic = any(mark.level == Level.OPTIMISTIC for diagram in diagrams for mark in diagram.marks)
     return Views(
         views=views,

@@ -279,8 +279,8 @@ def is_untraced(summary: Mapping[str, Any]) -> bool:
     alone.
     """
     messages = summary.get("messages")
-    told = isinstance(messages, Mapping) and (messages.get("submitted") or messages.get("deliveries"))
-    return is_foreign(summary) and not told
+    is_own = isinstance(messages, Mapping) and (messages.get("submitted") or messages.get("deliveries"))
+    return is_foreign(summary) and not is_own
 
 
 def is_unnumbered(summary: Mapping[str, Any]) -> bool:

@@ -82,7 +82,7 @@ def _results(experiment: Experiment, simulation: Simulation, meter: LoadMeter) -
         ),
         "calls": _calls(experiment, view, load) if view.is_for_objects else None,
         "views": membership.section(
-            membership.courses(records),
+            membership.timelines(records),
             names=names,
             start_ns=START_NS,
             struck_ns=membership.struck_ns(simulation.faults, names),

@@ -89,12 +89,12 @@ def wild_disputes() -> Iterator[Exception]:
         try:
             found = linear.check(history, members=range(3), kinds=expected)
             for kind, finding in found.items():
-                assert _told(finding) == _told(expected[kind]), kind
+                assert _outcome(finding) == _outcome(expected[kind]), kind
         except Exception as error:
             yield error
 
 
-def _told(finding: Finding) -> tuple[object, ...]:
+def _outcome(finding: Finding) -> tuple[object, ...]:
     return finding.verdict, finding.reason, finding.checked, finding.violations
 
 
@@ -108,7 +108,7 @@ DELIVERIES = (
     Edit(linear._agreement, "owed - common", "common - owed"),
     Edit(linear._agreement, "set.intersection(", "set.union("),
     Edit(linear.integrity, "message in seen", "False"),
-    Edit(linear.integrity, "at_ns < told_ns", "at_ns > told_ns"),
+    Edit(linear.integrity, "at_ns < submitted_ns", "at_ns > submitted_ns"),
     Edit(linear.integrity, "wrong += early.values()", "pass"),
     Edit(linear.integrity, "wrong += _altered(view, incarnation)", "pass"),
     Edit(linear.integrity, "wrong += _broken_promises(incarnation)", "pass"),
@@ -167,7 +167,7 @@ REPORTS = (
     Edit(sections.service, "message not in granted", "message in granted"),
     Edit(sections.service, "section.end_ns == NEVER_NS", "section.end_ns != NEVER_NS"),
     Edit(sections.grant_order, "latest > grant", "latest < grant"),
-    Edit(sections.grant_order, "max(knows[incarnation], told.receive(incarnation, record))", "knows[incarnation]"),
+    Edit(sections.grant_order, "max(knows[incarnation], knowledge.receive(incarnation, record))", "knows[incarnation]"),
     Edit(sections.granted, "record[0] == STOP", "record[0] != STOP"),
     Edit(sections.clock_condition, "shown.value <= past", "shown.value < past"),
     Edit(sections.clock_monotone, "two.value < one.value", "two.value <= one.value"),

@@ -448,12 +448,12 @@ def test_linear_and_oracle_agree_on_anything(seed: int, events: int) -> None:
     expected = oracle.check(history, members=range(3), kinds=REPORT_PROPERTIES)
     found = linear.check(history, members=range(3), kinds=REPORT_PROPERTIES)
 
-    assert {kind: _told(finding) for kind, finding in found.items()} == {
-        kind: _told(finding) for kind, finding in expected.items()
+    assert {kind: _outcome(finding) for kind, finding in found.items()} == {
+        kind: _outcome(finding) for kind, finding in expected.items()
     }
 
 
-def _told(finding: Finding) -> tuple[object, ...]:
+def _outcome(finding: Finding) -> tuple[object, ...]:
     """All but which of several violations is the one that is shown."""
     return finding.verdict, finding.checked, finding.violations, finding.reason, finding.witness is None
 

@@ -140,8 +140,13 @@ def test_messages_and_latency_count_objects_where_messages_are_for_them() -> Non
     author.hand(author.submit(A1, [(0, 1), (0, 2), (1, 1)]), A1, A2, B1)
     view = view_of(raw(author.stop(A, B, C)), members=range(3))
 
-    told = measures.messages(view, promises=["call_agreement"])
-    assert (told["submitted"], told["deliveries"], told["deliveries_full"], told["deliveries_expected"]) == (1, 3, 3, 3)
+    figures = measures.messages(view, promises=["call_agreement"])
+    assert (
+        figures["submitted"],
+        figures["deliveries"],
+        figures["deliveries_full"],
+        figures["deliveries_expected"],
+    ) == (1, 3, 3, 3)
     latency = measures.latency(view, between_ms=None, load_end_ns=SECOND)
     assert (latency["count"], latency["others"]["count"]) == (3, 1)
 

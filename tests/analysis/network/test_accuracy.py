@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from analysis.asked_network import Network, Strike, build
-from analysis.engine import ingest as intake
+from analysis.engine import ingest
 from analysis.network import accuracy
 from analysis.tasks import Staging
 from collector.parse import read_interfaces
@@ -37,14 +37,14 @@ def measured(spark: SparkSession, run: MadeRun, path: Path, network: Network) ->
     names = read_interfaces(capture).interfaces.names
     index = {str(node.name): node.index for node in run.nodes}
     stage = Staging(path)
-    plan = intake.Plan(
+    plan = ingest.Plan(
         ports=tuple((name, index[name]) for name in names),
         group=GROUP,
         clock_offset_ns=CLOCK_OFFSET_NS,
         start_ns=START_NS,
         load_end_ns=None,
     )
-    intake.take_in(spark, capture, plan, stage)
+    ingest.write_tables(spark, capture, plan, stage)
     rows = accuracy.links(spark, stage.path("frames"), network, first_ns=START_NS, last_ns=LAST_NS)
     return {(row["node"], row["direction"]): row for row in rows}
 

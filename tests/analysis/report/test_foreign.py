@@ -61,17 +61,17 @@ def printed(given: dict[str, Any]) -> str:
 
 
 def test_programs_with_trace_records_have_what_they_told_and_what_was_captured() -> None:
-    told = {entry.label: entry.value for entry in headline.key_numbers(summary(submitted=5))}
-    assert told["Deliveries"] == "5"
-    assert told["Arrived"] == "900 B"
-    assert not {"Wire bytes per delivery", "Control overhead", "Dummy rate"} & set(told)
+    stated = {entry.label: entry.value for entry in headline.key_numbers(summary(submitted=5))}
+    assert stated["Deliveries"] == "5"
+    assert stated["Arrived"] == "900 B"
+    assert not {"Wire bytes per delivery", "Control overhead", "Dummy rate"} & set(stated)
 
 
 def test_deliveries_without_a_datagram_cost_no_bytes_that_could_be_told() -> None:
     silent = summary(submitted=5)
     silent["traffic"]["conversations"] = []
-    told = {entry.label: (entry.value, entry.note) for entry in headline.key_numbers(silent)}
-    assert told["Wire bytes per delivery"] == ("–", "")
+    stated = {entry.label: (entry.value, entry.note) for entry in headline.key_numbers(silent)}
+    assert stated["Wire bytes per delivery"] == ("–", "")
 
 
 def test_loss_and_accuracy_say_why_they_are_not_measured() -> None:

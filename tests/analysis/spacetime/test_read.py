@@ -35,7 +35,7 @@ PAIRS = "name: pairs\npartitions: {p1: {nodes: 2}, p2: {nodes: 2}}\nlinks: {betw
 THIRTY = "name: thirty\npartitions:\n  p1: {nodes: 30}\n"
 
 
-def made(path: Path, topology: str = "", told: Callable[[MadeRun], None] | None = None) -> Path:
+def made(path: Path, topology: str = "", edit: Callable[[MadeRun], None] | None = None) -> Path:
     """Members take turns; one datagram is lost on its way to n3, and from 300 ms on n2 is paused for a while."""
     run = MadeRun(topology) if topology else MadeRun()
     members = range(len(run.nodes))
@@ -60,8 +60,8 @@ def made(path: Path, topology: str = "", told: Callable[[MadeRun], None] | None 
         fault(0, "pause", struck_ns / MS, until=1, targets=["p1/n2"]),
         fault(1, "resume", struck_ns / MS + 40, targets=["p1/n2"]),
     ]
-    if told is not None:
-        told(run)
+    if edit is not None:
+        edit(run)
     return write_tables(run.write(path))
 
 
@@ -185,7 +185,7 @@ def test_the_first_change_and_a_telling_roll_back_are_shown(tmp_path: Path) -> N
         for milliseconds, undone in ((210, 1), (400, 3)):
             run.note(1, Event.REPORT, at(milliseconds), detail=Notice.ROLLED_BACK, extra=undone)
 
-    reader = Reader(made(tmp_path / "made" / "1", told=report))
+    reader = Reader(made(tmp_path / "made" / "1", edit=report))
     chosen = {choice.title: choice for choice in choices(reader, {})}
     switch, roll_back = chosen["Change to Time Warp"].window, chosen["Roll-back"].window
     assert switch.from_ns < at(200) and at(200 + 9 * 3) < switch.until_ns, "to the last member"
