@@ -250,10 +250,10 @@ def property_entries(
         }
         for kind, finding in findings.items()
     }
-    return known | {name: _unheard_of(name) for name in sorted(promised - known.keys())}
+    return known | {name: _unchecked(name) for name in sorted(promised - known.keys())}
 
 
-def _unheard_of(name: str) -> dict[str, Any]:
+def _unchecked(name: str) -> dict[str, Any]:
     """Entry for a promise without a check: unknown, so that it does not look kept."""
     return {
         "verdict": Verdict.UNKNOWN.value,

@@ -42,7 +42,7 @@ class RunFacts:
     """Members that ran from start to end."""
     ended: frozenset[Incarnation]
     """Incarnations whose end is on record."""
-    over: frozenset[Incarnation]
+    departed: frozenset[Incarnation]
     """Those of them that the others excluded, or that left."""
     excluded: Mapping[Incarnation, int]
     """Excluded incarnations that did not leave, and the time at which they learnt of it."""
@@ -255,7 +255,7 @@ class _Table:
         if is_full:
             self.full_deliveries[rows] += 1
             self.full_ns[rows] = np.minimum(self.full_ns[rows], at_ns)
-        if incarnation not in facts.over and not facts.has_views:
+        if incarnation not in facts.departed and not facts.has_views:
             self.firsts_in_order[rows] += 1
             self._compare(rows, seen.predecessor)
         _note(self.unordered, self.unordered_ns, rows[seen.is_out_of_order], at_ns[seen.is_out_of_order])

@@ -82,7 +82,7 @@ def check_with(walk: Walk, facts: RunFacts) -> dict[Property, Finding]:
     # Causal order takes longest, so it starts first.
     views = [_Task.VIEWS] if facts.has_views else []
     tasks: list[_Task | Span] = [_Task.CAUSAL, *views, *by_message.spans(walk.incarnations, walk.workers.parallel)]
-    found = walk.workers.run(partial(_weigh, walk.incarnations, facts), tasks)
+    found = walk.workers.run(partial(_run_task, walk.incarnations, facts), tasks)
     totals = by_message.together(one for one in found if not isinstance(one, _Causal | dict))
     early = next(one for one in found if isinstance(one, _Causal))
     tallies = _tallies(totals, early, Lookup(walk.incarnations, facts))
@@ -99,7 +99,7 @@ def without_views(facts: RunFacts) -> dict[Property, Finding]:
 def _facts(incarnations: Collection[IncarnationFacts], expected: Collection[int], names: Mapping[int, str]) -> RunFacts:
     seen = [one.incarnation.member for one in incarnations]
     stops = {one.incarnation: one.stop_detail for one in incarnations if one.stop_detail >= 0}
-    over = frozenset(one.incarnation for one in incarnations if one.has_ended)
+    departed = frozenset(one.incarnation for one in incarnations if one.has_ended)
     full = sorted(
         incarnation for incarnation in stops if not incarnation.is_joiner and seen.count(incarnation.member) == 1
     )
@@ -110,8 +110,8 @@ def _facts(incarnations: Collection[IncarnationFacts], expected: Collection[int]
     return RunFacts(
         level=_judged_level(incarnations),
         full=tuple(full),
-        ended=over.union(stops),
-        over=over,
+        ended=departed.union(stops),
+        departed=departed,
         excluded={
             one.incarnation: one.last_ns for one in incarnations if one.has_ended and one.end_detail != EndReason.LEFT
         },
@@ -157,7 +157,7 @@ class _Causal(NamedTuple):
 _NONE_EARLY = _Causal(0, Incarnation(0, 0), 0, 0)
 
 
-def _weigh(
+def _run_task(
     incarnations: Sequence[Walked], facts: RunFacts, task: _Task | Span
 ) -> Totals | _Causal | dict[Property, Tally] | None:
     """Result of one task: of the messages of a span, or of a check that is not divided."""
@@ -386,7 +386,7 @@ def _seen(incarnation: Walked, facts: RunFacts, asked: Sequence[int]) -> Iterato
     """Judged steps of an incarnation about these messages."""
     columns = incarnation.columns(*STEPS.names)
     kinds = (Step.SUBMISSION, Step.DELIVERY, Step.STANDING, Step.BROKEN_PROMISE, Step.HANDED)
-    has_order = incarnation.name not in facts.over
+    has_order = incarnation.name not in facts.departed
     for kind, rows in zip(kinds, judged(columns, incarnation.name, facts), strict=True):
         for row in rows[np.isin(columns["message"][rows], asked)].tolist():
             fields = {name: columns[name][row].item() for name in Seen._fields if name in columns}

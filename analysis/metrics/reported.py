@@ -32,7 +32,7 @@ from analysis.checks.properties import (
 )
 from analysis.checks.stages import by_view, out_of_order
 from analysis.metrics.anomalies import Served
-from analysis.metrics.cost import is_spoken_of
+from analysis.metrics.cost import is_judged_delivery
 from analysis.metrics.figures import quantiles
 from analysis.metrics.skew import Jump, Reading
 from collector.records import RECORD, Event, Notice
@@ -196,7 +196,7 @@ def served(deliveries: Path, level: int, full: Collection[Incarnation] | None) -
 
 def _judged(deliveries: Path, level: int, columns: list[str]) -> pa.Table:
     """Judged deliveries, with or without a recorded request."""
-    return pq.read_table(deliveries, columns=columns, filters=is_spoken_of(level))
+    return pq.read_table(deliveries, columns=columns, filters=is_judged_delivery(level))
 
 
 def _reports(trace: Path, codes: Collection[Notice]) -> pa.Table:
