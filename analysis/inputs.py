@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from analysis.asked_network import Network, Strike, build, impairment_of
 from analysis.errors import AnalysisError
 from analysis.files import parse_json, read_text
 from analysis.formatting import is_end
+from analysis.requested_network import Network, Strike, build, impairment_of
 from topologies import load
 from topologies.formats.errors import InputError
 from topologies.model import Direction, Impairment, Topology

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from analysis import expression
-from analysis.asked_network import Strike
 from analysis.capture.source import CaptureState
 from analysis.checks.properties import (
     VIEW_PROPERTIES,
@@ -25,6 +24,7 @@ from analysis.checks.properties import (
     merge,
 )
 from analysis.inputs import RunInputs, open_cuts
+from analysis.requested_network import Strike
 from collector.records import TRACE_DELAY_NS, Notice
 from topologies.formats.errors import did_you_mean
 from topologies.model import Impairment

@@ -25,9 +25,9 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pds
 
 from analysis import formatting as words
-from analysis.asked_network import Strike, acts_on
 from analysis.inputs import RunInputs
 from analysis.network.addresses import LINK_LOCAL, Receivers
+from analysis.requested_network import Strike, acts_on
 
 MAX_WARNED = 20
 """Most faults with a warning of their own."""

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from analysis import formatting as words
-from analysis.asked_network import Network, Span
 from analysis.checks.properties import FIRST_INCARNATION, Incarnation
+from analysis.requested_network import Network, Span
 from analysis.spacetime.model import (
     Arrow,
     Header,

@@ -20,13 +20,13 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from analysis.asked_network import MARGIN_NS, Network
-from analysis.asked_network import Path as NetworkPath
 from analysis.capture.decode import decode_frames, udp_checksum_is_good
 from analysis.checks.properties import Incarnation, MessageId
 from analysis.errors import AnalysisError
 from analysis.inputs import RunInputs, read_run
 from analysis.network.addresses import ip_number
+from analysis.requested_network import MARGIN_NS, Network
+from analysis.requested_network import Path as NetworkPath
 from analysis.spacetime.model import Header, Scene, Sighting, Step, Transmission, Window, read_datagram
 from collector.parse import map_capture
 from collector.records import CaptureError, Event, Frames, Notice

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeGuard
 
-from analysis.asked_network import Network, Strike, acts_on
 from analysis.formatting import LASTING
+from analysis.requested_network import Network, Strike, acts_on
 from analysis.traffic.flows import Conversation, Gap, Rows, longest_within, named, seconds, served
 
 ALIVE_NS: Final = 5_000_000_000

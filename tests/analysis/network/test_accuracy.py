@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from analysis.asked_network import Network, Strike, build
 from analysis.engine import ingest
 from analysis.network import accuracy
+from analysis.requested_network import Network, Strike, build
 from analysis.tasks import Staging
 from collector.parse import read_interfaces
 from tests.analysis.runs import CLOCK_OFFSET_NS, GROUP, START_NS, MadeRun

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from analysis.asked_network import Network, Strike, build
 from analysis.checks.properties import Verdict
 from analysis.network import accuracy
 from analysis.network.realised import (
@@ -22,6 +21,7 @@ from analysis.network.realised import (
     stalls_with_backlog,
     wilson,
 )
+from analysis.requested_network import Network, Strike, build
 from topologies import load
 from topologies.model import Distribution, Impairment
 

@@ -11,13 +11,13 @@ from typing import Any
 from rich.console import Console
 
 from analysis import formatting as words
-from analysis.asked_network import Strike, build
 from analysis.report import headline
 from analysis.report import rows as report_rows
 from analysis.report import terminal as text
 from analysis.report.files import read_run
 from analysis.report.page import section, write_report
 from analysis.report.time_axis import phases_of
+from analysis.requested_network import Strike, build
 from analysis.spacetime import windows as spacetime_report
 from analysis.traffic import faults as traffic_faults
 from analysis.traffic.flows import UNNUMBERED, Conversation, Service, Talk

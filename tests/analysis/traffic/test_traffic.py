@@ -19,12 +19,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.l2 import Ether
 
-from analysis.asked_network import Strike, build
 from analysis.capture import source
 from analysis.inputs import read_run
 from analysis.report.files import read_run as read_files
 from analysis.report.headline import key_numbers
 from analysis.report.page import render
+from analysis.requested_network import Strike, build
 from analysis.summary import analyze
 from analysis.traffic import faults as traffic_faults
 from analysis.traffic import flows as traffic_talk

@@ -1,4 +1,4 @@
-"""The asked network over time: what holds between whom, and when."""
+"""The requested network over time: what holds between whom, and when."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from analysis.asked_network import BEGIN_NS, END_NS, MARGIN_NS, Network, Strike, build, impairment_of
+from analysis.requested_network import BEGIN_NS, END_NS, MARGIN_NS, Network, Strike, build, impairment_of
 from topologies import load
 from topologies.model import CLEAR, Distribution, Impairment
 
