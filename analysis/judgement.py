@@ -24,7 +24,7 @@ from analysis.checks.properties import (
     merge,
 )
 from analysis.inputs import RunInputs, open_cuts
-from analysis.requested_network import Strike
+from analysis.requested_network import RecordedFault
 from collector.records import TRACE_DELAY_NS, Notice
 from topologies.formats.errors import did_you_mean
 from topologies.model import Impairment
@@ -73,8 +73,8 @@ def unexplained(inputs: RunInputs, excluded: Mapping[Incarnation, int], left: Ma
     """
     found = []
     for incarnation, at_ns in sorted(left.items()):
-        asked = [strike for strike in inputs.strikes if strike.kind == "leave" and strike.issued_ns <= at_ns]
-        if not any(inputs.names.get(incarnation.member) in strike.targets for strike in asked):
+        asked = [fault for fault in inputs.faults if fault.kind == "leave" and fault.issued_ns <= at_ns]
+        if not any(inputs.names.get(incarnation.member) in fault.targets for fault in asked):
             found.append(f"{_said(inputs, incarnation)} left, which no fault of the run explains")
     return found + _unexplained_exclusions(inputs, excluded)
 
@@ -87,17 +87,17 @@ def _unexplained_exclusions(inputs: RunInputs, excluded: Mapping[Incarnation, in
     found = []
     for incarnation, at_ns in sorted(excluded.items()):
         name = inputs.names.get(incarnation.member, f"member {incarnation.member}")
-        before = [strike for strike in inputs.strikes if strike.issued_ns <= at_ns]
-        if not any(_explains_exclusion(strike, name) for strike in before):
+        before = [fault for fault in inputs.faults if fault.issued_ns <= at_ns]
+        if not any(_explains_exclusion(fault, name) for fault in before):
             found.append(f"{_said(inputs, incarnation)} was excluded, which no fault of the run explains")
     return found
 
 
-def _explains_exclusion(strike: Strike, name: str) -> bool:
+def _explains_exclusion(fault: RecordedFault, name: str) -> bool:
     """Whether the fault may explain the exclusion of this node."""
-    if strike.kind == "impair":
-        return any(_makes_silences(one) for one in strike.asked.values())
-    return strike.kind == "cut" or name in strike.targets
+    if fault.kind == "impair":
+        return any(_makes_silences(one) for one in fault.asked.values())
+    return fault.kind == "cut" or name in fault.targets
 
 
 def _makes_silences(impairment: Impairment) -> bool:
@@ -122,7 +122,7 @@ def undrained(inputs: RunInputs) -> str:
     drained_ns = inputs.manifest.phases.drained_ns
     if drained_ns is None:
         return "the run did not drain"
-    cuts = open_cuts(inputs.strikes, drained_ns)
+    cuts = open_cuts(inputs.faults, drained_ns)
     return "the network was still cut when the run drained" if cuts else ""
 
 

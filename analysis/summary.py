@@ -318,7 +318,7 @@ class _Analysis:
         )
         extra = {(row["direction"], row["node"]): row.pop("extra_copies") for row in rows}
         self.stage.write_rows("links", rows, schema.LINKS)
-        crashed = {target for strike in self.inputs.strikes if strike.kind == "crash" for target in strike.targets}
+        crashed = {target for fault in self.inputs.faults if fault.kind == "crash" for target in fault.targets}
         flows = conservation.flows(self.counts.flows)
         balance = conservation.balance(flows, self.inputs.topology, self.manifest, extra, crashed=crashed)
         return [row | {"asked": json.loads(row["asked"])} for row in rows], balance

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeGuard
 
 from analysis.formatting import LASTING
-from analysis.requested_network import Network, Strike, acts_on
+from analysis.requested_network import Network, RecordedFault, acts_on
 from analysis.traffic.flows import Conversation, Gap, Rows, longest_within, named, seconds, served
 
 ALIVE_NS: Final = 5_000_000_000
@@ -30,7 +30,7 @@ class Window(NamedTuple):
     """
 
     number: int
-    strike: Strike
+    fault: RecordedFault
     from_ns: int
     until_ns: int | None
     lifted_ns: int | None
@@ -48,31 +48,31 @@ class View(NamedTuple):
     """Least silence that is reported."""
 
 
-def windows(strikes: Iterable[Strike]) -> list[Window]:
+def windows(faults: Iterable[RecordedFault]) -> list[Window]:
     """Lasting faults by time, without impairments that only end another."""
-    known = list(strikes)
-    by_id = {strike.id: strike for strike in known}
+    known = list(faults)
+    by_id = {fault.id: fault for fault in known}
     found = [
-        _window(place, strike, None if strike.until_id is None else by_id.get(strike.until_id))
-        for place, strike in enumerate(one for one in known if not one.is_end)
-        if strike.kind in LASTING
+        _window(place, fault, None if fault.until_id is None else by_id.get(fault.until_id))
+        for place, fault in enumerate(one for one in known if not one.is_end)
+        if fault.kind in LASTING
     ]
     return sorted(found, key=lambda window: (window.from_ns, window.number))[:MAX_FAULTS]
 
 
-def _window(number: int, strike: Strike, end: Strike | None) -> Window:
+def _window(number: int, fault: RecordedFault, end: RecordedFault | None) -> Window:
     if end is None:
-        return Window(number, strike, strike.effective_ns, None, None)
-    return Window(number, strike, strike.effective_ns, end.effective_ns, end.issued_ns)
+        return Window(number, fault, fault.effective_ns, None, None)
+    return Window(number, fault, fault.effective_ns, end.effective_ns, end.issued_ns)
 
 
-def section(found: Sequence[Conversation], strikes: Iterable[Strike], view: View) -> dict[str, Rows]:
+def section(found: Sequence[Conversation], faults: Iterable[RecordedFault], view: View) -> dict[str, Rows]:
     """Rows of the section: `faults`, one for each; `silences`, one for each fault and silent conversation; `sides`, one
     for each fault, side and service that had answered before. `silent_s` 0: no silence as long as a span.
     """
     result: dict[str, Rows] = {"faults": [], "silences": [], "sides": []}
-    for window in windows(strikes):
-        touches = _touches(window.strike, view.network)
+    for window in windows(faults):
+        touches = _touches(window.fault, view.network)
         alive = [one for one in found if _is_alive(one, window)]
         touched = [one for one in alive if touches(one.talk.a, one.talk.b)]
         silences = _silences(window, touched, view)
@@ -82,13 +82,13 @@ def section(found: Sequence[Conversation], strikes: Iterable[Strike], view: View
     return result
 
 
-def sides(strike: Strike, network: Network, nodes: Sequence[str]) -> list[list[str]]:
+def sides(fault: RecordedFault, network: Network, nodes: Sequence[str]) -> list[list[str]]:
     """Sides of at least two nodes while the fault lasted, the greatest first. An impairment leaves one side of all
     nodes.
     """
-    if strike.kind not in ("cut", *_DOWN):
+    if fault.kind not in ("cut", *_DOWN):
         return [list(nodes)]
-    touches = _touches(strike, network)
+    touches = _touches(fault, network)
     left, found = list(nodes), []
     while left:
         side, border = [], [left.pop(0)]
@@ -108,7 +108,7 @@ def _is_alive(one: Conversation, window: Window) -> bool:
 
 
 def _head(window: Window) -> dict[str, Any]:
-    return {"fault": window.number, "kind": window.strike.kind}
+    return {"fault": window.number, "kind": window.fault.kind}
 
 
 def _fault(window: Window, touched: int, silences: Rows, view: View) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def _sides(window: Window, alive: Sequence[Conversation], found: Sequence[Conver
     answering = (one.talk for one in alive if one.talk.service.port is not None)
     services = list(dict.fromkeys((talk.service, talk.is_cast) for talk in answering))[:MAX_SERVICES]
     rows: Rows = []
-    for side in sides(window.strike, view.network, view.nodes):
+    for side in sides(window.fault, view.network, view.nodes):
         members = frozenset(side)
         for service, is_cast in services:
             serving = [one for one in found if (one.talk.service, one.talk.is_cast) == (service, is_cast)]
@@ -197,13 +197,13 @@ def _answers(found: Sequence[Conversation], side: frozenset[str], window: Window
             yield from (heard for heard in one.answers if heard[0] >= from_ns)
 
 
-def _touches(strike: Strike, network: Network) -> Callable[[str, str], bool]:
+def _touches(fault: RecordedFault, network: Network) -> Callable[[str, str], bool]:
     """Predicate: does the fault act on the path between two ends? An address of no node is affected only through a
     target.
     """
     known = {str(node.name) for node in network.topology.nodes()}
-    targets = set(strike.targets) if strike.kind != "cut" else set()
-    acts = acts_on(strike, network)
+    targets = set(fault.targets) if fault.kind != "cut" else set()
+    acts = acts_on(fault, network)
 
     def touches(a: str, b: str) -> bool:
         if a not in known or b not in known:

@@ -117,7 +117,7 @@ class Measurement:
         nodes = {str(node.name): node for node in inputs.topology.nodes()}
         self.owners = [nodes.get(name) for name in capture.interface_names]
         self.width_ns = _width_ns(self.last_ns - self.first_ns, len(self.owners))
-        self.windows = traffic_faults.windows(inputs.strikes)
+        self.windows = traffic_faults.windows(inputs.faults)
         self.edges_ns = self._edges()
 
     @cached_property
@@ -296,7 +296,7 @@ class Measurement:
             "tcp": None if tcp is None else _tcp_entry(tcp.whole),
             "phases": [] if tcp is None else self._phases(tcp),
             "middles": self._middles(found),
-            **traffic_faults.section(found, self.inputs.strikes, view),
+            **traffic_faults.section(found, self.inputs.faults, view),
         }
 
     def _ends(self, pair: tuple[int, int, int]) -> tuple[str, str, int]:

@@ -17,7 +17,7 @@ from analysis.report import terminal as text
 from analysis.report.files import read_run
 from analysis.report.page import section, write_report
 from analysis.report.time_axis import phases_of
-from analysis.requested_network import Strike, build
+from analysis.requested_network import RecordedFault, build
 from analysis.spacetime import windows as spacetime_report
 from analysis.traffic import faults as traffic_faults
 from analysis.traffic.flows import UNNUMBERED, Conversation, Service, Talk
@@ -124,7 +124,7 @@ def test_no_empty_lines_are_drawn(tmp_path: Path) -> None:
 
 def test_what_has_no_port_is_no_service_that_stands_still() -> None:
     about: dict[str, Any] = {"targets": ("p1/n1",), "direction": None, "asked": {}, "until_id": None}
-    cut = Strike(
+    cut = RecordedFault(
         id=0, kind="cut", groups=(("p1/n1",), ("p1/n2", "p1/n3")), issued_ns=SECOND, effective_ns=SECOND, **about
     )
     network = build(load.loads("name: x\npartitions:\n  p1: {nodes: 3}\n"), {}, [cut])
