@@ -117,7 +117,7 @@ class Measurement:
         nodes = {str(node.name): node for node in inputs.topology.nodes()}
         self.owners = [nodes.get(name) for name in capture.interface_names]
         self.width_ns = _width_ns(self.last_ns - self.first_ns, len(self.owners))
-        self.windows = traffic_faults.windows(inputs.faults)
+        self.lasting_faults = traffic_faults.lasting_faults(inputs.faults)
         self.edges_ns = self._edges()
 
     @cached_property
@@ -175,7 +175,7 @@ class Measurement:
         first = (self.first_ns - self.start_ns) // self.width_ns
         last = (self.last_ns - self.start_ns) // self.width_ns
         grid = {self.start_ns + place * self.width_ns for place in range(first, min(last, first + 2 * MAX_SPANS) + 1)}
-        struck = {at for window in self.windows for at in (window.from_ns, window.until_ns) if at is not None}
+        struck = {at for fault in self.lasting_faults for at in (fault.from_ns, fault.until_ns) if at is not None}
         return tuple(sorted(grid | {at for at in struck if self.first_ns <= at <= self.last_ns}))
 
     def _begin_ns(self, span: int) -> int:
@@ -258,7 +258,7 @@ class Measurement:
 
     def _phase_edges(self) -> list[int]:
         """Times at which the first faults began and ended."""
-        struck = {at for window in self.windows for at in (window.from_ns, window.until_ns) if at is not None}
+        struck = {at for fault in self.lasting_faults for at in (fault.from_ns, fault.until_ns) if at is not None}
         return sorted(struck)[:MAX_PHASES]
 
     # --- results
@@ -280,7 +280,7 @@ class Measurement:
         for entry in entries:
             is_tcp = entry["protocol"] == PROTOCOLS[TCP]
             entry["tcp"] = _tcp_entry(by_pair.get((entry["a"], entry["b"], entry["port"])) if is_tcp else None)
-        view = traffic_faults.View(
+        inputs = traffic_faults.FaultInputs(
             network=self.inputs.network,
             nodes=self._talkers(found),
             start_ns=self.start_ns,
@@ -296,7 +296,7 @@ class Measurement:
             "tcp": None if tcp is None else _tcp_entry(tcp.whole),
             "phases": [] if tcp is None else self._phases(tcp),
             "middles": self._middles(found),
-            **traffic_faults.section(found, self.inputs.faults, view),
+            **traffic_faults.section(found, self.inputs.faults, inputs),
         }
 
     def _ends(self, pair: tuple[int, int, int]) -> tuple[str, str, int]:
@@ -309,9 +309,9 @@ class Measurement:
         rows: Rows = []
         for place, (from_ns, until_ns) in enumerate(pairwise(edges)):
             in_force = [
-                window.number
-                for window in self.windows
-                if window.from_ns <= from_ns and (window.until_ns is None or window.until_ns >= until_ns)
+                fault.number
+                for fault in self.lasting_faults
+                if fault.from_ns <= from_ns and (fault.until_ns is None or fault.until_ns >= until_ns)
             ]
             span = {"from_s": (from_ns - self.start_ns) / 1e9, "until_s": (until_ns - self.start_ns) / 1e9}
             rows.append({**span, "faults": in_force, "tcp": _tcp_entry(tcp.phases.get(place))})

@@ -133,6 +133,6 @@ def test_what_has_no_port_is_no_service_that_stands_still() -> None:
         Conversation(Talk("p1/n2", "p1/n3", Service(protocol, port), False), heard=heard, answers=answers)
         for protocol, port, answers in (("icmp", None, heard), ("udp", 6000, heard), ("udp", 7000, []))
     ]
-    view = traffic_faults.View(network, ["p1/n1", "p1/n2", "p1/n3"], 0, 9 * SECOND, SECOND // 10)
-    sides = traffic_faults.section(found, [cut], view)["sides"]
+    inputs = traffic_faults.FaultInputs(network, ["p1/n1", "p1/n2", "p1/n3"], 0, 9 * SECOND, SECOND // 10)
+    sides = traffic_faults.section(found, [cut], inputs)["sides"]
     assert {(row["protocol"], row["port"]) for row in sides} == {("udp", 6000)}, "nobody ever answers at 7000"

@@ -104,10 +104,10 @@ def test_what_passes_while_the_heal_is_carried_out_did_not_pass_the_cut() -> Non
     heal = RecordedFault(id=1, kind="heal", issued_ns=6 * SECOND, effective_ns=7 * SECOND, until_id=None, **about)
     talk = traffic_talk.Talk("p1/n1", "p1/n2", traffic_talk.Service("tcp", PORT), False)
     heard = [*((at, at) for at in range(SECOND // 2, SECOND, SECOND // 10)), (13 * SECOND // 2, 13 * SECOND // 2)]
-    view = traffic_faults.View(
+    inputs = traffic_faults.FaultInputs(
         build(load.loads(FOUR_NODES), {}, [cut, heal]), ["p1/n1", "p1/n2"], 0, 9 * SECOND, SECOND // 10
     )
-    found = traffic_faults.section([traffic_talk.Conversation(talk, heard=heard)], [cut, heal], view)
+    found = traffic_faults.section([traffic_talk.Conversation(talk, heard=heard)], [cut, heal], inputs)
     assert [row["back_s"] for row in found["silences"]] == [0.5], "half a second after the heal was asked for"
 
 
