@@ -295,7 +295,7 @@ class Measurement:
             "wire_bytes_left_out": results.bytes_left_out,
             "tcp": None if tcp is None else _tcp_entry(tcp.whole),
             "phases": [] if tcp is None else self._phases(tcp),
-            "middles": self._middles(found),
+            "middles": self._most_frequent_ends(found),
             **traffic_faults.section(found, self.inputs.faults, inputs),
         }
 
@@ -341,11 +341,11 @@ class Measurement:
         node = self.owners[interface] if 0 <= interface < len(self.owners) else None
         return None if node is None else str(node.name)
 
-    def _middles(self, found: Sequence[Conversation]) -> Rows:
+    def _most_frequent_ends(self, found: Sequence[Conversation]) -> Rows:
         def time_of(span: int) -> int:
             return self._begin_ns(span) - self.start_ns
 
-        stretches = traffic_talk.middles(found, time_of, MIDDLE_SERVICES)[:MAX_MIDDLES]
+        stretches = traffic_talk.most_frequent_ends(found, time_of, MIDDLE_SERVICES)[:MAX_MIDDLES]
         return [
             {
                 "protocol": one.service.protocol,

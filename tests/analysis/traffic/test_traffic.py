@@ -45,13 +45,13 @@ SYN, ACK, PUSH = 0x02, 0x10, 0x18
 # --- pure
 
 
-def test_in_a_star_the_centre_is_in_the_middle_and_in_a_mesh_nobody() -> None:
+def test_in_a_star_the_centre_is_the_most_frequent_end_and_a_mesh_has_none() -> None:
     star = {("a", "b"): 10, ("a", "c"): 10, ("a", "d"): 10}
     mesh = {(a, b): 10 for a in "abcd" for b in "abcd" if a < b}
-    assert traffic_talk.in_the_middle(star) == ("a", 1.0, 3)
-    assert traffic_talk.in_the_middle(mesh) is None
-    assert traffic_talk.in_the_middle({("a", "b"): 10}) is None
-    assert traffic_talk.in_the_middle({**star, ("b", "c"): 1}) == ("a", 30 / 31, 3)
+    assert traffic_talk.most_frequent_end(star) == ("a", 1.0, 3)
+    assert traffic_talk.most_frequent_end(mesh) is None
+    assert traffic_talk.most_frequent_end({("a", "b"): 10}) is None
+    assert traffic_talk.most_frequent_end({**star, ("b", "c"): 1}) == ("a", 30 / 31, 3)
 
 
 @given(st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 50)), min_size=1, max_size=30))
