@@ -222,7 +222,7 @@ def _context(run: RunFiles) -> dict[str, Any]:
         "expectations": report_rows.expectations(run.summary),
         "reported": section("reported", run.summary),
         "accuracy": _accuracy(run.summary, phases),
-        "spacetime": spacetime_report.views_of(run.path, run.summary, _name(run.manifest)),
+        "spacetime": spacetime_report.pictures_of(run.path, run.summary, _name(run.manifest)),
         "windows": windows[: report_rows.MAX_ROWS],
         "judged": {str(place): one for place, one in enumerate(words.objects(run.summary.get("faults")))},
         "directory": str(run.path.name),

@@ -43,7 +43,7 @@ class PropertyRow:
     violations: str
     verdict: Verdict
     reason: str
-    witness: witness.WitnessView | None
+    witness: witness.WitnessContent | None
     picture: Markup
 
     @property
@@ -218,7 +218,7 @@ def workload(given: Mapping[str, Any]) -> str:
 
 
 def _property(name: str, given: Mapping[str, Any], index: int) -> PropertyRow:
-    shown = witness.view(given.get("witness"))
+    shown = witness.content(given.get("witness"))
     promised = bool(given.get("promised"))
     aside = "" if promised or given.get("verdict") != Verdict.FAIL.value else "not promised"
     seen = "a witness stands below" if shown else ""

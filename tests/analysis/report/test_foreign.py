@@ -117,9 +117,9 @@ def test_a_load_of_nothing_has_no_row() -> None:
 
 
 def test_no_empty_lines_are_drawn(tmp_path: Path) -> None:
-    views = spacetime_report.views_of(tmp_path, summary(), "own/1")
-    assert views.views == ()
-    assert "the programs left no trace records" in views.absent
+    pictures = spacetime_report.pictures_of(tmp_path, summary(), "own/1")
+    assert pictures.pictures == ()
+    assert "the programs left no trace records" in pictures.absent
 
 
 def test_what_has_no_port_is_no_service_that_stands_still() -> None:

@@ -16,7 +16,7 @@ from analysis.checks import linear
 from analysis.checks.properties import VIEW_PROPERTIES, MessageId, Property
 from analysis.report import terminal as text
 from analysis.report.page import section, write_report
-from analysis.report.witness import view
+from analysis.report.witness import content
 from collector.records import EndReason, Event
 from tests import report_runs
 from tests.analysis.checks.view_histories import C2, NAMES, A, B, C, Story
@@ -97,7 +97,7 @@ def test_witnesses_of_views_are_told() -> None:
 
     agreement = entries[Property.VIEW_AGREEMENT.value]["witness"]
     assert agreement["places"][1]["members"] == ["p1/b", "p1/a"]
-    assert view(agreement) is not None
+    assert content(agreement) is not None
     synchrony = entries[Property.VIRTUAL_SYNCHRONY.value]["witness"]
     assert [place["view"] for place in synchrony["places"]] == [1, 1]
     assert json.loads(json.dumps(entries))
