@@ -328,9 +328,9 @@ class _Analysis:
         end_ns = self.manifest.phases.load_end_ns
         if end_ns is None or end_ns <= self.start_ns:
             return None
-        window = offered.Window(self.start_ns, end_ns)
-        sent = offered.sent(self.stage.path("frames"), self.stage.path("trace"), window)
-        return offered.Load(window, offered.flows(self.counts.flows), sent)
+        span = offered.LoadSpan(self.start_ns, end_ns)
+        sent = offered.sent(self.stage.path("frames"), self.stage.path("trace"), span)
+        return offered.Load(span, offered.flows(self.counts.flows), sent)
 
     def _traffic(self) -> dict[str, Any]:
         """Conversations of any protocol: the only results for other programs."""

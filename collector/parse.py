@@ -43,9 +43,9 @@ from collector.blocks import (
     CutOffError,
     Interface,
     Interfaces,
+    InterfaceStatistics,
     Layout,
     Section,
-    Statistics,
     interface_of,
     section_of,
     statistics_of,
@@ -192,10 +192,10 @@ def read_interfaces(path: Path | str) -> CaptureHead:
     return heads[0]
 
 
-def read_statistics(path: Path | str, head: CaptureHead) -> dict[int, Statistics]:
+def read_statistics(path: Path | str, head: CaptureHead) -> dict[int, InterfaceStatistics]:
     """Last statistics of each interface of a section, if any, by the interface's number in the capture."""
     path, interfaces = Path(path), head.interfaces
-    found: dict[int, Statistics] = {}
+    found: dict[int, InterfaceStatistics] = {}
     if interfaces.layout is not Layout.PCAPNG or head.first_offset >= head.end:
         return found
     buffer = map_capture(path)[: head.end]

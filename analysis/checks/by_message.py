@@ -86,7 +86,7 @@ class Count(NamedTuple):
     first: First | None
 
 
-class Totals(NamedTuple):
+class PropertyCounts(NamedTuple):
     """Counts of each property in BY_MESSAGE. A class, because results of other tasks are mappings."""
 
     counts: Mapping[Property, Count]
@@ -136,24 +136,24 @@ def spans(incarnations: Collection[Walked], parallel: int) -> list[Span]:
     return [Span(low, high) for low, high in zip([None, *cuts], [*cuts, None], strict=True)]
 
 
-def totals(incarnations: Sequence[Walked], facts: RunFacts, span: Span) -> Totals | None:
+def totals(incarnations: Sequence[Walked], facts: RunFacts, span: Span) -> PropertyCounts | None:
     """Counts of each check over the messages of a span; None: there are no messages."""
     table = _Table(merged(_messages(incarnation, facts, span) for incarnation in incarnations))
     if not len(table.message):
         return None
     for incarnation in incarnations:
-        table.ask(incarnation.name, _Asked.of(incarnation, span), facts)
+        table.submit(incarnation.name, _Submitted.of(incarnation, span), facts)
     for incarnation in incarnations:
         table.add(incarnation.name, _Seen.of(incarnation, facts, span), facts)
     return table.totals(facts)
 
 
-def together(parts: Iterable[Totals | None]) -> Totals | None:
+def together(parts: Iterable[PropertyCounts | None]) -> PropertyCounts | None:
     """Sum of the totals of several spans; None: there are no messages."""
     found = [part for part in parts if part is not None]
     if not found:
         return None
-    return Totals({kind: _added([part.counts[kind] for part in found]) for kind in BY_MESSAGE})
+    return PropertyCounts({kind: _added([part.counts[kind] for part in found]) for kind in BY_MESSAGE})
 
 
 def merged(parts: Iterable[Ints]) -> Ints:
@@ -168,7 +168,7 @@ def merged(parts: Iterable[Ints]) -> Ints:
     return known
 
 
-class _Asked(NamedTuple):
+class _Submitted(NamedTuple):
     """The messages of a span that an incarnation submitted."""
 
     submissions: tuple[Ints, Ints]
@@ -176,7 +176,7 @@ class _Asked(NamedTuple):
     payload: Ints
 
     @classmethod
-    def of(cls, incarnation: Walked, span: Span) -> _Asked:
+    def of(cls, incarnation: Walked, span: Span) -> _Submitted:
         columns = incarnation.columns("step", "message", "at_ns", "payload")
         rows = np.flatnonzero((columns["step"] == Step.SUBMISSION) & span.mask(columns["message"]))
         return cls(submissions=(columns["message"][rows], columns["at_ns"][rows]), payload=columns["payload"][rows])
@@ -238,11 +238,11 @@ class _Table:
         self.repeats, self.promises, self.unordered, self.altered = (np.zeros(count, np.int32) for _ in range(4))
         self.least, self.greatest = np.full(count, _GREATEST), np.full(count, _LEAST)
 
-    def ask(self, incarnation: Incarnation, asked: _Asked, facts: RunFacts) -> None:
+    def submit(self, incarnation: Incarnation, submitted: _Submitted, facts: RunFacts) -> None:
         """Add the submissions of one incarnation. Those of all incarnations come before any delivery."""
-        rows, at_ns = self._rows(asked.submissions)
+        rows, at_ns = self._rows(submitted.submissions)
         self.submit_ns[rows] = at_ns
-        self.payload[rows] = asked.payload
+        self.payload[rows] = submitted.payload
         self.is_owed[rows] = incarnation in facts.full
 
     def add(self, incarnation: Incarnation, seen: _Seen, facts: RunFacts) -> None:
@@ -267,7 +267,7 @@ class _Table:
         rows, at_ns = self._rows(seen.standing)
         np.minimum.at(self.standing_ns, rows, at_ns)
 
-    def totals(self, facts: RunFacts) -> Totals:
+    def totals(self, facts: RunFacts) -> PropertyCounts:
         firsts, first_ns = self.firsts.astype(np.int64), self.first_ns
         is_delivered, is_submitted = first_ns != NEVER, self.submit_ns != NEVER
         obliged_ns = np.where(is_delivered, first_ns, self.standing_ns)
@@ -291,7 +291,7 @@ class _Table:
             Property.FIFO: self._count(firsts.sum(), self.unordered, self.unordered_ns),
             Property.TOTAL_ORDER: self._count(self.firsts_in_order.sum(), is_disputed, first_ns),
         }
-        return Totals(counts)
+        return PropertyCounts(counts)
 
     def _rows(self, deliveries: tuple[Ints, Ints]) -> tuple[Rows, Ints]:
         """Rows of these messages, and their times."""

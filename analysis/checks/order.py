@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from analysis.checks import by_message, causes, synchrony
-from analysis.checks.by_message import BY_MESSAGE, RunFacts, Span, Totals, judged, merged
+from analysis.checks.by_message import BY_MESSAGE, PropertyCounts, RunFacts, Span, judged, merged
 from analysis.checks.incarnations import Walk, Walked, number_of, walked
 from analysis.checks.properties import (
     ADDRESSED_TO_OBJECTS,
@@ -159,7 +159,7 @@ _NONE_EARLY = _Causal(0, Incarnation(0, 0), 0, 0)
 
 def _run_task(
     incarnations: Sequence[Walked], facts: RunFacts, task: _Task | Span
-) -> Totals | _Causal | dict[Property, Tally] | None:
+) -> PropertyCounts | _Causal | dict[Property, Tally] | None:
     """Result of one task: of the messages of a span, or of a check that is not divided."""
     if task is _Task.CAUSAL:
         return _causal(incarnations, facts)
@@ -225,7 +225,7 @@ def _chunk(incarnation: Walked, facts: RunFacts) -> causes.Chunk:
     )
 
 
-def _tallies(totals: Totals | None, early: _Causal, lookup: Lookup) -> dict[Property, Tally]:
+def _tallies(totals: PropertyCounts | None, early: _Causal, lookup: Lookup) -> dict[Property, Tally]:
     """Tallies with witnesses. `totals` is None for a run without submissions and deliveries."""
     if totals is None:
         return dict.fromkeys(DELIVERY_PROPERTIES, Tally(0, 0))

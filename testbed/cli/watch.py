@@ -26,7 +26,7 @@ from testbed.rundir import store
 from topologies.formats.errors import InputError
 
 if TYPE_CHECKING:
-    from analysis.capture.totals import InterfaceTotals, Totals
+    from analysis.capture.totals import CaptureTotals, InterfaceTotals
     from analysis.live.counts import Figures, Snapshot
     from testbed.run.watch import Look
 
@@ -218,7 +218,7 @@ def _busiest(nodes: tuple[Figures, ...], rows: int) -> tuple[Figures, ...]:
 MOST_ROWS = 40
 
 
-def info_tables(found: Totals) -> RenderableType:
+def info_tables(found: CaptureTotals) -> RenderableType:
     """Facts, interfaces and protocols of a capture."""
     parts: list[RenderableType] = [_facts(found)]
     if found.interfaces:
@@ -228,7 +228,7 @@ def info_tables(found: Totals) -> RenderableType:
     return Group(*parts)
 
 
-def _facts(found: Totals) -> Table:
+def _facts(found: CaptureTotals) -> Table:
     made = plain_table()
     made.add_column(style="bold")
     made.add_column(overflow="fold")
@@ -240,7 +240,7 @@ def _facts(found: Totals) -> Table:
     return made
 
 
-def _rows(found: Totals) -> list[tuple[str, str]]:
+def _rows(found: CaptureTotals) -> list[tuple[str, str]]:
     sections = f", {found.sections} sections" if found.sections > 1 else ""
     with_index = ", with an index" if found.has_index else ""
     rows = [
@@ -262,7 +262,7 @@ def _rows(found: Totals) -> list[tuple[str, str]]:
     return rows
 
 
-def _interfaces(found: Totals) -> Table:
+def _interfaces(found: CaptureTotals) -> Table:
     has_directions = any(one.inbound or one.outbound for one in found.interfaces)
     counts = ("in>", "out>") if has_directions else ("frames>",)
     numbers = ("in", "out", "frames", "bytes", "dropped")
@@ -283,7 +283,7 @@ def _cells(one: InterfaceTotals, *, has_directions: bool) -> list[Text]:
     return [name, link, *counts, Text(f"{one.bytes:,}"), dropped, Text(one.resolution)]
 
 
-def _protocols(found: Totals) -> Table:
+def _protocols(found: CaptureTotals) -> Table:
     made = table("protocol", "frames>", "bytes>", "part>")
     made.header_style = "dim"
     for one in found.protocols[:MOST_ROWS]:

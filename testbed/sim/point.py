@@ -27,7 +27,7 @@ from analysis import judgement
 from analysis.checks.linear import JudgedRun, check_run, judged_run
 from analysis.checks.properties import Property, Verdict
 from analysis.metrics import call_cost, measures, membership, offered, ordering_cost, ordering_records, sweep_rows
-from analysis.metrics.offered import FROM_NODE, TO_NODE, Flow, Load, Sent, Window
+from analysis.metrics.offered import FROM_NODE, TO_NODE, Flow, Load, LoadSpan, Sent
 from analysis.network.addresses import MULTICAST_BIT, ip_number
 from node.host.workload import WorkloadKind
 from node.registry import PROTOCOLS
@@ -202,7 +202,7 @@ class LoadMeter:
 
     def load(self, incarnations: Iterable[IncarnationRun]) -> Load:
         """The counted load; `incarnations`: all of the simulation, with their records."""
-        return Load(Window(START_NS, self._until_ns), self._flows(), self._sent(incarnations))
+        return Load(LoadSpan(START_NS, self._until_ns), self._flows(), self._sent(incarnations))
 
     def _flows(self) -> list[Flow]:
         addresses = [ip_number(node.ip) for node in self._nodes]
