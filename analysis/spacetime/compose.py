@@ -144,7 +144,7 @@ def _draft(
 
 
 @dataclass(slots=True, eq=False)
-class _Sheet:
+class _WindowContent:
     """Events and arrows of one window found so far."""
 
     window: Window
@@ -175,22 +175,22 @@ class _Composer:
         self._installed = _installed(scene.steps)
 
     def diagram(self, window: Window) -> Diagram:
-        sheet = _Sheet(window)
+        content = _WindowContent(window)
         for transmission, departure in self._pairs.departures.items():
             if self._is_chosen(departure.header):
-                self._follow(sheet, transmission, departure)
-        for stranger in self._pairs.strangers:
-            self._stranger(sheet, stranger)
+                self._follow(content, transmission, departure)
+        for arrival in self._pairs.unmatched:
+            self._unmatched(content, arrival)
         for step in self._scene.steps:
             if step.recorder.member in self._members and (draft := self._recorded(step)) is not None:
-                sheet.add(draft)
+                content.add(draft)
         for fault in self._scene.faults:
             for draft in self._struck(fault):
-                sheet.add(draft)
-        marks, numbers = _numbered(sheet.drafts.values())
+                content.add(draft)
+        marks, numbers = _numbered(content.drafts.values())
         arrows = [
             replace(arrow, tail=None if tail is None else numbers[tail], head=None if head is None else numbers[head])
-            for arrow, tail, head in sheet.arrows
+            for arrow, tail, head in content.arrows
         ]
         arrows = with_roles(arrows, marks)
         arrows.sort(key=lambda arrow: (_begin(arrow, window), arrow.sender, arrow.receiver))
@@ -217,7 +217,7 @@ class _Composer:
             member=member, name=name, short=self._names[member], incarnations=self._pairs.incarnations.get(member, ())
         )
 
-    def _follow(self, sheet: _Sheet, transmission: Transmission, departure: Sighting) -> None:
+    def _follow(self, content: _WindowContent, transmission: Transmission, departure: Sighting) -> None:
         """Add the arrows and events of one datagram, to each addressed member, that are within the window."""
         send = self._pairs.send_record(transmission, departure)
         sent_ns = departure.at_ns if send is None else min(send.at_ns, departure.at_ns)
@@ -225,15 +225,15 @@ class _Composer:
             leg
             for receiver in self._targets(departure)
             if receiver in self._members and (receiver != transmission.sender or departure.target is not None)
-            for leg in self._legs(sheet.window, transmission, departure, receiver, sent_ns)
+            for leg in self._legs(content.window, transmission, departure, receiver, sent_ns)
         ]
         tail = None
         is_shown = transmission.sender in self._members
-        if is_shown and sheet.window.from_ns <= sent_ns <= sheet.window.until_ns:
-            tail = sheet.add(self._send_draft(transmission, departure, send, sent_ns))
+        if is_shown and content.window.from_ns <= sent_ns <= content.window.until_ns:
+            tail = content.add(self._send_draft(transmission, departure, send, sent_ns))
         for leg, arrival in legs:
-            head = None if arrival is None else sheet.add(arrival)
-            sheet.arrows.append((leg, tail, head))
+            head = None if arrival is None else content.add(arrival)
+            content.arrows.append((leg, tail, head))
 
     def _targets(self, departure: Sighting) -> Sequence[int]:
         if departure.target is not None:
@@ -320,23 +320,23 @@ class _Composer:
         incarnation = self._pairs.incarnation_at(arrival.member, arrival.at_ns)
         return _draft(arrival.at_ns, phase, key, incarnation, What.ARRIVE, label, text)
 
-    def _stranger(self, sheet: _Sheet, arrival: Sighting) -> None:
+    def _unmatched(self, content: _WindowContent, arrival: Sighting) -> None:
         """Add an arrival without a captured send: damaged or forged."""
         if arrival.member not in self._members or not self._is_chosen(arrival.header):
             return
-        if not sheet.window.from_ns <= arrival.at_ns <= sheet.window.until_ns:
+        if not content.window.from_ns <= arrival.at_ns <= content.window.until_ns:
             return
         what = "damaged bytes" if arrival.header is None or arrival.is_corrupt else self._label(arrival.header)
         text = f"{what} of unknown origin at {self._names[arrival.member]} at {self._time(arrival.at_ns)}"
         incarnation = self._pairs.incarnation_at(arrival.member, arrival.at_ns)
-        draft = _draft(arrival.at_ns, 0, ("stranger", arrival), incarnation, What.ARRIVE, what, text)
+        draft = _draft(arrival.at_ns, 0, ("unmatched", arrival), incarnation, What.ARRIVE, what, text)
         arrow = replace(
             self._arrow(arrival.header, arrival.member, arrival.member, text),
             arrive_ns=arrival.at_ns,
             label=what,
             is_corrupt=True,
         )
-        sheet.arrows.append((arrow, None, sheet.add(draft)))
+        content.arrows.append((arrow, None, content.add(draft)))
 
     def _recorded(self, step: Step) -> _Draft | None:
         """Event of a record; None for a record that is no event."""

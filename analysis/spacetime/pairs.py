@@ -31,13 +31,13 @@ from collector.records import Event
 class Pairs:
     """Pairs of a scene, found in one pass.
 
-    `departures`: datagrams that members sent; `strangers`: arrivals without a captured send (damaged or forged);
+    `departures`: datagrams that members sent; `unmatched`: arrivals without a captured send (damaged or forged);
     `incarnations`: by member.
     """
 
     def __init__(self, scene: Scene) -> None:
         self.incarnations = _incarnations(scene)
-        self.departures, self._arrivals, self.strangers = _sorted_out(scene)
+        self.departures, self._arrivals, self.unmatched = _sorted_out(scene)
         self._sends: dict[Incarnation, list[Step]] = defaultdict(list)
         self._sends_of: dict[tuple[Incarnation, tuple[int, ...] | None], list[Step]] = defaultdict(list)
         self._receipts: dict[tuple[int, Transmission], list[Step]] = defaultdict(list)
@@ -132,19 +132,19 @@ def _sorted_out(
     """
     departures: dict[Transmission, Sighting] = {}
     arrivals: dict[tuple[int, Transmission], list[Sighting]] = defaultdict(list)
-    strangers: list[Sighting] = []
+    unmatched: list[Sighting] = []
     for sighting in sorted(scene.sightings, key=lambda sighting: sighting.at_ns):
         transmission = sighting.transmission
         if sighting.is_arrival and transmission is not None:
             arrivals[sighting.member, transmission].append(sighting)
         elif sighting.is_arrival:
-            strangers.append(sighting)
+            unmatched.append(sighting)
         elif transmission is not None and transmission.sender == sighting.member:
             departures.setdefault(transmission, sighting)
     for (_, transmission), found in arrivals.items():
         if transmission not in departures:
-            strangers.extend(found)
-    return departures, arrivals, strangers
+            unmatched.extend(found)
+    return departures, arrivals, unmatched
 
 
 def _recorded_by_hosts(steps: Sequence[Step]) -> dict[Transmission, Sighting]:
