@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from analysis.checks.oracle_views import Record
 from analysis.checks.properties import Incarnation, MessageId
 from collector.records import CallReport, Event, Level, Notice
-from tests.analysis.histories import NOBODY, PlainHistory
+from tests.analysis.histories import NO_MESSAGE, PlainHistory
 
 Object = tuple[Incarnation, int]
 Whom = Iterable[tuple[int, int]]
@@ -36,7 +36,7 @@ class CallAuthor:
     now_ns: int = 1_000
     submitted: dict[Incarnation, int] = field(default_factory=dict)
 
-    def note(self, incarnation: Incarnation, event: Event, message: MessageId = NOBODY, **fields: int) -> None:
+    def note(self, incarnation: Incarnation, event: Event, message: MessageId = NO_MESSAGE, **fields: int) -> None:
         self.now_ns += 1
         records = self.history.setdefault(incarnation, [])
         detail = fields.pop("detail", 0)

@@ -24,7 +24,7 @@ from analysis.checks.properties import (
     Verdict,
 )
 from collector.records import Event, Flag, Kind, Level, Notice
-from tests.analysis.histories import NOBODY, PlainHistory
+from tests.analysis.histories import NO_MESSAGE, PlainHistory
 
 A, B, C = Incarnation(0, 1), Incarnation(1, 1), Incarnation(2, 1)
 NAMES = {0: "p1/a", 1: "p1/b", 2: "p1/c"}
@@ -43,7 +43,7 @@ class Author:
         for incarnation in self.incarnations:
             self.note(incarnation, Event.START)
 
-    def note(self, incarnation: Incarnation, event: Event, message: MessageId = NOBODY, **fields: int) -> None:
+    def note(self, incarnation: Incarnation, event: Event, message: MessageId = NO_MESSAGE, **fields: int) -> None:
         self.now_ns += 1
         records = self.history.setdefault(incarnation, [])
         detail = fields.pop("detail", 0)
