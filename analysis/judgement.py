@@ -75,7 +75,7 @@ def unexplained(inputs: RunInputs, excluded: Mapping[Incarnation, int], left: Ma
     for incarnation, at_ns in sorted(left.items()):
         asked = [fault for fault in inputs.faults if fault.kind == "leave" and fault.issued_ns <= at_ns]
         if not any(inputs.names.get(incarnation.member) in fault.targets for fault in asked):
-            found.append(f"{_said(inputs, incarnation)} left, which no fault of the run explains")
+            found.append(f"{_name_of(inputs, incarnation)} left, which no fault of the run explains")
     return found + _unexplained_exclusions(inputs, excluded)
 
 
@@ -89,7 +89,7 @@ def _unexplained_exclusions(inputs: RunInputs, excluded: Mapping[Incarnation, in
         name = inputs.names.get(incarnation.member, f"member {incarnation.member}")
         before = [fault for fault in inputs.faults if fault.issued_ns <= at_ns]
         if not any(_explains_exclusion(fault, name) for fault in before):
-            found.append(f"{_said(inputs, incarnation)} was excluded, which no fault of the run explains")
+            found.append(f"{_name_of(inputs, incarnation)} was excluded, which no fault of the run explains")
     return found
 
 
@@ -112,7 +112,7 @@ LEAST_SILENCE_NS = 50_000_000
 """Shorter than any suspicion timeout that is sensible on a real machine."""
 
 
-def _said(inputs: RunInputs, incarnation: Incarnation) -> str:
+def _name_of(inputs: RunInputs, incarnation: Incarnation) -> str:
     name = inputs.names.get(incarnation.member, f"member {incarnation.member}")
     return f"{name} (incarnation {incarnation.incarnation})"
 
@@ -146,7 +146,7 @@ def lost_tails(inputs: RunInputs, crashed: Collection[Incarnation]) -> str:
     lost = inputs.manifest.capture.kernel_dropped_frames
     if not lost or not crashed:
         return ""
-    names = ", ".join(_said(inputs, incarnation) for incarnation in sorted(crashed))
+    names = ", ".join(_name_of(inputs, incarnation) for incarnation in sorted(crashed))
     return f"the collector lost {lost} frames, which may be the last trace records of {names}"
 
 
@@ -158,7 +158,7 @@ def noted(
     """
     if not crashed or inputs.manifest.world == "sim":
         return dict(findings)
-    names = ", ".join(_said(inputs, incarnation) for incarnation in sorted(crashed))
+    names = ", ".join(_name_of(inputs, incarnation) for incarnation in sorted(crashed))
     note = f"as far as is on record: the last {TRACE_DELAY_NS / 1e6:.0f} ms of {names} before the crash may be missing"
     return {
         kind: replace(finding, reason=note) if finding.verdict is Verdict.PASS and kind in _OF_THE_CRASHED else finding

@@ -58,7 +58,7 @@ COUNTED = (*reported.COUNTED, *ordering_records.REPORTS)
 LONG_RUN_BYTES = 256 << 20
 """Size of a capture from which the JVM's optimising compiler is worth its time."""
 
-BESIDE_ROWS = 1 << 22
+CONCURRENT_ROWS = 1 << 22
 """Most steps with which latency is measured while the orders are checked: 50 bytes each."""
 
 Say = Callable[[str], None]
@@ -191,7 +191,7 @@ class _Analysis:
             )
             facts = order.run_facts(walk.incarnations, members=self.inputs.members, names=self.inputs.names)
             # Latency needs this process, the checks the workers; both need memory.
-            is_short = sum(incarnation.rows for incarnation in walk.incarnations) <= BESIDE_ROWS
+            is_short = sum(incarnation.rows for incarnation in walk.incarnations) <= CONCURRENT_ROWS
             timed = submit(lambda: self._latency(facts, requests)) if is_short else None
             findings = order.check_with(walk, facts)
             views = membership.section(

@@ -55,13 +55,13 @@ def section(
     views = _views(incarnations)
     if not views:
         return None
-    teller = _Teller(names, start_ns)
+    rows = _Rows(names, start_ns)
     by_name = {timeline.incarnation: timeline for timeline in incarnations}
     changes = [(_View(0, 0, (), {}), views[0]), *pairwise(views)]
-    listed = [teller.view(before, view, _began_ns(before, view, by_name, struck_ns)) for before, view in changes]
-    minorities = [one for timeline in incarnations for one in teller.minorities(timeline)]
-    transfers = [one for timeline in incarnations for one in teller.transfers(timeline)]
-    ended = [teller.end(timeline) for timeline in incarnations if timeline.has_ended]
+    listed = [rows.view(before, view, _began_ns(before, view, by_name, struck_ns)) for before, view in changes]
+    minorities = [one for timeline in incarnations for one in rows.minorities(timeline)]
+    transfers = [one for timeline in incarnations for one in rows.transfers(timeline)]
+    ended = [rows.end(timeline) for timeline in incarnations if timeline.has_ended]
     return {
         "installed": len(views),
         "last": views[-1].number,
@@ -144,7 +144,7 @@ def _began_ns(
     return min((max(sign, before.first_ns) for sign in signs if sign <= view.first_ns), default=None)
 
 
-class _Teller(NamedTuple):
+class _Rows(NamedTuple):
     """Writer of entries with member names and times in ms."""
 
     names: Mapping[int, str]

@@ -395,12 +395,12 @@ class _Composer:
             name = protocol_name(step.extra)
             return name, f"sends in epoch {step.value} from now on, ordered by {name},"
         if what in _OF_VIEWS:
-            return self._said_of_views(step, what)
+            return self._label_and_text_of_view(step, what)
         if what is What.NOTICE:
-            return _said_of_report(step)
+            return _label_and_text_of_report(step)
         return what.value, _PLAIN.get(what, what.value)
 
-    def _said_of_views(self, step: Step, what: What) -> tuple[str, str]:
+    def _label_and_text_of_view(self, step: Step, what: What) -> tuple[str, str]:
         if what is What.VIEW:
             installed = self._installed[step.recorder, step.record]
             members = words.listed(
@@ -525,7 +525,7 @@ def _level(code: int) -> str:
     return Level(code).name.lower() if code in _LEVELS else f"level {code}"
 
 
-def _said_of_report(step: Step) -> tuple[str, str]:
+def _label_and_text_of_report(step: Step) -> tuple[str, str]:
     if step.detail == Notice.GVT:
         return f"GVT {step.value}", f"knows that all up to virtual time {step.value} is final"
     name = _NAMES.get(step.detail, f"{step.detail:#04x}")
