@@ -404,12 +404,12 @@ def _selected(arguments: list[ast.expr], results: Mapping[str, Any]) -> list[Any
     """Items of a list for which a condition holds; its names are those of the item."""
     if len(arguments) != 2:
         _unknown("where takes a list and a condition")
-    return _those(_value(arguments[0], results), arguments[1])
+    return _matching(_value(arguments[0], results), arguments[1])
 
 
-def _those(items: Any, wanted: ast.expr) -> list[Any]:
+def _matching(items: Any, wanted: ast.expr) -> list[Any]:
     if _is_nested(items):
-        return [_those(item, wanted) for item in items]
+        return [_matching(item, wanted) for item in items]
     if not isinstance(items, list | tuple) or not all(isinstance(item, Mapping) for item in items):
         _unknown(f"where takes a list of runs, not {shown(items)}")
     return [item for item in items if _truth(_value(wanted, item))]

@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from analysis.asked_network import Network, Strike, build, impairment_of
 from analysis.errors import AnalysisError
 from analysis.files import parse_json, read_text
 from analysis.formatting import is_end
+from analysis.requested_network import Network, RecordedFault, build, impairment_of
 from topologies import load
 from topologies.formats.errors import InputError
 from topologies.model import Direction, Impairment, Topology
@@ -217,7 +217,7 @@ class RunInputs:
     manifest: Manifest
     topology: Topology
     network: Network
-    strikes: tuple[Strike, ...]
+    faults: tuple[RecordedFault, ...]
     fault_lines: tuple[Mapping[str, Any], ...]
     """Usable lines of faults.jsonl, unchanged."""
     unread_faults: int
@@ -244,13 +244,13 @@ def read_run(path: Path) -> RunInputs:
         raise AnalysisError(f"{path}: there is no such run directory")
     manifest = _manifest(path / "manifest.json")
     topology = _topology(path / "topology.yaml")
-    lines, strikes, unread = _faults(path / "faults.jsonl", topology)
+    lines, faults, unread = _faults(path / "faults.jsonl", topology)
     return RunInputs(
         path=path,
         manifest=manifest,
         topology=topology,
-        network=build(topology, _asked(path / "manifest.json", manifest, topology), strikes),
-        strikes=tuple(strikes),
+        network=build(topology, _asked(path / "manifest.json", manifest, topology), faults),
+        faults=tuple(faults),
         fault_lines=tuple(lines),
         unread_faults=unread,
     )
@@ -305,31 +305,31 @@ def _asked(path: Path, manifest: Manifest, topology: Topology) -> dict[str, dict
 _DIRECTIONS = frozenset(direction.value for direction in Direction)
 
 
-def _faults(path: Path, topology: Topology) -> tuple[list[Mapping[str, Any]], list[Strike], int]:
+def _faults(path: Path, topology: Topology) -> tuple[list[Mapping[str, Any]], list[RecordedFault], int]:
     """Lines that are faults of this network, the parsed faults, and the number of other lines. No file: no faults."""
     lines: list[Mapping[str, Any]] = []
-    strikes: list[Strike] = []
+    faults: list[RecordedFault] = []
     unread = 0
     if not path.exists():
-        return lines, strikes, unread
+        return lines, faults, unread
     written = [text for text in _text(path).splitlines() if text.strip()]
     pairs = 0
     for text in written[:MAX_FAULTS]:
         try:
-            strike, line = _strike(text, topology), parse_json(text)
-            more = len({node for group in strike.groups for node in group}) ** 2 + len(strike.pairs) + len(strike.links)
+            fault, line = _fault(text, topology), parse_json(text)
+            more = len({node for group in fault.groups for node in group}) ** 2 + len(fault.pairs) + len(fault.links)
             if pairs + more > MAX_CUT_PAIRS:
                 raise ValueError("more pairs of nodes than can be looked at")
         except (ValueError, TypeError, KeyError):
             unread += 1
         else:
             pairs += more
-            strikes.append(strike)
+            faults.append(fault)
             lines.append(line)
-    return lines, strikes, unread + len(written[MAX_FAULTS:])
+    return lines, faults, unread + len(written[MAX_FAULTS:])
 
 
-def _strike(text: str, topology: Topology) -> Strike:
+def _fault(text: str, topology: Topology) -> RecordedFault:
     """Fault of one line. Raises ValueError, TypeError or KeyError for a line that is no fault of this topology."""
     if len(text) > MAX_FAULT_CHARACTERS:
         raise ValueError(f"a fault of more than {MAX_FAULT_CHARACTERS} characters")
@@ -341,7 +341,7 @@ def _strike(text: str, topology: Topology) -> Strike:
     named = (*line.targets, *(node for group in (*cut.groups, *cut.pairs) for node in group), *cut.links, *asked)
     for name in dict.fromkeys(named):  # once each: a file may name one node a million times
         (topology.node if "/" in name else topology.link)(name)
-    return Strike(
+    return RecordedFault(
         id=line.id,
         kind=line.kind,
         targets=line.targets,
@@ -361,14 +361,14 @@ def network_of(topology: Topology, fault_lines: Sequence[Mapping[str, Any]]) -> 
     """Requested network of a run in memory, with faults as lines of faults.jsonl. Raises ValueError, TypeError or
     KeyError for a line that is no fault of this topology.
     """
-    return build(topology, {}, [_strike(json.dumps(line), topology) for line in fault_lines])
+    return build(topology, {}, [_fault(json.dumps(line), topology) for line in fault_lines])
 
 
-def open_cuts(strikes: Sequence[Strike], before_ns: int) -> list[Strike]:
+def open_cuts(faults: Sequence[RecordedFault], before_ns: int) -> list[RecordedFault]:
     """Cuts that were not healed by `before_ns`."""
-    by_id = {strike.id: strike for strike in strikes}
+    by_id = {fault.id: fault for fault in faults}
     found = []
-    for cut in strikes:
+    for cut in faults:
         if cut.kind == "cut":
             end = by_id.get(cut.until_id) if cut.until_id is not None else None
             if end is None or end.effective_ns > before_ns:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from analysis import expression
-from analysis.asked_network import Strike
 from analysis.capture.source import CaptureState
 from analysis.checks.properties import (
     VIEW_PROPERTIES,
@@ -25,6 +24,7 @@ from analysis.checks.properties import (
     merge,
 )
 from analysis.inputs import RunInputs, open_cuts
+from analysis.requested_network import RecordedFault
 from collector.records import TRACE_DELAY_NS, Notice
 from topologies.formats.errors import did_you_mean
 from topologies.model import Impairment
@@ -73,9 +73,9 @@ def unexplained(inputs: RunInputs, excluded: Mapping[Incarnation, int], left: Ma
     """
     found = []
     for incarnation, at_ns in sorted(left.items()):
-        asked = [strike for strike in inputs.strikes if strike.kind == "leave" and strike.issued_ns <= at_ns]
-        if not any(inputs.names.get(incarnation.member) in strike.targets for strike in asked):
-            found.append(f"{_said(inputs, incarnation)} left, which no fault of the run explains")
+        asked = [fault for fault in inputs.faults if fault.kind == "leave" and fault.issued_ns <= at_ns]
+        if not any(inputs.names.get(incarnation.member) in fault.targets for fault in asked):
+            found.append(f"{_name_of(inputs, incarnation)} left, which no fault of the run explains")
     return found + _unexplained_exclusions(inputs, excluded)
 
 
@@ -87,17 +87,17 @@ def _unexplained_exclusions(inputs: RunInputs, excluded: Mapping[Incarnation, in
     found = []
     for incarnation, at_ns in sorted(excluded.items()):
         name = inputs.names.get(incarnation.member, f"member {incarnation.member}")
-        before = [strike for strike in inputs.strikes if strike.issued_ns <= at_ns]
-        if not any(_explains_exclusion(strike, name) for strike in before):
-            found.append(f"{_said(inputs, incarnation)} was excluded, which no fault of the run explains")
+        before = [fault for fault in inputs.faults if fault.issued_ns <= at_ns]
+        if not any(_explains_exclusion(fault, name) for fault in before):
+            found.append(f"{_name_of(inputs, incarnation)} was excluded, which no fault of the run explains")
     return found
 
 
-def _explains_exclusion(strike: Strike, name: str) -> bool:
+def _explains_exclusion(fault: RecordedFault, name: str) -> bool:
     """Whether the fault may explain the exclusion of this node."""
-    if strike.kind == "impair":
-        return any(_makes_silences(one) for one in strike.asked.values())
-    return strike.kind == "cut" or name in strike.targets
+    if fault.kind == "impair":
+        return any(_makes_silences(one) for one in fault.asked.values())
+    return fault.kind == "cut" or name in fault.targets
 
 
 def _makes_silences(impairment: Impairment) -> bool:
@@ -112,7 +112,7 @@ LEAST_SILENCE_NS = 50_000_000
 """Shorter than any suspicion timeout that is sensible on a real machine."""
 
 
-def _said(inputs: RunInputs, incarnation: Incarnation) -> str:
+def _name_of(inputs: RunInputs, incarnation: Incarnation) -> str:
     name = inputs.names.get(incarnation.member, f"member {incarnation.member}")
     return f"{name} (incarnation {incarnation.incarnation})"
 
@@ -122,7 +122,7 @@ def undrained(inputs: RunInputs) -> str:
     drained_ns = inputs.manifest.phases.drained_ns
     if drained_ns is None:
         return "the run did not drain"
-    cuts = open_cuts(inputs.strikes, drained_ns)
+    cuts = open_cuts(inputs.faults, drained_ns)
     return "the network was still cut when the run drained" if cuts else ""
 
 
@@ -146,7 +146,7 @@ def lost_tails(inputs: RunInputs, crashed: Collection[Incarnation]) -> str:
     lost = inputs.manifest.capture.kernel_dropped_frames
     if not lost or not crashed:
         return ""
-    names = ", ".join(_said(inputs, incarnation) for incarnation in sorted(crashed))
+    names = ", ".join(_name_of(inputs, incarnation) for incarnation in sorted(crashed))
     return f"the collector lost {lost} frames, which may be the last trace records of {names}"
 
 
@@ -158,7 +158,7 @@ def noted(
     """
     if not crashed or inputs.manifest.world == "sim":
         return dict(findings)
-    names = ", ".join(_said(inputs, incarnation) for incarnation in sorted(crashed))
+    names = ", ".join(_name_of(inputs, incarnation) for incarnation in sorted(crashed))
     note = f"as far as is on record: the last {TRACE_DELAY_NS / 1e6:.0f} ms of {names} before the crash may be missing"
     return {
         kind: replace(finding, reason=note) if finding.verdict is Verdict.PASS and kind in _OF_THE_CRASHED else finding
@@ -250,10 +250,10 @@ def property_entries(
         }
         for kind, finding in findings.items()
     }
-    return known | {name: _unheard_of(name) for name in sorted(promised - known.keys())}
+    return known | {name: _unchecked(name) for name in sorted(promised - known.keys())}
 
 
-def _unheard_of(name: str) -> dict[str, Any]:
+def _unchecked(name: str) -> dict[str, Any]:
     """Entry for a promise without a check: unknown, so that it does not look kept."""
     return {
         "verdict": Verdict.UNKNOWN.value,
@@ -275,22 +275,22 @@ def _witness(witness: Witness, names: Mapping[int, str]) -> dict[str, Any]:
 
 def _place(place: Place, names: Mapping[int, str]) -> dict[str, Any]:
     message = place.message
-    told = {
+    entry = {
         "member": names.get(place.incarnation.member, f"member {place.incarnation.member}"),
         "incarnation": place.incarnation.incarnation,
         "message": None,
         "position": place.position,
         "at_ns": place.at_ns,
     }
-    if place.taker:
-        told["object"] = place.taker
+    if place.object_number:
+        entry["object"] = place.object_number
     if place.view is not None:
-        told["view"] = place.view
+        entry["view"] = place.view
     if message is None and place.view is not None:
         members = [names.get(incarnation.member, f"member {incarnation.member}") for incarnation in place.members]
         incarnations = [incarnation.incarnation for incarnation in place.members]
-        return told | {"members": members, "incarnations": incarnations}
+        return entry | {"members": members, "incarnations": incarnations}
     if message is None:
-        return told | {"shows": place.shows}
+        return entry | {"shows": place.shows}
     origin = names.get(message.origin, f"member {message.origin}")
-    return told | {"message": {"origin": origin, "incarnation": message.incarnation, "number": message.number}}
+    return entry | {"message": {"origin": origin, "incarnation": message.incarnation, "number": message.number}}

@@ -119,8 +119,8 @@ class Sweep:
         """Values of each run for expressions: its summary, its `variant` and its `given` numbers."""
         if self.is_simulated:
             return self.points
-        told = [{"variant": point.get("variant", {}), "given": point.get("given", {})} for point in self.points]
-        return [{**run.summary, **one} for run, one in zip(self.runs, told, strict=True)]
+        settings = [{"variant": point.get("variant", {}), "given": point.get("given", {})} for point in self.points]
+        return [{**run.summary, **one} for run, one in zip(self.runs, settings, strict=True)]
 
     def frame(self, **columns: str) -> pd.DataFrame:
         """Table with one row for each run. Each column is an expression (`analysis.expression`) over the run's summary,

@@ -26,9 +26,8 @@ from analysis.checks import incarnations, order
 from analysis.checks.by_message import RunFacts
 from analysis.checks.calls import read_calls
 from analysis.checks.properties import SECTIONS, Finding, Property
-from analysis.checks.sequences import Told
-from analysis.engine import ingest as intake
-from analysis.engine import session
+from analysis.checks.sequences import IncarnationFacts
+from analysis.engine import ingest, session
 from analysis.errors import MachineError
 from analysis.files import replace_json
 from analysis.inputs import RunInputs, read_run
@@ -59,7 +58,7 @@ COUNTED = (*reported.COUNTED, *ordering_records.REPORTS)
 LONG_RUN_BYTES = 256 << 20
 """Size of a capture from which the JVM's optimising compiler is worth its time."""
 
-BESIDE_ROWS = 1 << 22
+CONCURRENT_ROWS = 1 << 22
 """Most steps with which latency is measured while the orders are checked: 50 bytes each."""
 
 Say = Callable[[str], None]
@@ -81,7 +80,7 @@ def analyze(run_dir: Path, *, spark: SparkSession | None = None, on_progress: Sa
     capture = source.inspect(inputs.capture_path) if inputs.capture_path.exists() else None
     if capture is None or not capture.frames:
         with tasks.replace_tables(run_dir) as stage:
-            summary = _Analysis(inputs, capture, stage, on_progress).sum_up_nothing()
+            summary = _Analysis(inputs, capture, stage, on_progress).empty_summary()
     else:
         # The session is the innermost: its end also ends its tasks, and so the threads that wait for them. So nothing
         # writes tables any more when they are put in place or removed, even after an interrupt.
@@ -122,7 +121,7 @@ class _Orders:
     """Latency before, during and after each fault, by its id."""
     deliveries_full: int = 0
     """Judged deliveries at members that ran from start to end."""
-    told: Mapping[str, Any] = field(default_factory=dict)
+    reported: Mapping[str, Any] = field(default_factory=dict)
     """Sections of the summary from reports."""
 
 
@@ -147,7 +146,7 @@ class _Analysis:
         self.last_ns = 0 if capture is None or capture.last_ns is None else capture.last_ns - offset_ns
         self.start_ns = self.manifest.phases.start_ns or self.first_ns
 
-    def sum_up_nothing(self) -> dict[str, Any]:
+    def empty_summary(self) -> dict[str, Any]:
         """Summary of a run without frames: empty tables, unknown results, no Spark."""
         for name, contract in schema.TABLES.items():
             self.stage.write_rows(name, [], contract)
@@ -172,7 +171,7 @@ class _Analysis:
         talk = self._traffic()
         load = self._load()
         orders, (links, balance) = ordered.result(), network.result()
-        counted = self.taken.sent
+        counted = self.counts.sent
         self.stage.write_rows("traffic_series", cost.traffic_series(counted), schema.TRAFFIC_SERIES)
         results = self._results(orders, load, counted, links, balance)
         results["traffic"] |= talk
@@ -182,7 +181,7 @@ class _Analysis:
     def _orders(self, staged: Staged, submit: _Submit) -> _Orders:
         """Messages, deliveries and the other results from the trace."""
         trace = self.stage.path("trace")
-        with incarnations.walked(trace, self.stage, tasks.OfSpark(self.spark), self.names, self.taken.records) as walk:
+        with incarnations.walked(trace, self.stage, tasks.OfSpark(self.spark), self.names, self.counts.records) as walk:
             submitted = walk.submissions
             requests = cost.requests(
                 submitted.messages,
@@ -192,11 +191,11 @@ class _Analysis:
             )
             facts = order.run_facts(walk.incarnations, members=self.inputs.members, names=self.inputs.names)
             # Latency needs this process, the checks the workers; both need memory.
-            is_short = sum(incarnation.rows for incarnation in walk.incarnations) <= BESIDE_ROWS
+            is_short = sum(incarnation.rows for incarnation in walk.incarnations) <= CONCURRENT_ROWS
             timed = submit(lambda: self._latency(facts, requests)) if is_short else None
             findings = order.check_with(walk, facts)
             views = membership.section(
-                [_course(incarnation.told) for incarnation in walk.incarnations],
+                [_timeline(incarnation.facts) for incarnation in walk.incarnations],
                 names=self.inputs.names,
                 start_ns=self.start_ns,
                 struck_ns=membership.struck_ns(self.inputs.fault_lines, self.inputs.names),
@@ -214,7 +213,7 @@ class _Analysis:
             latency=latency,
             by_fault=by_fault,
             deliveries_full=reported.deliveries_of(self.stage.path("deliveries"), facts.level, facts.full),
-            told=self._told(staged.notices, facts, findings)
+            reported=self._reported(staged.notices, facts, findings)
             | self._of_objects(staged.notices, facts, requests)
             | {"views": views},
         )
@@ -235,24 +234,24 @@ class _Analysis:
         self.stage.write_rows("latency_series", series, schema.LATENCY_SERIES)
         return latency, cost.latency_around(judged, fault_overlap.around(self.inputs))
 
-    def _told(
+    def _reported(
         self, notices: Mapping[Notice, int], facts: RunFacts, findings: Mapping[Property, Finding]
     ) -> dict[str, Any]:
         """Sections that only some protocols have."""
-        trace, told = self.stage.path("trace"), dict[str, Any]()
+        trace, sections = self.stage.path("trace"), dict[str, Any]()
         if notices.get(Notice.CLOCK):
             phases = self.manifest.phases
             load_ns = None if phases.load_end_ns is None else phases.load_end_ns - self.start_ns
             incarnations = reported.readings(trace)
             readings = skew.with_jumps(incarnations, reported.jumps(trace))
-            told["clocks"] = skew.clocks(readings, start_ns=self.start_ns, load_ns=load_ns)
-            told["clocks"] |= {"readings": sum(map(len, incarnations.values()))}
+            sections["clocks"] = skew.clocks(readings, start_ns=self.start_ns, load_ns=load_ns)
+            sections["clocks"] |= {"readings": sum(map(len, incarnations.values()))}
         if notices.get(Notice.ACCEPTED):
-            told["stages"] = reported.stages(trace, self.inputs.names)
+            sections["stages"] = reported.stages(trace, self.inputs.names)
         if notices.get(Notice.RESIDENT):
-            told["resident"] = reported.residents(trace, self.inputs.names)
+            sections["resident"] = reported.residents(trace, self.inputs.names)
         if any(notices.get(code) for code in ordering_records.REPORTS):
-            told["ordering"] = ordering_cost.section(
+            sections["ordering"] = ordering_cost.section(
                 ordering_records.from_trace(trace),
                 start_ns=self.start_ns,
                 end_ns=self.manifest.phases.load_end_ns,
@@ -262,13 +261,13 @@ class _Analysis:
         is_granted = Property.MUTUAL_EXCLUSION in findings
         if is_granted or Property.TOTAL_ORDER.value in self.manifest.promises:
             served = reported.served(self.stage.path("deliveries"), facts.level, None if is_granted else facts.full)
-            told["anomalies"] = anomalies.table(
+            sections["anomalies"] = anomalies.table(
                 served,
                 order="grants" if is_granted else "deliveries",
                 mu_ns=self.manifest.protocol.mu_ns,
                 calls=self._calls(),
             )
-        return told
+        return sections
 
     def _calls(self) -> list[anomalies.Call]:
         members = {name: member for member, name in self.inputs.names.items()}
@@ -295,7 +294,7 @@ class _Analysis:
         assert self.capture is not None
         self.say(f"reading {self.capture.frames:,} frames")
         index = {name: member for member, name in self.inputs.names.items()}
-        plan = intake.Plan(
+        plan = ingest.Plan(
             talk=self.talk.plan,
             max_talk=self.talk.max_rows,
             ports=tuple((name, index[name]) if name in index else None for name in self.capture.interface_names),
@@ -305,8 +304,8 @@ class _Analysis:
             load_end_ns=self.manifest.phases.load_end_ns,
             notices=COUNTED,
         )
-        self.taken = taken = intake.take_in(self.spark, self.inputs.capture_path, plan, self.stage)
-        return Staged(undecodable=taken.undecodable, foreign_records=taken.foreign_records, notices=taken.notices)
+        self.counts = counts = ingest.write_tables(self.spark, self.inputs.capture_path, plan, self.stage)
+        return Staged(undecodable=counts.undecodable, foreign_records=counts.foreign_records, notices=counts.notices)
 
     # --- the network
 
@@ -327,8 +326,8 @@ class _Analysis:
         )
         extra = {(row["direction"], row["node"]): row.pop("extra_copies") for row in rows}
         self.stage.write_rows("links", rows, schema.LINKS)
-        crashed = {target for strike in self.inputs.strikes if strike.kind == "crash" for target in strike.targets}
-        flows = conservation.flows(self.taken.flows)
+        crashed = {target for fault in self.inputs.faults if fault.kind == "crash" for target in fault.targets}
+        flows = conservation.flows(self.counts.flows)
         balance = conservation.balance(flows, self.inputs.topology, self.manifest, extra, crashed=crashed)
         return [row | {"asked": json.loads(row["asked"])} for row in rows], balance
 
@@ -337,13 +336,13 @@ class _Analysis:
         end_ns = self.manifest.phases.load_end_ns
         if end_ns is None or end_ns <= self.start_ns:
             return None
-        window = offered.Window(self.start_ns, end_ns)
-        sent = offered.sent(self.stage.path("frames"), self.stage.path("trace"), window)
-        return offered.Load(window, offered.flows(self.taken.flows), sent)
+        span = offered.LoadSpan(self.start_ns, end_ns)
+        sent = offered.sent(self.stage.path("frames"), self.stage.path("trace"), span)
+        return offered.Load(span, offered.flows(self.counts.flows), sent)
 
     def _traffic(self) -> dict[str, Any]:
         """Conversations of any protocol: the only results for other programs."""
-        talk = self.talk.of(self.taken.talk)
+        talk = self.talk.of(self.counts.talk)
         self.stage.write_rows("conversations", talk.conversations, schema.CONVERSATIONS)
         self.stage.write_rows("node_series", talk.nodes, schema.NODE_SERIES)
         return talk.summary
@@ -356,7 +355,7 @@ class _Analysis:
         requests, deliveries = orders.requests, orders.findings[Property.FIFO].checked
         is_for_all = not _FOR_ALL.isdisjoint(self.manifest.promises)
         sent = None if load is None else offered.section(load, self.inputs.topology, requests)
-        told = orders.told
+        sections = orders.reported
         return {
             "messages": {
                 "submitted": requests.submitted,
@@ -364,17 +363,17 @@ class _Analysis:
                 "deliveries_full": orders.deliveries_full,
                 "deliveries_expected": requests.submitted * len(orders.facts.full) if is_for_all else None,
                 "level": _level_name(orders.facts.level),
-                **told.get("messages", {}),
+                **sections.get("messages", {}),
             },
-            "latency": {**orders.latency, **told.get("latency", {})},
-            "calls": call_cost.per_call(told.get("calls"), sent),
+            "latency": {**orders.latency, **sections.get("latency", {})},
+            "calls": call_cost.per_call(sections.get("calls"), sent),
             "load": sent,
             "traffic": cost.traffic_figures(
                 counted, submitted=requests.submitted, deliveries=deliveries, application_bytes=requests.size_bytes
             )
             | dict(traffic.NOTHING),
             "processing": cost.processing(self.manifest.nodes),
-            **{name: told.get(name) for name in ("ordering", "views", "clocks", "stages", "resident", "anomalies")},
+            **{name: sections.get(name) for name in ("ordering", "views", "clocks", "stages", "resident", "anomalies")},
             "links": links,
             "conservation": balance,
             "faults": fault_overlap.section(self.inputs, None),
@@ -415,9 +414,9 @@ class _Analysis:
         return head | {name: results[name] for name in SECTIONS}
 
 
-def _course(told: Told) -> membership.Timeline:
+def _timeline(facts: IncarnationFacts) -> membership.Timeline:
     return membership.Timeline(
-        told.incarnation, told.views, told.first_ns, told.last_ns, told.has_ended, told.end_detail
+        facts.incarnation, facts.views, facts.first_ns, facts.last_ns, facts.has_ended, facts.end_detail
     )
 
 

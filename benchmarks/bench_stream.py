@@ -73,7 +73,7 @@ def _batches(spark: SparkSession, capture: Path, directory: Path, seconds: int) 
             if time.monotonic() > deadline:
                 raise TimeoutError(f"at byte {following.byte:,} of {len(whole):,} after {TIMEOUT_S:.0f} s")
             time.sleep(PIECE_S)
-        took, view = following.batches, following.view(has_ended=True)
+        took, snapshot = following.batches, following.snapshot(has_ended=True)
     writer.join()
     warm = [batch.seconds for batch in took[WARM_BATCHES:]] or [batch.seconds for batch in took]
     what = f"one micro-batch of a capture that grows by {FRAMES_PER_S:,} frames/s"
@@ -81,7 +81,7 @@ def _batches(spark: SparkSession, capture: Path, directory: Path, seconds: int) 
     yield watch.row("stream.batch", f"{what}, median", "s", float(np.median(warm)), bar=at_most(BAR_S), note=note)
     yield watch.row("stream.batch_max", f"{what}, slowest", "s", max(warm))
     yield watch.row("stream.first", "the first micro-batch of a look", "s", took[0].seconds)
-    lost = abs(view.frames - inspect(capture).frames)
+    lost = abs(snapshot.frames - inspect(capture).frames)
     yield watch.row("stream.uncounted", "frames that a look did not count", "frames", lost, bar=at_most(0))
 
 

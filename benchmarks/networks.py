@@ -65,7 +65,7 @@ def up_and_down(
     topology: Topology, log_dir: Path, *, open_network: Callable[[Topology, Path], EmulatedNetwork] = open_wires
 ) -> UpAndDown:
     """Create a network with all its nodes' namespaces, wired and addressed, and close it."""
-    with witness(log_dir / "witness") as watch:
+    with removal_watch(log_dir / "removal-watch") as watch:
         began = time.perf_counter()
         network = open_network(topology, log_dir)
         try:
@@ -80,7 +80,7 @@ def up_and_down(
         return UpAndDown(up_s=up - began, closed_s=closed - watched, gone_s=time.perf_counter() - watched)
 
 
-class Witness:
+class RemovalWatch:
     """A namespace outside the network, with one end of a cable whose other end is in the network. A network's
     namespaces are removed together: when this end vanishes, they are gone.
     """
@@ -111,11 +111,11 @@ class Witness:
 
 
 @contextmanager
-def witness(log_dir: Path) -> Iterator[Witness]:
+def removal_watch(log_dir: Path) -> Iterator[RemovalWatch]:
     log_dir.mkdir(parents=True, exist_ok=True)
     supervisor = SupervisorLink.start(log_dir / "supervisor.log")
     try:
-        yield Witness(supervisor)
+        yield RemovalWatch(supervisor)
     finally:
         supervisor.close()
 

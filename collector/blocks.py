@@ -115,7 +115,7 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Statistics:
+class InterfaceStatistics:
     """One interface statistics block; None: not stated."""
 
     interface: int
@@ -178,7 +178,7 @@ def interface_of(body: bytes, byte_order: str, number: int) -> Interface:
     )
 
 
-def statistics_of(body: bytes, byte_order: str) -> Statistics:
+def statistics_of(body: bytes, byte_order: str) -> InterfaceStatistics:
     (number,) = struct.unpack_from(byte_order + "I", body)
     values = dict(options_of(body[12:], byte_order))
 
@@ -186,7 +186,7 @@ def statistics_of(body: bytes, byte_order: str) -> Statistics:
         value = values.get(code, b"")
         return struct.unpack(byte_order + "Q", value)[0] if len(value) == 8 else None
 
-    return Statistics(
+    return InterfaceStatistics(
         interface=number,
         received=counter(STATISTICS_RECEIVED),
         dropped=counter(STATISTICS_DROPPED),

@@ -43,9 +43,9 @@ from collector.blocks import (
     CutOffError,
     Interface,
     Interfaces,
+    InterfaceStatistics,
     Layout,
     Section,
-    Statistics,
     interface_of,
     section_of,
     statistics_of,
@@ -192,10 +192,10 @@ def read_interfaces(path: Path | str) -> CaptureHead:
     return heads[0]
 
 
-def read_statistics(path: Path | str, head: CaptureHead) -> dict[int, Statistics]:
+def read_statistics(path: Path | str, head: CaptureHead) -> dict[int, InterfaceStatistics]:
     """Last statistics of each interface of a section, if any, by the interface's number in the capture."""
     path, interfaces = Path(path), head.interfaces
-    found: dict[int, Statistics] = {}
+    found: dict[int, InterfaceStatistics] = {}
     if interfaces.layout is not Layout.PCAPNG or head.first_offset >= head.end:
         return found
     buffer = map_capture(path)[: head.end]
@@ -205,9 +205,9 @@ def read_statistics(path: Path | str, head: CaptureHead) -> dict[int, Statistics
             body = _body(buffer, offset, interfaces.byte_order)
             if len(body) < LEAST_STATISTICS_BYTES:
                 continue
-            said = statistics_of(body, interfaces.byte_order)
-            if said.interface < len(interfaces.ports):
-                found[interfaces.first + said.interface] = said
+            statistics = statistics_of(body, interfaces.byte_order)
+            if statistics.interface < len(interfaces.ports):
+                found[interfaces.first + statistics.interface] = statistics
     return found
 
 

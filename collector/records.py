@@ -166,7 +166,7 @@ FRAME_ROW: tuple[Column, ...] = (
     Column("direction", np.int8, "PortDirection, seen from the switch port"),
     Column("length", np.int32, "bytes on the wire, without the frame check sequence"),
     Column("captured", np.int32, "bytes in the capture, less than `length` when a snap length cut the frame"),
-    Column("offset", np.int64, "where those bytes begin in the buffer"),
+    Column("offset", np.int64, "byte of the buffer at which the frame begins"),
 )
 
 ENVELOPE_COLUMNS = _columns(ENVELOPE, _same("group", "sender", "sender_incarnation", "transmission"))
@@ -178,19 +178,21 @@ MESSAGE_COLUMNS = _columns(
 DECODED_ROW: tuple[Column, ...] = (
     Column("eth_dst", np.int64, "destination MAC as a number"),
     Column("eth_src", np.int64, "source MAC as a number"),
-    Column("ethertype", np.int32, "behind up to two VLAN tags"),
-    Column("ip_src", np.int64, "0 when not IPv4"),
-    Column("ip_dst", np.int64, "0 when not IPv4"),
-    Column("ip_proto", np.int16, "-1 when not IPv4"),
-    Column("udp_src", np.int32, "-1 when not UDP or not the first fragment"),
-    Column("udp_dst", np.int32, "-1 when not UDP or not the first fragment"),
-    Column("payload_offset", np.int64, "where the UDP payload begins in the buffer; 0 when not UDP"),
+    Column("ethertype", np.int32, "EtherType after up to two VLAN tags"),
+    Column("ip_src", np.int64, "source IPv4 address as a number; 0 when not IPv4"),
+    Column("ip_dst", np.int64, "destination IPv4 address as a number; 0 when not IPv4"),
+    Column("ip_proto", np.int16, "IP protocol number; -1 when not IPv4"),
+    Column("udp_src", np.int32, "source UDP port; -1 when not UDP or not the first fragment"),
+    Column("udp_dst", np.int32, "destination UDP port; -1 when not UDP or not the first fragment"),
+    Column("payload_offset", np.int64, "byte of the buffer at which the UDP payload begins; 0 when not UDP"),
     Column(
-        "payload_length", np.int32, "bytes of UDP payload on the wire; 0 when not UDP or when the headers contradict"
+        "payload_length",
+        np.int32,
+        "bytes of UDP payload on the wire; 0 when not UDP or when the lengths in the headers contradict each other",
     ),
-    Column("is_protocol", np.bool_, "to PROTOCOL_PORT, with an envelope and a message whose lengths add up"),
-    Column("is_trace", np.bool_, "to TRACE_PORT, with a whole trace datagram whose length adds up"),
-    Column("is_undecodable", np.bool_, "to one of our ports, but neither of the two"),
+    Column("is_protocol", np.bool_, "datagram to PROTOCOL_PORT, with an envelope and a message whose lengths add up"),
+    Column("is_trace", np.bool_, "datagram to TRACE_PORT, with a whole header and records whose length adds up"),
+    Column("is_undecodable", np.bool_, "datagram to one of our ports that is neither of the two"),
     *ENVELOPE_COLUMNS,
     *MESSAGE_COLUMNS,
 )
@@ -199,10 +201,10 @@ number.
 """
 
 TRACE_ROW: tuple[Column, ...] = (
-    Column("frame", np.int64, "row of the datagram in the frames that were handed in"),
-    Column("group", np.int64, "Group"),
-    Column("node", np.int32, "Member that reports"),
-    Column("node_incarnation", np.int32, "its incarnation"),
+    Column("frame", np.int64, "row of the datagram in the given frames"),
+    Column("group", np.int64, "group of the member"),
+    Column("node", np.int32, "member that recorded it"),
+    Column("node_incarnation", np.int32, "incarnation of the member"),
     Column("record", np.int64, "number of the record in that incarnation, without a gap"),
     *_columns(RECORD, _same(*(f.name for f in RECORD))),
 )

@@ -78,7 +78,7 @@ _FRAME_HEAD = np.dtype(
 """struct tpacket3_hdr and the beginning of the struct sockaddr_ll after it, in the machine's byte order."""
 
 
-class Statistics(NamedTuple):
+class RingStatistics(NamedTuple):
     """The kernel's counts since the ring was opened: frames that passed the filter, those of them dropped because no
     block was free, and the number of times that none was free.
     """
@@ -191,7 +191,7 @@ class PacketRing:
         # To unbind, the kernel waits until every processor has left the receive path, so no frame is in progress.
         _bind_everywhere(self.socket, ETH_P_LOOPBACK)
 
-    def statistics(self) -> Statistics:
+    def statistics(self) -> RingStatistics:
         """Counters since the ring was opened."""
         raw = self.socket.getsockopt(SOL_PACKET, PACKET_STATISTICS, 12)
         frames, dropped, freezes = struct.unpack("III", raw)  # reading sets the kernel's counters to 0
@@ -199,7 +199,7 @@ class PacketRing:
         self._frames += frames
         self._dropped += dropped
         self._freezes += freezes
-        return Statistics(self._frames, self._dropped, self._freezes)
+        return RingStatistics(self._frames, self._dropped, self._freezes)
 
     def close(self) -> None:
         """Close the ring. Views of the buffer must not be used any more."""

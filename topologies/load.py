@@ -315,11 +315,15 @@ _PLAIN_FIELDS = {
 
 
 class RawPort(RawBlock):
-    """What happens to frames at the ports of some nodes."""
+    """Impairments at the ports of some nodes."""
 
-    to_node: RawImpairment | None = Field(None, alias="to-node", description="what the node receives")
-    from_node: RawImpairment | None = Field(None, alias="from-node", description="what the node sends")
-    both: RawImpairment | None = Field(None, description="each direction; the more specific keys win")
+    to_node: RawImpairment | None = Field(
+        None, alias="to-node", description="impairment of the frames that the node receives"
+    )
+    from_node: RawImpairment | None = Field(
+        None, alias="from-node", description="impairment of the frames that the node sends"
+    )
+    both: RawImpairment | None = Field(None, description="impairment of both directions; the more specific keys win")
 
 
 class RawBus(RawBlock):

@@ -339,7 +339,7 @@ def _next_hops(graph: _Graph, to_partition: str) -> Mapping[str, str]:
 # Selectors: `*` all, `p1/*` a partition, `p1/n2..n4` a range in file order, `p1/n3` one node.
 
 
-EVERYBODY = "*"
+ALL_NODES = "*"
 
 
 class SelectError(ValueError):
@@ -355,7 +355,7 @@ def select(topology: Topology, selectors: Iterable[str]) -> tuple[Node, ...]:
 def shortened(names: Collection[NodeName], topology: Topology) -> str:
     """Nodes as the shortest list of selectors: `p1/*, p2/n1..n3, p3/n2`; empty for none."""
     if len(names) == len(topology):
-        return EVERYBODY
+        return ALL_NODES
     return ", ".join(shortened_by_partition(names, topology))
 
 

@@ -326,14 +326,14 @@ def _live_columns(buffer: Buffer, frames: Frames, names: Sequence[str]) -> dict[
     wanted = [name for name in (*_OF_FRAMES, "is_trace") if name in names or name == "is_trace"]
     seen = _frame_columns(buffer, frames, wanted)
     carriers = frames.select(seen["is_trace"])
-    told = _trace_columns(buffer, carriers, names)
-    count, records = len(frames), len(told["event"])
+    traced = _trace_columns(buffer, carriers, names)
+    count, records = len(frames), len(traced["event"])
     columns: dict[str, Any] = {}
     for name in names:
         if name == FILE_COLUMN:
             continue
-        parts = [seen[name] if name in seen else np.zeros(count, told[name].dtype)]
-        parts.append(told[name] if name in told else np.zeros(records, parts[0].dtype))
+        parts = [seen[name] if name in seen else np.zeros(count, traced[name].dtype)]
+        parts.append(traced[name] if name in traced else np.zeros(records, parts[0].dtype))
         columns[name] = np.concatenate(parts).astype(parts[0].dtype)
     return columns
 

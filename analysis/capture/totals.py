@@ -16,7 +16,7 @@ from analysis.capture.decode import decode_frames
 from analysis.capture.source import LINK_TYPES, sections_of
 from analysis.errors import AnalysisError
 from collector import index
-from collector.blocks import BINARY_RESOLUTION, Interface, Statistics
+from collector.blocks import BINARY_RESOLUTION, Interface, InterfaceStatistics
 from collector.parse import Counts, frames_in, read_statistics
 from collector.records import ETHERNET_LINK_TYPE, CaptureError, Frames, PortDirection
 from collector.walk import Buffer
@@ -62,7 +62,7 @@ class ProtocolTotals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
+class CaptureTotals:
     """Totals of a whole capture. `problem` is empty when every block is whole."""
 
     path: str
@@ -88,7 +88,7 @@ class Totals:
     protocols: tuple[ProtocolTotals, ...]
 
 
-def totals(path: Path) -> Totals:
+def totals(path: Path) -> CaptureTotals:
     """Scan a capture once. Raises AnalysisError when it is no capture or cannot be read."""
     try:
         size = path.stat().st_size
@@ -98,7 +98,7 @@ def totals(path: Path) -> Totals:
         counts, protocols = Counts(heads), _Protocols()
         ports = [port for head in heads for port in head.interfaces.ports]
         is_ethernet = np.array([port.link_type == ETHERNET_LINK_TYPE for port in ports], np.bool_)
-        statistics: dict[int, Statistics] = {}
+        statistics: dict[int, InterfaceStatistics] = {}
         for head in heads:
             for buffer, frames in frames_in(path, head):
                 counts.add(frames)
@@ -109,7 +109,7 @@ def totals(path: Path) -> Totals:
     except OSError as error:
         raise AnalysisError(f"{path}: the capture cannot be read ({error.strerror})") from error
     first = heads[0] if heads else None
-    return Totals(
+    return CaptureTotals(
         path=str(path),
         layout="unknown" if first is None else first.interfaces.layout.value,
         byte_order="unknown" if first is None else {"<": "little", ">": "big"}[first.interfaces.byte_order],
@@ -177,10 +177,10 @@ _OURS = ("orderbed messages", "orderbed trace", "to an orderbed port, undecodabl
 
 
 def _interfaces(
-    ports: Sequence[Interface], counts: Counts, statistics: dict[int, Statistics]
+    ports: Sequence[Interface], counts: Counts, statistics: dict[int, InterfaceStatistics]
 ) -> Iterator[InterfaceTotals]:
     for place, port in enumerate(ports):
-        said = statistics.get(place)
+        stated = statistics.get(place)
         frames = counts.by_direction[place]
         yield InterfaceTotals(
             name=port.name,
@@ -191,8 +191,8 @@ def _interfaces(
             outbound=int(frames[PortDirection.OUTBOUND]),
             undirected=int(frames[PortDirection.UNKNOWN]),
             bytes=int(counts.wire_bytes[place]),
-            received=None if said is None else said.received,
-            dropped=None if said is None else said.dropped,
+            received=None if stated is None else stated.received,
+            dropped=None if stated is None else stated.dropped,
         )
 
 

@@ -42,7 +42,7 @@ class RunFacts:
     """Members that ran from start to end."""
     ended: frozenset[Incarnation]
     """Incarnations whose end is on record."""
-    over: frozenset[Incarnation]
+    departed: frozenset[Incarnation]
     """Those of them that the others excluded, or that left."""
     excluded: Mapping[Incarnation, int]
     """Excluded incarnations that did not leave, and the time at which they learnt of it."""
@@ -86,7 +86,7 @@ class Count(NamedTuple):
     first: First | None
 
 
-class Totals(NamedTuple):
+class PropertyCounts(NamedTuple):
     """Counts of each property in BY_MESSAGE. A class, because results of other tasks are mappings."""
 
     counts: Mapping[Property, Count]
@@ -102,7 +102,7 @@ class Judged(NamedTuple):
     """Optimistic deliveries of a full member that were never undone, where a higher level is judged."""
     promises: Rows
     """Broken promises."""
-    handed: Rows
+    all_deliveries: Rows
     """All deliveries, at any level, undone or not."""
 
 
@@ -118,7 +118,7 @@ def judged(columns: Mapping[str, npt.NDArray[np.generic]], incarnation: Incarnat
         deliveries=np.flatnonzero(is_kept & is_wanted),
         standing=np.flatnonzero(is_kept & (level == Level.OPTIMISTIC)) if has_standing else none,
         promises=np.flatnonzero(step == Step.BROKEN_PROMISE),
-        handed=np.flatnonzero(is_delivery),
+        all_deliveries=np.flatnonzero(is_delivery),
     )
 
 
@@ -136,24 +136,24 @@ def spans(incarnations: Collection[Walked], parallel: int) -> list[Span]:
     return [Span(low, high) for low, high in zip([None, *cuts], [*cuts, None], strict=True)]
 
 
-def totals(incarnations: Sequence[Walked], facts: RunFacts, span: Span) -> Totals | None:
+def totals(incarnations: Sequence[Walked], facts: RunFacts, span: Span) -> PropertyCounts | None:
     """Counts of each check over the messages of a span; None: there are no messages."""
     table = _Table(merged(_messages(incarnation, facts, span) for incarnation in incarnations))
     if not len(table.message):
         return None
     for incarnation in incarnations:
-        table.ask(incarnation.name, _Asked.of(incarnation, span), facts)
+        table.submit(incarnation.name, _Submitted.of(incarnation, span), facts)
     for incarnation in incarnations:
         table.add(incarnation.name, _Seen.of(incarnation, facts, span), facts)
     return table.totals(facts)
 
 
-def together(parts: Iterable[Totals | None]) -> Totals | None:
+def together(parts: Iterable[PropertyCounts | None]) -> PropertyCounts | None:
     """Sum of the totals of several spans; None: there are no messages."""
     found = [part for part in parts if part is not None]
     if not found:
         return None
-    return Totals({kind: _added([part.counts[kind] for part in found]) for kind in BY_MESSAGE})
+    return PropertyCounts({kind: _added([part.counts[kind] for part in found]) for kind in BY_MESSAGE})
 
 
 def merged(parts: Iterable[Ints]) -> Ints:
@@ -168,7 +168,7 @@ def merged(parts: Iterable[Ints]) -> Ints:
     return known
 
 
-class _Asked(NamedTuple):
+class _Submitted(NamedTuple):
     """The messages of a span that an incarnation submitted."""
 
     submissions: tuple[Ints, Ints]
@@ -176,7 +176,7 @@ class _Asked(NamedTuple):
     payload: Ints
 
     @classmethod
-    def of(cls, incarnation: Walked, span: Span) -> _Asked:
+    def of(cls, incarnation: Walked, span: Span) -> _Submitted:
         columns = incarnation.columns("step", "message", "at_ns", "payload")
         rows = np.flatnonzero((columns["step"] == Step.SUBMISSION) & span.mask(columns["message"]))
         return cls(submissions=(columns["message"][rows], columns["at_ns"][rows]), payload=columns["payload"][rows])
@@ -193,9 +193,9 @@ class _Seen(NamedTuple):
     repeats: tuple[Ints, Ints]
     standing: tuple[Ints, Ints]
     promises: tuple[Ints, Ints]
-    handed: tuple[Ints, Ints]
+    all_deliveries: tuple[Ints, Ints]
     payload: Ints
-    """Payloads of `handed`."""
+    """Payloads of `all_deliveries`."""
 
     @classmethod
     def of(cls, incarnation: Walked, facts: RunFacts, span: Span) -> _Seen:
@@ -212,8 +212,8 @@ class _Seen(NamedTuple):
             repeats=(message[repeats], at_ns[repeats]),
             standing=(message[wanted.standing], at_ns[wanted.standing]),
             promises=(message[wanted.promises], at_ns[wanted.promises]),
-            handed=(message[wanted.handed], at_ns[wanted.handed]),
-            payload=columns["payload"][wanted.handed],
+            all_deliveries=(message[wanted.all_deliveries], at_ns[wanted.all_deliveries]),
+            payload=columns["payload"][wanted.all_deliveries],
         )
 
 
@@ -238,11 +238,11 @@ class _Table:
         self.repeats, self.promises, self.unordered, self.altered = (np.zeros(count, np.int32) for _ in range(4))
         self.least, self.greatest = np.full(count, _GREATEST), np.full(count, _LEAST)
 
-    def ask(self, incarnation: Incarnation, asked: _Asked, facts: RunFacts) -> None:
+    def submit(self, incarnation: Incarnation, submitted: _Submitted, facts: RunFacts) -> None:
         """Add the submissions of one incarnation. Those of all incarnations come before any delivery."""
-        rows, at_ns = self._rows(asked.submissions)
+        rows, at_ns = self._rows(submitted.submissions)
         self.submit_ns[rows] = at_ns
-        self.payload[rows] = asked.payload
+        self.payload[rows] = submitted.payload
         self.is_owed[rows] = incarnation in facts.full
 
     def add(self, incarnation: Incarnation, seen: _Seen, facts: RunFacts) -> None:
@@ -255,19 +255,19 @@ class _Table:
         if is_full:
             self.full_deliveries[rows] += 1
             self.full_ns[rows] = np.minimum(self.full_ns[rows], at_ns)
-        if incarnation not in facts.over and not facts.has_views:
+        if incarnation not in facts.departed and not facts.has_views:
             self.firsts_in_order[rows] += 1
             self._compare(rows, seen.predecessor)
         _note(self.unordered, self.unordered_ns, rows[seen.is_out_of_order], at_ns[seen.is_out_of_order])
         _note(self.repeats, self.repeat_ns, *self._rows(seen.repeats))
         _note(self.promises, self.promise_ns, *self._rows(seen.promises))
-        rows, at_ns = self._rows(seen.handed)
+        rows, at_ns = self._rows(seen.all_deliveries)
         is_altered = (self.submit_ns[rows] != NEVER) & (self.payload[rows] != seen.payload)
         _note(self.altered, self.altered_ns, rows[is_altered], at_ns[is_altered])
         rows, at_ns = self._rows(seen.standing)
         np.minimum.at(self.standing_ns, rows, at_ns)
 
-    def totals(self, facts: RunFacts) -> Totals:
+    def totals(self, facts: RunFacts) -> PropertyCounts:
         firsts, first_ns = self.firsts.astype(np.int64), self.first_ns
         is_delivered, is_submitted = first_ns != NEVER, self.submit_ns != NEVER
         obliged_ns = np.where(is_delivered, first_ns, self.standing_ns)
@@ -291,11 +291,11 @@ class _Table:
             Property.FIFO: self._count(firsts.sum(), self.unordered, self.unordered_ns),
             Property.TOTAL_ORDER: self._count(self.firsts_in_order.sum(), is_disputed, first_ns),
         }
-        return Totals(counts)
+        return PropertyCounts(counts)
 
-    def _rows(self, told: tuple[Ints, Ints]) -> tuple[Rows, Ints]:
+    def _rows(self, deliveries: tuple[Ints, Ints]) -> tuple[Rows, Ints]:
         """Rows of these messages, and their times."""
-        return np.searchsorted(self.message, told[0]), told[1]
+        return np.searchsorted(self.message, deliveries[0]), deliveries[1]
 
     def _compare(self, rows: Rows, predecessor: Ints) -> None:
         is_compared = predecessor != NOT_COMPARED

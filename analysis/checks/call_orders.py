@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from analysis.checks.calls import Call, Calls, Handed, Id, Object
+from analysis.checks.calls import Call, Calls, Delivery, Id, Object
 from analysis.checks.properties import Incarnation, Place, Property, Tally, Witness
 
 PAIRS_MAX: Final = 20_000
@@ -30,16 +30,16 @@ _NEVER: Final = 1 << 62
 
 
 def call_integrity(calls: Calls) -> Tally:
-    wrong = [(handed, "an object gets it twice") for handed in calls.repeats]
+    wrong = [(delivery, "an object gets it twice") for delivery in calls.repeats]
     for sequence in calls.sequences.values():
-        for handed in sequence:
-            call = calls.by_message.get(handed.message)
+        for delivery in sequence:
+            call = calls.by_message.get(delivery.message)
             if call is None:
-                wrong.append((handed, "an object gets what nobody asked for"))
-            elif call.addressed and (handed.object[0].member, handed.object[1]) not in call.addressed:
-                wrong.append((handed, "an object gets what is not for it"))
-            elif handed.at_ns < call.at_ns:
-                wrong.append((handed, "an object gets it before it was asked for"))
+                wrong.append((delivery, "an object gets what nobody asked for"))
+            elif call.addressed and (delivery.object[0].member, delivery.object[1]) not in call.addressed:
+                wrong.append((delivery, "an object gets what is not for it"))
+            elif delivery.at_ns < call.at_ns:
+                wrong.append((delivery, "an object gets it before it was asked for"))
     first = min(wrong, default=None)
     witness = None if first is None else _witness(first[1], first[0].place)
     return Tally(_count(calls.sequences) + len(calls.repeats), len(wrong), witness)
@@ -47,19 +47,19 @@ def call_integrity(calls: Calls) -> Tally:
 
 def no_overtaking(calls: Calls) -> Tally:
     checked = 0
-    wrong: list[tuple[Handed, Handed]] = []
+    wrong: list[tuple[Delivery, Delivery]] = []
     for sequence in calls.sequences.values():
-        greatest: dict[Object, Handed] = {}
-        for handed in sequence:
-            call = calls.by_message.get(handed.message)
+        greatest: dict[Object, Delivery] = {}
+        for delivery in sequence:
+            call = calls.by_message.get(delivery.message)
             if call is None:
                 continue
             checked += 1
-            before = greatest.setdefault(call.asker, handed)
-            if before.message[2] > handed.message[2]:
-                wrong.append((handed, before))
+            before = greatest.setdefault(call.caller, delivery)
+            if before.message[2] > delivery.message[2]:
+                wrong.append((delivery, before))
             else:
-                greatest[call.asker] = handed
+                greatest[call.caller] = delivery
     if not wrong:
         return Tally(checked, 0)
     late, early = min(wrong)
@@ -69,9 +69,7 @@ def no_overtaking(calls: Calls) -> Tally:
 
 
 def indivisibility(calls: Calls) -> Tally:
-    sequences = [
-        _ordered(calls, sequence) for one, sequence in calls.sequences.items() if calls.incarnations_on(one[0])
-    ]
+    sequences = [_ordered(calls, sequence) for one, sequence in calls.sequences.items() if calls.ends_with_stop(one[0])]
     checked = sum(map(len, sequences))
     after: dict[Id, set[Id]] = {}
     for sequence in sequences:
@@ -87,17 +85,19 @@ def indivisibility(calls: Calls) -> Tally:
 def call_causality(calls: Calls) -> Tally:
     place, ordinal, past = _pasts(calls)
     checked = 0
-    wrong: list[tuple[Handed, Handed]] = []
+    wrong: list[tuple[Delivery, Delivery]] = []
     for full_sequence in calls.sequences.values():
         sequence = _ordered(calls, full_sequence)
         checked += len(sequence)
         still = np.full(len(place), _NEVER, np.int64)
         for index in range(len(sequence) - 1, -1, -1):
-            handed = sequence[index]
-            if (past[handed.message] >= still).any():
-                wrong.append((handed, _first_late(calls, sequence[index + 1 :], handed.message, place, ordinal, past)))
-            asker = place[calls.by_message[handed.message].asker]
-            still[asker] = min(still[asker], ordinal[handed.message])
+            delivery = sequence[index]
+            if (past[delivery.message] >= still).any():
+                wrong.append(
+                    (delivery, _first_late(calls, sequence[index + 1 :], delivery.message, place, ordinal, past))
+                )
+            caller = place[calls.by_message[delivery.message].caller]
+            still[caller] = min(still[caller], ordinal[delivery.message])
     if not wrong:
         return Tally(checked, 0)
     early, late = min(wrong)
@@ -105,18 +105,18 @@ def call_causality(calls: Calls) -> Tally:
 
 
 def call_agreement(calls: Calls, full: Collection[Incarnation]) -> Tally:
-    takers = _takers(calls)
+    receivers = _receivers(calls)
     checked = 0
     wrong: list[tuple[int, Object, int, Call, Object]] = []
     for message, call in calls.by_message.items():
         if not call.is_known or call.is_atomic:
             continue
-        objects, has = calls.owed(call, full), takers.get(message, _NOBODY)
-        if calls.incarnations_on(call.incarnation) or (not call.is_loose and not has.isdisjoint(objects)):
+        objects, has = calls.owed(call, full), receivers.get(message, _NO_OBJECTS)
+        if calls.ends_with_stop(call.incarnation) or (not call.is_loose and not has.isdisjoint(objects)):
             checked += 1
             lacking = [one for one in objects if one not in has and not calls.is_excused(call, one)]
             if lacking:
-                wrong.append((call.at_ns, call.asker, call.record, call, lacking[0]))
+                wrong.append((call.at_ns, call.caller, call.record, call, lacking[0]))
     if not wrong:
         return Tally(checked, 0)
     *_, call, one = min(wrong, key=lambda found: found[:3])
@@ -124,18 +124,18 @@ def call_agreement(calls: Calls, full: Collection[Incarnation]) -> Tally:
 
 
 def atomicity(calls: Calls, full: Collection[Incarnation]) -> Tally:
-    takers = _takers(calls)
+    receivers = _receivers(calls)
     checked = 0
     wrong: list[tuple[int, Object, int, Call, str, list[Object]]] = []
     for message, call in calls.by_message.items():
         checked += call.is_known
         if not call.is_known or not call.is_atomic:
             continue
-        objects, got = calls.owed(call, full), takers.get(message, _NOBODY)
+        objects, got = calls.owed(call, full), receivers.get(message, _NO_OBJECTS)
         has, lacks = [one for one in objects if one in got], [one for one in objects if one not in got]
-        found = _torn(call, has, lacks, is_owed=calls.incarnations_on(call.incarnation))
+        found = _torn(call, has, lacks, is_owed=calls.ends_with_stop(call.incarnation))
         if found is not None:
-            wrong.append((call.at_ns, call.asker, call.record, call, *found))
+            wrong.append((call.at_ns, call.caller, call.record, call, *found))
     if not wrong:
         return Tally(checked, 0)
     *_, call, what, shown = min(wrong, key=lambda found: found[:3])
@@ -165,27 +165,27 @@ CHECKS: Mapping[Property, Callable[[Calls, Collection[Incarnation]], Tally]] = {
 
 # Calls and the objects that got them.
 
-_NOBODY: Final = frozenset[Object]()
+_NO_OBJECTS: Final = frozenset[Object]()
 
 
-def _ordered(calls: Calls, sequence: Sequence[Handed]) -> list[Handed]:
+def _ordered(calls: Calls, sequence: Sequence[Delivery]) -> list[Delivery]:
     found = []
-    for handed in sequence:
-        call = calls.by_message.get(handed.message)
+    for delivery in sequence:
+        call = calls.by_message.get(delivery.message)
         if call is not None and call.is_ordered:
-            found.append(handed)
+            found.append(delivery)
     return found
 
 
-def _takers(calls: Calls) -> dict[Id, set[Object]]:
+def _receivers(calls: Calls) -> dict[Id, set[Object]]:
     found: dict[Id, set[Object]] = {}
     for one, sequence in calls.sequences.items():
-        for handed in sequence:
-            found.setdefault(handed.message, set()).add(one)
+        for delivery in sequence:
+            found.setdefault(delivery.message, set()).add(one)
     return found
 
 
-def _count(sequences: Mapping[Object, Sequence[Handed]]) -> int:
+def _count(sequences: Mapping[Object, Sequence[Delivery]]) -> int:
     return sum(map(len, sequences.values()))
 
 
@@ -231,11 +231,13 @@ def _popped(stack: list[Id], is_open: set[Id], message: Id) -> list[Id]:
     return part
 
 
-def _disagreement(sequences: Sequence[Sequence[Handed]], among: Collection[Id]) -> Witness | None:
+def _disagreement(sequences: Sequence[Sequence[Delivery]], among: Collection[Id]) -> Witness | None:
     """Two objects that get two calls in different orders; None where no two objects disagree by themselves."""
-    disputed = [{handed.message: handed for handed in sequence if handed.message in among} for sequence in sequences]
+    disputed = [
+        {delivery.message: delivery for delivery in sequence if delivery.message in among} for sequence in sequences
+    ]
     for here, there in islice(combinations(disputed, 2), PAIRS_MAX):
-        common = [handed for message, handed in here.items() if message in there]
+        common = [delivery for message, delivery in here.items() if message in there]
         for x, y in pairwise(common):
             if there[y.message].position < there[x.message].position:
                 places = (x.place, y.place, there[y.message].place, there[x.message].place)
@@ -243,7 +245,7 @@ def _disagreement(sequences: Sequence[Sequence[Handed]], among: Collection[Id]) 
     return None
 
 
-def _cycle(sequences: Sequence[Sequence[Handed]], part: Sequence[Id], after: Mapping[Id, set[Id]]) -> Witness:
+def _cycle(sequences: Sequence[Sequence[Delivery]], part: Sequence[Id], after: Mapping[Id, set[Id]]) -> Witness:
     """A shortest cycle through one call of the component, with an object for each step."""
     start, among = min(part), set(part)
     before: dict[Id, Id] = {}
@@ -260,12 +262,12 @@ def _cycle(sequences: Sequence[Sequence[Handed]], part: Sequence[Id], after: Map
     while len(path) == 1 or path[-1] != start:
         path.append(before[path[-1]])
     steps = set(pairwise(reversed(path)))
-    shown: dict[tuple[Id, Id], tuple[Handed, Handed]] = {}
+    shown: dict[tuple[Id, Id], tuple[Delivery, Delivery]] = {}
     for sequence in sequences:
         for one, other in pairwise(sequence):
             if (one.message, other.message) in steps:
                 shown.setdefault((one.message, other.message), (one, other))
-    return _witness(_ONE_ORDER, *(handed.place for step in pairwise(reversed(path)) for handed in shown[step]))
+    return _witness(_ONE_ORDER, *(delivery.place for step in pairwise(reversed(path)) for delivery in shown[step]))
 
 
 _ONE_ORDER: Final = "no one order agrees with what objects get"
@@ -279,7 +281,7 @@ def _pasts(calls: Calls) -> tuple[dict[Object, int], dict[Id, int], dict[Id, Vec
     place: dict[Object, int] = {}
     for call in calls.by_message.values():
         if call.is_ordered:
-            place.setdefault(call.asker, len(place))
+            place.setdefault(call.caller, len(place))
     nothing = np.zeros(len(place), np.int64)
     got: dict[Object, Vector] = {}
     submitted: dict[Object, int] = {}
@@ -287,50 +289,50 @@ def _pasts(calls: Calls) -> tuple[dict[Object, int], dict[Id, int], dict[Id, Vec
     carried: dict[Id, Vector] = {}
     past: dict[Id, Vector] = {}
     for event in _in_time(calls):
-        if isinstance(event, Handed):
-            asked = calls.by_message.get(event.message)
-            if asked is None or not asked.is_known:
+        if isinstance(event, Delivery):
+            delivered = calls.by_message.get(event.message)
+            if delivered is None or not delivered.is_known:
                 continue
-            known = (carried if asked.is_loose else past).get(event.message, nothing)
+            known = (carried if delivered.is_loose else past).get(event.message, nothing)
             mine = np.maximum(got.get(event.object, nothing), known)
-            if not asked.is_loose:
+            if not delivered.is_loose:
                 # A call that is delivered before its submission has no number and no past yet.
-                mine[place[asked.asker]] = max(mine[place[asked.asker]], ordinal.get(event.message, 0))
+                mine[place[delivered.caller]] = max(mine[place[delivered.caller]], ordinal.get(event.message, 0))
             got[event.object] = mine
         elif event.is_loose:
-            carried[event.message] = got.get(event.asker, nothing)
+            carried[event.message] = got.get(event.caller, nothing)
         elif event.is_known:
-            vector = got.get(event.asker, nothing).copy()
-            own = place[event.asker]
-            vector[own] = max(vector[own], submitted.get(event.asker, 0))
+            vector = got.get(event.caller, nothing).copy()
+            own = place[event.caller]
+            vector[own] = max(vector[own], submitted.get(event.caller, 0))
             past[event.message] = vector
-            submitted[event.asker] = ordinal[event.message] = submitted.get(event.asker, 0) + 1
+            submitted[event.caller] = ordinal[event.message] = submitted.get(event.caller, 0) + 1
     return place, ordinal, past
 
 
-def _in_time(calls: Calls) -> list[Handed | Call]:
+def _in_time(calls: Calls) -> list[Delivery | Call]:
     """Submissions and deliveries, by true time, then by incarnation and record."""
-    events: list[tuple[int, Incarnation, int, Handed | Call]] = [
+    events: list[tuple[int, Incarnation, int, Delivery | Call]] = [
         (call.at_ns, call.incarnation, call.record, call) for call in calls.by_message.values()
     ]
     for one, sequence in calls.sequences.items():
-        events += [(handed.at_ns, one[0], handed.record, handed) for handed in sequence]
+        events += [(delivery.at_ns, one[0], delivery.record, delivery) for delivery in sequence]
     events.sort(key=lambda event: event[:3])
     return [event for *_, event in events]
 
 
 def _first_late(
     calls: Calls,
-    later: Sequence[Handed],
+    later: Sequence[Delivery],
     message: Id,
     place: Mapping[Object, int],
     ordinal: Mapping[Id, int],
     past: Mapping[Id, Vector],
-) -> Handed:
+) -> Delivery:
     """First delivery in `later` of a call in the past of `message`."""
-    for handed in later:
-        if ordinal[handed.message] <= past[message][place[calls.by_message[handed.message].asker]]:
-            return handed
+    for delivery in later:
+        if ordinal[delivery.message] <= past[message][place[calls.by_message[delivery.message].caller]]:
+            return delivery
     raise AssertionError(f"nothing of the past of {message} comes late")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from analysis.checks.properties import ANYBODY, Incarnation, Incarnations, MessageId, Place, Raw
+from analysis.checks.properties import ANY_MEMBER, Incarnation, Incarnations, MessageId, Place, Raw
 from collector.records import CallReport, Event, Notice
 
 Id = tuple[int, int, int]
@@ -32,7 +32,7 @@ _OUTCOMES: Final = frozenset((int(CallReport.ABORTED), int(CallReport.UNREACHABL
 _WORD: Final = 2**64 - 1
 
 
-class Handed(NamedTuple):
+class Delivery(NamedTuple):
     """One delivery to one object, at its 1-based place in the object's sequence. Sorts by time."""
 
     at_ns: int
@@ -44,7 +44,7 @@ class Handed(NamedTuple):
     @property
     def place(self) -> Place:
         incarnation, number = self.object
-        return Place(incarnation, MessageId(*self.message), self.position, self.at_ns, taker=number)
+        return Place(incarnation, MessageId(*self.message), self.position, self.at_ns, object_number=number)
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Call:
     """One submission by an object, and its caller's reports about it."""
 
     message: Id
-    asker: Object
+    caller: Object
     at_ns: int
     record: int
     addressed: set[Spot] = field(default_factory=set)
@@ -63,7 +63,7 @@ class Call:
     is_aborted: bool = False
     is_refused: bool = False
     unreachable: set[int] = field(default_factory=set)
-    """Members reported as unreachable, or ANYBODY."""
+    """Members reported as unreachable, or ANY_MEMBER."""
 
     @property
     def is_known(self) -> bool:
@@ -79,11 +79,11 @@ class Call:
 
     @property
     def incarnation(self) -> Incarnation:
-        return self.asker[0]
+        return self.caller[0]
 
     def is_given_up(self, member: int) -> bool:
         """Whether its caller reports that `member` may never get it."""
-        return self.is_refused or ANYBODY in self.unreachable or member in self.unreachable
+        return self.is_refused or ANY_MEMBER in self.unreachable or member in self.unreachable
 
 
 @dataclass(slots=True)
@@ -92,9 +92,9 @@ class Calls:
 
     by_message: dict[Id, Call] = field(default_factory=dict)
     """By incarnation, then in the order of its submissions."""
-    sequences: dict[Object, list[Handed]] = field(default_factory=dict)
+    sequences: dict[Object, list[Delivery]] = field(default_factory=dict)
     """First deliveries to each object."""
-    repeats: list[Handed] = field(default_factory=list)
+    repeats: list[Delivery] = field(default_factory=list)
     """All further deliveries. Their position counts repeats, too."""
     missed: set[tuple[Id, Incarnation]] = field(default_factory=set)
     """Calls that an incarnation reports as missed by its objects."""
@@ -102,16 +102,16 @@ class Calls:
     """STOP or ENDED; no entry: crashed."""
     incarnations: tuple[Incarnation, ...] = ()
 
-    def incarnations_on(self, incarnation: Incarnation) -> bool:
+    def ends_with_stop(self, incarnation: Incarnation) -> bool:
         """Whether the incarnation ends with STOP."""
         return self.ends.get(incarnation) == Event.STOP
 
     def place(self, one: Object, message: Id) -> Place:
         """Place of the call in the object's sequence; no position if it does not get it."""
-        for handed in self.sequences.get(one, ()):
-            if handed.message == message:
-                return handed.place
-        return Place(one[0], MessageId(*message), None, None, taker=one[1])
+        for delivery in self.sequences.get(one, ()):
+            if delivery.message == message:
+                return delivery.place
+        return Place(one[0], MessageId(*message), None, None, object_number=one[1])
 
     def owed(self, call: Call, full: Collection[Incarnation]) -> list[Object]:
         """Objects at full members that the call is addressed to."""
@@ -138,12 +138,12 @@ def read_calls(incarnations: Incarnations) -> Calls:
 
 def _read_incarnation(calls: Calls, incarnation: Incarnation, records: Collection[Raw]) -> None:
     reports: list[tuple[int, int, int]] = []
-    taken: dict[int, list[Handed]] = {}
+    taken: dict[int, list[Delivery]] = {}
     for number, (event, detail, origin, start, extra, message, at_ns, _, value, _, _) in enumerate(records, start=1):
         if event == _DELIVER:
             if extra:
-                handed = Handed(at_ns, (incarnation, extra), number, (origin, start, message), 0)
-                taken.setdefault(extra, []).append(handed)
+                delivery = Delivery(at_ns, (incarnation, extra), number, (origin, start, message), 0)
+                taken.setdefault(extra, []).append(delivery)
         elif event == _SUBMIT:
             if (origin, start) == incarnation:
                 name = (origin, start, message)
@@ -157,13 +157,13 @@ def _read_incarnation(calls: Calls, incarnation: Incarnation, records: Collectio
     _read_reports(calls, incarnation, reports)
 
 
-def _read_sequence(calls: Calls, one: Object, sequence: list[Handed]) -> None:
-    firsts: dict[Id, Handed] = {}
-    for place, handed in enumerate(sequence, start=1):
-        if handed.message in firsts:
-            calls.repeats.append(handed._replace(position=place))
+def _read_sequence(calls: Calls, one: Object, sequence: list[Delivery]) -> None:
+    firsts: dict[Id, Delivery] = {}
+    for place, delivery in enumerate(sequence, start=1):
+        if delivery.message in firsts:
+            calls.repeats.append(delivery._replace(position=place))
         else:
-            firsts[handed.message] = handed._replace(position=len(firsts) + 1)
+            firsts[delivery.message] = delivery._replace(position=len(firsts) + 1)
     calls.sequences[one] = list(firsts.values())
 
 

@@ -29,9 +29,9 @@ from analysis import schema
 from analysis.checks.properties import Incarnation
 from analysis.checks.sequences import (
     STEPS,
+    IncarnationFacts,
     Records,
     Step,
-    Told,
     compact,
     is_own_submission,
     payload_checksum,
@@ -61,7 +61,7 @@ _COLUMNS = (
 class Walked(NamedTuple):
     """Incarnation that was walked: its facts, and the location of its steps."""
 
-    told: Told
+    facts: IncarnationFacts
     path: Path
     first_batch: int
     batches: int
@@ -71,7 +71,7 @@ class Walked(NamedTuple):
 
     @property
     def name(self) -> Incarnation:
-        return self.told.incarnation
+        return self.facts.incarnation
 
     def columns(self, *names: str) -> dict[str, npt.NDArray[Any]]:
         """Columns of its steps (sequences.STEPS)."""
@@ -115,13 +115,13 @@ def walked(
     messages, deliveries, steps = (stage.parts(name) for name in ("messages", "deliveries", "steps"))
     plan = _Plan(trace=trace, messages=messages, deliveries=deliveries, steps=steps, names=tuple(names))
     try:
-        told = workers.run(plan.walk, list(enumerate(groups)))
+        results = workers.run(plan.walk, list(enumerate(groups)))
         for name in ("messages", "deliveries"):
             stage.gather(name)
         incarnations = sorted(
-            (incarnation for one, _ in told for incarnation in one), key=lambda incarnation: incarnation.name
+            (incarnation for one, _ in results for incarnation in one), key=lambda incarnation: incarnation.name
         )
-        yield Walk(tuple(incarnations), _together([counted for _, counted in told]), workers)
+        yield Walk(tuple(incarnations), _together([counted for _, counted in results]), workers)
     finally:
         shutil.rmtree(steps, ignore_errors=True)
 
@@ -193,7 +193,7 @@ class _Plan:
         ):
             counted = _Counted()
             for incarnation in sorted(chunks):
-                told, made = steps_of_incarnation(incarnation, chunks.pop(incarnation))
+                facts, made = steps_of_incarnation(incarnation, chunks.pop(incarnation))
                 first, samples = steps.batches, list[Ints]()
                 for batch in made:
                     steps.write(batch)
@@ -204,8 +204,8 @@ class _Plan:
                         counted.add(batch)
                     elif kind == Step.DELIVERY:
                         deliveries.write(_deliveries(batch, incarnation, self.names, submitted))
-                found.append(steps.incarnation(told, first, samples))
-        return found, counted.told()
+                found.append(steps.incarnation(facts, first, samples))
+        return found, counted.submissions()
 
 
 _SAMPLES = 256
@@ -224,7 +224,7 @@ class _Counted:
         self._ends = [min([*self._ends, int(at_ns.min())]), max([*self._ends, int(at_ns.max())])]
         self._size_bytes += int(payload_size_bytes(submissions["payload"].to_numpy()).sum(dtype=object))
 
-    def told(self) -> Submissions:
+    def submissions(self) -> Submissions:
         first_ns, last_ns = self._ends or (None, None)
         return Submissions(self._count, first_ns, last_ns, self._size_bytes)
 
@@ -262,12 +262,12 @@ class _StepsWriter:
         self.batches += 1
         self._rows += batch.num_rows
 
-    def incarnation(self, told: Told, first_batch: int, samples: Sequence[Ints]) -> Walked:
+    def incarnation(self, facts: IncarnationFacts, first_batch: int, samples: Sequence[Ints]) -> Walked:
         """The incarnation whose steps were written since the previous call."""
         sample = np.sort(np.concatenate([np.empty(0, np.int64), *samples]))
         some = tuple(sample[:: max(1, len(sample) // _SAMPLES)].tolist())
         rows, self._before = self._rows - self._before, self._rows
-        return Walked(told, self._path, first_batch, self.batches - first_batch, rows, some)
+        return Walked(facts, self._path, first_batch, self.batches - first_batch, rows, some)
 
 
 def _read(trace: Path, incarnations: Collection[Incarnation]) -> tuple[dict[Incarnation, list[Records]], _Submitted]:

@@ -82,7 +82,7 @@ def check(
     `members` are all members that the run should have; `names` is for texts only.
     """
     incarnations = [_incarnation_of_history(incarnation, records) for incarnation, records in history.items()]
-    return check_view(View(incarnations, members, names or {}, raw=lambda: raw(history)), kinds)
+    return check_run(JudgedRun(incarnations, members, names or {}, raw=lambda: raw(history)), kinds)
 
 
 def check_incarnations(
@@ -93,19 +93,21 @@ def check_incarnations(
     kinds: Iterable[Property] | None = None,
 ) -> dict[Property, Finding]:
     """As `check`, over the hosts' own records: all records of each incarnation from the first on."""
-    return check_view(view_of(incarnations, members=members, names=names), kinds)
+    return check_run(judged_run(incarnations, members=members, names=names), kinds)
 
 
-def view_of(incarnations: Incarnations, *, members: Iterable[int], names: Mapping[int, str] | None = None) -> View:
-    """View of the hosts' own records, for callers that need more than a judgement."""
+def judged_run(
+    incarnations: Incarnations, *, members: Iterable[int], names: Mapping[int, str] | None = None
+) -> JudgedRun:
+    """Judged run of the hosts' own records, for callers that need more than a judgement."""
     read = [_incarnation_of_records(incarnation, records) for incarnation, records in incarnations.items()]
-    return View(read, members, names or {}, raw=lambda: incarnations)
+    return JudgedRun(read, members, names or {}, raw=lambda: incarnations)
 
 
-def check_view(view: View, kinds: Iterable[Property] | None = None) -> dict[Property, Finding]:
+def check_run(run: JudgedRun, kinds: Iterable[Property] | None = None) -> dict[Property, Finding]:
     """Judge `kinds` (None: all properties of deliveries)."""
     wanted = DELIVERY_PROPERTIES if kinds is None else kinds
-    return {kind: judge(kind, _CHECKS[kind](view), view.evidence) for kind in wanted}
+    return {kind: judge(kind, _CHECKS[kind](run), run.evidence) for kind in wanted}
 
 
 class IncarnationRecord:
@@ -158,7 +160,7 @@ class IncarnationRecord:
         return Place(self.name, MessageId(*message), position, at_ns)
 
 
-class View:
+class JudgedRun:
     """A history and what is derived from it: judged sequences, submissions, full members."""
 
     def __init__(
@@ -238,85 +240,85 @@ class View:
         return self.by_name[incarnation].place(message)
 
 
-def validity(view: View) -> Tally:
-    full = {incarnation.name: incarnation for incarnation in view.full}
-    owed = [(at_ns, m) for m, at_ns in view.submitted_ns.items() if m[:2] in full]
+def validity(run: JudgedRun) -> Tally:
+    full = {incarnation.name: incarnation for incarnation in run.full}
+    owed = [(at_ns, m) for m, at_ns in run.submitted_ns.items() if m[:2] in full]
     wrong = [(at_ns, m) for at_ns, m in owed if m not in full[Incarnation(*m[:2])].position]
-    places = [view.place(Incarnation(*m[:2]), m) for _, m in [min(wrong)]] if wrong else []
+    places = [run.place(Incarnation(*m[:2]), m) for _, m in [min(wrong)]] if wrong else []
     return Tally(len(owed), len(wrong), _witness("its own submission is not delivered", places))
 
 
-def agreement(view: View) -> Tally:
-    return _agreement(view, view.full)
+def agreement(run: JudgedRun) -> Tally:
+    return _agreement(run, run.full)
 
 
-def uniform_agreement(view: View) -> Tally:
-    return _agreement(view, view.incarnations)
+def uniform_agreement(run: JudgedRun) -> Tally:
+    return _agreement(run, run.incarnations)
 
 
-def _agreement(view: View, obliging: Sequence[IncarnationRecord]) -> Tally:
+def _agreement(run: JudgedRun, obliging: Sequence[IncarnationRecord]) -> Tally:
     delivered = set[Id]().union(*(incarnation.position for incarnation in obliging))
-    standing = _standing(view)
+    standing = _standing(run)
     owed = delivered | standing.keys()
-    common = set.intersection(*(set(incarnation.position) for incarnation in view.full)) if view.full else owed
+    common = set.intersection(*(set(incarnation.position) for incarnation in run.full)) if run.full else owed
     wrong = owed - common
     if not wrong:
         return Tally(len(owed), 0)
     first = {message: min(_deliveries_of(message, obliging), default=None) or standing[message] for message in wrong}
     message = min(wrong, key=lambda m: (first[m][0], m))
-    missing = next(incarnation for incarnation in view.full if message not in incarnation.position)
+    missing = next(incarnation for incarnation in run.full if message not in incarnation.position)
     if message not in delivered:
-        return Tally(len(owed), len(wrong), _witness(STANDING, [view.place(first[message][1], message)]))
-    places = [view.place(first[message][1], message), missing.place(message)]
+        return Tally(len(owed), len(wrong), _witness(STANDING, [run.place(first[message][1], message)]))
+    places = [run.place(first[message][1], message), missing.place(message)]
     return Tally(len(owed), len(wrong), _witness("not everybody delivers it", places))
 
 
-def _standing(view: View) -> dict[Id, tuple[int, Incarnation]]:
+def _standing(run: JudgedRun) -> dict[Id, tuple[int, Incarnation]]:
     """Earliest optimistic delivery, at a full member and never undone, of each message: time and incarnation."""
-    if not view.is_optimistic:
+    if not run.is_optimistic:
         return {}
     found: dict[Id, tuple[int, Incarnation]] = {}
-    for incarnation in view.full:
+    for incarnation in run.full:
         rows = [step for step in incarnation.steps if step[2] == _OPTIMISTIC and step[1] != _SUBMIT]
         for _, _, _, message, at_ns, _ in _not_undone(rows):
             found[message] = min(found.get(message, (at_ns, incarnation.name)), (at_ns, incarnation.name))
     return found
 
 
-def integrity(view: View) -> Tally:
+def integrity(run: JudgedRun) -> Tally:
     """A repeat, an invented delivery and a broken promise count each time, a message delivered too early once."""
     wrong: list[tuple[_When, str, Place]] = []
     early: dict[Id, tuple[_When, str, Place]] = {}
-    for incarnation in view.incarnations:
+    for incarnation in run.incarnations:
         seen: set[Id] | None = None if incarnation.firsts is incarnation.judged else set()
         for position, (record, message, at_ns) in enumerate(incarnation.judged, start=1):
-            told_ns = view.submitted_ns.get(message)
+            submitted_ns = run.submitted_ns.get(message)
             if seen is not None and message in seen:
                 what = "delivered twice"
-            elif told_ns is None:
+            elif submitted_ns is None:
                 what = "delivered but never submitted"
             else:
-                what = "delivered before it was submitted" if at_ns < told_ns else ""
+                what = "delivered before it was submitted" if at_ns < submitted_ns else ""
             if what:
                 place = Place(incarnation.name, MessageId(*message), position, at_ns)
                 complaint = ((at_ns, incarnation.name, record), what, place)
-                if told_ns is None or what == "delivered twice":
+                if submitted_ns is None or what == "delivered twice":
                     wrong.append(complaint)
                 else:
                     early[message] = min(complaint, early.get(message, complaint))
             if seen is not None:
                 seen.add(message)
         wrong += _broken_promises(incarnation)
-        wrong += _altered(view, incarnation)
+        wrong += _altered(run, incarnation)
     wrong += early.values()
     found = min(wrong, default=None)
     witness = None if found is None else Witness(what=found[1], places=(found[2],))
-    return Tally(sum(len(incarnation.judged) for incarnation in view.incarnations), len(wrong), witness)
+    return Tally(sum(len(incarnation.judged) for incarnation in run.incarnations), len(wrong), witness)
 
 
-def fifo(view: View) -> Tally:
+def fifo(run: JudgedRun) -> Tally:
     wrong: list[tuple[_When, Id, Id | None]] = []
-    for incarnation in view.incarnations:
+    for incarnation in run.incarnations:
         last: dict[tuple[int, int], int] = {}
         for record, message, at_ns in incarnation.firsts:
             origin = message[:2]
@@ -327,17 +329,17 @@ def fifo(view: View) -> Tally:
                 wrong.append(((at_ns, incarnation.name, record), message, previous))
             last[origin] = number
     if not wrong:
-        return Tally(view.deliveries, 0)
+        return Tally(run.deliveries, 0)
     (_, name, _), message, previous = min(wrong, key=lambda found: found[0])
-    places = [view.place(name, m) for m in (previous, message) if m is not None]
-    return Tally(view.deliveries, len(wrong), _witness("delivered out of its origin's order", places))
+    places = [run.place(name, m) for m in (previous, message) if m is not None]
+    return Tally(run.deliveries, len(wrong), _witness("delivered out of its origin's order", places))
 
 
-def causal(view: View) -> Tally:
+def causal(run: JudgedRun) -> Tally:
     """Compare each delivery with the direct causes of its message."""
-    direct = _direct_causes(view)
+    direct = _direct_causes(run)
     wrong: list[tuple[_When, Id, set[Id]]] = []
-    for incarnation in view.incarnations:
+    for incarnation in run.incarnations:
         seen: set[Id] = set()
         oldest = _oldest_numbers(incarnation) if incarnation.name.is_joiner else None
         for record, message, at_ns in incarnation.firsts:
@@ -350,38 +352,38 @@ def causal(view: View) -> Tally:
                     wrong.append(((at_ns, incarnation.name, record), message, unmet))
             seen.add(message)
     if not wrong:
-        return Tally(view.deliveries, 0)
+        return Tally(run.deliveries, 0)
     (_, name, _), message, unmet = min(wrong, key=lambda found: found[0])
-    places = [view.place(name, min(unmet)), view.place(name, message)]
-    return Tally(view.deliveries, len(wrong), _witness("delivered before its cause", places))
+    places = [run.place(name, min(unmet)), run.place(name, message)]
+    return Tally(run.deliveries, len(wrong), _witness("delivered before its cause", places))
 
 
-def total_order(view: View) -> Tally:
+def total_order(run: JudgedRun) -> Tally:
     """Every message must have the same predecessor wherever it is delivered; in a run with views, view by view."""
-    if view.has_views:
-        return view.of_views[Property.TOTAL_ORDER]
+    if run.has_views:
+        return run.of_views[Property.TOTAL_ORDER]
     predecessor: dict[Id, Id | None] = {}
     disputed: dict[Id, None] = {}
     deliveries = 0
-    for incarnation in view.in_order:
+    for incarnation in run.in_order:
         deliveries += len(incarnation.firsts)
         for message, before in _predecessors(incarnation):
             if predecessor.setdefault(message, before) != before:
                 disputed[message] = None
     if not disputed:
         return Tally(deliveries, 0)
-    return Tally(deliveries, len(disputed), _order_witness(view, disputed))
+    return Tally(deliveries, len(disputed), _order_witness(run, disputed))
 
 
-def _of_calls(kind: Property, view: View) -> Tally:
-    return call_orders.CHECKS[kind](view.calls, [incarnation.name for incarnation in view.full])
+def _of_calls(kind: Property, run: JudgedRun) -> Tally:
+    return call_orders.CHECKS[kind](run.calls, [incarnation.name for incarnation in run.full])
 
 
-def _of_view(kind: Property, view: View) -> Tally:
-    return view.of_views[kind]
+def _of_view(kind: Property, run: JudgedRun) -> Tally:
+    return run.of_views[kind]
 
 
-def _of_views(view: View) -> dict[Property, Tally]:
+def _of_views(run: JudgedRun) -> dict[Property, Tally]:
     """Tallies of the properties of views. Messages are numbered, to be kept in columns."""
     numbers: dict[Id, int] = {}
     incarnations = [
@@ -395,20 +397,20 @@ def _of_views(view: View) -> dict[Property, Tally]:
             ),
             at_ns=np.array([at_ns for _, _, at_ns in incarnation.firsts], np.int64),
         )
-        for incarnation in view.incarnations
+        for incarnation in run.incarnations
     ]
     messages = [MessageId(*message) for message in numbers]
     origins = np.array([Incarnation(*message[:2]).code for message in messages], np.int64)
-    run = synchrony.Run(
+    by_view = synchrony.Run(
         incarnations=incarnations,
         origins=lambda codes: origins[codes],
         decode=messages.__getitem__,
-        is_uniform=view.level == Level.FINAL,
+        is_uniform=run.level == Level.FINAL,
     )
-    return synchrony.tallies(run)
+    return synchrony.tallies(by_view)
 
 
-_CHECKS: Mapping[Property, Callable[[View], Tally]] = {
+_CHECKS: Mapping[Property, Callable[[JudgedRun], Tally]] = {
     Property.VALIDITY: validity,
     Property.AGREEMENT: agreement,
     Property.UNIFORM_AGREEMENT: uniform_agreement,
@@ -416,12 +418,12 @@ _CHECKS: Mapping[Property, Callable[[View], Tally]] = {
     Property.FIFO: fifo,
     Property.CAUSAL: causal,
     Property.TOTAL_ORDER: total_order,
-    Property.MUTUAL_EXCLUSION: lambda view: sections.mutual_exclusion(view.raw()),
-    Property.GRANT_ORDER: lambda view: sections.grant_order(view.raw()),
-    Property.SERVICE: lambda view: sections.service(view.raw(), [incarnation.name for incarnation in view.full]),
-    Property.CLOCK_CONDITION: lambda view: sections.clock_condition(view.raw()),
-    Property.CLOCK_MONOTONE: lambda view: sections.clock_monotone(view.raw()),
-    Property.STATE: lambda view: sections.state(view.raw(), [incarnation.name for incarnation in view.full]),
+    Property.MUTUAL_EXCLUSION: lambda run: sections.mutual_exclusion(run.raw()),
+    Property.GRANT_ORDER: lambda run: sections.grant_order(run.raw()),
+    Property.SERVICE: lambda run: sections.service(run.raw(), [incarnation.name for incarnation in run.full]),
+    Property.CLOCK_CONDITION: lambda run: sections.clock_condition(run.raw()),
+    Property.CLOCK_MONOTONE: lambda run: sections.clock_monotone(run.raw()),
+    Property.STATE: lambda run: sections.state(run.raw(), [incarnation.name for incarnation in run.full]),
     **{kind: partial(_of_calls, kind) for kind in CALL_PROPERTIES},
     **{kind: partial(_of_view, kind) for kind in VIEW_PROPERTIES},
 }
@@ -499,19 +501,19 @@ def _broken_promises(incarnation: IncarnationRecord) -> Iterator[tuple[_When, st
             yield (at_ns, incarnation.name, record), "undone although its delivery was promised", place
 
 
-def _altered(view: View, incarnation: IncarnationRecord) -> Iterator[tuple[_When, str, Place]]:
+def _altered(run: JudgedRun, incarnation: IncarnationRecord) -> Iterator[tuple[_When, str, Place]]:
     """Deliveries whose payload differs from the submitted one, at any level, undone or not."""
-    submitted = view.submitted_payload
+    submitted = run.submitted_payload
     for record, event, _, message, at_ns, payload in incarnation.steps:
         if event == _DELIVER and submitted.get(message, payload) != payload:
             place = Place(incarnation.name, MessageId(*message), incarnation.position.get(message, 0), at_ns)
             yield (at_ns, incarnation.name, record), altered(submitted[message], payload), place
 
 
-def _direct_causes(view: View) -> dict[Id, set[Id]]:
+def _direct_causes(run: JudgedRun) -> dict[Id, set[Id]]:
     """For each submission, the messages that its member submitted or delivered since its previous submission."""
     causes: dict[Id, set[Id]] = {}
-    for incarnation in view.incarnations:
+    for incarnation in run.incarnations:
         firsts = iter(incarnation.firsts)
         coming = next(firsts, None)
         recent: set[Id] = set()
@@ -543,10 +545,10 @@ def _predecessors(incarnation: IncarnationRecord) -> Iterator[tuple[Id, Id | Non
         before = message
 
 
-def _order_witness(view: View, disputed: Iterable[Id]) -> Witness:
+def _order_witness(run: JudgedRun, disputed: Iterable[Id]) -> Witness:
     wanted = set(disputed)
     sides: dict[Id, list[tuple[int, Incarnation, Id | None]]] = {}
-    for incarnation in view.in_order:
+    for incarnation in run.in_order:
         for message, before in _predecessors(incarnation):
             if message in wanted:
                 at_ns = incarnation.firsts[incarnation.position[message] - 1][2]
@@ -554,7 +556,7 @@ def _order_witness(view: View, disputed: Iterable[Id]) -> Witness:
     message = min(sides, key=lambda m: min(side[:2] for side in sides[m]))
     _, here, before = sides[message][0]
     there, other = next((name, other) for _, name, other in sides[message] if other != before)
-    return order_witness(MessageId(*message), (here, _named(before)), (there, _named(other)), view.place)
+    return order_witness(MessageId(*message), (here, _named(before)), (there, _named(other)), run.place)
 
 
 def _named(message: Id | None) -> MessageId | None:

@@ -46,8 +46,8 @@ def check(
     kinds: Iterable[Property] = DELIVERY_PROPERTIES,
 ) -> dict[Property, Finding]:
     """Judge these properties. `members` are all members that the run should have; `names` is for texts only."""
-    view = View(history, members, names or {})
-    return {kind: judge(kind, _CHECKS[kind](view), view.evidence) for kind in kinds}
+    run = JudgedRun(history, members, names or {})
+    return {kind: judge(kind, _CHECKS[kind](run), run.evidence) for kind in kinds}
 
 
 def raw(history: History) -> dict[Incarnation, list[Raw]]:
@@ -64,7 +64,7 @@ def raw(history: History) -> dict[Incarnation, list[Raw]]:
     }
 
 
-class View:
+class JudgedRun:
     """A history and what is derived from it: judged sequences, submissions, full members."""
 
     def __init__(self, history: History, members: Iterable[int], names: Mapping[int, str]) -> None:
@@ -140,46 +140,46 @@ class View:
         return Place(incarnation, message, None, None)
 
 
-def validity(view: View) -> Tally:
-    submitted = sorted((at_ns, m) for m, at_ns in view.submitted_ns.items() if Incarnation(*m[:2]) in view.full)
-    wrong = [m for _, m in submitted if view.position(Incarnation(*m[:2]), m).position is None]
-    places = [view.position(Incarnation(*m[:2]), m) for m in wrong[:1]]
+def validity(run: JudgedRun) -> Tally:
+    submitted = sorted((at_ns, m) for m, at_ns in run.submitted_ns.items() if Incarnation(*m[:2]) in run.full)
+    wrong = [m for _, m in submitted if run.position(Incarnation(*m[:2]), m).position is None]
+    places = [run.position(Incarnation(*m[:2]), m) for m in wrong[:1]]
     return Tally(len(submitted), len(wrong), _witness("its own submission is not delivered", places))
 
 
-def agreement(view: View, *, uniform: bool) -> Tally:
+def agreement(run: JudgedRun, *, uniform: bool) -> Tally:
     """Agreement, or its uniform form, in which the deliveries of crashed members and joiners oblige the others, too."""
-    standing = {delivery.message: delivery for delivery in sorted(view.standing, key=_when, reverse=True)}
+    standing = {delivery.message: delivery for delivery in sorted(run.standing, key=_when, reverse=True)}
     delivered_by: dict[MessageId, list[Delivery]] = {message: [] for message in standing}
-    for incarnation, sequence in view.first.items():
-        if uniform or incarnation in view.full:
+    for incarnation, sequence in run.first.items():
+        if uniform or incarnation in run.full:
             for delivery in sequence:
                 delivered_by.setdefault(delivery.message, []).append(delivery)
     wrong: list[tuple[Delivery, Incarnation]] = []
     for message, deliveries in delivered_by.items():
-        missing = [incarnation for incarnation in view.full if view.position(incarnation, message).position is None]
+        missing = [incarnation for incarnation in run.full if run.position(incarnation, message).position is None]
         if missing:
             wrong.append((min(deliveries or [standing[message]], key=_when), missing[0]))
     wrong.sort(key=lambda pair: (pair[0].at_ns, pair[0].message))
     for first, _ in wrong[:1]:
         if not delivered_by[first.message]:
-            places = [view.position(first.incarnation, first.message)]
+            places = [run.position(first.incarnation, first.message)]
             return Tally(len(delivered_by), len(wrong), _witness(STANDING, places))
     places = [
-        place for first, incarnation in wrong[:1] for place in (first.place, view.position(incarnation, first.message))
+        place for first, incarnation in wrong[:1] for place in (first.place, run.position(incarnation, first.message))
     ]
     return Tally(len(delivered_by), len(wrong), _witness("not everybody delivers it", places))
 
 
-def integrity(view: View) -> Tally:
+def integrity(run: JudgedRun) -> Tally:
     """A repeat, an invented delivery and a broken promise count each time, a message delivered too early once."""
     checked, wrong = 0, list[tuple[Delivery, str]]()
     early: dict[MessageId, Delivery] = {}
-    for sequence in view.judged.values():
+    for sequence in run.judged.values():
         seen: set[MessageId] = set()
         for delivery in sequence:
             checked += 1
-            submitted_ns = view.submitted_ns.get(delivery.message)
+            submitted_ns = run.submitted_ns.get(delivery.message)
             if delivery.message in seen:
                 wrong.append((delivery, "delivered twice"))
             elif submitted_ns is None:
@@ -188,16 +188,16 @@ def integrity(view: View) -> Tally:
                 early[delivery.message] = min(delivery, early.get(delivery.message, delivery), key=_when)
             seen.add(delivery.message)
     wrong += [(delivery, "delivered before it was submitted") for delivery in early.values()]
-    wrong += [pair for incarnation, records in view.history.items() for pair in _broken_promises(incarnation, records)]
-    wrong += [pair for incarnation in view.history for pair in _altered(view, incarnation)]
+    wrong += [pair for incarnation, records in run.history.items() for pair in _broken_promises(incarnation, records)]
+    wrong += [pair for incarnation in run.history for pair in _altered(run, incarnation)]
     found = min(wrong, key=lambda pair: (_when(pair[0]), pair[1]), default=None)
     witness = None if found is None else Witness(what=found[1], places=(found[0].place,))
     return Tally(checked, len(wrong), witness)
 
 
-def fifo(view: View) -> Tally:
+def fifo(run: JudgedRun) -> Tally:
     wrong: list[tuple[Delivery, Delivery | None]] = []
-    for incarnation, sequence in view.first.items():
+    for incarnation, sequence in run.first.items():
         before: dict[Incarnation, Delivery] = {}
         for delivery in sequence:
             origin = Incarnation(*delivery.message[:2])
@@ -209,17 +209,17 @@ def fifo(view: View) -> Tally:
             before[origin] = delivery
     found = min(wrong, key=lambda pair: _when(pair[0]), default=None)
     places = [] if found is None else [d.place for d in (found[1], found[0]) if d is not None]
-    return Tally(_count(view.first), len(wrong), _witness("delivered out of its origin's order", places))
+    return Tally(_count(run.first), len(wrong), _witness("delivered out of its origin's order", places))
 
 
-def causal(view: View) -> Tally:
+def causal(run: JudgedRun) -> Tally:
     """By definition: the closure of the direct causes is sought before each delivery (at a joiner: the direct
     causes).
     """
-    direct = _direct_causes(view)
+    direct = _direct_causes(run)
     past = {message: _closure(message, direct) for message in direct}
     wrong: list[tuple[Delivery, MessageId]] = []
-    for incarnation, sequence in view.first.items():
+    for incarnation, sequence in run.first.items():
         needs = direct if incarnation.is_joiner else past
         seen: set[MessageId] = set()
         for delivery in sequence:
@@ -228,61 +228,61 @@ def causal(view: View) -> Tally:
                 wrong.append((delivery, min(unmet)))
             seen.add(delivery.message)
     found = min(wrong, key=lambda pair: _when(pair[0]), default=None)
-    places = [] if found is None else [view.position(found[0].incarnation, found[1]), found[0].place]
-    return Tally(_count(view.first), len(wrong), _witness("delivered before its cause", places))
+    places = [] if found is None else [run.position(found[0].incarnation, found[1]), found[0].place]
+    return Tally(_count(run.first), len(wrong), _witness("delivered before its cause", places))
 
 
-def total_order(view: View) -> Tally:
+def total_order(run: JudgedRun) -> Tally:
     """Uniform total order by immediate predecessors (groupcomm, Défago et al.): one look-up per delivery. In a run with
     views it is judged view by view.
     """
-    if view.synchrony.has_views:
-        return oracle_views.total_order(view.synchrony)
+    if run.synchrony.has_views:
+        return oracle_views.total_order(run.synchrony)
     predecessors: dict[MessageId, list[tuple[MessageId | None, Delivery]]] = {}
-    for incarnation, sequence in view.in_order.items():
+    for incarnation, sequence in run.in_order.items():
         if sequence and not incarnation.is_joiner:
             predecessors.setdefault(sequence[0].message, []).append((None, sequence[0]))
         for before, delivery in pairwise(sequence):
             predecessors.setdefault(delivery.message, []).append((before.message, delivery))
     wrong = [found for found in predecessors.values() if len({message for message, _ in found}) > 1]
     earliest = min(wrong, key=lambda found: min(_when(d) for _, d in found), default=[])
-    return Tally(_count(view.in_order), len(wrong), _order_witness(view, earliest))
+    return Tally(_count(run.in_order), len(wrong), _order_witness(run, earliest))
 
 
-def _of_calls(kind: Property, view: View) -> Tally:
-    return oracle_calls.CHECKS[kind.value](oracle_calls.CallView(raw(view.history), view.full))
+def _of_calls(kind: Property, run: JudgedRun) -> Tally:
+    return oracle_calls.CHECKS[kind.value](oracle_calls.CallRecords(raw(run.history), run.full))
 
 
-_CHECKS: Mapping[Property, Callable[[View], Tally]] = {
+_CHECKS: Mapping[Property, Callable[[JudgedRun], Tally]] = {
     Property.VALIDITY: validity,
-    Property.AGREEMENT: lambda view: agreement(view, uniform=False),
-    Property.UNIFORM_AGREEMENT: lambda view: agreement(view, uniform=True),
+    Property.AGREEMENT: lambda run: agreement(run, uniform=False),
+    Property.UNIFORM_AGREEMENT: lambda run: agreement(run, uniform=True),
     Property.INTEGRITY: integrity,
     Property.FIFO: fifo,
     Property.CAUSAL: causal,
     Property.TOTAL_ORDER: total_order,
-    Property.MUTUAL_EXCLUSION: lambda view: oracle_reports.mutual_exclusion(raw(view.history)),
-    Property.GRANT_ORDER: lambda view: oracle_reports.grant_order(raw(view.history)),
-    Property.SERVICE: lambda view: oracle_reports.service(raw(view.history), view.full),
-    Property.CLOCK_CONDITION: lambda view: oracle_reports.clock_condition(raw(view.history)),
-    Property.CLOCK_MONOTONE: lambda view: oracle_reports.clock_monotone(raw(view.history)),
-    Property.STATE: lambda view: oracle_reports.state(raw(view.history), view.full),
+    Property.MUTUAL_EXCLUSION: lambda run: oracle_reports.mutual_exclusion(raw(run.history)),
+    Property.GRANT_ORDER: lambda run: oracle_reports.grant_order(raw(run.history)),
+    Property.SERVICE: lambda run: oracle_reports.service(raw(run.history), run.full),
+    Property.CLOCK_CONDITION: lambda run: oracle_reports.clock_condition(raw(run.history)),
+    Property.CLOCK_MONOTONE: lambda run: oracle_reports.clock_monotone(raw(run.history)),
+    Property.STATE: lambda run: oracle_reports.state(raw(run.history), run.full),
     **{kind: partial(_of_calls, kind) for kind in CALL_PROPERTIES},
-    Property.VIEW_AGREEMENT: lambda view: oracle_views.view_agreement(view.synchrony),
-    Property.SAME_VIEW: lambda view: oracle_views.same_view(view.synchrony),
-    Property.VIRTUAL_SYNCHRONY: lambda view: oracle_views.virtual_synchrony(view.synchrony),
-    Property.NO_GHOST: lambda view: oracle_views.no_ghost(view.synchrony),
-    Property.STATE_TRANSFER: lambda view: oracle_views.state_transfer(view.synchrony),
+    Property.VIEW_AGREEMENT: lambda run: oracle_views.view_agreement(run.synchrony),
+    Property.SAME_VIEW: lambda run: oracle_views.same_view(run.synchrony),
+    Property.VIRTUAL_SYNCHRONY: lambda run: oracle_views.virtual_synchrony(run.synchrony),
+    Property.NO_GHOST: lambda run: oracle_views.no_ghost(run.synchrony),
+    Property.STATE_TRANSFER: lambda run: oracle_views.state_transfer(run.synchrony),
 }
 
 
-def _order_witness(view: View, found: Sequence[tuple[MessageId | None, Delivery]]) -> Witness | None:
+def _order_witness(run: JudgedRun, found: Sequence[tuple[MessageId | None, Delivery]]) -> Witness | None:
     if not found:
         return None
     before, delivery = found[0]
     other_before, other = next(pair for pair in found if pair[0] != before)
     return order_witness(
-        delivery.message, (delivery.incarnation, before), (other.incarnation, other_before), view.position
+        delivery.message, (delivery.incarnation, before), (other.incarnation, other_before), run.position
     )
 
 
@@ -314,8 +314,8 @@ def _end(records: Sequence[Record]) -> Record | None:
 
 def _is_in_minority(records: Sequence[Record]) -> bool:
     """Whether its last MINORITY record says so."""
-    told = [record.detail for record in records if record.event is Event.MINORITY]
-    return bool(told) and told[-1] == 1
+    minority = [record.detail for record in records if record.event is Event.MINORITY]
+    return bool(minority) and minority[-1] == 1
 
 
 def _is_gapless(records: Sequence[Record]) -> bool:
@@ -333,21 +333,21 @@ def _broken_promises(incarnation: Incarnation, records: Sequence[Record]) -> Ite
             yield delivery, "undone although its delivery was promised"
 
 
-def _altered(view: View, incarnation: Incarnation) -> Iterator[tuple[Delivery, str]]:
+def _altered(run: JudgedRun, incarnation: Incarnation) -> Iterator[tuple[Delivery, str]]:
     """Deliveries whose payload differs from the submitted one, at any level, undone or not."""
-    for record in view.history[incarnation]:
-        submitted = view.submitted_payload.get(record.message)
+    for record in run.history[incarnation]:
+        submitted = run.submitted_payload.get(record.message)
         if record.event is Event.DELIVER and submitted is not None:
-            position = view.position(incarnation, record.message).position or 0
+            position = run.position(incarnation, record.message).position or 0
             if what := altered(submitted, (record.size_bytes, record.checksum)):
                 yield Delivery(incarnation, position, record.message, record.record, record.at_ns), what
 
 
-def _direct_causes(view: View) -> dict[MessageId, set[MessageId]]:
+def _direct_causes(run: JudgedRun) -> dict[MessageId, set[MessageId]]:
     """For each submission, the messages that its member submitted or delivered since its previous submission."""
     causes: dict[MessageId, set[MessageId]] = {}
-    for incarnation, records in view.history.items():
-        delivered = {delivery.record for delivery in view.first[incarnation]}
+    for incarnation, records in run.history.items():
+        delivered = {delivery.record for delivery in run.first[incarnation]}
         recent: set[MessageId] = set()
         for record in records:
             if record.event is Event.SUBMIT and record.message[:2] == incarnation and record.message not in causes:

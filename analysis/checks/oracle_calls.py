@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from analysis.checks.properties import (
-    ANYBODY,
+    ANY_MEMBER,
     Incarnation,
     Incarnations,
     MessageId,
@@ -30,7 +30,7 @@ class Object(NamedTuple):
     number: int
 
 
-class Handed(NamedTuple):
+class Delivery(NamedTuple):
     """One delivery to one object, at its 1-based place in the object's sequence."""
 
     at_ns: int
@@ -41,10 +41,10 @@ class Handed(NamedTuple):
 
     @property
     def place(self) -> Place:
-        return Place(self.object.incarnation, self.message, self.position, self.at_ns, taker=self.object.number)
+        return Place(self.object.incarnation, self.message, self.position, self.at_ns, object_number=self.object.number)
 
 
-class Asked(NamedTuple):
+class Call(NamedTuple):
     """One call."""
 
     at_ns: int
@@ -54,17 +54,17 @@ class Asked(NamedTuple):
     message: MessageId
 
 
-class CallView:
+class CallRecords:
     """Calls of a run, from its records."""
 
     def __init__(self, incarnations: Incarnations, full: Collection[Incarnation] = ()) -> None:
         self.incarnations = incarnations
         self.full = sorted(full)
         self.living = {incarnation for incarnation, records in incarnations.items() if _end(records) == Event.STOP}
-        self.asked = {one.message: one for one in sorted(_asked(incarnations), reverse=True)}
-        self.repeated = {one: list(_handed(incarnations, one)) for one in sorted(_takers(incarnations))}
-        self.sequences = {one: list(_firsts(handed)) for one, handed in self.repeated.items()}
-        self.addressed = {message: _addressed(incarnations, message) for message in self.asked}
+        self.calls = {one.message: one for one in sorted(_calls(incarnations), reverse=True)}
+        self.repeated = {one: list(_deliveries(incarnations, one)) for one in sorted(_receivers(incarnations))}
+        self.sequences = {one: list(_firsts(delivery)) for one, delivery in self.repeated.items()}
+        self.addressed = {message: _addressed(incarnations, message) for message in self.calls}
         self.known = {message for message, masks in self.addressed.items() if masks}
         self.atomic = {m for m in self.known if any(mask >> 62 & 1 for _, mask in self.addressed[m])}
         self.loose = {m for m in self.known if any(mask >> 63 & 1 or mask >> 60 & 1 for _, mask in self.addressed[m])}
@@ -80,13 +80,13 @@ class CallView:
         return [Object(incarnations[machine], number) for machine, number in sorted(found) if machine in incarnations]
 
     def place(self, one: Object, message: MessageId) -> Place:
-        found = (handed.place for handed in self.sequences.get(one, []) if handed.message == message)
-        return next(found, Place(one.incarnation, message, None, None, taker=one.number))
+        found = (delivery.place for delivery in self.sequences.get(one, []) if delivery.message == message)
+        return next(found, Place(one.incarnation, message, None, None, object_number=one.number))
 
-    def ordered_of(self, one: Object) -> list[Handed]:
-        return [handed for handed in self.sequences[one] if handed.message in self.ordered]
+    def ordered_of(self, one: Object) -> list[Delivery]:
+        return [delivery for delivery in self.sequences[one] if delivery.message in self.ordered]
 
-    def said(self, message: MessageId, *codes: CallReport) -> list[Raw]:
+    def reports(self, message: MessageId, *codes: CallReport) -> list[Raw]:
         """The caller's reports about its call."""
         records = self.incarnations[Incarnation(*message[:2])]
         return [r for r in records if r[0] == Event.REPORT and r[1] in codes and r[8] == message.number]
@@ -97,50 +97,52 @@ class CallView:
             r[0] == Event.REPORT and r[1] == CallReport.MISSED and _unsigned(r[8]) == word
             for r in self.incarnations[one.incarnation]
         )
-        unreachable = [r[4] for r in self.said(message, CallReport.UNREACHABLE)]
-        refused = self.said(message, CallReport.REFUSED)
-        return missed or bool(refused) or one.incarnation.member in unreachable or ANYBODY in unreachable
+        unreachable = [r[4] for r in self.reports(message, CallReport.UNREACHABLE)]
+        refused = self.reports(message, CallReport.REFUSED)
+        return missed or bool(refused) or one.incarnation.member in unreachable or ANY_MEMBER in unreachable
 
 
-def call_integrity(view: CallView) -> Tally:
-    wrong: list[tuple[Handed, str]] = []
-    for handed in (handed for sequence in view.repeated.values() for handed in sequence):
-        message, asked = handed.message, view.asked.get(handed.message)
-        earlier = view.repeated[handed.object][: handed.position - 1]
+def call_integrity(run: CallRecords) -> Tally:
+    wrong: list[tuple[Delivery, str]] = []
+    for delivery in (delivery for sequence in run.repeated.values() for delivery in sequence):
+        message, call = delivery.message, run.calls.get(delivery.message)
+        earlier = run.repeated[delivery.object][: delivery.position - 1]
         if any(other.message == message for other in earlier):
-            wrong.append((handed, "an object gets it twice"))
-        elif asked is None:
-            wrong.append((handed, "an object gets what nobody asked for"))
-        elif message in view.known and not view.is_for(message, handed.object.incarnation.member, handed.object.number):
-            wrong.append((handed, "an object gets what is not for it"))
-        elif handed.at_ns < asked.at_ns:
-            wrong.append((handed, "an object gets it before it was asked for"))
-    checked = sum(len(sequence) for sequence in view.repeated.values())
+            wrong.append((delivery, "an object gets it twice"))
+        elif call is None:
+            wrong.append((delivery, "an object gets what nobody asked for"))
+        elif message in run.known and not run.is_for(
+            message, delivery.object.incarnation.member, delivery.object.number
+        ):
+            wrong.append((delivery, "an object gets what is not for it"))
+        elif delivery.at_ns < call.at_ns:
+            wrong.append((delivery, "an object gets it before it was asked for"))
+    checked = sum(len(sequence) for sequence in run.repeated.values())
     first = min(wrong, default=None)
     witness = _witness(first[1], [first[0].place]) if first else None
     return Tally(checked, len(wrong), witness)
 
 
-def no_overtaking(view: CallView) -> Tally:
+def no_overtaking(run: CallRecords) -> Tally:
     checked = 0
-    wrong: list[tuple[Handed, Handed]] = []
-    for sequence in view.sequences.values():
-        for index, handed in enumerate(sequence):
-            asked = view.asked.get(handed.message)
-            if asked is None:
+    wrong: list[tuple[Delivery, Delivery]] = []
+    for sequence in run.sequences.values():
+        for index, delivery in enumerate(sequence):
+            call = run.calls.get(delivery.message)
+            if call is None:
                 continue
             checked += 1
-            before = [h for h in sequence[:index] if (a := view.asked.get(h.message)) and a.object == asked.object]
-            later = [h for h in before if h.message.number > handed.message.number]
+            before = [h for h in sequence[:index] if (a := run.calls.get(h.message)) and a.object == call.object]
+            later = [h for h in before if h.message.number > delivery.message.number]
             if later:
-                wrong.append((handed, max(later, key=lambda h: h.message.number)))
+                wrong.append((delivery, max(later, key=lambda h: h.message.number)))
     places = [h.place for h in reversed(min(wrong, default=()))]
     return Tally(checked, len(wrong), _witness("a call overtakes an earlier one of its sender", places))
 
 
-def indivisibility(view: CallView) -> Tally:
+def indivisibility(run: CallRecords) -> Tally:
     """By closure: a call that comes after itself is wrong."""
-    sequences = [view.ordered_of(one) for one in view.sequences if one.incarnation in view.living]
+    sequences = [run.ordered_of(one) for one in run.sequences if one.incarnation in run.living]
     after: dict[MessageId, set[MessageId]] = {h.message: set() for sequence in sequences for h in sequence}
     for sequence in sequences:
         for one, other in pairwise(sequence):
@@ -153,80 +155,80 @@ def indivisibility(view: CallView) -> Tally:
     return Tally(sum(map(len, sequences)), len(wrong), witness)
 
 
-def call_causality(view: CallView) -> Tally:
+def call_causality(run: CallRecords) -> Tally:
     """By true time, with sets: the past of each call, and the calls that each object got."""
     past: dict[MessageId, set[MessageId]] = {}
     carried: dict[MessageId, set[MessageId]] = {}
     got: dict[Object, set[MessageId]] = {}
     submitted: dict[Object, set[MessageId]] = {}
-    events: list[Asked | Handed] = [*view.asked.values(), *(h for handed in view.sequences.values() for h in handed)]
+    events: list[Call | Delivery] = [*run.calls.values(), *(h for delivery in run.sequences.values() for h in delivery)]
     for event in sorted(events, key=lambda e: (e.at_ns, e.object.incarnation, e.record)):
         one, message = event.object, event.message
         mine = got.setdefault(one, set())
-        if isinstance(event, Handed):
-            mine |= carried.get(message, set()) if message in view.loose else past.get(message, set())
+        if isinstance(event, Delivery):
+            mine |= carried.get(message, set()) if message in run.loose else past.get(message, set())
             mine |= {message} & past.keys()
-        elif message in view.loose:
+        elif message in run.loose:
             carried[message] = set(mine)
-        elif message in view.ordered:
+        elif message in run.ordered:
             past[message] = mine | submitted.get(one, set())
             submitted.setdefault(one, set()).add(message)
     checked = 0
-    wrong: list[tuple[Handed, Handed]] = []
-    for sequence in map(view.ordered_of, view.sequences):
+    wrong: list[tuple[Delivery, Delivery]] = []
+    for sequence in map(run.ordered_of, run.sequences):
         checked += len(sequence)
-        for index, handed in enumerate(sequence):
-            late = [other for other in sequence[index + 1 :] if other.message in past[handed.message]]
-            wrong += [(handed, late[0])] if late else []
+        for index, delivery in enumerate(sequence):
+            late = [other for other in sequence[index + 1 :] if other.message in past[delivery.message]]
+            wrong += [(delivery, late[0])] if late else []
     places = [h.place for h in min(wrong, default=())]
     return Tally(checked, len(wrong), _witness("an object gets a call before one of its past", places))
 
 
-def call_agreement(view: CallView) -> Tally:
+def call_agreement(run: CallRecords) -> Tally:
     owed: list[MessageId] = []
-    wrong: list[tuple[Asked, Object]] = []
-    for message in view.known - view.atomic:
-        objects = view.owed(message)
-        is_got = any(view.place(one, message).position for one in objects)
-        if (is_got and message in view.ordered) or Incarnation(*message[:2]) in view.living:
+    wrong: list[tuple[Call, Object]] = []
+    for message in run.known - run.atomic:
+        objects = run.owed(message)
+        is_got = any(run.place(one, message).position for one in objects)
+        if (is_got and message in run.ordered) or Incarnation(*message[:2]) in run.living:
             owed.append(message)
-            lacking = [one for one in objects if view.place(one, message).position is None]
-            unexcused = [one for one in lacking if not view.is_excused(message, one)]
-            wrong += [(view.asked[message], unexcused[0])] if unexcused else []
-    places = [view.place(one, asked.message) for asked, one in sorted(wrong)[:1]]
+            lacking = [one for one in objects if run.place(one, message).position is None]
+            unexcused = [one for one in lacking if not run.is_excused(message, one)]
+            wrong += [(run.calls[message], unexcused[0])] if unexcused else []
+    places = [run.place(one, call.message) for call, one in sorted(wrong)[:1]]
     return Tally(len(owed), len(wrong), _witness("an object does not get what is for it", places))
 
 
-def atomicity(view: CallView) -> Tally:
-    wrong: list[tuple[Asked, str, list[Place]]] = []
-    for message in view.atomic:
-        places = [view.place(one, message) for one in view.owed(message)]
+def atomicity(run: CallRecords) -> Tally:
+    wrong: list[tuple[Call, str, list[Place]]] = []
+    for message in run.atomic:
+        places = [run.place(one, message) for one in run.owed(message)]
         has, lacks = [p for p in places if p.position], [p for p in places if not p.position]
-        told = view.said(message, CallReport.ABORTED, CallReport.REFUSED, CallReport.UNREACHABLE)
-        if has and view.said(message, CallReport.ABORTED):
-            wrong.append((view.asked[message], "an object gets what was aborted", has[:1]))
+        outcomes = run.reports(message, CallReport.ABORTED, CallReport.REFUSED, CallReport.UNREACHABLE)
+        if has and run.reports(message, CallReport.ABORTED):
+            wrong.append((run.calls[message], "an object gets what was aborted", has[:1]))
         elif has and lacks:
-            wrong.append((view.asked[message], "some objects get it and others do not", [has[0], lacks[0]]))
-        elif lacks and not told and Incarnation(*message[:2]) in view.living:
-            wrong.append((view.asked[message], "nobody gets it, and its caller was not told", lacks[:1]))
+            wrong.append((run.calls[message], "some objects get it and others do not", [has[0], lacks[0]]))
+        elif lacks and not outcomes and Incarnation(*message[:2]) in run.living:
+            wrong.append((run.calls[message], "nobody gets it, and its caller was not told", lacks[:1]))
     first = min(wrong, default=None)
-    return Tally(len(view.known), len(wrong), _witness(*first[1:]) if first else None)
+    return Tally(len(run.known), len(wrong), _witness(*first[1:]) if first else None)
 
 
-CHECKS: dict[str, Callable[[CallView], Tally]] = {
+CHECKS: dict[str, Callable[[CallRecords], Tally]] = {
     check.__name__: check
     for check in (call_integrity, no_overtaking, indivisibility, call_causality, call_agreement, atomicity)
 }
 
 
-def _asked(incarnations: Incarnations) -> Iterator[Asked]:
+def _calls(incarnations: Incarnations) -> Iterator[Call]:
     for incarnation, records in incarnations.items():
         for number, r in enumerate(records, start=1):
             if r[0] == Event.SUBMIT and (r[2], r[3]) == incarnation:
-                yield Asked(r[6], Object(incarnation, r[4]), number, MessageId(r[2], r[3], r[5]))
+                yield Call(r[6], Object(incarnation, r[4]), number, MessageId(r[2], r[3], r[5]))
 
 
-def _takers(incarnations: Incarnations) -> set[Object]:
+def _receivers(incarnations: Incarnations) -> set[Object]:
     return {
         Object(incarnation, r[4])
         for incarnation, records in incarnations.items()
@@ -235,20 +237,20 @@ def _takers(incarnations: Incarnations) -> set[Object]:
     }
 
 
-def _handed(incarnations: Incarnations, one: Object) -> Iterator[Handed]:
+def _deliveries(incarnations: Incarnations, one: Object) -> Iterator[Delivery]:
     position = 0
     for number, r in enumerate(incarnations[one.incarnation], start=1):
         if r[0] == Event.DELIVER and r[4] == one.number:
             position += 1
-            yield Handed(r[6], one, number, MessageId(r[2], r[3], r[5]), position)
+            yield Delivery(r[6], one, number, MessageId(r[2], r[3], r[5]), position)
 
 
-def _firsts(sequence: list[Handed]) -> Iterator[Handed]:
+def _firsts(sequence: list[Delivery]) -> Iterator[Delivery]:
     seen: list[MessageId] = []
-    for handed in sequence:
-        if handed.message not in seen:
-            seen.append(handed.message)
-            yield handed._replace(position=len(seen))
+    for delivery in sequence:
+        if delivery.message not in seen:
+            seen.append(delivery.message)
+            yield delivery._replace(position=len(seen))
 
 
 def _addressed(incarnations: Incarnations, message: MessageId) -> list[tuple[int, int]]:
@@ -284,7 +286,7 @@ def _closure(message: MessageId, after: Callable[[MessageId], set[MessageId]]) -
     return found
 
 
-def _disagreements(sequences: list[list[Handed]]) -> Iterator[list[Place]]:
+def _disagreements(sequences: list[list[Delivery]]) -> Iterator[list[Place]]:
     """Two calls in one order, and the same two in the other order."""
     for here in sequences:
         pairs = [(x, y) for at, x in enumerate(here) for y in here[at + 1 :]]

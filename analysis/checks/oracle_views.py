@@ -81,7 +81,7 @@ class Installed(NamedTuple):
         return Place(self.incarnation, None, None, at_ns, view=self.number, members=self.members)
 
 
-class Handed(NamedTuple):
+class DeliveryInView(NamedTuple):
     """One first delivery, and the last installation before it; None: there is none."""
 
     delivery: Delivery
@@ -110,8 +110,8 @@ class Synchrony:
         self.installed = {
             incarnation: list(_installed(incarnation, records)) for incarnation, records in history.items()
         }
-        self.handed = {
-            incarnation: [self._handed(delivery) for delivery in first[incarnation]] for incarnation in history
+        self.deliveries = {
+            incarnation: [self._in_last_view(delivery) for delivery in first[incarnation]] for incarnation in history
         }
         self._survivors: dict[int, list[Incarnation]] = {}
         self._messages: dict[tuple[Incarnation, int], set[MessageId]] = {}
@@ -121,16 +121,16 @@ class Synchrony:
         return any(self.installed.values())
 
     @property
-    def everything(self) -> list[Handed]:
-        return [handed for incarnation in self.incarnations for handed in self.handed[incarnation]]
+    def everything(self) -> list[DeliveryInView]:
+        return [delivered for incarnation in self.incarnations for delivered in self.deliveries[incarnation]]
 
     @property
     def installations(self) -> list[Installed]:
         return [installed for incarnation in self.incarnations for installed in self.installed[incarnation]]
 
-    def _handed(self, delivery: Delivery) -> Handed:
+    def _in_last_view(self, delivery: Delivery) -> DeliveryInView:
         before = [one for one in self.installed[delivery.incarnation] if one.records[0].record <= delivery.record]
-        return Handed(delivery, before[-1] if before else None)
+        return DeliveryInView(delivery, before[-1] if before else None)
 
     def first_state(self, incarnation: Incarnation) -> Record | None:
         """First STATE record; None: the incarnation never got a state, or needed none."""
@@ -169,29 +169,31 @@ class Synchrony:
             ]
         return self._survivors[view]
 
-    def in_view(self, incarnation: Incarnation, view: int) -> list[Handed]:
-        return [handed for handed in self.handed[incarnation] if handed.view == view]
+    def in_view(self, incarnation: Incarnation, view: int) -> list[DeliveryInView]:
+        return [delivered for delivered in self.deliveries[incarnation] if delivered.view == view]
 
     def messages(self, incarnation: Incarnation, view: int) -> set[MessageId]:
         if (incarnation, view) not in self._messages:
-            self._messages[incarnation, view] = {handed.message for handed in self.in_view(incarnation, view)}
+            self._messages[incarnation, view] = {delivered.message for delivered in self.in_view(incarnation, view)}
         return self._messages[incarnation, view]
 
-    def is_void(self, handed: Handed) -> bool:
-        survivors = self.survivors(handed.view)
-        if self.is_uniform or not survivors or handed.delivery.incarnation in survivors:
+    def is_void(self, delivered: DeliveryInView) -> bool:
+        survivors = self.survivors(delivered.view)
+        if self.is_uniform or not survivors or delivered.delivery.incarnation in survivors:
             return False
-        known = [other for incarnation in survivors for other in self.handed[incarnation] if other.view <= handed.view]
-        return all(other.message != handed.message for other in known)
+        known = [
+            other for incarnation in survivors for other in self.deliveries[incarnation] if other.view <= delivered.view
+        ]
+        return all(other.message != delivered.message for other in known)
 
     def ends_in_order(self, incarnation: Incarnation) -> bool:
         return any(record.event in (Event.STOP, Event.ENDED) for record in self.history[incarnation])
 
     def place(self, incarnation: Incarnation, message: MessageId, view: int) -> Place:
         """Place of the message in this view here; no position if it is not delivered."""
-        for handed in self.in_view(incarnation, view):
-            if handed.message == message:
-                return handed.place
+        for delivered in self.in_view(incarnation, view):
+            if delivered.message == message:
+                return delivered.place
         return Place(incarnation, message, None, None, view=view)
 
 
@@ -221,9 +223,9 @@ def view_agreement(run: Synchrony) -> Tally:
 
 
 def same_view(run: Synchrony) -> Tally:
-    good = [handed for handed in run.everything if not run.is_void(handed)]
-    views = {handed.message: {one.view for one in good if one.message == handed.message} for handed in good}
-    wrong = [handed for handed in good if len(views[handed.message]) > 1]
+    good = [delivered for delivered in run.everything if not run.is_void(delivered)]
+    views = {delivered.message: {one.view for one in good if one.message == delivered.message} for delivered in good}
+    wrong = [delivered for delivered in good if len(views[delivered.message]) > 1]
     witness = None
     if wrong:
         one = min(wrong, key=_when)
@@ -233,38 +235,38 @@ def same_view(run: Synchrony) -> Tally:
 
 
 def virtual_synchrony(run: Synchrony) -> Tally:
-    wrong: list[tuple[Handed, Incarnation]] = []
+    wrong: list[tuple[DeliveryInView, Incarnation]] = []
     for step in {step for incarnation in run.incarnations for step in run.steps(incarnation)}:
         view = step[0]
         through = [incarnation for incarnation in run.incarnations if _takes(run, incarnation, step)]
         for message in {message for incarnation in through for message in run.messages(incarnation, view)}:
             lacking = [incarnation for incarnation in through if message not in run.messages(incarnation, view)]
             has = [
-                handed
+                delivered
                 for incarnation in through
-                for handed in run.in_view(incarnation, view)
-                if handed.message == message
+                for delivered in run.in_view(incarnation, view)
+                if delivered.message == message
             ]
             if lacking:
                 wrong.append((min(has, key=_when), lacking[0]))
     witness = None
     if wrong:
-        handed, incarnation = min(wrong, key=lambda found: _when(found[0]))
-        places = (handed.place, run.place(incarnation, handed.message, handed.view))
+        delivered, incarnation = min(wrong, key=lambda found: _when(found[0]))
+        places = (delivered.place, run.place(incarnation, delivered.message, delivered.view))
         witness = Witness(what="not all that go on to the next view deliver it", places=places)
     return _tally(run, len(run.installations), len(wrong), witness)
 
 
 def no_ghost(run: Synchrony) -> Tally:
     wrong = [
-        handed
-        for handed in run.everything
-        if handed.installed is None or Incarnation(*handed.message[:2]) not in handed.installed.members
+        delivered
+        for delivered in run.everything
+        if delivered.installed is None or Incarnation(*delivered.message[:2]) not in delivered.installed.members
     ]
     witness = None
     if wrong:
-        handed = min(wrong, key=_when)
-        places = [handed.place, *([] if handed.installed is None else [handed.installed.place])]
+        delivered = min(wrong, key=_when)
+        places = [delivered.place, *([] if delivered.installed is None else [delivered.installed.place])]
         witness = Witness(what="delivered in a view that its sender is not in", places=tuple(places))
     return _tally(run, len(run.everything), len(wrong), witness)
 
@@ -272,7 +274,10 @@ def no_ghost(run: Synchrony) -> Tally:
 def state_transfer(run: Synchrony) -> Tally:
     wrong: list[tuple[int, Incarnation, MessageId, Witness]] = []
     for incarnation in run.incarnations:
-        wrong += [(*_when(handed)[:2], handed.message, found) for handed, found in _wrongly_handed(run, incarnation)]
+        wrong += [
+            (*_when(delivered)[:2], delivered.message, found)
+            for delivered, found in _wrongly_delivered(run, incarnation)
+        ]
         wrong += list(_wrong_sets(run, incarnation))
     witness = min(wrong, key=lambda found: found[:3])[3] if wrong else None
     return _tally(run, sum(bool(installed) for installed in run.installed.values()), len(wrong), witness)
@@ -280,7 +285,7 @@ def state_transfer(run: Synchrony) -> Tally:
 
 def total_order(run: Synchrony) -> Tally:
     disputed: dict[tuple[int, int], Witness] = {}
-    for view in {handed.view for handed in run.everything}:
+    for view in {delivered.view for delivered in run.everything}:
         whole = {incarnation: run.in_view(incarnation, view) for incarnation in run.incarnations}
         good = {
             incarnation: list(takewhile(lambda h: not run.is_void(h), whole[incarnation]))
@@ -300,14 +305,16 @@ def total_order(run: Synchrony) -> Tally:
     return Tally(len(run.everything), len(disputed), witness)
 
 
-def _beyond(run: Synchrony, view: int, whole: Mapping[Incarnation, Sequence[Handed]]) -> Iterator[tuple[int, Witness]]:
+def _beyond(
+    run: Synchrony, view: int, whole: Mapping[Incarnation, Sequence[DeliveryInView]]
+) -> Iterator[tuple[int, Witness]]:
     """Deliveries of members that did not close the view, beyond the last delivery of a survivor."""
     stateful = [incarnation for incarnation in run.survivors(view) if run.had_state_all_through(incarnation, view + 1)]
     for incarnation in stateful:
         for other in run.incarnations:
-            for place, handed in enumerate(whole[other]):
+            for place, delivered in enumerate(whole[other]):
                 if place >= len(whole[incarnation]) and not run.survives(other, view):
-                    places = (handed.place, run.place(incarnation, handed.message, view))
+                    places = (delivered.place, run.place(incarnation, delivered.message, view))
                     yield place, Witness(what="delivered beyond what a survivor of the view has", places=places)
 
 
@@ -319,23 +326,29 @@ def _takes(run: Synchrony, incarnation: Incarnation, step: tuple[int, int]) -> b
 def _never_closed(run: Synchrony, incarnation: Incarnation, view: int) -> bool:
     if run.survives(incarnation, view):
         return False
-    return run.ends_in_order(incarnation) or any(run.is_void(handed) for handed in run.in_view(incarnation, view))
+    return run.ends_in_order(incarnation) or any(run.is_void(delivered) for delivered in run.in_view(incarnation, view))
 
 
-def _wrongly_handed(run: Synchrony, incarnation: Incarnation) -> Iterator[tuple[Handed, Witness]]:
+def _wrongly_delivered(run: Synchrony, incarnation: Incarnation) -> Iterator[tuple[DeliveryInView, Witness]]:
     state, numbers = run.state_view(incarnation), run.numbers(incarnation)
     if not numbers or (run.is_founder(incarnation) and state is None):
         return
     elders = [one for one in run.incarnations if any(after == state for _, after in run.steps(one))]
-    known = [handed for one in elders if one != incarnation for handed in run.handed[one] if handed.view < (state or 0)]
+    known = [
+        delivered
+        for one in elders
+        if one != incarnation
+        for delivered in run.deliveries[one]
+        if delivered.view < (state or 0)
+    ]
     after = run.first_state(incarnation)
-    for handed in run.handed[incarnation]:
-        had = [other for other in known if other.message == handed.message]
-        if after is None or handed.delivery.record < after.record:
-            yield handed, Witness(what="delivered before it has the state", places=(handed.place,))
+    for delivered in run.deliveries[incarnation]:
+        had = [other for other in known if other.message == delivered.message]
+        if after is None or delivered.delivery.record < after.record:
+            yield delivered, Witness(what="delivered before it has the state", places=(delivered.place,))
         elif had:
-            places = (min(had, key=_when).place, handed.place)
-            yield handed, Witness(what="delivered though it was in the state", places=places)
+            places = (min(had, key=_when).place, delivered.place)
+            yield delivered, Witness(what="delivered though it was in the state", places=places)
 
 
 def _wrong_sets(run: Synchrony, incarnation: Incarnation) -> Iterator[tuple[int, Incarnation, MessageId, Witness]]:
@@ -359,7 +372,7 @@ def _wrong_sets(run: Synchrony, incarnation: Incarnation) -> Iterator[tuple[int,
             )
 
 
-def _crossed(run: Synchrony, here: Handed, there: Handed) -> Witness:
+def _crossed(run: Synchrony, here: DeliveryInView, there: DeliveryInView) -> Witness:
     places = (
         *(here.place, run.place(here.delivery.incarnation, there.message, here.view)),
         *(there.place, run.place(there.delivery.incarnation, here.message, here.view)),
@@ -387,8 +400,8 @@ def _is_same(one: Installed, other: Installed) -> bool:
     return one.size == other.size and all(a == b for a, b in zip(one.members, other.members, strict=False))
 
 
-def _when(handed: Handed) -> tuple[int, Incarnation, int]:
-    return handed.delivery.at_ns, handed.delivery.incarnation, handed.delivery.record
+def _when(delivered: DeliveryInView) -> tuple[int, Incarnation, int]:
+    return delivered.delivery.at_ns, delivered.delivery.incarnation, delivered.delivery.record
 
 
 def _tally(run: Synchrony, checked: int, violations: int, witness: Witness | None) -> Tally:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from analysis.checks import by_message, causes, synchrony
-from analysis.checks.by_message import BY_MESSAGE, RunFacts, Span, Totals, judged, merged
+from analysis.checks.by_message import BY_MESSAGE, PropertyCounts, RunFacts, Span, judged, merged
 from analysis.checks.incarnations import Walk, Walked, number_of, walked
 from analysis.checks.properties import (
     ADDRESSED_TO_OBJECTS,
@@ -39,7 +39,7 @@ from analysis.checks.properties import (
     order_witness,
     undrained_reason,
 )
-from analysis.checks.sequences import NO_MESSAGE, NOT_COMPARED, STEPS, Step, Told, decode, decode_payload
+from analysis.checks.sequences import NO_MESSAGE, NOT_COMPARED, STEPS, IncarnationFacts, Step, decode, decode_payload
 from analysis.tasks import Here, Staging, Workers
 from collector.records import EndReason, Level
 
@@ -64,7 +64,7 @@ def run_facts(
     incarnations: Collection[Walked], *, members: Collection[int], names: Mapping[int, str] | None = None
 ) -> RunFacts:
     """Judged level, full members and completeness of the records of a run."""
-    return _facts([incarnation.told for incarnation in incarnations], members, names or {})
+    return _facts([incarnation.facts for incarnation in incarnations], members, names or {})
 
 
 def no_facts(members: Collection[int], names: Mapping[int, str]) -> RunFacts:
@@ -82,7 +82,7 @@ def check_with(walk: Walk, facts: RunFacts) -> dict[Property, Finding]:
     # Causal order takes longest, so it starts first.
     views = [_Task.VIEWS] if facts.has_views else []
     tasks: list[_Task | Span] = [_Task.CAUSAL, *views, *by_message.spans(walk.incarnations, walk.workers.parallel)]
-    found = walk.workers.run(partial(_weigh, walk.incarnations, facts), tasks)
+    found = walk.workers.run(partial(_run_task, walk.incarnations, facts), tasks)
     totals = by_message.together(one for one in found if not isinstance(one, _Causal | dict))
     early = next(one for one in found if isinstance(one, _Causal))
     tallies = _tallies(totals, early, Lookup(walk.incarnations, facts))
@@ -96,49 +96,45 @@ def without_views(facts: RunFacts) -> dict[Property, Finding]:
     return {kind: judge(kind, tally, facts.evidence) for kind, tally in synchrony.without_views().items()}
 
 
-def _facts(incarnations: Collection[Told], expected: Collection[int], names: Mapping[int, str]) -> RunFacts:
-    seen = [told.incarnation.member for told in incarnations]
-    stops = {told.incarnation: told.stop_detail for told in incarnations if told.stop_detail >= 0}
-    over = frozenset(told.incarnation for told in incarnations if told.has_ended)
+def _facts(incarnations: Collection[IncarnationFacts], expected: Collection[int], names: Mapping[int, str]) -> RunFacts:
+    seen = [one.incarnation.member for one in incarnations]
+    stops = {one.incarnation: one.stop_detail for one in incarnations if one.stop_detail >= 0}
+    departed = frozenset(one.incarnation for one in incarnations if one.has_ended)
     full = sorted(
         incarnation for incarnation in stops if not incarnation.is_joiner and seen.count(incarnation.member) == 1
     )
-    gaps = [told.incarnation for told in incarnations if not told.is_gapless]
+    gaps = [one.incarnation for one in incarnations if not one.is_gapless]
     cut_short = [incarnation for incarnation, detail in stops.items() if detail == 0]
-    in_minority = [told.incarnation for told in incarnations if told.incarnation in stops and told.views.is_in_minority]
+    in_minority = [one.incarnation for one in incarnations if one.incarnation in stops and one.views.is_in_minority]
     silent = sorted(set(expected) - set(seen))
     return RunFacts(
         level=_judged_level(incarnations),
         full=tuple(full),
-        ended=over.union(stops),
-        over=over,
+        ended=departed.union(stops),
+        departed=departed,
         excluded={
-            told.incarnation: told.last_ns
-            for told in incarnations
-            if told.has_ended and told.end_detail != EndReason.LEFT
+            one.incarnation: one.last_ns for one in incarnations if one.has_ended and one.end_detail != EndReason.LEFT
         },
         left={
-            told.incarnation: told.last_ns
-            for told in incarnations
-            if told.has_ended and told.end_detail == EndReason.LEFT
+            one.incarnation: one.last_ns for one in incarnations if one.has_ended and one.end_detail == EndReason.LEFT
         },
-        has_views=any(told.views.installations for told in incarnations),
-        crashed=frozenset(told.incarnation for told in incarnations if told.end_detail < 0),
-        missing_records=sum(told.missing_records for told in incarnations),
+        has_views=any(one.views.installations for one in incarnations),
+        crashed=frozenset(one.incarnation for one in incarnations if one.end_detail < 0),
+        missing_records=sum(one.missing_records for one in incarnations),
         evidence=Evidence(
             gap=gap_reason(gaps, silent, names),
             undrained=undrained_reason(cut_short, len(full), names, in_minority),
-            addressed=ADDRESSED_TO_OBJECTS if any(told.is_for_objects for told in incarnations) else "",
+            addressed=ADDRESSED_TO_OBJECTS if any(one.is_for_objects for one in incarnations) else "",
         ),
     )
 
 
-def _judged_level(incarnations: Collection[Told]) -> int:
+def _judged_level(incarnations: Collection[IncarnationFacts]) -> int:
     """Highest level of any delivery, at least AGREED in a run with views. So optimistic deliveries are judged only in a
     run that has no others.
     """
-    level = max((told.level for told in incarnations if told.level >= 0), default=int(Level.AGREED))
-    has_views = any(told.views.installations for told in incarnations)
+    level = max((one.level for one in incarnations if one.level >= 0), default=int(Level.AGREED))
+    has_views = any(one.views.installations for one in incarnations)
     return max(level, int(Level.AGREED)) if has_views else level
 
 
@@ -161,9 +157,9 @@ class _Causal(NamedTuple):
 _NONE_EARLY = _Causal(0, Incarnation(0, 0), 0, 0)
 
 
-def _weigh(
+def _run_task(
     incarnations: Sequence[Walked], facts: RunFacts, task: _Task | Span
-) -> Totals | _Causal | dict[Property, Tally] | None:
+) -> PropertyCounts | _Causal | dict[Property, Tally] | None:
     """Result of one task: of the messages of a span, or of a check that is not divided."""
     if task is _Task.CAUSAL:
         return _causal(incarnations, facts)
@@ -187,7 +183,7 @@ def _by_view(incarnation: Walked, facts: RunFacts) -> synchrony.IncarnationDeliv
     firsts = wanted.deliveries[~columns["is_repeat"][wanted.deliveries]]
     return synchrony.IncarnationDeliveries(
         name=incarnation.name,
-        views=incarnation.told.views,
+        views=incarnation.facts.views,
         ends_in_order=incarnation.name in facts.ended,
         record=columns["record"][firsts],
         message=columns["message"][firsts],
@@ -229,7 +225,7 @@ def _chunk(incarnation: Walked, facts: RunFacts) -> causes.Chunk:
     )
 
 
-def _tallies(totals: Totals | None, early: _Causal, lookup: Lookup) -> dict[Property, Tally]:
+def _tallies(totals: PropertyCounts | None, early: _Causal, lookup: Lookup) -> dict[Property, Tally]:
     """Tallies with witnesses. `totals` is None for a run without submissions and deliveries."""
     if totals is None:
         return dict.fromkeys(DELIVERY_PROPERTIES, Tally(0, 0))
@@ -390,13 +386,13 @@ def _seen(incarnation: Walked, facts: RunFacts, asked: Sequence[int]) -> Iterato
     """Judged steps of an incarnation about these messages."""
     columns = incarnation.columns(*STEPS.names)
     kinds = (Step.SUBMISSION, Step.DELIVERY, Step.STANDING, Step.BROKEN_PROMISE, Step.HANDED)
-    has_order = incarnation.name not in facts.over
+    has_order = incarnation.name not in facts.departed
     for kind, rows in zip(kinds, judged(columns, incarnation.name, facts), strict=True):
         for row in rows[np.isin(columns["message"][rows], asked)].tolist():
-            told = {name: columns[name][row].item() for name in Seen._fields if name in columns}
-            compared = has_order and kind is Step.DELIVERY and told["predecessor"] != NOT_COMPARED
-            told |= {"step": kind, "predecessor": told["predecessor"] if compared else None}
-            yield Seen(incarnation=incarnation.name, is_full=incarnation.name in facts.full, **told)
+            fields = {name: columns[name][row].item() for name in Seen._fields if name in columns}
+            compared = has_order and kind is Step.DELIVERY and fields["predecessor"] != NOT_COMPARED
+            fields |= {"step": kind, "predecessor": fields["predecessor"] if compared else None}
+            yield Seen(incarnation=incarnation.name, is_full=incarnation.name in facts.full, **fields)
 
 
 def _when(row: Seen) -> tuple[int, Incarnation, int]:

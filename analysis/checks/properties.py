@@ -297,8 +297,8 @@ Incarnations = Mapping[Incarnation, Sequence[Raw]]
 class Place(NamedTuple):
     """One message at one member: its 1-based position in the judged sequence, and its time; None where it is not
     delivered. With `shows`: a reading of a clock or a digest, without a message; the position is that among the
-    reports, where it matters. With `taker`: the position in the sequence of that object of the member. With `view`: the
-    view of the delivery, or, with `members` too, the installation of that view, without a message.
+    reports, where it matters. With `object_number`: the position in the sequence of that object of the member. With
+    `view`: the view of the delivery, or, with `members` too, the installation of that view, without a message.
     """
 
     incarnation: Incarnation
@@ -306,7 +306,7 @@ class Place(NamedTuple):
     position: int | None
     at_ns: int | None
     shows: int | None = None
-    taker: int = 0
+    object_number: int = 0
     view: int | None = None
     members: tuple[Incarnation, ...] = ()
 
@@ -478,7 +478,7 @@ STANDING = "delivered optimistically, and neither undone nor final"
 ADDRESSED_TO_OBJECTS = "messages are for objects here, not for members: see call_integrity, call_agreement and the like"
 """Reason of unknown for the properties of deliveries in a run with ADDRESSED reports."""
 
-ANYBODY = 0xFFFF
+ANY_MEMBER = 0xFFFF
 """Member number in a report UNREACHABLE that means all members."""
 
 
@@ -500,6 +500,6 @@ def _say(place: Place, names: Mapping[int, str]) -> str:
         return f"{_name(place.incarnation, names)} shows {place.shows}{which}"
     message = f"{_name(Incarnation(place.message.origin, place.message.incarnation), names)} #{place.message.number}"
     where = "does not deliver it" if place.position is None else f"delivers it at position {place.position}"
-    taker = f" object {place.taker}" if place.taker else ""
+    which_object = f" object {place.object_number}" if place.object_number else ""
     view = "" if place.view is None else f" in view {place.view}" if place.view else " before its first view"
-    return f"{message}: {_name(place.incarnation, names)}{taker} {where}{view}"
+    return f"{message}: {_name(place.incarnation, names)}{which_object} {where}{view}"

@@ -124,23 +124,23 @@ class Granted(NamedTuple):
     position: int = 0
 
 
-NOBODY = Granted(-1, Incarnation(0, 0), 0, MessageId(0, 0, 0))
+NO_GRANT = Granted(-1, Incarnation(0, 0), 0, MessageId(0, 0, 0))
 
 
 def grant_order(incarnations: Incarnations) -> Tally:
     """Compare each granted request with the latest grant in its past."""
     grants = granted(incarnations)
-    told = _Told(incarnations)
-    knows: dict[Incarnation, Granted] = defaultdict(lambda: NOBODY)
-    asked: dict[Incarnation, Granted] = defaultdict(lambda: NOBODY)
+    knowledge = _Knowledge(incarnations)
+    knows: dict[Incarnation, Granted] = defaultdict(lambda: NO_GRANT)
+    asked: dict[Incarnation, Granted] = defaultdict(lambda: NO_GRANT)
     checked = 0
     wrong: list[tuple[Granted, Granted]] = []
     for _, incarnation, number, record in in_time(incarnations, (SUBMIT, SEND, RECEIVE)):
         if record[0] == SEND:
             if is_new(incarnation, record):
-                told.send(incarnation, knows[incarnation])
+                knowledge.send(incarnation, knows[incarnation])
         elif record[0] == RECEIVE:
-            knows[incarnation] = max(knows[incarnation], told.receive(incarnation, record))
+            knows[incarnation] = max(knows[incarnation], knowledge.receive(incarnation, record))
         elif grant := grants.pop(MessageId(record[2], record[3], record[5]), None):
             if grant.at_ns != NEVER_NS:
                 checked += 1
@@ -209,7 +209,7 @@ def grant_witness(found: tuple[Granted, Granted] | None) -> Witness | None:
     return Witness(what="the later request is granted first", places=tuple(places))
 
 
-class _Told:
+class _Knowledge:
     """Knowledge that members pass to each other: see *told* in analysis.checks.properties."""
 
     def __init__(self, incarnations: Incarnations) -> None:
@@ -240,12 +240,12 @@ class _Told:
         """
         identity = self._identity(record)
         if identity is None:
-            return NOBODY
+            return NO_GRANT
         self._received[incarnation].add(identity)
         origin = identity[1:3]
         sent, known_at = self._sent.get(origin, []), self._known_at[origin]
         at = self._complete[origin, incarnation]
-        learned = NOBODY
+        learned = NO_GRANT
         while at < len(known_at):
             if incarnation in self._receivers[sent[at]]:
                 if sent[at] not in self._received[incarnation]:
@@ -317,7 +317,7 @@ class Shown(NamedTuple):
 def clock_condition(incarnations: Incarnations) -> Tally:
     """Compare each reported timestamp with the largest one in its past."""
     past: dict[Incarnation, Shown] = {}
-    told: dict[tuple[int, ...], Shown] = {}
+    carried: dict[tuple[int, ...], Shown] = {}
     waiting: dict[Incarnation, list[tuple[int, ...]]] = defaultdict(list)
     checked, violations, witness = 0, 0, None
     for at_ns, incarnation, _, record in in_time(incarnations, (SUBMIT, DELIVER, REPORT)):
@@ -326,11 +326,11 @@ def clock_condition(incarnations: Incarnations) -> Tally:
             continue
         if record[0] == SUBMIT:
             waiting[incarnation].append(message)
-            if incarnation in past and message not in told:
-                told[message] = past[incarnation]
+            if incarnation in past and message not in carried:
+                carried[message] = past[incarnation]
         elif record[0] == DELIVER:
-            if message in told:
-                past[incarnation] = max(past.get(incarnation, told[message]), told[message])
+            if message in carried:
+                past[incarnation] = max(past.get(incarnation, carried[message]), carried[message])
         elif record[1] == TIMESTAMP:
             shown = Shown(record[8], incarnation, at_ns)
             checked += 1
@@ -338,7 +338,7 @@ def clock_condition(incarnations: Incarnations) -> Tally:
                 violations += 1
                 witness = witness or clock_witness(past[incarnation], shown)
             past[incarnation] = max(past.get(incarnation, shown), shown)
-            told |= dict.fromkeys(waiting.pop(incarnation, ()), past[incarnation])
+            carried |= dict.fromkeys(waiting.pop(incarnation, ()), past[incarnation])
     return Tally(checked, violations, witness)
 
 

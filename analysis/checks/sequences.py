@@ -74,7 +74,7 @@ delivery: `payload` (encode_payload). Fields that a step does not have are 0. 62
 """
 
 
-class Told(NamedTuple):
+class IncarnationFacts(NamedTuple):
     """Facts of an incarnation, from its records."""
 
     incarnation: Incarnation
@@ -154,14 +154,16 @@ class Records(NamedTuple):
         return len(self.record)
 
 
-def steps_of_incarnation(incarnation: Incarnation, chunks: list[Records]) -> tuple[Told, Iterator[pa.RecordBatch]]:
+def steps_of_incarnation(
+    incarnation: Incarnation, chunks: list[Records]
+) -> tuple[IncarnationFacts, Iterator[pa.RecordBatch]]:
     """Facts and steps (STEPS) of one incarnation from all its records, in any order. Each batch of steps has one kind,
     and each kind is in the order of records. `chunks` is emptied, and steps are made lazily, so that memory holds at
     most 96 bytes for each record.
     """
     records = _in_order(chunks)
     submissions = np.flatnonzero(is_own_submission(records, np.int64(incarnation.code)))
-    return _told(incarnation, records), _steps(incarnation, records, submissions)
+    return _facts_of(incarnation, records), _steps(incarnation, records, submissions)
 
 
 def is_own_submission(records: Records, code: Any) -> Mask:
@@ -207,14 +209,14 @@ def _in_order(chunks: list[Records]) -> Records:
     return Records(*merged)
 
 
-def _told(incarnation: Incarnation, records: Records) -> Told:
+def _facts_of(incarnation: Incarnation, records: Records) -> IncarnationFacts:
     span = int(records.record[-1] - records.record[0]) + 1
     numbers = 1 + int(np.count_nonzero(records.record[1:] != records.record[:-1]))
     end = np.flatnonzero((records.event == Event.STOP) | (records.event == Event.ENDED))[:1]
     stops = records.detail[end[records.event[end] == Event.STOP]]
     levels = records.detail[np.abs(records.event) == Event.DELIVER]
     is_whole = bool((records.event >= 0).all())
-    return Told(
+    return IncarnationFacts(
         incarnation=incarnation,
         level=int(levels.max(initial=-1)),
         is_gapless=bool(is_whole and span == numbers == records.size and records.event[0] == Event.START),
@@ -230,8 +232,8 @@ def _told(incarnation: Incarnation, records: Records) -> Told:
 
 
 def _views(records: Records) -> ViewRecords:
-    told = records.select(np.isin(records.event, tuple(VIEW_EVENTS)))
-    columns = (told.record, told.event, told.detail, told.message, told.at_ns, told.value)
+    selected = records.select(np.isin(records.event, tuple(VIEW_EVENTS)))
+    columns = (selected.record, selected.event, selected.detail, selected.message, selected.at_ns, selected.value)
     rows = (
         (record, event, detail, *decode(message), at_ns, value)
         for record, event, detail, message, at_ns, value in zip(*(one.tolist() for one in columns), strict=True)

@@ -130,7 +130,7 @@ def without_views() -> dict[Property, Tally]:
     return dict.fromkeys(VIEW_PROPERTIES, Tally(0, 0, excuse=NO_VIEW))
 
 
-class _Handed(NamedTuple):
+class _Delivery(NamedTuple):
     """One delivery; sorts by time."""
 
     at_ns: int
@@ -144,7 +144,7 @@ class _Found(NamedTuple):
     """Violations by one incarnation: their number, and the earliest with its description and places."""
 
     violations: int
-    earliest: tuple[_Handed, str, tuple[Place, ...]] | None
+    earliest: tuple[_Delivery, str, tuple[Place, ...]] | None
 
 
 _FINE = _Found(0, None)
@@ -246,7 +246,7 @@ class _Judge:
         if not len(wrong):
             return Tally(delivered, 0)
         one = min(self._for_good(wrong))
-        other = min(handed for handed in self._for_good(np.array([one.message])) if handed.view != one.view)
+        other = min(delivery for delivery in self._for_good(np.array([one.message])) if delivery.view != one.view)
         places = (
             self._place(one.incarnation, one.message, one.view),
             self._place(other.incarnation, other.message, other.view),
@@ -255,13 +255,13 @@ class _Judge:
 
     def virtual_synchrony(self) -> Tally:
         violations = 0
-        earliest: list[tuple[_Handed, int]] = []
+        earliest: list[tuple[_Delivery, int]] = []
         for view in self._views:
             for following, through in self._ways_through(view.number).items():
                 disputed = _not_in_all([incarnation.messages(view.number) for incarnation in through])
                 violations += len(disputed)
-                handed = (one for incarnation in through for one in _earliest(incarnation, view.number, disputed))
-                earliest += [(one, following) for one in handed] if len(disputed) else []
+                deliveries = (one for incarnation in through for one in _earliest(incarnation, view.number, disputed))
+                earliest += [(one, following) for one in deliveries] if len(disputed) else []
         if not earliest:
             return Tally(self._installations, 0)
         one, following = min(earliest)
@@ -273,7 +273,7 @@ class _Judge:
 
     def no_ghost(self) -> Tally:
         violations = 0
-        earliest: list[tuple[_Handed, tuple[Place, ...]]] = []
+        earliest: list[tuple[_Delivery, tuple[Place, ...]]] = []
         for incarnation in self._incarnations:
             for one, part in incarnation.parts:
                 if part.start == part.stop:
@@ -345,7 +345,7 @@ class _Judge:
                 ways.setdefault(following, []).append(incarnation)
         return ways
 
-    def _for_good(self, messages: Ints) -> Iterator[_Handed]:
+    def _for_good(self, messages: Ints) -> Iterator[_Delivery]:
         """Earliest delivery for good of any of these messages, by each incarnation in each view."""
         for view in self._views:
             for incarnation in self._incarnations:
@@ -383,7 +383,7 @@ class _Judge:
             return _FINE
         first = self._first_anywhere(incarnation, rows)
         wanted = np.array([first.message])
-        other = min(handed for one, number in before for handed in _earliest(one, number, wanted))
+        other = min(delivery for one, number in before for delivery in _earliest(one, number, wanted))
         places = tuple(self._place(one.incarnation, one.message, one.view) for one in (other, first))
         return _Found(len(rows), (first, "delivered though it was in the state", places))
 
@@ -402,13 +402,13 @@ class _Judge:
         wrong = _union(_not_in_all([own, one.messages(state)]) for one in elders)
         if not len(wrong):
             return _FINE
-        first = min(handed for one in (incarnation, *elders) for handed in _earliest(one, state, wrong))
+        first = min(delivery for one in (incarnation, *elders) for delivery in _earliest(one, state, wrong))
         is_own = first.message in own
         other = next(one for one in elders if (first.message in one.messages(state)) is not is_own)
         places = (self._place(incarnation.name, first.message, state), self._place(other.name, first.message, state))
         return _Found(len(wrong), (first, "a joiner and those before it differ in a view", places))
 
-    def _first_anywhere(self, incarnation: IncarnationDeliveries, rows: Rows) -> _Handed:
+    def _first_anywhere(self, incarnation: IncarnationDeliveries, rows: Rows) -> _Delivery:
         row = _first_of(incarnation, rows, BEFORE).row
         one = next(one for one, part in incarnation.parts if part.start <= row < part.stop)
         return _first_of(incarnation, np.array([row]), BEFORE if one is None else one.number)
@@ -436,15 +436,15 @@ def _installed(incarnation: IncarnationDeliveries, one: Installation) -> Place:
     return Place(incarnation.name, None, None, one.at_ns, view=one.number, members=one.members)
 
 
-def _first_of(incarnation: IncarnationDeliveries, rows: Rows, view: int) -> _Handed:
+def _first_of(incarnation: IncarnationDeliveries, rows: Rows, view: int) -> _Delivery:
     """Earliest of these deliveries in a view; at least one is given."""
     row = int(rows[incarnation.at_ns[rows].argmin()])
-    return _Handed(int(incarnation.at_ns[row]), incarnation.name, row, view, int(incarnation.message[row]))
+    return _Delivery(int(incarnation.at_ns[row]), incarnation.name, row, view, int(incarnation.message[row]))
 
 
 def _earliest(
     incarnation: IncarnationDeliveries, view: int, messages: Ints, void: Mask | None = None
-) -> Iterator[_Handed]:
+) -> Iterator[_Delivery]:
     """Earliest delivery, not void, of any of these messages (ascending) in a view, if there is one."""
     rows = incarnation.rows(view)
     is_wanted = _is_in(incarnation.message[rows], messages)

@@ -77,7 +77,7 @@ class Plan:
     """Most rows of `talk`."""
 
 
-class Intake(NamedTuple):
+class IngestCounts(NamedTuple):
     """Counts of the pass."""
 
     undecodable: int
@@ -96,18 +96,18 @@ class Intake(NamedTuple):
     """Rows of traffic_source.SPANS; all, or more than `max_talk`."""
 
 
-def take_in(spark: SparkSession, capture: Path, plan: Plan, stage: Staging) -> Intake:
+def write_tables(spark: SparkSession, capture: Path, plan: Plan, stage: Staging) -> IngestCounts:
     """Write the tables `frames` and `trace` of a capture."""
     reader = CaptureReader(str(capture), table_schema("frames"), "frames", spark.sparkContext.defaultParallelism)
     parts = [part for part in reader.partitions() if isinstance(part, Pieces)]
     directories = [stage.parts(name) for name in ("frames", "trace")]
-    told = OfSpark(spark).run(lambda part: take_in_part(*part, plan, directories), list(enumerate(parts)))
+    counts = OfSpark(spark).run(lambda part: write_part(*part, plan, directories), list(enumerate(parts)))
     for name in ("frames", "trace"):
         stage.gather(name)
-    return together(told, plan)
+    return together(counts, plan)
 
 
-class _Told(NamedTuple):
+class _PartCounts(NamedTuple):
     """Result of one task."""
 
     undecodable: int
@@ -119,7 +119,7 @@ class _Told(NamedTuple):
     talk: pa.Table
 
 
-def take_in_part(number: int, part: Pieces, plan: Plan, directories: Sequence[Path]) -> _Told:
+def write_part(number: int, part: Pieces, plan: Plan, directories: Sequence[Path]) -> _PartCounts:
     """Run one task. `directories`: those of the parts of `frames` and of `trace`."""
     task = _Task(plan)
     with (
@@ -132,7 +132,7 @@ def take_in_part(number: int, part: Pieces, plan: Plan, directories: Sequence[Pa
                 frames.write(rows)
                 if len(carriers):
                     trace.write(task.trace(buffer, carriers))
-    return task.told()
+    return task.counts()
 
 
 class _Task:
@@ -149,10 +149,10 @@ class _Task:
         self._names = tuple(None if port is None else port[0] for port in plan.ports) or (None,)
         self._indexes = np.array([-1 if port is None else port[1] for port in plan.ports] or [-1], np.int32)
 
-    def told(self) -> _Told:
+    def counts(self) -> _PartCounts:
         counts = (self._undecodable, self._foreign, self._records, self._notices)
         sums = (self._sent.table(), self._flows.table(MAX_FLOWS), self._talk.table())
-        return _Told(*counts, *map(detached, sums))
+        return _PartCounts(*counts, *map(detached, sums))
 
     def frames(self, buffer: Buffer, frames: Frames) -> tuple[pa.RecordBatch, Frames]:
         """Rows of schema.FRAMES, and the frames that carry trace records."""
@@ -224,19 +224,21 @@ class _Task:
 
     def trace(self, buffer: Buffer, carriers: Frames) -> pa.RecordBatch:
         """Rows of schema.TRACE: records of this group that came from their member's own port."""
-        told = decode_trace(buffer, carriers)
-        carrier = told["frame"]
-        is_ours = told["group"] == self.plan.group
+        records = decode_trace(buffer, carriers)
+        carrier = records["frame"]
+        is_ours = records["group"] == self.plan.group
         is_sent = carriers.direction[carrier] == PortDirection.INBOUND
-        is_own = is_sent & (self._indexes[carriers.interface[carrier]] == told["node"])
+        is_own = is_sent & (self._indexes[carriers.interface[carrier]] == records["node"])
         self._foreign += int((is_ours & ~is_own).sum())
-        reports = told["detail"][is_ours & (told["event"] == Event.REPORT)]
+        reports = records["detail"][is_ours & (records["event"] == Event.REPORT)]
         for notice in self._notices:
             self._notices[notice] += int((reports == int(notice)).sum())
         keep = is_ours & is_own
-        self._records += incarnations.counted(incarnations.codes_of(told["node"][keep], told["node_incarnation"][keep]))
+        self._records += incarnations.counted(
+            incarnations.codes_of(records["node"][keep], records["node_incarnation"][keep])
+        )
         renamed = {"member": "node", "member_incarnation": "node_incarnation"}
-        return conformed({name: told[renamed.get(name, name)][keep] for name in _TRACE.names}, _TRACE)
+        return conformed({name: records[renamed.get(name, name)][keep] for name in _TRACE.names}, _TRACE)
 
 
 class _Sums:
@@ -267,10 +269,10 @@ def _greatest(flows: pa.Table, most: int) -> pa.Table:
     return flows if flows.num_rows <= most else flows.sort_by([("frames", "descending")]).slice(0, most)
 
 
-def together(told: Iterable[_Told], plan: Plan) -> Intake:
+def together(counts: Iterable[_PartCounts], plan: Plan) -> IngestCounts:
     """Sums of all tasks."""
-    parts = list(told)
-    return Intake(
+    parts = list(counts)
+    return IngestCounts(
         undecodable=sum(part.undecodable for part in parts),
         foreign_records=sum(part.foreign_records for part in parts),
         records=sum((part.records for part in parts), Counter()),

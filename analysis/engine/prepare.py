@@ -18,8 +18,7 @@ from pyspark.sql import SparkSession
 
 from analysis import schema, tasks
 from analysis.capture import source
-from analysis.engine import ingest as intake
-from analysis.engine import session
+from analysis.engine import ingest, session
 from analysis.errors import AnalysisError
 
 EMPTY_PCAP = bytes.fromhex("d4c3b2a1 0200 0400 00000000 00000000 ffff0000 01000000")
@@ -52,8 +51,8 @@ def rehearse() -> None:
         stage = tasks.Staging(Path(directory))
         path = Path(directory) / "empty.pcap"
         path.write_bytes(EMPTY_PCAP)
-        plan = intake.Plan(ports=(None,), group=0, clock_offset_ns=0, start_ns=0, load_end_ns=None)
-        intake.take_in(spark, path, plan, stage)
+        plan = ingest.Plan(ports=(None,), group=0, clock_offset_ns=0, start_ns=0, load_end_ns=None)
+        ingest.write_tables(spark, path, plan, stage)
         for name in ("frames", "trace"):
             spark.read.schema(schema.TABLES[name]).parquet(str(stage.path(name))).count()
         _stream(spark, path.with_name("one.pcap"))

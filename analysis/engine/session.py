@@ -104,7 +104,7 @@ def open_session(*, long_run: bool = False, memory: str | None = None) -> Iterat
                     _kill(gateway)
                     raise KeyboardInterrupt from error
                 if isinstance(error, (PySparkException, Py4JError, ConnectionError)):
-                    sentence = told(error)
+                    sentence = analysis_error(error)
                     _stop_lost(spark, gateway)
                     raise sentence from error
                 _stop(spark, gateway)
@@ -160,7 +160,7 @@ def _executor_memory() -> str:
     return os.environ.get("SPARK_EXECUTOR_MEMORY") or DEFAULT_MEMORY
 
 
-def told(error: Exception) -> AnalysisError:
+def analysis_error(error: Exception) -> AnalysisError:
     """Error of Spark as one sentence: the text of an AnalysisError or CaptureError within it, if there is one."""
     text = str(error)
     if ours := re.search(r"\b(?:analysis\.errors\.AnalysisError|collector\.records\.CaptureError): (.+)", text):
@@ -193,8 +193,8 @@ def require_java() -> Path:
     result = subprocess.run([found, "-version"], capture_output=True, text=True, check=False)
     version = re.search(r'version "(?:1\.)?(\d+)', result.stderr)
     if version is None or int(version.group(1)) < OLDEST_JAVA:
-        said = (result.stderr.strip() or "nothing").splitlines()[0]
-        raise MachineError(f"{found}: is not Java {OLDEST_JAVA} or later (it says {said!r}); set JAVA_HOME")
+        output = (result.stderr.strip() or "nothing").splitlines()[0]
+        raise MachineError(f"{found}: is not Java {OLDEST_JAVA} or later (it says {output!r}); set JAVA_HOME")
     return Path(found)
 
 

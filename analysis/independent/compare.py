@@ -49,8 +49,8 @@ def agrees(verdict: Verdict, checked: int, opinion: Opinion) -> bool:
 def disagreements(findings: Mapping[Property, Finding], opinions: Mapping[Property, Opinion]) -> list[str]:
     """A sentence for each property of one history on which the two disagree."""
     return [
-        f"{kind.value}: {_told(finding.verdict, finding.checked)} by the product, "
-        f"{_told(opinions[kind].verdict, opinions[kind].checked)} by the SQL"
+        f"{kind.value}: {_verdict_text(finding.verdict, finding.checked)} by the product, "
+        f"{_verdict_text(opinions[kind].verdict, opinions[kind].checked)} by the SQL"
         for kind, finding in findings.items()
         if not agrees(finding.verdict, finding.checked, opinions[kind])
     ]
@@ -83,5 +83,5 @@ def overall(compared: Iterable[Compared], verdict: str) -> Verdict:
     return merge([Verdict(verdict), *disputed, *(row.opinion.verdict for row in rows if row.is_promised)])
 
 
-def _told(verdict: Verdict, checked: int) -> str:
+def _verdict_text(verdict: Verdict, checked: int) -> str:
     return f"{verdict.value} ({checked} checked)"

@@ -100,11 +100,11 @@ def judge_run(inputs: RunInputs, kinds: Iterable[Property]) -> dict[Property, Op
     """
     path = inputs.path / "tables" / "trace.parquet"
     manifest, index = inputs.manifest, {name: member for member, name in inputs.names.items()}
-    effective_ns = {strike.id: strike.effective_ns for strike in inputs.strikes}
+    effective_ns = {fault.id: fault.effective_ns for fault in inputs.faults}
     cuts = [
-        (0, None if strike.until_id is None else effective_ns.get(strike.until_id))
-        for strike in inputs.strikes
-        if strike.kind == "cut"
+        (0, None if fault.until_id is None else effective_ns.get(fault.until_id))
+        for fault in inputs.faults
+        if fault.kind == "cut"
     ]
     members = [(0, member, name, member in inputs.members) for member, name in inputs.names.items()]
     ended = [(0, index[end.node], end.incarnation) for end in manifest.nodes if end.exit == 0 and end.node in index]

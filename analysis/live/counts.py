@@ -91,7 +91,7 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class Snapshot:
     """Figures at one moment. `since_s`: capture time since the first frame; `is_started`: there was a first frame."""
 
     is_started: bool
@@ -188,7 +188,7 @@ class _Second:
 
 
 class Live:
-    """Live figures of one capture: `take` adds new rows, `view` gives the figures."""
+    """Live figures of one capture: `take` adds new rows, `snapshot` gives the figures."""
 
     def __init__(self, ports: Ports, *, horizon_ns: int = HORIZON_NS, window_s: int = WINDOW_S) -> None:
         self.ports = ports
@@ -238,7 +238,7 @@ class Live:
         """Settle all pending datagrams: no more rows will come."""
         self._settle(1 << 62)
 
-    def view(self, *, idle_ns: int = 0) -> View:
+    def snapshot(self, *, idle_ns: int = 0) -> Snapshot:
         """Figures of the window. `idle_ns`: time without new rows; the rates of a silent group fall."""
         now_ns = (self.newest_ns or 0) + idle_ns
         since_ns = now_ns - (self._first_ns or 0)
@@ -256,7 +256,7 @@ class Live:
             )
             for place, name in enumerate(self.ports.names)
         ]
-        return View(
+        return Snapshot(
             is_started=self._first_ns is not None,
             since_s=since_ns / SECOND_NS,
             window_s=elapsed_s,

@@ -24,7 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from analysis.capture import source
 from analysis.capture.stream import BYTE
 from analysis.engine import session
-from analysis.live.counts import COLUMNS, Live, View
+from analysis.live.counts import COLUMNS, Live, Snapshot
 
 TRIGGER = "200 milliseconds"
 SECOND_NS = 10**9
@@ -49,17 +49,17 @@ class Following:
         self._batch_s: float | None = None
         self._changed_s = time.monotonic()
 
-    def view(self, *, has_ended: bool = False) -> View:
+    def snapshot(self, *, has_ended: bool = False) -> Snapshot:
         """Current figures; `has_ended`: no more rows will come, so pending datagrams are settled."""
         with self._lock:
             if has_ended:
                 self._live.finish()
-                return self._live.view()
+                return self._live.snapshot()
             now_s = time.monotonic()
             if self._live.rows != self._rows:
                 self._rows, self._changed_s = self._live.rows, now_s
             idle_s = now_s - self._changed_s
-            return self._live.view(idle_ns=int(idle_s * SECOND_NS) if idle_s > 1 else 0)
+            return self._live.snapshot(idle_ns=int(idle_s * SECOND_NS) if idle_s > 1 else 0)
 
     @property
     def byte(self) -> int:
@@ -94,7 +94,7 @@ class Following:
         """Raises AnalysisError when the query has failed."""
         error = self._query.exception()
         if error is not None:
-            raise session.told(error)
+            raise session.analysis_error(error)
 
 
 @contextlib.contextmanager
@@ -115,7 +115,7 @@ def follow(spark: SparkSession, path: Path, live: Live) -> Iterator[Following]:
             writer = rows.writeStream.foreachBatch(take).option("checkpointLocation", checkpoint)
             query = writer.trigger(processingTime=TRIGGER).start()
         except PySparkException as error:
-            raise session.told(error) from error
+            raise session.analysis_error(error) from error
         try:
             yield Following(query, live, lock)
         finally:

@@ -83,7 +83,7 @@ def kind_of(call: Call) -> str:
 
 def height_of(call: Call, networks: Mapping[int, int]) -> str:
     """Height of a call, one of HEIGHTS. A member of an unknown sub-network counts as one of its own."""
-    spots = {(call.incarnation.member, call.asker[1]), *call.addressed}
+    spots = {(call.incarnation.member, call.caller[1]), *call.addressed}
     members = {member for member, _ in spots}
     if len(members) == 1:
         return "space" if len({number // OBJECTS_IN_SPACE for _, number in spots}) == 1 else "machine"
@@ -107,10 +107,10 @@ def _arrived(calls: Calls, full: Collection[Incarnation]) -> int:
     incarnations = set(full)
     due = {message: call for message, call in calls.by_message.items() if not (call.is_aborted or call.is_refused)}
     return sum(
-        handed.message in due and (incarnation.member, number) in due[handed.message].addressed
+        delivery.message in due and (incarnation.member, number) in due[delivery.message].addressed
         for (incarnation, number), sequence in calls.sequences.items()
         if incarnation in incarnations
-        for handed in sequence
+        for delivery in sequence
     )
 
 
@@ -126,8 +126,8 @@ def messages(calls: Calls, full: Collection[Incarnation]) -> dict[str, Any]:
 def arrivals(calls: Calls) -> Iterator[tuple[int, tuple[int, int, int], int]]:
     """Member, message and time of each delivery to an object."""
     for (incarnation, _), sequence in calls.sequences.items():
-        for handed in sequence:
-            yield incarnation.member, handed.message, handed.at_ns
+        for delivery in sequence:
+            yield incarnation.member, delivery.message, delivery.at_ns
 
 
 def _latencies(calls: Calls) -> dict[tuple[int, int, int], list[int]]:
@@ -158,7 +158,7 @@ def _outcomes(calls: Calls, known: Sequence[Call], full: Collection[Incarnation]
     """Numbers of outcomes. `refused` counts calls and operations; `excused` counts missing deliveries at full members
     that have an excuse (Calls.is_excused).
     """
-    has = {(handed.message, one) for one, sequence in calls.sequences.items() for handed in sequence}
+    has = {(delivery.message, one) for one, sequence in calls.sequences.items() for delivery in sequence}
     excused = sum(
         (call.message, one) not in has and calls.is_excused(call, one)
         for call in known

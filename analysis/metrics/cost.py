@@ -53,7 +53,7 @@ def requests(submitted: int, first_ns: int | None, last_ns: int | None, size_byt
     return Requests(submitted, (last_ns - first_ns) / (submitted - 1) / 1e6, size_bytes)
 
 
-def is_spoken_of(level: int) -> pc.Expression:
+def is_judged_delivery(level: int) -> pc.Expression:
     """Filter of the table of deliveries: first deliveries of the judged sequence that are not undone. `level`: the
     highest in the run.
     """
@@ -62,7 +62,7 @@ def is_spoken_of(level: int) -> pc.Expression:
 
 def judged(deliveries: Path, level: int) -> pa.Table:
     """Judged deliveries with a recorded request, from the table `deliveries`."""
-    wanted = is_spoken_of(level) & pc.is_valid(pc.field("latency_ns"))
+    wanted = is_judged_delivery(level) & pc.is_valid(pc.field("latency_ns"))
     names_once = pds.ParquetFileFormat(dictionary_columns={"member_name"})
     return pds.dataset(deliveries, format=names_once).to_table(columns=_OF_LATENCY, filter=wanted)
 

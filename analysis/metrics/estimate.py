@@ -67,7 +67,7 @@ def estimate(values: Sequence[float]) -> Estimate:
     return Estimate(mean=statistics.fmean(values), half_width=t_quantile(count - 1) * error, runs=count)
 
 
-def told(value: object) -> str | None:
+def estimate_text(value: object) -> str | None:
     """Text of an estimate in the form of Estimate.as_dict, after its `at` if it has one; None for any other value."""
     if not isinstance(value, dict) or not {"mean", "half_width", "runs"} <= value.keys():
         return None
@@ -112,8 +112,8 @@ def means(table: pd.DataFrame, column: str, by: str) -> pd.DataFrame:
     rows = []
     for at, values in table.groupby(by)[column]:
         known = values.dropna().tolist()
-        told = estimate(known) if len(known) >= LEAST_RUNS else None
-        rows.append((at, sum(known) / len(known) if known else nan, told.half_width if told else nan))
+        found = estimate(known) if len(known) >= LEAST_RUNS else None
+        rows.append((at, sum(known) / len(known) if known else nan, found.half_width if found else nan))
     return pd.DataFrame(rows, columns=[by, "mean", "half_width"])
 
 

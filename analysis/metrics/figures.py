@@ -36,10 +36,10 @@ def percentiles(ordered: Floats, points: Iterable[float]) -> list[float] | list[
 
 def to_others(others_ms: Floats, between_ms: float | None) -> dict[str, Any]:
     """Latency as paper 002 measures it: at members other than the sender; `between_ms` as in cost.Requests."""
-    told = moments(others_ms)
-    mean_ms = told["mean_ms"]
+    others = moments(others_ms)
+    mean_ms = others["mean_ms"]
     return {
-        "others": told,
+        "others": others,
         "normalised_mean": None if mean_ms is None or not between_ms else mean_ms / between_ms,
-        "variance_over_mean": None if not mean_ms else told["variance_ms2"] / mean_ms,
+        "variance_over_mean": None if not mean_ms else others["variance_ms2"] / mean_ms,
     }

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from analysis.checks.calls import Calls
-from analysis.checks.linear import View
+from analysis.checks.linear import JudgedRun
 from analysis.checks.properties import Property
 from analysis.metrics import call_cost
 from analysis.metrics.cost import QUANTILES, Requests, requests
@@ -23,42 +23,42 @@ _FOR_ALL = frozenset((Property.AGREEMENT.value, Property.UNIFORM_AGREEMENT.value
 """Promises by which every full member delivers every message."""
 
 
-def requests_of(view: View) -> Requests:
+def requests_of(run: JudgedRun) -> Requests:
     """Number of submitted messages, and the mean time between two of them."""
-    times = view.submitted_ns.values()
+    times = run.submitted_ns.values()
     return requests(len(times), min(times, default=None), max(times, default=None))
 
 
-def messages(view: View, *, promises: Collection[str]) -> dict[str, Any]:
+def messages(run: JudgedRun, *, promises: Collection[str]) -> dict[str, Any]:
     """Figures of section `messages`."""
-    submitted = len(view.submitted_ns)
-    told = (
-        call_cost.messages(view.calls, [incarnation.name for incarnation in view.full]) if view.is_for_objects else {}
+    submitted = len(run.submitted_ns)
+    objects = (
+        call_cost.messages(run.calls, [incarnation.name for incarnation in run.full]) if run.is_for_objects else {}
     )
     level = max(
-        (s[2] for incarnation in view.incarnations for s in incarnation.steps if s[1] == Event.DELIVER),
+        (s[2] for incarnation in run.incarnations for s in incarnation.steps if s[1] == Event.DELIVER),
         default=int(Level.AGREED),
     )
     return {
         "submitted": submitted,
-        "deliveries": view.deliveries,
-        "deliveries_full": sum(len(incarnation.firsts) for incarnation in view.full),
-        "deliveries_expected": submitted * len(view.full) if _FOR_ALL & set(promises) else None,
+        "deliveries": run.deliveries,
+        "deliveries_full": sum(len(incarnation.firsts) for incarnation in run.full),
+        "deliveries_expected": submitted * len(run.full) if _FOR_ALL & set(promises) else None,
         "level": Level(level).name.lower(),
-        **told,
+        **objects,
     }
 
 
-def latency(view: View, *, between_ms: float | None, load_end_ns: int) -> dict[str, Any]:
+def latency(run: JudgedRun, *, between_ms: float | None, load_end_ns: int) -> dict[str, Any]:
     """Figures of section `latency`; `between_ms` as in cost.Requests. `others` are only deliveries before
     `load_end_ns`.
     """
-    if view.is_for_objects:
-        return latency_of_calls(view.calls, between_ms=between_ms, load_end_ns=load_end_ns)
+    if run.is_for_objects:
+        return latency_of_calls(run.calls, between_ms=between_ms, load_end_ns=load_end_ns)
     everywhere: list[int] = []
     others: list[int] = []
-    submitted_ns = view.submitted_ns
-    for incarnation in view.incarnations:
+    submitted_ns = run.submitted_ns
+    for incarnation in run.incarnations:
         for _, message, at_ns in incarnation.firsts:
             asked_ns = submitted_ns.get(message)
             if asked_ns is not None:

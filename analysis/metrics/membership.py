@@ -55,13 +55,13 @@ def section(
     views = _views(incarnations)
     if not views:
         return None
-    teller = _Teller(names, start_ns)
-    by_name = {told.incarnation: told for told in incarnations}
+    rows = _Rows(names, start_ns)
+    by_name = {timeline.incarnation: timeline for timeline in incarnations}
     changes = [(_View(0, 0, (), {}), views[0]), *pairwise(views)]
-    listed = [teller.view(before, view, _began_ns(before, view, by_name, struck_ns)) for before, view in changes]
-    minorities = [one for told in incarnations for one in teller.minorities(told)]
-    transfers = [one for told in incarnations for one in teller.transfers(told)]
-    ended = [teller.end(told) for told in incarnations if told.has_ended]
+    listed = [rows.view(before, view, _began_ns(before, view, by_name, struck_ns)) for before, view in changes]
+    minorities = [one for timeline in incarnations for one in rows.minorities(timeline)]
+    transfers = [one for timeline in incarnations for one in rows.transfers(timeline)]
+    ended = [rows.end(timeline) for timeline in incarnations if timeline.has_ended]
     return {
         "installed": len(views),
         "last": views[-1].number,
@@ -78,16 +78,16 @@ def section(
     }
 
 
-def courses(incarnations: Incarnations) -> list[Timeline]:
+def timelines(incarnations: Incarnations) -> list[Timeline]:
     """Timelines from the hosts' own records."""
     return [
-        _course(incarnation, incarnations[incarnation])
+        _timeline(incarnation, incarnations[incarnation])
         for incarnation in sorted(incarnations)
         if incarnations[incarnation]
     ]
 
 
-def _course(incarnation: Incarnation, records: Sequence[Raw]) -> Timeline:
+def _timeline(incarnation: Incarnation, records: Sequence[Raw]) -> Timeline:
     end = next((record for record in records if record[0] in (Event.STOP, Event.ENDED)), None)
     has_ended, detail = (False, -1) if end is None else (end[0] == Event.ENDED, end[1])
     return Timeline(incarnation, views_of(records), records[0][6], records[-1][6], has_ended, detail)
@@ -110,11 +110,11 @@ def struck_ns(faults: Iterable[Mapping[str, Any]], names: Mapping[int, str]) -> 
 def _views(incarnations: Sequence[Timeline]) -> list[_View]:
     """Views by number."""
     found: dict[int, _View] = {}
-    for told in incarnations:
-        for one in told.views.installations:
+    for timeline in incarnations:
+        for one in timeline.views.installations:
             view = found.setdefault(one.number, _View(one.number, one.reason, (), {}))
             members = view.members if len(view.members) >= len(one.members) else one.members
-            installed_ns = {told.incarnation: one.at_ns, **view.installed_ns}
+            installed_ns = {timeline.incarnation: one.at_ns, **view.installed_ns}
             found[one.number] = view._replace(members=members, installed_ns=installed_ns)
     return [found[number] for number in sorted(found)]
 
@@ -129,20 +129,22 @@ def _began_ns(
     if not before.installed_ns:
         return None
     signs = [
-        told.first_ns
+        timeline.first_ns
         for incarnation in view.members
-        if incarnation not in before.members and (told := by_name.get(incarnation))
+        if incarnation not in before.members and (timeline := by_name.get(incarnation))
     ]
-    signs += [one.from_ns for told in by_name.values() for one in told.views.minorities if one.number == before.number]
+    signs += [
+        one.from_ns for timeline in by_name.values() for one in timeline.views.minorities if one.number == before.number
+    ]
     for incarnation in before.members:
-        if incarnation not in view.members and (told := by_name.get(incarnation)):
-            earliest_ns = told.last_ns if told.end_detail < 0 else before.first_ns
+        if incarnation not in view.members and (timeline := by_name.get(incarnation)):
+            earliest_ns = timeline.last_ns if timeline.end_detail < 0 else before.first_ns
             struck = [at_ns for at_ns in struck_ns.get(incarnation.member, ()) if earliest_ns <= at_ns <= view.first_ns]
-            signs.append(max(struck, default=told.last_ns))
+            signs.append(max(struck, default=timeline.last_ns))
     return min((max(sign, before.first_ns) for sign in signs if sign <= view.first_ns), default=None)
 
 
-class _Teller(NamedTuple):
+class _Rows(NamedTuple):
     """Writer of entries with member names and times in ms."""
 
     names: Mapping[int, str]
@@ -163,10 +165,10 @@ class _Teller(NamedTuple):
             "change_ms": None if began_ns is None else (view.last_ns - began_ns) / 1e6,
         }
 
-    def minorities(self, told: Timeline) -> Iterator[dict[str, Any]]:
-        for one in told.views.minorities:
-            until_ns = told.last_ns if one.until_ns is None else one.until_ns
-            yield self.incarnation(told.incarnation) | {
+    def minorities(self, timeline: Timeline) -> Iterator[dict[str, Any]]:
+        for one in timeline.views.minorities:
+            until_ns = timeline.last_ns if one.until_ns is None else one.until_ns
+            yield self.incarnation(timeline.incarnation) | {
                 "view": one.number,
                 "heard": one.heard,
                 "from_ms": self.ms(one.from_ns),
@@ -174,10 +176,10 @@ class _Teller(NamedTuple):
                 "ended": one.until_ns is not None,
             }
 
-    def transfers(self, told: Timeline) -> Iterator[dict[str, Any]]:
-        for one in told.views.taken:
-            before_ns = [view.at_ns for view in told.views.installations if view.record <= one.record]
-            yield self.incarnation(told.incarnation) | {
+    def transfers(self, timeline: Timeline) -> Iterator[dict[str, Any]]:
+        for one in timeline.views.taken:
+            before_ns = [view.at_ns for view in timeline.views.installations if view.record <= one.record]
+            yield self.incarnation(timeline.incarnation) | {
                 "view": one.number,
                 "donor": self.incarnation(one.donor),
                 "bytes": one.size_bytes,
@@ -185,9 +187,9 @@ class _Teller(NamedTuple):
                 "took_ms": (one.at_ns - before_ns[-1]) / 1e6 if before_ns else None,
             }
 
-    def end(self, told: Timeline) -> dict[str, Any]:
-        how = EndReason.LEFT if told.end_detail == EndReason.LEFT else EndReason.EXCLUDED
-        return self.incarnation(told.incarnation) | {"how": how.name.lower(), "at_ms": self.ms(told.last_ns)}
+    def end(self, timeline: Timeline) -> dict[str, Any]:
+        how = EndReason.LEFT if timeline.end_detail == EndReason.LEFT else EndReason.EXCLUDED
+        return self.incarnation(timeline.incarnation) | {"how": how.name.lower(), "at_ms": self.ms(timeline.last_ns)}
 
     def incarnations(self, incarnations: Iterable[Incarnation]) -> list[dict[str, Any]]:
         return [self.incarnation(incarnation) for incarnation in incarnations]

@@ -58,7 +58,7 @@ class Sent(NamedTuple):
     messages: int
 
 
-class Window(NamedTuple):
+class LoadSpan(NamedTuple):
     """Span of CLOCK_MONOTONIC, without its end."""
 
     start_ns: int
@@ -72,27 +72,27 @@ class Window(NamedTuple):
 class Load(NamedTuple):
     """All counts of the load."""
 
-    window: Window
+    span: LoadSpan
     flows: Sequence[Flow]
     sent: Sequence[Sent]
 
 
 def flows(counted: Iterable[Mapping[str, Any]]) -> list[Flow]:
-    """Flows from the counts of all frames of the window but trace, by port, direction and destination
+    """Flows from the counts of all frames of the span but trace, by port, direction and destination
     (analysis.engine.ingest).
     """
     seen = [Flow(*(row[name] for name in Flow._fields)) for row in counted]
     return [flow for flow in seen if flow.wire_bytes and flow.eth_dst >> 4 != LINK_LOCAL >> 4]
 
 
-def sent(frames: Path, trace: Path, window: Window) -> list[Sent]:
-    """Datagrams of the group that nodes sent within the window, by class and kind, from the tables `frames` and
+def sent(frames: Path, trace: Path, span: LoadSpan) -> list[Sent]:
+    """Datagrams of the group that nodes sent within the span, by class and kind, from the tables `frames` and
     `trace`.
     """
     firsts, records = np.unique(_first_datagrams(trace), return_counts=True)
     totals: Counter[tuple[str, int, int]] = Counter()
     messages: Counter[tuple[str, int, int]] = Counter()
-    for datagram, keys in _own_datagrams(frames, window):
+    for datagram, keys in _own_datagrams(frames, span):
         place = np.minimum(np.searchsorted(firsts, datagram), max(len(firsts) - 1, 0))
         named = np.where(firsts[place] == datagram, records[place], 0) if len(firsts) else np.zeros_like(datagram)
         rows = keys.append_column("named", pa.array(named)).append_column("rows", pa.array(np.maximum(named, 1)))
@@ -114,9 +114,9 @@ def _first_datagrams(trace: Path) -> Ints:
     return np.concatenate([np.empty(0, np.int64), *parts])
 
 
-def _own_datagrams(frames: Path, window: Window) -> Iterator[tuple[Ints, pa.Table]]:
+def _own_datagrams(frames: Path, span: LoadSpan) -> Iterator[tuple[Ints, pa.Table]]:
     """Datagrams that nodes sent, and the columns _KEYS, batch by batch."""
-    is_within = (pc.field("time_ns") >= window.start_ns) & (pc.field("time_ns") < window.end_ns)
+    is_within = (pc.field("time_ns") >= span.start_ns) & (pc.field("time_ns") < span.end_ns)
     is_own = (pc.field("direction") == FROM_NODE) & (pc.field("node_index") == pc.field("sender"))
     wanted = is_within & is_own & pc.field("class").isin(CLASSES)
     table = pds.dataset(frames, format="parquet")
@@ -132,7 +132,7 @@ def _datagrams(*columns: Any) -> Ints:
 
 def section(load: Load, topology: Topology, requests: Requests) -> dict[str, Any]:
     """Section for summary.json. `requests`: of the whole run, because all submissions are within the load."""
-    counted, seconds = load.sent, load.window.seconds
+    counted, seconds = load.sent, load.span.seconds
     firsts = [row for row in counted if row.frame_class != "retransmission"]
     by_class = {name: sum(row.messages for row in firsts if row.frame_class == name) for name in CLASSES}
     lans = lan_loads(load.flows, topology, seconds)

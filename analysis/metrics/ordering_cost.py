@@ -138,21 +138,24 @@ def _series(loaded: Records, load: Span, *, members: int) -> list[dict[str, Any]
     )
     keys = ("t_s", "cost_per_s", "messages", "roll_backs")
     rows = [dict(zip(keys, row, strict=True)) for row in zip(*(column.tolist() for column in columns), strict=True)]
-    return [row | {"estimates": told} for row, told in zip(rows, _estimates(loaded, place, len(starts)), strict=True)]
+    return [
+        row | {"estimates": estimates}
+        for row, estimates in zip(rows, _estimates(loaded, place, len(starts)), strict=True)
+    ]
 
 
 def _estimates(loaded: Records, place: Ints, bins: int) -> list[dict[str, float]]:
     """Mean estimate of each protocol in each bin."""
     is_estimate = loaded.reports(Notice.ESTIMATE)
     about, place, per_s = protocol_names(loaded.extra[is_estimate]), place[is_estimate], loaded.value[is_estimate]
-    told: list[dict[str, float]] = [{} for _ in range(bins)]
+    estimates: list[dict[str, float]] = [{} for _ in range(bins)]
     for name in np.unique(about).tolist():
         rows = about == name
         count = np.bincount(place[rows], minlength=bins)
         total = np.bincount(place[rows], per_s[rows], bins)
         for row in np.flatnonzero(count).tolist():
-            told[row][name] = float(total[row] / count[row])
-    return told
+            estimates[row][name] = float(total[row] / count[row])
+    return estimates
 
 
 def _greatest(values: Iterable[float | None]) -> float | None:
@@ -251,10 +254,10 @@ def gvt_still(records: Records, finals: Finals, load: Span) -> dict[int, int]:
     """Longest time within the load, by incarnation that reports its GVT, in which a delivered message was not final and
     the GVT did not move. An incarnation without such a time has no entry. Time after its last record does not count.
     """
-    told = records.where(records.reports(Notice.GVT))
+    reports = records.where(records.reports(Notice.GVT))
     longest = dict[int, int]()
-    for incarnation in np.unique(told.recorder).tolist():
-        rises = told.where(told.recorder == incarnation)
+    for incarnation in np.unique(reports.recorder).tolist():
+        rises = reports.where(reports.recorder == incarnation)
         is_rise = np.ones(len(rises), np.bool_)
         is_rise[1:] = np.diff(rises.value) != 0
         until_ns = min(load.end_ns, int(records.at_ns[records.recorder == incarnation].max()))
@@ -351,18 +354,18 @@ def tenures(records: Records, load: Span, *, otherwise: str) -> Tenures:
 def by_protocol(records: Records, found: Tenures, load: Span, *, members: int) -> dict[str, dict[str, Any]]:
     """Figures of all protocols that were in force or estimated, by name."""
     is_within = load.holds(records.at_ns)
-    cost, loss, told = (
+    cost, loss, shadow = (
         np.flatnonzero(records.reports(code) & is_within) for code in (Notice.COST, Notice.ROLLED_BACK, Notice.ESTIMATE)
     )
-    cost_by, loss_by, told_by = (found.in_force(records, rows) for rows in (cost, loss, told))
-    about = protocol_names(records.extra[told])
+    cost_by, loss_by, shadow_by = (found.in_force(records, rows) for rows in (cost, loss, shadow))
+    about = protocol_names(records.extra[shadow])
     entries = dict[str, dict[str, Any]]()
     for name in sorted({*found.protocol.tolist(), *about.tolist()}):
         is_own = found.protocol == name
         incarnation_s = float((found.until_ns - found.from_ns)[is_own].sum()) / 1e9
         cost_ns = records.value[cost[cost_by == name]]
-        standing = records.value[told[(about == name) & (told_by == name)]]
-        otherwise = records.value[told[(about == name) & (told_by != name)]]
+        standing = records.value[shadow[(about == name) & (shadow_by == name)]]
+        otherwise = records.value[shadow[(about == name) & (shadow_by != name)]]
         per_s = total(cost_ns) / incarnation_s if len(cost_ns) and incarnation_s else None
         estimate = mean(standing)
         entries[name] = {
@@ -425,11 +428,11 @@ def _begun(found: Tenures) -> list[_Epoch]:
     """First MAX_EPOCHS epochs. If members contradict each other about the protocol, the majority counts."""
     _, first_rows = np.unique(np.column_stack((found.recorder, found.number)), axis=0, return_index=True)
     is_later = np.append(False, np.diff(found.recorder) == 0)
-    told: dict[int, list[int]] = {}
+    rows_of: dict[int, list[int]] = {}
     for row in first_rows.tolist():
-        told.setdefault(int(found.number[row]), []).append(row)
+        rows_of.setdefault(int(found.number[row]), []).append(row)
     begun = []
-    for number, rows in told.items():
+    for number, rows in rows_of.items():
         at_ns = found.begun_ns[rows]
         switched_ns = at_ns[is_later[rows]]
         votes = Counter(sorted(found.protocol[rows].tolist()))

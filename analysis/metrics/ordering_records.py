@@ -116,9 +116,9 @@ def from_incarnations(incarnations: Incarnations) -> Records | None:
     kept: list[Raw] = []
     recorder: list[int] = []
     for name, rows in sorted(incarnations.items()):
-        told = [row for row in rows if row[0] in _EVENTS or _is_report(row)]
-        kept += told
-        recorder += [(name.member << INCARNATION_BITS) | name.incarnation] * len(told)
+        wanted = [row for row in rows if row[0] in _EVENTS or _is_report(row)]
+        kept += wanted
+        recorder += [(name.member << INCARNATION_BITS) | name.incarnation] * len(wanted)
     return _records(np.array(recorder, np.int64), *_columns(kept))
 
 
@@ -152,7 +152,7 @@ def _records(
     value: Ints,
 ) -> Records | None:
     """Records without those of an impossible time: differences of the other times fit 64 bits."""
-    told = Records(
+    records = Records(
         recorder=recorder,
         event=event,
         detail=detail,
@@ -161,5 +161,5 @@ def _records(
         at_ns=at_ns,
         value=value,
     )
-    told = told.where((at_ns >= 0) & (at_ns <= LATEST_NS))
-    return told if told.of(Event.REPORT).any() else None
+    records = records.where((at_ns >= 0) & (at_ns <= LATEST_NS))
+    return records if records.of(Event.REPORT).any() else None

@@ -32,7 +32,7 @@ from analysis.checks.properties import (
 )
 from analysis.checks.stages import by_view, out_of_order
 from analysis.metrics.anomalies import Served
-from analysis.metrics.cost import is_spoken_of
+from analysis.metrics.cost import is_judged_delivery
 from analysis.metrics.figures import quantiles
 from analysis.metrics.skew import Jump, Reading
 from collector.records import RECORD, Event, Notice
@@ -140,13 +140,13 @@ def stages(trace: Path, names: Mapping[int, str]) -> dict[str, Any]:
     first of them.
     """
     is_report = _is_report((Notice.ACCEPTED, *STAGES.values()))
-    told = pq.read_table(trace, filters=is_report | (pc.field("event") == int(Event.VIEW)))
-    rows = told.filter(is_report)
+    records = pq.read_table(trace, filters=is_report | (pc.field("event") == int(Event.VIEW)))
+    rows = records.filter(is_report)
     key = ["member", "member_incarnation", "extra", "value"]
     first = rows.group_by([*key, "detail"]).aggregate([("at_ns", "min")])
     accepted = first.filter(pc.field("detail") == int(Notice.ACCEPTED)).select([*key, "at_ns_min"])
     accepted = accepted.rename_columns([*key, "accepted_ns"])
-    late = [one for view in by_view(_by_incarnation(told)) for one in out_of_order(view)]
+    late = [one for view in by_view(_by_incarnation(records)) for one in out_of_order(view)]
     named = {"out_of_order": len(late), "first_out_of_order": late[0].sentence(names) if late else None}
     return {"accepted": accepted.num_rows, **named} | {
         name: _stage(first.filter(pc.field("detail") == int(code)).join(accepted, key, join_type="inner"))
@@ -197,7 +197,7 @@ def served(deliveries: Path, level: int, full: Collection[Incarnation] | None) -
 
 def _judged(deliveries: Path, level: int, columns: list[str]) -> pa.Table:
     """Judged deliveries, with or without a recorded request."""
-    return pq.read_table(deliveries, columns=columns, filters=is_spoken_of(level))
+    return pq.read_table(deliveries, columns=columns, filters=is_judged_delivery(level))
 
 
 def _reports(trace: Path, codes: Collection[Notice]) -> pa.Table:

@@ -29,8 +29,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from pyspark.sql import SparkSession
 
-from analysis.asked_network import Element, Network
-from analysis.asked_network import Path as NetworkPath
 from analysis.checks.properties import Verdict, merge
 from analysis.network import pairing
 from analysis.network.realised import (
@@ -48,6 +46,8 @@ from analysis.network.realised import (
     stalls_with_backlog,
     wilson,
 )
+from analysis.requested_network import Element, Network
+from analysis.requested_network import Path as NetworkPath
 from analysis.tasks import OfSpark
 from topologies.dump import as_json, changed_fields
 from topologies.model import Direction, Distribution, Impairment
@@ -83,8 +83,12 @@ def links(
     tasks = min(len(members), max(spark.sparkContext.defaultParallelism, -(-count // FRAMES_PER_TASK)))
     groups = [members[place::tasks] for place in range(tasks)]
     stood = stalls_with_backlog(stalls)
-    told = OfSpark(spark).run(lambda group: measured(frames, network, chosen, group, first_ns, last_ns, stood), groups)
-    return [row for _, rows in sorted((index, rows) for task in told for index, rows in task.items()) for row in rows]
+    results = OfSpark(spark).run(
+        lambda group: measured(frames, network, chosen, group, first_ns, last_ns, stood), groups
+    )
+    return [
+        row for _, rows in sorted((index, rows) for task in results for index, rows in task.items()) for row in rows
+    ]
 
 
 def measured(

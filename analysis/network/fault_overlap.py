@@ -25,9 +25,9 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pds
 
 from analysis import formatting as words
-from analysis.asked_network import Strike, acts_on
 from analysis.inputs import RunInputs
 from analysis.network.addresses import LINK_LOCAL, Receivers
+from analysis.requested_network import RecordedFault, acts_on
 
 MAX_WARNED = 20
 """Most faults with a warning of their own."""
@@ -63,19 +63,19 @@ def around(inputs: RunInputs) -> dict[int, Around]:
     start_ns, end_ns = phases.start_ns, phases.load_end_ns
     if start_ns is None or end_ns is None:
         return {}
-    strikes = inputs.strikes
+    faults = inputs.faults
     asked = {line.get("id"): words.number(line.get("asked_ns")) or 0 for line in inputs.fault_lines}
     # Faults requested for one time take effect one after the other, but are one change.
-    changes = [(asked.get(strike.id, 0), strike.effective_ns) for strike in strikes]
-    effective = {strike.id: strike.effective_ns for strike in strikes}
+    changes = [(asked.get(fault.id, 0), fault.effective_ns) for fault in faults]
+    effective = {fault.id: fault.effective_ns for fault in faults}
     found = {}
-    for strike in [one for one in strikes if one.kind in words.LASTING and not one.is_end][:MAX_TIMED]:
-        until = -1 if strike.until_id is None else strike.until_id
-        at, to = asked.get(strike.id, 0), asked.get(until, float("inf"))
+    for fault in [one for one in faults if one.kind in words.LASTING and not one.is_end][:MAX_TIMED]:
+        until = -1 if fault.until_id is None else fault.until_id
+        at, to = asked.get(fault.id, 0), asked.get(until, float("inf"))
         before_ns = max((effective_ns for one, effective_ns in changes if one < at), default=start_ns)
         after_ns = min((effective_ns for one, effective_ns in changes if one > to), default=end_ns)
         until_ns = effective.get(until, end_ns)
-        found[strike.id] = Around(before_ns, strike.effective_ns, until_ns, max(until_ns, after_ns))
+        found[fault.id] = Around(before_ns, fault.effective_ns, until_ns, max(until_ns, after_ns))
     return found
 
 
@@ -86,17 +86,17 @@ def section(
     end another one. `frames`: the table; None: there is no capture, so the frames that met a fault are not known.
     `latency`: by fault, for those from `around`.
     """
-    effective = {strike.id: strike.effective_ns for strike in inputs.strikes}
+    effective = {fault.id: fault.effective_ns for fault in inputs.faults}
     asked = {line.get("id"): words.number(line.get("asked_ns")) for line in inputs.fault_lines}
     met = {} if frames is None else _met(inputs, frames, effective)
     start_ns = inputs.manifest.phases.start_ns or 0
-    begun = [pair for pair in zip(inputs.fault_lines, inputs.strikes, strict=True) if not pair[1].is_end]
+    begun = [pair for pair in zip(inputs.fault_lines, inputs.faults, strict=True) if not pair[1].is_end]
     return [
         {
-            **_entry(place, line, strike, start_ns, effective, asked, met),
-            "latency": None if latency is None else latency.get(strike.id),
+            **_entry(place, line, fault, start_ns, effective, asked, met),
+            "latency": None if latency is None else latency.get(fault.id),
         }
-        for place, (line, strike) in enumerate(begun)
+        for place, (line, fault) in enumerate(begun)
     ]
 
 
@@ -110,27 +110,27 @@ def warnings(faults: Sequence[Mapping[str, Any]]) -> list[str]:
 def _entry(
     place: int,
     line: Mapping[str, Any],
-    strike: Strike,
+    fault: RecordedFault,
     start_ns: int,
     effective: Mapping[int, int],
     asked: Mapping[Any, float | None],
     met: Mapping[int, int],
 ) -> dict[str, Any]:
-    asked_ns, until_ns = asked.get(strike.id), effective.get(-1 if strike.until_id is None else strike.until_id)
-    lag_ns = None if asked_ns is None else strike.effective_ns - start_ns - asked_ns
+    asked_ns, until_ns = asked.get(fault.id), effective.get(-1 if fault.until_id is None else fault.until_id)
+    lag_ns = None if asked_ns is None else fault.effective_ns - start_ns - asked_ns
     entry = {
-        "id": strike.id,
-        "kind": strike.kind,
+        "id": fault.id,
+        "kind": fault.kind,
         "what": words.fault(line),
         "asked_s": None if asked_ns is None else asked_ns / 1e9,
-        "issued_s": (strike.issued_ns - start_ns) / 1e9,
-        "effective_s": (strike.effective_ns - start_ns) / 1e9,
+        "issued_s": (fault.issued_ns - start_ns) / 1e9,
+        "effective_s": (fault.effective_ns - start_ns) / 1e9,
         "lag_ms": None if lag_ns is None else lag_ns / 1e6,
         "until_s": None if until_ns is None else (until_ns - start_ns) / 1e9,
-        "frames": met.get(strike.id),
+        "frames": met.get(fault.id),
     }
-    asked_end_ns = None if strike.until_id is None else asked.get(strike.until_id)
-    lasts = strike.kind in words.LASTING
+    asked_end_ns = None if fault.until_id is None else asked.get(fault.until_id)
+    lasts = fault.kind in words.LASTING
     return entry | {"warning": _warning(place, entry, line, asked_ns, asked_end_ns, lag_ns) if lasts else ""}
 
 
@@ -159,12 +159,12 @@ def _warning(
 def _met(inputs: RunInputs, table: Path, effective: Mapping[int, int]) -> dict[int, int]:
     """Number of frames that met each lasting fault, by id."""
     end_ns = inputs.manifest.phases.end_ns or 2**62
-    lasting = [strike for strike in inputs.strikes if strike.kind in words.LASTING and not strike.is_end]
+    lasting = [fault for fault in inputs.faults if fault.kind in words.LASTING and not fault.is_end]
     if not lasting:
         return {}
     windows = {
-        strike.id: (strike.effective_ns, end_ns if strike.until_id is None else effective.get(strike.until_id, end_ns))
-        for strike in lasting
+        fault.id: (fault.effective_ns, end_ns if fault.until_id is None else effective.get(fault.until_id, end_ns))
+        for fault in lasting
     }
     edges = np.unique(np.array([edge for window in windows.values() for edge in window], np.int64))
     counted: dict[int, list[Sent]] = defaultdict(list)
@@ -173,8 +173,8 @@ def _met(inputs: RunInputs, table: Path, effective: Mapping[int, int]) -> dict[i
     receivers = Receivers(inputs.topology)
     names = [str(node.name) for node in inputs.topology.nodes()]
     return {
-        strike.id: _count(counted, edges, windows[strike.id], acts_on(strike, inputs.network), receivers, names)
-        for strike in lasting
+        fault.id: _count(counted, edges, windows[fault.id], acts_on(fault, inputs.network), receivers, names)
+        for fault in lasting
     }
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from analysis.asked_network import Element, Network, Path, Span
+from analysis.requested_network import Element, Network, Path, Span
 from topologies.model import Direction, Impairment
 
 Ints = npt.NDArray[np.int64]

@@ -179,9 +179,9 @@ def _table_reader(name: str) -> Callable[[Path], pd.DataFrame]:
 
 
 def _read_rollbacks(path: Path) -> pd.DataFrame:
-    told = [("event", "==", int(Event.REPORT)), ("detail", "==", int(Notice.ROLLED_BACK))]
+    wanted = [("event", "==", int(Event.REPORT)), ("detail", "==", int(Notice.ROLLED_BACK))]
     try:
-        table = pd.read_parquet(path, columns=list(_ROLLBACK_COLUMNS), filters=told)
+        table = pd.read_parquet(path, columns=list(_ROLLBACK_COLUMNS), filters=wanted)
     except pa.ArrowException as error:  # some of them are neither OSError nor ValueError
         raise ValueError(str(error)) from error
     if len(table) > MAX_SERIES_ROWS:

@@ -155,8 +155,8 @@ def _longest(label: str, rows: Sequence[Mapping[str, Any]], key: str) -> KeyNumb
     """Greatest value over rows of faults other than impairments: a conversation that an impairment delayed may have
     been idle.
     """
-    told = [(words.number(row.get(key)) or 0.0, row) for row in rows if row.get("kind") != "impair"]
-    value_s, row = max(told, key=lambda entry: entry[0], default=(0.0, {}))
+    known = [(words.number(row.get(key)) or 0.0, row) for row in rows if row.get("kind") != "impair"]
+    value_s, row = max(known, key=lambda entry: entry[0], default=(0.0, {}))
     if not value_s:
         return KeyNumber(label=label, value=words.MISSING, note="")
     service = f", {words.clean(row.get('protocol'), 20)} {words.number(row.get('port')):.0f}" if row.get("port") else ""

@@ -222,7 +222,7 @@ def _context(run: RunFiles) -> dict[str, Any]:
         "expectations": report_rows.expectations(run.summary),
         "reported": section("reported", run.summary),
         "accuracy": _accuracy(run.summary, phases),
-        "spacetime": spacetime_report.views_of(run.path, run.summary, _name(run.manifest)),
+        "spacetime": spacetime_report.pictures_of(run.path, run.summary, _name(run.manifest)),
         "windows": windows[: report_rows.MAX_ROWS],
         "judged": {str(place): one for place, one in enumerate(words.objects(run.summary.get("faults")))},
         "directory": str(run.path.name),
@@ -249,7 +249,7 @@ def _accuracy(summary: Mapping[str, Any], phases: Phases) -> Markup:
         deviations={"uniform": 3**-0.5, "normal": 1.0},
         conservation=words.objects(summary.get("conservation"))[: report_rows.MAX_ROWS],
         conserved=merge(conserved),
-        conserved_in_short=report_rows.told(conserved, "port direction", "add up to what was offered"),
+        conserved_in_short=report_rows.verdict_counts(conserved, "port direction", "add up to what was offered"),
     )
 
 

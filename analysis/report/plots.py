@@ -239,7 +239,7 @@ def phase_lines(surface: Frame, phases: Phases, *, labelled: bool) -> Iterable[M
 
 def _lane(window: FaultWindow, label: tuple[float, str], top: float, surface: Frame) -> Markup:
     left, right = _span(window, surface)
-    label_left, told = label
+    label_left, text = label
     asked = window.asked_s if window.asked_s is not None else window.effective_s
     x_asked = surface.x(asked or 0.0)
     return svg.group(
@@ -248,7 +248,7 @@ def _lane(window: FaultWindow, label: tuple[float, str], top: float, surface: Fr
         svg.rect(left, top, 3, 18, f"bar-start {svg.kind_class(window.kind)}"),
         svg.line(x_asked, top + 9, left, top + 9, f"asked-line {svg.kind_class(window.kind)}"),
         svg.circle(x_asked, top + 9, 3.5, f"asked {svg.kind_class(window.kind)}"),
-        svg.text(label_left, top + 13, told, f"lane-label{' moved' if label_left < left else ''}"),
+        svg.text(label_left, top + 13, text, f"lane-label{' moved' if label_left < left else ''}"),
         class_="lane",
     )
 
@@ -279,8 +279,8 @@ _CHARACTER = 7.0
 
 def _extent(window: FaultWindow, label: tuple[float, str], surface: Frame) -> tuple[float, float]:
     left, right = _span(window, surface)
-    label_left, told = label
-    return min(left, label_left) - 4, max(right, label_left + len(told) * _CHARACTER) + 4
+    label_left, text = label
+    return min(left, label_left) - 4, max(right, label_left + len(text) * _CHARACTER) + 4
 
 
 def _packed(extents: Sequence[tuple[float, float]]) -> list[int]:

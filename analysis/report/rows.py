@@ -43,7 +43,7 @@ class PropertyRow:
     violations: str
     verdict: Verdict
     reason: str
-    witness: witness.WitnessView | None
+    witness: witness.WitnessContent | None
     picture: Markup
 
     @property
@@ -81,7 +81,7 @@ def explained(entry: Mapping[str, Any]) -> Verdict:
 def certificate(summary: Mapping[str, Any], links: Sequence[Mapping[str, Any]]) -> tuple[Verdict, str]:
     """Worst verdict of these entries of section `links`, UNKNOWN without any, and a sentence."""
     verdicts = [verdict_of(link.get("verdict")) for link in links]
-    sentence = told(verdicts, "interval", "as asked")
+    sentence = verdict_counts(verdicts, "interval", "as asked")
     if is_unnumbered(summary):
         intervals = words.plural(len(links), "interval")
         sentence = f"{intervals} not measured: {UNNUMBERED}. Conservation, below, counts every frame."
@@ -105,7 +105,7 @@ def interval_glyph(asked: object, realised: Sequence[object], factor: float = 1.
     return svg.element("i", "", class_="glyph", style=style, aria_hidden="true")
 
 
-def told(verdicts: Sequence[Verdict], noun: str, well: str) -> str:
+def verdict_counts(verdicts: Sequence[Verdict], noun: str, well: str) -> str:
     """`11 of 12 intervals as asked, 1 cannot be told`"""
     parts = [
         f"{verdicts.count(Verdict.PASS):,} of {words.plural(len(verdicts), noun)} {well}",
@@ -218,7 +218,7 @@ def workload(given: Mapping[str, Any]) -> str:
 
 
 def _property(name: str, given: Mapping[str, Any], index: int) -> PropertyRow:
-    shown = witness.view(given.get("witness"))
+    shown = witness.content(given.get("witness"))
     promised = bool(given.get("promised"))
     aside = "" if promised or given.get("verdict") != Verdict.FAIL.value else "not promised"
     seen = "a witness stands below" if shown else ""

@@ -39,7 +39,7 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WitnessView:
+class WitnessContent:
     """Content of a witness in the report."""
 
     sentence: str
@@ -50,12 +50,12 @@ class WitnessView:
     """Other fields and their values."""
 
 
-def view(witness: object) -> WitnessView | None:
-    """View of a witness; None when there is none."""
+def content(witness: object) -> WitnessContent | None:
+    """Content of a witness; None when there is none."""
     given = words.mapping(witness)
     if not given:
         text = words.clean(witness)
-        return WitnessView(sentence=text, messages=(), lanes=(), more=()) if text else None
+        return WitnessContent(sentence=text, messages=(), lanes=(), more=()) if text else None
     letters: dict[str, str] = {}
     lanes: dict[str, list[Mark]] = {}
     for place in words.objects(given.get("places")):
@@ -67,7 +67,7 @@ def view(witness: object) -> WitnessView | None:
         letter = letters.setdefault(message, LETTERS[len(letters) % MAX_MESSAGES])
         position = words.number(place.get("position"))
         lanes.setdefault(member, []).append(Mark(letter=letter, position=None if position is None else int(position)))
-    return WitnessView(
+    return WitnessContent(
         sentence=words.clean(given.get("sentence") or given.get("what")),
         messages=[(letter, message) for message, letter in letters.items()],
         lanes=[Lane(member=member, marks=marks) for member, marks in list(lanes.items())[:MAX_LANES]],
@@ -75,7 +75,7 @@ def view(witness: object) -> WitnessView | None:
     )
 
 
-def drawing(shown: WitnessView, id_: str) -> Markup:
+def drawing(shown: WitnessContent, id_: str) -> Markup:
     """Members' sequences side by side, time downwards; a line joins equal messages, so that a wrong order crosses."""
     placed = [_placed(lane, _rail_x(index)) for index, lane in enumerate(shown.lanes)]
     depth = max((len(spots) for spots in placed), default=1)

@@ -47,8 +47,8 @@ def holds(scene: Scene, window: Window, members: Sequence[int]) -> Iterator[Band
     for entered, until_ns in _stretches(
         scene, window, lambda step: step.event == Event.DELIVER, lambda step: is_notice(step, Notice.LEFT)
     ):
-        said = f"in the critical section from {(entered.at_ns - scene.start_ns) / 1e9:.6f} s"
-        yield from _band(window, members, entered, until_ns, kind="hold", words=said)
+        text = f"in the critical section from {(entered.at_ns - scene.start_ns) / 1e9:.6f} s"
+        yield from _band(window, members, entered, until_ns, kind="hold", words=text)
 
 
 def epochs(scene: Scene, window: Window, members: Sequence[int]) -> Iterator[Band]:
@@ -61,8 +61,8 @@ def epochs(scene: Scene, window: Window, members: Sequence[int]) -> Iterator[Ban
     for incarnation, steps in begun.items():
         until = [*(step.at_ns for step in steps[1:]), min(ends.get(incarnation, window.until_ns), window.until_ns)]
         for step, until_ns in zip(steps, until, strict=True):
-            said = f"epoch {step.value}: {protocol_name(step.extra)}"
-            for band in _band(window, members, step, until_ns, kind="epoch", words=said, number=str(step.value)):
+            text = f"epoch {step.value}: {protocol_name(step.extra)}"
+            for band in _band(window, members, step, until_ns, kind="epoch", words=text, number=str(step.value)):
                 yield replace(band, protocol=step.extra)
 
 
@@ -74,8 +74,8 @@ def minorities(scene: Scene, window: Window, members: Sequence[int]) -> Iterator
         lambda step: step.event == Event.MINORITY and step.detail == 1,
         lambda step: step.event in (Event.MINORITY, *_ENDS),
     ):
-        said = f"without a quorum of view {step.number} from {(step.at_ns - scene.start_ns) / 1e9:.6f} s"
-        yield from _band(window, members, step, until_ns, kind="minority", words=said, number=str(step.number))
+        text = f"without a quorum of view {step.number} from {(step.at_ns - scene.start_ns) / 1e9:.6f} s"
+        yield from _band(window, members, step, until_ns, kind="minority", words=text, number=str(step.number))
 
 
 _ENDS: Final = (Event.STOP, Event.ENDED)

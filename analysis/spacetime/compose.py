@@ -136,15 +136,15 @@ class _Draft(NamedTuple):
 
 
 def _draft(
-    at_ns: int, phase: int, key: tuple[Any, ...], recorder: Incarnation, what: What, label: str, said: str
+    at_ns: int, phase: int, key: tuple[Any, ...], recorder: Incarnation, what: What, label: str, text: str
 ) -> _Draft:
     """An event without a number yet; the key of a record is `("step", incarnation, its number)`."""
-    mark = Mark(number=-1, recorder=recorder, at_ns=at_ns, what=what, label=label, words=said)
+    mark = Mark(number=-1, recorder=recorder, at_ns=at_ns, what=what, label=label, words=text)
     return _Draft(phase, key[2] if key[0] == "step" else 0, key, mark)
 
 
 @dataclass(slots=True, eq=False)
-class _Sheet:
+class _WindowContent:
     """Events and arrows of one window found so far."""
 
     window: Window
@@ -175,22 +175,22 @@ class _Composer:
         self._installed = _installed(scene.steps)
 
     def diagram(self, window: Window) -> Diagram:
-        sheet = _Sheet(window)
+        content = _WindowContent(window)
         for transmission, departure in self._pairs.departures.items():
             if self._is_chosen(departure.header):
-                self._follow(sheet, transmission, departure)
-        for stranger in self._pairs.strangers:
-            self._stranger(sheet, stranger)
+                self._follow(content, transmission, departure)
+        for arrival in self._pairs.unmatched:
+            self._unmatched(content, arrival)
         for step in self._scene.steps:
             if step.recorder.member in self._members and (draft := self._recorded(step)) is not None:
-                sheet.add(draft)
+                content.add(draft)
         for fault in self._scene.faults:
             for draft in self._struck(fault):
-                sheet.add(draft)
-        marks, numbers = _numbered(sheet.drafts.values())
+                content.add(draft)
+        marks, numbers = _numbered(content.drafts.values())
         arrows = [
             replace(arrow, tail=None if tail is None else numbers[tail], head=None if head is None else numbers[head])
-            for arrow, tail, head in sheet.arrows
+            for arrow, tail, head in content.arrows
         ]
         arrows = with_roles(arrows, marks)
         arrows.sort(key=lambda arrow: (_begin(arrow, window), arrow.sender, arrow.receiver))
@@ -217,7 +217,7 @@ class _Composer:
             member=member, name=name, short=self._names[member], incarnations=self._pairs.incarnations.get(member, ())
         )
 
-    def _follow(self, sheet: _Sheet, transmission: Transmission, departure: Sighting) -> None:
+    def _follow(self, content: _WindowContent, transmission: Transmission, departure: Sighting) -> None:
         """Add the arrows and events of one datagram, to each addressed member, that are within the window."""
         send = self._pairs.send_record(transmission, departure)
         sent_ns = departure.at_ns if send is None else min(send.at_ns, departure.at_ns)
@@ -225,15 +225,15 @@ class _Composer:
             leg
             for receiver in self._targets(departure)
             if receiver in self._members and (receiver != transmission.sender or departure.target is not None)
-            for leg in self._legs(sheet.window, transmission, departure, receiver, sent_ns)
+            for leg in self._legs(content.window, transmission, departure, receiver, sent_ns)
         ]
         tail = None
         is_shown = transmission.sender in self._members
-        if is_shown and sheet.window.from_ns <= sent_ns <= sheet.window.until_ns:
-            tail = sheet.add(self._send_draft(transmission, departure, send, sent_ns))
+        if is_shown and content.window.from_ns <= sent_ns <= content.window.until_ns:
+            tail = content.add(self._send_draft(transmission, departure, send, sent_ns))
         for leg, arrival in legs:
-            head = None if arrival is None else sheet.add(arrival)
-            sheet.arrows.append((leg, tail, head))
+            head = None if arrival is None else content.add(arrival)
+            content.arrows.append((leg, tail, head))
 
     def _targets(self, departure: Sighting) -> Sequence[int]:
         if departure.target is not None:
@@ -247,9 +247,9 @@ class _Composer:
     def _send_draft(self, transmission: Transmission, departure: Sighting, send: Step | None, sent_ns: int) -> _Draft:
         incarnation = Incarnation(transmission.sender, transmission.incarnation)
         label = self._label(departure.header)
-        said = f"{self._names.get(incarnation.member, incarnation.member)} sends {label} at {self._time(sent_ns)}"
+        text = f"{self._names.get(incarnation.member, incarnation.member)} sends {label} at {self._time(sent_ns)}"
         key = ("wire", transmission) if send is None else ("step", incarnation, send.record)
-        return _draft(sent_ns, 1, key, incarnation, What.SEND, label, said)
+        return _draft(sent_ns, 1, key, incarnation, What.SEND, label, text)
 
     def _legs(
         self, window: Window, transmission: Transmission, departure: Sighting, receiver: int, sent_ns: int
@@ -259,8 +259,8 @@ class _Composer:
         kinds = _kinds_of(header)
         if header is not None and header.epoch is not None:
             kinds += f", epoch {header.epoch}"
-        said = f"{self._label(header)} ({kinds}) {self._names.get(sender, sender)} → "
-        said += f"{self._names.get(receiver, receiver)}: sent {self._time(sent_ns)}, "
+        text = f"{self._label(header)} ({kinds}) {self._names.get(sender, sender)} → "
+        text += f"{self._names.get(receiver, receiver)}: sent {self._time(sent_ns)}, "
         arrivals = self._pairs.arrivals(receiver, transmission)
         for place, (arrival, receipt) in enumerate(arrivals):
             if arrival.at_ns >= window.from_ns and sent_ns <= window.until_ns:
@@ -268,7 +268,7 @@ class _Composer:
                 took += ", a copy that the network made" if place else ""
                 took += ", corrupt" if arrival.is_corrupt else ""
                 arrow = replace(
-                    self._arrow(header, sender, receiver, f"{said}arrived {self._time(arrival.at_ns)}, {took}"),
+                    self._arrow(header, sender, receiver, f"{text}arrived {self._time(arrival.at_ns)}, {took}"),
                     sent_ns=sent_ns,
                     arrive_ns=arrival.at_ns,
                     is_copy=place > 0,
@@ -278,10 +278,10 @@ class _Composer:
         if not arrivals and self._scene.sightings and window.from_ns <= sent_ns <= window.until_ns:
             fate, where = self._missed(sender, receiver, departure.at_ns)
             ended = "still under way when the capture ended" if fate is Fate.UNDER_WAY else "lost"
-            arrow = self._arrow(header, sender, receiver, said + ended + (f" ({where})" if where else ""))
+            arrow = self._arrow(header, sender, receiver, text + ended + (f" ({where})" if where else ""))
             yield replace(arrow, sent_ns=sent_ns, fate=fate, where=where), None
 
-    def _arrow(self, header: Header | None, sender: int, receiver: int, said: str) -> Arrow:
+    def _arrow(self, header: Header | None, sender: int, receiver: int, text: str) -> Arrow:
         return Arrow(
             sender=sender,
             receiver=receiver,
@@ -293,7 +293,7 @@ class _Composer:
             class_="other" if header is None else header.class_,
             kind=_kinds_of(header),
             label=self._label(header),
-            words=said,
+            words=text,
         )
 
     def _missed(self, sender: int, receiver: int, departed_ns: int) -> tuple[Fate, str]:
@@ -310,33 +310,33 @@ class _Composer:
         """End of an arrow: the host's own record of the receipt if there is one, else the switch port."""
         label, name = arrow.label, self._names[arrival.member]
         if receipt is not None:
-            said = f"{name} is given {label} at {self._time(receipt.at_ns)}"
+            text = f"{name} is given {label} at {self._time(receipt.at_ns)}"
             key: tuple[Any, ...] = ("step", receipt.recorder, receipt.record)
-            return _draft(receipt.at_ns, 1, key, receipt.recorder, What.RECEIVE, label, said)
-        said = f"{label} reaches {name} at {self._time(arrival.at_ns)}"
+            return _draft(receipt.at_ns, 1, key, receipt.recorder, What.RECEIVE, label, text)
+        text = f"{label} reaches {name} at {self._time(arrival.at_ns)}"
         # An arrival at the time of its sending must come after its cause.
         phase = 0 if sent_ns < arrival.at_ns else 2
         key = ("port", arrival.member, transmission, arrival.at_ns, arrow.is_copy)
         incarnation = self._pairs.incarnation_at(arrival.member, arrival.at_ns)
-        return _draft(arrival.at_ns, phase, key, incarnation, What.ARRIVE, label, said)
+        return _draft(arrival.at_ns, phase, key, incarnation, What.ARRIVE, label, text)
 
-    def _stranger(self, sheet: _Sheet, arrival: Sighting) -> None:
+    def _unmatched(self, content: _WindowContent, arrival: Sighting) -> None:
         """Add an arrival without a captured send: damaged or forged."""
         if arrival.member not in self._members or not self._is_chosen(arrival.header):
             return
-        if not sheet.window.from_ns <= arrival.at_ns <= sheet.window.until_ns:
+        if not content.window.from_ns <= arrival.at_ns <= content.window.until_ns:
             return
         what = "damaged bytes" if arrival.header is None or arrival.is_corrupt else self._label(arrival.header)
-        said = f"{what} of unknown origin at {self._names[arrival.member]} at {self._time(arrival.at_ns)}"
+        text = f"{what} of unknown origin at {self._names[arrival.member]} at {self._time(arrival.at_ns)}"
         incarnation = self._pairs.incarnation_at(arrival.member, arrival.at_ns)
-        draft = _draft(arrival.at_ns, 0, ("stranger", arrival), incarnation, What.ARRIVE, what, said)
+        draft = _draft(arrival.at_ns, 0, ("unmatched", arrival), incarnation, What.ARRIVE, what, text)
         arrow = replace(
-            self._arrow(arrival.header, arrival.member, arrival.member, said),
+            self._arrow(arrival.header, arrival.member, arrival.member, text),
             arrive_ns=arrival.at_ns,
             label=what,
             is_corrupt=True,
         )
-        sheet.arrows.append((arrow, None, sheet.add(draft)))
+        content.arrows.append((arrow, None, content.add(draft)))
 
     def _recorded(self, step: Step) -> _Draft | None:
         """Event of a record; None for a record that is no event."""
@@ -351,11 +351,11 @@ class _Composer:
             what = NOTED.get(step.detail, What.NOTICE)  # type: ignore[call-overload]
         if what is What.DELIVER and self._grants:
             what = What.ENTER
-        label, said = self._said(step, what)
+        label, text = self._label_and_text(step, what)
         is_delivery = what in (What.DELIVER, What.ENTER)
-        said = f"{self._names.get(step.recorder.member, step.recorder.member)} {said} at {self._time(step.at_ns)}"
+        text = f"{self._names.get(step.recorder.member, step.recorder.member)} {text} at {self._time(step.at_ns)}"
         place = (step.recorder, step.record)
-        draft = _draft(step.at_ns, 1, ("step", *place), step.recorder, what, label, said)
+        draft = _draft(step.at_ns, 1, ("step", *place), step.recorder, what, label, text)
         mark = replace(
             draft.mark,
             origin=step.origin if what in _ABOUT_MESSAGES else None,
@@ -368,7 +368,7 @@ class _Composer:
         )
         return draft._replace(mark=mark)
 
-    def _said(self, step: Step, what: What) -> tuple[str, str]:
+    def _label_and_text(self, step: Step, what: What) -> tuple[str, str]:
         """Label and predicate of a record."""
         message = message_name(step.message, self._names)
         if what is What.SUBMIT:
@@ -395,12 +395,12 @@ class _Composer:
             name = protocol_name(step.extra)
             return name, f"sends in epoch {step.value} from now on, ordered by {name},"
         if what in _OF_VIEWS:
-            return self._said_of_views(step, what)
+            return self._label_and_text_of_view(step, what)
         if what is What.NOTICE:
-            return _said_of_report(step)
+            return _label_and_text_of_report(step)
         return what.value, _PLAIN.get(what, what.value)
 
-    def _said_of_views(self, step: Step, what: What) -> tuple[str, str]:
+    def _label_and_text_of_view(self, step: Step, what: What) -> tuple[str, str]:
         if what is What.VIEW:
             installed = self._installed[step.recorder, step.record]
             members = words.listed(
@@ -428,11 +428,11 @@ class _Composer:
             if member not in self._members or member is None:
                 continue
             incarnation = self._pairs.incarnation_at(member, at_ns)
-            said = f"{self._names[member]} {_STRUCK[what]} at {self._time(at_ns)}"
+            text = f"{self._names[member]} {_STRUCK[what]} at {self._time(at_ns)}"
             key = ("fault", words.clean(fault.get("id"), 20), member)
             # The end of a fault comes before other events of its time, the beginning of one after them.
             phase = -1 if what in (What.RESTART, What.RESUME) else 2
-            yield _draft(at_ns, phase, key, incarnation, what, what.value, said)
+            yield _draft(at_ns, phase, key, incarnation, what, what.value, text)
 
     def _bands(self, window: Window) -> tuple[Band, ...]:
         faults = fault_bands(self._scene, window, self._members)
@@ -525,7 +525,7 @@ def _level(code: int) -> str:
     return Level(code).name.lower() if code in _LEVELS else f"level {code}"
 
 
-def _said_of_report(step: Step) -> tuple[str, str]:
+def _label_and_text_of_report(step: Step) -> tuple[str, str]:
     if step.detail == Notice.GVT:
         return f"GVT {step.value}", f"knows that all up to virtual time {step.value} is final"
     name = _NAMES.get(step.detail, f"{step.detail:#04x}")

@@ -27,8 +27,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from analysis import formatting as words
-from analysis.asked_network import Network
 from analysis.checks.properties import FIRST_INCARNATION, Incarnation, MessageId
+from analysis.requested_network import Network
 from collector.records import (
     APPLICATION_STAMP_DTYPE,
     ENVELOPE_DTYPE,

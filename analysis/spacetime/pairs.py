@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from analysis import formatting as words
-from analysis.asked_network import Network, Span
 from analysis.checks.properties import FIRST_INCARNATION, Incarnation
+from analysis.requested_network import Network, Span
 from analysis.spacetime.model import (
     Arrow,
     Header,
@@ -31,13 +31,13 @@ from collector.records import Event
 class Pairs:
     """Pairs of a scene, found in one pass.
 
-    `departures`: datagrams that members sent; `strangers`: arrivals without a captured send (damaged or forged);
+    `departures`: datagrams that members sent; `unmatched`: arrivals without a captured send (damaged or forged);
     `incarnations`: by member.
     """
 
     def __init__(self, scene: Scene) -> None:
         self.incarnations = _incarnations(scene)
-        self.departures, self._arrivals, self.strangers = _sorted_out(scene)
+        self.departures, self._arrivals, self.unmatched = _sorted_out(scene)
         self._sends: dict[Incarnation, list[Step]] = defaultdict(list)
         self._sends_of: dict[tuple[Incarnation, tuple[int, ...] | None], list[Step]] = defaultdict(list)
         self._receipts: dict[tuple[int, Transmission], list[Step]] = defaultdict(list)
@@ -53,7 +53,7 @@ class Pairs:
         for sends in self._sends_of.values():
             sends.sort(key=lambda step: (step.at_ns, step.record))
         if not scene.sightings:
-            self.departures = _told_by_hosts(scene.steps)
+            self.departures = _recorded_by_hosts(scene.steps)
 
     def arrivals(self, receiver: int, transmission: Transmission) -> list[tuple[Sighting, Step | None]]:
         """Each copy that reached this member, with its host's record of the receipt if there is one."""
@@ -132,22 +132,22 @@ def _sorted_out(
     """
     departures: dict[Transmission, Sighting] = {}
     arrivals: dict[tuple[int, Transmission], list[Sighting]] = defaultdict(list)
-    strangers: list[Sighting] = []
+    unmatched: list[Sighting] = []
     for sighting in sorted(scene.sightings, key=lambda sighting: sighting.at_ns):
         transmission = sighting.transmission
         if sighting.is_arrival and transmission is not None:
             arrivals[sighting.member, transmission].append(sighting)
         elif sighting.is_arrival:
-            strangers.append(sighting)
+            unmatched.append(sighting)
         elif transmission is not None and transmission.sender == sighting.member:
             departures.setdefault(transmission, sighting)
     for (_, transmission), found in arrivals.items():
         if transmission not in departures:
-            strangers.extend(found)
-    return departures, arrivals, strangers
+            unmatched.extend(found)
+    return departures, arrivals, unmatched
 
 
-def _told_by_hosts(steps: Sequence[Step]) -> dict[Transmission, Sighting]:
+def _recorded_by_hosts(steps: Sequence[Step]) -> dict[Transmission, Sighting]:
     """Departures in a scene without frames, from the hosts' records of their sends."""
     found: dict[Transmission, Sighting] = {}
     for step in steps:
@@ -251,5 +251,5 @@ def _with_role(arrow: Arrow, rolled_back: Mark | None) -> Arrow:
     is_anti = arrow.kind.startswith("TIMEWARP_ANTI")
     if rolled_back is None and not is_anti:
         return arrow
-    said = "" if rolled_back is None else f"; it brings a roll-back, {rolled_back.label}"
-    return replace(arrow, role=Role.ANTI if is_anti else Role.STRAGGLER, words=arrow.words + said)
+    text = "" if rolled_back is None else f"; it brings a roll-back, {rolled_back.label}"
+    return replace(arrow, role=Role.ANTI if is_anti else Role.STRAGGLER, words=arrow.words + text)

@@ -20,13 +20,13 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from analysis.asked_network import MARGIN_NS, Network
-from analysis.asked_network import Path as NetworkPath
 from analysis.capture.decode import decode_frames, udp_checksum_is_good
 from analysis.checks.properties import Incarnation, MessageId
 from analysis.errors import AnalysisError
 from analysis.inputs import RunInputs, read_run
 from analysis.network.addresses import ip_number
+from analysis.requested_network import MARGIN_NS, Network
+from analysis.requested_network import Path as NetworkPath
 from analysis.spacetime.model import Header, Scene, Sighting, Step, Transmission, Window, read_datagram
 from collector.parse import map_capture
 from collector.records import CaptureError, Event, Frames, Notice
@@ -147,8 +147,8 @@ class Reader:
         rows = _read(self._frames, _FRAME_COLUMNS, inside & (pc.field("class") != "trace"), MAX_FRAMES)
         known = [row for row in rows if row["node_index"] is not None and row["direction"] is not None]
         kept = _about(known, window)
-        told = _Capture(self.inputs.path / "capture.pcapng").tell(kept)
-        return [self._sighting(row, *what) for row, what in zip(kept, told, strict=True)]
+        found = _Capture(self.inputs.path / "capture.pcapng").tell(kept)
+        return [self._sighting(row, *what) for row, what in zip(kept, found, strict=True)]
 
     def _sighting(self, row: Row, header: Header | None, is_damaged: bool) -> Sighting:
         transmission, is_arrival = _transmission(row), row["direction"] == "to-node"

@@ -65,11 +65,11 @@ SHAPES: Final[Mapping[What, str]] = {
 }
 AGAIN_SHAPE: Final = "M-4.5-4.5h9v9h-9zM-1.200-1.200h2.400v2.400h-2.400z"
 """Shape of a delivery of a message that was undone before: a square with a dot."""
-STANDS: Final = -13.0
+UNDONE_OFFSET: Final = -13.0
 """Offset of a roll-back and of the undone deliveries above the line, so that they hide no other event of that time."""
-BESIDE: Final = -14.0
+UNDO_OFFSET: Final = -14.0
 """Offset to the left of the first UNDO of a time, and of each further one from the one before."""
-MAX_BESIDE: Final = 6
+MAX_UNDO_OFFSETS: Final = 6
 NAMED_AT: Final = 0.45
 """Part of the way at which an arrow's name is written."""
 OTHER_SHAPE: Final = "M0-4l4 4-4 4-4-4z"
@@ -80,7 +80,7 @@ _PLAIN_ENDS = (What.ARRIVE, What.RECEIVE)
 
 def spacetime_drawing(diagram: Diagram, id_: str, *, style: str = "") -> Markup:
     """The picture; `id_` is unique in the document. `style`: a style sheet, for a standalone file."""
-    return _Sheet(diagram, id_).drawing(style)
+    return _Layout(diagram, id_).drawing(style)
 
 
 def standalone(diagram: Diagram, title: str) -> str:
@@ -104,7 +104,7 @@ def describe(diagram: Diagram) -> str:
     )
 
 
-class _Sheet:
+class _Layout:
     """Positions of all parts of one picture."""
 
     def __init__(self, diagram: Diagram, id_: str) -> None:
@@ -320,8 +320,8 @@ class _Sheet:
             classes.append(f"c{(mark.origin or 0) % COLOURS}")
         if mark.level == Level.OPTIMISTIC:
             classes.append("optimistic undone" if mark.is_undone else "optimistic")
-        place = min(self._taken_back.get(mark.number, 0), MAX_BESIDE)
-        aside = f"translate({_place(BESIDE * place)} 0)" if place else None
+        place = min(self._taken_back.get(mark.number, 0), MAX_UNDO_OFFSETS)
+        aside = f"translate({_place(UNDO_OFFSET * place)} 0)" if place else None
         shape = AGAIN_SHAPE if mark.is_again else SHAPES.get(what, OTHER_SHAPE)
         parts = [svg.element("path", d=shape, transform=aside)]
         label, y = _label(mark)
@@ -342,7 +342,7 @@ class _Sheet:
     def _y_of(self, mark: Mark) -> float:
         """Vertical position: on the member's line; above it for a roll-back and the deliveries that it undoes."""
         y = self._y.get(mark.recorder.member, self._floor)
-        return y + STANDS if mark.what in (What.ROLL_BACK, What.UNDO) else y
+        return y + UNDONE_OFFSET if mark.what in (What.ROLL_BACK, What.UNDO) else y
 
     def _uncrowded(self) -> set[int]:
         """Events whose labels have room, by importance: faults, roll-backs, epochs and views, then requests, then

@@ -227,12 +227,12 @@ class _Page:
             line.write(place.x + 2, "corrupt")
         return [line], 1
 
-    def _say(self, line: _Line, mark: Mark, said: str) -> None:
+    def _say(self, line: _Line, mark: Mark, text: str) -> None:
         column = self._columns[mark.recorder.member]
         is_optimistic = mark.what is What.DELIVER and mark.level == Level.OPTIMISTIC
         symbol = OPTIMISTIC if is_optimistic else SYMBOLS[mark.what]
         line.write(column.x, symbol)
-        line.write(column.x + 2, _plain(said)[: max(column.end - column.x - 3, 0)])
+        line.write(column.x + 2, _plain(text)[: max(column.end - column.x - 3, 0)])
 
     def _words(self, mark: Mark) -> str:
         if mark.what is What.SEND:

@@ -63,8 +63,8 @@ def choices(reader: Reader, summary: Mapping[str, Any]) -> list[Choice]:
     chosen: list[Choice] = []
     unpromised = _witnesses(reader, summary, promised=False)
     broken = _witnesses(reader, summary, promised=True)
-    told = (*_first(reader), *_switch(reader), *_roll_back(reader), *_view_change(reader), *_faults(reader))
-    for choice in (*broken, *told, *unpromised):
+    notable = (*_first(reader), *_switch(reader), *_roll_back(reader), *_view_change(reader), *_faults(reader))
+    for choice in (*broken, *notable, *unpromised):
         if len(chosen) < MAX_CHOICES and not any(_is_mostly_in(choice.window, other.window) for other in chosen):
             chosen.append(choice)
     return sorted(chosen, key=lambda choice: choice.window)
@@ -259,7 +259,7 @@ MAX_MARKS: Final = 320
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class WindowPicture:
     """One window with its picture. `command`: command that draws it."""
 
     id: str
@@ -270,10 +270,10 @@ class View:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Views:
+class WindowPictures:
     """Windows, or the reason why there are none (`absent`)."""
 
-    views: Sequence[View]
+    pictures: Sequence[WindowPicture]
     absent: str
     is_optimistic: bool = False
     """Whether any picture has optimistic deliveries."""
@@ -283,30 +283,32 @@ class Views:
     plot: float = PLOT
 
 
-def views_of(path: Path, summary: Mapping[str, Any], run: str) -> Views:
+def pictures_of(path: Path, summary: Mapping[str, Any], run: str) -> WindowPictures:
     """Pictures of a run directory. No content of its files raises an error."""
     if is_untraced(summary) and is_unnumbered(summary):
-        return Views(views=(), absent=f"No space-time diagram: the programs left no trace records, and {UNNUMBERED}.")
+        return WindowPictures(
+            pictures=(), absent=f"No space-time diagram: the programs left no trace records, and {UNNUMBERED}."
+        )
     try:
         reader = Reader(path)
         chosen = choices(reader, summary)
         diagrams = [diagram_of(reader, choice, max_arrows=MAX_ARROWS, max_marks=MAX_MARKS) for choice in chosen]
-        views = [_view(index, *pair, run) for index, pair in enumerate(zip(chosen, diagrams, strict=True))]
+        pictures = [_picture(index, *pair, run) for index, pair in enumerate(zip(chosen, diagrams, strict=True))]
     except (AnalysisError, pa.ArrowException, OSError, ValueError, KeyError, TypeError, OverflowError) as error:
-        said = words.clean(str(error).replace(f"{path}/", ""), 200) or type(error).__name__
-        return Views(views=(), absent=f"No space-time diagram: {said}")
+        reason = words.clean(str(error).replace(f"{path}/", ""), 200) or type(error).__name__
+        return WindowPictures(pictures=(), absent=f"No space-time diagram: {reason}")
     is_optimistic = any(mark.level == Level.OPTIMISTIC for diagram in diagrams for mark in diagram.marks)
-    return Views(
-        views=views,
+    return WindowPictures(
+        pictures=pictures,
         is_optimistic=is_optimistic,
         has_views=any(mark.view is not None for diagram in diagrams for mark in diagram.marks),
-        absent="" if views else "No space-time diagram: no message was sent.",
+        absent="" if pictures else "No space-time diagram: no message was sent.",
     )
 
 
-def _view(index: int, choice: Choice, diagram: Diagram, run: str) -> View:
+def _picture(index: int, choice: Choice, diagram: Diagram, run: str) -> WindowPicture:
     from_s, until_s = (f"{diagram.seconds(at_ns):.4f} s" for at_ns in diagram.window)
-    return View(
+    return WindowPicture(
         id=f"spacetime-{index}",
         choice=choice,
         diagram=diagram,

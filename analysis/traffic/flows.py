@@ -16,11 +16,11 @@ from typing import Any, Final, NamedTuple
 
 PROTOCOLS: Final[Mapping[int, str]] = {1: "icmp", 2: "igmp", 6: "tcp", 17: "udp", 132: "sctp", 0x10806: "arp"}
 MIDDLE_WINDOW_NS: Final = 1_000_000_000
-"""Length of the windows in which the middle of a service is determined."""
+"""Length of the windows in which the most frequent end of a service is determined."""
 MIDDLE_PEER_SHARE: Final = 0.05
 """Least part of a node's frames that it exchanges with a peer; idle connections, which are kept alive, have less."""
 MIDDLE_LEAD: Final = 1.25
-"""Ratio of the frames of the node in the middle, as an end, to those of the next node. In a star of three the centre
+"""Ratio of the frames of the most frequent end to those of the next node. In a star of three the centre
 has twice as many as a leaf; in a uniform exchange all have the same.
 """
 
@@ -135,8 +135,8 @@ def longest(heard: Sequence[tuple[int, int]]) -> Gap | None:
     return max(gaps(heard, last_ns), key=lambda gap: gap.length_ns(last_ns), default=None)
 
 
-class Middle(NamedTuple):
-    """Node in the middle of a service from `from_ns` to `until_ns`: an end of the part `share` of its frames, with
+class MostFrequentEnd(NamedTuple):
+    """Most frequent end of a service from `from_ns` to `until_ns`: an end of the part `share` of its frames, with
     `peers` others.
     """
 
@@ -148,36 +148,40 @@ class Middle(NamedTuple):
     peers: int
 
 
-def middles(found: Sequence[Conversation], time_of: Callable[[int], int], services: int) -> list[Middle]:
-    """Nodes in the middle of each of the greatest services, in stretches of whole windows, by time.
+def most_frequent_ends(
+    found: Sequence[Conversation], time_of: Callable[[int], int], services: int
+) -> list[MostFrequentEnd]:
+    """Most frequent ends of each of the greatest services, in stretches of whole windows, by time.
 
-    `time_of`: beginning of a span. A window without a node in the middle ends a stretch.
+    `time_of`: beginning of a span. A window without such an end ends a stretch.
     """
     by_service: dict[Service, list[Conversation]] = defaultdict(list)
     for one in found:
         if not one.talk.is_cast:
             by_service[one.talk.service].append(one)
-    result: list[Middle] = []
+    result: list[MostFrequentEnd] = []
     for service in list(by_service)[:services]:
-        result += _stretches(list(_middle_of_windows(service, by_service[service], time_of)))
+        result += _stretches(list(_ends_of_windows(service, by_service[service], time_of)))
     return result
 
 
-def _middle_of_windows(
+def _ends_of_windows(
     service: Service, found: Sequence[Conversation], time_of: Callable[[int], int]
-) -> Iterator[Middle]:
+) -> Iterator[MostFrequentEnd]:
     windows: dict[int, dict[tuple[str, str], int]] = defaultdict(lambda: defaultdict(int))
     for one in found:
         for span, (frames, _) in one.spans.items():
             windows[time_of(span) // MIDDLE_WINDOW_NS][one.talk.a, one.talk.b] += frames
     for window, pairs in sorted(windows.items()):
-        named = in_the_middle(pairs)
+        named = most_frequent_end(pairs)
         if named is not None:
             node, share, peers = named
-            yield Middle(service, node, window * MIDDLE_WINDOW_NS, (window + 1) * MIDDLE_WINDOW_NS, share, peers)
+            yield MostFrequentEnd(
+                service, node, window * MIDDLE_WINDOW_NS, (window + 1) * MIDDLE_WINDOW_NS, share, peers
+            )
 
 
-def in_the_middle(pairs: Mapping[tuple[str, str], int]) -> tuple[str, float, int] | None:
+def most_frequent_end(pairs: Mapping[tuple[str, str], int]) -> tuple[str, float, int] | None:
     """Most frequent end of the frames between pairs, with its share of all frames and its number of peers: a node with
     at least two peers and MIDDLE_LEAD times the frames of the next such node. None: there is no such node.
     """
@@ -197,9 +201,9 @@ def in_the_middle(pairs: Mapping[tuple[str, str], int]) -> tuple[str, float, int
     return node, total / sum(pairs.values()), peers
 
 
-def _stretches(windows: Sequence[Middle]) -> list[Middle]:
+def _stretches(windows: Sequence[MostFrequentEnd]) -> list[MostFrequentEnd]:
     """Neighbouring windows with the same node merged; the share is their mean."""
-    groups: list[list[Middle]] = []
+    groups: list[list[MostFrequentEnd]] = []
     for before, one in pairwise([None, *windows]):
         assert one is not None
         if before is None or (before.node, before.until_ns) != (one.node, one.from_ns):
@@ -279,8 +283,8 @@ def is_untraced(summary: Mapping[str, Any]) -> bool:
     alone.
     """
     messages = summary.get("messages")
-    told = isinstance(messages, Mapping) and (messages.get("submitted") or messages.get("deliveries"))
-    return is_foreign(summary) and not told
+    is_own = isinstance(messages, Mapping) and (messages.get("submitted") or messages.get("deliveries"))
+    return is_foreign(summary) and not is_own
 
 
 def is_unnumbered(summary: Mapping[str, Any]) -> bool:

@@ -59,7 +59,7 @@ NOTHING: Final[Mapping[str, Any]] = {
 """Traffic of a run without frames."""
 
 
-class PortCount(NamedTuple):
+class PortTraffic(NamedTuple):
     """Frames at one port in one span; unlike a source address, the port cannot be forged."""
 
     interface: int
@@ -70,11 +70,11 @@ class PortCount(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Told:
+class _Results:
     """Results of the queries. `found`: the conversations that are kept, the greatest first."""
 
     found: Sequence[Conversation]
-    by_node: Sequence[PortCount]
+    by_node: Sequence[PortTraffic]
     left_out: int
     bytes_left_out: int
 
@@ -117,7 +117,7 @@ class Measurement:
         nodes = {str(node.name): node for node in inputs.topology.nodes()}
         self.owners = [nodes.get(name) for name in capture.interface_names]
         self.width_ns = _width_ns(self.last_ns - self.first_ns, len(self.owners))
-        self.windows = traffic_faults.windows(inputs.strikes)
+        self.lasting_faults = traffic_faults.lasting_faults(inputs.faults)
         self.edges_ns = self._edges()
 
     @cached_property
@@ -132,15 +132,15 @@ class Measurement:
         is read again.
         """
         # Nearly every run has few conversations, which all fit here. Spark adds up those of a hostile capture.
-        told = self._few(counted.to_pylist()) if counted.num_rows <= self.max_rows else self._many(self._counted())
-        tcp = self._tcp(told.found)
+        results = self._few(counted.to_pylist()) if counted.num_rows <= self.max_rows else self._many(self._counted())
+        tcp = self._tcp(results.found)
         return Traffic(
-            summary=self._summary(told, tcp),
-            conversations=self._conversation_rows(told.found),
-            nodes=self._node_rows(told.by_node),
+            summary=self._summary(results, tcp),
+            conversations=self._conversation_rows(results.found),
+            nodes=self._node_rows(results.by_node),
         )
 
-    def _few(self, rows: Rows) -> _Told:
+    def _few(self, rows: Rows) -> _Results:
         totals: Counter[tuple[Any, ...]] = Counter()
         by_node: dict[tuple[int, bool, int], list[int]] = defaultdict(lambda: [0, 0])
         for row in rows:
@@ -152,16 +152,16 @@ class Measurement:
         kept = sorted(totals, key=lambda pair: (-totals[pair], pair))[:MAX_CONVERSATIONS]
         wanted = set(kept)
         counts = [self._count(row) for row in rows if _pair(row) in wanted]
-        return _Told(
+        return _Results(
             found=traffic_talk.conversations(counts),
-            by_node=[PortCount(*key, *seen) for key, seen in by_node.items()],
+            by_node=[PortTraffic(*key, *seen) for key, seen in by_node.items()],
             left_out=len(totals) - len(kept),
             bytes_left_out=sum(totals.values()) - sum(totals[pair] for pair in kept),
         )
 
-    def _many(self, counted: DataFrame) -> _Told:
+    def _many(self, counted: DataFrame) -> _Results:
         kept, left_out, bytes_left_out = self._totals(counted)
-        return _Told(
+        return _Results(
             found=traffic_talk.conversations(self._counts(counted, kept)),
             by_node=self._by_node(counted),
             left_out=left_out,
@@ -175,7 +175,7 @@ class Measurement:
         first = (self.first_ns - self.start_ns) // self.width_ns
         last = (self.last_ns - self.start_ns) // self.width_ns
         grid = {self.start_ns + place * self.width_ns for place in range(first, min(last, first + 2 * MAX_SPANS) + 1)}
-        struck = {at for window in self.windows for at in (window.from_ns, window.until_ns) if at is not None}
+        struck = {at for fault in self.lasting_faults for at in (fault.from_ns, fault.until_ns) if at is not None}
         return tuple(sorted(grid | {at for at in struck if self.first_ns <= at <= self.last_ns}))
 
     def _begin_ns(self, span: int) -> int:
@@ -215,8 +215,8 @@ class Measurement:
             .observe(seen, F.count("*").alias("count"), F.sum("total_bytes").alias("wire_bytes"))
         )
         kept = totals.orderBy(F.desc("total_bytes"), *_PAIR).limit(MAX_CONVERSATIONS).collect()
-        told = sum(row["total_bytes"] for row in kept)
-        return kept, seen.get["count"] - len(kept), (seen.get["wire_bytes"] or 0) - told
+        kept_bytes = sum(row["total_bytes"] for row in kept)
+        return kept, seen.get["count"] - len(kept), (seen.get["wire_bytes"] or 0) - kept_bytes
 
     def _counts(self, counted: DataFrame, kept: Sequence[Row]) -> list[Count]:
         if not kept:
@@ -246,9 +246,9 @@ class Measurement:
             last_ns=row["last_ns"] - self.offset_ns,
         )
 
-    def _by_node(self, counted: DataFrame) -> list[PortCount]:
+    def _by_node(self, counted: DataFrame) -> list[PortTraffic]:
         figures = [F.sum(name).alias(name) for name in ("frames", "wire_bytes")]
-        return [PortCount(*row) for row in counted.groupBy("interface", "arrived", "span").agg(*figures).collect()]
+        return [PortTraffic(*row) for row in counted.groupBy("interface", "arrived", "span").agg(*figures).collect()]
 
     def _tcp(self, found: Sequence[Conversation]) -> traffic_tcp.Measured | None:
         if not any(one.talk.service.protocol == PROTOCOLS[TCP] for one in found):
@@ -258,7 +258,7 @@ class Measurement:
 
     def _phase_edges(self) -> list[int]:
         """Times at which the first faults began and ended."""
-        struck = {at for window in self.windows for at in (window.from_ns, window.until_ns) if at is not None}
+        struck = {at for fault in self.lasting_faults for at in (fault.from_ns, fault.until_ns) if at is not None}
         return sorted(struck)[:MAX_PHASES]
 
     # --- results
@@ -269,10 +269,10 @@ class Measurement:
 
     def _summary(
         self,
-        told: _Told,
+        results: _Results,
         tcp: traffic_tcp.Measured | None,
     ) -> dict[str, Any]:
-        found = told.found
+        found = results.found
         end_ns = min(self.last_ns, self.inputs.manifest.phases.load_end_ns or self.last_ns)
         seconds_s = max(0, self.last_ns - self.first_ns) / 1e9
         entries = traffic_talk.entries(found, start_ns=self.start_ns, seconds_s=seconds_s, width_ns=self.width_ns)
@@ -280,7 +280,7 @@ class Measurement:
         for entry in entries:
             is_tcp = entry["protocol"] == PROTOCOLS[TCP]
             entry["tcp"] = _tcp_entry(by_pair.get((entry["a"], entry["b"], entry["port"])) if is_tcp else None)
-        view = traffic_faults.View(
+        inputs = traffic_faults.FaultInputs(
             network=self.inputs.network,
             nodes=self._talkers(found),
             start_ns=self.start_ns,
@@ -289,14 +289,14 @@ class Measurement:
         )
         return {
             "span_s": self.width_ns / 1e9,
-            "nodes": self._nodes(told.by_node),
+            "nodes": self._nodes(results.by_node),
             "conversations": entries,
-            "conversations_left_out": told.left_out,
-            "wire_bytes_left_out": told.bytes_left_out,
+            "conversations_left_out": results.left_out,
+            "wire_bytes_left_out": results.bytes_left_out,
             "tcp": None if tcp is None else _tcp_entry(tcp.whole),
             "phases": [] if tcp is None else self._phases(tcp),
-            "middles": self._middles(found),
-            **traffic_faults.section(found, self.inputs.strikes, view),
+            "middles": self._most_frequent_ends(found),
+            **traffic_faults.section(found, self.inputs.faults, inputs),
         }
 
     def _ends(self, pair: tuple[int, int, int]) -> tuple[str, str, int]:
@@ -309,9 +309,9 @@ class Measurement:
         rows: Rows = []
         for place, (from_ns, until_ns) in enumerate(pairwise(edges)):
             in_force = [
-                window.number
-                for window in self.windows
-                if window.from_ns <= from_ns and (window.until_ns is None or window.until_ns >= until_ns)
+                fault.number
+                for fault in self.lasting_faults
+                if fault.from_ns <= from_ns and (fault.until_ns is None or fault.until_ns >= until_ns)
             ]
             span = {"from_s": (from_ns - self.start_ns) / 1e9, "until_s": (until_ns - self.start_ns) / 1e9}
             rows.append({**span, "faults": in_force, "tcp": _tcp_entry(tcp.phases.get(place))})
@@ -322,7 +322,7 @@ class Measurement:
         ends = {end for one in found for end in (one.talk.a, one.talk.b)}
         return [str(node.name) for node in self.inputs.topology.nodes() if str(node.name) in ends]
 
-    def _nodes(self, by_node: Sequence[PortCount]) -> Rows:
+    def _nodes(self, by_node: Sequence[PortTraffic]) -> Rows:
         totals: dict[str, dict[str, int]] = {}
         for row in by_node:
             node = self._owner(row.interface)
@@ -341,11 +341,11 @@ class Measurement:
         node = self.owners[interface] if 0 <= interface < len(self.owners) else None
         return None if node is None else str(node.name)
 
-    def _middles(self, found: Sequence[Conversation]) -> Rows:
+    def _most_frequent_ends(self, found: Sequence[Conversation]) -> Rows:
         def time_of(span: int) -> int:
             return self._begin_ns(span) - self.start_ns
 
-        stretches = traffic_talk.middles(found, time_of, MIDDLE_SERVICES)[:MAX_MIDDLES]
+        stretches = traffic_talk.most_frequent_ends(found, time_of, MIDDLE_SERVICES)[:MAX_MIDDLES]
         return [
             {
                 "protocol": one.service.protocol,
@@ -373,7 +373,7 @@ class Measurement:
                 row["wire_bytes"] += wire_bytes
         return list(rows.values())
 
-    def _node_rows(self, by_node: Sequence[PortCount]) -> Rows:
+    def _node_rows(self, by_node: Sequence[PortTraffic]) -> Rows:
         rows: dict[tuple[str, float], dict[str, Any]] = {}
         for row in sorted(by_node, key=lambda row: (row.interface, row.span)):
             node, t_s = self._owner(row.interface), self._t_s(row.span)

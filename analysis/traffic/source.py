@@ -182,7 +182,7 @@ DECODED: Final = ("eth_dst", "eth_src", "ethertype", "ip_src", "ip_dst", "ip_pro
 
 def spans(buffer: Buffer, frames: Frames, decoded: Columns, plan: Plan) -> Columns:
     """Columns of SPANS, one row for each key in these frames."""
-    found = _told(buffer, frames, decoded, plan)
+    found = _fields(buffer, frames, decoded, plan)
     found["span"] = np.searchsorted(np.array(plan.edges_ns, np.int64), found["time_ns"], side="right").astype(np.int32)
     first, inverse = grouped([found[name] for name in KEYS])
     rows = len(first)
@@ -201,17 +201,17 @@ def spans(buffer: Buffer, frames: Frames, decoded: Columns, plan: Plan) -> Colum
 
 def segments(buffer: Buffer, frames: Frames, decoded: Columns, plan: Plan) -> Columns:
     """Columns of SEGMENTS, one row for each TCP segment whose header was captured."""
-    found = _told(buffer, frames, decoded, plan)
+    found = _fields(buffer, frames, decoded, plan)
     rows = (found["protocol"] == TCP) & found["has_header"]
     return {name: found[name][rows] for name in SEGMENTS.names}
 
 
-def _told(buffer: Buffer, frames: Frames, decoded: Columns, plan: Plan) -> Columns:
+def _fields(buffer: Buffer, frames: Frames, decoded: Columns, plan: Plan) -> Columns:
     """Fields of each frame, without trace datagrams."""
-    is_told = decoded["eth_dst"] != _TRACE_MAC
-    if not is_told.all():
-        decoded = {name: decoded[name][is_told] for name in DECODED}
-        frames = frames.select(is_told)
+    is_kept = decoded["eth_dst"] != _TRACE_MAC
+    if not is_kept.all():
+        decoded = {name: decoded[name][is_kept] for name in DECODED}
+        frames = frames.select(is_kept)
     is_ip = decoded["ip_proto"] >= 0
     found: Columns = {
         "time_ns": frames.time_ns,

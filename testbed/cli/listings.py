@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from analysis.checks.properties import Verdict, merge
-from analysis.metrics.estimate import estimate, told
+from analysis.metrics.estimate import estimate, estimate_text
 from analysis.report.terminal import mark
 from testbed.console import plain_table, table
 from testbed.spec.sweeps import setting
@@ -146,7 +146,7 @@ def worst(verdicts: Iterable[str]) -> str:
 def _number(value: object) -> str:
     if value is None:
         return NOT_RUN
-    if (interval := told(value)) is not None:
+    if (interval := estimate_text(value)) is not None:
         return interval
     if isinstance(value, list):
         return ", ".join(map(_number, value))

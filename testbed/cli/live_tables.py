@@ -22,7 +22,7 @@ from testbed.console import table
 from topologies.dump import changed_fields, spelled
 from topologies.formats.errors import InputError
 from topologies.model import (
-    EVERYBODY,
+    ALL_NODES,
     Distribution,
     Impairment,
     Node,
@@ -113,7 +113,7 @@ def _example(topology: Topology) -> str:
 def _shell_hint(words: Sequence[str]) -> str:
     """A hint if the shell has replaced an asterisk by names of files."""
     if len(words) > 1 and all(Path(word).exists() for word in words):
-        return f"; these are files: write '{EVERYBODY}' in quotes, so that the shell leaves it alone"
+        return f"; these are files: write '{ALL_NODES}' in quotes, so that the shell leaves it alone"
     return ""
 
 

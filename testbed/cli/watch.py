@@ -26,8 +26,8 @@ from testbed.rundir import store
 from topologies.formats.errors import InputError
 
 if TYPE_CHECKING:
-    from analysis.capture.totals import InterfaceTotals, Totals
-    from analysis.live.counts import Figures, View
+    from analysis.capture.totals import CaptureTotals, InterfaceTotals
+    from analysis.live.counts import Figures, Snapshot
     from testbed.run.watch import Look
 
 LONGEST_IDLE_S = 30.0
@@ -136,10 +136,10 @@ WIDE = 104
 
 def look_table(look: Look, title: str, *, width: int = WIDE, height: int | None = None) -> RenderableType:
     """The table of one look; within `height` lines, the nodes with the most traffic are shown."""
-    view = look.view
-    nodes = view.nodes if height is None else _busiest(view.nodes, max(height - 10, FEW_ROWS))
+    snapshot = look.snapshot
+    nodes = snapshot.nodes if height is None else _busiest(snapshot.nodes, max(height - 10, FEW_ROWS))
     columns = [column for column in COLUMNS if width >= WIDE or not column.is_spared]
-    if any(figures.view for figures in view.nodes):
+    if any(figures.view for figures in snapshot.nodes):
         columns = [column for column in columns if width >= WIDE or column.heading != DUMMY] + [VIEW_COLUMN]
     made = table(padding=(0, int(width >= WIDE), 0, 0))
     made.header_style = "dim"
@@ -150,20 +150,20 @@ def look_table(look: Look, title: str, *, width: int = WIDE, height: int | None 
     for figures in nodes:
         made.add_row(Text(figures.name), *(column.cell(figures) for column in columns))
     made.add_section()
-    made.add_row("all", *(column.cell(view.total) for column in columns), style="bold")
+    made.add_row("all", *(column.cell(snapshot.total) for column in columns), style="bold")
     parts: list[RenderableType] = [_head(look, title), made]
-    if len(nodes) < len(view.nodes):
-        parts.append(Text(f"  and {len(view.nodes) - len(nodes)} nodes with less traffic", "dim"))
-    parts.append(_foot(view))
+    if len(nodes) < len(snapshot.nodes):
+        parts.append(Text(f"  and {len(snapshot.nodes) - len(nodes)} nodes with less traffic", "dim"))
+    parts.append(_foot(snapshot))
     return Group(*parts)
 
 
 def _head(look: Look, title: str) -> Text:
-    view = look.view
-    is_starting = not view.frames and look.behind_bytes
+    snapshot = look.snapshot
+    is_starting = not snapshot.frames and look.behind_bytes
     state = ("ended", "bold") if look.has_ended else ("starting", "yellow") if is_starting else ("live", "bold green")
     parts: list[str | tuple[str, str]] = [state, "  ", (title, "bold")]
-    parts.append((f"  {view.since_s:,.1f} s, {view.frames:,} frames, {view.records:,} records", "dim"))
+    parts.append((f"  {snapshot.since_s:,.1f} s, {snapshot.frames:,} frames, {snapshot.records:,} records", "dim"))
     if look.behind_bytes > 1 << 20:
         parts.append((f"  catching up: {look.behind_bytes / 2**20:,.0f} MiB to go", "yellow"))
     elif look.batch_s is not None and not look.has_ended:
@@ -171,16 +171,16 @@ def _head(look: Look, title: str) -> Text:
     return Text.assemble(*parts)
 
 
-def _foot(view: View) -> Text:
-    said = [f"rates and latencies: the last {view.window_s:.0f} s"]
-    if view.lost:
-        said.append(f"{view.lost:,} lost in all")
-    if view.late:
-        said.append(f"{view.late:,} came too late, counted as lost")
-    if view.unpaired:
-        said.append(f"{view.unpaired:,} deliveries without their request")
+def _foot(snapshot: Snapshot) -> Text:
+    said = [f"rates and latencies: the last {snapshot.window_s:.0f} s"]
+    if snapshot.lost:
+        said.append(f"{snapshot.lost:,} lost in all")
+    if snapshot.late:
+        said.append(f"{snapshot.late:,} came too late, counted as lost")
+    if snapshot.unpaired:
+        said.append(f"{snapshot.unpaired:,} deliveries without their request")
     foot = Text("  " + "; ".join(said), "dim")
-    minority = [one.name for one in view.nodes if one.is_minority]
+    minority = [one.name for one in snapshot.nodes if one.is_minority]
     if minority:
         rest = len(minority) - MOST_NAMED
         named = ", ".join(minority[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
@@ -218,7 +218,7 @@ def _busiest(nodes: tuple[Figures, ...], rows: int) -> tuple[Figures, ...]:
 MOST_ROWS = 40
 
 
-def info_tables(found: Totals) -> RenderableType:
+def info_tables(found: CaptureTotals) -> RenderableType:
     """Facts, interfaces and protocols of a capture."""
     parts: list[RenderableType] = [_facts(found)]
     if found.interfaces:
@@ -228,7 +228,7 @@ def info_tables(found: Totals) -> RenderableType:
     return Group(*parts)
 
 
-def _facts(found: Totals) -> Table:
+def _facts(found: CaptureTotals) -> Table:
     made = plain_table()
     made.add_column(style="bold")
     made.add_column(overflow="fold")
@@ -240,7 +240,7 @@ def _facts(found: Totals) -> Table:
     return made
 
 
-def _rows(found: Totals) -> list[tuple[str, str]]:
+def _rows(found: CaptureTotals) -> list[tuple[str, str]]:
     sections = f", {found.sections} sections" if found.sections > 1 else ""
     with_index = ", with an index" if found.has_index else ""
     rows = [
@@ -262,7 +262,7 @@ def _rows(found: Totals) -> list[tuple[str, str]]:
     return rows
 
 
-def _interfaces(found: Totals) -> Table:
+def _interfaces(found: CaptureTotals) -> Table:
     has_directions = any(one.inbound or one.outbound for one in found.interfaces)
     counts = ("in>", "out>") if has_directions else ("frames>",)
     numbers = ("in", "out", "frames", "bytes", "dropped")
@@ -283,7 +283,7 @@ def _cells(one: InterfaceTotals, *, has_directions: bool) -> list[Text]:
     return [name, link, *counts, Text(f"{one.bytes:,}"), dropped, Text(one.resolution)]
 
 
-def _protocols(found: Totals) -> Table:
+def _protocols(found: CaptureTotals) -> Table:
     made = table("protocol", "frames>", "bytes>", "part>")
     made.header_style = "dim"
     for one in found.protocols[:MOST_ROWS]:

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from analysis.checks.linear import IncarnationRecord, view_of
+from analysis.checks.linear import IncarnationRecord, judged_run
 from analysis.checks.properties import FIRST_INCARNATION, Incarnation, MessageId, Property, Raw
 from node.trace import Event, Level
 
@@ -69,7 +69,7 @@ def has_views(incarnations: Mapping[Incarnation, Sequence[Raw]]) -> bool:
 
 def owed_in_last_view(living: Mapping[Incarnation, Sequence[Raw]]) -> Iterator[Owed]:
     """Missing deliveries in the last view. `living`: records of the incarnations that ended in order, idle."""
-    incarnations = {incarnation.name: incarnation for incarnation in view_of(living, members=()).incarnations}
+    incarnations = {incarnation.name: incarnation for incarnation in judged_run(living, members=()).incarnations}
     installed = [one for incarnation in incarnations.values() for one in incarnation.views.installations]
     if not installed:
         return

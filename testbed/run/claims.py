@@ -19,7 +19,7 @@ from typing import Any
 
 from analysis.expression import Unknown
 from analysis.files import read_json, replace_json
-from analysis.metrics.estimate import told
+from analysis.metrics.estimate import estimate_text
 from node.registry import PROTOCOLS
 from testbed.console import Console
 from testbed.run.perform import Overrides, apply_overrides
@@ -235,7 +235,7 @@ def _ours(row: Mapping[str, Any]) -> str:
 def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if (interval := told(value)) is not None:
+    if (interval := estimate_text(value)) is not None:
         return interval
     if isinstance(value, list):
         return ", ".join(_shown(one) for one in value)

@@ -20,7 +20,7 @@ from analysis.capture import source
 from analysis.engine import session
 from analysis.errors import AnalysisError
 from analysis.inputs import read_run
-from analysis.live.counts import Live, Ports, View, ports_of_capture, ports_of_run
+from analysis.live.counts import Live, Ports, Snapshot, ports_of_capture, ports_of_run
 from analysis.live.query import Following, follow
 from collector import index
 from collector.blocks import CutOffError
@@ -64,7 +64,7 @@ class Target:
 class Look:
     """Figures at one moment, and their distance in bytes from the end of the file."""
 
-    view: View
+    snapshot: Snapshot
     behind_bytes: int
     batch_s: float | None
     has_ended: bool
@@ -72,7 +72,7 @@ class Look:
     def as_dict(self) -> dict[str, Any]:
         """One line of `--json`."""
         return {
-            **self.view.as_dict(),
+            **self.snapshot.as_dict(),
             "behind_bytes": self.behind_bytes,
             "batch_s": self.batch_s,
             "has_ended": self.has_ended,
@@ -117,7 +117,7 @@ def _looks(target: Target, following: Following, idle_s: float) -> Iterator[Look
         has_ended = end.is_reached(following)
         behind = max(end.size - following.byte, 0)
         yield Look(
-            view=following.view(has_ended=has_ended),
+            snapshot=following.snapshot(has_ended=has_ended),
             behind_bytes=behind,
             batch_s=following.batch_s,
             has_ended=has_ended,

@@ -24,10 +24,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from analysis import judgement
-from analysis.checks.linear import View, check_view, view_of
+from analysis.checks.linear import JudgedRun, check_run, judged_run
 from analysis.checks.properties import Property, Verdict
 from analysis.metrics import call_cost, measures, membership, offered, ordering_cost, ordering_records, sweep_rows
-from analysis.metrics.offered import FROM_NODE, TO_NODE, Flow, Load, Sent, Window
+from analysis.metrics.offered import FROM_NODE, TO_NODE, Flow, Load, LoadSpan, Sent
 from analysis.network.addresses import MULTICAST_BIT, ip_number
 from node.host.workload import WorkloadKind
 from node.registry import PROTOCOLS
@@ -65,7 +65,7 @@ def _results(experiment: Experiment, simulation: Simulation, meter: LoadMeter) -
     promises = PROTOCOLS[experiment.protocol.name].promised(experiment.protocol.parameters)
     names = {node.index: str(node.name) for node in experiment.topology.nodes()}
     records = simulation.records
-    view = view_of(records, members=names, names=names)
+    view = judged_run(records, members=names, names=names)
     requests = measures.requests_of(view)
     load = offered.section(meter.load(simulation.incarnations), experiment.topology, requests)
     results: dict[str, Any] = {
@@ -82,7 +82,7 @@ def _results(experiment: Experiment, simulation: Simulation, meter: LoadMeter) -
         ),
         "calls": _calls(experiment, view, load) if view.is_for_objects else None,
         "views": membership.section(
-            membership.courses(records),
+            membership.timelines(records),
             names=names,
             start_ns=START_NS,
             struck_ns=membership.struck_ns(simulation.faults, names),
@@ -96,7 +96,7 @@ def _results(experiment: Experiment, simulation: Simulation, meter: LoadMeter) -
     return results | {"verdict": verdict.value, "reasons": reasons, "invalid": invalid}
 
 
-def _calls(experiment: Experiment, view: View, load: Mapping[str, Any]) -> dict[str, Any] | None:
+def _calls(experiment: Experiment, view: JudgedRun, load: Mapping[str, Any]) -> dict[str, Any] | None:
     networks = {node.index: node.partition_index for node in experiment.topology.nodes()}
     full = [incarnation.name for incarnation in view.full]
     return call_cost.per_call(call_cost.section(view.calls, view.raw(), full=full, networks=networks), load)
@@ -105,11 +105,11 @@ def _calls(experiment: Experiment, view: View, load: Mapping[str, Any]) -> dict[
 def _properties(
     experiment: Experiment,
     simulation: Simulation,
-    view: View,
+    view: JudgedRun,
     promises: tuple[str, ...],
     names: Mapping[int, str],
 ) -> dict[str, Any]:
-    findings = check_view(view, [Property(name) for name in promises if name in _KNOWN])
+    findings = check_run(view, [Property(name) for name in promises if name in _KNOWN])
     bounded = judgement.bounded(findings, undrained=undrained(experiment, simulation))
     return judgement.property_entries(bounded, promises, names)
 
@@ -209,7 +209,7 @@ class LoadMeter:
 
     def load(self, incarnations: Iterable[IncarnationRun]) -> Load:
         """The counted load; `incarnations`: all of the simulation, with their records."""
-        return Load(Window(START_NS, self._until_ns), self._flows(), self._sent(incarnations))
+        return Load(LoadSpan(START_NS, self._until_ns), self._flows(), self._sent(incarnations))
 
     def _flows(self) -> list[Flow]:
         addresses = [ip_number(node.ip) for node in self._nodes]

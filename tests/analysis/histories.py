@@ -17,7 +17,7 @@ from analysis.checks.properties import Incarnation, MessageId
 from collector.records import EndReason, Event, Level, ViewReason
 
 Mutation = Callable[["PlainHistory", random.Random], "PlainHistory"]
-NOBODY = MessageId(0, 0, 0)
+NO_MESSAGE = MessageId(0, 0, 0)
 _TRACE = to_arrow_schema(schema.TRACE)
 PlainHistory = dict[Incarnation, list[Record]]
 
@@ -30,7 +30,7 @@ class Author:
     now_ns: int = 1_000
 
     def note(
-        self, incarnation: Incarnation, event: Event, message: MessageId = NOBODY, detail: int = 0, **fields: int
+        self, incarnation: Incarnation, event: Event, message: MessageId = NO_MESSAGE, detail: int = 0, **fields: int
     ) -> None:
         self.now_ns += 1
         records = self.history.setdefault(incarnation, [])
@@ -448,7 +448,7 @@ def expel(history: PlainHistory, rng: random.Random) -> PlainHistory:
 def go_on_after_the_end(history: PlainHistory, rng: random.Random) -> PlainHistory:
     """An incarnation is over before its records end; some even stop in order afterwards."""
     incarnation = rng.choice(sorted(history))
-    return _with(history, incarnation, rng, Record(0, Event.ENDED, 0, NOBODY, 0))
+    return _with(history, incarnation, rng, Record(0, Event.ENDED, 0, NO_MESSAGE, 0))
 
 
 def cut_short(history: PlainHistory, rng: random.Random) -> PlainHistory:
@@ -610,11 +610,11 @@ def drop_state(history: PlainHistory, rng: random.Random) -> PlainHistory:
 
 
 def take_state(history: PlainHistory, rng: random.Random) -> PlainHistory:
-    return _with(history, rng.choice(sorted(history)), rng, Record(0, Event.STATE, 0, NOBODY, 0))
+    return _with(history, rng.choice(sorted(history)), rng, Record(0, Event.STATE, 0, NO_MESSAGE, 0))
 
 
 def lose_quorum(history: PlainHistory, rng: random.Random) -> PlainHistory:
-    record = Record(0, Event.MINORITY, rng.randrange(2), NOBODY, 0)
+    record = Record(0, Event.MINORITY, rng.randrange(2), NO_MESSAGE, 0)
     return _with(history, rng.choice(sorted(history)), rng, record)
 
 

@@ -56,13 +56,13 @@ def test_a_line_that_is_no_fault_is_counted_and_left_out(made: Path, line: str) 
     (made / "faults.jsonl").write_text(json.dumps(FAULT) + "\n" + line + "\n")
     run = read_run(made)
 
-    assert (len(run.strikes), run.unread_faults) == (1, 1)
+    assert (len(run.faults), run.unread_faults) == (1, 1)
 
 
 def test_a_run_without_a_faults_file_has_no_faults(made: Path) -> None:
     (made / "faults.jsonl").unlink()
 
-    assert read_run(made).strikes == ()
+    assert read_run(made).faults == ()
 
 
 def test_what_an_interrupted_run_leaves_is_enough(made: Path) -> None:
@@ -137,8 +137,8 @@ def test_a_cut_is_open_until_its_end_struck(made: Path) -> None:
     cut = FAULT | {"kind": "cut", "parameters": {"groups": [["p1/n1"], ["p1/n2"]]}, "until_id": 1}
     heal = FAULT | {"id": 1, "kind": "heal", "targets": [], "parameters": {}, "issued_ns": 50, "effective_ns": 60}
     (made / "faults.jsonl").write_text(json.dumps(cut) + "\n" + json.dumps(heal) + "\n")
-    strikes = read_run(made).strikes
+    faults = read_run(made).faults
 
-    assert [s.id for s in open_cuts(strikes, 55)] == [0]
-    assert open_cuts(strikes, 60) == []
-    assert [s.id for s in open_cuts(strikes[:1], 10**9)] == [0]
+    assert [s.id for s in open_cuts(faults, 55)] == [0]
+    assert open_cuts(faults, 60) == []
+    assert [s.id for s in open_cuts(faults[:1], 10**9)] == [0]

@@ -76,15 +76,15 @@ def test_the_properties_of_deliveries_are_unknown(made: tuple[Path, dict[str, An
 def test_the_figures_are_those_in_memory(made: tuple[Path, dict[str, Any], PlainHistory]) -> None:
     _, summary, history = made
     incarnations = shifted(history)
-    view, calls = linear.view_of(incarnations, members=range(MEMBERS)), read_calls(incarnations)
-    full = [incarnation.name for incarnation in view.full]
+    run, calls = linear.judged_run(incarnations, members=range(MEMBERS)), read_calls(incarnations)
+    full = [incarnation.name for incarnation in run.full]
     expected = call_cost.section(calls, incarnations, full=full, networks=dict.fromkeys(range(MEMBERS), 1))
 
     assert expected is not None
     for name in ("calls", "objects", "deliveries", "expected", "operations", "outcomes", "timed", "counted"):
         assert summary["calls"][name] == expected[name], name
     assert summary["calls"]["by_kind"]["atomic"] == pytest.approx(expected["by_kind"]["atomic"])
-    assert summary["messages"] == measures.messages(view, promises=[])
+    assert summary["messages"] == measures.messages(run, promises=[])
     latency = measures.latency_of_calls(calls, between_ms=None, load_end_ns=None)
     assert summary["latency"]["count"] == latency["count"] == expected["deliveries"]
     assert summary["latency"]["p99_ms"] == pytest.approx(latency["p99_ms"])

@@ -12,7 +12,7 @@ from scapy.layers.l2 import Ether
 from scapy.sendrecv import AsyncSniffer, sniff
 
 from collector.records import CaptureError, PortDirection
-from collector.ring import MAX_SNAP_LENGTH, Instruction, PacketRing, Statistics, port_filter
+from collector.ring import MAX_SNAP_LENGTH, Instruction, PacketRing, RingStatistics, port_filter
 from collector.sniffer import RingSocket
 from tests.collector.captures import datagram, udp_frame
 from tests.collector.conftest import IFINDEX_BASE, Wires
@@ -95,7 +95,7 @@ def test_frames_of_equal_and_of_mixed_sizes(ring: PacketRing, wires: Wires, size
 def test_an_idle_ring_has_nothing(ring: PacketRing) -> None:
     assert not ring.wait(50)
     assert ring.is_drained()
-    assert ring.statistics() == Statistics(0, 0, 0)
+    assert ring.statistics() == RingStatistics(0, 0, 0)
 
 
 @pytest.mark.root
@@ -107,7 +107,7 @@ def test_many_turns_around_the_ring(ring: PacketRing, wires: Wires) -> None:
         while len(taken) < 40:
             taken += _take(ring)
         assert taken == [(IFINDEX_BASE, True, frame)] * 40, number
-    assert ring.statistics() == Statistics(800, 0, 0)
+    assert ring.statistics() == RingStatistics(800, 0, 0)
 
 
 @pytest.mark.root

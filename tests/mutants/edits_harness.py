@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from analysis.checks import linear
-from analysis.checks.linear import IncarnationRecord, View
+from analysis.checks.linear import IncarnationRecord, JudgedRun
 from analysis.checks.properties import Property, Raw, Tally
 from node.effects import Effect
 from node.group.member import ViewMember
@@ -30,14 +30,14 @@ def numbers_must_ascend(patch: pytest.MonkeyPatch) -> None:
     """The check of one order asks that all members deliver by ascending origin and number, too."""
     total_order = linear._CHECKS[Property.TOTAL_ORDER]
 
-    def monotone(view: View) -> Tally:
-        told = total_order(view)
+    def monotone(run: JudgedRun) -> Tally:
+        tally = total_order(run)
         wrong = sum(
             before[1] > after[1]
-            for incarnation in view.incarnations
+            for incarnation in run.incarnations
             for before, after in zip(incarnation.firsts, incarnation.firsts[1:], strict=False)
         )
-        return told._replace(violations=told.violations + wrong)
+        return tally._replace(violations=tally.violations + wrong)
 
     _checks(patch, Property.TOTAL_ORDER, monotone)
 
@@ -45,7 +45,7 @@ def numbers_must_ascend(patch: pytest.MonkeyPatch) -> None:
 def content_without_order(patch: pytest.MonkeyPatch) -> None:
     """A sequencer whose numbers go astray, and a check of each origin's order that asks only whether all is there."""
     number_for_the_last_request(patch)
-    _checks(patch, Property.FIFO, lambda view: Tally(view.deliveries, 0))
+    _checks(patch, Property.FIFO, lambda run: Tally(run.deliveries, 0))
 
 
 def stability_must_grow(patch: pytest.MonkeyPatch) -> None:

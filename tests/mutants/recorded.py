@@ -18,7 +18,7 @@ from node.trace import decode_stamp
 from node.wire import Kind, Message, decode_datagram
 from tests.node.cluster import GROUP, Build, Cluster, Host, Network
 
-NOBODY = MessageId(0, 0, 0)
+NO_MESSAGE = MessageId(0, 0, 0)
 History = dict[Incarnation, list[Record]]
 
 
@@ -42,7 +42,7 @@ class Recorded(Cluster):
         stopped = {_incarnation(host): host for host in self.survivors()}
         history = {incarnation: list(records) for incarnation, records in sorted(self._records.items())}
         for incarnation, host in stopped.items():
-            stop = Record(len(history[incarnation]) + 1, Event.STOP, int(host.is_idle), NOBODY, self.now_ns)
+            stop = Record(len(history[incarnation]) + 1, Event.STOP, int(host.is_idle), NO_MESSAGE, self.now_ns)
             history[incarnation].append(stop)
         return history
 
@@ -51,7 +51,7 @@ class Recorded(Cluster):
         incarnation: Incarnation,
         event: Event,
         detail: int = 0,
-        message: MessageId = NOBODY,
+        message: MessageId = NO_MESSAGE,
         *,
         extra: int = 0,
         value: int = 0,

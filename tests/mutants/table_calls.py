@@ -20,7 +20,7 @@ INCARNATIONS = tuple(Incarnation(member, 1) for member in range(4))
 A1, B1, C1, D1 = ((incarnation, 1) for incarnation in INCARNATIONS)
 A2, B2, C2, D2 = ((incarnation, 2) for incarnation in INCARNATIONS)
 A9, B9 = (INCARNATIONS[0], SPACE + 1), (INCARNATIONS[1], SPACE + 1)
-EVERYBODY = (A1, B1, C1, D1)
+ALL_OBJECTS = (A1, B1, C1, D1)
 
 Story = Callable[[CallAuthor, bool], None]
 """Writes what happens, with or without the bug."""
@@ -31,7 +31,7 @@ def told(story: Story, *, has_bug: bool) -> PlainHistory:
     author = CallAuthor()
     author.start(*INCARNATIONS)
     for flags in (0, ATOMIC):
-        author.hand(call(author, A1, *EVERYBODY, flags=flags), *EVERYBODY)
+        author.hand(call(author, A1, *ALL_OBJECTS, flags=flags), *ALL_OBJECTS)
     story(author, has_bug)
     return author.stop(
         *(incarnation for incarnation in author.history if author.history[incarnation][-1].event is not Event.ENDED)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from analysis.checks.oracle_views import Record
 from analysis.checks.properties import Incarnation, MessageId
 from collector.records import CallReport, Event, Level, Notice
-from tests.analysis.histories import NOBODY, PlainHistory
+from tests.analysis.histories import NO_MESSAGE, PlainHistory
 
 Object = tuple[Incarnation, int]
 Whom = Iterable[tuple[int, int]]
@@ -36,7 +36,7 @@ class CallAuthor:
     now_ns: int = 1_000
     submitted: dict[Incarnation, int] = field(default_factory=dict)
 
-    def note(self, incarnation: Incarnation, event: Event, message: MessageId = NOBODY, **fields: int) -> None:
+    def note(self, incarnation: Incarnation, event: Event, message: MessageId = NO_MESSAGE, **fields: int) -> None:
         self.now_ns += 1
         records = self.history.setdefault(incarnation, [])
         detail = fields.pop("detail", 0)
@@ -89,14 +89,14 @@ def right(seed: int, *, members: int = 3, objects: int = 3, calls: int = 12) -> 
     everybody = [(incarnation, number) for incarnation in incarnations for number in range(1, objects + 1)]
     waiting: dict[Object, list[tuple[MessageId, Object, bool]]] = {one: [] for one in everybody}
     for _ in range(calls):
-        asker, flags = rng.choice(everybody), rng.choice([0, 0, ATOMIC, UNORDERED, DIRECT])
-        takers = rng.sample(everybody, 1 if flags == DIRECT else rng.randint(1, len(everybody)))
-        message = author.submit(asker, [(incarnation.member, number) for incarnation, number in takers], flags)
+        caller, flags = rng.choice(everybody), rng.choice([0, 0, ATOMIC, UNORDERED, DIRECT])
+        receivers = rng.sample(everybody, 1 if flags == DIRECT else rng.randint(1, len(everybody)))
+        message = author.submit(caller, [(incarnation.member, number) for incarnation, number in receivers], flags)
         if flags == ATOMIC and rng.random() < 0.3:
-            author.report(asker[0], CallReport.ABORTED, value=message.number)
+            author.report(caller[0], CallReport.ABORTED, value=message.number)
         else:
-            for one in takers:
-                waiting[one].append((message, asker, bool(flags & (UNORDERED | DIRECT))))
+            for one in receivers:
+                waiting[one].append((message, caller, bool(flags & (UNORDERED | DIRECT))))
         _hand_some(author, rng, waiting, rng.randrange(5))
     while any(waiting.values()):
         _hand_some(author, rng, waiting, 1)
@@ -133,8 +133,8 @@ def wild(seed: int, *, events: int) -> PlainHistory:
     for _ in range(events):
         incarnation, what = rng.choice(incarnations), rng.random()
         if what < 0.3 or not asked:
-            takers = rng.sample(everybody, rng.randint(1, 4))
-            whom = None if rng.random() < 0.1 else {(one.member, number) for one, number in takers}
+            receivers = rng.sample(everybody, rng.randint(1, 4))
+            whom = None if rng.random() < 0.1 else {(one.member, number) for one, number in receivers}
             flags = rng.choice([0, 0, 0, ATOMIC, UNORDERED, DIRECT, UNORDERED | ATOMIC])
             asked.append(author.submit(rng.choice(everybody), whom, flags))
         elif what < 0.92:

@@ -34,11 +34,11 @@ def findings(history: PlainHistory) -> dict[Property, Finding]:
     members = range(max(incarnation.member for incarnation in history) + 1)
     expected = oracle.check(history, members=members, names=NAMES, kinds=CALL_PROPERTIES)
     found = linear.check(history, members=members, names=NAMES, kinds=CALL_PROPERTIES)
-    assert {kind: told(one) for kind, one in found.items()} == {kind: told(one) for kind, one in expected.items()}
+    assert {kind: outcome(one) for kind, one in found.items()} == {kind: outcome(one) for kind, one in expected.items()}
     return found
 
 
-def told(finding: Finding) -> tuple[object, ...]:
+def outcome(finding: Finding) -> tuple[object, ...]:
     """All but which of several violations is the one that is shown."""
     return finding.verdict, finding.checked, finding.violations, finding.reason, finding.witness is None
 
@@ -208,8 +208,8 @@ def test_indivisibility_off_closes_no_cycle() -> None:
 def test_what_somebody_got_who_did_not_live_on_breaks_no_order(is_expelled: bool) -> None:
     author = begun()
     one, other = author.submit(A1, [(1, 1), (2, 1)]), author.submit(B1, [(1, 1), (2, 1)])
-    for call, taker in ((one, B1), (other, B1), (other, C1), (one, C1)):
-        author.hand(call, taker)
+    for call, receiver in ((one, B1), (other, B1), (other, C1), (one, C1)):
+        author.hand(call, receiver)
     if is_expelled:
         author.note(C, Event.ENDED)
 
@@ -384,7 +384,7 @@ def test_linear_and_oracle_agree_on_what_is_broken(seed: int, mutations: list[hi
     for kind in CALL_PROPERTIES:
         assert (found[kind].verdict, found[kind].reason) == (expected[kind].verdict, expected[kind].reason), kind
         if "missing" not in expected[kind].reason:  # what is counted in a history with gaps means nothing
-            assert told(found[kind]) == told(expected[kind]), kind
+            assert outcome(found[kind]) == outcome(expected[kind]), kind
 
 
 def test_the_wild_ones_break_every_property() -> None:
@@ -399,11 +399,11 @@ def test_the_wild_ones_break_every_property() -> None:
 def test_ten_thousand_deliveries_are_judged() -> None:
     author, everybody = begun(), [(incarnation, number) for incarnation in (A, B, C) for number in range(1, 9)]
     for call in range(2_000):
-        takers = [everybody[(call * 7 + step * 5) % 24] for step in range(5)]
+        receivers = [everybody[(call * 7 + step * 5) % 24] for step in range(5)]
         flags = ATOMIC if call % 4 else 0
         author.hand(
-            author.submit(everybody[call % 24], [(incarnation[0], number) for incarnation, number in takers], flags),
-            *takers,
+            author.submit(everybody[call % 24], [(incarnation[0], number) for incarnation, number in receivers], flags),
+            *receivers,
         )
     history = raw(author.stop(A, B, C))
     found = linear.check_incarnations(history, members=range(3), kinds=CALL_PROPERTIES)

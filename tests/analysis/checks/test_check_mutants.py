@@ -13,7 +13,7 @@ from functools import cache
 import pytest
 
 from analysis.checks import call_orders, linear, oracle, sections, synchrony
-from analysis.checks.linear import IncarnationRecord, View
+from analysis.checks.linear import IncarnationRecord, JudgedRun
 from analysis.checks.properties import (
     CALL_PROPERTIES,
     DELIVERY_PROPERTIES,
@@ -89,12 +89,12 @@ def wild_disputes() -> Iterator[Exception]:
         try:
             found = linear.check(history, members=range(3), kinds=expected)
             for kind, finding in found.items():
-                assert _told(finding) == _told(expected[kind]), kind
+                assert _outcome(finding) == _outcome(expected[kind]), kind
         except Exception as error:
             yield error
 
 
-def _told(finding: Finding) -> tuple[object, ...]:
+def _outcome(finding: Finding) -> tuple[object, ...]:
     return finding.verdict, finding.reason, finding.checked, finding.violations
 
 
@@ -102,15 +102,15 @@ DELIVERIES = (
     # Deliveries.
     Edit(linear.validity, "not in full", "in full"),
     Edit(linear.validity, "if m[:2] in full]", "]"),
-    Edit(linear.agreement, "view.full", "view.incarnations"),
-    Edit(linear.uniform_agreement, "view.incarnations", "view.full"),
+    Edit(linear.agreement, "run.full", "run.incarnations"),
+    Edit(linear.uniform_agreement, "run.incarnations", "run.full"),
     Edit(linear._agreement, "delivered | standing.keys()", "delivered"),
     Edit(linear._agreement, "owed - common", "common - owed"),
     Edit(linear._agreement, "set.intersection(", "set.union("),
     Edit(linear.integrity, "message in seen", "False"),
-    Edit(linear.integrity, "at_ns < told_ns", "at_ns > told_ns"),
+    Edit(linear.integrity, "at_ns < submitted_ns", "at_ns > submitted_ns"),
     Edit(linear.integrity, "wrong += early.values()", "pass"),
-    Edit(linear.integrity, "wrong += _altered(view, incarnation)", "pass"),
+    Edit(linear.integrity, "wrong += _altered(run, incarnation)", "pass"),
     Edit(linear.integrity, "wrong += _broken_promises(incarnation)", "pass"),
     Edit(linear._broken_promises, "detail != _OPTIMISTIC or message in promised", "message in promised"),
     Edit(linear._broken_promises, "and detail != _OPTIMISTIC", ""),
@@ -125,12 +125,12 @@ DELIVERIES = (
     Edit(linear._direct_causes, "recent.add(message)", "pass"),
     Edit(linear._oldest_numbers, "min(", "max("),
     Edit(linear.total_order, "!= before", "== before"),
-    Edit(linear.total_order, "view.in_order", "view.full"),
+    Edit(linear.total_order, "run.in_order", "run.full"),
     Edit(linear._predecessors, "if incarnation.name.is_joiner else None", "if True else None"),
     Edit(linear._not_undone, "reversed(rows)", "rows"),
     Edit(IncarnationRecord.judge_at, "step[1] != _SUBMIT and ", ""),
-    Edit(View.__init__, "and not incarnation.has_ended\n", "\n"),
-    Edit(View.__init__, "max(at, default", "min(at, default"),
+    Edit(JudgedRun.__init__, "and not incarnation.has_ended\n", "\n"),
+    Edit(JudgedRun.__init__, "max(at, default", "min(at, default"),
     Edit(linear._incarnation_of_history, "records[0][1] == Event.START", "True"),
     # Views.
     Edit(synchrony._disputes, "not np.array_equal(messages, start)", "len(messages) == len(start) == 0"),
@@ -167,7 +167,7 @@ REPORTS = (
     Edit(sections.service, "message not in granted", "message in granted"),
     Edit(sections.service, "section.end_ns == NEVER_NS", "section.end_ns != NEVER_NS"),
     Edit(sections.grant_order, "latest > grant", "latest < grant"),
-    Edit(sections.grant_order, "max(knows[incarnation], told.receive(incarnation, record))", "knows[incarnation]"),
+    Edit(sections.grant_order, "max(knows[incarnation], knowledge.receive(incarnation, record))", "knows[incarnation]"),
     Edit(sections.granted, "record[0] == STOP", "record[0] != STOP"),
     Edit(sections.clock_condition, "shown.value <= past", "shown.value < past"),
     Edit(sections.clock_monotone, "two.value < one.value", "two.value <= one.value"),
@@ -183,8 +183,8 @@ REPORTS = (
     Edit(call_orders._torn, "if has and lacks:", "if has or lacks:"),
     Edit(call_orders._ordered, "and call.is_ordered", ""),
     Edit(call_orders._parts, "elif following in is_open:", "else:"),
-    Edit(call_orders._pasts, "carried if asked.is_loose else past", "past"),
-    Edit(call_orders._pasts, "vector[own] = max(vector[own], submitted.get(event.asker, 0))", "pass"),
+    Edit(call_orders._pasts, "carried if delivered.is_loose else past", "past"),
+    Edit(call_orders._pasts, "vector[own] = max(vector[own], submitted.get(event.caller, 0))", "pass"),
 )
 
 

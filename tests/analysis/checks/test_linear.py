@@ -52,22 +52,22 @@ def assert_witness(history: PlainHistory, kind: Property, witness: Witness | Non
     """Each place that a witness names is what the history says."""
     if witness is None:
         return
-    view = oracle.View(history, members_of(history), {})
+    run = oracle.JudgedRun(history, members_of(history), {})
     for place in witness.places:
         if place.view is not None:
-            assert_place_in_view(view, place)
+            assert_place_in_run(run, place)
         elif kind is not Property.INTEGRITY:
             assert place.message is not None
-            assert place == view.position(place.incarnation, place.message), kind
+            assert place == run.position(place.incarnation, place.message), kind
 
 
-def assert_place_in_view(view: oracle.View, place: Place) -> None:
+def assert_place_in_run(run: oracle.JudgedRun, place: Place) -> None:
     """An installation, a delivery in a view, or that there is none."""
     assert place.view is not None
     if place.message is None:
-        assert place in [one.place for one in view.synchrony.installations]
+        assert place in [one.place for one in run.synchrony.installations]
     else:
-        assert place == view.synchrony.place(place.incarnation, place.message, place.view)
+        assert place == run.synchrony.place(place.incarnation, place.message, place.view)
 
 
 def assert_agreement(history: PlainHistory) -> None:

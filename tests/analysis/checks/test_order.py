@@ -28,7 +28,7 @@ from analysis.checks.properties import (
 from analysis.tasks import Here, OfSpark, Result, Task, Workers
 from collector.records import Event
 from tests.analysis import histories
-from tests.analysis.checks.test_linear import assert_place_in_view
+from tests.analysis.checks.test_linear import assert_place_in_run
 from tests.analysis.histories import PlainHistory
 
 IN_MEMORY = Path("/dev/shm")
@@ -95,13 +95,13 @@ def assert_witness(history: PlainHistory, kind: Property, witness: Witness | Non
     assert witness is not None
     if "missing" in note:
         return
-    view = oracle.View(history, _members(history), {})
+    run = oracle.JudgedRun(history, _members(history), {})
     for place in witness.places:
         if place.view is not None:
-            assert_place_in_view(view, place)
+            assert_place_in_run(run, place)
         elif kind is not Property.INTEGRITY:
             assert place.message is not None
-            assert place == view.position(place.incarnation, place.message), (note, kind)
+            assert place == run.position(place.incarnation, place.message), (note, kind)
 
 
 CASES = st.lists(

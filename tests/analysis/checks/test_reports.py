@@ -24,7 +24,7 @@ from analysis.checks.properties import (
     Verdict,
 )
 from collector.records import Event, Flag, Kind, Level, Notice
-from tests.analysis.histories import NOBODY, PlainHistory
+from tests.analysis.histories import NO_MESSAGE, PlainHistory
 
 A, B, C = Incarnation(0, 1), Incarnation(1, 1), Incarnation(2, 1)
 NAMES = {0: "p1/a", 1: "p1/b", 2: "p1/c"}
@@ -43,7 +43,7 @@ class Author:
         for incarnation in self.incarnations:
             self.note(incarnation, Event.START)
 
-    def note(self, incarnation: Incarnation, event: Event, message: MessageId = NOBODY, **fields: int) -> None:
+    def note(self, incarnation: Incarnation, event: Event, message: MessageId = NO_MESSAGE, **fields: int) -> None:
         self.now_ns += 1
         records = self.history.setdefault(incarnation, [])
         detail = fields.pop("detail", 0)
@@ -448,12 +448,12 @@ def test_linear_and_oracle_agree_on_anything(seed: int, events: int) -> None:
     expected = oracle.check(history, members=range(3), kinds=REPORT_PROPERTIES)
     found = linear.check(history, members=range(3), kinds=REPORT_PROPERTIES)
 
-    assert {kind: _told(finding) for kind, finding in found.items()} == {
-        kind: _told(finding) for kind, finding in expected.items()
+    assert {kind: _outcome(finding) for kind, finding in found.items()} == {
+        kind: _outcome(finding) for kind, finding in expected.items()
     }
 
 
-def _told(finding: Finding) -> tuple[object, ...]:
+def _outcome(finding: Finding) -> tuple[object, ...]:
     """All but which of several violations is the one that is shown."""
     return finding.verdict, finding.checked, finding.violations, finding.reason, finding.witness is None
 

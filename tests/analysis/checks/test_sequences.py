@@ -17,26 +17,26 @@ from collector.records import Event, Level
 
 START, SUBMIT, DELIVER, UNDO, STOP = Event.START, Event.SUBMIT, Event.DELIVER, Event.UNDO, Event.STOP
 ENDED = Event.ENDED
-Told = tuple[Event, int, int]
+Noted = tuple[Event, int, int]
 """Event, message number (of origin 7), detail."""
 
 
-def told_and_steps(
-    *told: Told, incarnation: int = 1, records: list[int] | None = None
-) -> tuple[sequences.Told, list[dict[str, Any]]]:
-    numbers = records or list(range(1, len(told) + 1))
+def facts_and_steps(
+    *noted: Noted, incarnation: int = 1, records: list[int] | None = None
+) -> tuple[sequences.IncarnationFacts, list[dict[str, Any]]]:
+    numbers = records or list(range(1, len(noted) + 1))
     table = pa.table(
         {
             "record": numbers,
-            "event": pa.array([int(event) for event, _, _ in told], pa.int32()),
-            "detail": pa.array([detail for _, _, detail in told], pa.int32()),
-            "origin": pa.array([7] * len(told), pa.int32()),
-            "incarnation": pa.array([1] * len(told), pa.int32()),
-            "number": [number for _, number, _ in told],
+            "event": pa.array([int(event) for event, _, _ in noted], pa.int32()),
+            "detail": pa.array([detail for _, _, detail in noted], pa.int32()),
+            "origin": pa.array([7] * len(noted), pa.int32()),
+            "incarnation": pa.array([1] * len(noted), pa.int32()),
+            "number": [number for _, number, _ in noted],
             "at_ns": [100 * number for number in numbers],
-            "value": [0] * len(told),
-            "size_bytes": [0] * len(told),
-            "checksum": [0] * len(told),
+            "value": [0] * len(noted),
+            "size_bytes": [0] * len(noted),
+            "checksum": [0] * len(noted),
         }
     )
     chunks = [compact(batch) for batch in table.to_batches(max_chunksize=3)]
@@ -44,16 +44,16 @@ def told_and_steps(
     return found, [row for part in steps for row in part.to_pylist()]
 
 
-def walk(*told: Told, **options: Any) -> list[dict[str, Any]]:
-    return told_and_steps(*told, **options)[1]
+def walk(*noted: Noted, **options: Any) -> list[dict[str, Any]]:
+    return facts_and_steps(*noted, **options)[1]
 
 
-def deliveries(*told: Told, **options: Any) -> list[dict[str, Any]]:
-    return [row for row in walk((START, 0, 0), *told, **options) if row["step"] == Step.DELIVERY]
+def deliveries(*noted: Noted, **options: Any) -> list[dict[str, Any]]:
+    return [row for row in walk((START, 0, 0), *noted, **options) if row["step"] == Step.DELIVERY]
 
 
-def incarnation(*told: Told, **options: Any) -> sequences.Told:
-    return told_and_steps(*told, **options)[0]
+def incarnation(*noted: Noted, **options: Any) -> sequences.IncarnationFacts:
+    return facts_and_steps(*noted, **options)[0]
 
 
 def number(code: int) -> int:
@@ -77,8 +77,8 @@ def test_a_delivery_knows_its_position_and_what_came_before() -> None:
 
 
 def test_records_may_come_in_any_order() -> None:
-    told = ((START, 0, 0), (DELIVER, 2, 1), (DELIVER, 1, 1))
-    rows = [row for row in walk(*told, records=[1, 3, 2]) if row["step"] == Step.DELIVERY]
+    noted = ((START, 0, 0), (DELIVER, 2, 1), (DELIVER, 1, 1))
+    rows = [row for row in walk(*noted, records=[1, 3, 2]) if row["step"] == Step.DELIVERY]
 
     assert {number(row["message"]): row["position"] for row in rows} == {1: 1, 2: 2}
 
@@ -132,8 +132,8 @@ def test_a_joiner_may_begin_anywhere() -> None:
 
 
 def test_a_promise_is_broken_by_undoing_more_than_optimism() -> None:
-    told = ((START, 0, 0), (DELIVER, 1, 1), (UNDO, 1, 1), (DELIVER, 2, 0), (UNDO, 2, 0))
-    broken = [row for row in walk(*told) if row["step"] == Step.BROKEN_PROMISE]
+    noted = ((START, 0, 0), (DELIVER, 1, 1), (UNDO, 1, 1), (DELIVER, 2, 0), (UNDO, 2, 0))
+    broken = [row for row in walk(*noted) if row["step"] == Step.BROKEN_PROMISE]
 
     assert [(number(row["message"]), row["level"]) for row in broken] == [(1, Level.AGREED)]
 
@@ -154,7 +154,7 @@ def test_an_incarnation_says_how_whole_it_is_and_how_it_ended() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "records", "missing"),
+    ("noted", "records", "missing"),
     [
         (((START, 0, 0), (STOP, 0, 1)), [1, 3], 1),
         (((START, 0, 0), (STOP, 0, 1), (STOP, 0, 1)), [1, 2, 2], 0),
@@ -164,15 +164,16 @@ def test_an_incarnation_says_how_whole_it_is_and_how_it_ended() -> None:
     ],
     ids=["gap", "repeat", "no start", "number 0", "number too large"],
 )
-def test_what_is_not_whole(told: tuple[Told, ...], records: list[int], missing: int) -> None:
-    found = incarnation(*told, records=records)
+def test_what_is_not_whole(noted: tuple[Noted, ...], records: list[int], missing: int) -> None:
+    found = incarnation(*noted, records=records)
 
     assert (found.is_gapless, found.missing_records) == (False, missing)
 
 
 def test_the_first_end_of_an_incarnation_counts() -> None:
     ends = [
-        incarnation((START, 0, 0), *told) for told in (((ENDED, 0, 0),), ((ENDED, 0, 0), (STOP, 0, 1)), ((STOP, 0, 1),))
+        incarnation((START, 0, 0), *noted)
+        for noted in (((ENDED, 0, 0),), ((ENDED, 0, 0), (STOP, 0, 1)), ((STOP, 0, 1),))
     ]
     ends.append(incarnation((START, 0, 0), (STOP, 0, 0), (ENDED, 0, 0)))
 

@@ -44,13 +44,13 @@ def broken(history: PlainHistory) -> set[Property]:
 
 def sentence(history: PlainHistory, kind: Property) -> str:
     """As either checker tells it."""
-    told = set()
+    sentences = set()
     for check in (oracle.check, linear.check):
         witness = check(history, members=range(3), names=NAMES, kinds=[kind])[kind].witness
         assert witness is not None
-        told.add(witness.sentence(NAMES))
-    assert len(told) == 1
-    return told.pop()
+        sentences.add(witness.sentence(NAMES))
+    assert len(sentences) == 1
+    return sentences.pop()
 
 
 def founded() -> Story:
@@ -383,15 +383,15 @@ def test_both_checkers_agree_on_what_makes_no_sense(part: int) -> None:
         members = range(3)
         expected = oracle.check(history, members=members, kinds=KINDS)
         found = linear.check(history, members=members, kinds=KINDS)
-        assert [one[:3] for one in map(_told, found.values())] == [one[:3] for one in map(_told, expected.values())], (
-            seed
-        )
+        assert [one[:3] for one in map(_outcome, found.values())] == [
+            one[:3] for one in map(_outcome, expected.values())
+        ], seed
         failed |= {kind for kind in KINDS if found[kind].verdict is FAIL}
 
     assert failed == set(KINDS)
 
 
-def _told(finding: Finding) -> tuple[object, ...]:
+def _outcome(finding: Finding) -> tuple[object, ...]:
     return finding.verdict, finding.checked, finding.violations, finding.reason
 
 
@@ -428,8 +428,8 @@ def wild(seed: int) -> PlainHistory:
 def test_records_of_a_view_belong_together_while_they_follow_each_other() -> None:
     rows = [(2, Event.VIEW, 1, 0, 1, 1, 10, 2), (3, Event.VIEW, 1, 1, 1, 1, 11, 2), (4, Event.VIEW, 1, 0, 1, 1, 12, 2)]
 
-    told = read_views(rows, last_record=5)
+    records = read_views(rows, last_record=5)
 
-    assert [one.members for one in told.installations] == [(A, B), (A,)]
-    assert not told.is_cut
+    assert [one.members for one in records.installations] == [(A, B), (A,)]
+    assert not records.is_cut
     assert read_views(rows, last_record=4).is_cut

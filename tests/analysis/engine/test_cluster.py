@@ -168,9 +168,9 @@ def test_an_analysis_there_is_the_same_as_here_though_a_worker_dies(
     with analyze_there(cluster, run, patience=60) as process:
         read_until(process, "judging")
         cluster.kill(cluster.workers[0])
-        _, told = process.communicate(timeout=TIMEOUT_S)
+        _, stderr = process.communicate(timeout=TIMEOUT_S)
 
-    assert process.returncode == 0, told
+    assert process.returncode == 0, stderr
     assert json.loads((run / "summary.json").read_text()) == known.summary
 
 
@@ -183,12 +183,12 @@ def test_a_cluster_that_goes_away_is_one_sentence_and_harms_nothing(
         read_until(process, "judging")
         for part in (cluster.master, *cluster.workers):
             cluster.kill(part)
-        _, told = process.communicate(timeout=TIMEOUT_S)
+        _, stderr = process.communicate(timeout=TIMEOUT_S)
 
-    assert process.returncode == 3, told
-    assert told.startswith("orderbed: the cluster went away or gave up (")
-    assert told.endswith(f"analyse it again when {cluster.url} answers, or unset SPARK_MASTER to use this machine\n")
-    assert told.count("\n") == 1
+    assert process.returncode == 3, stderr
+    assert stderr.startswith("orderbed: the cluster went away or gave up (")
+    assert stderr.endswith(f"analyse it again when {cluster.url} answers, or unset SPARK_MASTER to use this machine\n")
+    assert stderr.count("\n") == 1
     assert contents(run) == files
     assert not list(run.glob(".tables*"))
     assert analyze(run, spark=spark, on_progress=lambda _: None) == known.summary

@@ -12,14 +12,14 @@ import pytest
 from analysis import schema
 from analysis.capture import source
 from analysis.capture.source import CaptureReader, Pieces
-from analysis.engine import ingest as intake
+from analysis.engine import ingest
 from analysis.network import pairing
 from tests.analysis.runs import CLOCK_OFFSET_NS, GROUP, START_NS, MadeRun
 
 N1, N2, N3 = range(3)
 COUNT = 40
 EVERY_NS = 1_000_000
-PLAN = intake.Plan(
+PLAN = ingest.Plan(
     ports=tuple((f"p1/n{index + 1}", index) for index in range(3)),
     group=GROUP,
     clock_offset_ns=CLOCK_OFFSET_NS,
@@ -41,62 +41,62 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[MadeRun, Path]:
     return run, run.write(tmp_path_factory.mktemp("made")) / "capture.pcapng"
 
 
-def _taken(capture: Path, directory: Path, plan: intake.Plan) -> intake.Intake:
+def _ingested(capture: Path, directory: Path, plan: ingest.Plan) -> ingest.IngestCounts:
     where = [directory / "frames", directory / "trace"]
     for place in where:
         place.mkdir()
     reader = CaptureReader(str(capture), source.table_schema("frames"), "frames", 1)
     parts = [part for part in reader.partitions() if isinstance(part, Pieces)]
-    return intake.together([intake.take_in_part(0, part, plan, where) for part in parts], plan)
+    return ingest.together([ingest.write_part(0, part, plan, where) for part in parts], plan)
 
 
 def test_rows_and_sums_are_those_of_the_capture(made: tuple[MadeRun, Path], tmp_path: Path) -> None:
     run, capture = made
-    taken = _taken(capture, tmp_path, PLAN)
+    counts = _ingested(capture, tmp_path, PLAN)
     frames = pq.read_table(tmp_path / "frames")
     assert frames.column_names == schema.FRAMES.names
     assert pq.read_table(tmp_path / "trace").column_names == schema.TRACE.names
     assert set(frames["class"].to_pylist()) == {"application", "trace"}
-    assert frames.num_rows == sum(flow["frames"] for flow in taken.flows) > 4 * COUNT
-    assert sum(row["datagrams"] for row in taken.sent) == 2 * COUNT
-    assert sum(row["wire_bytes"] for row in taken.sent) == sum(length for _, length in run.traffic)
-    assert {row["bin"] for row in taken.sent} == {0}
+    assert frames.num_rows == sum(flow["frames"] for flow in counts.flows) > 4 * COUNT
+    assert sum(row["datagrams"] for row in counts.sent) == 2 * COUNT
+    assert sum(row["wire_bytes"] for row in counts.sent) == sum(length for _, length in run.traffic)
+    assert {row["bin"] for row in counts.sent} == {0}
     (unicast,) = (
         flow
-        for flow in taken.flows
+        for flow in counts.flows
         if (flow["node_index"], flow["direction"]) == (N3, "to-node") and flow["eth_dst"] & 1 << 40 == 0
     )
     assert (unicast["frames"], unicast["datagrams"]) == (COUNT, COUNT // 2)
-    assert (sum(taken.records.values()), taken.foreign_records, taken.undecodable) == (1, 0, 0)
+    assert (sum(counts.records.values()), counts.foreign_records, counts.undecodable) == (1, 0, 0)
 
 
 def test_a_stamp_beyond_64_bits_is_null_and_in_no_bin(made: tuple[MadeRun, Path], tmp_path: Path) -> None:
-    taken = _taken(made[1], tmp_path, replace(PLAN, clock_offset_ns=-9 * 10**18))
+    counts = _ingested(made[1], tmp_path, replace(PLAN, clock_offset_ns=-9 * 10**18))
     assert pq.read_table(tmp_path / "frames")["time_ns"].null_count > 4 * COUNT
-    assert {row["bin"] for row in taken.sent} == {None}
-    assert sum(flow["datagrams"] for flow in taken.flows) == 0
+    assert {row["bin"] for row in counts.sent} == {None}
+    assert sum(flow["datagrams"] for flow in counts.flows) == 0
 
 
 def test_the_port_of_nobody_has_no_node_and_tells_nothing(made: tuple[MadeRun, Path], tmp_path: Path) -> None:
-    taken = _taken(made[1], tmp_path, replace(PLAN, ports=(None, *PLAN.ports[1:])))
+    counts = _ingested(made[1], tmp_path, replace(PLAN, ports=(None, *PLAN.ports[1:])))
     frames = pq.read_table(tmp_path / "frames")
     assert frames["node"].null_count == frames["node_index"].null_count > COUNT
-    assert {flow["node_index"] for flow in taken.flows} == {N2, N3}
-    assert (sum(taken.records.values()), taken.foreign_records) == (0, 1)
+    assert {flow["node_index"] for flow in counts.flows} == {N2, N3}
+    assert (sum(counts.records.values()), counts.foreign_records) == (0, 1)
 
 
 def test_another_group_is_other_traffic(made: tuple[MadeRun, Path], tmp_path: Path) -> None:
-    taken = _taken(made[1], tmp_path, replace(PLAN, group=GROUP + 1))
+    counts = _ingested(made[1], tmp_path, replace(PLAN, group=GROUP + 1))
     frames = pq.read_table(tmp_path / "frames")
     assert set(frames["class"].to_pylist()) == {"other", "trace"}
     assert frames["sender"].null_count == frames.num_rows
-    assert sum(taken.records.values()) == taken.foreign_records == 0
+    assert sum(counts.records.values()) == counts.foreign_records == 0
 
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_samples_do_not_depend_on_which_ports_a_task_has(made: tuple[MadeRun, Path], tmp_path: Path, size: int) -> None:
     run, capture = made
-    _taken(capture, tmp_path, PLAN)
+    _ingested(capture, tmp_path, PLAN)
     chosen = [(N1, N3), (N2, N3)]
     whole = pairing.samples(tmp_path / "frames", run.topology, chosen, [N1, N2, N3])
     assert len(whole[2 * N2].sent_ns) == COUNT

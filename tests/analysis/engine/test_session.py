@@ -38,10 +38,10 @@ def test_what_the_machine_lacks_is_no_wrong_use(tmp_path: Path, monkeypatch: pyt
     capture.write_bytes(pcapng(traffic(5)))
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     script = "from testbed.cli.main import main; main()"
-    said = subprocess.run([sys.executable, "-c", script, "watch", str(capture)], capture_output=True, text=True)
+    result = subprocess.run([sys.executable, "-c", script, "watch", str(capture)], capture_output=True, text=True)
 
-    assert (said.returncode, said.stdout) == (3, "")
-    assert said.stderr == f"orderbed: {session.NO_JAVA}\n"
+    assert (result.returncode, result.stdout) == (3, "")
+    assert result.stderr == f"orderbed: {session.NO_JAVA}\n"
 
 
 @pytest.mark.parametrize("says", ['openjdk version "11.0.2"', 'java version "1.8.0_292"', "no idea"])
@@ -145,7 +145,7 @@ def test_a_cluster_that_does_not_answer_is_one_sentence(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("text", "reason"),
     [
         ("Job 7 cancelled as part of cancellation of all jobs", "for 60 s it has had no worker"),
         ("x\nJob aborted due to stage failure: Task 0 failed 4 times\nat java.lang", "Task 0 failed 4 times"),
@@ -153,9 +153,9 @@ def test_a_cluster_that_does_not_answer_is_one_sentence(monkeypatch: pytest.Monk
         ("", "no reason given"),
     ],
 )
-def test_a_cluster_that_gave_up_is_one_sentence(monkeypatch: pytest.MonkeyPatch, said: str, reason: str) -> None:
+def test_a_cluster_that_gave_up_is_one_sentence(monkeypatch: pytest.MonkeyPatch, text: str, reason: str) -> None:
     monkeypatch.setenv("SPARK_MASTER", "spark://host:7077")
-    error = session.told(PySparkException(said))
+    error = session.analysis_error(PySparkException(text))
 
     assert isinstance(error, MachineError)
     assert str(error) == (
@@ -165,7 +165,9 @@ def test_a_cluster_that_gave_up_is_one_sentence(monkeypatch: pytest.MonkeyPatch,
 
 
 def test_what_a_worker_found_wrong_with_a_capture_stays_wrong_input() -> None:
-    error = session.told(PySparkException("Traceback\nanalysis.errors.AnalysisError: a.pcap: is damaged\nat line 3"))
+    error = session.analysis_error(
+        PySparkException("Traceback\nanalysis.errors.AnalysisError: a.pcap: is damaged\nat line 3")
+    )
 
     assert not isinstance(error, MachineError)
     assert str(error) == "a.pcap: is damaged"

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from analysis.checks.calls import read_calls
-from analysis.checks.linear import view_of
+from analysis.checks.linear import judged_run
 from analysis.checks.oracle import raw
 from analysis.checks.properties import Incarnation
 from analysis.expression import evaluate, parse
@@ -48,14 +48,14 @@ def test_spaces_are_as_large_as_the_nodes_say() -> None:
 
 
 @pytest.mark.parametrize(
-    ("takers", "height"),
+    ("receivers", "height"),
     [([A1, A2], "space"), ([A1, A9], "machine"), ([A9], "machine"), ([B1], "network"), ([B1, C1], "networks")],
 )
 def test_the_height_is_that_of_who_covers_caller_and_members(
-    takers: list[tuple[Incarnation, int]], height: str
+    receivers: list[tuple[Incarnation, int]], height: str
 ) -> None:
     author = begun()
-    author.hand(author.submit(A1, [(incarnation.member, number) for incarnation, number in takers]), *takers)
+    author.hand(author.submit(A1, [(incarnation.member, number) for incarnation, number in receivers]), *receivers)
     history = author.stop(A, B, C)
 
     assert value(f"calls.by_height.{height}.calls", history) == 1
@@ -138,11 +138,12 @@ def test_where_nobody_calls_objects_there_is_no_section() -> None:
 def test_messages_and_latency_count_objects_where_messages_are_for_them() -> None:
     author = begun()
     author.hand(author.submit(A1, [(0, 1), (0, 2), (1, 1)]), A1, A2, B1)
-    view = view_of(raw(author.stop(A, B, C)), members=range(3))
+    run = judged_run(raw(author.stop(A, B, C)), members=range(3))
 
-    told = measures.messages(view, promises=["call_agreement"])
-    assert (told["submitted"], told["deliveries"], told["deliveries_full"], told["deliveries_expected"]) == (1, 3, 3, 3)
-    latency = measures.latency(view, between_ms=None, load_end_ns=SECOND)
+    figures = measures.messages(run, promises=["call_agreement"])
+    assert (figures["submitted"], figures["deliveries"]) == (1, 3)
+    assert (figures["deliveries_full"], figures["deliveries_expected"]) == (3, 3)
+    latency = measures.latency(run, between_ms=None, load_end_ns=SECOND)
     assert (latency["count"], latency["others"]["count"]) == (3, 1)
 
 

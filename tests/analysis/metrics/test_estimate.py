@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.expression import Unknown, evaluate, parse
-from analysis.metrics.estimate import estimate, t_quantile, told
+from analysis.metrics.estimate import estimate, estimate_text, t_quantile
 
 TABLE = {
     1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228,
@@ -124,8 +124,8 @@ def test_what_cannot_be_told_is_unknown(text: str, reason: str) -> None:
 
 
 def test_estimates_are_shown_with_their_intervals() -> None:
-    assert told(estimate([0.0160, 0.0165, 0.0170]).as_dict()) == "0.0165 ± 0.0012"
-    assert told({**estimate([1.0, 3.0]).as_dict(), "at": 60.0}) == "60: 2 ± 13"
-    assert told({**estimate([1.0, 1.0]).as_dict(), "at": "atop"}) == "atop: 1 ± 0"
-    assert told({"mean": 3}) is None
-    assert told([1, 2]) is None
+    assert estimate_text(estimate([0.0160, 0.0165, 0.0170]).as_dict()) == "0.0165 ± 0.0012"
+    assert estimate_text({**estimate([1.0, 3.0]).as_dict(), "at": 60.0}) == "60: 2 ± 13"
+    assert estimate_text({**estimate([1.0, 1.0]).as_dict(), "at": "atop"}) == "atop: 1 ± 0"
+    assert estimate_text({"mean": 3}) is None
+    assert estimate_text([1, 2]) is None

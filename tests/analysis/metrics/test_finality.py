@@ -147,7 +147,7 @@ def test_figures_speak_of_the_sequence_that_is_judged(levels: tuple[int, ...], k
     """Agreed and final deliveries are one sequence, wherever its levels are looked at."""
     rows = pa.table({"level": levels, "is_undone": [False] * len(levels), "is_repeat": [False] * len(levels)})
     highest = max(levels)
-    assert tuple(rows.filter(cost.is_spoken_of(highest))["level"].to_pylist()) == kept
+    assert tuple(rows.filter(cost.is_judged_delivery(highest))["level"].to_pylist()) == kept
     assert tuple(np.array(levels)[is_judged(np.array(levels), highest)].tolist()) == kept
     assert tuple(level for level in levels if is_judged(level, highest)) == kept
 

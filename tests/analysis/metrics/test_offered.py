@@ -113,19 +113,19 @@ def test_delays_are_those_to_the_others(load: dict[str, Any]) -> None:
 
 
 def test_the_report_says_it_in_words(load: dict[str, Any]) -> None:
-    said = facts(section("reported", load))
+    stated = facts(section("reported", load))
 
-    assert said["Requests of the group"] == ("1.00 /s", "2 messages in 2.0 s")
-    assert said["Messages on the wire within the load"][0] == "4"
-    assert "SEQUENCER_DATA 2" in said["Messages on the wire within the load"][1]
-    assert "MBS_OFFER" not in said["Messages on the wire within the load"][1]
-    assert said["Dummies for each message"][0] == "0.500"
-    assert said["Load of the busiest shared medium"] == ("1.40 %", "p1 1.40 %, p2 0.500 %")
-    assert said["Busiest member"][0] == "1.40 ×"
-    assert said["From the request to delivery at others"] == (
+    assert stated["Requests of the group"] == ("1.00 /s", "2 messages in 2.0 s")
+    assert stated["Messages on the wire within the load"][0] == "4"
+    assert "SEQUENCER_DATA 2" in stated["Messages on the wire within the load"][1]
+    assert "MBS_OFFER" not in stated["Messages on the wire within the load"][1]
+    assert stated["Dummies for each message"][0] == "0.500"
+    assert stated["Load of the busiest shared medium"] == ("1.40 %", "p1 1.40 %, p2 0.500 %")
+    assert stated["Busiest member"][0] == "1.40 ×"
+    assert stated["From the request to delivery at others"] == (
         "11.0 ms", "mean over 4 deliveries while the load lasted, the senders' own left out"
     )  # fmt: skip
-    assert said["… normalised"][0] == "11.0"
+    assert stated["… normalised"][0] == "11.0"
 
 
 def test_a_run_whose_load_did_not_end_has_no_load(spark: SparkSession, tmp_path: Path) -> None:

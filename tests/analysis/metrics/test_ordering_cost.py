@@ -60,8 +60,8 @@ class Made:
             if incarnation.member < 2 and incarnation.incarnation == 1:
                 self.note(incarnation.member, Event.STOP, load_ms + 10, 1)
         end_ns = START_NS + round(load_ms * MILLISECOND)
-        told = ordering_records.from_incarnations(self.incarnations)
-        return ordering_cost.section(told, start_ns=START_NS, end_ns=end_ns, names=NAMES, protocol=protocol)
+        records = ordering_records.from_incarnations(self.incarnations)
+        return ordering_cost.section(records, start_ns=START_NS, end_ns=end_ns, names=NAMES, protocol=protocol)
 
     def found(self, *, load_ms: float = 2_000, protocol: str = "timewarp") -> dict[str, Any]:
         section = self.section(load_ms=load_ms, protocol=protocol)
@@ -80,9 +80,9 @@ def test_nothing_reported_is_no_section() -> None:
 def test_a_load_that_did_not_end_has_no_section() -> None:
     run = Made()
     run.cost(0, 1, 1)
-    told = ordering_records.from_incarnations(run.incarnations)
+    records = ordering_records.from_incarnations(run.incarnations)
     for end_ns in (None, START_NS, START_NS - 1):
-        assert ordering_cost.section(told, start_ns=START_NS, end_ns=end_ns, names=NAMES, protocol="abcast") is None
+        assert ordering_cost.section(records, start_ns=START_NS, end_ns=end_ns, names=NAMES, protocol="abcast") is None
 
 
 def test_costs_of_all_members_and_of_each() -> None:
@@ -419,7 +419,7 @@ def test_whatever_is_recorded_gives_a_section_of_the_same_keys(seed: int) -> Non
 def test_a_table_in_any_order_tells_the_same_as_the_records(seed: int, tmp_path: Path) -> None:
     """Also when datagrams stand in it twice. A failure is replayed by its seed."""
     run = senseless(seed)
-    told = run.found()
+    expected = run.found()
     rows = [
         (*incarnation, number, *row)
         for incarnation, records in run.incarnations.items()
@@ -434,7 +434,9 @@ def test_a_table_in_any_order_tells_the_same_as_the_records(seed: int, tmp_path:
     pq.write_table(pa.table(columns, names=[field.name for field in schema.TRACE.fields]), tmp_path / "trace.parquet")
     records = ordering_records.from_trace(tmp_path / "trace.parquet")
     end_ns = START_NS + 2 * SECOND
-    assert ordering_cost.section(records, start_ns=START_NS, end_ns=end_ns, names=NAMES, protocol="timewarp") == told
+    assert (
+        ordering_cost.section(records, start_ns=START_NS, end_ns=end_ns, names=NAMES, protocol="timewarp") == expected
+    )
 
 
 def test_a_table_without_such_reports_has_no_section(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from collector.records import Event, Level, Notice
 A, B = Incarnation(0, 1), Incarnation(1, 1)
 
 
-def told(*deliveries: tuple[Incarnation, Level, int]) -> Incarnations:
+def _history(*deliveries: tuple[Incarnation, Level, int]) -> Incarnations:
     """Messages of A by number; one report, without which nobody asks."""
     incarnations: dict[Incarnation, list[Raw]] = {A: [], B: []}
     for at_ns, (incarnation, level, number) in enumerate(deliveries):
@@ -27,7 +27,7 @@ def told(*deliveries: tuple[Incarnation, Level, int]) -> Incarnations:
 
 
 def order_of(*deliveries: tuple[Incarnation, Level, int]) -> dict[str, object] | None:
-    records = from_incarnations(told(*deliveries))
+    records = from_incarnations(_history(*deliveries))
     assert records is not None
     return optimistic_order(records)
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from analysis.asked_network import Network, Strike, build
-from analysis.engine import ingest as intake
+from analysis.engine import ingest
 from analysis.network import accuracy
+from analysis.requested_network import Network, RecordedFault, build
 from analysis.tasks import Staging
 from collector.parse import read_interfaces
 from tests.analysis.runs import CLOCK_OFFSET_NS, GROUP, START_NS, MadeRun
@@ -37,14 +37,14 @@ def measured(spark: SparkSession, run: MadeRun, path: Path, network: Network) ->
     names = read_interfaces(capture).interfaces.names
     index = {str(node.name): node.index for node in run.nodes}
     stage = Staging(path)
-    plan = intake.Plan(
+    plan = ingest.Plan(
         ports=tuple((name, index[name]) for name in names),
         group=GROUP,
         clock_offset_ns=CLOCK_OFFSET_NS,
         start_ns=START_NS,
         load_end_ns=None,
     )
-    intake.take_in(spark, capture, plan, stage)
+    ingest.write_tables(spark, capture, plan, stage)
     rows = accuracy.links(spark, stage.path("frames"), network, first_ns=START_NS, last_ns=LAST_NS)
     return {(row["node"], row["direction"]): row for row in rows}
 
@@ -173,7 +173,7 @@ def test_a_receiver_that_is_clear_for_longer_is_preferred() -> None:
     run = MadeRun(TWO)
     slow = Impairment(delay_ns=5)
     change = {"kind": "impair", "direction": "to-node", "effective_ns": 80, "until_id": None}
-    late = Strike(id=0, targets=("p1/n2",), asked={"p1/n2": slow}, issued_ns=80, **change)  # type: ignore[arg-type]
+    late = RecordedFault(id=0, targets=("p1/n2",), asked={"p1/n2": slow}, issued_ns=80, **change)  # type: ignore[arg-type]
     network = build(run.topology, {"p1/n3": {"to-node": slow}}, (late,))
 
     assert accuracy.references(network, first_ns=0, last_ns=100)[0] == (N1, N2)

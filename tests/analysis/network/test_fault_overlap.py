@@ -136,9 +136,9 @@ def test_without_a_capture_nobody_knows(tmp_path: Path) -> None:
 
 def test_many_warnings_are_counted_not_listed(tmp_path: Path) -> None:
     faults = [line(number, "pause", 1, targets=["p1/n1"]) for number in range(fault_overlap.MAX_WARNED + 5)]
-    told = fault_overlap.warnings(judged(tmp_path, faults, []))
-    assert len(told) == fault_overlap.MAX_WARNED + 1
-    assert told[-1] == "5 more faults met no traffic or were over too early"
+    warned = fault_overlap.warnings(judged(tmp_path, faults, []))
+    assert len(warned) == fault_overlap.MAX_WARNED + 1
+    assert warned[-1] == "5 more faults met no traffic or were over too early"
 
 
 def around(tmp_path: Path, faults: Sequence[Mapping[str, Any]], *, load_s: float | None = 9) -> dict[int, list[float]]:

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from analysis.asked_network import Network, Strike, build
 from analysis.checks.properties import Verdict
 from analysis.network import accuracy
 from analysis.network.realised import (
@@ -22,6 +21,7 @@ from analysis.network.realised import (
     stalls_with_backlog,
     wilson,
 )
+from analysis.requested_network import Network, RecordedFault, build
 from topologies import load
 from topologies.model import Distribution, Impairment
 
@@ -31,12 +31,12 @@ LAST_NS = 1_000_000 * 10**9
 RNG = np.random.default_rng
 
 
-def network(asked: dict[str, dict[str, Impairment]] | None = None, *strikes: Strike) -> Network:
-    return build(load.loads(THREE), asked or {}, strikes)
+def network(asked: dict[str, dict[str, Impairment]] | None = None, *faults: RecordedFault) -> Network:
+    return build(load.loads(THREE), asked or {}, faults)
 
 
-def change(at_ns: int, target: str, impairment: Impairment, *, direction: str = "to-node") -> Strike:
-    return Strike(
+def change(at_ns: int, target: str, impairment: Impairment, *, direction: str = "to-node") -> RecordedFault:
+    return RecordedFault(
         id=at_ns,
         kind="impair",
         targets=(target,),
@@ -463,8 +463,8 @@ def test_a_sender_is_measured_at_a_clear_receiver() -> None:
     assert (found.delays.frames, found.delays.p50_ns) == (400, 50_000)
 
 
-def cut_from_n1(at_ns: int) -> Strike:
-    return Strike(
+def cut_from_n1(at_ns: int) -> RecordedFault:
+    return RecordedFault(
         id=0,
         kind="cut",
         targets=(),

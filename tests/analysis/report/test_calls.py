@@ -41,15 +41,15 @@ def calls() -> dict[str, Any]:
 
 def test_rows_are_there_for_what_there_is() -> None:
     part = section("calls", {"calls": calls()})
-    shown, told = tables(part), facts(part)
+    shown, stated = tables(part), facts(part)
     assert [row[:3] for row in shown["Calls"]] == [
         ("Group calls", "1", "2.00"),
         ("Atomic group calls", "2", "1.50"),
         ("In one sub-network", "3", "1.67"),
     ]
-    assert told["Messages on the wire for each call"][0] == "3.00"
-    assert told["Atomic calls aborted"][0] == "1"
-    assert told["Take-over of a master manager"][0] == "90.0 ms"
+    assert stated["Messages on the wire for each call"][0] == "3.00"
+    assert stated["Atomic calls aborted"][0] == "1"
+    assert stated["Take-over of a master manager"][0] == "90.0 ms"
     assert [row[:4] for row in shown["Times that the program measured"]] == [("Group call", "10", "1", "7.00 ms")]
 
 

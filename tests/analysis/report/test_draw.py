@@ -127,7 +127,7 @@ def place(member: str, number: int, position: int | None, incarnation: int = 1) 
 
 
 def test_a_witness_of_an_order_violation_crosses_its_lines() -> None:
-    shown = witness.view(
+    shown = witness.content(
         {
             "what": "in different orders",
             "sentence": "S",
@@ -147,7 +147,7 @@ def test_a_witness_of_an_order_violation_crosses_its_lines() -> None:
 
 
 def test_a_missing_delivery_is_drawn_as_missing() -> None:
-    shown = witness.view({"what": "not everybody delivers it", "places": [place("a", 7, 3), place("b", 7, None, 2)]})
+    shown = witness.content({"what": "not everybody delivers it", "places": [place("a", 7, 3), place("b", 7, None, 2)]})
     assert shown is not None
     assert [lane.member for lane in shown.lanes] == ["a", "b (incarnation 2)"]
     picture = str(witness.drawing(shown, "w"))
@@ -156,18 +156,18 @@ def test_a_missing_delivery_is_drawn_as_missing() -> None:
 
 
 def test_a_message_delivered_twice_has_two_marks() -> None:
-    shown = witness.view({"what": "twice", "places": [place("a", 7, 3), place("a", 7, 9)]})
+    shown = witness.content({"what": "twice", "places": [place("a", 7, 3), place("a", 7, 9)]})
     assert shown is not None
     assert str(witness.drawing(shown, "w")).count("mark-text") == 2
 
 
 @pytest.mark.parametrize("given", [None, {}, "", []])
 def test_no_witness_is_none(given: object) -> None:
-    assert witness.view(given) is None
+    assert witness.content(given) is None
 
 
 def test_an_unknown_form_is_shown_as_it_stands() -> None:
-    shown = witness.view({"cycle": ["a", "b"], "places": "?"})
+    shown = witness.content({"cycle": ["a", "b"], "places": "?"})
     assert shown is not None
     assert shown.more == [("cycle", "a, b")]
-    assert witness.view("free text") == witness.WitnessView(sentence="free text", messages=(), lanes=(), more=())
+    assert witness.content("free text") == witness.WitnessContent(sentence="free text", messages=(), lanes=(), more=())

@@ -11,13 +11,13 @@ from typing import Any
 from rich.console import Console
 
 from analysis import formatting as words
-from analysis.asked_network import Strike, build
 from analysis.report import headline
 from analysis.report import rows as report_rows
 from analysis.report import terminal as text
 from analysis.report.files import read_run
 from analysis.report.page import section, write_report
 from analysis.report.time_axis import phases_of
+from analysis.requested_network import RecordedFault, build
 from analysis.spacetime import windows as spacetime_report
 from analysis.traffic import faults as traffic_faults
 from analysis.traffic.flows import UNNUMBERED, Conversation, Service, Talk
@@ -61,17 +61,17 @@ def printed(given: dict[str, Any]) -> str:
 
 
 def test_programs_with_trace_records_have_what_they_told_and_what_was_captured() -> None:
-    told = {entry.label: entry.value for entry in headline.key_numbers(summary(submitted=5))}
-    assert told["Deliveries"] == "5"
-    assert told["Arrived"] == "900 B"
-    assert not {"Wire bytes per delivery", "Control overhead", "Dummy rate"} & set(told)
+    stated = {entry.label: entry.value for entry in headline.key_numbers(summary(submitted=5))}
+    assert stated["Deliveries"] == "5"
+    assert stated["Arrived"] == "900 B"
+    assert not {"Wire bytes per delivery", "Control overhead", "Dummy rate"} & set(stated)
 
 
 def test_deliveries_without_a_datagram_cost_no_bytes_that_could_be_told() -> None:
     silent = summary(submitted=5)
     silent["traffic"]["conversations"] = []
-    told = {entry.label: (entry.value, entry.note) for entry in headline.key_numbers(silent)}
-    assert told["Wire bytes per delivery"] == ("–", "")
+    stated = {entry.label: (entry.value, entry.note) for entry in headline.key_numbers(silent)}
+    assert stated["Wire bytes per delivery"] == ("–", "")
 
 
 def test_loss_and_accuracy_say_why_they_are_not_measured() -> None:
@@ -117,14 +117,14 @@ def test_a_load_of_nothing_has_no_row() -> None:
 
 
 def test_no_empty_lines_are_drawn(tmp_path: Path) -> None:
-    views = spacetime_report.views_of(tmp_path, summary(), "own/1")
-    assert views.views == ()
-    assert "the programs left no trace records" in views.absent
+    pictures = spacetime_report.pictures_of(tmp_path, summary(), "own/1")
+    assert pictures.pictures == ()
+    assert "the programs left no trace records" in pictures.absent
 
 
 def test_what_has_no_port_is_no_service_that_stands_still() -> None:
     about: dict[str, Any] = {"targets": ("p1/n1",), "direction": None, "asked": {}, "until_id": None}
-    cut = Strike(
+    cut = RecordedFault(
         id=0, kind="cut", groups=(("p1/n1",), ("p1/n2", "p1/n3")), issued_ns=SECOND, effective_ns=SECOND, **about
     )
     network = build(load.loads("name: x\npartitions:\n  p1: {nodes: 3}\n"), {}, [cut])
@@ -133,6 +133,6 @@ def test_what_has_no_port_is_no_service_that_stands_still() -> None:
         Conversation(Talk("p1/n2", "p1/n3", Service(protocol, port), False), heard=heard, answers=answers)
         for protocol, port, answers in (("icmp", None, heard), ("udp", 6000, heard), ("udp", 7000, []))
     ]
-    view = traffic_faults.View(network, ["p1/n1", "p1/n2", "p1/n3"], 0, 9 * SECOND, SECOND // 10)
-    sides = traffic_faults.section(found, [cut], view)["sides"]
+    inputs = traffic_faults.FaultInputs(network, ["p1/n1", "p1/n2", "p1/n3"], 0, 9 * SECOND, SECOND // 10)
+    sides = traffic_faults.section(found, [cut], inputs)["sides"]
     assert {(row["protocol"], row["port"]) for row in sides} == {("udp", 6000)}, "nobody ever answers at 7000"

@@ -16,11 +16,11 @@ from analysis.checks import linear
 from analysis.checks.properties import VIEW_PROPERTIES, MessageId, Property
 from analysis.report import terminal as text
 from analysis.report.page import section, write_report
-from analysis.report.witness import view
+from analysis.report.witness import content
 from collector.records import EndReason, Event
 from tests import report_runs
 from tests.analysis.checks.view_histories import C2, NAMES, A, B, C, Story
-from tests.analysis.metrics.test_membership import told as membership_of
+from tests.analysis.metrics.test_membership import membership_of
 from tests.analysis.report.tables import facts, tables
 
 
@@ -30,15 +30,15 @@ def views(tmp_path: Path) -> dict[str, Any]:
     story.author.note(C, Event.MINORITY, MessageId(0, 0, 1), detail=1, value=1)
     story.install(2, A, B).note(C, Event.ENDED)
     story.install(3, A, B, C2).state(C2, 3).note(B, Event.ENDED, EndReason.LEFT).install(4, A, C2)
-    (tmp_path / "told").mkdir()
-    found = membership_of(story.stop(A, C2), tmp_path / "told")
+    (tmp_path / "run").mkdir()
+    found = membership_of(story.stop(A, C2), tmp_path / "run")
     assert isinstance(found, dict)
     return found
 
 
 def test_a_row_for_each_view_minority_and_transfer(views: dict[str, Any]) -> None:
     part = section("views", {"views": json.loads(json.dumps(views))})
-    shown, told = tables(part), facts(part)
+    shown, stated = tables(part), facts(part)
 
     assert [row[:4] for row in shown["Views"]] == [
         ("1", "first", "p1/a, p1/b, p1/c", ""),
@@ -52,7 +52,7 @@ def test_a_row_for_each_view_minority_and_transfer(views: dict[str, Any]) -> Non
     assert minority[-1].endswith(", to its end")
     assert [(row[0], *row[2:4]) for row in shown["State that joiners got"]] == [("p1/c (2)", "p1/a", "9 B")]
     assert [row[:2] for row in shown["No longer a member"]] == [("p1/c", "excluded"), ("p1/b", "left")]
-    assert (told["Views installed"][0], told["Incarnations excluded"][0]) == ("4", "1")
+    assert (stated["Views installed"][0], stated["Incarnations excluded"][0]) == ("4", "1")
 
 
 @pytest.mark.parametrize("name", ["views", "ordering", "calls", "conversations"])
@@ -97,7 +97,7 @@ def test_witnesses_of_views_are_told() -> None:
 
     agreement = entries[Property.VIEW_AGREEMENT.value]["witness"]
     assert agreement["places"][1]["members"] == ["p1/b", "p1/a"]
-    assert view(agreement) is not None
+    assert content(agreement) is not None
     synchrony = entries[Property.VIRTUAL_SYNCHRONY.value]["witness"]
     assert [place["view"] for place in synchrony["places"]] == [1, 1]
     assert json.loads(json.dumps(entries))

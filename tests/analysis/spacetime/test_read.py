@@ -18,7 +18,7 @@ from analysis.spacetime.command import DiagramOptions, diagram_text
 from analysis.spacetime.compose import compose
 from analysis.spacetime.model import Fate, What, Window
 from analysis.spacetime.read import Reader
-from analysis.spacetime.windows import MAX_MEMBERS, choices, diagram_of, views_of
+from analysis.spacetime.windows import MAX_MEMBERS, choices, diagram_of, pictures_of
 from collector.records import Event, Notice
 from node.trace import Stamp, encode_stamp
 from node.wire import Flag, Kind
@@ -35,7 +35,7 @@ PAIRS = "name: pairs\npartitions: {p1: {nodes: 2}, p2: {nodes: 2}}\nlinks: {betw
 THIRTY = "name: thirty\npartitions:\n  p1: {nodes: 30}\n"
 
 
-def made(path: Path, topology: str = "", told: Callable[[MadeRun], None] | None = None) -> Path:
+def made(path: Path, topology: str = "", edit: Callable[[MadeRun], None] | None = None) -> Path:
     """Members take turns; one datagram is lost on its way to n3, and from 300 ms on n2 is paused for a while."""
     run = MadeRun(topology) if topology else MadeRun()
     members = range(len(run.nodes))
@@ -60,8 +60,8 @@ def made(path: Path, topology: str = "", told: Callable[[MadeRun], None] | None 
         fault(0, "pause", struck_ns / MS, until=1, targets=["p1/n2"]),
         fault(1, "resume", struck_ns / MS + 40, targets=["p1/n2"]),
     ]
-    if told is not None:
-        told(run)
+    if edit is not None:
+        edit(run)
     return write_tables(run.write(path))
 
 
@@ -185,7 +185,7 @@ def test_the_first_change_and_a_telling_roll_back_are_shown(tmp_path: Path) -> N
         for milliseconds, undone in ((210, 1), (400, 3)):
             run.note(1, Event.REPORT, at(milliseconds), detail=Notice.ROLLED_BACK, extra=undone)
 
-    reader = Reader(made(tmp_path / "made" / "1", told=report))
+    reader = Reader(made(tmp_path / "made" / "1", edit=report))
     chosen = {choice.title: choice for choice in choices(reader, {})}
     switch, roll_back = chosen["Change to Time Warp"].window, chosen["Roll-back"].window
     assert switch.from_ns < at(200) and at(200 + 9 * 3) < switch.until_ns, "to the last member"
@@ -193,20 +193,20 @@ def test_the_first_change_and_a_telling_roll_back_are_shown(tmp_path: Path) -> N
     assert "3 executions undone" in chosen["Roll-back"].why
 
 
-def test_the_report_has_a_view_of_each_window(run_dir: Path) -> None:
-    views = views_of(run_dir, violated(), "made/1")
-    assert views.absent == ""
-    assert [view.id for view in views.views] == ["spacetime-0", "spacetime-1", "spacetime-2"]
-    for view in views.views:
-        ET.fromstring(str(view.picture))
-        assert view.command.startswith("orderbed diagram made/1 --from ")
+def test_the_report_has_a_picture_of_each_window(run_dir: Path) -> None:
+    pictures = pictures_of(run_dir, violated(), "made/1")
+    assert pictures.absent == ""
+    assert [one.id for one in pictures.pictures] == ["spacetime-0", "spacetime-1", "spacetime-2"]
+    for one in pictures.pictures:
+        ET.fromstring(str(one.picture))
+        assert one.command.startswith("orderbed diagram made/1 --from ")
 
 
 def test_a_broken_table_is_a_sentence_in_the_report(copy: Path) -> None:
     (copy / "tables" / "frames.parquet").write_bytes(b"nothing")
-    assert views_of(copy, {}, "made/1").absent.startswith("No space-time diagram: ")
+    assert pictures_of(copy, {}, "made/1").absent.startswith("No space-time diagram: ")
     (copy / "tables" / "frames.parquet").unlink()
-    absent = views_of(copy, {}, "made/1").absent
+    absent = pictures_of(copy, {}, "made/1").absent
     assert "frames.parquet: is missing" in absent
     assert "No space-time diagram" in write_report(copy).read_text(encoding="utf-8")
 
@@ -215,7 +215,7 @@ def test_a_run_without_records_is_a_sentence(copy: Path) -> None:
     run = MadeRun()
     run.datagram(START_NS, 0, {1: [START_NS + 1]})
     empty = write_tables(run.write(copy / "empty"))
-    assert views_of(empty, {}, "x").absent == "No space-time diagram: no message was sent."
+    assert pictures_of(empty, {}, "x").absent == "No space-time diagram: no message was sent."
     with pytest.raises(AnalysisError, match="no host recorded anything"):
         diagram_text(empty, DiagramOptions())
 

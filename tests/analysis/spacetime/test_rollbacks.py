@@ -11,7 +11,7 @@ from analysis.checks.properties import Incarnation, MessageId
 from analysis.spacetime.command import shiviz_log
 from analysis.spacetime.compose import compose
 from analysis.spacetime.model import Diagram, Mark, Role, Scene, What, Window, read_datagram
-from analysis.spacetime.svg import BESIDE, STANDS, spacetime_drawing
+from analysis.spacetime.svg import UNDO_OFFSET, UNDONE_OFFSET, spacetime_drawing
 from analysis.spacetime.text import draw
 from collector.records import Event
 from node.protocols.adaptive.codec import with_tail
@@ -124,8 +124,8 @@ def test_what_one_roll_back_takes_back_stands_side_by_side_above_its_line(diagra
     undone = groups(picture, "undo")
     (delivery, *_) = [one for one in groups(picture, "deliver") if place(one)[0] == place(rolled_back)[0]]
     assert {place(one) for one in undone} == {place(rolled_back)}
-    assert place(rolled_back)[1] == place(delivery)[1] + STANDS
-    assert [one[0].get("transform") for one in undone] == [f"translate({BESIDE * n:.0f} 0)" for n in (1, 2)]
+    assert place(rolled_back)[1] == place(delivery)[1] + UNDONE_OFFSET
+    assert [one[0].get("transform") for one in undone] == [f"translate({UNDO_OFFSET * n:.0f} 0)" for n in (1, 2)]
 
 
 def test_the_text_tells_the_same(diagram: Diagram) -> None:

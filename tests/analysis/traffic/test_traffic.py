@@ -19,12 +19,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.l2 import Ether
 
-from analysis.asked_network import Strike, build
 from analysis.capture import source
 from analysis.inputs import read_run
 from analysis.report.files import read_run as read_files
 from analysis.report.headline import key_numbers
 from analysis.report.page import render
+from analysis.requested_network import RecordedFault, build
 from analysis.summary import analyze
 from analysis.traffic import faults as traffic_faults
 from analysis.traffic import flows as traffic_talk
@@ -45,13 +45,13 @@ SYN, ACK, PUSH = 0x02, 0x10, 0x18
 # --- pure
 
 
-def test_in_a_star_the_centre_is_in_the_middle_and_in_a_mesh_nobody() -> None:
+def test_in_a_star_the_centre_is_the_most_frequent_end_and_a_mesh_has_none() -> None:
     star = {("a", "b"): 10, ("a", "c"): 10, ("a", "d"): 10}
     mesh = {(a, b): 10 for a in "abcd" for b in "abcd" if a < b}
-    assert traffic_talk.in_the_middle(star) == ("a", 1.0, 3)
-    assert traffic_talk.in_the_middle(mesh) is None
-    assert traffic_talk.in_the_middle({("a", "b"): 10}) is None
-    assert traffic_talk.in_the_middle({**star, ("b", "c"): 1}) == ("a", 30 / 31, 3)
+    assert traffic_talk.most_frequent_end(star) == ("a", 1.0, 3)
+    assert traffic_talk.most_frequent_end(mesh) is None
+    assert traffic_talk.most_frequent_end({("a", "b"): 10}) is None
+    assert traffic_talk.most_frequent_end({**star, ("b", "c"): 1}) == ("a", 30 / 31, 3)
 
 
 @given(st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 50)), min_size=1, max_size=30))
@@ -72,7 +72,7 @@ def test_the_longest_silence_is_the_one_that_a_search_at_every_instant_finds(mar
 
 
 @pytest.mark.parametrize(
-    ("strike", "sides"),
+    ("fault", "sides"),
     [
         ({"kind": "cut", "groups": (("p1/n1",), ("p1/n2", "p1/n3", "p1/n4"))}, [["p1/n2", "p1/n3", "p1/n4"]]),
         ({"kind": "cut", "pairs": (("p1/n1", "p1/n2"),)}, [["p1/n1", "p1/n3", "p1/n4", "p1/n2"]]),
@@ -80,7 +80,7 @@ def test_the_longest_silence_is_the_one_that_a_search_at_every_instant_finds(mar
         ({"kind": "impair", "targets": ("p1/n2",)}, [["p1/n1", "p1/n2", "p1/n3", "p1/n4"]]),
     ],
 )
-def test_a_side_is_who_could_reach_each_other(strike: dict[str, Any], sides: list[list[str]]) -> None:
+def test_a_side_is_who_could_reach_each_other(fault: dict[str, Any], sides: list[list[str]]) -> None:
     about: dict[str, Any] = {
         "id": 0,
         "direction": None,
@@ -89,7 +89,7 @@ def test_a_side_is_who_could_reach_each_other(strike: dict[str, Any], sides: lis
         "effective_ns": 0,
         "until_id": None,
     }
-    whole = Strike(**{"targets": (), **about, **strike})
+    whole = RecordedFault(**{"targets": (), **about, **fault})
     network = build(load.loads(FOUR_NODES), {}, [whole])
     names = [f"p1/n{number}" for number in range(1, 5)]
     found = traffic_faults.sides(whole, network, names)
@@ -98,16 +98,16 @@ def test_a_side_is_who_could_reach_each_other(strike: dict[str, Any], sides: lis
 
 def test_what_passes_while_the_heal_is_carried_out_did_not_pass_the_cut() -> None:
     about: dict[str, Any] = {"targets": ("p1/n1", "p1/n2"), "direction": None, "asked": {}}
-    cut = Strike(
+    cut = RecordedFault(
         id=0, kind="cut", groups=(("p1/n1",), ("p1/n2",)), issued_ns=0, effective_ns=SECOND, until_id=1, **about
     )
-    heal = Strike(id=1, kind="heal", issued_ns=6 * SECOND, effective_ns=7 * SECOND, until_id=None, **about)
+    heal = RecordedFault(id=1, kind="heal", issued_ns=6 * SECOND, effective_ns=7 * SECOND, until_id=None, **about)
     talk = traffic_talk.Talk("p1/n1", "p1/n2", traffic_talk.Service("tcp", PORT), False)
     heard = [*((at, at) for at in range(SECOND // 2, SECOND, SECOND // 10)), (13 * SECOND // 2, 13 * SECOND // 2)]
-    view = traffic_faults.View(
+    inputs = traffic_faults.FaultInputs(
         build(load.loads(FOUR_NODES), {}, [cut, heal]), ["p1/n1", "p1/n2"], 0, 9 * SECOND, SECOND // 10
     )
-    found = traffic_faults.section([traffic_talk.Conversation(talk, heard=heard)], [cut, heal], view)
+    found = traffic_faults.section([traffic_talk.Conversation(talk, heard=heard)], [cut, heal], inputs)
     assert [row["back_s"] for row in found["silences"]] == [0.5], "half a second after the heal was asked for"
 
 

@@ -19,7 +19,7 @@ from rich.console import Console
 from analysis.capture.totals import totals
 from analysis.errors import AnalysisError
 from analysis.files import replace_json
-from analysis.live.counts import Figures, Quantiles, View
+from analysis.live.counts import Figures, Quantiles, Snapshot
 from netem.errors import FabricError
 from testbed.cli.watch import look_table
 from testbed.run import watch
@@ -56,7 +56,7 @@ def figures(name: str) -> Figures:
 
 
 def look(nodes: int) -> Look:
-    view = View(
+    snapshot = Snapshot(
         is_started=True,
         since_s=20.5,
         window_s=5.0,
@@ -68,7 +68,7 @@ def look(nodes: int) -> Look:
         total=figures(""),
         nodes=tuple(figures(f"p1/n{number}") for number in range(1, nodes + 1)),
     )
-    return Look(view=view, behind_bytes=0, batch_s=0.31, has_ended=False)
+    return Look(snapshot=snapshot, behind_bytes=0, batch_s=0.31, has_ended=False)
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -86,11 +86,11 @@ def test_the_table_fits_the_terminal_and_no_figure_is_cut(width: int) -> None:
 @pytest.mark.parametrize("width", [80, 120])
 def test_views_have_a_column_where_there_are_any_and_minorities_are_named(width: int) -> None:
     one = look(4)
-    nodes = tuple(dataclasses.replace(node, view=3, is_minority=node.name == "p1/n4") for node in one.view.nodes)
-    total = dataclasses.replace(one.view.total, view=3)
+    nodes = tuple(dataclasses.replace(node, view=3, is_minority=node.name == "p1/n4") for node in one.snapshot.nodes)
+    total = dataclasses.replace(one.snapshot.total, view=3)
     console = Console(width=width, record=True, file=io.StringIO())
-    for view in (one.view, dataclasses.replace(one.view, nodes=nodes, total=total)):
-        console.print(look_table(dataclasses.replace(one, view=view), "runs/a/1", width=width))
+    for snapshot in (one.snapshot, dataclasses.replace(one.snapshot, nodes=nodes, total=total)):
+        console.print(look_table(dataclasses.replace(one, snapshot=snapshot), "runs/a/1", width=width))
     text = console.export_text()
     without, _, with_views = text.partition("view")
 
@@ -112,7 +112,7 @@ def test_what_has_counted_nothing_yet_is_not_called_live() -> None:
     def state(frames: int, behind_bytes: int) -> str:
         one = look(2)
         one = dataclasses.replace(
-            one, view=dataclasses.replace(one.view, frames=frames), behind_bytes=behind_bytes, has_ended=False
+            one, snapshot=dataclasses.replace(one.snapshot, frames=frames), behind_bytes=behind_bytes, has_ended=False
         )
         console = Console(width=120, record=True, file=io.StringIO())
         console.print(look_table(one, "runs/a/1", width=120))

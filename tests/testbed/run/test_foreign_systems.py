@@ -58,14 +58,14 @@ def test_etcd_elects_another_leader_when_the_cut_takes_its_own(tmp_path: Path, s
     assert min(row["silent_s"] for row in silences) >= 3.5, "nothing passes a cut"
     (majority,) = [row for row in told["sides"] if row["nodes"] == 4 and row["port"] == 2380]
     assert (majority["silent_s"] or 0) < 3.5, "the majority goes on while it lasts"
-    assert in_the_middle(told, fault["from_s"] - 0.5) == {"p1/n1"}, told["middles"]
-    later = in_the_middle(told, fault["until_s"] - 0.5) | in_the_middle(told, fault["until_s"] - 1.5)
+    assert most_frequent_ends(told, fault["from_s"] - 0.5) == {"p1/n1"}, told["middles"]
+    later = most_frequent_ends(told, fault["until_s"] - 0.5) | most_frequent_ends(told, fault["until_s"] - 1.5)
     assert later & {"p1/n3", "p1/n4", "p1/n5"}, told["middles"]
     assert told["tcp"]["segments"] > 500
     assert json.loads((run_dir / "nodes" / "p1.n6.log").read_text().splitlines()[-1])["written"] > 0
 
 
-def in_the_middle(told: dict[str, Any], at_s: float) -> set[str]:
+def most_frequent_ends(told: dict[str, Any], at_s: float) -> set[str]:
     """Centres of the connections between members at a time, which are the leaders."""
     rows = (row for row in told["middles"] if row["port"] == 2380)
     return {row["node"] for row in rows if row["from_s"] <= at_s < row["until_s"]}

@@ -37,7 +37,7 @@ class Change(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Strike:
+class RecordedFault:
     """Fields of one line of faults.jsonl that the analysis needs. `asked`: the full impairment of each target from now
     on.
     """
@@ -186,7 +186,9 @@ class Route(NamedTuple):
     buses: tuple[Bus, ...]
 
 
-def build(topology: Topology, asked: Mapping[str, Mapping[str, Impairment]], strikes: Iterable[Strike]) -> Network:
+def build(
+    topology: Topology, asked: Mapping[str, Mapping[str, Impairment]], faults: Iterable[RecordedFault]
+) -> Network:
     """The network of a topology, the impairments of ports that differ from it at the start, and the faults."""
     start: dict[Element, Impairment] = {}
     for node in topology.nodes():
@@ -196,13 +198,13 @@ def build(topology: Topology, asked: Mapping[str, Mapping[str, Impairment]], str
     for link in topology.links:
         start["there", link.name] = link.a_to_b
         start["back", link.name] = link.b_to_a
-    ordered = sorted(strikes, key=lambda strike: (strike.issued_ns, strike.id))
+    ordered = sorted(faults, key=lambda fault: (fault.issued_ns, fault.id))
     changes: dict[Element, list[Change]] = {}
-    for strike in ordered:
-        if strike.kind == "impair" and strike.direction is not None:
-            for target, impairment in strike.asked.items():
-                change = Change(strike.issued_ns, strike.effective_ns, impairment)
-                changes.setdefault((strike.direction, target), []).append(change)
+    for fault in ordered:
+        if fault.kind == "impair" and fault.direction is not None:
+            for target, impairment in fault.asked.items():
+                change = Change(fault.issued_ns, fault.effective_ns, impairment)
+                changes.setdefault((fault.direction, target), []).append(change)
     return Network(topology=topology, start=start, changes=changes, cuts=_cuts(ordered), downs=_downs(ordered))
 
 
@@ -227,20 +229,20 @@ def _converted(name: str, value: Any) -> Any:
     return value
 
 
-def blocked_pairs(strike: Strike) -> Iterator[tuple[str, str]]:
+def blocked_pairs(fault: RecordedFault) -> Iterator[tuple[str, str]]:
     """One-way pairs that a cut separates: those named, and all pairs without a common group."""
-    yield from strike.pairs
+    yield from fault.pairs
     groups_of: dict[str, set[int]] = {}
-    for number, group in enumerate(strike.groups):
+    for number, group in enumerate(fault.groups):
         for node in group:
             groups_of.setdefault(node, set()).add(number)
     members = sorted(groups_of)
     yield from ((a, b) for a in members for b in members if groups_of[a].isdisjoint(groups_of[b]))
 
 
-def acts_on(strike: Strike, network: Network) -> Callable[[str, str], bool]:
+def acts_on(fault: RecordedFault, network: Network) -> Callable[[str, str], bool]:
     """Predicate: does the fault act on frames from the first node to the second?"""
-    targets = frozenset(strike.targets)
+    targets = frozenset(fault.targets)
 
     @cache
     def links(a: str, b: str, direction: str | None = None) -> list[str]:
@@ -249,21 +251,21 @@ def acts_on(strike: Strike, network: Network) -> Callable[[str, str], bool]:
         elements = () if route is None else route.elements[1:-1]
         return [link for way, link in elements if direction in (None, way)]
 
-    if strike.kind == "cut":
-        blocked, cut = frozenset(blocked_pairs(strike)), frozenset(strike.links)
+    if fault.kind == "cut":
+        blocked, cut = frozenset(blocked_pairs(fault)), frozenset(fault.links)
         return lambda a, b: (a, b) in blocked or (bool(cut) and not cut.isdisjoint(links(a, b)))
-    if strike.kind == "impair" and strike.direction in ("there", "back"):
-        return lambda a, b: not targets.isdisjoint(links(a, b, strike.direction))
-    if strike.kind == "impair" and strike.direction == Direction.FROM_NODE.value:
+    if fault.kind == "impair" and fault.direction in ("there", "back"):
+        return lambda a, b: not targets.isdisjoint(links(a, b, fault.direction))
+    if fault.kind == "impair" and fault.direction == Direction.FROM_NODE.value:
         return lambda a, _b: a in targets
-    if strike.kind == "clock":
+    if fault.kind == "clock":
         return lambda a, b: a in targets or b in targets
     return lambda _a, b: b in targets
 
 
-def _cuts(strikes: Sequence[Strike]) -> dict[tuple[str, str], list[Change]]:
-    by_id = {strike.id: strike for strike in strikes}
-    cuts = [strike for strike in strikes if strike.kind == "cut"]
+def _cuts(faults: Sequence[RecordedFault]) -> dict[tuple[str, str], list[Change]]:
+    by_id = {fault.id: fault for fault in faults}
+    cuts = [fault for fault in faults if fault.kind == "cut"]
     blockers: dict[tuple[str, str], list[int]] = {}
     for number, cut in enumerate(cuts):
         for blocker in dict.fromkeys([*blocked_pairs(cut), *(("", link) for link in cut.links)]):
@@ -292,12 +294,12 @@ def _counted(changes: list[Change]) -> list[Change]:
     return result
 
 
-def _downs(strikes: Sequence[Strike]) -> dict[str, list[Change]]:
+def _downs(faults: Sequence[RecordedFault]) -> dict[str, list[Change]]:
     downs: dict[str, list[Change]] = {}
-    for strike in strikes:
-        if strike.kind in ("crash", "restart"):
-            for target in strike.targets:
-                change = Change(strike.issued_ns, strike.effective_ns, strike.kind == "crash")
+    for fault in faults:
+        if fault.kind in ("crash", "restart"):
+            for target in fault.targets:
+                change = Change(fault.issued_ns, fault.effective_ns, fault.kind == "crash")
                 downs.setdefault(target, []).append(change)
     return downs
 

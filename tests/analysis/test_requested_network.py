@@ -1,4 +1,4 @@
-"""The asked network over time: what holds between whom, and when."""
+"""The requested network over time: what holds between whom, and when."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from analysis.asked_network import BEGIN_NS, END_NS, MARGIN_NS, Network, Strike, build, impairment_of
+from analysis.requested_network import BEGIN_NS, END_NS, MARGIN_NS, Network, RecordedFault, build, impairment_of
 from topologies import load
 from topologies.model import CLEAR, Distribution, Impairment
 
@@ -24,13 +24,13 @@ A, B, C = "p1/n1", "p1/n2", "p2/n1"
 LOSSY = Impairment(loss_ratio=0.1)
 
 
-def strike(id_: int, kind: str, at_ns: int, **fields: object) -> Strike:
+def fault(id_: int, kind: str, at_ns: int, **fields: object) -> RecordedFault:
     given = {"targets": (), "direction": None, "asked": {}, "until_id": None} | fields
-    return Strike(id=id_, kind=kind, issued_ns=at_ns, effective_ns=at_ns + 5, **given)  # type: ignore[arg-type]
+    return RecordedFault(id=id_, kind=kind, issued_ns=at_ns, effective_ns=at_ns + 5, **given)  # type: ignore[arg-type]
 
 
-def network(*strikes: Strike) -> Network:
-    return build(load.loads(TWO), {}, strikes)
+def network(*faults: RecordedFault) -> Network:
+    return build(load.loads(TWO), {}, faults)
 
 
 def test_without_faults_one_span_lasts_for_ever() -> None:
@@ -59,7 +59,7 @@ def test_what_the_manifest_asked_outweighs_the_topology() -> None:
 
 
 def test_an_impairment_changes_its_port_and_leaves_out_the_change_itself() -> None:
-    changed = network(strike(0, "impair", 100, targets=(B,), direction="to-node", asked={B: LOSSY}))
+    changed = network(fault(0, "impair", 100, targets=(B,), direction="to-node", asked={B: LOSSY}))
 
     assert changed.intervals(("to-node", B)) == [
         (BEGIN_NS, 100, Impairment(delay_ns=1_000_000)),
@@ -71,8 +71,8 @@ def test_an_impairment_changes_its_port_and_leaves_out_the_change_itself() -> No
 
 def test_overlapping_changes_leave_no_span_between_them() -> None:
     changed = network(
-        strike(0, "impair", 100, targets=(B,), direction="to-node", asked={B: LOSSY}),
-        strike(1, "impair", 103, targets=(A,), direction="from-node", asked={A: LOSSY}),
+        fault(0, "impair", 100, targets=(B,), direction="to-node", asked={B: LOSSY}),
+        fault(1, "impair", 103, targets=(A,), direction="from-node", asked={A: LOSSY}),
     )
 
     assert [(s.from_ns, s.until_ns) for s in changed.spans(A, B)] == [(BEGIN_NS, 100), (108, END_NS)]
@@ -80,8 +80,8 @@ def test_overlapping_changes_leave_no_span_between_them() -> None:
 
 def test_a_cut_of_groups_separates_both_ways_until_it_is_healed() -> None:
     cut = network(
-        strike(0, "cut", 100, groups=((A,), (B,)), until_id=1),
-        strike(1, "heal", 200),
+        fault(0, "cut", 100, groups=((A,), (B,)), until_id=1),
+        fault(1, "heal", 200),
     )
 
     assert [s.path.is_cut for s in cut.spans(A, B)] == [False, True, False]
@@ -90,7 +90,7 @@ def test_a_cut_of_groups_separates_both_ways_until_it_is_healed() -> None:
 
 
 def test_a_cut_of_pairs_is_one_way_and_a_cut_of_links_stops_all_that_cross() -> None:
-    cut = network(strike(0, "cut", 100, pairs=((A, B),)), strike(1, "cut", 300, links=("p1--p2",)))
+    cut = network(fault(0, "cut", 100, pairs=((A, B),)), fault(1, "cut", 300, links=("p1--p2",)))
 
     assert [s.path.is_cut for s in cut.spans(A, B)] == [False, True]
     assert [s.path.is_cut for s in cut.spans(B, A)] == [False]
@@ -99,10 +99,10 @@ def test_a_cut_of_pairs_is_one_way_and_a_cut_of_links_stops_all_that_cross() -> 
 
 def test_of_two_cuts_the_later_end_counts() -> None:
     cut = network(
-        strike(0, "cut", 100, pairs=((A, B),), until_id=2),
-        strike(1, "cut", 150, groups=((A,), (B,)), until_id=3),
-        strike(2, "heal", 200),
-        strike(3, "heal", 300),
+        fault(0, "cut", 100, pairs=((A, B),), until_id=2),
+        fault(1, "cut", 150, groups=((A,), (B,)), until_id=3),
+        fault(2, "heal", 200),
+        fault(3, "heal", 300),
     )
 
     spans = [(s.from_ns, s.path.is_cut) for s in cut.spans(A, B)]
@@ -110,7 +110,7 @@ def test_of_two_cuts_the_later_end_counts() -> None:
 
 
 def test_a_crashed_node_is_down_until_it_is_started_again() -> None:
-    crashed = network(strike(0, "crash", 100, targets=(B,), until_id=1), strike(1, "restart", 500, targets=(B,)))
+    crashed = network(fault(0, "crash", 100, targets=(B,), until_id=1), fault(1, "restart", 500, targets=(B,)))
 
     assert [s.path.is_receiver_down for s in crashed.spans(A, B)] == [False, True, False]
     assert [s.path.is_receiver_down for s in crashed.spans(B, A)] == [False]
@@ -139,7 +139,7 @@ def test_the_longest_stay_holds_delay_jitter_and_a_full_queue() -> None:
 
 
 def test_a_network_travels_to_workers() -> None:
-    changed = network(strike(0, "impair", 100, targets=(B,), direction="to-node", asked={B: LOSSY}))
+    changed = network(fault(0, "impair", 100, targets=(B,), direction="to-node", asked={B: LOSSY}))
 
     assert pickle.loads(pickle.dumps(changed)).spans(A, B) == changed.spans(A, B)
 
