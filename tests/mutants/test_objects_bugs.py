@@ -28,7 +28,7 @@ from tests.testbed.sim.made import MILLISECOND, SECOND, experiment, periodic, to
 from topologies.model import Impairment
 
 SEEDS = 20
-FALLS = (1, 9, 54)
+FALLS = (54, 75)
 """Seeds in which a machine is cut off while others go on."""
 BEGINNINGS = (57, 286)
 """Seeds in which a whole sub-network crashes and comes back."""
