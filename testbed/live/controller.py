@@ -19,7 +19,7 @@ from analysis.files import replacing
 from netem.errors import FabricError
 from netem.network import EmulatedNetwork
 from netem.runtimes.base import NodeHandle, Runtime
-from netem.runtimes.cgroups import Brakes
+from netem.runtimes.cgroups import CpuLimiter
 from node.registry import PROTOCOLS
 from testbed.live import requests as asks
 from testbed.live.ending import Stopped, note, write_notes_to
@@ -68,11 +68,11 @@ class Controller:
             self._require_image()
             self._network = stack.enter_context(self._open_network(on_progress))
             runtime = self._open_runtime(on_progress)
-            brakes = stack.enter_context(Brakes())
+            cpu_limiter = stack.enter_context(CpuLimiter())
             self.processes = self._make_processes(runtime)
             stack.callback(self.processes.close)
             self.processes.start_all(on_progress)
-            self._performer = Performer(self._network, self.topology, self.processes.fleet, brakes)
+            self._performer = Performer(self._network, self.topology, self.processes.fleet, cpu_limiter)
             self._started_ns = time.monotonic_ns()
             self.record.note({"phases": {"start_ns": self._started_ns, "end_ns": None}})
             self.state = self._make_state()
