@@ -48,8 +48,9 @@ from netem.runtimes.image import ensure_image, provide_image
 from topologies.model import Node
 
 BOUNDING_CAPABILITIES = ["NET_RAW"]
-"""Capability in the bounding set only: no program has or gains it, but without it there the kernel refuses to start
-`ping`, whose file requests it."""
+"""Capabilities in the bounding set only: without NET_RAW there the kernel refuses to start `ping`, whose file requests
+it. No process has or gains them. The node's user is not root, so the daemon leaves the permitted set empty, also for a
+command of the operator's, which runs as root; `no-new-privileges` keeps both from gaining anything by an exec."""
 
 NODE_MEMORY_BYTES = 256 * 1024 * 1024
 NODE_PIDS = 64
