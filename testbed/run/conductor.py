@@ -25,7 +25,7 @@ from netem.runtimes.cgroups import CpuLimiter
 from testbed.console import Console, Stage
 from testbed.run import wires
 from testbed.run.fleet import Fleet, State
-from testbed.run.program import own_programs
+from testbed.run.program import user_programs
 from testbed.run.schedule import Performer, Schedule
 from testbed.run.stalls import stalls_watched
 from testbed.run.wires import Capture
@@ -129,7 +129,9 @@ class Conductor:
                 configure=self._configure,
                 log_path=self._directory.node_log,
                 program=NODE_PROGRAM,
-                own=own_programs(self._experiment, self._directory.path / "nodes", group=self._directory.group),
+                user_programs=user_programs(
+                    self._experiment, self._directory.path / "nodes", group=self._directory.group
+                ),
                 absent=self._experiment.absent,
             )
             fleet.start_all(lambda started: stage.say(f"{started} of {count} started"))
@@ -168,7 +170,7 @@ class Conductor:
         drain_s = self._experiment.drain_ns / 1e9
         with self._console.stage("drain", f"at most {drain_s:g} s") as stage:
             fleet.broadcast("drain")
-            if fleet.reach(QUIET, timeout_s=drain_s):
+            if fleet.await_states(QUIET, timeout_s=drain_s):
                 self._phase("drained_ns", time.monotonic_ns())
                 stage.result = f"every node is quiet, {self._said(fleet)}"
             else:
