@@ -34,11 +34,11 @@ def findings(history: PlainHistory) -> dict[Property, Finding]:
     members = range(max(incarnation.member for incarnation in history) + 1)
     expected = oracle.check(history, members=members, names=NAMES, kinds=CALL_PROPERTIES)
     found = linear.check(history, members=members, names=NAMES, kinds=CALL_PROPERTIES)
-    assert {kind: told(one) for kind, one in found.items()} == {kind: told(one) for kind, one in expected.items()}
+    assert {kind: shown(one) for kind, one in found.items()} == {kind: shown(one) for kind, one in expected.items()}
     return found
 
 
-def told(finding: Finding) -> tuple[object, ...]:
+def shown(finding: Finding) -> tuple[object, ...]:
     """All but which of several violations is the one that is shown."""
     return finding.verdict, finding.checked, finding.violations, finding.reason, finding.witness is None
 
@@ -384,7 +384,7 @@ def test_linear_and_oracle_agree_on_what_is_broken(seed: int, mutations: list[hi
     for kind in CALL_PROPERTIES:
         assert (found[kind].verdict, found[kind].reason) == (expected[kind].verdict, expected[kind].reason), kind
         if "missing" not in expected[kind].reason:  # what is counted in a history with gaps means nothing
-            assert told(found[kind]) == told(expected[kind]), kind
+            assert shown(found[kind]) == shown(expected[kind]), kind
 
 
 def test_the_wild_ones_break_every_property() -> None:

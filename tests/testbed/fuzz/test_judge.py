@@ -20,7 +20,7 @@ from testbed.fuzz.judge import GROUP, OPINIONS_EVERY, WITHOUT_A_QUORUM, Failure,
 from testbed.fuzz.scenario import Crash, Cut, Freeze, Member, Scenario, Segment, Worsening, experiment_of
 from testbed.sim.member import IncarnationRun
 from testbed.sim.simulation import simulate
-from tests.analysis.checks.view_histories import A, B, C, Story
+from tests.analysis.checks.view_histories import A, B, C, HistoryBuilder
 from tests.analysis.histories import PlainHistory
 from tests.testbed.fuzz.broken import PlainCore, RaisingCore
 from topologies.model import Direction
@@ -212,29 +212,29 @@ def findings_in(history: PlainHistory) -> dict[Property, Finding]:
 
 @pytest.mark.parametrize("end", [None, Event.ENDED])
 def test_crashed_incarnations_are_held_to_the_order_and_with_views_excluded_ones_too(end: Event | None) -> None:
-    def story(*, has_views: bool) -> PlainHistory:
-        told = Story(A, B, C)
+    def history(*, has_views: bool) -> PlainHistory:
+        builder = HistoryBuilder(A, B, C)
         if has_views:
-            told.install(1, A, B, C)
-        told.deliver((A, B), "a1", "b1").deliver(C, "b1", "a1")
+            builder.install(1, A, B, C)
+        builder.deliver((A, B), "a1", "b1").deliver(C, "b1", "a1")
         if has_views:
-            told.install(2, A, B)
-        return (told if end is None else told.note(C, end)).stop(A, B)
+            builder.install(2, A, B)
+        return (builder if end is None else builder.note(C, end)).stop(A, B)
 
-    assert order_of(story(has_views=False)) is (Verdict.FAIL if end is None else Verdict.PASS)
-    assert order_of(story(has_views=True)) is Verdict.FAIL
+    assert order_of(history(has_views=False)) is (Verdict.FAIL if end is None else Verdict.PASS)
+    assert order_of(history(has_views=True)) is Verdict.FAIL
 
 
 def test_what_a_crashed_member_is_not_on_record_to_have_submitted_is_invented() -> None:
     """A simulation loses no record."""
-    told = Story(A, B, C).deliver((A, B, C), "c1")
-    told.author.note(A, Event.DELIVER, MessageId(*C, 2), Level.AGREED)
-    assert findings_in(told.stop(A, B))[Property.INTEGRITY].verdict is Verdict.FAIL
+    builder = HistoryBuilder(A, B, C).deliver((A, B, C), "c1")
+    builder.author.note(A, Event.DELIVER, MessageId(*C, 2), Level.AGREED)
+    assert findings_in(builder.stop(A, B))[Property.INTEGRITY].verdict is Verdict.FAIL
 
 
 def test_what_cannot_be_told_though_nothing_was_lost_is_a_failure() -> None:
     """Otherwise a core without a START record would make its whole world unknown."""
-    history = Story(A, B).deliver((A, B), "a1").stop(A, B)
+    history = HistoryBuilder(A, B).deliver((A, B), "a1").stop(A, B)
     history[A] = [record._replace(record=number) for number, record in enumerate(history[A][1:], start=1)]
     failures = list(untold(findings_in(history)))
     assert {failure.kind for failure in failures} == {"untold"}
@@ -276,7 +276,7 @@ def test_an_end_that_no_fault_explains_is_a_failure(core: type[PlainCore], sente
 
 
 def test_an_excluded_incarnation_counts_as_expelled_and_one_that_left_does_not() -> None:
-    records = raw(Story(A, B).note(A, Event.ENDED, 0).note(B, Event.ENDED, 1).author.history)
+    records = raw(HistoryBuilder(A, B).note(A, Event.ENDED, 0).note(B, Event.ENDED, 1).author.history)
 
     assert is_expelled(IncarnationRun(member=0, incarnation=1, records=list(records[A])))
     assert not is_expelled(IncarnationRun(member=1, incarnation=1, records=list(records[B])))
