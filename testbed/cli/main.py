@@ -388,8 +388,8 @@ def _check_independently(directory: Path, summary: dict[str, Any], *, as_json: b
         _print_json({"verdict": verdict.value, "agrees": agrees, "properties": properties, "directory": str(directory)})
     else:
         out = RichConsole(highlight=False)
-        out.print(lazy.listings.opinions_table(compared))
-        out.print(lazy.listings.opinions_line(compared, verdict))
+        out.print(lazy.listings.comparison_table(compared))
+        out.print(lazy.listings.comparison_line(compared, verdict))
     raise typer.Exit(EXIT_OF_VERDICT[verdict.value])
 
 

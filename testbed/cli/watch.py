@@ -28,7 +28,7 @@ from topologies.formats.errors import InputError
 if TYPE_CHECKING:
     from analysis.capture.totals import InterfaceTotals, Totals
     from analysis.live.counts import Figures, View
-    from testbed.run.watch import Look
+    from testbed.run.watch import Snapshot
 
 LONGEST_IDLE_S = 30.0
 
@@ -58,15 +58,17 @@ def watch(
             lazy.watch.watch(target, lazy.watch.json_line, console, idle_s=idle)
         elif not out.is_terminal:
             last = lazy.watch.watch(target, lambda _: None, console, idle_s=idle)
-            out.print(look_table(last, target.name, width=out.width))
+            out.print(snapshot_table(last, target.name, width=out.width))
         else:
             with contextlib.ExitStack() as stack:
                 display = LiveDisplay(console=out, auto_refresh=False, vertical_overflow="crop")
 
-                def show(look: Look) -> None:
+                def show(snapshot: Snapshot) -> None:
                     if not display.is_started:
                         stack.enter_context(display)
-                    display.update(look_table(look, target.name, width=out.width, height=out.height), refresh=True)
+                    display.update(
+                        snapshot_table(snapshot, target.name, width=out.width, height=out.height), refresh=True
+                    )
 
                 lazy.watch.watch(target, show, console, idle_s=idle)
         target.require_whole()
@@ -134,9 +136,9 @@ WIDE = 104
 """Width in characters of a terminal that has room for all columns."""
 
 
-def look_table(look: Look, title: str, *, width: int = WIDE, height: int | None = None) -> RenderableType:
-    """The table of one look; within `height` lines, the nodes with the most traffic are shown."""
-    view = look.view
+def snapshot_table(snapshot: Snapshot, title: str, *, width: int = WIDE, height: int | None = None) -> RenderableType:
+    """The table of one snapshot; within `height` lines, the nodes with the most traffic are shown."""
+    view = snapshot.view
     nodes = view.nodes if height is None else _busiest(view.nodes, max(height - 10, FEW_ROWS))
     columns = [column for column in COLUMNS if width >= WIDE or not column.is_spared]
     if any(figures.view for figures in view.nodes):
@@ -151,23 +153,25 @@ def look_table(look: Look, title: str, *, width: int = WIDE, height: int | None 
         made.add_row(Text(figures.name), *(column.cell(figures) for column in columns))
     made.add_section()
     made.add_row("all", *(column.cell(view.total) for column in columns), style="bold")
-    parts: list[RenderableType] = [_head(look, title), made]
+    parts: list[RenderableType] = [_head(snapshot, title), made]
     if len(nodes) < len(view.nodes):
         parts.append(Text(f"  and {len(view.nodes) - len(nodes)} nodes with less traffic", "dim"))
     parts.append(_foot(view))
     return Group(*parts)
 
 
-def _head(look: Look, title: str) -> Text:
-    view = look.view
-    is_starting = not view.frames and look.behind_bytes
-    state = ("ended", "bold") if look.has_ended else ("starting", "yellow") if is_starting else ("live", "bold green")
+def _head(snapshot: Snapshot, title: str) -> Text:
+    view = snapshot.view
+    is_starting = not view.frames and snapshot.behind_bytes
+    state = (
+        ("ended", "bold") if snapshot.has_ended else ("starting", "yellow") if is_starting else ("live", "bold green")
+    )
     parts: list[str | tuple[str, str]] = [state, "  ", (title, "bold")]
     parts.append((f"  {view.since_s:,.1f} s, {view.frames:,} frames, {view.records:,} records", "dim"))
-    if look.behind_bytes > 1 << 20:
-        parts.append((f"  catching up: {look.behind_bytes / 2**20:,.0f} MiB to go", "yellow"))
-    elif look.batch_s is not None and not look.has_ended:
-        parts.append((f"  batch {look.batch_s:.2f} s", "dim"))
+    if snapshot.behind_bytes > 1 << 20:
+        parts.append((f"  catching up: {snapshot.behind_bytes / 2**20:,.0f} MiB to go", "yellow"))
+    elif snapshot.batch_s is not None and not snapshot.has_ended:
+        parts.append((f"  batch {snapshot.batch_s:.2f} s", "dim"))
     return Text.assemble(*parts)
 
 

@@ -86,7 +86,7 @@ def check(made: Scenario, *, is_total: bool = False) -> None:
     check_fifo(cluster)
     check_views(cluster)
     first_incarnations = [host.membership.member for host in cluster.survivors() if host.membership.incarnation == 1]
-    assert set(cluster.members) - made.victims <= set(first_incarnations), f"somebody was expelled without need: {made}"
+    assert set(cluster.members) - made.victims <= set(first_incarnations), f"a member was excluded without need: {made}"
     check_agreement(cluster, first_incarnations)
     check_validity(cluster, first_incarnations)
     check_joiners(made, first_incarnations[0])
