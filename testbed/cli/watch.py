@@ -35,17 +35,15 @@ LONGEST_IDLE_S = 30.0
 
 def watch(
     what: Annotated[
-        str | None, typer.Argument(metavar="run|capture", help="A run that goes on, or a capture. Default: newest.")
+        str | None, typer.Argument(metavar="run|capture", help="A running run, or a capture. Default: the newest run.")
     ] = None,
     runs: Runs = DEFAULT_RUNS,
-    idle: Annotated[
-        float, typer.Option("--idle", help="End when nothing was written for so many seconds.")
-    ] = LONGEST_IDLE_S,
+    idle: Annotated[float, typer.Option("--idle", help="End after so many seconds without new data.")] = LONGEST_IDLE_S,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line, twice a second.")] = False,
 ) -> None:
-    """Show live what a run does: rates, latency, dummies and losses of each node. Ends when the run does, or Ctrl-C.
+    """Show live figures of a run: rates, latency, dummies and losses of each node. It ends with the run, or by Ctrl-C.
 
-    The exit code is 3 when the run is over and did not come to its end.
+    The exit code is 3 if the run has ended and is not complete.
     """
     if not 0 < idle < 86_400:
         raise InputError(f"--idle must lie between 0 and 86400 seconds, not {idle:g}")
@@ -76,12 +74,12 @@ def watch(
 
 def info(
     capture: Annotated[
-        Path, typer.Argument(metavar="capture|run", help="Any pcapng or pcap file, whoever wrote it; or a run.")
+        Path, typer.Argument(metavar="capture|run", help="A pcapng or pcap file of any program, or a run.")
     ],
     runs: Runs = DEFAULT_RUNS,
     as_json: Json = False,
 ) -> None:
-    """Say what a capture holds: interfaces, times, frames, drops and protocols. Reads 5 million frames a second."""
+    """Print the contents of a capture: interfaces, times, frames, drops and protocols, at 5 million frames a second."""
     is_run = is_directory(capture) or not (capture.suffix or is_there(capture))
     found = lazy.totals.totals(store.find(runs, str(capture)) / "capture.pcapng" if is_run else capture)
     if as_json:
