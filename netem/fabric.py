@@ -10,7 +10,7 @@ from typing import Any
 from netem.errors import FabricError
 from netem.kernel.agent import FABRIC
 from netem.wiring import filters, netlink, plan, qdisc
-from netem.wiring.executor import Executor, HandLink
+from netem.wiring.executor import AgentLink, Executor
 from netem.wiring.steps import Kernel, Side
 from topologies.model import Direction, Impairment, Link, Node, NodeName, PartitionName, Topology
 
@@ -74,7 +74,7 @@ class BusCounters:
 class Fabric:
     """The network of one topology in the carrier kernel: its changes and its counters."""
 
-    def __init__(self, topology: Topology, kernel: Kernel, links: Mapping[Side, HandLink], *, seed: int = 0) -> None:
+    def __init__(self, topology: Topology, kernel: Kernel, links: Mapping[Side, AgentLink], *, seed: int = 0) -> None:
         self.topology = topology
         self._kernel = kernel
         self.executor = Executor(kernel, links, seed=seed)

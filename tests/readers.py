@@ -94,7 +94,7 @@ from testbed.cli.overview import verdicts_of
 from testbed.fuzz import campaign
 from testbed.live import requests
 from testbed.live.directory import RuntimeDirectory
-from testbed.live.rpc import BadFrameError, unpacked
+from testbed.live.rpc import MalformedFrameError, unpacked
 from testbed.paths import EXPERIMENTS, TOPOLOGIES
 from testbed.run import claims
 from testbed.run.fleet import said_in
@@ -306,9 +306,9 @@ def _of_controls(folder: Path) -> Mapping[str, Reader]:
 
     owner = str(Owner(boot="a-b", pid_namespace="pid:[4026531836]", pid=7, started_ticks=12345)).encode()
     values = [_dumped(one) for one in asked]
-    wrong = (BadFrameError, InputError)
+    wrong = (MalformedFrameError, InputError)
     return {
-        "request": Reader(unpacked, frames, (BadFrameError,)),
+        "request": Reader(unpacked, frames, (MalformedFrameError,)),
         "request-in-form": Reader(lambda data: requests.parse(unpacked(zlib.compress(data, 1))), values, wrong, WORDS),
         "frame": Reader(framing.unpack, frames, (ValueError,)),
         "frame-in-form": Reader(lambda data: framing.unpack(zlib.compress(data, 1)), values, (ValueError,), WORDS),

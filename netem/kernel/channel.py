@@ -39,13 +39,13 @@ class _Exchange:
     def __init__(self, name: str) -> None:
         self._jobs: queue.SimpleQueue[tuple[Future[_Answer], _Job] | None] = queue.SimpleQueue()
         self._open = True
-        self._gate = threading.Lock()
+        self._lock = threading.Lock()
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     def run(self, job: _Job) -> _Answer:
         """Run a job and wait for its answer. Raises the job's exception, or ChannelClosedError after `end`."""
         answer: Future[_Answer] = Future()
-        with self._gate:
+        with self._lock:
             if not self._open:
                 raise ChannelClosedError("it was closed on this side")
             self._jobs.put((answer, job))
@@ -57,7 +57,7 @@ class _Exchange:
 
     def end(self) -> None:
         """Accept no more jobs; waiting ones are still run."""
-        with self._gate:
+        with self._lock:
             self._open = False
             self._jobs.put(None)
 

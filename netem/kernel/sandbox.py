@@ -98,7 +98,7 @@ def confine(request: Mapping[str, Any]) -> None:
     if request["hosts"] and Path(_HOSTS).exists():
         shown[_HOSTS] = _opened(request["hosts"]), _MS_RDONLY
     _mount("tmpfs", _BUILD, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=0755,size=1m")
-    _take_in_the_system()
+    _mount_system()
     _make_devices()
     _make_temporary("/tmp", f"mode=1777,size={_TMP_BYTES}")  # noqa: S108
     _swap_roots(shown)
@@ -154,7 +154,7 @@ def _forbid_calls() -> None:
     _check(libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, program, 0, 0), "a filter of system calls")
 
 
-def look_from(hosts: str) -> None:
+def mount_node_files(hosts: str) -> None:
     """Give the calling process, in the PID namespace of a node, the machine's files with the node's /proc and
     /etc/hosts. Raises OSError.
     """
@@ -207,7 +207,7 @@ def _ended(program: int) -> int | None:
             found = code if code >= 0 else _SIGNAL_EXIT_BASE - code
 
 
-def _take_in_the_system() -> None:
+def _mount_system() -> None:
     """Mount the machine's system directories, read only: mount points that are missing in them cannot be made."""
     for name in _SYSTEM:
         source, target = Path("/", name), Path(_BUILD, name)

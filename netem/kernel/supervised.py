@@ -113,7 +113,7 @@ class SupervisorLink:
         try:
             reply, received = self._channel.request(do, descriptors, **arguments)
         except (ChannelClosedError, TimeoutError, OSError) as error:
-            raise FabricError(self._obituary()) from error
+            raise FabricError(self._failure_text()) from error
         if "error" in reply:
             raise _refusal(step or do, reply["error"])
         return reply, received
@@ -124,7 +124,7 @@ class SupervisorLink:
         try:
             return self._channel.request(do, **arguments)[0]
         except (ChannelClosedError, TimeoutError, OSError) as error:
-            raise FabricError(self._obituary()) from error
+            raise FabricError(self._failure_text()) from error
 
     def spawn(
         self,
@@ -158,7 +158,7 @@ class SupervisorLink:
 
     def failure(self) -> FabricError | None:
         """Error if the supervisor is gone, else None."""
-        return FabricError(self._obituary()) if self._process.poll() is not None else None
+        return FabricError(self._failure_text()) if self._process.poll() is not None else None
 
     def close(self) -> None:
         """End the supervisor and its processes; returns when they are gone. May be called again."""
@@ -169,7 +169,7 @@ class SupervisorLink:
             self._process.kill()
             self._process.wait()
 
-    def _obituary(self) -> str:
+    def _failure_text(self) -> str:
         try:
             code: int | None = self._process.wait(1.0)
         except subprocess.TimeoutExpired:

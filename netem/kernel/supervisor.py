@@ -38,7 +38,7 @@ from netem.kernel.sandbox import (
     become_init,
     confine,
     give_up_rights,
-    look_from,
+    mount_node_files,
 )
 
 _CLONE_NEWPID = 0x20000000
@@ -235,7 +235,7 @@ class Supervisor:
                 step = "join the node for"
                 check(libc.setns(host["uts"], CLONE_NEWUTS), "setns")
                 check(libc.setns(host["ipc"], CLONE_NEWIPC), "setns")
-                look_from(request["hosts"])
+                mount_node_files(request["hosts"])
             if sandbox is not None:
                 step = "make room for"
                 confine(sandbox)
@@ -245,7 +245,7 @@ class Supervisor:
                 step = "give a terminal to"
                 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
             if request["urgent"]:
-                _hurry()
+                _raise_priority()
             if sandbox is not None:
                 step = "take the rights from"
                 give_up_rights()
@@ -347,7 +347,7 @@ def _arrange(descriptors: Sequence[int], report: int) -> None:
     os.closerange(report + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
-def _hurry() -> None:
+def _raise_priority() -> None:
     """Schedule this process before ordinary ones, as a real kernel is: in real time, or at the best niceness if a
     container forbids that, or as before if it forbids both. The network's read-back shows the result.
     """

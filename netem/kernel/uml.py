@@ -154,7 +154,7 @@ class Guest:
         try:
             self._line.await_hello(_BOOT_TIMEOUT_S)
         except (ChannelClosedError, TimeoutError, OSError, ValueError) as error:
-            raise FabricError(self._obituary("did not boot")) from error
+            raise FabricError(self._failure_text("did not boot")) from error
         self._line.set_timeout(_REQUEST_TIMEOUT_S)
         paths = [str(self.kernel.modules / f"{name}.ko") for name in MODULES]
         reply = self.agent("modules", paths=paths)
@@ -170,12 +170,12 @@ class Guest:
         try:
             return self._line.request(do, **arguments)
         except (ChannelClosedError, TimeoutError, OSError, ValueError) as error:
-            raise FabricError(self._obituary("stopped answering")) from error
+            raise FabricError(self._failure_text("stopped answering")) from error
 
     def failure(self) -> FabricError | None:
         """Error if the guest has died, else None."""
         if self._process.poll() is not None:
-            return FabricError(self._obituary("died"))
+            return FabricError(self._failure_text("died"))
         if self._metronome is not None and self._metronome.poll() is not None:
             return FabricError("the metronome of the User-Mode Linux guest died: frames may wait in its taps")
         return None
@@ -192,7 +192,7 @@ class Guest:
                 {}, [nothing.fileno(), log.fileno(), log.fileno()], urgent=True,
             )  # fmt: skip
 
-    def _obituary(self, what: str) -> str:
+    def _failure_text(self, what: str) -> str:
         code = self._process.poll()
         ended = "it still runs" if code is None else f"exit code {code}"
         console = self._log_path.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-_SHOWN_LINES:]

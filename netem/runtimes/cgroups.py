@@ -149,7 +149,7 @@ class ControlGroup:
         for directory in self._directories():
             _write(directory / "cgroup.procs", str(pid))
 
-    def doors(self) -> list[Path]:
+    def procs_files(self) -> list[Path]:
         """Files to which a process writes 0 to enter the group."""
         return [directory / "cgroup.procs" for directory in self._directories()]
 
@@ -246,7 +246,7 @@ class ControlGroup:
             raise FabricError(f"cannot read {path}: {error.strerror}") from error
 
 
-class Brakes:
+class CpuLimiter:
     """Limits the CPU share of nodes of any runtime and lifts the limit again; used by one thread.
 
     A node with a control group of its own (a container, a program with limits) is limited in it, any other is moved
@@ -254,7 +254,7 @@ class Brakes:
     """
 
     def __init__(self) -> None:
-        self._held: dict[str, _Brake] = {}
+        self._held: dict[str, _CpuLimit] = {}
         self._made: list[ControlGroup] = []
 
     def slow(self, name: str, pid: int, ratio: float) -> float | None:
@@ -269,15 +269,15 @@ class Brakes:
             for one in processes_with(pid):
                 group.take_in(one)
             (place, version), before = group.place("cpu"), None
-        self._held[name] = _Brake(place=place, version=version, before=before)
+        self._held[name] = _CpuLimit(place=place, version=version, before=before)
         write_cpu(place, version, ratio)
         return read_cpu(place, version)
 
     def release(self, name: str) -> None:
         """Restore the earlier share of a node. No effect on a node that is not limited, or has ended."""
-        brake = self._held.pop(name, None)
-        if brake is not None and brake.place.is_dir():
-            write_cpu(brake.place, brake.version, brake.before)
+        limit = self._held.pop(name, None)
+        if limit is not None and limit.place.is_dir():
+            write_cpu(limit.place, limit.version, limit.before)
 
     def release_all(self) -> None:
         for name in list(self._held):
@@ -289,7 +289,7 @@ class Brakes:
             group.remove()
         self._made.clear()
 
-    def __enter__(self) -> Brakes:
+    def __enter__(self) -> CpuLimiter:
         return self
 
     def __exit__(
@@ -299,7 +299,7 @@ class Brakes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Brake:
+class _CpuLimit:
     """The group in which a node is limited, and its earlier share."""
 
     place: Path

@@ -1,8 +1,8 @@
 """One node in one container: its streams, its end, its freeze. `netem.runtimes.docker` makes them.
 
 An exit code does not show the cause of an end: the kernel at a memory limit, or a `docker kill` from another terminal.
-The daemon's events do, in their order (`Witness`): `oom` and `kill` come before the `die` that they cause. When the
-events end by themselves, the daemon is gone.
+The daemon's events do, in their order (`EventListener`): `oom` and `kill` come before the `die` that they cause. When
+the events end by themselves, the daemon is gone.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ class ContainerHandle:
         *,
         on_line: Callable[[str], None],
         log_path: Path,
-        witness: Witness,
+        event_listener: EventListener,
         limits: Limits,
     ) -> None:
-        self._witness = witness
+        self._event_listener = event_listener
         self._limits = limits
         self._asked: list[signal.Signals] = []
         self._cause = ""
@@ -128,7 +128,7 @@ class ContainerHandle:
     def poll(self) -> int | None:
         """See `NodeHandle.poll`. Raises FabricError when the node's output could not be kept (a full disk)."""
         if self._failure is not None:
-            if self._witness.await_loss(LOSS_BOUND_S):
+            if self._event_listener.await_loss(LOSS_BOUND_S):
                 raise FabricError(DAEMON_GONE) from self._failure
             raise FabricError(f"lost track of {self._name}: {self._failure}") from self._failure
         return self._exit
@@ -178,13 +178,13 @@ class ContainerHandle:
         """
         self._asked.append(signal.SIGKILL)
         try:
-            if self._process is not None and self._witness.is_lost:
+            if self._process is not None and self._event_listener.is_lost:
                 with suppress(ProcessLookupError):
                     signal.pidfd_send_signal(self._process, signal.SIGKILL)
             else:
                 remove_container(self._client, self._id)
         finally:
-            self._give_back_process()
+            self._close_process()
         if not self._gone.wait(END_BOUND_S):
             raise FabricError(f"the output of {self._name} does not end although its container is gone")
         self._reader.join()
@@ -194,7 +194,7 @@ class ContainerHandle:
         if code is not None:
             raise FabricError(f"{self._name} cannot be {what}: it has ended with exit code {code}")
 
-    def _give_back_process(self) -> None:
+    def _close_process(self) -> None:
         if self._process is not None:
             os.close(self._process)
             self._process = None
@@ -217,7 +217,7 @@ class ContainerHandle:
             finally:
                 with closing(self._end):
                     code = _exit_code(self._end.json())
-                self._bury(code)
+                self._remove_ended(code)
                 self._exit = code
         except Exception as error:
             # Kept and raised by `poll` in the conductor's thread: an exception here would go unnoticed.
@@ -225,13 +225,13 @@ class ContainerHandle:
         finally:
             self._gone.set()
 
-    def _bury(self, code: int) -> None:
+    def _remove_ended(self, code: int) -> None:
         """Remove the container, also if a user has started it again: it would run without its network. Then note the
         cause of its end.
         """
         remove_container(self._client, self._id)
         _await_removal(self._api, self._id)
-        seen = self._witness.hear(self._id)
+        seen = self._event_listener.events_of(self._id)
         self._cause = cause_of_end(seen, code, asked=self._asked, memory_bytes=self._limits.memory_bytes)
 
     def _read_streams(self) -> None:
@@ -338,14 +338,14 @@ def _mount_point(mounts: list[str], kind: str, controller: str) -> Path | None:
     return None
 
 
-HEARING_BOUND_S = 5.0
+EVENT_BOUND_S = 5.0
 """Longest wait for the event of a known end, which comes within milliseconds."""
 
 EVENTS = ["oom", "kill", "die"]
 
 
 @dataclass(slots=True)
-class Testimony:
+class ContainerEvents:
     """Events of one container until its death."""
 
     memory_ran_out: bool = False
@@ -354,12 +354,12 @@ class Testimony:
     deaths: int = 0
 
 
-class Witness:
+class EventListener:
     """Listener for the daemon's events on the containers of a run. Any thread may use it."""
 
     def __init__(self, run_id: str) -> None:
         """Raises FabricError when the daemon sends no events."""
-        self._seen: defaultdict[str, Testimony] = defaultdict(Testimony)
+        self._seen: defaultdict[str, ContainerEvents] = defaultdict(ContainerEvents)
         self._news = threading.Condition()
         self._is_closed = False
         self._is_lost = False
@@ -378,10 +378,10 @@ class Witness:
         """Whether the daemon is gone, so that no more events of this run's containers arrive."""
         return self._is_lost
 
-    def hear(self, container_id: str) -> Testimony:
+    def events_of(self, container_id: str) -> ContainerEvents:
         """Events of a container that has died. Waits for the event of its death, or for the end of the daemon."""
         with self._news:
-            self._news.wait_for(lambda: self._seen[container_id].deaths > 0 or self._is_lost, HEARING_BOUND_S)
+            self._news.wait_for(lambda: self._seen[container_id].deaths > 0 or self._is_lost, EVENT_BOUND_S)
             return self._seen[container_id]
 
     def await_loss(self, timeout_s: float) -> bool:
@@ -393,7 +393,7 @@ class Witness:
         self._is_closed = True
         with suppress(DockerException, OSError, requests.RequestException):  # it may have closed already
             self._events.close()
-        self._listener.join(HEARING_BOUND_S)
+        self._listener.join(EVENT_BOUND_S)
         self._client.close()
 
     def _listen(self) -> None:
@@ -419,7 +419,7 @@ class Witness:
                 seen.deaths += 1
 
 
-def cause_of_end(seen: Testimony, code: int, *, asked: Sequence[signal.Signals], memory_bytes: int | None) -> str:
+def cause_of_end(seen: ContainerEvents, code: int, *, asked: Sequence[signal.Signals], memory_bytes: int | None) -> str:
     """Other cause of a container's end; empty: it ended by itself, or as requested."""
     if seen.memory_ran_out and code == -signal.SIGKILL:
         return over_its_memory(memory_bytes)

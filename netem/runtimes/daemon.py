@@ -45,7 +45,7 @@ def connect(*, timeout_s: int = REQUEST_TIMEOUT_S) -> docker.DockerClient:
     Raises FabricError when no daemon answers.
     """
     try:
-        _knock()
+        _require_listener()
         return docker.from_env(timeout=timeout_s)  # requests the daemon's version, so it has answered
     except (DockerException, OSError) as error:
         raise FabricError(
@@ -157,12 +157,12 @@ def root_cause(error: BaseException) -> str:
     return str(error)
 
 
-def _knock() -> None:
+def _require_listener() -> None:
     """Connect to the daemon's socket and close; OSError if none listens. The SDK leaks its socket in that case."""
     scheme, _, path = os.environ.get("DOCKER_HOST", DEFAULT_HOST).partition("://")
     if scheme == "unix":
-        with socket.socket(socket.AF_UNIX) as visitor:
-            visitor.connect(path)
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(path)
 
 
 def _list(client: docker.DockerClient, labels: list[str]) -> list[dict[str, Any]]:

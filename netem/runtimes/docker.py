@@ -32,7 +32,7 @@ from netem.kernel.sandbox import NODE_USER
 from netem.owner import Owner
 from netem.runtimes.base import Program, hand_over, node_code
 from netem.runtimes.cgroups import Limits, cpu_quota_us
-from netem.runtimes.container import ContainerHandle, Witness
+from netem.runtimes.container import ContainerHandle, EventListener
 from netem.runtimes.daemon import (
     LABEL,
     OWNER_LABEL,
@@ -47,9 +47,10 @@ from netem.runtimes.daemon import (
 from netem.runtimes.image import ensure_image, provide_image
 from topologies.model import Node
 
-WITHIN_REACH = ["NET_RAW"]
-"""Capability in the bounding set only: no program has or gains it, but without it there the kernel refuses to start
-`ping`, whose file requests it."""
+BOUNDING_CAPABILITIES = ["NET_RAW"]
+"""Capabilities in the bounding set only: without NET_RAW there the kernel refuses to start `ping`, whose file requests
+it. No process has or gains them. The node's user is not root, so the daemon leaves the permitted set empty, also for a
+command of the operator's, which runs as root; `no-new-privileges` keeps both from gaining anything by an exec."""
 
 NODE_MEMORY_BYTES = 256 * 1024 * 1024
 NODE_PIDS = 64
@@ -62,13 +63,13 @@ FOREIGN_PIDS = 256
 CODE_PATH = "/orderbed"
 """Mount point in a container of the project's packages that a node may import."""
 
-GATE = (
+START_ON_LINE = (
     "/bin/sh",
     "-c",
     'read -r _ || exit; command -v "$1" >/dev/null && exec "$@"; '
     'echo "the image has no program $1: name one that has it (image), or take this machine\'s (--world netns)" >&2; '
     "exit 127",
-    "gate",
+    "start-on-line",
 )
 """Waits for one line, then becomes the program. `read` takes no byte beyond the newline; end of input ends it, too.
 It reports a missing program to the node's log, because the files of an image are only visible inside."""
@@ -101,7 +102,7 @@ class DockerRuntime:
         self._network = network
         self._run_id = run_id
         self._handles: list[ContainerHandle] = []
-        self._at_the_gate: list[ContainerHandle] | None = None
+        self._gathered_handles: list[ContainerHandle] | None = None
         """Containers that wait for others; None: containers do not wait."""
         self._wiring = threading.Lock()
         with ExitStack() as undo:
@@ -110,7 +111,7 @@ class DockerRuntime:
             remove_abandoned(self._client)
             self._code = node_code()
             self.image = ensure_image(self._client, on_progress) if image is None else self._named(image, on_progress)
-            self._witness = undo.enter_context(closing(Witness(run_id)))
+            self._event_listener = undo.enter_context(closing(EventListener(run_id)))
             self._guard = Guard(run_id)
             undo.pop_all()
 
@@ -128,17 +129,17 @@ class DockerRuntime:
             try:
                 handle = ContainerHandle(
                     self._client, container_id, node.name, on_line=on_line, log_path=log_path,
-                    witness=self._witness, limits=limits_of(program),
+                    event_listener=self._event_listener, limits=limits_of(program),
                 )  # fmt: skip
                 undo.callback(handle.close)
                 self._client.api.start(container_id)
             except (DockerException, OSError) as error:
                 raise FabricError(f"Docker would not start {node.name}: {root_cause(error)}") from error
             self._wire(node, handle)
-            if self._at_the_gate is None:
+            if self._gathered_handles is None:
                 handle.send("")
             else:
-                self._at_the_gate.append(handle)
+                self._gathered_handles.append(handle)
             undo.pop_all()
         self._handles.append(handle)
         return handle
@@ -146,24 +147,24 @@ class DockerRuntime:
     @contextmanager
     def gathered(self) -> Iterator[None]:
         """See `Runtime.gathered`: all containers get their line at the end."""
-        self._at_the_gate = []
+        self._gathered_handles = []
         try:
             yield
-            for handle in self._at_the_gate:
+            for handle in self._gathered_handles:
                 handle.send("")
         finally:
-            self._at_the_gate = None
+            self._gathered_handles = None
 
     def close(self) -> None:
         """End and remove all containers of this run. Calling it again does nothing."""
         with ExitStack() as last:
             last.callback(self._client.close)
             last.callback(self._guard.close)
-            last.callback(self._witness.close)
+            last.callback(self._event_listener.close)
             for handle in self._handles:
                 last.callback(handle.close)
             self._handles.clear()
-            if not self._witness.is_lost:
+            if not self._event_listener.is_lost:
                 remove_containers(self._run_id, client=self._client)
 
     def __enter__(self) -> DockerRuntime:
@@ -196,7 +197,7 @@ class DockerRuntime:
         host = api.create_host_config(
             network_mode="none",
             cap_drop=["ALL"],
-            cap_add=WITHIN_REACH,
+            cap_add=BOUNDING_CAPABILITIES,
             security_opt=["no-new-privileges"],
             read_only=True,
             tmpfs={} if TMP in program.private else {TMP: f"size={NODE_TMP_BYTES},mode=1777"},
@@ -216,7 +217,7 @@ class DockerRuntime:
         )
         created = api.create_container(
             image,
-            entrypoint=list(GATE),
+            entrypoint=list(START_ON_LINE),
             command=list(program.argv) or self._command_of(image),
             working_dir=None if program.work is None else str(program.work),
             name=f"orderbed-{_plain(self._run_id)}-{_plain(node.name)}-{time.monotonic_ns():x}",

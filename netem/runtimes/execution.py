@@ -1,9 +1,9 @@
 """A command of the operator's in a container, through the daemon's exec: streams both ways, exit code, signals.
 
-It runs as root of the container, whose only privileges are on files: it may ping, but neither capture nor change
-devices (netem.runtimes.docker.WITHIN_REACH). The daemon cannot signal such a command; it gives its pid, and runs on
-this machine (`find_pid` has made sure), so the signal is sent directly, through a descriptor that stays valid for this
-process alone.
+It runs as root of the container, but without capabilities (netem.runtimes.docker.BOUNDING_CAPABILITIES): it may use
+root's files and ping, but neither capture nor change devices. The daemon cannot signal such a command; it gives its
+pid, and runs on this machine (`find_pid` has made sure), so the signal is sent directly, through a descriptor that
+stays valid for this process alone.
 """
 
 from __future__ import annotations

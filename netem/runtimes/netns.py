@@ -107,7 +107,7 @@ class NetnsRuntime:
             places={**program.private, **work},
             readable=[*self._python, *program.readable],
             hosts=program.hosts,
-            groups=[] if group is None else group.doors(),
+            groups=[] if group is None else group.procs_files(),
             has_init=program.work is not None,
         )
 

@@ -53,7 +53,7 @@ _Waiting: TypeAlias = tuple[step_kinds.AwaitReady, set[int]]
 """A step, and its devices that do not carry frames yet."""
 
 
-class HandLink(Protocol):
+class AgentLink(Protocol):
     """Connection to an agent: the supervisor's, or the guest's."""
 
     def agent(self, do: str, **arguments: Any) -> dict[str, Any]:
@@ -87,13 +87,13 @@ class _Single:
 class Executor:
     """Carries out steps; knows the agents, the namespaces that they hold, and the interface index of every device."""
 
-    def __init__(self, kernel: Kernel, links: Mapping[Side, HandLink], *, seed: int) -> None:
+    def __init__(self, kernel: Kernel, links: Mapping[Side, AgentLink], *, seed: int) -> None:
         self._kernel = kernel
         self._links = dict(links)
         self._seed = seed
         self._seeds_given = 0
-        self._indexes: dict[tuple[HandLink, str, str], int] = {}
-        self._namespaces: dict[tuple[HandLink, str], int] = {}
+        self._indexes: dict[tuple[AgentLink, str, str], int] = {}
+        self._namespaces: dict[tuple[AgentLink, str], int] = {}
 
     def run(self, steps: Iterable[AnyStep]) -> None:
         """Carry out steps in order. Raises FabricError that names the step, its place and the kernel's reason.
@@ -114,7 +114,7 @@ class Executor:
         """Register a namespace that was made or adopted elsewhere; `descriptor` is one of the agent's process."""
         self._namespaces[self._links[side], name] = descriptor
 
-    def set_link(self, side: Side, link: HandLink) -> None:
+    def set_link(self, side: Side, link: AgentLink) -> None:
         """Set the agent of a side that did not exist when the fabric was made (the guest, after it has booted)."""
         self._links[side] = link
 

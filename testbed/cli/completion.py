@@ -25,7 +25,7 @@ MANY_NODES: Final = 100
 """A testbed with more nodes offers partitions first, and nodes once the partition has been typed."""
 
 HELP_WIDTH: Final = 70
-LINE_OF_WORDS: Final = re.compile(r"^(?:description|question): *[\"']?(.*?)[\"']? *$", re.MULTILINE)
+DESCRIPTION_LINE: Final = re.compile(r"^(?:description|question): *[\"']?(.*?)[\"']? *$", re.MULTILINE)
 
 Offer: TypeAlias = tuple[str, str]
 """A word, and its description in shells that show one."""
@@ -44,7 +44,7 @@ def experiments(incomplete: str) -> list[Offer]:
 def shipped(folder: Path) -> Iterator[Offer]:
     """Each YAML file of a folder of the project, with its question or description."""
     for path in sorted(folder.glob("*.yaml")):
-        found = LINE_OF_WORDS.search(path.read_text(encoding="utf-8"))
+        found = DESCRIPTION_LINE.search(path.read_text(encoding="utf-8"))
         yield path.stem, found[1] if found else ""
 
 

@@ -71,7 +71,7 @@ def claims_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     return made
 
 
-def opinions_table(compared: Sequence[Compared]) -> Table:
+def comparison_table(compared: Sequence[Compared]) -> Table:
     """One row per property, promised ones in bold: the product's and the independent verdict, and the first witness."""
     made = table("property", "product", "independent", "agree", "checked>", "why", narrow=("property",))
     for row in compared:
@@ -86,7 +86,7 @@ def opinions_table(compared: Sequence[Compared]) -> Table:
     return made
 
 
-def opinions_line(compared: Sequence[Compared], verdict: Verdict) -> Text:
+def comparison_line(compared: Sequence[Compared], verdict: Verdict) -> Text:
     """`✔ pass  both agree on 12 of 12 properties`."""
     agreed = sum(row.agrees for row in compared)
     return Text.assemble("  ", mark(verdict), f"  both agree on {agreed} of {len(compared)} properties")

@@ -46,7 +46,7 @@ TestbedName = Annotated[
         "--testbed",
         envvar=complete.TESTBED_VARIABLE,
         autocompletion=complete.testbeds,
-        help="Which testbed. Default: the only one that is up.",
+        help="Name of the testbed. Default: the only one that is up.",
     ),
 ]
 NodeWord = Annotated[str, typer.Argument(metavar="node", help="Such as p1/n3.", autocompletion=complete.nodes)]
@@ -57,10 +57,10 @@ NodeWords = Annotated[
 
 
 NODE_VERBS: Final = {
-    "crash": "Kill everything in nodes, at once.",
-    "restart": "Start nodes again that crashed or ended.",
+    "crash": "Kill all processes of nodes at once.",
+    "restart": "Start nodes again that have crashed or ended.",
     "pause": "Freeze nodes; their kernels go on receiving.",
-    "resume": "Let paused nodes go on.",
+    "resume": "Resume paused nodes.",
     "join": "Let absent members, and members that have left, join the group.",
     "leave": "Let members leave the group; they may join again.",
 }
@@ -105,7 +105,7 @@ def up(
             autocompletion=complete.experiments,
         ),
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="What to call it. Default: as the topology.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the testbed. Default: as the topology.")] = None,
     world: Annotated[
         str, typer.Option("--world", help="auto, netns or docker.", autocompletion=complete.worlds)
     ] = "auto",
@@ -116,15 +116,15 @@ def up(
         str | None, typer.Option("--image", help="World docker: the image of the nodes, such as debian:12.")
     ] = None,
     program: Annotated[
-        str | None, typer.Option("--program", help="What each node runs, such as 'iperf -s'. Default: it only rests.")
+        str | None, typer.Option("--program", help="Program of each node, such as 'iperf -s'. Default: an idle one.")
     ] = None,
     detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when it is ready; it stays up.")] = False,
     runs: Runs = DEFAULT_RUNS,
     as_json: Json = False,
 ) -> None:
-    """Bring a testbed up and keep it up, in front or with -d.
+    """Bring a testbed up and keep it up, in the foreground or, with -d, in the background.
 
-    In front it goes with Ctrl-C, with -d it stays until `orderbed down`. Nodes are entered by `exec` and `shell`.
+    Ctrl-C ends it in the foreground, `orderbed down` in the background. `exec` and `shell` run commands in its nodes.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: the terminal gets its cursor back
         signal.signal(number, signal.default_int_handler)
@@ -155,14 +155,18 @@ def up(
 
 def ps(
     name: Annotated[
-        str | None, typer.Argument(help="Which testbed, as --testbed says it.", autocompletion=complete.testbeds)
+        str | None, typer.Argument(help="Name of the testbed, as for --testbed.", autocompletion=complete.testbeds)
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", "-a", help="All testbeds that are up, one line each.")] = False,
-    each: Annotated[bool, typer.Option("--each", help="A row for each node, also of many that stand alike.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help="Show all testbeds that are up, one line each.")
+    ] = False,
+    each: Annotated[
+        bool, typer.Option("--each", help="Show a row for each node, also for nodes in the same state.")
+    ] = False,
     testbed: TestbedName = None,
     as_json: Json = False,
 ) -> None:
-    """Show nodes and links of a testbed, what is done to them, and the capture that runs."""
+    """Show the nodes and links of a testbed, their faults, and the running capture."""
     if everything:
         testbeds = lazy.live.running()
         if as_json:
@@ -196,7 +200,7 @@ def execute(
 ) -> None:
     """Run a command in a node; its exit code is passed on.
 
-    Options of ours stand before the node. The command runs beside its program, in its network, with your rights.
+    Options of `orderbed exec` come before the node. The command runs as root in the node's network, beside its program.
     """
     argv = command[1:] if command[0] == "--" else command
     if not argv:
@@ -229,19 +233,21 @@ def impair(
     loss: Annotated[str | None, typer.Option(help="Share of frames lost, such as 10%.")] = None,
     burst: Annotated[str | None, typer.Option(help="Mean length of a loss burst, such as '4 frames'.")] = None,
     delay: Annotated[str | None, typer.Option(help="One way, such as 20ms.")] = None,
-    jitter: Annotated[str | None, typer.Option(help="How far single delays lie around it, such as 2ms.")] = None,
+    jitter: Annotated[str | None, typer.Option(help="Deviation of single delays from --delay, such as 2ms.")] = None,
     distribution: Annotated[
         str | None, typer.Option(help="Shape of the jitter: uniform, normal, pareto or paretonormal.")
     ] = None,
     duplicate: Annotated[str | None, typer.Option(help="Share of frames that arrive twice, such as 1%.")] = None,
     reorder: Annotated[str | None, typer.Option(help="Share of frames that skip the delay, such as 1%.")] = None,
     corrupt: Annotated[str | None, typer.Option(help="Share of frames with one wrong bit, such as 1%.")] = None,
-    rate: Annotated[str | None, typer.Option(help="How fast the queue drains, such as 10Mbit/s, or unlimited.")] = None,
-    queue: Annotated[str | None, typer.Option(help="Where it overruns: '20 frames', 64kB or unlimited.")] = None,
+    rate: Annotated[
+        str | None, typer.Option(help="Rate of the queue's output, such as 10Mbit/s, or unlimited.")
+    ] = None,
+    queue: Annotated[str | None, typer.Option(help="Capacity of the queue: '20 frames', 64kB or unlimited.")] = None,
     direction: Annotated[
         str | None,
         typer.Option(
-            help="to-node (default), from-node or both; of links there, back or both (default).",
+            help="At nodes to-node (default), from-node or both; on links there, back or both (default).",
             autocompletion=complete.directions,
         ),
     ] = None,
@@ -250,7 +256,7 @@ def impair(
 ) -> None:
     """Change loss, delay, rate, … at nodes' ports or on links.
 
-    What is not named stays as it is. `orderbed restore` gives back what the topology asks for.
+    Values that are not named stay. `orderbed restore` sets those of the topology again.
     """
     given = {
         "loss": loss, "burst": burst, "delay": delay, "jitter": jitter, "distribution": distribution,
@@ -275,13 +281,13 @@ def restore(
     targets: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="targets", help="Nodes or links. Default: all of both.", autocompletion=complete.targets
+            metavar="targets", help="Nodes or links. Default: all nodes and links.", autocompletion=complete.targets
         ),
     ] = None,
     testbed: TestbedName = None,
     as_json: Json = False,
 ) -> None:
-    """Give ports and links back what the topology asks for."""
+    """Set the topology's values again at nodes' ports or on links."""
     found = _attach(testbed)
     if not targets:
         change = found.restore()
@@ -296,12 +302,12 @@ def cut(
         list[str],
         typer.Argument(
             metavar="groups",
-            help="Each a partition, nodes with commas between, or links.",
+            help="Partitions, nodes with commas between, or links.",
             autocompletion=complete.groups,
         ),
     ],
     one_way: Annotated[
-        bool, typer.Option("--one-way", help="Two groups: what the first sends no longer reaches the second.")
+        bool, typer.Option("--one-way", help="Two groups: frames of the first no longer reach the second.")
     ] = False,
     testbed: TestbedName = None,
     as_json: Json = False,
@@ -317,7 +323,9 @@ def cut(
     sides = () if what.links else tables.groups_named(groups, found.topology)
     if one_way:
         if len(sides) != 2:
-            raise InputError("--one-way needs two groups of nodes: who is no longer heard, and by whom")
+            raise InputError(
+                "--one-way needs two groups of nodes: the senders, and the receivers that they no longer reach"
+            )
         change = found.cut_one_way(*sides)
     elif what.links:
         change = found.cut(links=what.links)
@@ -338,7 +346,7 @@ def heal(testbed: TestbedName = None, as_json: Json = False) -> None:
 def capture(
     action: Annotated[Literal["start", "stop"], typer.Argument(help="start or stop")],
     path: Annotated[
-        Path | None, typer.Argument(help="Where to write (start). Default: in the record of the testbed.")
+        Path | None, typer.Argument(help="File to write (start). Default: in the record of the testbed.")
     ] = None,
     testbed: TestbedName = None,
     as_json: Json = False,
@@ -364,7 +372,7 @@ def capture(
 
 
 def counters(testbed: TestbedName = None, as_json: Json = False) -> None:
-    """Show what passed and what was dropped, as the kernel counted."""
+    """Show the kernel's counters: frames that passed, and frames that were dropped."""
     found = _attach(testbed)
     counted = found.counters()
     if as_json:
@@ -377,14 +385,16 @@ def counters(testbed: TestbedName = None, as_json: Json = False) -> None:
 
 def logs(
     node: NodeWord,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C, or until it is down.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print new lines until Ctrl-C, or until the testbed is down.")
+    ] = False,
     lines: Annotated[
-        int | None, typer.Option("--lines", "-n", min=0, help="Only the last so many. Default: all.")
+        int | None, typer.Option("--lines", "-n", min=0, help="Number of last lines to print. Default: all.")
     ] = None,
     testbed: TestbedName = None,
     as_json: Json = False,
 ) -> None:
-    """Print what the program of a node has written."""
+    """Print the output of a node's program."""
     if follow and as_json:
         raise InputError("--follow has no end that could be printed as JSON; leave one of the two out")
     found = _attach(testbed)
@@ -410,18 +420,19 @@ def down(
             autocompletion=complete.testbeds,
         ),
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All testbeds of this user.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Take down all testbeds of this user.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="With --all: also containers of runs that go on, whoever started them.")
+        bool,
+        typer.Option("--force", help="With --all: also remove containers of runs that still run, also of other users."),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Take a testbed down, and remove what killed runs left.
+    """Take a testbed down, and remove the containers that killed runs have left.
 
-    That is containers, by the label that they carry. Network namespaces end with their run, however it ends.
+    Containers are found by their label. Network namespaces end with their run, however it ends.
     """
     if force and not everything:
-        raise InputError("--force removes containers of everybody's living runs; it goes with --all only")
+        raise InputError("--force removes containers of all runs that still run, also of other users; it needs --all")
     up_now = [one.name for one in lazy.live.running()]
     if name is None and not everything and len(up_now) > 1:
         raise InputError(
@@ -502,14 +513,14 @@ def _say_what_next(testbed: Testbed, *, is_detached: bool, is_alone: bool) -> No
         *(
             ()
             if is_alone
-            else ((f"export {complete.TESTBED_VARIABLE}={testbed.name}", "this one is meant: several are up"),)
+            else ((f"export {complete.TESTBED_VARIABLE}={testbed.name}", "selects this testbed: several are up"),)
         ),
         (f"orderbed exec {first.name} -- {PING} {peer.ip}", f"a command in a node ({peer.ip} is {peer.name})"),
-        (f"orderbed shell {first.name}", "a shell there"),
-        (f"orderbed impair {partitions[0]} --loss 10% --delay 20ms", "worse wires"),
-        (f"orderbed cut {halves}", "who no longer hears whom; `orderbed heal` ends it"),
-        ("orderbed ps", "how everything stands"),
-        (f"orderbed down {testbed.name}" if is_detached else "Ctrl-C", "the end"),
+        (f"orderbed shell {first.name}", "a shell in a node"),
+        (f"orderbed impair {partitions[0]} --loss 10% --delay 20ms", "loss and delay at nodes' ports"),
+        (f"orderbed cut {halves}", "a cut; `orderbed heal` ends it"),
+        ("orderbed ps", "the state of nodes and links"),
+        (f"orderbed down {testbed.name}" if is_detached else "Ctrl-C", "takes the testbed down"),
     )
     width = max(len(command) for command, _text in hints)
     out = RichConsole(stderr=True, highlight=False, soft_wrap=True)
@@ -526,7 +537,7 @@ def _stay(testbed: Testbed, console: Console) -> None:
             except FabricError:
                 if any(one.name == testbed.name for one in lazy.live.running()):
                     raise
-                stage.result = "somebody took it down"
+                stage.result = "another process took it down"
             except KeyboardInterrupt:
                 stage.say("taking it down")
                 testbed.close()

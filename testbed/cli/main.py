@@ -101,7 +101,7 @@ def plan(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show each step that builds the network.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Dry run: check the file, and print when each fault would strike, the load and the network. Builds nothing."""
+    """Check a file without running it: print the times of its faults, its load and its network."""
     described = lazy.dry.describe(experiment, kernel, world, in_full=verbose)
     if as_json:
         _print_json(described)
@@ -118,13 +118,13 @@ def run(
     experiment: ExperimentName,
     world: World = None,
     kernel: KernelOption = None,
-    seed: Annotated[int | None, typer.Option(help="In place of the experiment's.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed in place of the experiment's.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run directory. Default: <seed>-<stamp>.")] = None,
     runs: Runs = DEFAULT_RUNS,
     analyze: Annotated[bool, typer.Option(help="Analyse the capture and write the report.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Run an experiment on the emulated network, analyse it, and say what came out."""
+    """Run an experiment on the emulated network, analyse it, and print the results."""
     console = Console(quiet=as_json)
     overrides = lazy.perform.Overrides(world=world, kernel=kernel, seed=seed, name=name, runs=runs, analyze=analyze)
     outcome = lazy.perform.run_experiment(experiment, overrides, console)
@@ -133,7 +133,7 @@ def run(
 
 @app.command(rich_help_panel=Panel.RUNS)
 def analyze(run: RunName = None, runs: Runs = DEFAULT_RUNS, as_json: Json = False) -> None:
-    """Turn a run's capture into tables, verdicts and the report again."""
+    """Analyse a run's capture again, and write its tables, verdicts and report."""
     directory = store.find(runs, run)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is half done is swept away
     summary = lazy.perform.analyze_and_report(directory, Console(quiet=as_json))
@@ -150,7 +150,7 @@ def check(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Say again how a run was judged; the exit code is the verdict."""
+    """Print a run's verdicts again; the exit code is the verdict on the run."""
     directory = store.find(runs, run)
     summary = store.read_summary(directory)
     if independent:
@@ -175,10 +175,15 @@ def diagram(
     run: RunName = None,
     runs: Runs = DEFAULT_RUNS,
     begin: Annotated[
-        str | None, typer.Option("--from", help="After the start of the workload, such as '4 s'. Default: chosen.")
+        str | None,
+        typer.Option("--from", help="Start of the window, as a time of the workload, such as '4 s'. Default: chosen."),
     ] = None,
-    end: Annotated[str | None, typer.Option("--until", help="As --from. Default: 50 ms later.")] = None,
-    members: Annotated[list[str] | None, typer.Option("--members", help="Only these, such as p1/n1..n3,p2/n1.")] = None,
+    end: Annotated[
+        str | None, typer.Option("--until", help="End of the window, as --from. Default: 50 ms later.")
+    ] = None,
+    members: Annotated[
+        list[str] | None, typer.Option("--members", help="Only these members, such as p1/n1..n3,p2/n1.")
+    ] = None,
     kinds: Annotated[
         list[str] | None,
         typer.Option("--kinds", help="Only messages of these kinds or classes, such as RELIABLE_NACK,dummy."),
@@ -189,7 +194,7 @@ def diagram(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Draw who sent what to whom, and when it came: a space-time diagram of any window of a run."""
+    """Draw a space-time diagram of any window of a run: each message from its sender to its receivers."""
     console = RichConsole(highlight=False, soft_wrap=True)
     width = console.width if console.is_terminal else FILE_WIDTH
     overrides = lazy.diagrams.DiagramOptions(
@@ -214,7 +219,9 @@ def sweep(
     experiment: ExperimentName,
     world: World = None,
     kernel: KernelOption = None,
-    seed: Annotated[int | None, typer.Option(help="In place of the experiment's; others are derived from it.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed in place of the experiment's; others are derived from it.")
+    ] = None,
     spark: Annotated[
         bool,
         typer.Option("--spark", help="Simulate in memory as a Spark job (local, or on SPARK_MASTER): one row each."),
@@ -240,10 +247,10 @@ def sweep(
 
 @app.command(rich_help_panel=Panel.EXPERIMENTS)
 def claims(
-    paper: Annotated[str | None, typer.Option(help="Only this paper's, for example 002.")] = None,
-    experiment: Annotated[str | None, typer.Option(help="Only this experiment's.")] = None,
-    listed: Annotated[bool, typer.Option("--list", help="List them without running anything.")] = False,
-    page: Annotated[Path | None, typer.Option(help="Put what comes out into this Markdown page.")] = None,
+    paper: Annotated[str | None, typer.Option(help="Only claims of this paper, for example 002.")] = None,
+    experiment: Annotated[str | None, typer.Option(help="Only claims of this experiment.")] = None,
+    listed: Annotated[bool, typer.Option("--list", help="List the claims without running anything.")] = False,
+    page: Annotated[Path | None, typer.Option(help="Write the results into this Markdown page.")] = None,
     world: World = None,
     kernel: KernelOption = None,
     spark: Annotated[
@@ -252,7 +259,7 @@ def claims(
     runs: Runs = DEFAULT_RUNS,
     as_json: Json = False,
 ) -> None:
-    """Run the papers' figures as checked claims: the paper's value, ours, and a verdict."""
+    """Run the papers' claims: print the paper's value, the measured one, and a verdict for each."""
     if page is not None:
         lazy.claims.check_page(page)
     selection = lazy.claims.Selection(paper=paper, experiment=experiment)
@@ -281,18 +288,18 @@ watch_command.register(app)
 @app.command(rich_help_panel=Panel.SEARCH)
 def fuzz(
     protocol: Annotated[str, typer.Argument(help="A protocol of node/protocols, such as reliable.")],
-    seeds: Annotated[int, typer.Option(help="How many.")] = 1000,
-    first: Annotated[int, typer.Option("--from", help="The first.")] = 0,
-    seed: Annotated[int | None, typer.Option(help="This one alone.")] = None,
-    jobs: Annotated[int | None, typer.Option(help="Processes. Default: one per core.")] = None,
+    seeds: Annotated[int, typer.Option(help="Number of seeds.")] = 1000,
+    first: Annotated[int, typer.Option("--from", help="First seed.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="Only this seed.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Number of processes. Default: one per core.")] = None,
     goes_on: Annotated[bool, typer.Option("--all", help="Go on after a failing seed.")] = False,
-    keep: Annotated[Path, typer.Option(help="Where failing scenarios and tables are written.")] = DEFAULT_FUZZ,
-    spark: Annotated[bool, typer.Option("--spark", help="As a Spark job: local, or on SPARK_MASTER.")] = False,
+    keep: Annotated[Path, typer.Option(help="Directory for failing scenarios and tables.")] = DEFAULT_FUZZ,
+    spark: Annotated[bool, typer.Option("--spark", help="Run as a Spark job: local, or on SPARK_MASTER.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Search for bugs: random networks, loads and faults from seeds, each held against all that is promised.
+    """Search for bugs: simulate random networks, loads and faults, and check every promise of the protocol.
 
-    A failing seed is made as small as it gets, drawn, and written as an experiment that can be run again.
+    A failing scenario is shrunk, drawn, and written as an experiment that can be run again.
     """
     console = Console(quiet=as_json)
     if seed is not None:
@@ -328,16 +335,18 @@ def fuzz(
 @app.command(rich_help_panel=Panel.SEARCH)
 def explore(
     protocol: Annotated[str, typer.Argument(help="A protocol of node/protocols, such as sequencer.")],
-    submissions: Annotated[str, typer.Option(help="How many messages each member sends, such as 1,1,1.")] = "1,1,1",
+    submissions: Annotated[str, typer.Option(help="Number of messages of each member, such as 1,1,1.")] = "1,1,1",
     network: Annotated[str | None, typer.Option(help="ideal, channels or chaos. Default: what the core needs.")] = None,
-    losses: Annotated[int, typer.Option(help="On one path; not over ideal channels.")] = 0,
-    duplications: Annotated[int, typer.Option(help="On one path; not over ideal channels.")] = 0,
-    early_timers: Annotated[int, typer.Option(help="Timers that fire while something is under way.")] = 0,
-    states: Annotated[int, typer.Option(help="Beyond so many states it is cut off.")] = 1_000_000,
-    depth: Annotated[int, typer.Option(help="Beyond so many steps a path is cut off.")] = 500,
+    losses: Annotated[int, typer.Option(help="Most losses on one path; none over ideal channels.")] = 0,
+    duplications: Annotated[int, typer.Option(help="Most duplications on one path; none over ideal channels.")] = 0,
+    early_timers: Annotated[
+        int, typer.Option(help="Most timers on one path that fire while a message is under way.")
+    ] = 0,
+    states: Annotated[int, typer.Option(help="Most states; the exploration is cut off beyond.")] = 1_000_000,
+    depth: Annotated[int, typer.Option(help="Most steps of a path; it is cut off beyond.")] = 500,
     as_json: Json = False,
 ) -> None:
-    """Try out everything: every order of arrivals, losses, duplications and timers, for a few members and messages."""
+    """Explore every order of arrivals, losses, duplications and timers, for a few members and messages."""
     scope = lazy.fuzz.scope_of(
         protocol,
         submissions=submissions,
@@ -363,7 +372,7 @@ def explore(
 
 @app.command(rich_help_panel=Panel.MACHINE)
 def doctor(as_json: Json = False) -> None:
-    """Show every probe: what this machine can carry, and what to install for the rest."""
+    """Probe this machine: print what it can run, and what to install for the rest."""
     found = lazy.doctor.checks()
     if as_json:
         _print_json([dataclasses.asdict(check) for check in found])
@@ -388,8 +397,8 @@ def _check_independently(directory: Path, summary: dict[str, Any], *, as_json: b
         _print_json({"verdict": verdict.value, "agrees": agrees, "properties": properties, "directory": str(directory)})
     else:
         out = RichConsole(highlight=False)
-        out.print(lazy.listings.opinions_table(compared))
-        out.print(lazy.listings.opinions_line(compared, verdict))
+        out.print(lazy.listings.comparison_table(compared))
+        out.print(lazy.listings.comparison_line(compared, verdict))
     raise typer.Exit(EXIT_OF_VERDICT[verdict.value])
 
 

@@ -1,4 +1,4 @@
-"""The commands that help to begin and to look around: `list`, `init` and `compare`."""
+"""The commands `list`, `init` and `compare`."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def list_all(
     runs: Runs = DEFAULT_RUNS,
     as_json: Json = False,
 ) -> None:
-    """List what there is: shipped experiments and topologies, protocols, and the newest runs."""
+    """List shipped experiments and topologies, protocols, and the newest runs."""
     wanted = SECTIONS if section is None else (section,)
     found = {name: _rows(name, runs) for name in wanted}
     if as_json:
@@ -139,7 +139,7 @@ def _run_row(directory: Path, runs: Path) -> dict[str, str]:
 
 
 def init(
-    name: Annotated[str, typer.Argument(help="Of the experiment; the file is NAME.yaml in this directory.")],
+    name: Annotated[str, typer.Argument(help="Name of the experiment; the file is NAME.yaml in this directory.")],
     as_json: Json = False,
 ) -> None:
     """Write a commented experiment file to start from."""
@@ -163,7 +163,7 @@ def init(
 
 def compare(
     one: Annotated[str, typer.Argument(metavar="RUN", help="A run, as for `check`.")],
-    other: Annotated[str, typer.Argument(metavar="OTHER", help="The run beside it.")],
+    other: Annotated[str, typer.Argument(metavar="OTHER", help="Another run.")],
     runs: Runs = DEFAULT_RUNS,
     as_json: Json = False,
 ) -> None:

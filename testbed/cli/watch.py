@@ -28,24 +28,22 @@ from topologies.formats.errors import InputError
 if TYPE_CHECKING:
     from analysis.capture.totals import CaptureTotals, InterfaceTotals
     from analysis.live.counts import Figures, Snapshot
-    from testbed.run.watch import Look
+    from testbed.run.watch import Update
 
 LONGEST_IDLE_S = 30.0
 
 
 def watch(
     what: Annotated[
-        str | None, typer.Argument(metavar="run|capture", help="A run that goes on, or a capture. Default: newest.")
+        str | None, typer.Argument(metavar="run|capture", help="A running run, or a capture. Default: the newest run.")
     ] = None,
     runs: Runs = DEFAULT_RUNS,
-    idle: Annotated[
-        float, typer.Option("--idle", help="End when nothing was written for so many seconds.")
-    ] = LONGEST_IDLE_S,
+    idle: Annotated[float, typer.Option("--idle", help="End after so many seconds without new data.")] = LONGEST_IDLE_S,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line, twice a second.")] = False,
 ) -> None:
-    """Show live what a run does: rates, latency, dummies and losses of each node. Ends when the run does, or Ctrl-C.
+    """Show live figures of a run: rates, latency, dummies and losses of each node. It ends with the run, or by Ctrl-C.
 
-    The exit code is 3 when the run is over and did not come to its end.
+    The exit code is 3 if the run has ended and is not complete.
     """
     if not 0 < idle < 86_400:
         raise InputError(f"--idle must lie between 0 and 86400 seconds, not {idle:g}")
@@ -58,15 +56,15 @@ def watch(
             lazy.watch.watch(target, lazy.watch.json_line, console, idle_s=idle)
         elif not out.is_terminal:
             last = lazy.watch.watch(target, lambda _: None, console, idle_s=idle)
-            out.print(look_table(last, target.name, width=out.width))
+            out.print(update_table(last, target.name, width=out.width))
         else:
             with contextlib.ExitStack() as stack:
                 display = LiveDisplay(console=out, auto_refresh=False, vertical_overflow="crop")
 
-                def show(look: Look) -> None:
+                def show(update: Update) -> None:
                     if not display.is_started:
                         stack.enter_context(display)
-                    display.update(look_table(look, target.name, width=out.width, height=out.height), refresh=True)
+                    display.update(update_table(update, target.name, width=out.width, height=out.height), refresh=True)
 
                 lazy.watch.watch(target, show, console, idle_s=idle)
         target.require_whole()
@@ -74,12 +72,12 @@ def watch(
 
 def info(
     capture: Annotated[
-        Path, typer.Argument(metavar="capture|run", help="Any pcapng or pcap file, whoever wrote it; or a run.")
+        Path, typer.Argument(metavar="capture|run", help="A pcapng or pcap file of any program, or a run.")
     ],
     runs: Runs = DEFAULT_RUNS,
     as_json: Json = False,
 ) -> None:
-    """Say what a capture holds: interfaces, times, frames, drops and protocols. Reads 5 million frames a second."""
+    """Print the contents of a capture: interfaces, times, frames, drops and protocols, at 5 million frames a second."""
     is_run = is_directory(capture) or not (capture.suffix or is_there(capture))
     found = lazy.totals.totals(store.find(runs, str(capture)) / "capture.pcapng" if is_run else capture)
     if as_json:
@@ -134,9 +132,9 @@ WIDE = 104
 """Width in characters of a terminal that has room for all columns."""
 
 
-def look_table(look: Look, title: str, *, width: int = WIDE, height: int | None = None) -> RenderableType:
-    """The table of one look; within `height` lines, the nodes with the most traffic are shown."""
-    snapshot = look.snapshot
+def update_table(update: Update, title: str, *, width: int = WIDE, height: int | None = None) -> RenderableType:
+    """The table of one update; within `height` lines, the nodes with the most traffic are shown."""
+    snapshot = update.snapshot
     nodes = snapshot.nodes if height is None else _busiest(snapshot.nodes, max(height - 10, FEW_ROWS))
     columns = [column for column in COLUMNS if width >= WIDE or not column.is_spared]
     if any(figures.view for figures in snapshot.nodes):
@@ -151,23 +149,23 @@ def look_table(look: Look, title: str, *, width: int = WIDE, height: int | None 
         made.add_row(Text(figures.name), *(column.cell(figures) for column in columns))
     made.add_section()
     made.add_row("all", *(column.cell(snapshot.total) for column in columns), style="bold")
-    parts: list[RenderableType] = [_head(look, title), made]
+    parts: list[RenderableType] = [_head(update, title), made]
     if len(nodes) < len(snapshot.nodes):
         parts.append(Text(f"  and {len(snapshot.nodes) - len(nodes)} nodes with less traffic", "dim"))
     parts.append(_foot(snapshot))
     return Group(*parts)
 
 
-def _head(look: Look, title: str) -> Text:
-    snapshot = look.snapshot
-    is_starting = not snapshot.frames and look.behind_bytes
-    state = ("ended", "bold") if look.has_ended else ("starting", "yellow") if is_starting else ("live", "bold green")
+def _head(update: Update, title: str) -> Text:
+    snapshot = update.snapshot
+    is_starting = not snapshot.frames and update.behind_bytes
+    state = ("ended", "bold") if update.has_ended else ("starting", "yellow") if is_starting else ("live", "bold green")
     parts: list[str | tuple[str, str]] = [state, "  ", (title, "bold")]
     parts.append((f"  {snapshot.since_s:,.1f} s, {snapshot.frames:,} frames, {snapshot.records:,} records", "dim"))
-    if look.behind_bytes > 1 << 20:
-        parts.append((f"  catching up: {look.behind_bytes / 2**20:,.0f} MiB to go", "yellow"))
-    elif look.batch_s is not None and not look.has_ended:
-        parts.append((f"  batch {look.batch_s:.2f} s", "dim"))
+    if update.behind_bytes > 1 << 20:
+        parts.append((f"  catching up: {update.behind_bytes / 2**20:,.0f} MiB to go", "yellow"))
+    elif update.batch_s is not None and not update.has_ended:
+        parts.append((f"  batch {update.batch_s:.2f} s", "dim"))
     return Text.assemble(*parts)
 
 

@@ -37,11 +37,11 @@ from testbed.fuzz.local import (
     BrokenCoreError,
     Build,
     Given,
-    Place,
-    Places,
+    LocalState,
+    LocalStates,
     Row,
     Turn,
-    is_told,
+    is_observable,
 )
 
 
@@ -84,7 +84,7 @@ class Exploration:
     steps: int
     ends: int
     """Different states without a next step."""
-    places: int
+    local_states: int
     """Different local states of members."""
     depth: int
     cut_off: str
@@ -116,11 +116,11 @@ class _State:
     """A state, and the step that led to it. `events`: the applications' events in their order across members, if a
     promised property depends on it."""
 
-    __slots__ = ("budgets", "channels", "depth", "events", "given", "parent", "places", "turn")
+    __slots__ = ("budgets", "channels", "depth", "events", "given", "local_states", "parent", "turn")
 
     def __init__(
         self,
-        places: tuple[Place, ...],
+        local_states: tuple[LocalState, ...],
         channels: Channels,
         budgets: tuple[int, int, int],
         events: tuple[tuple[int, int, int], ...],
@@ -128,7 +128,7 @@ class _State:
         given: str = "",
         turn: Turn | None = None,
     ) -> None:
-        self.places = places
+        self.local_states = local_states
         self.channels = channels
         self.budgets = budgets
         self.events = events
@@ -153,7 +153,7 @@ class _Explorer:
         self._promises = tuple(promises)
         self._count = len(scope.submissions)
         self._order_matters = any(kind not in _PER_MEMBER for kind in promises)
-        self._places = Places(build, scope.submissions)
+        self._local_states = LocalStates(build, scope.submissions)
         self._seen: set[object] = set()
         self._steps = self._ends = self._depth = 0
         self._cut_off = ""
@@ -167,7 +167,7 @@ class _Explorer:
             states=len(self._seen),
             steps=self._steps,
             ends=self._ends,
-            places=len(self._places),
+            local_states=len(self._local_states),
             depth=self._depth,
             cut_off=self._cut_off,
             violation=violation,
@@ -206,14 +206,14 @@ class _Explorer:
         channels = state.channels
         if self._scope.network is Network.CHAOS:
             channels = tuple(tuple(sorted(channel)) for channel in channels)
-        return tuple(place.number for place in state.places), channels, state.budgets, state.events
+        return tuple(local.number for local in state.local_states), channels, state.budgets, state.events
 
     # Steps.
 
     def _first(self) -> _State:
-        turns = self._places.first
+        turns = self._local_states.first
         state = _State(
-            places=tuple(turn.place for turn in turns),
+            local_states=tuple(turn.state for turn in turns),
             channels=((),) * self._count**2,
             budgets=(self._scope.losses, self._scope.duplications, self._scope.early_timers),
             events=(),
@@ -223,9 +223,9 @@ class _Explorer:
         return state
 
     def _following(self, state: _State) -> Iterator[_State]:
-        for place in state.places:
-            if place.queue and place.can_submit:
-                yield self._step(state, place, SUBMIT, f"{place.member} submits", state.channels, state.budgets)
+        for local in state.local_states:
+            if local.queue and local.can_submit:
+                yield self._step(state, local, SUBMIT, f"{local.member} submits", state.channels, state.budgets)
         for at, channel in enumerate(state.channels):
             for position in range(len(channel) if self._scope.network is Network.CHAOS else min(1, len(channel))):
                 yield from self._fates(state, at, position)
@@ -237,49 +237,57 @@ class _Explorer:
         channel = state.channels[at]
         number = channel[position]
         left = _put(state.channels, at, (*channel[:position], *channel[position + 1 :]))
-        what = f"{_named(self._places.messages[number])} from {source} to {target}"
-        place = state.places[target]
+        what = f"{_named(self._local_states.messages[number])} from {source} to {target}"
+        local = state.local_states[target]
         losses, duplications, early = state.budgets
-        yield self._step(state, place, (source, number), f"{what} arrives", left, state.budgets)
+        yield self._step(state, local, (source, number), f"{what} arrives", left, state.budgets)
         if losses:
-            yield _State(state.places, left, (losses - 1, duplications, early), state.events, state, f"{what} is lost")
+            yield _State(
+                state.local_states, left, (losses - 1, duplications, early), state.events, state, f"{what} is lost"
+            )
         if duplications:
             budgets = (losses, duplications - 1, early)
-            yield self._step(state, place, (source, number), f"{what} arrives and will again", state.channels, budgets)
+            yield self._step(state, local, (source, number), f"{what} arrives and will again", state.channels, budgets)
 
     def _timers(self, state: _State) -> Iterator[_State]:
-        armed = [place for place in state.places if place.timers]
-        first_ns = min((place.timers[0][0] for place in armed), default=0)
+        armed = [local for local in state.local_states if local.timers]
+        first_ns = min((local.timers[0][0] for local in armed), default=0)
         losses, duplications, early = state.budgets
         is_quiet = not any(state.channels)
-        for place in armed:
-            at_ns, _, timer = place.timers[0]
+        for local in armed:
+            at_ns, _, timer = local.timers[0]
             is_early = not is_quiet or at_ns > first_ns
             if is_early and not early:
                 continue
             budgets = (losses, duplications, early - is_early)
-            yield self._step(state, place, TIMER, f"{place.member}'s timer {timer.name} fires", state.channels, budgets)
+            yield self._step(state, local, TIMER, f"{local.member}'s timer {timer.name} fires", state.channels, budgets)
 
     def _step(
-        self, state: _State, place: Place, given: Given, what: str, channels: Channels, budgets: tuple[int, int, int]
+        self,
+        state: _State,
+        local: LocalState,
+        given: Given,
+        what: str,
+        channels: Channels,
+        budgets: tuple[int, int, int],
     ) -> _State:
         try:
-            turn = self._places.turn(place, given)
+            turn = self._local_states.turn(local, given)
         except BrokenCoreError as error:
             raise BrokenCoreError(f"{what}: {error}") from error
-        member = place.member
-        places = (*state.places[:member], turn.place, *state.places[member + 1 :])
+        member = local.member
+        local_states = (*state.local_states[:member], turn.state, *state.local_states[member + 1 :])
         events = state.events
         if self._order_matters:
-            events += tuple((member, row.event, row.detail) for row in turn.rows if is_told(row))
-        return _State(places, self._with_sent(channels, turn), budgets, events, state, what, turn)
+            events += tuple((member, row.event, row.detail) for row in turn.rows if is_observable(row))
+        return _State(local_states, self._with_sent(channels, turn), budgets, events, state, what, turn)
 
     def _with_sent(self, channels: Channels, turn: Turn) -> Channels:
         if not turn.sent:
             return channels
         found = list(channels)
         for target, number in turn.sent:
-            at = turn.place.member * self._count + target
+            at = turn.state.member * self._count + target
             found[at] = (*found[at], number)
         return tuple(found)
 
@@ -290,21 +298,21 @@ class _Explorer:
         for kind, finding in findings.items():
             if finding.verdict is Verdict.FAIL:
                 return Violation(kind=kind.value, sentence=sentence_of(finding), path=_path(state))
-        for place in state.places:
-            if not place.is_idle or place.queue:
-                sentence = f"nothing is left to happen, and member {place.member} is not idle"
+        for local in state.local_states:
+            if not local.is_idle or local.queue:
+                sentence = f"nothing is left to happen, and member {local.member} is not idle"
                 return Violation(kind="rest", sentence=sentence, path=_path(state))
         return None
 
     def _incarnations(self, state: _State) -> dict[Incarnation, list[Raw]]:
         """Records of the members; their time is the number of the step."""
-        incarnations = {turn.place.member: [_record(row, 0) for row in turn.rows] for turn in self._places.first}
+        incarnations = {turn.state.member: [_record(row, 0) for row in turn.rows] for turn in self._local_states.first}
         for step in state.way():
             if step.turn is not None:
-                incarnations[step.turn.place.member] += [_record(row, step.depth) for row in step.turn.rows]
-        for place in state.places:
-            is_drained = place.is_idle and not place.queue
-            incarnations[place.member].append(_record(Row(Event.STOP, int(is_drained)), state.depth + 1))
+                incarnations[step.turn.state.member] += [_record(row, step.depth) for row in step.turn.rows]
+        for local in state.local_states:
+            is_drained = local.is_idle and not local.queue
+            incarnations[local.member].append(_record(Row(Event.STOP, int(is_drained)), state.depth + 1))
         return {Incarnation(member, FIRST_INCARNATION): records for member, records in incarnations.items()}
 
 

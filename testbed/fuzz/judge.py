@@ -49,7 +49,7 @@ WITHOUT_A_QUORUM = "progress without a quorum"
 
 _AT_THE_END = frozenset((Ending.DRAINED, Ending.CUT_SHORT))
 
-OPINIONS_EVERY = 100
+COMPARED_EVERY = 100
 """Worlds whose seed this number divides are judged by two more implementations, which cost half a second of processor
 time, most of it to plan the queries."""
 
@@ -125,9 +125,9 @@ def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
         progress = (*_restless(simulation), *_loud(scenario, simulation), *_owed(scenario, simulation))
     failures = (
         *progress,
-        *_expelled(scenario, simulation),
+        *_excluded_without_fault(scenario, simulation),
         *_left(scenario, simulation),
-        *untold(findings),
+        *unknown_safety(findings),
         *cores.buffered(simulation),
         *_broken(findings, names_of(scenario)),
         *_stages(scenario, simulation),
@@ -198,11 +198,12 @@ def _knows_its_end(incarnation: IncarnationRun) -> bool:
     return any(row[0] == Event.REPORT and row[1] == GroupReport.EXCLUDED for row in incarnation.records)
 
 
-def is_expelled(incarnation: IncarnationRun) -> bool:
+def is_excluded(incarnation: IncarnationRun) -> bool:
     """Whether it was excluded while it was alive."""
     last = incarnation.records[-1]
-    is_excluded = last[0] == Event.ENDED and last[1] == EndReason.EXCLUDED
-    return is_excluded or any(row[0] == Event.REPORT and row[1] == GroupReport.EXCLUDED for row in incarnation.records)
+    if last[0] == Event.ENDED and last[1] == EndReason.EXCLUDED:
+        return True
+    return any(row[0] == Event.REPORT and row[1] == GroupReport.EXCLUDED for row in incarnation.records)
 
 
 def _judged(
@@ -225,7 +226,7 @@ def _judged(
 
 def _records(incarnation: IncarnationRun) -> Sequence[Raw]:
     """Its records; those of an excluded incarnation end without a STOP, as if it had crashed."""
-    if is_expelled(incarnation) and incarnation.records[-1][0] == Event.STOP:
+    if is_excluded(incarnation) and incarnation.records[-1][0] == Event.STOP:
         return incarnation.records[:-1]
     return incarnation.records
 
@@ -241,7 +242,7 @@ def _broken(findings: Mapping[Property, Finding], names: Mapping[int, str]) -> I
 
 def _disputed(scenario: Scenario, simulation: Simulation, findings: Mapping[Property, Finding]) -> Iterator[Failure]:
     """Properties on which the three implementations disagree; checked in a sample of the worlds."""
-    if scenario.seed % OPINIONS_EVERY == 0:
+    if scenario.seed % COMPARED_EVERY == 0:
         for sentence in _disputes(_records_of(simulation), findings, names_of(scenario)):
             yield Failure(kind="opinions", sentence=sentence, where=sentence.partition(":")[0])
 
@@ -257,9 +258,9 @@ def _disputes(
     yield from disagreements(findings, judge_histories([history], findings)[0])
     plain = oracle.check(_plain_history(incarnations), members=members, names=names, kinds=findings)
     for kind, finding in findings.items():
-        told, expected = (f"{one.verdict.value} ({one.checked} checked)" for one in (finding, plain[kind]))
-        if told != expected:
-            yield f"{kind.value}: {told} by the product, {expected} by the oracle"
+        found, expected = (f"{one.verdict.value} ({one.checked} checked)" for one in (finding, plain[kind]))
+        if found != expected:
+            yield f"{kind.value}: {found} by the product, {expected} by the oracle"
 
 
 def _plain_history(incarnations: Incarnations) -> dict[Incarnation, list[Record]]:
@@ -280,7 +281,7 @@ def _restless(simulation: Simulation) -> Iterator[Failure]:
     busy = [
         incarnation
         for incarnation in simulation.incarnations
-        if incarnation.ending is Ending.CUT_SHORT and not is_expelled(incarnation)
+        if incarnation.ending is Ending.CUT_SHORT and not is_excluded(incarnation)
     ]
     if busy:
         who = ", ".join(f"member {incarnation.member}" for incarnation in busy)
@@ -323,25 +324,25 @@ def _owed(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
     calm = [
         incarnation
         for incarnation in simulation.incarnations
-        if incarnation.ending is Ending.DRAINED and not is_expelled(incarnation)
+        if incarnation.ending is Ending.DRAINED and not is_excluded(incarnation)
     ]
     calm = [incarnation for incarnation in calm if incarnation.records[-1][0] == Event.STOP]
     records = {incarnation.name: incarnation.records for incarnation in calm}
-    told: set[Property] = set()
+    reported: set[Property] = set()
     for one in owed_in_last_view(records) if has_views(records) else owed(records):
-        if one.kind not in told and one.kind.value in PROTOCOLS[scenario.protocol].promises:
-            told.add(one.kind)
+        if one.kind not in reported and one.kind.value in PROTOCOLS[scenario.protocol].promises:
+            reported.add(one.kind)
             yield Failure(kind=one.kind.value, sentence=one.sentence(names_of(scenario)), where="joiner")
 
 
-def _expelled(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
+def _excluded_without_fault(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
     """Members that were excluded although no fault justified it. It is allowed if no other member of their view was
     free of such faults: in a view of two, a member that receives nothing excludes the other one.
     """
     fallen = victims_of(scenario)
     for incarnation in simulation.incarnations:
         witnesses = _last_view(incarnation, len(scenario.members)) - fallen - {incarnation.member}
-        if incarnation.member not in fallen and witnesses and is_expelled(incarnation):
+        if incarnation.member not in fallen and witnesses and is_excluded(incarnation):
             yield Failure(
                 kind="expelled", sentence=f"member {incarnation.member} was given up although it was never away long"
             )
@@ -356,7 +357,7 @@ def _left(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
             yield Failure(kind="left", sentence=f"member {incarnation.member} left although nobody asked it to")
 
 
-def untold(findings: Mapping[Property, Finding]) -> Iterator[Failure]:
+def unknown_safety(findings: Mapping[Property, Finding]) -> Iterator[Failure]:
     """Safety properties that are unknown although they were checked: no record is missing here."""
     for kind, finding in findings.items():
         if finding.verdict is Verdict.UNKNOWN and finding.checked and not kind.is_liveness:
@@ -425,7 +426,7 @@ class _Cores:
         """Idle cores that hold messages: in time they would hold more and more."""
         for incarnation in simulation.incarnations:
             held = self.buffered_by(incarnation)
-            if incarnation.ending is Ending.DRAINED and held and not is_expelled(incarnation):
+            if incarnation.ending is Ending.DRAINED and held and not is_excluded(incarnation):
                 yield Failure(
                     kind="buffered", sentence=f"member {incarnation.member} is idle and keeps {held} messages"
                 )

@@ -117,7 +117,7 @@ def exploration_lines(protocol: str, scope: Scope, exploration: Exploration) -> 
         extent = "ended by a violation"
     yield (
         f"{exploration.states:,} states, {exploration.steps:,} steps, {exploration.ends:,} ends, "
-        f"{exploration.places:,} local states, depth {exploration.depth}: {extent}"
+        f"{exploration.local_states:,} local states, depth {exploration.depth}: {extent}"
     )
     if violation is None:
         yield "no violation"

@@ -1,8 +1,8 @@
-"""One member as a state machine, for the explorer: places (local states), inputs, and their transitions.
+"""One member as a state machine, for the explorer: its local states, inputs, and their transitions.
 
-A place is the complete state of a member: its core, timers, clock, remaining submissions, and the history of its
-application. Places and messages are numbered when they are first met, and the transition of an input at a place is
-computed once: most paths of a group lead its members through the same places.
+A local state is the complete state of a member: its core, timers, clock, remaining submissions, and the history of its
+application. Local states and messages are numbered when they are first met, and the transition of an input in a state
+is computed once: most paths of a group lead its members through the same states.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class BrokenCoreError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Place:
+class LocalState:
     """Local state of a member. Never changed, except that `leads_to` caches its transitions."""
 
     number: int
@@ -71,9 +71,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Turn:
-    """Transition of one input: the place after it, the messages sent (target, message number), and the records."""
+    """Transition of one input: the state after it, the messages sent (target, message number), and the records."""
 
-    place: Place
+    state: LocalState
     sent: tuple[tuple[int, int], ...]
     rows: tuple[Row, ...]
 
@@ -88,27 +88,27 @@ SUBMIT: Given = (-1, 0)
 TIMER: Given = (-1, 1)
 
 
-class Places:
-    """All places and messages met so far."""
+class LocalStates:
+    """All local states and messages met so far."""
 
     def __init__(self, build: Build, submissions: tuple[int, ...]) -> None:
         self.messages: list[Message] = []
         """Messages by number."""
         self._submissions = submissions
         self._members = tuple(range(len(submissions)))
-        self._places: dict[bytes, Place] = {}
+        self._states: dict[bytes, LocalState] = {}
         self._message_numbers: dict[Message, int] = {}
         self.first = tuple(self._start(build, member) for member in self._members)
         """Transition of the start, by member."""
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._states)
 
-    def turn(self, place: Place, given: Given) -> Turn:
+    def turn(self, state: LocalState, given: Given) -> Turn:
         """Transition of an input. BrokenCoreError when the core raises an exception."""
-        found = place.leads_to.get(given)
+        found = state.leads_to.get(given)
         if found is None:
-            found = place.leads_to[given] = self._turn(place, given)
+            found = state.leads_to[given] = self._turn(state, given)
         return found
 
     def number_of(self, message: Message) -> int:
@@ -125,20 +125,20 @@ class Places:
         work.carry_out(core.on_start(0))
         return self._finished(work, core, self._submissions[member])
 
-    def _turn(self, place: Place, given: Given) -> Turn:
-        core = copy.deepcopy(place.core)
-        work = _Work(self, place.member, self._members, place)
+    def _turn(self, state: LocalState, given: Given) -> Turn:
+        core = copy.deepcopy(state.core)
+        work = _Work(self, state.member, self._members, state)
         try:
-            work.carry_out(self._effects(core, work, place, given))
+            work.carry_out(self._effects(core, work, state, given))
         except Exception as error:
             raise BrokenCoreError(f"{type(error).__name__}: {error}") from error
-        return self._finished(work, core, place.queue - (given == SUBMIT))
+        return self._finished(work, core, state.queue - (given == SUBMIT))
 
-    def _effects(self, core: Core, work: _Work, place: Place, given: Given) -> list[Effect]:
+    def _effects(self, core: Core, work: _Work, state: LocalState, given: Given) -> list[Effect]:
         if given == SUBMIT:
-            number = self._submissions[place.member] - place.queue + 1
-            stamp = Stamp(origin=place.member, incarnation=FIRST_INCARNATION, number=number)
-            payload = encode_stamp(stamp) + f"{place.member}.{number}".encode()
+            number = self._submissions[state.member] - state.queue + 1
+            stamp = Stamp(origin=state.member, incarnation=FIRST_INCARNATION, number=number)
+            payload = encode_stamp(stamp) + f"{state.member}.{number}".encode()
             work.rows.append(_row(Event.SUBMIT, 0, payload, 0))
             return core.on_submit(Submission(payload=payload), work.now_ns)
         if given == TIMER:
@@ -151,14 +151,14 @@ class Places:
             return [Report(code=error.reason, member=given[0])]
 
     def _finished(self, work: _Work, core: Core, queue: int) -> Turn:
-        """The transition to the member's present state: a place that was met before, or a new one."""
-        history = (*work.history, *(row for row in work.rows if is_told(row)))
+        """The transition to the member's present state: a state that was met before, or a new one."""
+        history = (*work.history, *(row for row in work.rows if is_observable(row)))
         timers = tuple(work.timers)
         mark = digest(work.member, core, timers, work.now_ns, queue, [(*row[:6], *row[7:]) for row in history])
-        place = self._places.get(mark)
-        if place is None:
-            place = self._places[mark] = Place(
-                number=len(self._places),
+        state = self._states.get(mark)
+        if state is None:
+            state = self._states[mark] = LocalState(
+                number=len(self._states),
                 member=work.member,
                 core=core,
                 timers=timers,
@@ -168,20 +168,22 @@ class Places:
                 can_submit=core.can_submit,
                 is_idle=core.is_idle,
             )
-        return Turn(place=place, sent=tuple(work.sent), rows=tuple(work.rows))
+        return Turn(state=state, sent=tuple(work.sent), rows=tuple(work.rows))
 
 
 class _Work:
     """State that one call of one core changes."""
 
-    def __init__(self, places: Places, member: int, members: Sequence[int], place: Place | None = None) -> None:
+    def __init__(
+        self, states: LocalStates, member: int, members: Sequence[int], state: LocalState | None = None
+    ) -> None:
         self.member = member
-        self.timers = list(place.timers) if place else []
-        self.now_ns = place.now_ns if place else 0
-        self.history = place.history if place else ()
+        self.timers = list(state.timers) if state else []
+        self.now_ns = state.now_ns if state else 0
+        self.history = state.history if state else ()
         self.rows: list[Row] = []
         self.sent: list[tuple[int, int]] = []
-        self._places = places
+        self._states = states
         self._peers = [other for other in members if other != member]
         self._delivered = sum(row.event == Event.DELIVER for row in self.history)
 
@@ -189,10 +191,10 @@ class _Work:
         for effect in effects:
             match effect:
                 case Send(target=target, message=message):
-                    self.sent.append((target, self._places.number_of(message)))
+                    self.sent.append((target, self._states.number_of(message)))
                 case Multicast(message=message):
                     # A near multicast, too, goes to all peers: there is one sub-network.
-                    number = self._places.number_of(message)
+                    number = self._states.number_of(message)
                     self.sent += [(peer, number) for peer in self._peers]
                 case SetTimer(timer=timer, at_ns=at_ns):
                     self._cancel(timer)
@@ -223,7 +225,7 @@ def _row(event: Event, detail: int, payload: bytes, value: int) -> Row:
     return Row(event, detail, *name, value, len(payload), payload_checksum(payload))
 
 
-def is_told(row: Row) -> bool:
+def is_observable(row: Row) -> bool:
     """Whether a property may depend on it."""
     return row.event in (Event.SUBMIT, Event.DELIVER, Event.UNDO) or (
         row.event == Event.REPORT and row.detail >= FIRST_NOTICE

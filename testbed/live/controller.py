@@ -19,7 +19,7 @@ from analysis.files import replacing
 from netem.errors import FabricError
 from netem.network import EmulatedNetwork
 from netem.runtimes.base import NodeHandle, Runtime
-from netem.runtimes.cgroups import Brakes
+from netem.runtimes.cgroups import CpuLimiter
 from node.registry import PROTOCOLS
 from testbed.live import requests as asks
 from testbed.live.ending import Stopped, note, write_notes_to
@@ -44,7 +44,7 @@ from topologies.formats.schema import RawBlock
 from topologies.load import loads
 from topologies.model import Topology
 
-ANYWAY = frozenset({"describe", "nodes", "links", "capturing", "failure", "log", "stop_capture"})
+ANSWERED_WITHOUT_NETWORK = frozenset({"describe", "nodes", "links", "capturing", "failure", "log", "stop_capture"})
 """Requests that a testbed answers although its network is gone."""
 
 
@@ -68,11 +68,11 @@ class Controller:
             self._require_image()
             self._network = stack.enter_context(self._open_network(on_progress))
             runtime = self._open_runtime(on_progress)
-            brakes = stack.enter_context(Brakes())
+            cpu_limiter = stack.enter_context(CpuLimiter())
             self.processes = self._make_processes(runtime)
             stack.callback(self.processes.close)
             self.processes.start_all(on_progress)
-            self._performer = Performer(self._network, self.topology, self.processes.fleet, brakes)
+            self._performer = Performer(self._network, self.topology, self.processes.fleet, cpu_limiter)
             self._started_ns = time.monotonic_ns()
             self.record.note({"phases": {"start_ns": self._started_ns, "end_ns": None}})
             self.state = self._make_state()
@@ -81,8 +81,8 @@ class Controller:
 
     def perform(self, verb: str, words: RawBlock) -> Any:
         """Carry out one request and return its result, a JSON value. Raises InputError, FabricError, StoreError."""
-        if verb not in ANYWAY:
-            self._refuse_ruin()
+        if verb not in ANSWERED_WITHOUT_NETWORK:
+            self._require_network()
         return _VERBS[verb](self, words)
 
     @property
@@ -91,7 +91,7 @@ class Controller:
 
     def enter(self, node: str) -> tuple[str, NodeHandle]:
         """Name of the node, and handle of its latest incarnation, for a command. Raises InputError, FabricError."""
-        self._refuse_ruin()
+        self._require_network()
         name = self.state.node(node)
         if self.state.state(name) is NodeState.ABSENT and not self.processes.fleet.has(name):
             raise InputError(f"{name} has not joined yet and runs nothing: `orderbed join {name}`")
@@ -103,7 +103,7 @@ class Controller:
                 raise InputError(f"{name} has crashed and its container with it: `orderbed restart {name}`")
         return name, self.processes.fleet.member(name).handle
 
-    def _refuse_ruin(self) -> None:
+    def _require_network(self) -> None:
         failure = self._network.failure()
         if failure is not None:
             raise FabricError(f"{failure}; `orderbed down {self._request.name}` clears away what is left")
@@ -191,7 +191,7 @@ class Controller:
             group=self.record.group,
             program=self._request.program,
             log_path=self.record.node_log,
-            rooms=None if is_bare or self._experiment is not None else self.record.path / "nodes",
+            work_root=None if is_bare or self._experiment is not None else self.record.path / "nodes",
             hosts=self.record.path / "hosts",
         )
 

@@ -62,7 +62,7 @@ class RuntimeDirectory:
         finally:
             shutil.rmtree(fresh, ignore_errors=True)  # nothing is left here after a successful rename
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Remove it, if this process still owns it."""
         if self.is_ours():
             shutil.rmtree(self.path, ignore_errors=True)

@@ -64,13 +64,13 @@ class Ending:
 
         threading.Thread(target=wait, name="watch", daemon=True).start()
 
-    def calmly(self, begin: Callable[[], None]) -> None:
+    def call_on_request(self, begin: Callable[[], None]) -> None:
         """The server is up: a request calls `begin` from now on, at once if the end was requested before."""
         self._begin = begin
         if self.reason:
             begin()
 
-    def no_more(self) -> None:
+    def ignore_requests(self) -> None:
         """The server is ending already: further requests have no effect."""
         self.reason = self.reason or "it could not come up"
 

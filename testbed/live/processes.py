@@ -34,8 +34,8 @@ FOR_EVER_NS = 100 * 365 * 86_400 * 10**9
 class NodeProcesses:
     """All nodes. With `experiment` they are the members of its group, with its protocol, workload, clock errors and
     absent members, without its faults and its end; `group` is the number in its datagrams. Without it they run
-    `program`, or `REST` if that is None. `rooms`: folder of the nodes' own directories, None for none; `hosts`: their
-    /etc/hosts.
+    `program`, or `REST` if that is None. `work_root`: folder of the nodes' working directories, None for none;
+    `hosts`: their /etc/hosts.
     """
 
     def __init__(
@@ -47,14 +47,14 @@ class NodeProcesses:
         group: int,
         program: Program | None,
         log_path: Callable[[str], Path],
-        rooms: Path | None,
+        work_root: Path | None,
         hosts: Path,
     ) -> None:
         self._runtime = runtime
         self._topology = topology
         self._experiment = None if experiment is None else dataclasses.replace(experiment, duration_ns=FOR_EVER_NS)
         self._group = group
-        self._rooms = rooms
+        self._work_root = work_root
         self._start_ns: int | None = None
         self.log_path = log_path
         self.fleet = Fleet(
@@ -95,10 +95,10 @@ class NodeProcesses:
         self._runtime.close()
 
     def _prepare(self, node: Node, program: Program) -> Program:
-        """The program with a working directory of the node's own, if there are `rooms`."""
-        if self._rooms is None or program.work is not None:
+        """The program with a working directory of the node's own, if there is a `work_root`."""
+        if self._work_root is None or program.work is not None:
             return program
-        work = self._rooms / node.name.replace("/", ".")
+        work = self._work_root / node.name.replace("/", ".")
         try:
             work.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -37,7 +37,7 @@ _KINDS: dict[str, Callable[[str], Exception]] = {
 }
 
 
-class BadFrameError(Exception):
+class MalformedFrameError(Exception):
     """The bytes received are no valid frame."""
 
 
@@ -95,7 +95,7 @@ def hear(connection: socket.socket) -> dict[str, Any]:
     """The next frame. Raises FabricError when the server is gone."""
     try:
         values, _descriptors = receive(connection, max_descriptors=0)
-    except (ChannelClosedError, BadFrameError, OSError):
+    except (ChannelClosedError, MalformedFrameError, OSError):
         raise _gone() from None
     return values
 
@@ -104,7 +104,7 @@ def receive(
     connection: socket.socket, *, max_descriptors: int = MAX_DESCRIPTORS
 ) -> tuple[dict[str, Any], tuple[int, ...]]:
     """One frame and its descriptors, which the caller must close. Raises ChannelClosedError at end of file and
-    BadFrameError for an invalid frame.
+    MalformedFrameError for an invalid frame.
     """
     head, descriptors, flags, _address = socket.recv_fds(
         connection, LENGTH.size, max(1, max_descriptors), socket.MSG_CMSG_CLOEXEC
@@ -113,11 +113,11 @@ def receive(
         if not head:
             raise ChannelClosedError("end of file")
         if len(descriptors) > max_descriptors or flags & socket.MSG_CTRUNC:
-            raise BadFrameError(f"it carries more than {max_descriptors} descriptors")
+            raise MalformedFrameError(f"it carries more than {max_descriptors} descriptors")
         head += receive_exactly(connection, LENGTH.size - len(head))
         (length,) = LENGTH.unpack(head)
         if length > MAX_PACKED_BYTES:
-            raise BadFrameError(f"it has {length} bytes, at most {MAX_PACKED_BYTES} are allowed")
+            raise MalformedFrameError(f"it has {length} bytes, at most {MAX_PACKED_BYTES} are allowed")
         return unpacked(receive_exactly(connection, length)), tuple(descriptors)
     except BaseException:
         close_all(descriptors)
@@ -125,17 +125,17 @@ def receive(
 
 
 def unpacked(body: bytes) -> dict[str, Any]:
-    """The values of a frame's body. Raises BadFrameError."""
+    """The values of a frame's body. Raises MalformedFrameError."""
     inflator = zlib.decompressobj()
     try:
         plain = inflator.decompress(body, MAX_PLAIN_BYTES)
         if not inflator.eof:
-            raise BadFrameError(f"it is cut off, or has more than {MAX_PLAIN_BYTES} bytes")
+            raise MalformedFrameError(f"it is cut off, or has more than {MAX_PLAIN_BYTES} bytes")
         values = json.loads(plain)
     except (zlib.error, ValueError, RecursionError) as error:
-        raise BadFrameError(f"it is no JSON in zlib ({error})") from None
+        raise MalformedFrameError(f"it is no JSON in zlib ({error})") from None
     if not isinstance(values, dict):
-        raise BadFrameError("it holds no JSON object")
+        raise MalformedFrameError("it holds no JSON object")
     return values
 
 

@@ -34,7 +34,7 @@ from testbed.live import requests as asks
 from testbed.live.controller import Controller
 from testbed.live.directory import RuntimeDirectory
 from testbed.live.ending import Ending, Stopped, note
-from testbed.live.rpc import BadFrameError, answer, close_all, receive, refusal
+from testbed.live.rpc import MalformedFrameError, answer, close_all, receive, refusal
 from testbed.live.starter import StartRequest
 from testbed.paths import is_directory
 from testbed.rundir.store import StoreError
@@ -61,7 +61,7 @@ class Server:
         """Connections of clients that sent `down` and wait for the end."""
         self._connections = threading.BoundedSemaphore(MAX_CONNECTIONS)
 
-    def open_door(self) -> socket.socket:
+    def listen(self) -> socket.socket:
         """Listen for requests from now on."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         with self._directory.socket_path() as path:
@@ -93,7 +93,7 @@ class Server:
             except Exception as error:
                 done.set_exception(error)
 
-    def farewell(self, error: Exception | None) -> None:
+    def answer_leaving(self, error: Exception | None) -> None:
         """Answer the clients that sent `down`, and refuse calls that are still queued."""
         reply = {"result": None} if error is None else refusal(error)
         for connection in self._leaving:
@@ -146,7 +146,7 @@ class Server:
             answer(connection, {"result": self._ask(lambda: self._controller.perform(verb, words))})
         except (ChannelClosedError, TimeoutError, ConnectionError):
             return True  # the client has gone, or sends nothing
-        except BadFrameError as error:
+        except MalformedFrameError as error:
             answer(connection, refusal(InputError(f"a request that cannot be read: {error}")))
         except Exception as error:
             if not isinstance(error, InputError | FabricError | StoreError):
@@ -196,7 +196,7 @@ def _pass_words(command: Command, connection: socket.socket) -> None:
     while True:
         try:
             word, _none = receive(connection, max_descriptors=0)
-        except (ChannelClosedError, BadFrameError, OSError):
+        except (ChannelClosedError, MalformedFrameError, OSError):
             return
         _pass_word(command, word)
 
@@ -257,18 +257,18 @@ def main(starter: int) -> int:
         with ExitStack() as stack:
             directory = RuntimeDirectory.of(request.name)
             directory.take()
-            stack.callback(directory.give_back)
+            stack.callback(directory.release)
             controller = Controller(request, lambda line: _say({"progress": line}))
             _run(controller, directory, is_up, ending)
     except (InputError, FabricError, StoreError) as error:
-        ending.no_more()  # on a refusal the starter sends SIGTERM to this process, which is ending already
+        ending.ignore_requests()  # on a refusal the starter sends SIGTERM to this process, which is ending already
         _say(refusal(error))
         return 1
     except Stopped as stopped:
         _say(refusal(FabricError(f"{stopped}; nothing of it is left")))
         return 1
     except Exception as error:
-        ending.no_more()
+        ending.ignore_requests()
         _say(refusal(error))
         raise  # the traceback goes to the log
     return 0
@@ -279,10 +279,10 @@ def _run(controller: Controller, directory: RuntimeDirectory, is_up: threading.E
     and to the log.
     """
     server = Server(controller, directory, ending)
-    ending.calmly(server.stop)
+    ending.call_on_request(server.stop)
     failure: Exception | None = None
     try:
-        listener = server.open_door()
+        listener = server.listen()
         directory.publish(controller.description, controller.topology)
         is_up.set()
         _say({"up": controller.about()})
@@ -296,9 +296,9 @@ def _run(controller: Controller, directory: RuntimeDirectory, is_up: threading.E
             controller.close()
         except (FabricError, StoreError) as error:
             failure = error
-        directory.give_back()
+        directory.release()
         note("it has ended, nothing of it is left" if failure is None else f"it has ended, not well: {failure}")
-        server.farewell(failure)
+        server.answer_leaving(failure)
 
 
 def _say(values: dict[str, Any]) -> None:

@@ -21,11 +21,11 @@ from typing import Any
 from netem.network import EmulatedNetwork
 from netem.probe import processors_awake
 from netem.runtimes.base import Program
-from netem.runtimes.cgroups import Brakes
+from netem.runtimes.cgroups import CpuLimiter
 from testbed.console import Console, Stage
 from testbed.run import wires
 from testbed.run.fleet import Fleet, State
-from testbed.run.program import own_programs
+from testbed.run.program import user_programs
 from testbed.run.schedule import Performer, Schedule
 from testbed.run.stalls import stalls_watched
 from testbed.run.wires import Capture
@@ -69,13 +69,13 @@ class Conductor:
             network = stack.enter_context(self._open_network())
             capture = self._start_capture(network)
             stack.callback(self._close_capture, capture)
-            brakes = stack.enter_context(Brakes())
+            cpu_limiter = stack.enter_context(CpuLimiter())
             fleet = self._start_nodes(network, stack)
             stack.callback(self._record_nodes, fleet)
             told_stalls = stack.enter_context(stalls_watched())
-            self._load(network, fleet, capture, brakes)
+            self._load(network, fleet, capture, cpu_limiter)
             self._drain(fleet)
-            brakes.release_all()
+            cpu_limiter.release_all()
             self._manifest["stalls"] = told_stalls()
             self._stop(network, fleet, capture)
 
@@ -129,7 +129,9 @@ class Conductor:
                 configure=self._configure,
                 log_path=self._directory.node_log,
                 program=NODE_PROGRAM,
-                own=own_programs(self._experiment, self._directory.path / "nodes", group=self._directory.group),
+                user_programs=user_programs(
+                    self._experiment, self._directory.path / "nodes", group=self._directory.group
+                ),
                 absent=self._experiment.absent,
             )
             fleet.start_all(lambda started: stage.say(f"{started} of {count} started"))
@@ -142,12 +144,12 @@ class Conductor:
             )
         return fleet
 
-    def _load(self, network: EmulatedNetwork, fleet: Fleet, capture: Capture, brakes: Brakes) -> None:
+    def _load(self, network: EmulatedNetwork, fleet: Fleet, capture: Capture, cpu_limiter: CpuLimiter) -> None:
         before = CpuTimes.read()
         self._start_ns = time.monotonic_ns() + START_LEAD_NS
         fleet.broadcast(f'start {{"at_ns": {self._start_ns}}}')
         self._phase("start_ns", self._start_ns)
-        performer = Performer(network, self._topology, fleet, brakes)
+        performer = Performer(network, self._topology, fleet, cpu_limiter)
         schedule = Schedule(self._experiment, performer, self._directory, start_ns=self._start_ns)
         duration_s = self._experiment.duration_ns / 1e9
         with self._console.bar("load", "", total_s=duration_s) as stage:
@@ -168,7 +170,7 @@ class Conductor:
         drain_s = self._experiment.drain_ns / 1e9
         with self._console.stage("drain", f"at most {drain_s:g} s") as stage:
             fleet.broadcast("drain")
-            if fleet.reach(QUIET, timeout_s=drain_s):
+            if fleet.await_states(QUIET, timeout_s=drain_s):
                 self._phase("drained_ns", time.monotonic_ns())
                 stage.result = f"every node is quiet, {self._said(fleet)}"
             else:

@@ -22,7 +22,7 @@ from typing import Any
 from analysis.files import parse_json
 from netem.errors import CannotStartError, FabricError
 from netem.runtimes.base import NodeHandle, Program, Runtime, together
-from testbed.run.program import DRAINED_LINE, OwnProgram
+from testbed.run.program import DRAINED_LINE, UserProgram
 from testbed.spec.nodes import FIRST_JOINER
 from topologies.model import Node, NodeName
 
@@ -73,7 +73,7 @@ class Member:
     """The node's own latest counters."""
     changed: dict[str, Any] = field(default_factory=dict)
     """Its answer to the last requested change; empty: none yet."""
-    own: OwnProgram | None = None
+    user_program: UserProgram | None = None
     """The user's program that it runs; None: the project's node program."""
     since_s: float = 0.0
     """Time of its start (time.monotonic)."""
@@ -97,7 +97,7 @@ class Member:
             "ended": bool(self.last.get("ended", False)),
             **({"left": True} if self.last.get("left") else {}),
             "dropped": self.last.get("dropped", {}),
-            **({"killed": self.was_killed} if self.own is not None else {}),
+            **({"killed": self.was_killed} if self.user_program is not None else {}),
             **({"cause": self.cause} if self.cause else {}),
             **counters,
         }
@@ -118,10 +118,10 @@ class Fleet:
         log_path: Callable[[str], Path],
         program: Program,
         prepare: Callable[[Node, Program], Program] = lambda _node, program: program,
-        own: Mapping[NodeName, OwnProgram] = MappingProxyType({}),
+        user_programs: Mapping[NodeName, UserProgram] = MappingProxyType({}),
         absent: Collection[NodeName] = (),
     ) -> None:
-        self._own = own
+        self._user_programs = user_programs
         self._absent = absent
         self._runtime = runtime
         self._nodes = tuple(nodes)
@@ -256,7 +256,7 @@ class Fleet:
 
         Raises FabricError naming those that are not, when the time is up.
         """
-        if not self.reach(states, timeout_s=timeout_s, members=members):
+        if not self.await_states(states, timeout_s=timeout_s, members=members):
             late = [m for m in self._latest(members) if m.state not in states]
             names = ", ".join(m.node.name for m in late[:5]) + (" …" if len(late) > 5 else "")
             raise FabricError(f"{names} did not become {doing} within {timeout_s:.0f} s{_tail(late[0])}")
@@ -264,9 +264,9 @@ class Fleet:
     @property
     def patience_s(self) -> float:
         """Longest time that a user's program may take to become ready."""
-        return max((own.choice.ready.within_ns / 1e9 for own in self._own.values()), default=0.0)
+        return max((one.choice.ready.within_ns / 1e9 for one in self._user_programs.values()), default=0.0)
 
-    def reach(self, states: tuple[State, ...], *, timeout_s: float, members: list[Member] | None = None) -> bool:
+    def await_states(self, states: tuple[State, ...], *, timeout_s: float, members: list[Member] | None = None) -> bool:
         """Like `wait_all`, but returns whether the states were reached in time."""
         deadline = time.monotonic() + timeout_s
         while any(m.state not in states for m in self._latest(members)):
@@ -282,7 +282,11 @@ class Fleet:
 
     def wait_gone(self, *, timeout_s: float) -> None:
         """Pump until every process has ended; FabricError when one does not."""
-        presses = [len(m.pressing) * m.own.choice.stop.grace_ns / 1e9 for m in self.history if m.own is not None]
+        presses = [
+            len(m.pressing) * m.user_program.choice.stop.grace_ns / 1e9
+            for m in self.history
+            if m.user_program is not None
+        ]
         deadline = time.monotonic() + timeout_s + max(presses, default=0.0)
         while any(m.exit_code is None for m in self.history):
             self._press()
@@ -315,19 +319,24 @@ class Fleet:
             with log_path.open("a", encoding="utf-8", errors="replace") as log:
                 log.write(line + "\n")
 
-        own = self._own.get(node.name)
-        program = self._prepare(node, self._program) if own is None else own.prepare(incarnation)
-        heard = on_line if own is None else own.listener(on_line)
+        user_program = self._user_programs.get(node.name)
+        program = self._prepare(node, self._program) if user_program is None else user_program.prepare(incarnation)
+        heard = on_line if user_program is None else user_program.listener(on_line)
         try:
             handle = self._runtime.start(node, program, on_line=heard, log_path=log_path)
         except FabricError as error:
-            if own is not None:
+            if user_program is not None:
                 raise FabricError(f"the program of {node.name} cannot be started: {error}") from error
             if isinstance(error, CannotStartError):
                 raise CannotStartError(f"{node.name}: {error}", is_there=error.is_there) from error
             raise
         return Member(
-            node=node, incarnation=incarnation, handle=handle, log_path=log_path, begun_as=incarnation, own=own
+            node=node,
+            incarnation=incarnation,
+            handle=handle,
+            log_path=log_path,
+            begun_as=incarnation,
+            user_program=user_program,
         )
 
     def _enter(self, member: Member) -> None:
@@ -337,10 +346,10 @@ class Fleet:
 
     def _tell(self, member: Member, line: str) -> None:
         """Send a line; a user's program gets only the lines that it asked for."""
-        if member.own is None:
+        if member.user_program is None:
             member.handle.send(line)
             return
-        verb, choice = line.split()[0], member.own.choice
+        verb, choice = line.split()[0], member.user_program.choice
         if choice.cues and verb != "stop":
             _cue(member, line)
         if verb == "start":
@@ -357,12 +366,12 @@ class Fleet:
         """Take the next step to end each user's program that was told to end and has not."""
         for member in self.history:
             if member.pressing and member.exit_code is None and time.monotonic() >= member.press_at_s:
-                assert member.own is not None
+                assert member.user_program is not None
                 member.pressing.pop(0)()
-                member.press_at_s = time.monotonic() + member.own.choice.stop.grace_ns / 1e9
+                member.press_at_s = time.monotonic() + member.user_program.choice.stop.grace_ns / 1e9
 
     def _configure_now(self, member: Member) -> None:
-        if member.own is not None or self._configure is None:
+        if member.user_program is not None or self._configure is None:
             return
         line = json.dumps(self._configure(member.node, member.incarnation), separators=(",", ":"))
         member.handle.send(line)
@@ -378,10 +387,10 @@ class Fleet:
             return
         if member.state is State.CRASHED:
             self._take_last_words(member, line)
-        elif member.own is not None:
-            self._take_own(member, line)
+        elif member.user_program is not None:
+            self._take_from_user_program(member, line)
         else:
-            self._take_ours(member, line)
+            self._take_from_node_program(member, line)
 
     def _take_last_words(self, member: Member, line: str) -> None:
         """Process a line of a killed node, which may be cut off: only the report of a new incarnation counts."""
@@ -397,7 +406,7 @@ class Fleet:
         member.state, member.last, member.exit_code = State.ENDED, said, 0
         self._enter(following)
 
-    def _take_ours(self, member: Member, line: str) -> None:
+    def _take_from_node_program(self, member: Member, line: str) -> None:
         try:
             said = said_in(line)
         except ValueError:
@@ -423,7 +432,7 @@ class Fleet:
             member.last = said
 
     @staticmethod
-    def _take_own(member: Member, line: str) -> None:
+    def _take_from_user_program(member: Member, line: str) -> None:
         if line == DRAINED_LINE:
             if member.state is State.RUNNING:
                 member.state = State.DRAINED
@@ -433,10 +442,10 @@ class Fleet:
     def _notice_the_ready(self) -> None:
         """Check whether users' programs are ready. Raises FabricError when one is not ready in time."""
         for member in self._current.values():
-            if member.own is None or member.state is not State.STARTING:
+            if member.user_program is None or member.state is not State.STARTING:
                 continue
-            ready = member.own.choice.ready
-            if member.own.is_ready(member.handle, member.since_s):
+            ready = member.user_program.choice.ready
+            if member.user_program.is_ready(member.handle, member.since_s):
                 member.state = State.READY
             elif time.monotonic() > member.since_s + ready.within_ns / 1e9:
                 waited = f"{ready.within_ns / 1e9:g} s (waited for {ready})"
@@ -447,13 +456,13 @@ class Fleet:
             if member.exit_code is not None:
                 continue
             member.exit_code = member.handle.poll()
-            if member.exit_code == 0 and member.own is not None and member.own.choice.may_end:
+            if member.exit_code == 0 and member.user_program is not None and member.user_program.choice.may_end:
                 member.state = State.STOPPED
             if member.exit_code is not None and member.state not in (State.STOPPED, State.CRASHED):
                 self._last_words(member)
                 latest = self._current[member.node.name]
                 latest.cause = latest.handle.cause()
-                raise FabricError(f"{_obituary(latest)}{_tail(latest)}")
+                raise FabricError(f"{_end_sentence(latest)}{_tail(latest)}")
 
     def _last_words(self, member: Member) -> None:
         """Process lines until an ended node has been silent for POLL_S: its last lines explain more than its exit code.
@@ -496,7 +505,7 @@ def _kill(member: Member) -> None:
     member.handle.kill()
 
 
-def _obituary(member: Member) -> str:
+def _end_sentence(member: Member) -> str:
     assert member.exit_code is not None, "it has ended"
     if member.cause:
         return f"{member.node.name} has ended: {member.cause}"

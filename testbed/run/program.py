@@ -36,7 +36,7 @@ _LISTENING, _UDP_OPEN = 0x0A, 0x07
 """States of a listening TCP socket and of an unconnected UDP socket (include/net/tcp_states.h)."""
 
 
-class OwnProgram:
+class UserProgram:
     """The user's program of one node, through all its incarnations."""
 
     def __init__(self, place: Place, log_path: Path, hosts: Path) -> None:
@@ -116,7 +116,7 @@ class OwnProgram:
         return own.with_name(f"{own.name}.private") / name.strip("/")
 
 
-def own_programs(experiment: Experiment, nodes: Path, *, group: int) -> dict[NodeName, OwnProgram]:
+def user_programs(experiment: Experiment, nodes: Path, *, group: int) -> dict[NodeName, UserProgram]:
     """The program of every node that runs a user's one; `nodes` is the folder `nodes` of the run directory."""
     if not experiment.programs:
         return {}
@@ -124,7 +124,7 @@ def own_programs(experiment: Experiment, nodes: Path, *, group: int) -> dict[Nod
     hosts.parent.mkdir(parents=True, exist_ok=True)
     write_hosts(hosts, experiment.topology)
     return {
-        node.name: OwnProgram(
+        node.name: UserProgram(
             _place(experiment, node, nodes.resolve(), group), nodes / f"{_plain(node.name)}.log", hosts
         )
         for node in experiment.topology.nodes()

@@ -14,7 +14,7 @@ from typing import Any
 from netem.errors import FabricError
 from netem.network import EmulatedNetwork
 from netem.runtimes import cgroups as limits
-from netem.runtimes.cgroups import Brakes
+from netem.runtimes.cgroups import CpuLimiter
 from testbed.run import wires
 from testbed.run.fleet import Fleet
 from testbed.run.wires import Effect
@@ -28,13 +28,13 @@ NEVER_NS = 2**63 - 1
 
 
 class Performer:
-    """Performs events on the network and the nodes. `brakes` slow nodes down; their maker releases them."""
+    """Performs events on the network and the nodes. The maker of `cpu_limiter` closes it."""
 
-    def __init__(self, network: EmulatedNetwork, topology: Topology, fleet: Fleet, brakes: Brakes) -> None:
+    def __init__(self, network: EmulatedNetwork, topology: Topology, fleet: Fleet, cpu_limiter: CpuLimiter) -> None:
         self._network = network
         self._topology = topology
         self._fleet = fleet
-        self._brakes = brakes
+        self._cpu_limiter = cpu_limiter
         self._acts: dict[type[Fault], Callable[[Any], Effect]] = {
             faults.Impair: lambda fault: wires.impair(network, topology, fault),
             faults.ImpairLink: lambda fault: wires.impair(network, topology, fault),
@@ -78,7 +78,7 @@ class Performer:
         for name in fault.targets:
             member = self._fleet.member(name)
             member.was_paused = True
-            shares[str(name)] = {"cpu_ratio": self._brakes.slow(str(name), member.handle.pid(), fault.cpu_ratio)}
+            shares[str(name)] = {"cpu_ratio": self._cpu_limiter.slow(str(name), member.handle.pid(), fault.cpu_ratio)}
         return Effect(issued_ns=issued_ns, effective_ns=time.monotonic_ns(), readback=shares)
 
     def _shift_clock(self, fault: faults.ClockShift) -> Effect:
@@ -90,7 +90,7 @@ class Performer:
             return self._change(fault.targets, "buffer", {})
         if fault.what == faults.ClockShift.kind:
             return self._change(fault.targets, "clock", {"right": fault.ends})
-        return Effect.of_each(lambda name: self._brakes.release(str(name)), fault.targets)
+        return Effect.of_each(lambda name: self._cpu_limiter.release(str(name)), fault.targets)
 
     def _change(self, targets: tuple[NodeName, ...], what: str, words: Mapping[str, Any]) -> Effect:
         return _as_said(lambda: self._fleet.change(targets, f"{what} {json.dumps(words)}"))

@@ -61,7 +61,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class Update:
     """Figures at one moment, and their distance in bytes from the end of the file."""
 
     snapshot: Snapshot
@@ -89,8 +89,10 @@ def find(runs: Path, name: str | None) -> Target:
     return Target(name=str(directory), capture=directory / "capture.pcapng", run=directory)
 
 
-def watch(target: Target, show: Callable[[Look], None], console: Console, *, idle_s: float = LONGEST_IDLE_S) -> Look:
-    """Call `show` twice a second until the capture ends. Returns the last look.
+def watch(
+    target: Target, show: Callable[[Update], None], console: Console, *, idle_s: float = LONGEST_IDLE_S
+) -> Update:
+    """Call `show` twice a second until the capture ends. Returns the last update.
 
     Raises AnalysisError when it cannot be read, or Spark cannot be started.
     """
@@ -104,19 +106,19 @@ def watch(target: Target, show: Callable[[Look], None], console: Console, *, idl
             stage.result = target.name
             opened = stack.pop_all()
     with opened:
-        for look in _looks(target, following, idle_s):
-            show(look)
-            last = look
+        for update in _updates(target, following, idle_s):
+            show(update)
+            last = update
     return last
 
 
-def _looks(target: Target, following: Following, idle_s: float) -> Iterator[Look]:
+def _updates(target: Target, following: Following, idle_s: float) -> Iterator[Update]:
     end = _End(target, idle_s)
     while True:
         due_s = time.monotonic() + EVERY_S
         has_ended = end.is_reached(following)
         behind = max(end.size - following.byte, 0)
-        yield Look(
+        yield Update(
             snapshot=following.snapshot(has_ended=has_ended),
             behind_bytes=behind,
             batch_s=following.batch_s,
@@ -181,7 +183,7 @@ def _interfaces(path: Path) -> tuple[str, ...] | None:
         raise AnalysisError(f"{path}: the capture cannot be read ({error.strerror})") from error
 
 
-def json_line(look: Look) -> None:
-    """Write one look as one line to standard output, without buffering."""
-    sys.stdout.write(json.dumps(look.as_dict()) + "\n")
+def json_line(update: Update) -> None:
+    """Write one update as one line to standard output, without buffering."""
+    sys.stdout.write(json.dumps(update.as_dict()) + "\n")
     sys.stdout.flush()

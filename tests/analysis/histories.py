@@ -75,7 +75,7 @@ def total_order(
     return author.history
 
 
-def expelled(seed: int, *, members: int = 4, messages: int = 12) -> PlainHistory:
+def excluded(seed: int, *, members: int = 4, messages: int = 12) -> PlainHistory:
     """One log, and a last member that the others end on the way. Meanwhile it has gone on by itself as far as causes
     allow: messages of the log in an order of its own, and one that only it delivers.
     """
@@ -84,11 +84,11 @@ def expelled(seed: int, *, members: int = 4, messages: int = 12) -> PlainHistory
     log: list[MessageId] = []
     past: dict[MessageId, set[MessageId]] = {}
     done = {incarnation: list[MessageId]() for incarnation in (*living, lost)}
-    expel_at = rng.randrange(1, messages)
+    excluded_at = rng.randrange(1, messages)
     for incarnation in done:
         author.note(incarnation, Event.START)
     while len(log) < messages or any(len(done[incarnation]) < messages for incarnation in living):
-        if len(log) >= expel_at and lost in done:
+        if len(log) >= excluded_at and lost in done:
             _go_astray(author, lost, done.pop(lost), log, past)
         incarnation = rng.choice(list(done))
         if len(log) < messages and rng.random() < 0.4:
@@ -352,7 +352,7 @@ CORRECT: dict[str, Callable[[int], PlainHistory]] = {
     "total, one member": lambda seed: total_order(seed, members=1, messages=3),
     "total, nothing sent": lambda seed: total_order(seed, messages=0),
     "crash and return": lambda seed: total_order(seed, members=4, messages=12, crash=True),
-    "expelled": expelled,
+    "excluded": excluded,
     "causal": causal_order,
     "causal, five members": lambda seed: causal_order(seed, members=5, messages=12),
     "optimistic and final": optimistic,

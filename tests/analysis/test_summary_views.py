@@ -14,7 +14,7 @@ from analysis.checks.properties import VIEW_PROPERTIES, Incarnations, Property
 from analysis.report.page import write_report
 from analysis.summary import analyze
 from collector.records import EndReason, Event
-from tests.analysis.checks.view_histories import C2, A, B, C, Story
+from tests.analysis.checks.view_histories import C2, A, B, C, HistoryBuilder
 from tests.analysis.histories import PlainHistory
 from tests.analysis.runs import START_NS, MadeRun
 
@@ -25,9 +25,9 @@ KINDS = (*VIEW_PROPERTIES, Property.TOTAL_ORDER)
 
 def broken() -> PlainHistory:
     """c is excluded though nothing has struck it, with an order of its own, and comes back before it has the state."""
-    story = Story(A, B, C, C2).install(1, A, B, C).deliver((A, B), "a1", "b1").deliver(C, "b1")
-    story.install(2, A, B).note(C, Event.ENDED, EndReason.EXCLUDED).deliver((A, B), "a2").install(3, A, B, C2)
-    return story.deliver((A, B, C2), "a3").state(C2, 3).deliver((A, B, C2), "C1").stop(A, B, C2)
+    builder = HistoryBuilder(A, B, C, C2).install(1, A, B, C).deliver((A, B), "a1", "b1").deliver(C, "b1")
+    builder.install(2, A, B).note(C, Event.ENDED, EndReason.EXCLUDED).deliver((A, B), "a2").install(3, A, B, C2)
+    return builder.deliver((A, B, C2), "a3").state(C2, 3).deliver((A, B, C2), "C1").stop(A, B, C2)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """Cores with one bug each, and thin ones of our own where the bug needs a layer that does not protect it.
 
-A mutant overrides as little as the bug is. Its docstring says what is wrong; the story is in `table`.
+A mutant overrides as little as the bug is. Its docstring says what is wrong; the description is in `table`.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Recorded(Cluster):
             super().submit(member, size=size, target=target)
 
     def history(self) -> History:
-        """All records; who is up and was not expelled stops now, drained if it has nothing left to do."""
+        """All records; a host that is up and was not excluded stops now, drained if it has nothing left to do."""
         stopped = {_incarnation(host): host for host in self.survivors()}
         history = {incarnation: list(records) for incarnation, records in sorted(self._records.items())}
         for incarnation, host in stopped.items():

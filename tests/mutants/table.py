@@ -38,7 +38,7 @@ class Mutant:
     """One bug: the same scenario with and without it."""
 
     bug: str
-    story: str
+    description: str
     seeded: str
     right: Callable[[], Outcome]
     wrong: Callable[[], Outcome]
@@ -47,7 +47,7 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        return f"{self.bug or '-'}: {self.story} ({self.seeded})"
+        return f"{self.bug or '-'}: {self.description} ({self.seeded})"
 
 
 Scenario = Callable[[Build], Recorded]
@@ -409,7 +409,7 @@ def history_pair(
 
 def _row(
     bug: str,
-    story: str,
+    description: str,
     seeded: str,
     pair: tuple[Callable[[], Outcome], Callable[[], Outcome]],
     *breaks: str,
@@ -417,7 +417,7 @@ def _row(
 ) -> Mutant:
     return Mutant(
         bug=bug,
-        story=story,
+        description=description,
         seeded=seeded,
         right=pair[0],
         wrong=pair[1],

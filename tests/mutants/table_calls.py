@@ -22,17 +22,17 @@ A2, B2, C2, D2 = ((incarnation, 2) for incarnation in INCARNATIONS)
 A9, B9 = (INCARNATIONS[0], SPACE + 1), (INCARNATIONS[1], SPACE + 1)
 ALL_OBJECTS = (A1, B1, C1, D1)
 
-Story = Callable[[CallAuthor, bool], None]
+Writer = Callable[[CallAuthor, bool], None]
 """Writes what happens, with or without the bug."""
 
 
-def told(story: Story, *, has_bug: bool) -> PlainHistory:
-    """Something of each kind that is right, then the story."""
+def written(write: Writer, *, has_bug: bool) -> PlainHistory:
+    """Something of each kind that is right, then what `write` adds."""
     author = CallAuthor()
     author.start(*INCARNATIONS)
     for flags in (0, ATOMIC):
         author.hand(call(author, A1, *ALL_OBJECTS, flags=flags), *ALL_OBJECTS)
-    story(author, has_bug)
+    write(author, has_bug)
     return author.stop(
         *(incarnation for incarnation in author.history if author.history[incarnation][-1].event is not Event.ENDED)
     )
@@ -152,14 +152,14 @@ def given_up_in_the_open(author: CallAuthor, has_bug: bool) -> None:
         author.missed(INCARNATIONS[2], message)
 
 
-def mutant(story: Story, seeded: str, *breaks: str) -> Mutant:
-    what = (story.__doc__ or "").split("\n")[0]
+def mutant(write: Writer, seeded: str, *breaks: str) -> Mutant:
+    what = (write.__doc__ or "").split("\n")[0]
     return Mutant(
         bug="",
-        story=f"{story.__name__.replace('_', ' ')}: {what}",
+        description=f"{write.__name__.replace('_', ' ')}: {what}",
         seeded=seeded,
-        right=partial(of_history, told(story, has_bug=False), CALL_PROMISES),
-        wrong=partial(of_history, told(story, has_bug=True), CALL_PROMISES),
+        right=partial(of_history, written(write, has_bug=False), CALL_PROMISES),
+        wrong=partial(of_history, written(write, has_bug=True), CALL_PROMISES),
         breaks=frozenset(breaks),
     )
 

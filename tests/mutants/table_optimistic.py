@@ -19,7 +19,7 @@ _hasty = partial(timewarp, follow_up_permille=900, processing_ns=1 * MILLISECOND
 
 
 def _bug(
-    story: str,
+    description: str,
     seeded: str,
     scenario: Scenario,
     right: Build,
@@ -30,7 +30,7 @@ def _bug(
     promises = STATE_PROMISES if seeded == "timewarp" else TOTAL_ORDER_PROMISES
     return Mutant(
         bug="",
-        story=story,
+        description=description,
         seeded=seeded,
         right=partial(of_cluster, scenario, right, promises),
         wrong=partial(of_cluster, scenario, wrong, promises),

@@ -1,7 +1,7 @@
 """Bugs of views and recovery, each seeded into a history with views, and the properties that it breaks. The numbers are
 those of the list that `table` speaks of: 13 to 34.
 
-Three members a, b and c in view 1; something is delivered; then the story.
+Three members a, b and c in view 1; something is delivered; then what the bug changes.
 """
 
 from __future__ import annotations
@@ -11,158 +11,158 @@ from collections.abc import Callable
 from analysis.checks.properties import VIEW_PROPERTIES, Incarnation
 from collector.records import EndReason, Event, Level
 from node.registry import TOTAL_ORDER_PROMISES
-from tests.analysis.checks.view_histories import C2, A, B, C, Story
+from tests.analysis.checks.view_histories import C2, A, B, C, HistoryBuilder
 from tests.analysis.histories import PlainHistory
 from tests.mutants.table import Mutant, of_history
 
 PROMISES = (*TOTAL_ORDER_PROMISES, *(kind.value for kind in VIEW_PROPERTIES))
 
-Tell = Callable[[Story, bool], tuple[Incarnation, ...]]
+Writer = Callable[[HistoryBuilder, bool], tuple[Incarnation, ...]]
 """Writes what happens, with or without the bug; returns who ends in order."""
 
 
-def told(tell: Tell, level: Level, *, has_bug: bool) -> PlainHistory:
-    story = Story(A, B, C, level=level).install(1, A, B, C).deliver((A, B, C), "a1", "b1", "c1")
-    return story.stop(*tell(story, has_bug))
+def written(write: Writer, level: Level, *, has_bug: bool) -> PlainHistory:
+    builder = HistoryBuilder(A, B, C, level=level).install(1, A, B, C).deliver((A, B, C), "a1", "b1", "c1")
+    return builder.stop(*write(builder, has_bug))
 
 
-def views_overtake(story: Story, has_bug: bool) -> tuple[Incarnation, ...]:
+def views_overtake(builder: HistoryBuilder, has_bug: bool) -> tuple[Incarnation, ...]:
     """b hands view 3 up before view 2."""
-    story.author.install(A, 2, [A, B, C])
-    story.author.install(C, 2, [A, B, C])
+    builder.author.install(A, 2, [A, B, C])
+    builder.author.install(C, 2, [A, B, C])
     for number in (3, 2) if has_bug else (2, 3):
-        story.author.install(B, number, [A, B, C])
-    story.author.install(A, 3, [A, B, C])
-    story.author.install(C, 3, [A, B, C])
+        builder.author.install(B, number, [A, B, C])
+    builder.author.install(A, 3, [A, B, C])
+    builder.author.install(C, 3, [A, B, C])
     return A, B, C
 
 
-def message_behind_its_view(story: Story, has_bug: bool) -> tuple[Incarnation, ...]:
+def message_behind_its_view(builder: HistoryBuilder, has_bug: bool) -> tuple[Incarnation, ...]:
     """b delivers a message of view 1 after it has installed view 2."""
-    story.deliver((A, C), "a2")
+    builder.deliver((A, C), "a2")
     if has_bug:
-        story.install(2, A, B, C).deliver(B, "a2")
+        builder.install(2, A, B, C).deliver(B, "a2")
     else:
-        story.deliver(B, "a2").install(2, A, B, C)
+        builder.deliver(B, "a2").install(2, A, B, C)
     return A, B, C
 
 
-def buffers_switched_too_early(story: Story, has_bug: bool) -> tuple[Incarnation, ...]:
+def buffers_switched_too_early(builder: HistoryBuilder, has_bug: bool) -> tuple[Incarnation, ...]:
     """What was recovered for b goes behind the first messages of the next view."""
-    story.deliver((A, C), "a2")
+    builder.deliver((A, C), "a2")
     if not has_bug:
-        story.deliver(B, "a2")
-    story.install(2, A, B, C).deliver((A, B, C), "c2")
+        builder.deliver(B, "a2")
+    builder.install(2, A, B, C).deliver((A, B, C), "c2")
     if has_bug:
-        story.deliver(B, "a2")
+        builder.deliver(B, "a2")
     return A, B, C
 
 
-def lost_behind_a_gap(story: Story, has_bug: bool) -> tuple[Incarnation, ...]:
+def lost_behind_a_gap(builder: HistoryBuilder, has_bug: bool) -> tuple[Incarnation, ...]:
     """c has crashed; b drops a message of its beyond a gap, which a has delivered."""
-    story.deliver(A, "c2")
+    builder.deliver(A, "c2")
     if not has_bug:
-        story.deliver(B, "c2")
-    story.install(2, A, B)
+        builder.deliver(B, "c2")
+    builder.install(2, A, B)
     return A, B
 
 
-def leaves_itself_out(story: Story, has_bug: bool) -> tuple[Incarnation, ...]:
+def leaves_itself_out(builder: HistoryBuilder, has_bug: bool) -> tuple[Incarnation, ...]:
     """c was frozen, wakes, and installs a view that it is no member of."""
-    story.install(2, A, B)
+    builder.install(2, A, B)
     if has_bug:
-        story.author.install(C, 2, [A, B])
-    story.note(C, Event.ENDED)
+        builder.author.install(C, 2, [A, B])
+    builder.note(C, Event.ENDED)
     return A, B
 
 
-def ghost_of_a_joiner(story: Story, has_bug: bool) -> tuple[Incarnation, ...]:
+def ghost_of_a_joiner(builder: HistoryBuilder, has_bug: bool) -> tuple[Incarnation, ...]:
     """c comes back, dies while it takes the state, and a message of its is handed over after its end."""
-    story.note(C, Event.ENDED).install(2, A, B)
-    story.author.note(C2, Event.START)
-    story.install(3, A, B, C2)
+    builder.note(C, Event.ENDED).install(2, A, B)
+    builder.author.note(C2, Event.START)
+    builder.install(3, A, B, C2)
     if not has_bug:
-        story.deliver((A, B), "C1")
-    story.install(4, A, B)
+        builder.deliver((A, B), "C1")
+    builder.install(4, A, B)
     if has_bug:
-        story.deliver((A, B), "C1")
+        builder.deliver((A, B), "C1")
     return A, B
 
 
-def before_the_state(story: Story, has_bug: bool) -> tuple[Incarnation, ...]:
+def before_the_state(builder: HistoryBuilder, has_bug: bool) -> tuple[Incarnation, ...]:
     """A joiner delivers a message while the state is still under way."""
-    story.note(C, Event.ENDED).install(2, A, B)
-    story.author.note(C2, Event.START)
-    story.install(3, A, B, C2).deliver((A, B), "a2")
+    builder.note(C, Event.ENDED).install(2, A, B)
+    builder.author.note(C2, Event.START)
+    builder.install(3, A, B, C2).deliver((A, B), "a2")
     if has_bug:
-        story.deliver(C2, "a2").state(C2, 3)
+        builder.deliver(C2, "a2").state(C2, 3)
     else:
-        story.state(C2, 3).deliver(C2, "a2")
+        builder.state(C2, 3).deliver(C2, "a2")
     return A, B, C2
 
 
-def again_after_the_state(story: Story, has_bug: bool) -> tuple[Incarnation, ...]:
+def again_after_the_state(builder: HistoryBuilder, has_bug: bool) -> tuple[Incarnation, ...]:
     """The state was taken at the view, but the joiner is handed the last message before it, too."""
-    story.note(C, Event.ENDED).install(2, A, B).deliver((A, B), "a2")
-    story.author.note(C2, Event.START)
-    story.install(3, A, B, C2).state(C2, 3)
+    builder.note(C, Event.ENDED).install(2, A, B).deliver((A, B), "a2")
+    builder.author.note(C2, Event.START)
+    builder.install(3, A, B, C2).state(C2, 3)
     if has_bug:
-        story.deliver(C2, "a2")
+        builder.deliver(C2, "a2")
     return A, B, C2
 
 
-def lacks_what_came_during_the_transfer(story: Story, has_bug: bool) -> tuple[Incarnation, ...]:
+def lacks_what_came_during_the_transfer(builder: HistoryBuilder, has_bug: bool) -> tuple[Incarnation, ...]:
     """The joiner drops what came before the last chunk."""
-    story.note(C, Event.ENDED).install(2, A, B)
-    story.author.note(C2, Event.START)
-    story.install(3, A, B, C2).deliver((A, B), "a2").state(C2, 3)
+    builder.note(C, Event.ENDED).install(2, A, B)
+    builder.author.note(C2, Event.START)
+    builder.install(3, A, B, C2).deliver((A, B), "a2").state(C2, 3)
     if not has_bug:
-        story.deliver(C2, "a2")
-    story.install(4, A, B, C2)
+        builder.deliver(C2, "a2")
+    builder.install(4, A, B, C2)
     return A, B, C2
 
 
-def lost_across_views(story: Story, has_bug: bool) -> tuple[Incarnation, ...]:
+def lost_across_views(builder: HistoryBuilder, has_bug: bool) -> tuple[Incarnation, ...]:
     """A submission that waited for the change is never given to the next core."""
-    story.submit("a2").install(2, A, B)
+    builder.submit("a2").install(2, A, B)
     if not has_bug:
-        story.deliver((A, B), "a2")
+        builder.deliver((A, B), "a2")
     return A, B
 
 
-def two_coordinators(story: Story, has_bug: bool) -> tuple[Incarnation, ...]:
+def two_coordinators(builder: HistoryBuilder, has_bug: bool) -> tuple[Incarnation, ...]:
     """The coordinator decides with one member; its successor, which has not heard of that, decides otherwise."""
-    story.author.install(A, 2, [A, B])
-    story.author.install(B, 2, [B, C] if has_bug else [A, B])
+    builder.author.install(A, 2, [A, B])
+    builder.author.install(B, 2, [B, C] if has_bug else [A, B])
     if has_bug:
-        story.author.install(C, 2, [B, C])
+        builder.author.install(C, 2, [B, C])
         return A, B, C
     return A, B
 
 
-def own_order_before_the_exclusion(story: Story, has_bug: bool) -> tuple[Incarnation, ...]:
+def own_order_before_the_exclusion(builder: HistoryBuilder, has_bug: bool) -> tuple[Incarnation, ...]:
     """c goes on alone for a while, in an order that the others do not keep."""
-    story.deliver((A, B), "a2", "b2").deliver(C, *(("b2", "a2") if has_bug else ("a2", "c2")))
-    story.install(2, A, B).note(C, Event.ENDED, EndReason.EXCLUDED)
+    builder.deliver((A, B), "a2", "b2").deliver(C, *(("b2", "a2") if has_bug else ("a2", "c2")))
+    builder.install(2, A, B).note(C, Event.ENDED, EndReason.EXCLUDED)
     return A, B
 
 
-def final_alone(story: Story, has_bug: bool) -> tuple[Incarnation, ...]:
+def final_alone(builder: HistoryBuilder, has_bug: bool) -> tuple[Incarnation, ...]:
     """Uniform delivery that does not wait for the others: c hands over for good what nobody else has, and is gone."""
-    story.deliver((A, B), "a2")
-    story.deliver(C, "a2", "c2") if has_bug else story.deliver(C, "a2")
-    story.install(2, A, B).note(C, Event.ENDED, EndReason.EXCLUDED)
+    builder.deliver((A, B), "a2")
+    builder.deliver(C, "a2", "c2") if has_bug else builder.deliver(C, "a2")
+    builder.install(2, A, B).note(C, Event.ENDED, EndReason.EXCLUDED)
     return A, B
 
 
-def mutant(bug: str, tell: Tell, *breaks: str, level: Level = Level.AGREED) -> Mutant:
-    (first, *_) = (tell.__doc__ or "").split(".")
+def mutant(bug: str, write: Writer, *breaks: str, level: Level = Level.AGREED) -> Mutant:
+    (first, *_) = (write.__doc__ or "").split(".")
     return Mutant(
         bug=bug,
-        story=first,
+        description=first,
         seeded="a history with views",
-        right=lambda: of_history(told(tell, level, has_bug=False), PROMISES),
-        wrong=lambda: of_history(told(tell, level, has_bug=True), PROMISES),
+        right=lambda: of_history(written(write, level, has_bug=False), PROMISES),
+        wrong=lambda: of_history(written(write, level, has_bug=True), PROMISES),
         breaks=frozenset(breaks),
     )
 

@@ -136,13 +136,13 @@ def test_brakes_slow_all_processes_of_a_namespace_and_let_them_go() -> None:
         first = child_of(outer.pid)
         while len(limits.processes_with(first)) < 3:
             time.sleep(0.01)
-        with limits.Brakes() as brakes:
-            assert brakes.slow("p1/n1", first, 0.05) == 0.05
+        with limits.CpuLimiter() as cpu_limiter:
+            assert cpu_limiter.slow("p1/n1", first, 0.05) == 0.05
             assert [limits.cpu_of(pid) for pid in limits.processes_with(first)] == [0.05, 0.05, 0.05]
-            assert brakes.slow("p1/n1", first, 0.5) == 0.5  # now in the group that the node has
-            brakes.release("p1/n1")
+            assert cpu_limiter.slow("p1/n1", first, 0.5) == 0.5  # now in the group that the node has
+            cpu_limiter.release("p1/n1")
             assert limits.cpu_of(first) is None
-            brakes.release("p1/n9")  # nobody
+            cpu_limiter.release("p1/n9")  # nobody
             outer.kill()
             outer.wait()
             while Path(f"/proc/{first}").exists():

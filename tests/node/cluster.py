@@ -94,10 +94,11 @@ class Host:
         return self.core.has_ended or (not self.queue and self.core.is_idle)
 
     @property
-    def is_expelled(self) -> bool:
+    def is_excluded(self) -> bool:
         """Whether it was excluded, which it may not have learnt at once."""
-        is_excluded = isinstance(self.core, GroupCore) and self.core.standing in ("excluded", "ended")
-        return is_excluded or self.core.has_ended
+        if self.core.has_ended:
+            return True
+        return isinstance(self.core, GroupCore) and self.core.standing in ("excluded", "ended")
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -266,7 +267,7 @@ class Cluster:
 
     def survivors(self) -> list[Host]:
         """Hosts that are up and not excluded."""
-        return [host for host in self.up() if not host.is_expelled]
+        return [host for host in self.up() if not host.is_excluded]
 
     def kinds(self, kind: Kind) -> list[Message]:
         return [message for _, message in self.sent if message.kind is kind]
@@ -496,7 +497,7 @@ def check_total_order(cluster: Cluster) -> None:
 
 def check_pairwise_order(cluster: Cluster) -> None:
     """Two members delivered their common messages in the same order; except excluded ones, which may have gone on."""
-    hosts = [host for host in (*cluster.past, *cluster.hosts.values()) if not host.is_expelled]
+    hosts = [host for host in (*cluster.past, *cluster.hosts.values()) if not host.is_excluded]
     for host in hosts:
         rank = {identity: position for position, identity in enumerate(host.delivered)}
         for other in hosts:

@@ -9,7 +9,7 @@ from node.host.driver import _Wires
 from node.host.endpoint import Endpoint
 from node.host.host import TRANSMISSION_MASK
 from node.wire import Kind, Message, decode_datagram
-from testbed.fuzz.local import SUBMIT, Places
+from testbed.fuzz.local import SUBMIT, LocalStates
 from tests.node.cluster import Cluster
 from tests.node.host.test_config import changed
 from tests.node.near import NearCore
@@ -66,6 +66,6 @@ def test_a_cluster_of_sub_networks_keeps_them_apart() -> None:
 
 
 def test_the_explorer_has_one_sub_network() -> None:
-    places = Places(NearCore, (0, 1, 0))
-    turn = places.turn(places.first[1].place, SUBMIT)
+    states = LocalStates(NearCore, (0, 1, 0))
+    turn = states.turn(states.first[1].state, SUBMIT)
     assert [target for target, _ in turn.sent] == [0, 2]

@@ -204,13 +204,13 @@ def test_indivisibility_off_closes_no_cycle() -> None:
     assert not broken(ring(UNORDERED))
 
 
-@pytest.mark.parametrize("is_expelled", [True, False])
-def test_what_somebody_got_who_did_not_live_on_breaks_no_order(is_expelled: bool) -> None:
+@pytest.mark.parametrize("is_excluded", [True, False])
+def test_what_somebody_got_who_did_not_live_on_breaks_no_order(is_excluded: bool) -> None:
     author = begun()
     one, other = author.submit(A1, [(1, 1), (2, 1)]), author.submit(B1, [(1, 1), (2, 1)])
     for call, receiver in ((one, B1), (other, B1), (other, C1), (one, C1)):
         author.hand(call, receiver)
-    if is_expelled:
+    if is_excluded:
         author.note(C, Event.ENDED)
 
     assert not broken(author.stop(A, B))

@@ -54,7 +54,7 @@ def test_correct_histories_show_no_violation(name: str) -> None:
     for seed in range(30):
         findings = judge(histories.CORRECT[name](seed))
         exempt = {Property.TOTAL_ORDER} if "causal" in name else set()
-        if name in ("expelled", "views", "views, one change"):
+        if name in ("excluded", "views", "views, one change"):
             exempt = {Property.UNIFORM_AGREEMENT}
 
         violated = {kind for kind, f in findings.items() if f.violations}

@@ -24,7 +24,7 @@ from analysis.checks.views import read_views
 from collector.records import EndReason, Event, Level
 from tests.analysis import histories
 from tests.analysis.checks.test_linear import assert_agreement
-from tests.analysis.checks.view_histories import C2, NAMES, A, B, C, Story
+from tests.analysis.checks.view_histories import C2, NAMES, A, B, C, HistoryBuilder
 from tests.analysis.histories import Author, PlainHistory
 
 D, E = Incarnation(3, 1), Incarnation(4, 1)
@@ -53,8 +53,8 @@ def sentence(history: PlainHistory, kind: Property) -> str:
     return sentences.pop()
 
 
-def founded() -> Story:
-    return Story().install(1, A, B, C)
+def founded() -> HistoryBuilder:
+    return HistoryBuilder().install(1, A, B, C)
 
 
 # What is right.
@@ -111,10 +111,10 @@ def test_every_way_to_break_views_is_noticed(mutate: histories.Mutation) -> None
 
 
 def test_two_that_install_a_view_with_different_members() -> None:
-    story = founded()
-    story.author.install(A, 2, [A, B])
-    story.author.install(B, 2, [B, A])
-    history = story.stop(A, B)
+    builder = founded()
+    builder.author.install(A, 2, [A, B])
+    builder.author.install(B, 2, [B, A])
+    history = builder.stop(A, B)
 
     assert broken(history) == {Property.VIEW_AGREEMENT}
     assert sentence(history, Property.VIEW_AGREEMENT) == (
@@ -129,9 +129,9 @@ def test_a_view_that_does_not_ascend() -> None:
 
 
 def test_a_view_without_the_incarnation_that_installs_it() -> None:
-    story = founded()
-    story.author.install(C, 2, [A, B])
-    history = story.install(2, A, B).stop(A, B)
+    builder = founded()
+    builder.author.install(C, 2, [A, B])
+    history = builder.install(2, A, B).stop(A, B)
 
     assert sentence(history, Property.VIEW_AGREEMENT) == (
         "a view without the incarnation that installs it: p1/c installs view 2 of p1/a, p1/b"
@@ -148,11 +148,11 @@ def test_a_crash_may_cut_a_view_off_but_nothing_else_may() -> None:
 
 
 def test_a_view_that_a_crash_cut_off_must_agree_as_far_as_it_goes() -> None:
-    story = founded().install(2, A, B)
-    story.author.install(C, 2, [C, A])
-    story.author.history[C].pop()
+    builder = founded().install(2, A, B)
+    builder.author.install(C, 2, [C, A])
+    builder.author.history[C].pop()
 
-    assert broken(story.stop(A, B)) == {Property.VIEW_AGREEMENT}
+    assert broken(builder.stop(A, B)) == {Property.VIEW_AGREEMENT}
 
 
 # Same view.
@@ -176,7 +176,7 @@ def test_what_only_the_excluded_had_delivered_may_come_again_in_the_next_view() 
 
 def test_but_not_what_it_delivered_for_good() -> None:
     history = (
-        Story(level=Level.FINAL)
+        HistoryBuilder(level=Level.FINAL)
         .install(1, A, B, C)
         .deliver(C, "a1")
         .install(2, A, B)
@@ -231,13 +231,13 @@ def test_a_message_of_an_incarnation_that_is_not_in_the_view() -> None:
 
 
 def test_a_later_incarnation_is_another_one() -> None:
-    history = Story(A, B, C, C2).install(1, A, B, C).install(2, A, B, C2).deliver((A, B), "c1").stop(A, B)
+    history = HistoryBuilder(A, B, C, C2).install(1, A, B, C).install(2, A, B, C2).deliver((A, B), "c1").stop(A, B)
 
     assert broken(history) == {Property.NO_GHOST}
 
 
 def test_a_delivery_before_the_first_view() -> None:
-    history = Story().deliver(A, "a1").install(1, A, B, C).stop(A, B, C)
+    history = HistoryBuilder().deliver(A, "a1").install(1, A, B, C).stop(A, B, C)
 
     assert "p1/a delivers it at position 1 before its first view" in sentence(history, Property.NO_GHOST)
 
@@ -245,16 +245,16 @@ def test_a_delivery_before_the_first_view() -> None:
 # State transfer.
 
 
-def joined() -> Story:
+def joined() -> HistoryBuilder:
     """c is back in view 2, after a1 was delivered in view 1."""
-    story = Story(A, B, C, C2).install(1, A, B, C).deliver((A, B), "a1").note(C, Event.ENDED)
-    return story.install(2, A, B, C2)
+    builder = HistoryBuilder(A, B, C, C2).install(1, A, B, C).deliver((A, B), "a1").note(C, Event.ENDED)
+    return builder.install(2, A, B, C2)
 
 
 def test_a_joiner_that_does_as_it_should() -> None:
-    story = joined().deliver((A, B), "a2").state(C2, 2).deliver(C2, "a2").install(3, A, B, C2)
+    builder = joined().deliver((A, B), "a2").state(C2, 2).deliver(C2, "a2").install(3, A, B, C2)
 
-    assert not broken(story.deliver((A, B, C2), "C1").stop(A, B, C2))
+    assert not broken(builder.deliver((A, B, C2), "C1").stop(A, B, C2))
 
 
 def test_a_joiner_that_delivers_before_it_has_the_state() -> None:
@@ -291,25 +291,25 @@ def test_a_joiner_that_lacks_what_came_while_it_took_the_state() -> None:
 
 
 def test_a_joiner_may_get_the_state_a_view_later() -> None:
-    story = joined().deliver((A, B), "a2").install(3, A, B, C2).deliver((A, B), "a3")
+    builder = joined().deliver((A, B), "a2").install(3, A, B, C2).deliver((A, B), "a3")
 
-    assert not broken(story.state(C2, 3).deliver(C2, "a3").install(4, A, B, C2).stop(A, B, C2))
+    assert not broken(builder.state(C2, 3).deliver(C2, "a3").install(4, A, B, C2).stop(A, B, C2))
 
 
 # Total order, view by view.
 
 
 def test_the_excluded_are_held_to_the_prefix_up_to_what_nobody_else_has() -> None:
-    story = founded().deliver((A, B), "a1", "a2", "b1").deliver(C, "a1", "c1", "b1", "a2")
-    history = story.install(2, A, B).note(C, Event.ENDED).stop(A, B)
+    builder = founded().deliver((A, B), "a1", "a2", "b1").deliver(C, "a1", "c1", "b1", "a2")
+    history = builder.install(2, A, B).note(C, Event.ENDED).stop(A, B)
 
     assert not broken(history), "from c1 on, the group has gone on without it"
 
 
 @pytest.mark.parametrize("crashed", [False, True])
 def test_before_that_they_may_not_contradict(*, crashed: bool) -> None:
-    story = founded().deliver((A, B), "a1", "b1").deliver(C, "b1", "a1", "c1").install(2, A, B)
-    history = (story if crashed else story.note(C, Event.ENDED)).stop(A, B)
+    builder = founded().deliver((A, B), "a1", "b1").deliver(C, "b1", "a1", "c1").install(2, A, B)
+    history = (builder if crashed else builder.note(C, Event.ENDED)).stop(A, B)
 
     assert broken(history) == {Property.TOTAL_ORDER}
     assert sentence(history, Property.TOTAL_ORDER) == (
@@ -321,9 +321,9 @@ def test_before_that_they_may_not_contradict(*, crashed: bool) -> None:
 
 def test_two_that_never_closed_a_view_must_agree_on_all_of_it() -> None:
     members = (A, B, C, D, E)
-    story = Story(*members).install(1, *members).deliver((A, B, C), "a1")
-    story.deliver(D, "a1", "b1", "c1").deliver(E, "a1", "c1", "b1").install(2, A, B, C)
-    history = story.note(D, Event.ENDED).note(E, Event.ENDED).stop(A, B, C)
+    builder = HistoryBuilder(*members).install(1, *members).deliver((A, B, C), "a1")
+    builder.deliver(D, "a1", "b1", "c1").deliver(E, "a1", "c1", "b1").install(2, A, B, C)
+    history = builder.note(D, Event.ENDED).note(E, Event.ENDED).stop(A, B, C)
 
     found = linear.check(history, members=range(5), kinds=KINDS)
     assert_agreement(history)
@@ -332,24 +332,24 @@ def test_two_that_never_closed_a_view_must_agree_on_all_of_it() -> None:
 
 def test_in_the_last_view_a_crashed_incarnation_agrees_with_everybody() -> None:
     """Nobody has closed that view, so what they have delivered is all of one sequence."""
-    story = founded().deliver((A, B), "a1").deliver(C, "a1", "c1")
+    builder = founded().deliver((A, B), "a1").deliver(C, "a1", "c1")
 
-    assert not broken(story.stop(A, B))
+    assert not broken(builder.stop(A, B))
     assert broken(founded().deliver((A, B), "a1").deliver(C, "c1").stop(A, B)) == {Property.TOTAL_ORDER}
 
 
 def test_a_leaver_is_held_like_the_excluded() -> None:
-    story = founded().deliver((A, B), "a1", "b1").deliver(C, "b1").install(2, A, B)
+    builder = founded().deliver((A, B), "a1", "b1").deliver(C, "b1").install(2, A, B)
 
-    assert broken(story.note(C, Event.ENDED, EndReason.LEFT).stop(A, B)) == {Property.TOTAL_ORDER}
+    assert broken(builder.note(C, Event.ENDED, EndReason.LEFT).stop(A, B)) == {Property.TOTAL_ORDER}
 
 
 # Minorities.
 
 
 def test_nothing_is_owed_by_a_group_without_a_quorum() -> None:
-    story = founded().deliver((A, B), "a1").note(A, Event.MINORITY, 1).note(B, Event.MINORITY, 1)
-    still = findings(story.stop(A, B, C))[Property.AGREEMENT]
+    builder = founded().deliver((A, B), "a1").note(A, Event.MINORITY, 1).note(B, Event.MINORITY, 1)
+    still = findings(builder.stop(A, B, C))[Property.AGREEMENT]
     again = findings(founded().deliver((A, B), "a1").note(A, Event.MINORITY, 1).note(A, Event.MINORITY).stop(A, B, C))
 
     assert (still.verdict, still.reason) == (UNKNOWN, "the run ended while p1/a, p1/b had no quorum")

@@ -1,4 +1,4 @@
-"""Runs with views, told in few words."""
+"""Histories of runs with views, written in short calls."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ A, B, C, C2 = Incarnation(0, 1), Incarnation(1, 1), Incarnation(2, 1), Incarnati
 NAMES = {0: "p1/a", 1: "p1/b", 2: "p1/c"}
 
 
-class Story:
-    """Writes a run with views in few words: `a1` is the first message of a."""
+class HistoryBuilder:
+    """Builds the history of a run with views; `a1` is the first message of a."""
 
     def __init__(self, *incarnations: Incarnation, level: Level = Level.AGREED) -> None:
         self.author, self.level = Author(), level
@@ -19,33 +19,33 @@ class Story:
         for incarnation in incarnations or (A, B, C):
             self.author.note(incarnation, Event.START)
 
-    def install(self, number: int, *members: Incarnation) -> Story:
-        """All members do."""
+    def install(self, number: int, *members: Incarnation) -> HistoryBuilder:
+        """All members install it."""
         for incarnation in members:
             self.author.install(incarnation, number, members)
         return self
 
-    def deliver(self, incarnations: tuple[Incarnation, ...] | Incarnation, *texts: str) -> Story:
-        """Each of these delivers these messages, in this order; what is new is submitted."""
+    def deliver(self, incarnations: tuple[Incarnation, ...] | Incarnation, *texts: str) -> HistoryBuilder:
+        """Each of these delivers these messages, in this order; those that are new are submitted first."""
         self.submit(*texts)
         for incarnation in incarnations if isinstance(incarnations[0], tuple) else (incarnations,):
             for text in texts:
                 self.author.note(incarnation, Event.DELIVER, _message(text), self.level)
         return self
 
-    def submit(self, *texts: str) -> Story:
-        """What is new."""
+    def submit(self, *texts: str) -> HistoryBuilder:
+        """Submit those of these messages that are new."""
         for message in map(_message, texts):
             if message not in self.submitted:
                 self.submitted.add(message)
                 self.author.note(Incarnation(*message[:2]), Event.SUBMIT, message)
         return self
 
-    def state(self, incarnation: Incarnation, number: int) -> Story:
+    def state(self, incarnation: Incarnation, number: int) -> HistoryBuilder:
         self.author.note(incarnation, Event.STATE, MessageId(*A, number), value=9)
         return self
 
-    def note(self, incarnation: Incarnation, event: Event, detail: int = 0) -> Story:
+    def note(self, incarnation: Incarnation, event: Event, detail: int = 0) -> HistoryBuilder:
         self.author.note(incarnation, event, detail=detail)
         return self
 

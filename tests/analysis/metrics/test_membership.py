@@ -13,7 +13,7 @@ from analysis.summary import _timeline
 from analysis.tasks import Here, Staging
 from collector.records import EndReason, Event
 from tests.analysis import histories
-from tests.analysis.checks.view_histories import C2, NAMES, A, B, C, Story
+from tests.analysis.checks.view_histories import C2, NAMES, A, B, C, HistoryBuilder
 from tests.analysis.histories import PlainHistory
 
 MS = 1_000_000
@@ -38,8 +38,8 @@ def test_a_run_without_views_has_none(tmp_path: Path) -> None:
 
 
 def test_views_with_who_came_and_who_went(tmp_path: Path) -> None:
-    story = Story(A, B, C, C2).install(1, A, B, C).install(2, A, B).install(3, A, B, C2)
-    given = membership_of(story.note(C, Event.ENDED, EndReason.LEFT).state(C2, 3).stop(A, B, C2), tmp_path)
+    builder = HistoryBuilder(A, B, C, C2).install(1, A, B, C).install(2, A, B).install(3, A, B, C2)
+    given = membership_of(builder.note(C, Event.ENDED, EndReason.LEFT).state(C2, 3).stop(A, B, C2), tmp_path)
 
     assert [view["number"] for view in given["views"]] == [1, 2, 3]
     assert [view["reason"] for view in given["views"]] == ["first", "suspicion", "suspicion"]
@@ -58,8 +58,8 @@ def test_views_with_who_came_and_who_went(tmp_path: Path) -> None:
 
 
 def test_a_change_begins_with_the_crash_that_is_its_cause(tmp_path: Path) -> None:
-    story = Story().install(1, A, B, C)
-    history = story.install(2, A, B).stop(A, B)
+    builder = HistoryBuilder().install(1, A, B, C)
+    history = builder.install(2, A, B).stop(A, B)
 
     by_record = membership_of(history, tmp_path)["views"]
     by_fault = membership_of(history, tmp_path, {2: [1_002 * MS, 1_013 * MS, 1_090 * MS]})["views"]
@@ -70,9 +70,9 @@ def test_a_change_begins_with_the_crash_that_is_its_cause(tmp_path: Path) -> Non
 
 
 def test_a_change_begins_with_the_minority_that_was_left_out(tmp_path: Path) -> None:
-    story = Story().install(1, A, B, C)
-    story.author.note(C, Event.MINORITY, MessageId(0, 0, 1), detail=1, value=1)
-    given = membership_of(story.install(2, A, B).note(C, Event.ENDED).stop(A, B), tmp_path)
+    builder = HistoryBuilder().install(1, A, B, C)
+    builder.author.note(C, Event.MINORITY, MessageId(0, 0, 1), detail=1, value=1)
+    given = membership_of(builder.install(2, A, B).note(C, Event.ENDED).stop(A, B), tmp_path)
 
     (minority,) = given["minorities"]
     assert minority == incarnation(C) | {"view": 1, "heard": 1, "from_ms": 13, "for_ms": 5, "ended": False}
@@ -82,11 +82,11 @@ def test_a_change_begins_with_the_minority_that_was_left_out(tmp_path: Path) -> 
 
 
 def test_a_minority_that_meets_the_others_again(tmp_path: Path) -> None:
-    story = Story().install(1, A, B, C)
-    story.author.note(C, Event.MINORITY, MessageId(0, 0, 1), detail=1, value=1)
-    story.author.note(C, Event.MINORITY, MessageId(0, 0, 1), detail=0, value=3)
+    builder = HistoryBuilder().install(1, A, B, C)
+    builder.author.note(C, Event.MINORITY, MessageId(0, 0, 1), detail=1, value=1)
+    builder.author.note(C, Event.MINORITY, MessageId(0, 0, 1), detail=0, value=3)
 
-    (minority,) = membership_of(story.stop(A, B, C), tmp_path)["minorities"]
+    (minority,) = membership_of(builder.stop(A, B, C), tmp_path)["minorities"]
     assert (minority["for_ms"], minority["ended"]) == (1, True)
 
 

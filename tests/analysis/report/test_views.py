@@ -19,19 +19,19 @@ from analysis.report.page import section, write_report
 from analysis.report.witness import content
 from collector.records import EndReason, Event
 from tests import report_runs
-from tests.analysis.checks.view_histories import C2, NAMES, A, B, C, Story
+from tests.analysis.checks.view_histories import C2, NAMES, A, B, C, HistoryBuilder
 from tests.analysis.metrics.test_membership import membership_of
 from tests.analysis.report.tables import facts, tables
 
 
 @pytest.fixture
 def views(tmp_path: Path) -> dict[str, Any]:
-    story = Story(A, B, C, C2).install(1, A, B, C)
-    story.author.note(C, Event.MINORITY, MessageId(0, 0, 1), detail=1, value=1)
-    story.install(2, A, B).note(C, Event.ENDED)
-    story.install(3, A, B, C2).state(C2, 3).note(B, Event.ENDED, EndReason.LEFT).install(4, A, C2)
-    (tmp_path / "run").mkdir()
-    found = membership_of(story.stop(A, C2), tmp_path / "run")
+    builder = HistoryBuilder(A, B, C, C2).install(1, A, B, C)
+    builder.author.note(C, Event.MINORITY, MessageId(0, 0, 1), detail=1, value=1)
+    builder.install(2, A, B).note(C, Event.ENDED)
+    builder.install(3, A, B, C2).state(C2, 3).note(B, Event.ENDED, EndReason.LEFT).install(4, A, C2)
+    (tmp_path / "membership").mkdir()
+    found = membership_of(builder.stop(A, C2), tmp_path / "membership")
     assert isinstance(found, dict)
     return found
 
@@ -89,10 +89,10 @@ def test_nonsense_in_a_summary_is_shown_as_nothing() -> None:
 
 
 def test_witnesses_of_views_are_told() -> None:
-    story = Story().install(1, A, B, C).deliver(A, "a1").install(2, A, B)
-    story.author.install(A, 3, [A, B])
-    story.author.install(B, 3, [B, A])
-    found = linear.check(story.stop(A, B), members=range(3), names=NAMES, kinds=VIEW_PROPERTIES)
+    builder = HistoryBuilder().install(1, A, B, C).deliver(A, "a1").install(2, A, B)
+    builder.author.install(A, 3, [A, B])
+    builder.author.install(B, 3, [B, A])
+    found = linear.check(builder.stop(A, B), members=range(3), names=NAMES, kinds=VIEW_PROPERTIES)
     entries = judgement.property_entries(found, [kind.value for kind in VIEW_PROPERTIES], NAMES)
 
     agreement = entries[Property.VIEW_AGREEMENT.value]["witness"]

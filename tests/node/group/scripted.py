@@ -54,7 +54,7 @@ def everything(*, source: int | None = None, to: Iterable[int] = ()) -> Choice:
 
 
 @dataclass(slots=True)
-class Story:
+class IncarnationHistory:
     """History of one incarnation."""
 
     views: dict[int, Installed] = field(default_factory=dict)
@@ -140,7 +140,7 @@ class Scripted(Cluster):
         parameters: dict[str, int | bool] | None = None,
         heals: bool = False,
     ) -> None:
-        self.stories: dict[Incarnation, Story] = {}
+        self.histories: dict[Incarnation, IncarnationHistory] = {}
         self._started: set[Incarnation] = set()
         self.kept: list[tuple[int, int, Message, Callable[[], None]]] = []
         """Datagrams that are held back: source, target, message, and a function that lets it arrive."""
@@ -213,7 +213,7 @@ class Scripted(Cluster):
         for host in self.up():
             incarnations = self.group(host.membership.member)
             own = [one for one in self.submissions if one[:2] == self.incarnation(host)]
-            missing = set(own) - set(self.stories[self.incarnation(host)].all_delivered)
+            missing = set(own) - set(self.histories[self.incarnation(host)].all_delivered)
             assert incarnations.view is not None
             assert not missing, f"{self.incarnation(host)} has not delivered {sorted(missing)[:5]} of its own"
 
@@ -249,8 +249,8 @@ class Scripted(Cluster):
     def incarnation(self, host: Host) -> Incarnation:
         return host.membership.member, host.membership.incarnation
 
-    def story(self, member: int, incarnation: int = 1) -> Story:
-        return self.stories.setdefault((member, incarnation), Story())
+    def history(self, member: int, incarnation: int = 1) -> IncarnationHistory:
+        return self.histories.setdefault((member, incarnation), IncarnationHistory())
 
     def where(self) -> str:
         """Phase and view of each member, as text."""
@@ -274,12 +274,12 @@ class Scripted(Cluster):
 
     def _check_views(self) -> None:
         agreed: dict[int, tuple[Incarnation, ...]] = {}
-        for incarnation, story in self.stories.items():
-            for earlier, later in pairwise(story.views.values()):
+        for incarnation, history in self.histories.items():
+            for earlier, later in pairwise(history.views.values()):
                 is_next = later.number == earlier.number + 1
                 is_restored = later.number > earlier.number and later.reason is ViewReason.RESTORED
-                assert is_next or is_restored, (incarnation, list(story.views))
-            for number, view in story.views.items():
+                assert is_next or is_restored, (incarnation, list(history.views))
+            for number, view in history.views.items():
                 members = tuple((member, start) for member, start in view.incarnations)
                 known = agreed.setdefault(number, members)
                 assert known == members, f"view_agreement: view {number} is {known}, and {members} at {incarnation}"
@@ -294,51 +294,51 @@ class Scripted(Cluster):
 
     def _before(self, number: int) -> int:
         """Number of the view before this one; 0: it is the first one."""
-        ways = (pairwise(story.views) for story in self.stories.values())
+        ways = (pairwise(history.views) for history in self.histories.values())
         return next((before for way in ways for before, after in way if after == number), 0)
 
     def _check_deliveries(self) -> None:
         view_of: dict[Identity, int] = {}
         submitted = set(self.submissions)
-        for incarnation, story in self.stories.items():
-            told = story.all_delivered
+        for incarnation, history in self.histories.items():
+            told = history.all_delivered
             assert len(set(told)) == len(told), f"integrity: {incarnation} delivered twice"
             assert set(told) <= submitted, f"integrity: {incarnation} delivered what nobody submitted"
-            for number, some in story.delivered.items():
+            for number, some in history.delivered.items():
                 for one in some:
                     known = view_of.setdefault(one, number)
                     assert known == number, f"same_view: {one} in view {known}, and in {number} at {incarnation}"
-                    assert tuple(one[:2]) in story.views[number].incarnations, f"no_ghost: {one} in view {number}"
-                    assert story.is_stateful_in(number), (
+                    assert tuple(one[:2]) in history.views[number].incarnations, f"no_ghost: {one} in view {number}"
+                    assert history.is_stateful_in(number), (
                         f"state_transfer: {incarnation} delivered {one} without the state"
                     )
 
     def _check_synchrony(self) -> None:
         """Incarnations that go from a view to the next one have delivered the same messages in it."""
-        ways = {way for story in self.stories.values() for way in pairwise(story.views)}
+        ways = {way for history in self.histories.values() for way in pairwise(history.views)}
         for number, following in ways:
             told = {
-                incarnation: frozenset(story.delivered.get(number, ()))
-                for incarnation, story in self.stories.items()
-                if (number, following) in pairwise(story.views) and story.is_stateful_in(number)
+                incarnation: frozenset(history.delivered.get(number, ()))
+                for incarnation, history in self.histories.items()
+                if (number, following) in pairwise(history.views) and history.is_stateful_in(number)
             }
             assert len(set(told.values())) <= 1, f"virtual_synchrony: in view {number} {told}"
 
     def _check_order(self) -> None:
-        for incarnation, story in self.stories.items():
+        for incarnation, history in self.histories.items():
             last: dict[Incarnation, int] = {}
-            for origin, start, number in story.all_delivered:
+            for origin, start, number in history.all_delivered:
                 before = last.get((origin, start), number - 1)
                 assert number == before + 1, f"fifo: {incarnation} delivered {(origin, start, number)} after {before}"
                 last[origin, start] = number
         if not self.is_total:
             return
-        for number in {number for story in self.stories.values() for number in story.delivered}:
-            told = [story.delivered.get(number, []) for story in self.stories.values() if number in story.views]
+        for number in {number for history in self.histories.values() for number in history.delivered}:
+            told = [history.delivered.get(number, []) for history in self.histories.values() if number in history.views]
             survivors = [
-                story.delivered.get(number, [])
-                for story in self.stories.values()
-                if number in story.views and number + 1 in story.views and story.is_stateful_in(number)
+                history.delivered.get(number, [])
+                for history in self.histories.values()
+                if number in history.views and number + 1 in history.views and history.is_stateful_in(number)
             ]
             longest = max(survivors or told, key=len)
             for one in survivors or told:
@@ -367,23 +367,23 @@ class Scripted(Cluster):
 
     def _carry_out(self, host: Host, effect: Effect) -> None:
         self.on_effect(host, effect)
-        story = self.story(*self.incarnation(host))
+        history = self.history(*self.incarnation(host))
         match effect:
             case Installed(number=number):
-                story.views[number] = effect
-                story.view = number
+                history.views[number] = effect
+                history.view = number
             case Minority():
-                story.minorities.append(effect)
+                history.minorities.append(effect)
             case StateTaken():
-                story.state = effect
+                history.state = effect
             case _:
                 super()._carry_out(host, effect)
 
     def _deliver(self, host: Host, delivery: Deliver) -> None:
         before = len(host.delivered)
         super()._deliver(host, delivery)
-        story = self.story(*self.incarnation(host))
-        story.delivered.setdefault(story.view, []).extend(host.delivered[before:])
+        history = self.history(*self.incarnation(host))
+        history.delivered.setdefault(history.view, []).extend(host.delivered[before:])
 
     def _carry(self, data: bytes, target: int, *, is_heartbeat: bool = False) -> None:
         envelope, message = decode_datagram(data)

@@ -29,7 +29,7 @@ def known(group: Scripted, member: int) -> int:
 
 
 def reasons(group: Scripted, member: int, incarnation: int = 1) -> list[ViewReason]:
-    return [view.reason for view in group.story(member, incarnation).views.values()]
+    return [view.reason for view in group.history(member, incarnation).views.values()]
 
 
 def test_the_last_member_goes_on_when_the_first_ranked_of_two_is_started_again() -> None:
@@ -66,7 +66,7 @@ def test_survivors_of_a_lost_view_agree_on_a_cut() -> None:
     group.lose = lambda source, target, message: False
     group.settle()
     assert group.incarnations_of(0)[:2] == ((3, 1), (4, 1))
-    assert group.story(3).all_delivered == group.story(4).all_delivered == [(0, 1, 1)]
+    assert group.history(3).all_delivered == group.history(4).all_delivered == [(0, 1, 1)]
     assert [known(group, member) for member in group.members] == [1] * 5
 
 
@@ -80,7 +80,7 @@ def test_all_members_that_are_started_again_begin_anew_with_a_view_that_no_earli
         group.settle()
         assert reasons(group, 0, group.hosts[0].membership.incarnation) == [ViewReason.FIRST]
         assert known(group, 0) == 0
-    numbers = {number for story in group.stories.values() for number in story.views}
+    numbers = {number for history in group.histories.values() for number in history.views}
     assert numbers == {1, 6 << 12, 9 << 12}
     group.submit(2, count=2)
     group.settle()
@@ -119,7 +119,7 @@ def test_a_member_that_is_cut_off_while_all_others_are_started_again_one_by_one_
     group.heal()
     group.settle()
     assert group.hosts[3].membership.incarnation == 2
-    assert all(ViewReason.RESTORED not in reasons(group, *incarnation) for incarnation in group.stories)
+    assert all(ViewReason.RESTORED not in reasons(group, *incarnation) for incarnation in group.histories)
 
 
 def test_a_survivor_that_fetches_from_one_that_dies_goes_on_without_it() -> None:
@@ -137,7 +137,7 @@ def test_a_survivor_that_fetches_from_one_that_dies_goes_on_without_it() -> None
     group.lose = lambda source, target, message: False
     group.settle()
     assert group.incarnations_of(0)[0] == (4, 1)
-    assert group.story(3).all_delivered == [(0, 1, 1)] and known(group, 4) == 0
+    assert group.history(3).all_delivered == [(0, 1, 1)] and known(group, 4) == 0
 
 
 def test_without_the_rule_that_a_fetch_binds_nobody_it_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,10 +170,10 @@ def test_any_crashes_restarts_and_cuts_end_in_one_group_when_all_are_back(first:
     restored = begun = 0
     for seed in range(first, first + 50):
         group = wild(seed)
-        told = [reasons(group, *incarnation) for incarnation in group.stories]
+        told = [reasons(group, *incarnation) for incarnation in group.histories]
         restored += any(ViewReason.RESTORED in one for one in told)
         begun += any(
-            ViewReason.FIRST in reasons(group, *incarnation) for incarnation in group.stories if incarnation[1] > 1
+            ViewReason.FIRST in reasons(group, *incarnation) for incarnation in group.histories if incarnation[1] > 1
         )
     assert restored and begun
 

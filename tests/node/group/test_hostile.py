@@ -67,7 +67,7 @@ def play(group: Scripted, disturb: Callable[[], None]) -> None:
     disturb()
     group.holds = of_kind(Kind.GROUP_ACCEPT)
     group.release()
-    group.until(lambda: group.story(3).state is not None)
+    group.until(lambda: group.history(3).state is not None)
     for member in range(4):
         group.submit(member, 5)
     group.run(20 * MILLISECOND)
@@ -228,9 +228,11 @@ def test_what_no_member_would_say_changes_neither_views_nor_order_nor_memory() -
 
         play(group, disturb)
         for member in (0, 1, 3):
-            assert group.story(member).views.keys() == expected.story(member).views.keys()
+            assert group.history(member).views.keys() == expected.history(member).views.keys()
             assert group.incarnations_of(member) == ((0, 1), (1, 1), (3, 1)), f"seed {seed}"
-            assert len(group.story(member).all_delivered) == len(expected.story(member).all_delivered), f"seed {seed}"
+            assert len(group.history(member).all_delivered) == len(expected.history(member).all_delivered), (
+                f"seed {seed}"
+            )
         assert sum(enemy.refused.values())
         struck += PER_ROUND
     assert struck >= DATAGRAMS

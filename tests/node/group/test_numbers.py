@@ -75,7 +75,7 @@ def test_a_join_takes_five_round_trips(is_loaded: bool) -> None:
     group.run(LIMIT_NS // 2)
     asked_ns = group.now_ns
     group.begin(7)
-    group.until(lambda: group.story(7).state is not None)
+    group.until(lambda: group.history(7).state is not None)
     assert group.now_ns - asked_ns <= 5 * ROUND_TRIP_NS
     group.run(5 * MILLISECOND)
     assert len(group.installed_ns[2]) == 8
@@ -115,7 +115,7 @@ def test_without_loss_one_member_tells_the_decision_though_late_words_of_the_old
     group.run(LIMIT_NS // 4 + phase * MILLISECOND)
     sent = len(group.sent)
     group.begin(29)
-    group.until(lambda: group.story(29).state is not None)
+    group.until(lambda: group.history(29).state is not None)
     group.run(LIMIT_NS)
     kinds = [message.kind for _, message in group.sent[sent:]]
     assert len(group.installed_ns[2]) == 30

@@ -74,7 +74,7 @@ def message_between_promise_and_accept() -> None:
     group.until(in_view(group, 2, 0, 1))
     group.release()
     group.settle(2)
-    assert group.story(1).all_delivered == group.story(0).all_delivered == []
+    assert group.history(1).all_delivered == group.history(0).all_delivered == []
 
 
 def message_after_a_failed_ballot() -> None:
@@ -98,7 +98,7 @@ def message_after_a_failed_ballot() -> None:
     group.release()
     group.until(in_view(group, 3, 1, 2, 3))
     group.check()
-    assert group.story(1).all_delivered == []
+    assert group.history(1).all_delivered == []
 
 
 def delivers_after_its_promise(patch: pytest.MonkeyPatch) -> None:
@@ -172,8 +172,8 @@ def coordinator_ends_in_mid_ballot(accepts: int, votes: int) -> None:
     group.check()
     if decided:
         assert accepts == 3, "three votes decide"
-        assert group.story(2).views[2].incarnations == ((0, 1), (2, 1), (3, 1), (4, 1))
-    installed = group.stories[3, 1].views
+        assert group.history(2).views[2].incarnations == ((0, 1), (2, 1), (3, 1), (4, 1))
+    installed = group.histories[3, 1].views
     assert 2 in installed, f"the ballot ends: {group.where()}"
     is_left_out = (1, 1) not in installed[2].incarnations
     assert is_left_out or not (decided or accepts), "a value that a member has accepted is the one"
@@ -202,7 +202,7 @@ def holder_ends(after: Kind) -> None:
     group.lose = lambda source, target, message: source == 4 and target != 3
     group.submit(4)
     group.run(STEP_NS)
-    assert group.story(3).all_delivered == [(4, 1, 1)]
+    assert group.history(3).all_delivered == [(4, 1, 1)]
     group.crash(4)
     sent = len(group.kinds(after))
     group.lose = of_kind(DATA, source=3)
@@ -215,7 +215,7 @@ def holder_ends(after: Kind) -> None:
     group.run(8 * SUSPECT_AFTER_NS)
     group.settle()
     assert group.incarnations_of(0) == ((0, 1), (1, 1), (2, 1)), "without the message, which nobody of them has"
-    assert group.story(0).all_delivered == []
+    assert group.history(0).all_delivered == []
 
 
 def holder_ends_after_its_promise() -> None:
@@ -253,7 +253,7 @@ def only_holder_is_an_excluded_acceptor() -> None:
     assert group.number(1) == 1, "it still lacks the message"
     group.lose = lambda source, target, message: False
     group.until(in_view(group, 2, 1), 4 * SUSPECT_AFTER_NS)
-    assert group.story(1).all_delivered == group.story(0).all_delivered == [(2, 1, 1)]
+    assert group.history(1).all_delivered == group.history(0).all_delivered == [(2, 1, 1)]
     group.check()
 
 
@@ -315,7 +315,7 @@ def joiner_that_was_admitted_unheard_comes_as_its_next_incarnation() -> None:
     group.lose = lambda source, target, message: target == 3
     group.begin(3)
     group.until(in_view(group, 3, 0, 1, 2))
-    assert (3, 1) in group.story(0).views[2].incarnations
+    assert (3, 1) in group.history(0).views[2].incarnations
     group.run(2 * SUSPECT_AFTER_NS)
     group.lose = lambda source, target, message: False
     group.settle()
@@ -339,7 +339,7 @@ def window_is_full_at_promise(order: str) -> None:
     group.until(frozen(group, 0, 1, 2))
     group.lose = lambda source, target, message: False
     group.settle()
-    assert {len(group.story(member).all_delivered) for member in range(3)} == {90}
+    assert {len(group.history(member).all_delivered) for member in range(3)} == {90}
 
 
 def window_is_full_under_cbcast() -> None:
@@ -356,7 +356,7 @@ def final_waits_for_flow_control() -> None:
     group.crash(3)
     group.until(frozen(group, 0, 1, 2))
     group.settle()
-    assert [len(group.story(member).all_delivered) for member in range(3)] == [4, 4, 4]
+    assert [len(group.history(member).all_delivered) for member in range(3)] == [4, 4, 4]
 
 
 def what_waits_for_flow_control_is_lost(patch: pytest.MonkeyPatch) -> None:
@@ -446,17 +446,17 @@ def effect_without_its_cause() -> None:
         source == 4 and target in (0, 1, 2) and message.kind is DATA and message.inner is Kind.ABCAST_FINAL
     )
     group.submit(4)
-    group.until(lambda: (4, 1, 1) in group.story(3).all_delivered)
+    group.until(lambda: (4, 1, 1) in group.history(3).all_delivered)
     group.submit(3)
     group.until(lambda: any(one.origin == 3 and one.inner is Kind.ABCAST_FINAL for one in group.kinds(DATA)))
     group.run(2 * MILLISECOND)
-    assert group.story(0).all_delivered == []
+    assert group.history(0).all_delivered == []
     group.crash(3)
     group.crash(4)
     group.lose = lambda source, target, message: False
     group.settle()
     for member in range(3):
-        told = group.story(member).all_delivered
+        told = group.history(member).all_delivered
         assert (3, 1, 1) not in told or (4, 1, 1) in told, "an effect without its cause"
 
 
@@ -478,9 +478,9 @@ def equal_halves(count: int) -> None:
     assert all(group.is_minority(member) for member in second)
     assert group.incarnations_of(0) == tuple((member, 1) for member in first)
     group.submit(0, 2)
-    before = {member: list(group.story(member).all_delivered) for member in second}
+    before = {member: list(group.history(member).all_delivered) for member in second}
     group.run(SUSPECT_AFTER_NS)
-    assert {member: group.story(member).all_delivered for member in second} == before, "nothing new in a minority"
+    assert {member: group.history(member).all_delivered for member in second} == before, "nothing new in a minority"
     group.check()
     group.heal()
     group.settle()
@@ -530,8 +530,8 @@ def first_ranked_is_paused(for_ns: int) -> None:
     assert group.is_minority(1)
     group.resume(0)
     group.settle(1)
-    assert not group.story(0).minorities, "the member that was paused suspects nobody for that"
-    assert [one.begins for one in group.story(1).minorities] == [True, False]
+    assert not group.history(0).minorities, "the member that was paused suspects nobody for that"
+    assert [one.begins for one in group.history(1).minorities] == [True, False]
 
 
 def duelling_coordinators() -> None:
@@ -549,7 +549,7 @@ def duelling_coordinators() -> None:
     group.run(STEP_NS)
     group.lose = lambda source, target, message: False
     group.settle()
-    assert group.story(1).views[2].incarnations == ((1, 1), (2, 1), (3, 1))
+    assert group.history(1).views[2].incarnations == ((1, 1), (2, 1), (3, 1))
 
 
 def lower_ballots_are_taken(patch: pytest.MonkeyPatch) -> None:
@@ -590,7 +590,7 @@ def member_still_fetches_when_the_next_view_begins() -> None:
     assert group.number(2) == 1
     group.lose = lambda source, target, message: False
     group.settle(2)
-    assert {tuple(group.story(member).all_delivered) for member in range(4)} == {((4, 1, 1),)}
+    assert {tuple(group.history(member).all_delivered) for member in range(4)} == {((4, 1, 1),)}
 
 
 def former_streams_are_dropped(patch: pytest.MonkeyPatch) -> None:
@@ -650,7 +650,7 @@ def donor_does_not_answer() -> None:
     group.run(STEP_NS)
     group.lose = of_kind(Kind.GROUP_STATE, source=0)
     group.begin(3)
-    group.until(lambda: group.story(3).state is not None, SUSPECT_AFTER_NS)
+    group.until(lambda: group.history(3).state is not None, SUSPECT_AFTER_NS)
     group.settle(2)
     check_joiner(group, 3, 4)
 
@@ -660,7 +660,7 @@ def check_joiner(group: Scripted, member: int, known: int) -> None:
     core = group.here(member).stack.core
     assert isinstance(core, Ledger)
     assert core.known == known
-    state = group.story(member).state
+    state = group.history(member).state
     assert state is not None
 
 
@@ -702,12 +702,12 @@ def uniform_delivery_at_a_member_that_is_being_excluded() -> None:
         group.run(STEP_NS)
         group.lose = lambda source, target, message: 0 in (source, target)
         group.until(in_view(group, 2, 1, 2))
-        survivors = group.story(1).all_delivered
+        survivors = group.history(1).all_delivered
         assert survivors == [(0, 1, 1), (0, 1, 2)]
-        assert set(group.story(0).all_delivered) <= set(survivors)
+        assert set(group.history(0).all_delivered) <= set(survivors)
         group.lose = lambda source, target, message: False
         group.settle()
-        assert set(group.story(0).all_delivered) <= set(survivors)
+        assert set(group.history(0).all_delivered) <= set(survivors)
 
 
 def uniform_delivery_does_not_wait(patch: pytest.MonkeyPatch) -> None:
@@ -1008,7 +1008,7 @@ def test_an_excluded_member_learns_it_at_rest() -> None:
     group.resume(2)
     group.until(lambda: (2, 2) in group.incarnations_of(0), 4 * SUSPECT_AFTER_NS)
     group.settle(3)
-    assert group.story(2, 1).all_delivered == []
+    assert group.history(2, 1).all_delivered == []
 
 
 @pytest.mark.parametrize("order", ["abcast", "lamport"])
@@ -1023,7 +1023,7 @@ def test_a_bad_pair_of_five_ends_with_one_of_them_left_out_until_all_hear_it(ord
     for member in range(4):
         group.submit(member, 3)
     group.run(3 * SUSPECT_AFTER_NS)
-    assert {len(group.story(member).all_delivered) for member in range(4)} >= {len(group.story(0).all_delivered)}
+    assert {len(group.history(member).all_delivered) for member in range(4)} >= {len(group.history(0).all_delivered)}
     assert all(group.hosts[member].is_idle for member in range(4)), "progress resumes"
     assert group.number(0) == 2, "it is not admitted while member 3 does not hear it"
     group.heal()
@@ -1053,7 +1053,7 @@ def test_a_member_leaves_and_is_over_only_when_the_others_have_the_next_view() -
     assert not group.hosts[2].is_up
     group.run(2 * SUSPECT_AFTER_NS)
     group.settle(2)
-    assert [one for one in group.story(0).all_delivered if one[0] == 2] == [(2, 1, number) for number in range(1, 5)]
+    assert [one for one in group.history(0).all_delivered if one[0] == 2] == [(2, 1, number) for number in range(1, 5)]
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -1067,7 +1067,7 @@ def test_a_member_joins_at_run_time(order: str) -> None:
     for member in group.members:
         group.submit(member, 2)
     group.settle(2)
-    told = [story.delivered[2] for incarnation, story in group.stories.items()]
+    told = [history.delivered[2] for incarnation, history in group.histories.items()]
     assert set(told[3]) == set(told[0]), "a joiner counts from its view on"
 
 

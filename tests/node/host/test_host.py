@@ -429,7 +429,7 @@ def test_stop_says_whether_anything_was_under_way_and_sends_what_was_recorded(bu
     assert world.out[-1] == ("flush", len(world.rows))
 
 
-def expelled(**fields: Any) -> World:
+def excluded(**fields: Any) -> World:
     """A host with a waiting request, whose core learns that it is excluded."""
     world = World(workload=scheduled(0, MILLISECOND, SECOND), **fields).start()
     world.core.is_open = False
@@ -443,7 +443,7 @@ def expelled(**fields: Any) -> World:
 
 
 def test_an_incarnation_that_the_others_have_ended_says_so_at_once_and_is_quiet() -> None:
-    world = expelled()
+    world = excluded()
     assert world.events()[-2:] == [Event.REPORT, Event.ENDED]
     assert world.last() == (Event.ENDED, 0, 0, 0, 0, 0, 1)
     assert world.rows[-1][6] == world.now_ns
@@ -451,7 +451,7 @@ def test_an_incarnation_that_the_others_have_ended_says_so_at_once_and_is_quiet(
 
 
 def test_an_incarnation_that_is_over_asks_for_nothing_and_is_recorded_no_more() -> None:
-    world = expelled(traces_receipts=True)
+    world = excluded(traces_receipts=True)
     count = len(world.rows)
     assert world.host.next_wake_ns() is None
     world.now_ns += 2 * SECOND

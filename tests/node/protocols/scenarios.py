@@ -40,11 +40,11 @@ class Scenario:
 
     cluster: Cluster
     victims: frozenset[int]
-    story: list[str]
+    events: list[str]
     """The scheduled faults, as text."""
 
     def __str__(self) -> str:
-        return f"seed {self.cluster.seed}, {len(self.cluster.members)} members, {self.cluster.network}: {self.story}"
+        return f"seed {self.cluster.seed}, {len(self.cluster.members)} members, {self.cluster.network}: {self.events}"
 
 
 def scenario(
@@ -69,7 +69,7 @@ def scenario(
         _load(cluster, member, rng)
     candidates = [member for member in cluster.members if member not in spare]
     victims = frozenset(rng.sample(candidates, min(len(candidates), (count - 1) // 2)))
-    made = Scenario(cluster=cluster, victims=victims, story=[])
+    made = Scenario(cluster=cluster, victims=victims, events=[])
     for victim in sorted(victims):
         _disturb(made, victim, rng, LONG_FAULTS)
     for _ in range(rng.randint(0, 3)):
@@ -86,7 +86,7 @@ def check(made: Scenario, *, is_total: bool = False) -> None:
     check_fifo(cluster)
     check_views(cluster)
     first_incarnations = [host.membership.member for host in cluster.survivors() if host.membership.incarnation == 1]
-    assert set(cluster.members) - made.victims <= set(first_incarnations), f"somebody was expelled without need: {made}"
+    assert set(cluster.members) - made.victims <= set(first_incarnations), f"a member was excluded without need: {made}"
     check_agreement(cluster, first_incarnations)
     check_validity(cluster, first_incarnations)
     check_joiners(made, first_incarnations[0])
@@ -125,7 +125,7 @@ def _disturb(made: Scenario, victim: int, rng: Random, faults: tuple[str, ...]) 
     at_ns = rng.randint(0, LOAD_NS)
     again_ns = at_ns + rng.randint(0, 2 * SUSPECT_AFTER_NS)
     what = rng.choice(faults)
-    made.story.append(f"{what} of {victim} at {at_ns} until {again_ns}")
+    made.events.append(f"{what} of {victim} at {at_ns} until {again_ns}")
     acts: dict[str, list[tuple[int, Callable[[], None]]]] = {
         "crash": [(at_ns, lambda: cluster.crash(victim))],
         "restart": [(at_ns, lambda: cluster.restart(victim))],
@@ -145,7 +145,7 @@ def _shake(made: Scenario, rng: Random) -> None:
     one, other = rng.sample(cluster.members, 2)
     if what == "pause" and one in made.victims:
         return
-    made.story.append(f"{what} of {one} at {at_ns} until {until_ns}")
+    made.events.append(f"{what} of {one} at {at_ns} until {until_ns}")
     if what == "pause":
         cluster.at(at_ns, lambda: cluster.pause(one))
         cluster.at(until_ns, lambda: cluster.resume(one))

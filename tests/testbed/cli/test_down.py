@@ -72,7 +72,7 @@ def test_force_removes_those_of_the_living_too(client: LabelsOnly) -> None:
 
 def test_force_alone_is_refused_before_anything_goes(client: LabelsOnly) -> None:
     done = inside("down", "--force")
-    assert (done.code, "it goes with --all only" in done.err) == (2, True), done.err
+    assert (done.code, "it needs --all" in done.err) == (2, True), done.err
     assert set(client.left) == {"lost", "one", "two"}
 
 

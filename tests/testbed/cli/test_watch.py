@@ -21,9 +21,9 @@ from analysis.errors import AnalysisError
 from analysis.files import replace_json
 from analysis.live.counts import Figures, Quantiles, Snapshot
 from netem.errors import FabricError
-from testbed.cli.watch import look_table
+from testbed.cli.watch import update_table
 from testbed.run import watch
-from testbed.run.watch import Look
+from testbed.run.watch import Update
 from testbed.rundir import store
 from tests.analysis.runs import MadeRun, ordered
 from tests.collector.captures import interface, packet, pcap, pcapng, section, traffic
@@ -55,7 +55,7 @@ def figures(name: str) -> Figures:
     )
 
 
-def look(nodes: int) -> Look:
+def update(nodes: int) -> Update:
     snapshot = Snapshot(
         is_started=True,
         since_s=20.5,
@@ -68,13 +68,13 @@ def look(nodes: int) -> Look:
         total=figures(""),
         nodes=tuple(figures(f"p1/n{number}") for number in range(1, nodes + 1)),
     )
-    return Look(snapshot=snapshot, behind_bytes=0, batch_s=0.31, has_ended=False)
+    return Update(snapshot=snapshot, behind_bytes=0, batch_s=0.31, has_ended=False)
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_table_fits_the_terminal_and_no_figure_is_cut(width: int) -> None:
     console = Console(width=width, record=True, file=io.StringIO())
-    console.print(look_table(look(4), "runs/a/1", width=width))
+    console.print(update_table(update(4), "runs/a/1", width=width))
     text = console.export_text()
 
     assert "…" not in text
@@ -85,12 +85,12 @@ def test_the_table_fits_the_terminal_and_no_figure_is_cut(width: int) -> None:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_views_have_a_column_where_there_are_any_and_minorities_are_named(width: int) -> None:
-    one = look(4)
+    one = update(4)
     nodes = tuple(dataclasses.replace(node, view=3, is_minority=node.name == "p1/n4") for node in one.snapshot.nodes)
     total = dataclasses.replace(one.snapshot.total, view=3)
     console = Console(width=width, record=True, file=io.StringIO())
     for snapshot in (one.snapshot, dataclasses.replace(one.snapshot, nodes=nodes, total=total)):
-        console.print(look_table(dataclasses.replace(one, snapshot=snapshot), "runs/a/1", width=width))
+        console.print(update_table(dataclasses.replace(one, snapshot=snapshot), "runs/a/1", width=width))
     text = console.export_text()
     without, _, with_views = text.partition("view")
 
@@ -101,7 +101,7 @@ def test_views_have_a_column_where_there_are_any_and_minorities_are_named(width:
 
 def test_a_short_terminal_shows_the_busiest() -> None:
     console = Console(width=120, record=True, file=io.StringIO())
-    console.print(look_table(look(40), "runs/a/1", width=120, height=24))
+    console.print(update_table(update(40), "runs/a/1", width=120, height=24))
     text = console.export_text()
 
     assert "and 26 nodes with less traffic" in text
@@ -110,12 +110,12 @@ def test_a_short_terminal_shows_the_busiest() -> None:
 
 def test_what_has_counted_nothing_yet_is_not_called_live() -> None:
     def state(frames: int, behind_bytes: int) -> str:
-        one = look(2)
+        one = update(2)
         one = dataclasses.replace(
             one, snapshot=dataclasses.replace(one.snapshot, frames=frames), behind_bytes=behind_bytes, has_ended=False
         )
         console = Console(width=120, record=True, file=io.StringIO())
-        console.print(look_table(one, "runs/a/1", width=120))
+        console.print(update_table(one, "runs/a/1", width=120))
         return console.export_text().split()[0]
 
     assert [state(0, 14 << 20), state(0, 0), state(9, 14 << 20)] == ["starting", "live", "live"]

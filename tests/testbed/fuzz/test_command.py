@@ -131,7 +131,7 @@ def test_a_scope_that_cannot_be_is_one_sentence(arguments: tuple[str, ...], word
 
 def test_a_violation_is_told_with_its_path() -> None:
     violation = Violation(kind="fifo", sentence="2 before 1", path=("0 submits", "it arrives"))
-    found = Exploration(states=3, steps=4, ends=1, places=2, depth=2, cut_off="", violation=violation)
+    found = Exploration(states=3, steps=4, ends=1, local_states=2, depth=2, cut_off="", violation=violation)
     scope = Scope(submissions=(1, 1))
     lines = list(listing.exploration_lines("lo", scope, found))
     assert lines[-3:] == ["fifo: 2 before 1", "    1. 0 submits", "    2. it arrives"]

@@ -175,7 +175,7 @@ def test_an_arrival_that_the_core_refuses_is_reported() -> None:
 
 @pytest.mark.parametrize("silence", ["cut", "pause"])
 @pytest.mark.parametrize("name", ["reliable", "sequencer", "cbcast", "lamport", "mutex"])
-def test_who_is_expelled_comes_to_rest_whatever_stands_over_the_reliable_layer(name: str, silence: str) -> None:
+def test_an_excluded_member_comes_to_rest_whatever_stands_over_the_reliable_layer(name: str, silence: str) -> None:
     """Also with requests that it will never take, and messages for which its upper core waits."""
     entry = PROTOCOLS[name]
     patience = {"suspect_after_ns": SECOND}
@@ -196,7 +196,7 @@ def test_who_is_expelled_comes_to_rest_whatever_stands_over_the_reliable_layer(n
         cluster.at(6 * SECOND, lambda: cluster.submit(3, 5))
     lost = cluster.hosts[3]
     cluster.run(limit=300_000)
-    assert lost.is_expelled
+    assert lost.is_excluded
     assert (lost.core.has_ended, lost.core.is_idle, lost.core.can_submit, lost.core.buffered) == (True, True, False, 0)
     assert lost.timers == {}
     assert lost.queue, "what it was asked to send waits for ever, and nobody waits for that"

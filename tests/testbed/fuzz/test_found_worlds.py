@@ -12,7 +12,7 @@ from analysis.checks.properties import Property, Verdict
 from node.core import Core, Membership
 from node.registry import PROTOCOLS
 from node.trace import Event
-from testbed.fuzz.judge import LINGER_NS, has_lost_quorum, is_expelled
+from testbed.fuzz.judge import LINGER_NS, has_lost_quorum, is_excluded
 from testbed.sim.simulation import Ending, simulate
 from testbed.spec.experiment import load
 
@@ -42,7 +42,7 @@ def test_a_world_that_once_failed_keeps_every_promise(path: Path) -> None:
     ] == []
     shown = path.read_text(encoding="utf-8")
     given_up = {int(member) for member in re.findall(r"^#   expelled: member (\d+)", shown, re.MULTILINE)}
-    assert [one.member for one in simulation.incarnations if one.member in given_up and is_expelled(one)] == []
+    assert [one.member for one in simulation.incarnations if one.member in given_up and is_excluded(one)] == []
     if "#   silence: " in shown:
         assert simulation.phases.drained_ns is not None
         rest_ns = simulation.phases.drained_ns + LINGER_NS // 2

@@ -16,7 +16,7 @@ from testbed.fuzz.joiners import Owed, has_views, owed, owed_in_last_view
 from testbed.fuzz.judge import judge
 from testbed.fuzz.scenario import Crash, Member, Scenario, Segment
 from tests.analysis import histories
-from tests.analysis.checks.view_histories import C2, NAMES, A, B, C, Story
+from tests.analysis.checks.view_histories import C2, NAMES, A, B, C, HistoryBuilder
 
 MILLISECOND = 1_000_000
 OLD, JOINER = Incarnation(0, 1), Incarnation(1, 2)
@@ -102,22 +102,22 @@ def test_what_is_only_shown_obliges_nobody() -> None:
 # Last view.
 
 
-def lacking(story: Story, *ended: Incarnation) -> list[str]:
+def lacking(builder: HistoryBuilder, *ended: Incarnation) -> list[str]:
     """Missing deliveries of the incarnations that ended in order."""
-    history = raw(story.stop(*ended))
+    history = raw(builder.stop(*ended))
     assert has_views(history)
     return [
         one.sentence(NAMES) for one in owed_in_last_view({incarnation: history[incarnation] for incarnation in ended})
     ]
 
 
-def founded() -> Story:
-    return Story().install(1, A, B, C)
+def founded() -> HistoryBuilder:
+    return HistoryBuilder().install(1, A, B, C)
 
 
-def joined() -> Story:
-    """A story in which c is back in view 2; a1 was delivered before."""
-    return Story(A, B, C, C2).install(1, A, B, C).deliver((A, B), "a1").install(2, A, B, C2)
+def joined() -> HistoryBuilder:
+    """A history in which c is back in view 2; a1 was delivered before."""
+    return HistoryBuilder(A, B, C, C2).install(1, A, B, C).deliver((A, B), "a1").install(2, A, B, C2)
 
 
 def test_correct_runs_with_views_owe_nothing() -> None:
@@ -128,17 +128,17 @@ def test_correct_runs_with_views_owe_nothing() -> None:
 
 
 def test_all_members_of_the_last_view_deliver_what_they_submit() -> None:
-    story = founded().deliver(B, "a1")
+    builder = founded().deliver(B, "a1")
 
-    assert lacking(story, A, B) == ["p1/a (incarnation 1) lacks p1/a (incarnation 1) #1"]
+    assert lacking(builder, A, B) == ["p1/a (incarnation 1) lacks p1/a (incarnation 1) #1"]
     assert lacking(founded().deliver((A, B), "a1"), A, B, C) == ["p1/c (incarnation 1) lacks p1/a (incarnation 1) #1"]
     assert lacking(founded().deliver((A, B), "a1"), A, B) == [], "c has crashed"
 
 
 def test_a_joiner_need_not_deliver_what_came_with_the_state() -> None:
-    story = joined().state(C2, 2).deliver((A, B, C2), "C1")
+    builder = joined().state(C2, 2).deliver((A, B, C2), "C1")
 
-    assert lacking(story, A, B, C2) == []
+    assert lacking(builder, A, B, C2) == []
     assert lacking(joined().state(C2, 2).deliver((A, B), "a2"), A, B, C2) == [
         "p1/c (incarnation 2) lacks p1/a (incarnation 1) #2"
     ]
@@ -149,18 +149,18 @@ def test_a_joiner_must_get_the_state() -> None:
 
 
 def test_a_member_must_install_the_last_view() -> None:
-    story = founded()
+    builder = founded()
     for incarnation in (A, B):
-        story.author.install(incarnation, 2, [A, B, C])
+        builder.author.install(incarnation, 2, [A, B, C])
 
-    assert lacking(story, A, B, C) == ["p1/c (incarnation 1) lacks the last view, of which it is a member"]
+    assert lacking(builder, A, B, C) == ["p1/c (incarnation 1) lacks the last view, of which it is a member"]
 
 
 def test_a_minority_owes_nothing_and_is_owed_nothing() -> None:
-    story = founded().note(C, Event.MINORITY, 1).deliver((A, B), "a1")
-    story.author.note(C, Event.SUBMIT, MessageId(*C, 1))
+    builder = founded().note(C, Event.MINORITY, 1).deliver((A, B), "a1")
+    builder.author.note(C, Event.SUBMIT, MessageId(*C, 1))
 
-    assert lacking(story, A, B, C) == []
+    assert lacking(builder, A, B, C) == []
 
 
 def test_what_somebody_has_of_a_crashed_member_all_have() -> None:

@@ -16,11 +16,20 @@ from node.trace import Event, Level
 from node.wire import Kind, Message
 from testbed.fuzz.coverage import Coverage, from_rows
 from testbed.fuzz.draw import FUZZED, draw
-from testbed.fuzz.judge import GROUP, OPINIONS_EVERY, WITHOUT_A_QUORUM, Failure, findings_of, is_expelled, judge, untold
+from testbed.fuzz.judge import (
+    COMPARED_EVERY,
+    GROUP,
+    WITHOUT_A_QUORUM,
+    Failure,
+    findings_of,
+    is_excluded,
+    judge,
+    unknown_safety,
+)
 from testbed.fuzz.scenario import Crash, Cut, Freeze, Member, Scenario, Segment, Worsening, experiment_of
 from testbed.sim.member import IncarnationRun
 from testbed.sim.simulation import simulate
-from tests.analysis.checks.view_histories import A, B, C, Story
+from tests.analysis.checks.view_histories import A, B, C, HistoryBuilder
 from tests.analysis.histories import PlainHistory
 from tests.testbed.fuzz.broken import PlainCore, RaisingCore
 from topologies.model import Direction
@@ -157,7 +166,7 @@ def test_of_two_members_either_may_be_given_up_when_one_of_them_hears_nobody() -
         ),
     )
     incarnations = simulate(experiment_of(scenario), group=GROUP).incarnations
-    assert [incarnation.member for incarnation in incarnations if is_expelled(incarnation)] == [1]
+    assert [incarnation.member for incarnation in incarnations if is_excluded(incarnation)] == [1]
     assert judge(scenario).is_good
 
 
@@ -212,31 +221,31 @@ def findings_in(history: PlainHistory) -> dict[Property, Finding]:
 
 @pytest.mark.parametrize("end", [None, Event.ENDED])
 def test_crashed_incarnations_are_held_to_the_order_and_with_views_excluded_ones_too(end: Event | None) -> None:
-    def story(*, has_views: bool) -> PlainHistory:
-        told = Story(A, B, C)
+    def history(*, has_views: bool) -> PlainHistory:
+        builder = HistoryBuilder(A, B, C)
         if has_views:
-            told.install(1, A, B, C)
-        told.deliver((A, B), "a1", "b1").deliver(C, "b1", "a1")
+            builder.install(1, A, B, C)
+        builder.deliver((A, B), "a1", "b1").deliver(C, "b1", "a1")
         if has_views:
-            told.install(2, A, B)
-        return (told if end is None else told.note(C, end)).stop(A, B)
+            builder.install(2, A, B)
+        return (builder if end is None else builder.note(C, end)).stop(A, B)
 
-    assert order_of(story(has_views=False)) is (Verdict.FAIL if end is None else Verdict.PASS)
-    assert order_of(story(has_views=True)) is Verdict.FAIL
+    assert order_of(history(has_views=False)) is (Verdict.FAIL if end is None else Verdict.PASS)
+    assert order_of(history(has_views=True)) is Verdict.FAIL
 
 
 def test_what_a_crashed_member_is_not_on_record_to_have_submitted_is_invented() -> None:
     """A simulation loses no record."""
-    told = Story(A, B, C).deliver((A, B, C), "c1")
-    told.author.note(A, Event.DELIVER, MessageId(*C, 2), Level.AGREED)
-    assert findings_in(told.stop(A, B))[Property.INTEGRITY].verdict is Verdict.FAIL
+    builder = HistoryBuilder(A, B, C).deliver((A, B, C), "c1")
+    builder.author.note(A, Event.DELIVER, MessageId(*C, 2), Level.AGREED)
+    assert findings_in(builder.stop(A, B))[Property.INTEGRITY].verdict is Verdict.FAIL
 
 
-def test_what_cannot_be_told_though_nothing_was_lost_is_a_failure() -> None:
+def test_an_unknown_safety_property_is_a_failure_if_no_record_was_lost() -> None:
     """Otherwise a core without a START record would make its whole world unknown."""
-    history = Story(A, B).deliver((A, B), "a1").stop(A, B)
+    history = HistoryBuilder(A, B).deliver((A, B), "a1").stop(A, B)
     history[A] = [record._replace(record=number) for number, record in enumerate(history[A][1:], start=1)]
-    failures = list(untold(findings_in(history)))
+    failures = list(unknown_safety(findings_in(history)))
     assert {failure.kind for failure in failures} == {"untold"}
     assert "trace records of p1/n1 are missing" in failures[0].sentence
 
@@ -275,23 +284,23 @@ def test_an_end_that_no_fault_explains_is_a_failure(core: type[PlainCore], sente
     assert sentence in {failure.sentence for failure in failures}
 
 
-def test_an_excluded_incarnation_counts_as_expelled_and_one_that_left_does_not() -> None:
-    records = raw(Story(A, B).note(A, Event.ENDED, 0).note(B, Event.ENDED, 1).author.history)
+def test_an_incarnation_that_learnt_its_exclusion_is_excluded_and_one_that_left_is_not() -> None:
+    records = raw(HistoryBuilder(A, B).note(A, Event.ENDED, 0).note(B, Event.ENDED, 1).author.history)
 
-    assert is_expelled(IncarnationRun(member=0, incarnation=1, records=list(records[A])))
-    assert not is_expelled(IncarnationRun(member=1, incarnation=1, records=list(records[B])))
+    assert is_excluded(IncarnationRun(member=0, incarnation=1, records=list(records[A])))
+    assert not is_excluded(IncarnationRun(member=1, incarnation=1, records=list(records[B])))
 
 
-def test_of_a_sampled_world_three_opinions_are_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sampled_world_is_judged_by_three_implementations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both other implementations reveal a check that never finds a violation."""
 
     def never(*_: object) -> Tally:
         return Tally(24, 0)
 
-    scenario = replace(small(), seed=OPINIONS_EVERY)
+    scenario = replace(small(), seed=COMPARED_EVERY)
     monkeypatch.setitem(linear._CHECKS, Property.FIFO, never)
     kinds = {failure.kind: failure.sentence for failure in judge(scenario).failures}
-    unsampled = judge(replace(scenario, seed=OPINIONS_EVERY + 1)).failures
+    unsampled = judge(replace(scenario, seed=COMPARED_EVERY + 1)).failures
 
     assert kinds.keys() == {"opinions"}
     assert kinds["opinions"].startswith("fifo: pass (24 checked) by the product, pass (18 checked) by the ")
@@ -299,8 +308,8 @@ def test_of_a_sampled_world_three_opinions_are_heard(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("protocol", ["sequencer", "objects"])
-def test_three_opinions_agree_on_sampled_worlds(protocol: str) -> None:
+def test_the_three_implementations_agree_on_sampled_worlds(protocol: str) -> None:
     """Seed 0 of every protocol is in test_slice.py."""
-    disputed = [one for one in judge(draw(protocol, OPINIONS_EVERY)).failures if one.kind == "opinions"]
+    disputed = [one for one in judge(draw(protocol, COMPARED_EVERY)).failures if one.kind == "opinions"]
 
     assert not disputed

@@ -38,7 +38,7 @@ def test_a_place_is_private_and_has_one_owner() -> None:
     assert not place.is_dead()
     with pytest.raises(InputError, match="a testbed called lab is up already"):
         place.take()
-    place.give_back()
+    place.release()
     assert [path.name for path in place.path.parent.iterdir()] == []
     place.take()
 

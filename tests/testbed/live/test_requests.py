@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.live import requests as asks
-from testbed.live.rpc import BadFrameError, unpacked
+from testbed.live.rpc import MalformedFrameError, unpacked
 from topologies.formats.errors import InputError
 
 JSON = st.recursive(
@@ -36,10 +36,10 @@ def test_bytes_that_are_no_frame_are_refused(data: bytes) -> None:
     for body in (data, zlib.compress(data)):
         try:
             assert isinstance(unpacked(body), dict)
-        except BadFrameError as error:
+        except MalformedFrameError as error:
             assert str(error)
 
 
 def test_depth_is_no_way_in() -> None:
-    with pytest.raises(BadFrameError):
+    with pytest.raises(MalformedFrameError):
         unpacked(zlib.compress(b'{"do": ' + b"[" * 1_000_000))

@@ -287,7 +287,7 @@ def test_a_process_that_goes_on_as_the_next_incarnation_has_an_entry_for_each(
     fleet.member(NODES[0].name).was_paused = True
     assert fleet.change([NODES[0].name], "clock {}")[NODES[0].name]["at_ns"] == 1
     members = fleet.alive()
-    assert fleet.reach((State.RUNNING,), timeout_s=10, members=members[:1]), "what it said of itself is old"
+    assert fleet.await_states((State.RUNNING,), timeout_s=10, members=members[:1]), "what it said of itself is old"
     assert (fleet.member(NODES[0].name).incarnation, fleet.member(NODES[0].name).was_paused) == (2, True)
     fleet.broadcast("stop")
     fleet.wait_all((State.STOPPED,), timeout_s=10, doing="stopped", members=members)

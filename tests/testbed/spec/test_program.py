@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from netem.runtimes.cgroups import Limits
 from node.registry import PROTOCOLS
-from testbed.run.program import OwnProgram, own_programs, require_runnable
+from testbed.run.program import UserProgram, require_runnable, user_programs
 from testbed.spec import experiment as spec
 from testbed.spec.nodes import configuration
 from testbed.spec.program import Place, PlaceholderError
@@ -286,8 +286,8 @@ def test_directories_are_made_once_or_each_time(tmp_path: Path) -> None:
     (tmp_path / "tool").chmod(0o755)
     files = "files: {run: '#!/bin/sh {name}', conf/a: '{ip}', tool: {from: tool}, /var/x/key: k}"
     experiment = loads(f"program: {{command: ./run, private: /var/x, {files}}}", tmp_path)
-    own = next(iter(own_programs(experiment, tmp_path / "nodes", group=9).values()))
-    program = own.prepare(1)
+    user_program = next(iter(user_programs(experiment, tmp_path / "nodes", group=9).values()))
+    program = user_program.prepare(1)
     work = tmp_path / "nodes" / "p1.n1"
     assert program.work == work
     assert program.hosts == tmp_path / "nodes" / "hosts"
@@ -301,10 +301,12 @@ def test_directories_are_made_once_or_each_time(tmp_path: Path) -> None:
     assert (program.private["/var/x"] / "key").read_text() == "k"
     assert program.environment["ORDERBED_GROUP"] == "9"
     (work / "state").write_text("kept")
-    assert own.prepare(2).environment["ORDERBED_INCARNATION"] == "2"
+    assert user_program.prepare(2).environment["ORDERBED_INCARNATION"] == "2"
     assert (work / "state").exists()
-    fresh = OwnProgram(
-        replace(own.place, program=replace(own.choice, keep=False)), tmp_path / "log", tmp_path / "hosts"
+    fresh = UserProgram(
+        replace(user_program.place, program=replace(user_program.choice, keep=False)),
+        tmp_path / "log",
+        tmp_path / "hosts",
     )
     fresh.prepare(3)
     assert not (work / "state").exists()

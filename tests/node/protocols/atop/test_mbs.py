@@ -663,9 +663,9 @@ steps = st.one_of(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(steps, max_size=25))
-def test_deltas_sum_to_0_and_every_number_is_used_or_held_once(story: list[tuple[str, int, int]]) -> None:
+def test_deltas_sum_to_0_and_every_number_is_used_or_held_once(inputs: list[tuple[str, int, int]]) -> None:
     group = Ideal(outstanding=65536)
-    for what, member, count in story:
+    for what, member, count in inputs:
         if what == "submit":
             group.submit(member, count)
         elif what == "sub_window":

@@ -20,7 +20,7 @@ US = Membership(member=1, members=(0, 1, 2), incarnation=2)
 
 
 @dataclass(kw_only=True)
-class Story:
+class CommandRecord:
     """Record of one optimistic command."""
 
     received_ns: int
@@ -56,7 +56,7 @@ class Processor:
         """Commands given and not removed."""
         self.outputs: dict[Key, tuple[bytes, ...]] = {}
         """Outputs of the executions that have ended and are not undone."""
-        self.stories: dict[bytes, Story] = {}
+        self.records: dict[bytes, CommandRecord] = {}
         self.shown: list[bytes] = []
         """Optimistic deliveries to the host that are not final, oldest first."""
         self.final: list[bytes] = []
@@ -76,11 +76,11 @@ class Processor:
     ) -> list[Key]:
         command = command_of(key, self.now_ns - ago_ns, payload=payload, is_follow_up=is_follow_up)
         self.commands[key] = command.message
-        story = Story(received_ns=self.now_ns - ago_ns, is_follow_up=is_follow_up)
-        self.stories[command.message.payload] = story
+        record = CommandRecord(received_ns=self.now_ns - ago_ns, is_follow_up=is_follow_up)
+        self.records[command.message.payload] = record
         out: list[Effect] = []
         undone = self._take_back(self.execution.insert(command, self.now_ns, out), out)
-        story.has_undone = bool(undone)
+        record.has_undone = bool(undone)
         self._advance()
         return undone
 
@@ -148,7 +148,7 @@ class Processor:
         assert keys == sorted(keys, reverse=True)
         for key in keys:
             self.outputs.pop(key, None)
-            self.stories[self.commands[key].payload].was_undone = True
+            self.records[self.commands[key].payload].was_undone = True
         told = [effect for effect in out if isinstance(effect, Report)]
         assert [report.member for report in told] == ([len(keys)] if keys and self.parameters.report_costs else [])
         self.lost_ns += sum(report.value for report in told)
@@ -165,7 +165,7 @@ class Processor:
                 assert self.shown.pop() == effect.payload, "not the last one that was handed over"
             elif isinstance(effect, Deliver) and effect.level is Level.OPTIMISTIC:
                 self.shown.append(effect.payload)
-                self.stories[effect.payload].handed_ns.append(self.now_ns)
+                self.records[effect.payload].handed_ns.append(self.now_ns)
             elif isinstance(effect, Deliver):
                 assert not self.shown or self.shown.pop(0) == effect.payload, "final, but not the oldest handed over"
                 self.final.append(effect.payload)

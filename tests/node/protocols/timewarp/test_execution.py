@@ -427,10 +427,13 @@ def test_a_concluded_command_that_was_undone_costs_as_if_it_were_executed_now() 
     now_ns = processor.now_ns
     processor.now_ns += MILLISECOND // 1000
     processor.conclude()
-    stories = [processor.stories[payload_of(at(timestamp))] for timestamp in (2, 4, 6)]
-    assert stories[0].cost_ns == 0, "it has begun"
-    told = [cost_ns for _, cost_ns, _ in costs_of(processor.effects)]
-    assert told == [now_ns - stories[0].received_ns, *(processor.now_ns - story.received_ns for story in stories[1:])]
+    records = [processor.records[payload_of(at(timestamp))] for timestamp in (2, 4, 6)]
+    assert records[0].cost_ns == 0, "it has begun"
+    costs_ns = [cost_ns for _, cost_ns, _ in costs_of(processor.effects)]
+    assert costs_ns == [
+        now_ns - records[0].received_ns,
+        *(processor.now_ns - record.received_ns for record in records[1:]),
+    ]
 
 
 def test_what_executing_would_lead_to_is_asked_without_executing() -> None:
@@ -630,13 +633,13 @@ class History:
 
 
 @settings(max_examples=300)
-@given(story=steps, parameters=services, seed=st.integers(0, 2**32))
+@given(inputs=steps, parameters=services, seed=st.integers(0, 2**32))
 def test_any_history_ends_as_a_sequential_run_in_the_order_of_the_keys(
-    story: list[tuple[str, int, int]], parameters: ServiceParameters, seed: int
+    inputs: list[tuple[str, int, int]], parameters: ServiceParameters, seed: int
 ) -> None:
     history = History(parameters, seed)
     processor = history.processor
-    for kind, amount, member in story:
+    for kind, amount, member in inputs:
         history.do(kind, amount, member)
     processor.run()
     processor.commit((history.epoch + 1,))
@@ -650,20 +653,20 @@ def test_any_history_ends_as_a_sequential_run_in_the_order_of_the_keys(
 
 
 @settings(max_examples=300)
-@given(story=steps, parameters=services, seed=st.integers(0, 2**32))
+@given(inputs=steps, parameters=services, seed=st.integers(0, 2**32))
 def test_the_costs_of_any_history_are_those_of_the_definition(
-    story: list[tuple[str, int, int]], parameters: ServiceParameters, seed: int
+    inputs: list[tuple[str, int, int]], parameters: ServiceParameters, seed: int
 ) -> None:
     history = History(parameters, seed)
     processor = history.processor
-    for kind, amount, member in story:
+    for kind, amount, member in inputs:
         history.do(kind, amount, member)
     processor.run()
     processor.commit((history.epoch + 1,))
-    stories = [(payload, processor.stories[payload]) for payload in processor.final]
+    records = [(payload, processor.records[payload]) for payload in processor.final]
     optimistic = [key for key in processor.commands if key[0] % 2 == 0]
     assert len(notices(processor.effects, Notice.COST)) == len(optimistic)
-    assert costs_of(processor.effects) == [(payload, told.cost_ns, told.redone_ns) for payload, told in stories]
+    assert costs_of(processor.effects) == [(payload, record.cost_ns, record.redone_ns) for payload, record in records]
     valid_ns = sum(map(processor.service_ns, processor.commands))
     assert processor.busy_ns == valid_ns + processor.lost_ns, "all time is valid once or lost once"
 
@@ -681,8 +684,8 @@ def test_memory_does_not_grow(save_every: int) -> None:
 
 
 def test_the_same_seed_gives_the_same_effects_and_another_one_other_times() -> None:
-    stories = [executed(2, 6, 4, 9).effects for _ in range(2)]
-    assert stories[0] == stories[1]
+    runs = [executed(2, 6, 4, 9).effects for _ in range(2)]
+    assert runs[0] == runs[1]
     one, other = (Execution(membership=US, parameters=SERVICE, seed=seed) for seed in (1, 2))
     for execution in (one, other):
         execution.insert(command_of(at(2), 0), 0, [])
