@@ -503,7 +503,7 @@ class Names:
         attempts one succeeds. Raises Refused when we are cut off, or Unreachable; LocalError for an invalid name, or a
         callee that is neither."""
         group = _group_of(callee)
-        objects = () if group is not None else (_keeper_of(callee) or self._space.reference_of(callee),)
+        objects = () if group is not None else (_member_list_of(callee) or self._space.reference_of(callee),)
         operation = Operation.BIND if replace else Operation.BIND_NEW
         await self._space.operate(operation, name=_checked(name), group=group, objects=objects)
 
@@ -560,7 +560,7 @@ def _group_of(callee: object) -> GroupId | None:
     return None if word is None else GroupId.of_word(word)
 
 
-def _keeper_of(callee: object) -> Reference | None:
+def _member_list_of(callee: object) -> Reference | None:
     word = _word_of(callee, SHAPE_UGROUP)
     return None if word is None else Reference.of_word(word)
 
