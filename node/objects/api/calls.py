@@ -19,7 +19,7 @@ from node.objects.api.errors import BadArguments, CallError, Deadlock, DeadObjec
 from node.objects.api.values import Bind, decode_value, encode_value
 
 MAX_CHAIN = 16
-"""Most calls in the chain of a call: longer circles of calls are found by time-outs only."""
+"""Most calls in the chain of a call: longer cycles of calls are found by time-outs only."""
 MAX_TEXT = 1000
 """Most characters of an exception's text that travel."""
 

@@ -36,10 +36,10 @@ from node.errors import DropReason, LocalError, RemoteError
 from node.objects.addresses import MAX_ADDRESSED, GroupId, News, Operation, Reference
 from node.objects.api.errors import CallError, EmptyGroup, NoSuchGroup, Overrun
 from node.objects.api.export import (
-    Asked,
     Options,
     Proxy,
     Remote,
+    Request,
     export,
     kind_name,
     kind_named,
@@ -107,8 +107,8 @@ class GroupRef(Proxy):
         self.space = space
         self.id = name
 
-    def begin(self, asked: Asked, replies: Replies[Any]) -> None:
-        self.space.begin(asked, replies, group=self.id)
+    def begin(self, request: Request, replies: Replies[Any]) -> None:
+        self.space.begin(request, replies, group=self.id)
 
     @property
     def pointer(self) -> Pointer:
@@ -251,12 +251,12 @@ class UGroupRef(Proxy):
         self.space = space
         self.member_list = member_list
 
-    def begin(self, asked: Asked, replies: Replies[Any]) -> None:
-        members = self.member_list.members.options(timeout=asked.options.timeout).send()
+    def begin(self, request: Request, replies: Replies[Any]) -> None:
+        members = self.member_list.members.options(timeout=request.options.timeout).send()
         # The call goes on in the caller's context: the object at work, or the program.
-        members.add_done_callback(partial(self._go_on, asked, replies), context=copy_context())
+        members.add_done_callback(partial(self._go_on, request, replies), context=copy_context())
 
-    def _go_on(self, asked: Asked, replies: Replies[Any], found: Call[tuple[list[Remote], bool]]) -> None:
+    def _go_on(self, request: Request, replies: Replies[Any], found: Call[tuple[list[Remote], bool]]) -> None:
         if replies.has_ended or found.cancelled():
             return
         error = found.exception()
@@ -269,8 +269,8 @@ class UGroupRef(Proxy):
             return
         replies.resolve(tuple(map(Space.reference_of, members)))
         replies.on_dead = self._lose
-        options = replace(asked.options, is_atomic=is_atomic or asked.options.is_atomic)
-        self.space.begin(asked._replace(options=options), replies)
+        options = replace(request.options, is_atomic=is_atomic or request.options.is_atomic)
+        self.space.begin(request._replace(options=options), replies)
 
     def _lose(self, member: Reference) -> None:
         # This may run outside of the loop, in the middle of an arrival.
@@ -408,9 +408,9 @@ class ListRef(Proxy):
         self.references = references
         self.default_options = options
 
-    def begin(self, asked: Asked, replies: Replies[Any]) -> None:
+    def begin(self, request: Request, replies: Replies[Any]) -> None:
         replies.members = self.references
-        self._space.begin(asked, replies)
+        self._space.begin(request, replies)
 
     @property
     def pointer(self) -> Pointer:

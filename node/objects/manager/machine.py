@@ -89,11 +89,11 @@ class Phase(enum.StrEnum):
 
 
 class MachineCore(Core):
-    """See the module's docstring. `is_alone`: its address spaces are processes of their own. Messages for them go out
-    as Send(target=SPACE_BASE + space), and their messages have that source."""
+    """See the module's docstring. `has_space_processes`: its address spaces are processes of their own. Messages for
+    them go out as Send(target=SPACE_BASE + space), and their messages have that source."""
 
     def __init__(
-        self, *, membership: Membership, parameters: ObjectsParameters, rng: Random, is_alone: bool = False
+        self, *, membership: Membership, parameters: ObjectsParameters, rng: Random, has_space_processes: bool = False
     ) -> None:
         self._us = membership if membership.partitions else replace(membership, partitions=(membership.members,))
         self._me = membership.member
@@ -116,7 +116,7 @@ class MachineCore(Core):
             parameters=parameters,
             layer=self._log.depth,
             take=self._on_passed_on,
-            is_alone=is_alone,
+            has_space_processes=has_space_processes,
         )
         first_ns, most_ns = parameters.retry_ns, parameters.retry_most_ns
         self._duties = Duties(
