@@ -16,7 +16,7 @@ from node.core import Core, Membership, Submission
 from node.effects import Deliver, Effect, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.objects.addresses import OBJECTS_IN_SPACE, News, Operation, Reference, decode_news
-from node.objects.log.entries import Call, Called, Entry, Heard, Outcome, Settled, message_of
+from node.objects.log.entries import Call, Called, ClockAdvance, Entry, Outcome, Settled, message_of
 from node.objects.manager.direct import Direct, DirectChannels, Incarnation
 from node.objects.manager.local import (
     MACHINE,
@@ -93,7 +93,9 @@ class Context:
         """Queue an entry for the log of the sub-network. Entries on which other sub-networks act are resilient.
         `is_ours`: they do not act on this one. An outcome is not resilient: machines that lose it ask for it again."""
         message = message_of(entry, self.us)
-        is_ours |= isinstance(entry, Settled | Heard) or (isinstance(entry, Called) and self.stays_here(entry.call))
+        is_ours |= isinstance(entry, Settled | ClockAdvance) or (
+            isinstance(entry, Called) and self.stays_here(entry.call)
+        )
         is_ours |= isinstance(entry, Outcome) and entry.timestamp > 0
         words = () if is_ours else RESILIENT
         self.log_queue.append(

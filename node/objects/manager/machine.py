@@ -46,14 +46,14 @@ from node.objects.addresses import Operation, decode_news
 from node.objects.log.book import Book, epoch_of
 from node.objects.log.entries import (
     MOST_AHEAD,
-    Asked,
     Call,
     Called,
-    Heard,
+    ClockAdvance,
     Outcome,
+    ProposalRequest,
     Proposed,
+    SendCrossing,
     Settled,
-    Tell,
     Voted,
     entry_of,
     message_of,
@@ -427,7 +427,7 @@ class MachineCore(Core):
         does not decode, which is the same at all machines, is reported and left out.
 
         True: other machines must have the delivery now, because their objects or callers have a step to take, one of
-        them waits for the clock (HEARD), or the Book is idle, so that no later entry needs to come."""
+        them waits for the clock (CLOCK_ADVANCE), or the Book is idle, so that no later entry needs to come."""
         try:
             message = decode_message(delivery.payload)
             entry = entry_of(message)
@@ -435,13 +435,13 @@ class MachineCore(Core):
             self._context.out.append(Report(code=error.reason, member=delivery.origin, value=len(delivery.payload)))
             self._steps.carry_out([])
             return True
-        if isinstance(entry, Asked | Proposed | Outcome | Settled):
-            self._crossing.discard((message.kind, entry.road.place, message.seq))
+        if isinstance(entry, ProposalRequest | Proposed | Outcome | Settled):
+            self._crossing.discard((message.kind, entry.link.place, message.seq))
         elif isinstance(entry, Voted):
             self._votes.close(entry.id)
         steps = self._book.apply(entry)
         self._steps.carry_out(steps)
-        is_theirs = isinstance(entry, Heard) or not all(isinstance(step, Tell) for step in steps)
+        is_theirs = isinstance(entry, ClockAdvance) or not all(isinstance(step, SendCrossing) for step in steps)
         return is_theirs or self._book.is_idle
 
     # Between sub-networks.
@@ -454,16 +454,16 @@ class MachineCore(Core):
         """Handle a message of another sub-network's master: news go into the log. RemoteError before anything has
         changed."""
         entry = entry_of(message)
-        assert isinstance(entry, Asked | Proposed | Outcome | Settled), "these are what crosses"
-        if self._context.place_of[source] != entry.road.place or entry.road.place == self._context.place:
-            raise RemoteError(DropReason.MALFORMED, f"machine {source} speaks for sub-network {entry.road.place}")
+        assert isinstance(entry, ProposalRequest | Proposed | Outcome | Settled), "these are what crosses"
+        if self._context.place_of[source] != entry.link.place or entry.link.place == self._context.place:
+            raise RemoteError(DropReason.MALFORMED, f"machine {source} speaks for sub-network {entry.link.place}")
         self._check_timestamp(timestamp_of(entry))
         if self._phase is not Phase.RUNNING:
             return
         reply = self._book.reply(entry)
         if reply is not None:
             self._context.out.append(Send(target=source, message=message_of(reply, self._us)))
-        key = (message.kind, entry.road.place, message.seq)
+        key = (message.kind, entry.link.place, message.seq)
         if key not in self._crossing:
             for new in self._book.news(entry):
                 if new is entry:
@@ -489,7 +489,7 @@ class MachineCore(Core):
         awaited = self._steps.awaited if self._phase is Phase.RUNNING else 0
         if awaited > max(self._pushed, self._book.clock):
             self._pushed = awaited
-            self._context.append(Heard(timestamp=awaited))
+            self._context.append(ClockAdvance(timestamp=awaited))
 
     def _take_over(self) -> None:
         if self._ended is not None:
