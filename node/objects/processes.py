@@ -284,7 +284,7 @@ class _Process:
     ) -> None:
         self.space = space
         self.incarnation = incarnation
-        self.why = "nobody told it to"
+        self.why = "its process ended by itself"
         self.status: dict[str, Any] = {}
         self.is_gone = False
         self.kept: dict[int, None] = {}

@@ -156,7 +156,7 @@ def _reply(fields: object) -> ReplyBody:
                 type(number) is int and number > 0 and outcome in _OUTCOMES,
                 f"a reply to call {number} with outcome {outcome}",
             )
-            _require(len(text) <= MAX_TEXT and len(type_name) <= MAX_TEXT, "a reply that tells a novel")
+            _require(len(text) <= MAX_TEXT and len(type_name) <= MAX_TEXT, "a reply with too long a text or type name")
             return ReplyBody(
                 number=number,
                 member=member,
