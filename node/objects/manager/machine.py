@@ -286,16 +286,16 @@ class MachineCore(Core):
             raise LocalError(f"{timer} is no timer of this core")
 
     def _settle(self) -> list[Effect]:
-        """Do all work that follows; then see to the duties. Returns the effects for the host."""
+        """Do all work that follows; then update the duties. Returns the effects for the host."""
         context = self._context
         while not self._is_out:
             context.later(self._context.channels.drain(), self._on_event)
             if not context.is_worked_off:
                 context.work()
                 continue
-            self._steps.see_to()
+            self._steps.end_turn()
             self._requests.start()
-            self._see_to_duties()
+            self._update_duties()
             self._push_clock()
             # The sequencer's own entries are applied at once: their steps may bring new work.
             is_fed = self._feed_log()
@@ -470,7 +470,7 @@ class MachineCore(Core):
                     self._crossing.add(key)
                 self._context.append(new)
 
-    def _see_to_duties(self) -> None:
+    def _update_duties(self) -> None:
         if self._phase is not Phase.RUNNING:
             return
         is_master = self._is_master
@@ -480,7 +480,7 @@ class MachineCore(Core):
             if is_master:
                 self._take_over()
         self._duties.owe(duties, self._now_ns, self._context.out)
-        for vote in self._votes.see_to(self.sequencer, self._now_ns, self._context.out):
+        for vote in self._votes.advance(self.sequencer, self._now_ns, self._context.out):
             self._context.append(vote, is_ours=self._votes.is_ours(vote.id))
 
     def _push_clock(self) -> None:

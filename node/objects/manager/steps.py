@@ -90,7 +90,7 @@ class Steps:
         """Add a direct message for our objects."""
         self._dispatch(self._agenda.add(item, self._is_complete, self._context.now_ns))
 
-    def see_to(self) -> None:
+    def end_turn(self) -> None:
         """At the end of a turn: dispatch items that may go out, and arm the timer."""
         context = self._context
         if len(self._agenda):

@@ -600,7 +600,7 @@ class AdaptiveCore(OrderCore):
         out.append(Report(code=AdaptiveReport.CALLED, member=self._me, value=number))
         out.append(Multicast(message=self._us.message(Kind.ADAPTIVE_CALL, seq=number, flags=CONTROL)))
         self._ballots[self._me] = self._ranking(now_ns)
-        self._see_to_vote(now_ns, out)
+        self._decide_if_complete(now_ns, out)
 
     def _on_call(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         self._require_coordinator(message)
@@ -632,9 +632,9 @@ class AdaptiveCore(OrderCore):
         if not self._ballots or message.seq != self._epoch.number + 1 or message.origin in self._ballots:
             raise RemoteError(DropReason.UNEXPECTED, f"a ballot of member {message.origin} for epoch {message.seq}")
         self._ballots[message.origin] = ranking
-        self._see_to_vote(now_ns, out)
+        self._decide_if_complete(now_ns, out)
 
-    def _see_to_vote(self, now_ns: int, out: list[Effect]) -> None:
+    def _decide_if_complete(self, now_ns: int, out: list[Effect]) -> None:
         """Decide when all ballots have come."""
         if len(self._ballots) < len(self._us.members):
             return
