@@ -60,14 +60,14 @@ from node.objects.api.calls import CallBody, CallId, Outcome, ReplyBody, decode_
 from node.objects.api.values import decode_value, encode_value
 from node.objects.log.book import Book
 from node.objects.log.entries import (
-    Asked,
     Call,
     Called,
+    ClockAdvance,
     GivenUp,
-    Heard,
+    LinkHeader,
+    NewEpoch,
+    ProposalRequest,
     Proposed,
-    Reborn,
-    Road,
     Settled,
     Stored,
     Voted,
@@ -662,7 +662,7 @@ def _read_memory(data: bytes) -> object:
 
 # Objects, their calls and their logs.
 
-_ROAD = Road(1, 1, 1)
+_LINK = LinkHeader(1, 1, 1)
 _CALL = Call(
     id=CallOf(1, 1, 4),
     addressing=Addressing(caller=Reference(1, 1, 1), objects=(Reference(1, 1, 1), Reference(2, 1, 7))),
@@ -672,14 +672,14 @@ _ENTRIES = [
     message_of(entry, Membership(member=1, members=MEMBERS))
     for entry in (
         Called(call=_CALL),
-        Asked(road=_ROAD, number=4, after=3, call=_CALL),
-        Proposed(road=_ROAD, number=4, id=_CALL.id, timestamp=8, missing=(Reference(2, 1, 7),)),
-        Decided(road=_ROAD, number=4, id=_CALL.id, timestamp=8),
-        Settled(road=_ROAD, numbers=(1, 2)),
+        ProposalRequest(link=_LINK, number=4, after=3, call=_CALL),
+        Proposed(link=_LINK, number=4, id=_CALL.id, timestamp=8, missing=(Reference(2, 1, 7),)),
+        Decided(link=_LINK, number=4, id=_CALL.id, timestamp=8),
+        Settled(link=_LINK, numbers=(1, 2)),
         Voted(id=_CALL.id, is_yes=True),
         GivenUp(id=_CALL.id, place=1),
-        Reborn(place=1, epoch=2),
-        Heard(timestamp=4),
+        NewEpoch(place=1, epoch=2),
+        ClockAdvance(timestamp=4),
         Stored(),
     )
 ]

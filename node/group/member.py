@@ -205,7 +205,7 @@ class ViewMember:
                 self._ask_witnesses(self._peers, now_ns, out)
             elif not self._leads_next:
                 out.append(Multicast(message=self.status()))
-            self._press(self._peers, now_ns)
+            self._set_deadlines(self._peers, now_ns)
             self._ask_quiet(now_ns, out)
             self.consider(now_ns, out)
         self._arm_watch(out)
@@ -359,7 +359,7 @@ class ViewMember:
         suspects = self._detector.suspects
         if not self._is_probing:
             self._is_probing = True
-            self._press(self._accusations.accused, now_ns)
+            self._set_deadlines(self._accusations.accused, now_ns)
             self._arm_watch(out)
             self._asked_ns = now_ns
             self._ask_all(now_ns, out)
@@ -389,7 +389,7 @@ class ViewMember:
         """Other members that have not answered the current questions."""
         return [one for one in self._peers if self._answered_ns.get(one, -1) < self._asked_ns]
 
-    def _press(self, members: Collection[int], now_ns: int) -> None:
+    def _set_deadlines(self, members: Collection[int], now_ns: int) -> None:
         """Give those of `members` that have been silent for half of the limit another half to be heard."""
         for member in sorted(members):
             if member in self._peers and not self._detector.is_fresh(member, now_ns):

@@ -453,7 +453,7 @@ class Host:
 
     def _send(self, effect: Send) -> None:
         if effect.target > MAX_MEMBER:
-            assert self._inside is not None, f"nobody takes messages for {effect.target}"
+            assert self._inside is not None, f"no part of this machine takes messages for {effect.target}"
             self._inside(effect.target, effect.message)
             return
         transmission = self._next_transmission(1)

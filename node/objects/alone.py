@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 async def alone(main: Callable[[Space], Awaitable[T]]) -> T:
     """Run a program in a space of its own on the running loop, and return its result."""
-    space = Space(Alone(), asyncio.get_running_loop())
+    space = Space(SingleSpaceTransport(), asyncio.get_running_loop())
     return await space.start(_started(main, space))
 
 
@@ -33,7 +33,7 @@ async def _started(main: Callable[[Space], Awaitable[T]], space: Space) -> T:
     return await main(space)
 
 
-class Alone:
+class SingleSpaceTransport:
     """The Transport of such a space, which also does the managers' work for groups and names."""
 
     def __init__(self) -> None:

@@ -75,7 +75,7 @@ class Spaces(Parts):
         us = config.membership
         super().__init__(us)
         rng = random_for(config.seed, us, "objects")
-        self.core = MachineCore(membership=us, parameters=parameters, rng=rng, is_alone=True)
+        self.core = MachineCore(membership=us, parameters=parameters, rng=rng, has_space_processes=True)
         self.clock = config.clock(true_ns)
         self._origin_ns = true_ns
         self._line = line
@@ -284,7 +284,7 @@ class _Process:
     ) -> None:
         self.space = space
         self.incarnation = incarnation
-        self.why = "nobody told it to"
+        self.why = "its process ended by itself"
         self.status: dict[str, Any] = {}
         self.is_gone = False
         self.kept: dict[int, None] = {}

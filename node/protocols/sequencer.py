@@ -88,7 +88,7 @@ class SequencerReport(enum.IntEnum):
     sender, which is excluded."""
 
 
-class Asked(NamedTuple):
+class Unnumbered(NamedTuple):
     """A submission that waits for its number, and the word of `Prefix` for it."""
 
     submission: Submission
@@ -112,7 +112,7 @@ class SequencerCore(OrderCore):
         self._phase = Phase.RUNNING if self._server in membership.members else Phase.STOPPED
 
         self._requests = 0
-        self._asked: dict[int, Asked] = {}
+        self._unnumbered: dict[int, Unnumbered] = {}
         """Submissions without a number, by the number of their request, ascending."""
         self._last_given = 0
         """At the server: the last number that it has given."""
@@ -127,12 +127,12 @@ class SequencerCore(OrderCore):
 
     @property
     def can_submit(self) -> bool:
-        return self._phase is Phase.RUNNING and len(self._asked) < self._parameters.outstanding
+        return self._phase is Phase.RUNNING and len(self._unnumbered) < self._parameters.outstanding
 
     @property
     def is_idle(self) -> bool:
         """A server is idle only when the messages with all numbers that it has given are delivered."""
-        return not self._asked and not self._buffered and self._last_given < self._next
+        return not self._unnumbered and not self._buffered and self._last_given < self._next
 
     @property
     def phase(self) -> Phase:
@@ -141,7 +141,7 @@ class SequencerCore(OrderCore):
     @property
     def buffered(self) -> int:
         """Messages that wait for a lower number, and submissions that wait for one."""
-        return len(self._buffered) + len(self._asked)
+        return len(self._buffered) + len(self._unnumbered)
 
     def on_start(self, now_ns: int) -> list[Effect]:
         if self._phase is Phase.STOPPED:
@@ -149,12 +149,12 @@ class SequencerCore(OrderCore):
         return []
 
     def _submit(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
-        asked = Asked(submission, self._prefix.word)
+        unnumbered = Unnumbered(submission, self._prefix.word)
         if self._is_server:
-            out.append(self._numbered(self._give(), asked))
+            out.append(self._numbered(self._give(), unnumbered))
             return
         self._requests += 1
-        self._asked[self._requests] = asked
+        self._unnumbered[self._requests] = unnumbered
         request = self._us.message(Kind.SEQUENCER_REQUEST, seq=self._requests, flags=CONTROL)
         out.append(Send(target=self._server, message=request))
 
@@ -165,7 +165,7 @@ class SequencerCore(OrderCore):
         out: list[Effect] = []
         self._settle(self._numbers(out), survivors, SequencerReport.DROPPED, out)
         self._buffered.clear()
-        handed_back = tuple(asked.submission for asked in self._asked.values())
+        handed_back = tuple(unnumbered.submission for unnumbered in self._unnumbered.values())
         memory = b"" if self._parameters.replace_server else self._server.to_bytes(MEMORY_SIZE, "big")
         return Closing(effects=tuple(out), handed_back=handed_back, memory=memory)
 
@@ -187,7 +187,7 @@ class SequencerCore(OrderCore):
             case Kind.SEQUENCER_NUMBER:
                 is_expected = is_from_server and not self._is_server
                 is_formed = len(message.words) == 1 and message.words[0] > 0
-                if is_expected and is_formed and message.seq not in self._asked:
+                if is_expected and is_formed and message.seq not in self._unnumbered:
                     return DropReason.UNEXPECTED
             case _:
                 is_expected, is_formed = True, message.seq > 0 and len(message.words) == 1
@@ -211,10 +211,10 @@ class SequencerCore(OrderCore):
     # At the sender.
 
     def _on_number(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        out.append(self._numbered(message.words[0], self._asked.pop(message.seq)))
+        out.append(self._numbered(message.words[0], self._unnumbered.pop(message.seq)))
 
-    def _numbered(self, number: int, asked: Asked) -> Multicast:
-        return Multicast(message=self._data(Kind.SEQUENCER_DATA, number, asked.submission, asked.word))
+    def _numbered(self, number: int, unnumbered: Unnumbered) -> Multicast:
+        return Multicast(message=self._data(Kind.SEQUENCER_DATA, number, unnumbered.submission, unnumbered.word))
 
     # At every member.
 

@@ -208,7 +208,7 @@ class ReliableCore(ViewStreams):
         """Acknowledge within `stability_ns` until this member is settled again."""
         out: list[Effect] = []
         self._is_urged = self.phase is Phase.OPEN and not self._is_settled()
-        self._see_to_stability(now_ns, out)
+        self._arm_stability(now_ns, out)
         return out
 
     def hold(self, is_held: bool, now_ns: int) -> list[Effect]:
@@ -361,11 +361,11 @@ class ReliableCore(ViewStreams):
         self._unacknowledged.add(source)
         self._pump(source, stream, out)
         stream.learn_stable(message.seq - lag if lag else 0)
-        self._see_to_gaps(source, stream, now_ns, out)
+        self._arm_nack(source, stream, now_ns, out)
         if stream.position - stream.acknowledged >= self._ack_every:
             self._unacknowledged.discard(source)
             out.append(Send(target=source, message=self._heartbeat((source,))))
-        self._see_to_stability(now_ns, out)
+        self._arm_stability(now_ns, out)
         self._arm_tick(now_ns, out)
 
     def _on_unicast(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
@@ -404,7 +404,7 @@ class ReliableCore(ViewStreams):
 
     # Requests for missing messages, and answers.
 
-    def _see_to_gaps(self, origin: int, stream: IncomingStream, now_ns: int, out: list[Effect]) -> None:
+    def _arm_nack(self, origin: int, stream: IncomingStream, now_ns: int, out: list[Effect]) -> None:
         if stream.known > stream.position and Timer(NACK, origin) not in self._timers:
             wait_ns = self._rng.randint(self._nack_delay_ns // 2, self._nack_delay_ns)
             self._timers.arm(Timer(NACK, origin), now_ns + wait_ns, out)
@@ -449,7 +449,7 @@ class ReliableCore(ViewStreams):
             hold_ns = self._parameters.retry_least_ns // 2 if self._us.has_multicast else 0
             answers = (self._own.answer(number, source, now_ns, hold_ns) for number in numbers)
             out.extend(answer for answer in answers if answer is not None)
-            self._see_to_stability(now_ns, out)
+            self._arm_stability(now_ns, out)
 
     # Heartbeats: positions, the watermark, questions.
 
@@ -480,8 +480,8 @@ class ReliableCore(ViewStreams):
             elif told.member == self._me:
                 self._own.acknowledge(source, told.number)
         stream.learn_stable(message.seq)
-        self._see_to_gaps(source, stream, now_ns, out)
-        self._see_to_stability(now_ns, out)
+        self._arm_nack(source, stream, now_ns, out)
+        self._arm_stability(now_ns, out)
         if not stream.is_settled:
             self._arm_tick(now_ns, out)
         if self._me in awaited:
@@ -524,7 +524,7 @@ class ReliableCore(ViewStreams):
         else:
             self._arm_tick(now_ns, out)
 
-    def _see_to_stability(self, now_ns: int, out: list[Effect]) -> None:
+    def _arm_stability(self, now_ns: int, out: list[Effect]) -> None:
         if self._is_urged and (self._unacknowledged or self._own.announced < self._own.floor):
             self._timers.arm(STABILITY, now_ns + self._parameters.stability_ns, out)
 

@@ -40,8 +40,8 @@ def number_for_the_last_request(patch: pytest.MonkeyPatch) -> None:
     on_number = SequencerCore._on_number
 
     def misplaced(core: SequencerCore, message: Message, now_ns: int, out: list[Effect]) -> None:
-        last = max(core._asked)
-        core._asked[message.seq], core._asked[last] = core._asked[last], core._asked[message.seq]
+        last = max(core._unnumbered)
+        core._unnumbered[message.seq], core._unnumbered[last] = core._unnumbered[last], core._unnumbered[message.seq]
         on_number(core, message, now_ns, out)
 
     patch.setattr(SequencerCore, "_on_number", misplaced)

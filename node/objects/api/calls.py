@@ -19,7 +19,7 @@ from node.objects.api.errors import BadArguments, CallError, Deadlock, DeadObjec
 from node.objects.api.values import Bind, decode_value, encode_value
 
 MAX_CHAIN = 16
-"""Most calls in the chain of a call: longer circles of calls are found by time-outs only."""
+"""Most calls in the chain of a call: longer cycles of calls are found by time-outs only."""
 MAX_TEXT = 1000
 """Most characters of an exception's text that travel."""
 
@@ -156,7 +156,7 @@ def _reply(fields: object) -> ReplyBody:
                 type(number) is int and number > 0 and outcome in _OUTCOMES,
                 f"a reply to call {number} with outcome {outcome}",
             )
-            _require(len(text) <= MAX_TEXT and len(type_name) <= MAX_TEXT, "a reply that tells a novel")
+            _require(len(text) <= MAX_TEXT and len(type_name) <= MAX_TEXT, "a reply with too long a text or type name")
             return ReplyBody(
                 number=number,
                 member=member,

@@ -70,7 +70,7 @@ class Options:
 DEFAULT = Options()
 
 
-class Asked(NamedTuple):
+class Request(NamedTuple):
     """A request to a callee: a method by its name, with arguments and options."""
 
     name: str
@@ -86,7 +86,7 @@ class Callee(Protocol):
     def pointer(self) -> Pointer:
         """The proxy as data."""
 
-    def begin(self, asked: Asked, replies: Replies[Any]) -> None:
+    def begin(self, request: Request, replies: Replies[Any]) -> None:
         """Send the request; the answers go to `replies`, whose members are set as soon as they are known.
 
         NotAValue when an argument is no data, Overrun when too many calls are under way.
@@ -132,7 +132,7 @@ class BoundMethod(Generic[P, R]):
     def handler(self, *args: P.args, **kwargs: P.kwargs) -> ReplyHandler[R]:
         """A reply handler, for groups whose size is not known."""
         replies: ReplyHandler[R] = ReplyHandler()
-        self._callee.begin(Asked(self._name, args, kwargs, self._options), replies)
+        self._callee.begin(Request(self._name, args, kwargs, self._options), replies)
         return replies
 
     def arrival(self, *args: P.args, **kwargs: P.kwargs) -> ReplyHandler[R]:
@@ -154,7 +154,7 @@ class BoundMethod(Generic[P, R]):
 
     def _awaited(self, judge: Judge[R, V], args: tuple[object, ...], kwargs: dict[str, object]) -> Call[V]:
         replies: Awaited[R, V] = Awaited(judge, asyncio.get_running_loop())
-        self._callee.begin(Asked(self._name, args, kwargs, self._options), replies)
+        self._callee.begin(Request(self._name, args, kwargs, self._options), replies)
         return replies.call
 
 
@@ -253,7 +253,7 @@ class _OwnMethod(BoundMethod[P, R]):
         self._object = own
         self._method = method
         # An object may use its own methods before it lives in a space: LocalError only when something is sent.
-        super().__init__(_Homeless(own) if own.home is None else own.home, method.name)
+        super().__init__(_SpacelessCallee(own) if own.home is None else own.home, method.name)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
         return self._run(args, kwargs)
@@ -269,7 +269,7 @@ def _at_home(own: Remote) -> Callee:
     return own.home
 
 
-class _Homeless:
+class _SpacelessCallee:
     """The stand-in for the proxy of an object that lives in no space."""
 
     def __init__(self, own: Remote) -> None:

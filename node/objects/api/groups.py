@@ -36,10 +36,10 @@ from node.errors import DropReason, LocalError, RemoteError
 from node.objects.addresses import MAX_ADDRESSED, GroupId, News, Operation, Reference
 from node.objects.api.errors import CallError, EmptyGroup, NoSuchGroup, Overrun
 from node.objects.api.export import (
-    Asked,
     Options,
     Proxy,
     Remote,
+    Request,
     export,
     kind_name,
     kind_named,
@@ -107,8 +107,8 @@ class GroupRef(Proxy):
         self.space = space
         self.id = name
 
-    def begin(self, asked: Asked, replies: Replies[Any]) -> None:
-        self.space.begin(asked, replies, group=self.id)
+    def begin(self, request: Request, replies: Replies[Any]) -> None:
+        self.space.begin(request, replies, group=self.id)
 
     @property
     def pointer(self) -> Pointer:
@@ -206,8 +206,8 @@ class RGroup(Group[K]):
 # Groups kept by one object.
 
 
-class Keeper(Remote):
-    """The object that keeps the members of a UGroup."""
+class MemberList(Remote):
+    """The object that holds the list of the members of a UGroup."""
 
     def __init__(self) -> None:
         self._members: list[Remote] = []
@@ -244,19 +244,19 @@ class Keeper(Remote):
 class UGroupRef(Proxy):
     """The proxy of a UGroup."""
 
-    __slots__ = ("keeper", "space")
-    _callee = "keeper"
+    __slots__ = ("member_list", "space")
+    _callee = "member_list"
 
-    def __init__(self, space: Space, keeper: Keeper) -> None:
+    def __init__(self, space: Space, member_list: MemberList) -> None:
         self.space = space
-        self.keeper = keeper
+        self.member_list = member_list
 
-    def begin(self, asked: Asked, replies: Replies[Any]) -> None:
-        members = self.keeper.members.options(timeout=asked.options.timeout).send()
+    def begin(self, request: Request, replies: Replies[Any]) -> None:
+        members = self.member_list.members.options(timeout=request.options.timeout).send()
         # The call goes on in the caller's context: the object at work, or the program.
-        members.add_done_callback(partial(self._go_on, asked, replies), context=copy_context())
+        members.add_done_callback(partial(self._go_on, request, replies), context=copy_context())
 
-    def _go_on(self, asked: Asked, replies: Replies[Any], found: Call[tuple[list[Remote], bool]]) -> None:
+    def _go_on(self, request: Request, replies: Replies[Any], found: Call[tuple[list[Remote], bool]]) -> None:
         if replies.has_ended or found.cancelled():
             return
         error = found.exception()
@@ -269,8 +269,8 @@ class UGroupRef(Proxy):
             return
         replies.resolve(tuple(map(Space.reference_of, members)))
         replies.on_dead = self._lose
-        options = replace(asked.options, is_atomic=is_atomic or asked.options.is_atomic)
-        self.space.begin(asked._replace(options=options), replies)
+        options = replace(request.options, is_atomic=is_atomic or request.options.is_atomic)
+        self.space.begin(request._replace(options=options), replies)
 
     def _lose(self, member: Reference) -> None:
         # This may run outside of the loop, in the middle of an arrival.
@@ -278,67 +278,67 @@ class UGroupRef(Proxy):
 
     def _drop(self, member: Reference) -> None:
         with suppress(Overrun):  # then a later call will find it out again
-            told = self.keeper.drop.send(self.space.proxy(member, self.kind))
-            # An error is ignored: the keeper may be gone, too.
+            told = self.member_list.drop.send(self.space.proxy(member, self.kind))
+            # An error is ignored: the member list may be gone, too.
             told.add_done_callback(lambda call: call.cancelled() or call.exception())
 
     @property
     def pointer(self) -> Pointer:
-        return Pointer(SHAPE_UGROUP, (Space.reference_of(self.keeper).word,), kind_name(self.kind))
+        return Pointer(SHAPE_UGROUP, (Space.reference_of(self.member_list).word,), kind_name(self.kind))
 
     def __repr__(self) -> str:
-        return f"<group of {self.kind.__name__} kept by {self.keeper!r}>"
+        return f"<group of {self.kind.__name__} with {self.member_list!r}>"
 
 
 class UGroup(Group[K]):
     """A group kept by one object. Its methods raise the exceptions of a call of that object: DeadObject or Unreachable
     when it is gone."""
 
-    def __init__(self, space: Space, keeper: Keeper, kind: type[K]) -> None:
-        self._keeper = keeper
+    def __init__(self, space: Space, member_list: MemberList, kind: type[K]) -> None:
+        self._member_list = member_list
         self._kind = kind
         kinds: type[Remote] = kind
-        self.proxy = cast("K", proxy_class(UGroupRef, kinds)(space, keeper))
+        self.proxy = cast("K", proxy_class(UGroupRef, kinds)(space, member_list))
 
     @classmethod
     def create(cls, space: Space, kind: type[K]) -> UGroup[K]:
-        """A new group without members, whose keeper lives in this space. LocalError when `kind` is no class of
+        """A new group without members, whose member list lives in this space. LocalError when `kind` is no class of
         objects."""
         require_kind(kind)
-        return cls(space, space.create(Keeper()), kind)
+        return cls(space, space.create(MemberList()), kind)
 
     @classmethod
     def of(cls, proxy: K) -> UGroup[K]:
         """The group that `proxy` stands for. LocalError when it stands for something else."""
         found: object = proxy
         if not isinstance(found, UGroupRef):
-            raise LocalError(f"a {type(found).__name__} stands for no group with a keeper")
-        return cls(found.space, found.keeper, cast("type[K]", found.kind))
+            raise LocalError(f"a {type(found).__name__} stands for no group kept by one object")
+        return cls(found.space, found.member_list, cast("type[K]", found.kind))
 
     @classmethod
     async def named(cls, space: Space, name: str, kind: type[K]) -> UGroup[K]:
-        """The group whose proxy was bound to `name`: the name means its keeper, so `space.names.lookup` gives no group.
-        Raises as `space.names.lookup`."""
+        """The group whose proxy was bound to `name`: the name means its member list, so `space.names.lookup` gives no
+        group. Raises as `space.names.lookup`."""
         require_kind(kind)
-        return cls(space, await space.names.lookup(name, Keeper), kind)
+        return cls(space, await space.names.lookup(name, MemberList), kind)
 
     async def join(self, member: K) -> None:
         _reference_of(member, self._kind)
-        await self._keeper.join(member)
+        await self._member_list.join(member)
 
     async def leave(self, member: K) -> None:
         """Make `member` leave the group. RemoteException (ValueError) when it is no member."""
-        await self._keeper.leave(member)
+        await self._member_list.leave(member)
 
     async def members(self) -> list[K]:
-        members, _ = await self._keeper.members()
+        members, _ = await self._member_list.members()
         return cast("list[K]", members)
 
     async def set_atomic(self, is_atomic: bool) -> None:
-        await self._keeper.set_atomic(is_atomic)
+        await self._member_list.set_atomic(is_atomic)
 
     async def is_atomic(self) -> bool:
-        _, is_atomic = await self._keeper.members()
+        _, is_atomic = await self._member_list.members()
         return is_atomic
 
 
@@ -359,8 +359,8 @@ def _group_proxy(space: Space, pointer: Pointer) -> object:
 
 
 def _ugroup_proxy(space: Space, pointer: Pointer) -> object:
-    keeper = space.proxy(Reference.of_word(_only(pointer)), Keeper)
-    return proxy_class(UGroupRef, kind_named(pointer.kind))(space, keeper)
+    member_list = space.proxy(Reference.of_word(_only(pointer)), MemberList)
+    return proxy_class(UGroupRef, kind_named(pointer.kind))(space, member_list)
 
 
 def _only(pointer: Pointer) -> int:
@@ -408,9 +408,9 @@ class ListRef(Proxy):
         self.references = references
         self.default_options = options
 
-    def begin(self, asked: Asked, replies: Replies[Any]) -> None:
+    def begin(self, request: Request, replies: Replies[Any]) -> None:
         replies.members = self.references
-        self._space.begin(asked, replies)
+        self._space.begin(request, replies)
 
     @property
     def pointer(self) -> Pointer:

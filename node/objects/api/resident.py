@@ -4,8 +4,8 @@ A waiting method blocks its object: the next call begins when the method has ret
 (Reentrancy, a call back into a waiting object, was rejected: it would run ahead of calls delivered before it, and
 between two lines of a method that does not expect it.) A call back that could never begin is refused: each call names
 the calls that it comes from, and one that comes from a call that our running method waits for gets Deadlock, at once or
-when the method begins to wait. So a circle of calls ends with an exception where it closes. Two objects that call each
-other for different reasons at one time are no such circle; there time-outs help.
+when the method begins to wait. So a cycle of calls ends with an exception where it closes. Two objects that call each
+other for different reasons at one time are no such cycle; there time-outs help.
 
 A method that only sends and goes on (`send`) does not wait: calls back stay in the queue and run after it.
 """
@@ -65,7 +65,7 @@ ACTIVITY: ContextVar[Activity | None] = ContextVar("activity", default=None)
 """The current work. Tasks that a method starts inherit it, so their calls are its object's calls."""
 
 
-class Office(Protocol):
+class HostingSpace(Protocol):
     """The interface of a space for its residents."""
 
     loop: asyncio.AbstractEventLoop
@@ -77,21 +77,21 @@ class Office(Protocol):
     def hand_over(self, resident: Resident, joiner: Reference, state: StateBody) -> None:
         """Send `state` to a joiner."""
 
-    def closes_a_circle(self, call: CallId, activity: Activity) -> bool:
+    def is_awaited_in(self, call: CallId, activity: Activity) -> bool:
         """Whether `call`, made in `activity`, is under way and awaited."""
 
 
 class Resident:
     """One object with its queue."""
 
-    def __init__(self, own: Remote, reference: Reference, office: Office) -> None:
+    def __init__(self, own: Remote, reference: Reference, space: HostingSpace) -> None:
         self.own = own
         self.reference = reference
         self.activity: Activity | None = None
         """The current work of the object; None: it is free."""
         self._is_gone = False
         self._is_busy = False
-        self._office = office
+        self._space = space
         self._queue: deque[Item] = deque()
         self._call: CallBody | None = None
         self._task: asyncio.Task[None] | None = None
@@ -107,15 +107,15 @@ class Resident:
 
     def take(self, item: Item) -> None:
         """Take an item, in the order of delivery. Nothing of the object runs before the loop's next turn."""
-        if isinstance(item, CallBody) and self._is_circle(item):
+        if isinstance(item, CallBody) and self._closes_cycle(item):
             self._refuse(item, Outcome.DEADLOCK, "the callee waits for this very call")
             return
         self._queue.append(item)
         self._go_on()
 
-    def break_circles(self) -> None:
+    def break_cycles(self) -> None:
         """Our running method has begun to wait: refuse queued calls that come from the call that it waits for."""
-        refused = [item for item in self._queue if isinstance(item, CallBody) and self._is_circle(item)]
+        refused = [item for item in self._queue if isinstance(item, CallBody) and self._closes_cycle(item)]
         for call in refused:
             self._queue.remove(call)
             self._refuse(call, Outcome.DEADLOCK, "the callee waits for this very call")
@@ -142,11 +142,11 @@ class Resident:
 
     def joined(self, group: GroupId) -> asyncio.Future[None]:
         """Done when the object has become a member, its state included."""
-        return self._joins.setdefault(group, self._office.loop.create_future())
+        return self._joins.setdefault(group, self._space.loop.create_future())
 
     def expelled(self, group: GroupId) -> asyncio.Future[None]:
         """Done when the object learns that the group goes on without it."""
-        return self._expulsions.setdefault(group, self._office.loop.create_future())
+        return self._expulsions.setdefault(group, self._space.loop.create_future())
 
     def expel(self, group: GroupId) -> None:
         """The group goes on without the object. If it waits for the state of a join, that has failed."""
@@ -176,15 +176,15 @@ class Resident:
             if self._task is not None:
                 self._task.cancel()
 
-    def _is_circle(self, call: CallBody) -> bool:
+    def _closes_cycle(self, call: CallBody) -> bool:
         activity = self.activity
         return activity is not None and any(
-            link.caller == self.reference and self._office.closes_a_circle(link, activity) for link in call.chain
+            link.caller == self.reference and self._space.is_awaited_in(link, activity) for link in call.chain
         )
 
     def _refuse(self, call: CallBody, outcome: Outcome, text: str) -> None:
         reply = ReplyBody(number=call.call.number, member=self.reference, outcome=outcome, text=text[:MAX_TEXT])
-        self._office.reply(self, call, reply)
+        self._space.reply(self, call, reply)
 
     def _go_on(self) -> None:
         """Take up the next item, if there is one and the object is free. Its code runs in the loop's next turn."""
@@ -193,20 +193,20 @@ class Resident:
         self._is_busy = True
         item = self._queue.popleft()
         if not isinstance(item, CallBody):
-            self._office.loop.call_soon(self._change, item, context=self._office.context)
+            self._space.loop.call_soon(self._change, item, context=self._space.context)
             return
         method = self._method(item)
         if method is None:
             self._finish()
             return
-        self.activity = Activity(self._office, self.reference, item.chain)
+        self.activity = Activity(self._space, self.reference, item.chain)
         self._call = item
-        context = self._office.context.copy()
+        context = self._space.context.copy()
         context.run(ACTIVITY.set, self.activity)
         if method.is_async:
-            self._task = self._office.loop.create_task(self._serve(item, method), context=context)
+            self._task = self._space.loop.create_task(self._serve(item, method), context=context)
         else:
-            self._office.loop.call_soon(self._run, item, method, context=context)
+            self._space.loop.call_soon(self._run, item, method, context=context)
 
     def _finish(self) -> None:
         self._is_busy = False
@@ -217,7 +217,7 @@ class Resident:
         if isinstance(item, StateComes):
             self._join(item)
         else:
-            self._office.hand_over(self, item.joiner, self._state(item))
+            self._space.hand_over(self, item.joiner, self._state(item))
             self._finish()
 
     def _method(self, call: CallBody) -> Method[..., object] | None:
@@ -260,12 +260,12 @@ class Resident:
         number, member = call.call.number, self.reference
         if error is None:
             try:
-                self._office.reply(self, call, ReplyBody(number=number, member=member, value=result))
+                self._space.reply(self, call, ReplyBody(number=number, member=member, value=result))
             except NotAValue as problem:
                 error = problem
             else:
                 return
-        self._office.reply(self, call, _exception(number, member, error))
+        self._space.reply(self, call, _exception(number, member, error))
 
     def _state(self, wanted: StateWanted) -> StateBody:
         try:

@@ -35,10 +35,10 @@ from node.objects.api.errors import (
     Unreachable,
 )
 from node.objects.api.export import (
-    Asked,
     Options,
     Proxy,
     Remote,
+    Request,
     kind_name,
     kind_named,
     proxy_class,
@@ -67,9 +67,9 @@ class Ref(Proxy):
         self.space = space
         self.reference = reference
 
-    def begin(self, asked: Asked, replies: Replies[Any]) -> None:
+    def begin(self, request: Request, replies: Replies[Any]) -> None:
         replies.members = (self.reference,)
-        self.space.begin(asked, replies)
+        self.space.begin(request, replies)
 
     @property
     def pointer(self) -> Pointer:
@@ -99,7 +99,7 @@ class _UnderWay:
 
     def wait(self) -> None:
         self.is_awaited = True
-        self.space.break_circles(self.activity)
+        self.space.break_cycles(self.activity)
 
 
 class _Operation:
@@ -247,20 +247,20 @@ class Space:
 
     # Sending.
 
-    def begin(self, asked: Asked, replies: Replies[Any], group: GroupId | None = None) -> None:
+    def begin(self, request: Request, replies: Replies[Any], group: GroupId | None = None) -> None:
         """Call the members of `replies`, or `group`. NotAValue, Overrun; LocalError when a list is empty."""
         if len(self._under_way) >= MAX_UNDER_WAY:
             raise Overrun(f"{MAX_UNDER_WAY} calls of this space wait for their answers: wait for some of them first")
         if group is None and not replies.members:
-            raise LocalError(f"{asked.name} is called of nobody: a list names at least one object")
+            raise LocalError(f"{request.name} is called of nobody: a list names at least one object")
         activity = self._activity()
-        addressing = self._addressing(activity, asked.options, replies, group)
+        addressing = self._addressing(activity, request.options, replies, group)
         call = _UnderWay(self, self._next_call, replies, activity)
         body = CallBody(
             call=CallId(activity.reference, call.number),
-            name=asked.name,
-            arguments=asked.arguments,
-            keywords=asked.keywords,
+            name=request.name,
+            arguments=request.arguments,
+            keywords=request.keywords,
             chain=() if activity is self._idle else (*activity.chain, CallId(activity.reference, call.number)),
         )
         self._next_call += 1
@@ -275,8 +275,8 @@ class Space:
         if not replies.has_ended:
             call.submission = submission
             self._submissions[submission] = call
-            if asked.options.timeout is not None:
-                call.deadline = self.loop.call_later(asked.options.timeout, replies.expire)
+            if request.options.timeout is not None:
+                call.deadline = self.loop.call_later(request.options.timeout, replies.expire)
 
     def operate(
         self,
@@ -328,18 +328,18 @@ class Space:
     def forget_operation(self, number: int) -> None:
         self._operations.pop(number, None)
 
-    def break_circles(self, activity: Activity) -> None:
+    def break_cycles(self, activity: Activity) -> None:
         """A caller has begun to wait for a call that was made in `activity`."""
         if activity is not self._idle:
             resident = self._residents.get(activity.reference.number)
             if resident is not None and resident.waiting:
-                resident.break_circles()
+                resident.break_cycles()
 
     def _tell(self, operation: Operation, reference: Reference) -> None:
         addressing = Addressing(caller=self.program, objects=(reference,), operation=operation)
         self._transport.submit(addressing, NameBody())
 
-    # Calls by residents (`Office`).
+    # Calls by residents (`HostingSpace`).
 
     def reply(self, resident: Resident, call: CallBody, reply: ReplyBody) -> None:
         """Send a reply. NotAValue: its value is no data."""
@@ -353,7 +353,7 @@ class Space:
             problem = StateBody(group=state.group, timestamp=state.timestamp, state=None, problem=str(error))
             self._transport.submit(addressing, problem)
 
-    def closes_a_circle(self, call: CallId, activity: Activity) -> bool:
+    def is_awaited_in(self, call: CallId, activity: Activity) -> bool:
         found = self._under_way.get(call.number)
         return found is not None and found.is_awaited and found.activity is activity
 
@@ -503,7 +503,7 @@ class Names:
         attempts one succeeds. Raises Refused when we are cut off, or Unreachable; LocalError for an invalid name, or a
         callee that is neither."""
         group = _group_of(callee)
-        objects = () if group is not None else (_keeper_of(callee) or self._space.reference_of(callee),)
+        objects = () if group is not None else (_member_list_of(callee) or self._space.reference_of(callee),)
         operation = Operation.BIND if replace else Operation.BIND_NEW
         await self._space.operate(operation, name=_checked(name), group=group, objects=objects)
 
@@ -560,7 +560,7 @@ def _group_of(callee: object) -> GroupId | None:
     return None if word is None else GroupId.of_word(word)
 
 
-def _keeper_of(callee: object) -> Reference | None:
+def _member_list_of(callee: object) -> Reference | None:
     word = _word_of(callee, SHAPE_UGROUP)
     return None if word is None else Reference.of_word(word)
 

@@ -28,8 +28,9 @@ of a call and the proofs (one order, causality, all or none): docs/protocols/obj
 - Duplicates: a space's calls come into one log in the order of their numbers, so only the last number is kept. The last
   answer to a space elsewhere is kept, too, and given again when it asks again.
 - Epochs: a sub-network without any machine that has the Book begins anew and remembers nothing. Its messages name its
-  epoch and the receiver's as it knows it; messages that do not agree are not taken; a higher epoch (REBORN) ends all
-  calls between the two. A sub-network of which others know a higher epoch takes the next one (REBORN of our own place).
+  epoch and the receiver's as it knows it; messages that do not agree are not taken; a higher epoch (NEW_EPOCH) ends all
+  calls between the two. A sub-network of which others know a higher epoch takes the next one (NEW_EPOCH of our own
+  place).
 
 Invariants: clock >= every timestamp in the Book; an object's queue is sorted; a record is in the queues of its objects
 until it is handed over or dropped; at rest there are no records.
@@ -48,20 +49,20 @@ from node.objects.log.entries import (
     MAX_EPOCH,
     MOST_AHEAD,
     Answer,
-    Asked,
     Call,
     Called,
     CallId,
+    ClockAdvance,
     Crossing,
     Duty,
     Entry,
     Firm,
     GivenUp,
-    Heard,
+    NewEpoch,
     Outcome,
     Prepare,
+    ProposalRequest,
     Proposed,
-    Reborn,
     Step,
     Stored,
     Verdict,
@@ -79,7 +80,7 @@ MOST_HELD = 4096
 
 def epoch_of(members: tuple[int, ...], incarnations: Iterable[tuple[int, int]]) -> int:
     """The epoch of a log that these incarnations begin together, in a sub-network with these members: even, or 1 for
-    the first. Other odd epochs only follow a REBORN."""
+    the first. Other odd epochs only follow a NEW_EPOCH."""
     member, incarnation = min(incarnations)
     return 1 if incarnation == 1 else min(2 * (incarnation * len(members) + members.index(member)), MAX_EPOCH)
 
@@ -147,8 +148,8 @@ class Book:
         match entry:
             case Called(call=call):
                 self._on_called(call, out)
-            case Asked():
-                self._commit.asked(entry, out)
+            case ProposalRequest():
+                self._commit.requested(entry, out)
             case Proposed():
                 self._commit.proposed(entry, out)
             case Outcome():
@@ -157,10 +158,10 @@ class Book:
                 self._commit.voted(entry, out)
             case GivenUp():
                 self._commit.given_up(entry, out)
-            case Heard(timestamp=timestamp):
+            case ClockAdvance(timestamp=timestamp):
                 self._commit.clock = max(self._commit.clock, timestamp)
-            case Reborn():
-                self._on_reborn(entry, out)
+            case NewEpoch():
+                self._on_new_epoch(entry, out)
         return self._end(out)
 
     def ended(self, member: int, incarnation: int) -> list[Step]:
@@ -189,13 +190,13 @@ class Book:
 
     def news(self, entry: Crossing) -> tuple[Entry, ...]:
         """Entries for our log because of this message from elsewhere; none if it would change nothing."""
-        road = entry.road
-        if road.place == self._place or road.place >= len(self._partitions):
+        link = entry.link
+        if link.place == self._place or link.place >= len(self._partitions):
             return ()
-        if self.epoch < road.toward < MAX_EPOCH:
-            return (Reborn(place=self._place, epoch=(road.toward + 1) | 1),)
-        if road.epoch > self._commit.epoch_of(road.place):
-            return (Reborn(place=road.place, epoch=road.epoch),)
+        if self.epoch < link.toward < MAX_EPOCH:
+            return (NewEpoch(place=self._place, epoch=(link.toward + 1) | 1),)
+        if link.epoch > self._commit.epoch_of(link.place):
+            return (NewEpoch(place=link.place, epoch=link.epoch),)
         if isinstance(entry, Outcome) and self._commit.is_unstored(entry):
             return (Stored(),)
         return (entry,) if self._commit.wanted(entry) else ()
@@ -262,18 +263,18 @@ class Book:
         sub-network about a group, and the calls under way are bounded."""
         if timestamp_of(entry) > self.clock + MOST_AHEAD:
             return False
-        if not isinstance(entry, Asked):
+        if not isinstance(entry, ProposalRequest):
             return True
         group = entry.call.addressing.group
         coordinator = self._place_of.get(entry.call.id.member) if group is None else group.partition
-        return entry.road.place == coordinator and self._commit.buffered < MOST_HELD
+        return entry.link.place == coordinator and self._commit.buffered < MOST_HELD
 
-    def _on_reborn(self, entry: Reborn, out: list[Step]) -> None:
+    def _on_new_epoch(self, entry: NewEpoch, out: list[Step]) -> None:
         if entry.place == self._place:
             self._commit.outdated(entry.epoch, out)
         elif entry.place < len(self._partitions) and entry.epoch > self._commit.epoch_of(entry.place):
             self._registry.gone(lambda one: self._place_of.get(one.member) == entry.place)
-            self._commit.reborn(entry, out)
+            self._commit.begin_epoch(entry, out)
 
     def _on_called(self, asked: Call, out: list[Step]) -> None:
         space = (asked.id.member, asked.caller.space)

@@ -13,7 +13,6 @@ from itertools import chain
 from node.objects.addresses import MAX_TIMESTAMP, GroupId, Operation, Reference
 from node.objects.log.entries import (
     Answer,
-    Asked,
     Call,
     CallId,
     Crossing,
@@ -21,19 +20,20 @@ from node.objects.log.entries import (
     Drop,
     Duty,
     GivenUp,
+    LinkHeader,
     Missed,
+    NewEpoch,
     Outcome,
     Prepare,
+    ProposalRequest,
     Proposed,
-    Reborn,
-    Road,
+    SendCrossing,
     Settled,
     Step,
-    Tell,
     Verdict,
     Voted,
 )
-from node.objects.log.records import Order, Party, Reader, Record, SpaceOf, Stage, Vote, Way, Writer, check
+from node.objects.log.records import LinkState, Order, Party, Reader, Record, SpaceOf, Stage, Vote, Writer, check
 
 
 class Commit:
@@ -49,14 +49,14 @@ class Commit:
         """By group, objects elsewhere that are no members any more: dead, or left out."""
         self._place = place
         self._place_of = {member: at for at, members in enumerate(partitions) for member in members}
-        self._ways = {at: Way() for at in range(len(partitions)) if at != place}
+        self._links = {at: LinkState() for at in range(len(partitions)) if at != place}
         self._records: dict[CallId, Record] = {}
         self._stale: dict[tuple[GroupId, Reference], None] = {}
         """Ours that have missed a call to a group, until they join it again."""
         self._unstored: dict[tuple[int, int], None] = {}
         """Place and number: outcomes in our log that one machine alone may have."""
         self._order = Order()
-        self._asked: dict[tuple[int, int], CallId] = {}
+        self._requested: dict[tuple[int, int], CallId] = {}
         self._open: dict[SpaceOf, dict[CallId, None]] = {}
         """By space, the calls that we coordinate and that are not final, oldest first."""
         self._duties: tuple[Duty, ...] | None = ()
@@ -73,7 +73,7 @@ class Commit:
         return self.incarnations.get(reference.member) == reference.incarnation
 
     def epoch_of(self, place: int) -> int:
-        return self._ways[place].epoch
+        return self._links[place].epoch
 
     def has_everything(self, member: int, timestamp: int) -> bool:
         """See Book.has_everything."""
@@ -120,10 +120,10 @@ class Commit:
             self.closed.append(record)
             return
         for place in sorted(self._places(call)):
-            way = self._ways[place]
-            way.sent += 1
-            record.parties[place] = Party(way.sent)
-            self._asked[place, way.sent] = call.id
+            state = self._links[place]
+            state.sent += 1
+            record.parties[place] = Party(state.sent)
+            self._requested[place, state.sent] = call.id
         self._open.setdefault(record.space, {})[call.id] = None
         self._enter_open(record, out)
         self._try_to_decide(record.space, out)
@@ -133,7 +133,7 @@ class Commit:
         if record is None or party is None:
             return
         self._duties = None
-        place = entry.road.place
+        place = entry.link.place
         if not entry.is_yes:
             self._gone(record, entry.missing)
             self._leave_out(record, place, out)
@@ -146,15 +146,15 @@ class Commit:
 
     def settled(self, entry: Crossing) -> None:
         """The outcomes that the sender has in its log, by number, or all up to one."""
-        if not self._is_known(entry.road):
+        if not self._is_known(entry.link):
             return
-        place = entry.road.place
+        place = entry.link.place
         if isinstance(entry, Settled):
             numbers = list(entry.numbers)
         else:
-            numbers = [number for at, number in self._asked if at == place and number <= entry.settled]
+            numbers = [number for at, number in self._requested if at == place and number <= entry.settled]
         for number in numbers:
-            record = self._records.get(self._asked.get((place, number), _NOBODY))
+            record = self._records.get(self._requested.get((place, number), _NOBODY))
             if record is not None and record.stage is Stage.FINAL:
                 self._duties = None
                 self._part(record, place)
@@ -234,7 +234,7 @@ class Commit:
         del self._records[record.call.id]
         for place in sorted(record.parties):
             self._tell_nothing(record, place, out)
-            del self._asked[place, record.parties[place].number]
+            del self._requested[place, record.parties[place].number]
         if record.objects:
             out.append(Drop(call=record.call, objects=record.objects))
         self._answer(record, Verdict.ABORTED, out)
@@ -252,7 +252,7 @@ class Commit:
         """End the exchange between us and `place` about this call."""
         party = record.parties.pop(place, None)
         if party is not None:
-            self._asked.pop((place, party.number), None)
+            self._requested.pop((place, party.number), None)
         self._forget_if_ended(record)
 
     def _answer(self, record: Record, verdict: Verdict, out: list[Step], timestamp: int = 0) -> None:
@@ -271,7 +271,7 @@ class Commit:
 
     def _tell_nothing(self, record: Record, place: int, out: list[Step]) -> None:
         party = record.parties[place]
-        out.append(Tell(place=place, entry=self._outcome(place, party.number, record.call.id, 0)))
+        out.append(SendCrossing(place=place, entry=self._outcome(place, party.number, record.call.id, 0)))
 
     def _gone(self, record: Record, objects: Iterable[Reference]) -> None:
         group = record.call.addressing.group
@@ -281,19 +281,19 @@ class Commit:
 
     def _party(self, entry: Proposed) -> tuple[Record | None, Party | None]:
         """The record and the party of the proposal's sub-network, if we still await anything from it."""
-        record = self._records.get(entry.id) if self._is_known(entry.road) else None
+        record = self._records.get(entry.id) if self._is_known(entry.link) else None
         if record is None or record.coordinator != self._place:
             return None, None
-        party = record.parties.get(entry.road.place)
+        party = record.parties.get(entry.link.place)
         return record, party if party is not None and party.number == entry.number else None
 
     # Calls that others coordinate.
 
-    def asked(self, entry: Asked, out: list[Step]) -> None:
+    def requested(self, entry: ProposalRequest, out: list[Step]) -> None:
         if not self._is_next(entry):
             return
         self._duties = None
-        self._ways[entry.road.place].taken = entry.number
+        self._links[entry.link.place].taken = entry.number
         is_possible = self._tick(entry.call.heard)
         if entry.call.id in self._records:
             return
@@ -302,7 +302,7 @@ class Commit:
         objects = tuple(one for one in here if self.is_alive(one) and not self._is_stale(call, one))
         record = Record(
             call=call,
-            coordinator=entry.road.place,
+            coordinator=entry.link.place,
             number=entry.number,
             proposal=self.clock,
             objects=objects,
@@ -313,8 +313,8 @@ class Commit:
             self._enter_dropped(record, out)
 
     def outcome(self, entry: Outcome, out: list[Step]) -> None:
-        record = self._records.get(entry.id) if self._is_known(entry.road) else None
-        if record is None or (record.coordinator, record.number) != (entry.road.place, entry.number):
+        record = self._records.get(entry.id) if self._is_known(entry.link) else None
+        if record is None or (record.coordinator, record.number) != (entry.link.place, entry.number):
             return
         self._duties = None
         if not entry.timestamp:
@@ -334,10 +334,10 @@ class Commit:
 
     def is_unstored(self, entry: Outcome) -> bool:
         """Whether one machine alone may have this outcome."""
-        return self._is_known(entry.road) and (entry.road.place, entry.number) in self._unstored
+        return self._is_known(entry.link) and (entry.link.place, entry.number) in self._unstored
 
-    def _is_next(self, entry: Asked) -> bool:
-        return self._is_known(entry.road) and entry.after <= self._ways[entry.road.place].taken < entry.number
+    def _is_next(self, entry: ProposalRequest) -> bool:
+        return self._is_known(entry.link) and entry.after <= self._links[entry.link.place].taken < entry.number
 
     def _tick(self, heard: int) -> bool:
         """Advance the clock for the next proposal. False: no timestamps are left (node/objects/addresses.py:
@@ -423,10 +423,10 @@ class Commit:
         self._stale = {key: None for key in self._stale if key[1][:2] != (member, incarnation)}
         self._dispatch(self._order.forget(dead), out)
 
-    def reborn(self, entry: Reborn, out: list[Step]) -> None:
+    def begin_epoch(self, entry: NewEpoch, out: list[Step]) -> None:
         """All calls between us and that sub-network are over: it remembers nothing, and its objects are dead."""
-        way = self._ways.get(entry.place)
-        if way is None or entry.epoch <= way.epoch:
+        state = self._links.get(entry.place)
+        if state is None or entry.epoch <= state.epoch:
             return
         self._forget_between(entry.place, entry.epoch, out)
 
@@ -434,13 +434,13 @@ class Commit:
         """Others know a later epoch of ours: from here on ours is `epoch`, which is new to all."""
         if epoch > self.epoch:
             self.epoch = epoch
-            for place, way in self._ways.items():
-                self._forget_between(place, way.epoch, out)
+            for place, state in self._links.items():
+                self._forget_between(place, state.epoch, out)
 
     def _forget_between(self, place: int, epoch: int, out: list[Step]) -> None:
         """End all calls between us and `place`, which is in this epoch."""
         self._duties = None
-        self._ways[place] = Way(epoch=epoch)
+        self._links[place] = LinkState(epoch=epoch)
         self._unstored = {key: None for key in self._unstored if key[0] != place}
         for record in list(self._records.values()):
             if record.coordinator == place and record.stage is not Stage.FINAL:
@@ -461,37 +461,37 @@ class Commit:
         return self._duties
 
     def reply(self, entry: Crossing) -> Crossing | None:
-        place = entry.road.place
-        if place not in self._ways:
+        place = entry.link.place
+        if place not in self._links:
             return None
-        if entry.road.toward != self.epoch:
-            return None if isinstance(entry, Settled) else Settled(road=self._road(place))
-        if entry.road.epoch != self._ways[place].epoch:
-            is_news = entry.road.epoch < self._ways[place].epoch and not isinstance(entry, Settled)
-            return Settled(road=self._road(place)) if is_news else None
+        if entry.link.toward != self.epoch:
+            return None if isinstance(entry, Settled) else Settled(link=self._link(place))
+        if entry.link.epoch != self._links[place].epoch:
+            is_news = entry.link.epoch < self._links[place].epoch and not isinstance(entry, Settled)
+            return Settled(link=self._link(place)) if is_news else None
         match entry:
-            case Asked(number=number, call=call):
+            case ProposalRequest(number=number, call=call):
                 record = self._records.get(call.id)
                 if record is None or (record.coordinator, record.number) != (place, number):
                     return None
                 return self._proposal(record)
             case Proposed(number=number, id=name):
-                return self._reply_to_proposal(entry) if number <= self._ways[place].sent else None
+                return self._reply_to_proposal(entry) if number <= self._links[place].sent else None
             case Outcome(number=number, id=name, timestamp=timestamp):
                 record = self._records.get(name)
                 # We have taken the question and have no record of it: so the outcome is in our log.
                 is_settled = (record is None or record.stage is Stage.FINAL) and not self.is_unstored(entry)
-                if timestamp and is_settled and number <= self._ways[place].taken:
-                    return Settled(road=self._road(place), numbers=(number,))
+                if timestamp and is_settled and number <= self._links[place].taken:
+                    return Settled(link=self._link(place), numbers=(number,))
         return None
 
     def wanted(self, entry: Crossing) -> bool:
         """Whether a message from elsewhere would change anything."""
-        if not self._is_known(entry.road):
+        if not self._is_known(entry.link):
             return False
-        place = entry.road.place
+        place = entry.link.place
         match entry:
-            case Asked():
+            case ProposalRequest():
                 return self._is_next(entry)
             case Proposed(is_yes=is_yes):
                 record, party = self._party(entry)
@@ -504,14 +504,14 @@ class Commit:
                     return False
                 return record.stage is Stage.OPEN or (record.stage is Stage.DROPPED and not timestamp)
             case Settled(numbers=numbers):
-                return any((place, number) in self._asked for number in numbers)
+                return any((place, number) in self._requested for number in numbers)
 
     def _reply_to_proposal(self, entry: Proposed) -> Outcome | None:
         record, party = self._party(entry)
         if record is not None and party is not None and (record.stage is Stage.OPEN or not entry.is_yes):
             return None
         timestamp = record.final if record is not None and party is not None else 0
-        return self._outcome(entry.road.place, entry.number, entry.id, timestamp)
+        return self._outcome(entry.link.place, entry.number, entry.id, timestamp)
 
     def _all_duties(self) -> Iterator[Duty]:
         after: dict[int, int] = {}
@@ -526,14 +526,14 @@ class Commit:
                     outcome = self._outcome(place, party.number, record.call.id, record.final)
                     yield Duty(place=place, entry=outcome)
                 elif not party.timestamp:
-                    asked = Asked(
-                        road=self._road(place),
+                    request = ProposalRequest(
+                        link=self._link(place),
                         number=party.number,
                         after=after.get(place, 0),
                         call=replace(record.call, heard=record.proposal),
                         settled=self._settled_up_to(place),
                     )
-                    yield Duty(place=place, entry=asked)
+                    yield Duty(place=place, entry=request)
                     after[place] = party.number
 
     def _proposal(self, record: Record) -> Proposed | None:
@@ -542,7 +542,7 @@ class Commit:
         if record.stage is Stage.FINAL or (is_yes and record.vote is Vote.NONE):
             return None
         return Proposed(
-            road=self._road(record.coordinator),
+            link=self._link(record.coordinator),
             number=record.number,
             id=record.call.id,
             timestamp=record.proposal,
@@ -553,7 +553,7 @@ class Commit:
 
     def _outcome(self, place: int, number: int, name: CallId, timestamp: int) -> Outcome:
         settled = self._settled_up_to(place)
-        return Outcome(road=self._road(place), number=number, id=name, timestamp=timestamp, settled=settled)
+        return Outcome(link=self._link(place), number=number, id=name, timestamp=timestamp, settled=settled)
 
     def _settled_up_to(self, place: int) -> int:
         """Of the numbers that `place` has asked us: up to here, each outcome is in our log, and stored by a second
@@ -564,14 +564,14 @@ class Commit:
             if record.coordinator == place and record.stage is not Stage.FINAL
         )
         unstored = (number for at, number in self._unstored if at == place)
-        return min(chain(waiting, unstored), default=self._ways[place].taken + 1) - 1
+        return min(chain(waiting, unstored), default=self._links[place].taken + 1) - 1
 
-    def _road(self, place: int) -> Road:
-        return Road(self._place, self.epoch, self._ways[place].epoch)
+    def _link(self, place: int) -> LinkHeader:
+        return LinkHeader(self._place, self.epoch, self._links[place].epoch)
 
-    def _is_known(self, road: Road) -> bool:
-        way = self._ways.get(road.place)
-        return way is not None and (road.epoch, road.toward) == (way.epoch, self.epoch)
+    def _is_known(self, link: LinkHeader) -> bool:
+        state = self._links.get(link.place)
+        return state is not None and (link.epoch, link.toward) == (state.epoch, self.epoch)
 
     def _places(self, call: Call) -> frozenset[int]:
         """The other places that a call covers."""
@@ -588,8 +588,8 @@ class Commit:
     def write(self, writer: Writer) -> None:
         writer.words(self.epoch, self.clock)
         writer.list(chain.from_iterable(sorted(self.incarnations.items())))
-        for _, way in sorted(self._ways.items()):
-            writer.words(way.epoch, way.sent, way.taken)
+        for _, state in sorted(self._links.items()):
+            writer.words(state.epoch, state.sent, state.taken)
         writer.list(word for group, one in sorted(self._stale) for word in (group.word, one.word))
         writer.list(chain.from_iterable(sorted(self._unstored)))
         writer.words(len(self._records))
@@ -600,8 +600,8 @@ class Commit:
         """Read into a new Commit. RemoteError MALFORMED for anything that `write` never gives."""
         self.epoch, self.clock = reader.word(), reader.word()
         self.incarnations = dict(reader.pairs())
-        for place in self._ways:
-            self._ways[place] = Way(reader.word(), reader.word(), reader.word())
+        for place in self._links:
+            self._links[place] = LinkState(reader.word(), reader.word(), reader.word())
         stale = reader.pairs()
         self._stale = {(GroupId.of_word(group), Reference.of_word(one)): None for group, one in stale}
         self._unstored = dict.fromkeys(reader.pairs())
@@ -615,10 +615,10 @@ class Commit:
     def _restore(self, record: Record) -> None:
         name, objects = record.call.id, record.objects
         check(name not in self._records and len(set(objects)) == len(objects), "a call or an object twice")
-        check(set(record.parties) <= set(self._ways), "a call for a place that does not exist")
+        check(set(record.parties) <= set(self._links), "a call for a place that does not exist")
         self._records[name] = record
         for place, party in record.parties.items():
-            self._asked[place, party.number] = name
+            self._requested[place, party.number] = name
         if record.stage is not Stage.DROPPED and not record.is_dispatched:
             self._order.add(record.key, objects)
         if record.coordinator == self._place and record.stage is Stage.OPEN:

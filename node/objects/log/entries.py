@@ -5,15 +5,15 @@ sub-network about itself), or one of the four kinds that cross from one sub-netw
 receiver. So a datagram from elsewhere and its entry in the log are the same words:
 
     OBJECTS_CALL      seq: number of the call    incarnation, heard, head, [members,] addressing    payload: stamp, body
-    OBJECTS_ASK       seq: number on the road    road, settled, after, id, heard, head, [members,] addressing   payload
-    OBJECTS_PROPOSAL  seq: number on the road    road, settled, id, timestamp, vote, missing objects
-    OBJECTS_OUTCOME   seq: number on the road    road, settled, id, timestamp (0: nothing will come of it)
-    OBJECTS_SETTLED   seq: 0                     road, numbers
-    OBJECTS_ENTRY     seq: which (EntryCode)     VOTED: id, vote; GIVEN_UP: id, place; REBORN: place, epoch;
-                                                 HEARD: timestamp; STORED: none
+    OBJECTS_ASK       seq: number on the link    link, settled, after, id, heard, head, [members,] addressing   payload
+    OBJECTS_PROPOSAL  seq: number on the link    link, settled, id, timestamp, vote, missing objects
+    OBJECTS_OUTCOME   seq: number on the link    link, settled, id, timestamp (0: nothing will come of it)
+    OBJECTS_SETTLED   seq: 0                     link, numbers
+    OBJECTS_ENTRY     seq: which (EntryCode)     VOTED: id, vote; GIVEN_UP: id, place; NEW_EPOCH: place, epoch;
+                                                 CLOCK_ADVANCE: timestamp; STORED: none
 
-`incarnation` is member and incarnation in one word, `id` is two words (incarnation, number), `road` is one word: the
-place that sends, its epoch, and the receiver's epoch as the sender knows it. `settled` is of the road back: the
+`incarnation` is member and incarnation in one word, `id` is two words (incarnation, number), `link` is one word: the
+place that sends, its epoch, and the receiver's epoch as the sender knows it. `settled` is of the link back: the
 outcomes of all its numbers up to this one are in the sender's log. It is a supplement: two messages that differ in it
 alone are equal. Epochs: node/objects/log/book.py.
 
@@ -34,7 +34,7 @@ from node.wire import Flag, Kind, Message
 MAX_PLACE = 0xFFF
 MAX_EPOCH = (1 << 26) - 1
 MAX_NUMBER = 2**62
-"""The last number of a call, or on a road."""
+"""The last number of a call, or on a link."""
 MOST_AHEAD = 2**40
 """Most events elsewhere that are unknown here. A message with a timestamp further ahead is false: a clock that accepted
 it would have no numbers left."""
@@ -158,7 +158,7 @@ class GivenUp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reborn:
+class NewEpoch:
     """The sub-network at `place` has begun anew, in this `epoch`, and remembers nothing. Our own place: others know a
     later epoch of ours; ours is `epoch` from here on."""
 
@@ -167,7 +167,7 @@ class Reborn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
+class ClockAdvance:
     """A machine here holds a direct message until the Book has everything up to `timestamp`, and the clock is not there
     yet (the call that it waits for has left us out): from now on no call gets a timestamp up to this."""
 
@@ -180,9 +180,9 @@ class Stored:
     has stored them."""
 
 
-class Road(NamedTuple):
-    """The sender of a crossing message: the sub-network at `place`, in its `epoch`. `toward`: our epoch as it knows
-    it."""
+class LinkHeader(NamedTuple):
+    """The link of a crossing message from one sub-network to another. `place` and `epoch`: the sender and its epoch.
+    `toward`: our epoch as the sender knows it. A new epoch of either begins a new link, numbered from 1."""
 
     place: int
     epoch: int
@@ -193,19 +193,19 @@ class Road(NamedTuple):
         return self.place << 52 | self.epoch << 26 | self.toward
 
     @classmethod
-    def of_word(cls, word: int) -> Road:
-        """RemoteError MALFORMED for a word that is no road."""
+    def of_word(cls, word: int) -> LinkHeader:
+        """RemoteError MALFORMED for a word that names no link."""
         found = cls(word >> 52, word >> 26 & MAX_EPOCH, word & MAX_EPOCH)
-        _check(found.place <= MAX_PLACE and found.epoch >= 1 and found.toward >= 1, f"word {word:#x} is no road")
+        _check(found.place <= MAX_PLACE and found.epoch >= 1 and found.toward >= 1, f"word {word:#x} names no link")
         return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ProposalRequest:
     """The coordinator asks for our proposal; `call.heard` is its own. `number` counts its questions to us; `after`: the
     number of the last one before it that we still have to take first (0: none)."""
 
-    road: Road
+    link: LinkHeader
     number: int
     after: int
     call: Call
@@ -217,7 +217,7 @@ class Proposed:
     """The answer of a covered sub-network. Vote no: it carries nothing out, whatever the outcome. `missing`: covered
     objects of incarnations that have ended."""
 
-    road: Road
+    link: LinkHeader
     number: int
     id: CallId
     timestamp: int
@@ -230,7 +230,7 @@ class Proposed:
 class Outcome:
     """The decision of the coordinator: a final timestamp, or 0: the receiver does not get the call."""
 
-    road: Road
+    link: LinkHeader
     number: int
     id: CallId
     timestamp: int
@@ -242,16 +242,16 @@ class Settled:
     """The outcomes of these numbers are in that sub-network's log: the reply to an OUTCOME that is said again. No
     number: it only says which epoch it is in."""
 
-    road: Road
+    link: LinkHeader
     numbers: tuple[int, ...] = ()
 
 
-Crossing = Asked | Proposed | Outcome | Settled
+Crossing = ProposalRequest | Proposed | Outcome | Settled
 """The messages between sub-networks."""
 
-Entry = Called | Voted | GivenUp | Reborn | Heard | Stored | Crossing
+Entry = Called | Voted | GivenUp | NewEpoch | ClockAdvance | Stored | Crossing
 
-Firm = Asked | Proposed | GivenUp | Reborn | Stored
+Firm = ProposalRequest | Proposed | GivenUp | NewEpoch | Stored
 """Of these a second machine always has each, and the log before it, when anybody delivers it."""
 
 
@@ -318,14 +318,14 @@ class Missed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tell:
+class SendCrossing:
     """Send this to one machine of the sub-network at `place`, once; it will ask if it is lost. For the MMM only."""
 
     place: int
     entry: Crossing
 
 
-Step = Dispatch | Prepare | Drop | Answer | Missed | Tell
+Step = Dispatch | Prepare | Drop | Answer | Missed | SendCrossing
 """Actions of a machine because of an entry, in list order."""
 
 
@@ -335,7 +335,7 @@ class Duty:
     After too long a time, the entry `given_up` is logged, which ends the duty if it may."""
 
     place: int
-    entry: Asked | Proposed | Outcome
+    entry: ProposalRequest | Proposed | Outcome
 
     @property
     def key(self) -> tuple[Kind, int, int]:
@@ -346,7 +346,7 @@ class Duty:
         """The entry with which the sub-network at the place `us` gives the duty up; for a proposal: it waits for its
         outcome no more."""
         match self.entry:
-            case Asked(call=call):
+            case ProposalRequest(call=call):
                 return GivenUp(id=call.id, place=self.place)
             case Outcome(id=name):
                 return GivenUp(id=name, place=self.place)
@@ -359,8 +359,8 @@ class EntryCode(enum.IntEnum):
 
     VOTED = 1
     GIVEN_UP = 2
-    REBORN = 3
-    HEARD = 4
+    NEW_EPOCH = 3
+    CLOCK_ADVANCE = 4
     STORED = 5
 
 
@@ -370,25 +370,25 @@ def message_of(entry: Entry, us: Membership) -> Message:
     match entry:
         case Called(call=call):
             return us.message(kind, seq=call.id.number, words=call.words, payload=call.payload)
-        case Asked(road=road, number=number, after=after, call=call):
-            words = (road.word, entry.settled, after, *call.words)
+        case ProposalRequest(link=link, number=number, after=after, call=call):
+            words = (link.word, entry.settled, after, *call.words)
             return us.message(kind, seq=number, words=words, payload=call.payload)
-        case Proposed(road=road, number=number, id=name, timestamp=timestamp, is_yes=is_yes, missing=missing):
-            words = (road.word, entry.settled, *name.words, timestamp, int(is_yes), *(one.word for one in missing))
+        case Proposed(link=link, number=number, id=name, timestamp=timestamp, is_yes=is_yes, missing=missing):
+            words = (link.word, entry.settled, *name.words, timestamp, int(is_yes), *(one.word for one in missing))
             return us.message(kind, seq=number, flags=_CONTROL, words=words)
-        case Outcome(road=road, number=number, id=name, timestamp=timestamp):
-            words = (road.word, entry.settled, *name.words, timestamp)
+        case Outcome(link=link, number=number, id=name, timestamp=timestamp):
+            words = (link.word, entry.settled, *name.words, timestamp)
             return us.message(kind, seq=number, flags=_CONTROL, words=words)
-        case Settled(road=road, numbers=numbers):
-            return us.message(kind, flags=_CONTROL, words=(road.word, *numbers))
+        case Settled(link=link, numbers=numbers):
+            return us.message(kind, flags=_CONTROL, words=(link.word, *numbers))
         case Voted(id=name, is_yes=is_yes):
             return us.message(kind, seq=EntryCode.VOTED, flags=_CONTROL, words=(*name.words, int(is_yes)))
         case GivenUp(id=name, place=place):
             return us.message(kind, seq=EntryCode.GIVEN_UP, flags=_CONTROL, words=(*name.words, place))
-        case Reborn(place=place, epoch=epoch):
-            return us.message(kind, seq=EntryCode.REBORN, flags=_CONTROL, words=(place, epoch))
-        case Heard(timestamp=timestamp):
-            return us.message(kind, seq=EntryCode.HEARD, flags=_CONTROL, words=(timestamp,))
+        case NewEpoch(place=place, epoch=epoch):
+            return us.message(kind, seq=EntryCode.NEW_EPOCH, flags=_CONTROL, words=(place, epoch))
+        case ClockAdvance(timestamp=timestamp):
+            return us.message(kind, seq=EntryCode.CLOCK_ADVANCE, flags=_CONTROL, words=(timestamp,))
         case Stored():
             return us.message(kind, seq=EntryCode.STORED, flags=_CONTROL)
 
@@ -402,17 +402,17 @@ def entry_of(message: Message) -> Entry:
             _check(not call.members and message.seq == call.id.number, "a call that does not agree with its number")
             return Called(call=call)
         case Kind.OBJECTS_ASK:
-            return _asked(message)
+            return _proposal_request(message)
         case Kind.OBJECTS_PROPOSAL:
             return _proposed(message)
         case Kind.OBJECTS_OUTCOME:
             _check(len(words) == 5 and words[4] <= MAX_TIMESTAMP, "words of no outcome")
-            road, settled = _road(words)
+            link, settled = _link(words)
             name, number = CallId.of_words(*words[2:4]), _number(message.seq)
-            return Outcome(road=road, number=number, id=name, timestamp=words[4], settled=settled)
+            return Outcome(link=link, number=number, id=name, timestamp=words[4], settled=settled)
         case Kind.OBJECTS_SETTLED:
             _check(bool(words) and list(words[1:]) == sorted(set(words[1:])), "numbers that do not rise")
-            return Settled(road=Road.of_word(words[0]), numbers=tuple(map(_number, words[1:])))
+            return Settled(link=LinkHeader.of_word(words[0]), numbers=tuple(map(_number, words[1:])))
         case Kind.OBJECTS_ENTRY:
             return _own(message)
     raise RemoteError(DropReason.UNEXPECTED, f"kind {message.kind:#04x} is no entry of a log")
@@ -421,9 +421,9 @@ def entry_of(message: Message) -> Entry:
 def timestamp_of(entry: Entry) -> int:
     """The highest timestamp in an entry; 0: it has none."""
     match entry:
-        case Called(call=call) | Asked(call=call):
+        case Called(call=call) | ProposalRequest(call=call):
             return call.heard
-        case Proposed(timestamp=timestamp) | Outcome(timestamp=timestamp) | Heard(timestamp=timestamp):
+        case Proposed(timestamp=timestamp) | Outcome(timestamp=timestamp) | ClockAdvance(timestamp=timestamp):
             return timestamp
         case _:
             return 0
@@ -436,24 +436,24 @@ def _has_its_members(call: Call) -> bool:
     return call.addressing.operation is Operation.CALL
 
 
-def _asked(message: Message) -> Asked:
-    _check(len(message.words) > 3, "words that ask nothing")
+def _proposal_request(message: Message) -> ProposalRequest:
+    _check(len(message.words) > 3, "words of no request")
     number, after = _number(message.seq), message.words[2]
     call = Call.of_words(message.words[3:], message.payload)
-    _check(after < number and bool(call.covered), "a question that nobody can take")
+    _check(after < number and bool(call.covered), "a request that no sub-network can take")
     _check(_has_its_members(call), "a question about an operation")
-    road, settled = _road(message.words)
-    return Asked(road=road, number=number, after=after, call=call, settled=settled)
+    link, settled = _link(message.words)
+    return ProposalRequest(link=link, number=number, after=after, call=call, settled=settled)
 
 
 def _proposed(message: Message) -> Proposed:
     words = message.words
     _check(6 <= len(words) <= 6 + MAX_ADDRESSED, "words of no proposal")
     _check(1 <= words[4] <= MAX_TIMESTAMP and words[5] <= 1, "a proposal without a timestamp or a vote")
-    road, settled = _road(words)
+    link, settled = _link(words)
     name, missing = CallId.of_words(*words[2:4]), tuple(map(Reference.of_word, words[6:]))
     return Proposed(
-        road=road,
+        link=link,
         number=_number(message.seq),
         id=name,
         timestamp=words[4],
@@ -470,28 +470,28 @@ def _own(message: Message) -> Entry:
             _check(len(words) == 3 and words[2] <= 1, "words of no vote")
             return Voted(id=CallId.of_words(*words[:2]), is_yes=bool(words[2]))
         case EntryCode.GIVEN_UP:
-            _check(len(words) == 3 and words[2] <= MAX_PLACE, "words that give nobody up")
+            _check(len(words) == 3 and words[2] <= MAX_PLACE, "words that name no sub-network to give up")
             return GivenUp(id=CallId.of_words(*words[:2]), place=words[2])
-        case EntryCode.REBORN:
-            _check(len(words) == 2 and words[0] <= MAX_PLACE and 1 <= words[1] <= MAX_EPOCH, "words of no birth")
-            return Reborn(place=words[0], epoch=words[1])
-        case EntryCode.HEARD:
+        case EntryCode.NEW_EPOCH:
+            _check(len(words) == 2 and words[0] <= MAX_PLACE and 1 <= words[1] <= MAX_EPOCH, "words of no new epoch")
+            return NewEpoch(place=words[0], epoch=words[1])
+        case EntryCode.CLOCK_ADVANCE:
             _check(len(words) == 1 and words[0] <= MAX_TIMESTAMP, "words of no timestamp")
-            return Heard(timestamp=words[0])
+            return ClockAdvance(timestamp=words[0])
         case EntryCode.STORED:
             _check(not words, "words of no such entry")
             return Stored()
     raise RemoteError(DropReason.MALFORMED, f"{message.seq} is no code of an entry")
 
 
-def _road(words: tuple[int, ...]) -> tuple[Road, int]:
-    """The road, and up to where that back is settled."""
-    _check(words[1] <= MAX_NUMBER, "roads are numbered from 1")
-    return Road.of_word(words[0]), words[1]
+def _link(words: tuple[int, ...]) -> tuple[LinkHeader, int]:
+    """The header of the link, and the number up to which the link back is settled."""
+    _check(words[1] <= MAX_NUMBER, "the numbers of a link start at 1")
+    return LinkHeader.of_word(words[0]), words[1]
 
 
 def _number(number: int) -> int:
-    _check(1 <= number <= MAX_NUMBER, "roads are numbered from 1")
+    _check(1 <= number <= MAX_NUMBER, "the numbers of a link start at 1")
     return number
 
 
@@ -501,14 +501,14 @@ def _kind(entry: Entry) -> Kind:
 
 _KINDS: dict[type[Entry], Kind] = {
     Called: Kind.OBJECTS_CALL,
-    Asked: Kind.OBJECTS_ASK,
+    ProposalRequest: Kind.OBJECTS_ASK,
     Proposed: Kind.OBJECTS_PROPOSAL,
     Outcome: Kind.OBJECTS_OUTCOME,
     Settled: Kind.OBJECTS_SETTLED,
     Voted: Kind.OBJECTS_ENTRY,
     GivenUp: Kind.OBJECTS_ENTRY,
-    Reborn: Kind.OBJECTS_ENTRY,
-    Heard: Kind.OBJECTS_ENTRY,
+    NewEpoch: Kind.OBJECTS_ENTRY,
+    ClockAdvance: Kind.OBJECTS_ENTRY,
     Stored: Kind.OBJECTS_ENTRY,
 }
 

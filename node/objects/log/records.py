@@ -34,9 +34,9 @@ class Vote(enum.IntEnum):
 
 
 @dataclass(slots=True)
-class Way:
-    """The state between us and another sub-network: its epoch as we know it, the number of our last question to it
-    (`sent`), and of its last question that we took (`taken`)."""
+class LinkState:
+    """The state of the links between us and another sub-network: its epoch as we know it, the number of our last
+    request to it (`sent`), and of its last request that we took (`taken`)."""
 
     epoch: int = 1
     sent: int = 0
@@ -45,7 +45,7 @@ class Way:
 
 @dataclass(slots=True)
 class Party:
-    """Another sub-network that the call covers, and that has not settled it: the call's `number` on the road there, and
+    """Another sub-network that the call covers, and that has not settled it: the call's `number` on the link there, and
     its proposal `timestamp` (0: none yet)."""
 
     number: int
@@ -54,7 +54,7 @@ class Party:
 
 @dataclass(slots=True)
 class Record:
-    """A call. `coordinator`: a place; if it is another one, `number` is the call's number on the road from there to us.
+    """A call. `coordinator`: a place; if it is another one, `number` is the call's number on the link from there to us.
     `objects`: ours that are alive; `missing`: covered ones that will not get it, as far as we know; at the coordinator,
     of all places. `least`: a lower bound of the final timestamp (no overtaking); `is_short`: some sub-network was left
     out."""

@@ -16,7 +16,7 @@ from node.core import Core, Membership, Submission
 from node.effects import Deliver, Effect, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.objects.addresses import OBJECTS_IN_SPACE, News, Operation, Reference, decode_news
-from node.objects.log.entries import Call, Called, Entry, Heard, Outcome, Settled, message_of
+from node.objects.log.entries import Call, Called, ClockAdvance, Entry, Outcome, Settled, message_of
 from node.objects.manager.direct import Direct, DirectChannels, Incarnation
 from node.objects.manager.local import (
     MACHINE,
@@ -42,8 +42,8 @@ Take = Callable[[int, Message], None]
 
 class Context:
     """The context of one machine. `membership` names the sub-networks. `layer`: of the parts' timers. `take` receives
-    messages that the local managers pass on, in the machine's turn. `is_alone`: address spaces are processes of their
-    own."""
+    messages that the local managers pass on, in the machine's turn. `has_space_processes`: address spaces are processes
+    of their own."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Context:
         parameters: ObjectsParameters,
         layer: int = 0,
         take: Take = lambda *_: None,
-        is_alone: bool = False,
+        has_space_processes: bool = False,
     ) -> None:
         self.us = membership
         self.parameters = parameters
@@ -70,7 +70,7 @@ class Context:
             timers=self.timers,
         )
         """Channels to the managers of other machines."""
-        self.managers = LocalManagers(self, parameters.spaces, take, is_alone=is_alone)
+        self.managers = LocalManagers(self, parameters.spaces, take, has_space_processes=has_space_processes)
         self.log_queue: deque[Submission] = deque()
         """Entries that wait until the log takes them."""
         self.out: list[Effect] = []
@@ -93,7 +93,9 @@ class Context:
         """Queue an entry for the log of the sub-network. Entries on which other sub-networks act are resilient.
         `is_ours`: they do not act on this one. An outcome is not resilient: machines that lose it ask for it again."""
         message = message_of(entry, self.us)
-        is_ours |= isinstance(entry, Settled | Heard) or (isinstance(entry, Called) and self.stays_here(entry.call))
+        is_ours |= isinstance(entry, Settled | ClockAdvance) or (
+            isinstance(entry, Called) and self.stays_here(entry.call)
+        )
         is_ours |= isinstance(entry, Outcome) and entry.timestamp > 0
         words = () if is_ours else RESILIENT
         self.log_queue.append(
@@ -132,14 +134,15 @@ class Context:
 
 
 class LocalManagers:
-    """The local managers (LMM) below a machine's manager: in this process, or each in one of its own (`is_alone`) with
-    a DistantCore that stands for it here. The machine sends to them in the order of its decisions."""
+    """The local managers (LMM) below a machine's manager: in this process, or each in one of its own
+    (`has_space_processes`) with a RemoteSpaceCore that stands for it here. The machine sends to them in the order of
+    its decisions."""
 
-    def __init__(self, context: Context, count: int, take: Take, *, is_alone: bool) -> None:
+    def __init__(self, context: Context, count: int, take: Take, *, has_space_processes: bool) -> None:
         self._context = context
         self._take = take
         self._spaces: tuple[Core, ...] = tuple(
-            DistantCore(space=space) if is_alone else LocalCore(membership=context.us, space=space)
+            RemoteSpaceCore(space=space) if has_space_processes else LocalCore(membership=context.us, space=space)
             for space in range(count)
         )
         self._buffered = [0] * count
@@ -225,7 +228,7 @@ def _space_of(place: int) -> int:
     return place // OBJECTS_IN_SPACE
 
 
-class DistantCore(Core):
+class RemoteSpaceCore(Core):
     """The stand-in for the manager of an address space in another process. Always idle: the owner of the processes
     knows whether they are."""
 

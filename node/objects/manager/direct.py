@@ -421,11 +421,11 @@ class DirectChannels:
         while (found := incoming.buffered.pop(incoming.position + 1, None)) is not None:
             incoming.position += 1
             self._events.append(_arrival(found))
-        self._see_to_gap(message.origin, incoming, now_ns, out)
+        self._arm_gap(message.origin, incoming, now_ns, out)
         # A gap or a second copy means that a message or an acknowledgement was lost: tell the sender at once.
         self._owe(message.origin, incoming, now_ns, out, is_urgent=not is_next)
 
-    def _see_to_gap(self, member: int, incoming: _Incoming, now_ns: int, out: list[Effect]) -> None:
+    def _arm_gap(self, member: int, incoming: _Incoming, now_ns: int, out: list[Effect]) -> None:
         incoming.heard_ns = now_ns
         if incoming.buffered:
             self._timers.arm(Timer(GAP, member), now_ns + self._patience_ns, out)

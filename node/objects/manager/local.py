@@ -127,7 +127,7 @@ class _Plan:
     """The ADDRESSED reports of a call of a list."""
 
 
-class _Asked(NamedTuple):
+class _WaitingCall(NamedTuple):
     """A call or operation of ours that has not gone out yet."""
 
     plan: _Plan
@@ -165,7 +165,7 @@ class LocalCore(Core):
         self._space = space
         self._exist: set[int] = set()
         self._plans: dict[tuple[int, ...], _Plan] = {}
-        self._waiting: deque[_Asked] = deque()
+        self._waiting: deque[_WaitingCall] = deque()
         """Calls that may not go out yet, in order; we deliver the first one ourselves."""
         self._passed: dict[int, _Passed] = {}
         """Calls passed on that may still come down, or whose members are not known yet, by number."""
@@ -207,7 +207,7 @@ class LocalCore(Core):
         if (stamp.origin, stamp.incarnation) != self._incarnation:
             raise LocalError(f"the stamp {stamp} is not of this incarnation {self._incarnation}")
         out: list[Effect] = [_called(stamp.number), *plan.addressed] if plan.is_list else []
-        self._waiting.append(_Asked(plan, stamp.number, submission.payload))
+        self._waiting.append(_WaitingCall(plan, stamp.number, submission.payload))
         self._go_on(out)
         return out
 
@@ -276,17 +276,17 @@ class LocalCore(Core):
             is_ours = self._waiting[0].plan.is_ours
             if is_ours and self._awaited:
                 return
-            asked = self._waiting.popleft()
+            waiting = self._waiting.popleft()
             if is_ours:
-                self._deliver_here(asked, out)
+                self._deliver_here(waiting, out)
             else:
-                self._pass_on(asked, out)
+                self._pass_on(waiting, out)
 
     def _is_here(self, one: Reference) -> bool:
         return (one.member, one.incarnation) == self._incarnation and one.space == self._space
 
-    def _deliver_here(self, asked: _Asked, out: list[Effect]) -> None:
-        plan, number, payload = asked
+    def _deliver_here(self, waiting: _WaitingCall, out: list[Effect]) -> None:
+        plan, number, payload = waiting
         addressing = plan.addressing
         if addressing.is_atomic and not self._exist.issuperset(plan.places):
             missing = tuple(one for one in addressing.objects if one.number not in self._exist)
@@ -295,8 +295,8 @@ class LocalCore(Core):
             return
         self._deliver(self._incarnation, plan.places, payload, out)
 
-    def _pass_on(self, asked: _Asked, out: list[Effect]) -> None:
-        plan, number, payload = asked
+    def _pass_on(self, waiting: _WaitingCall, out: list[Effect]) -> None:
+        plan, number, payload = waiting
         addressing = plan.addressing
         if addressing.operation is Operation.CALL:
             places = set(plan.places) if plan.is_list else None

@@ -46,14 +46,14 @@ from node.objects.addresses import Operation, decode_news
 from node.objects.log.book import Book, epoch_of
 from node.objects.log.entries import (
     MOST_AHEAD,
-    Asked,
     Call,
     Called,
-    Heard,
+    ClockAdvance,
     Outcome,
+    ProposalRequest,
     Proposed,
+    SendCrossing,
     Settled,
-    Tell,
     Voted,
     entry_of,
     message_of,
@@ -89,11 +89,11 @@ class Phase(enum.StrEnum):
 
 
 class MachineCore(Core):
-    """See the module's docstring. `is_alone`: its address spaces are processes of their own. Messages for them go out
-    as Send(target=SPACE_BASE + space), and their messages have that source."""
+    """See the module's docstring. `has_space_processes`: its address spaces are processes of their own. Messages for
+    them go out as Send(target=SPACE_BASE + space), and their messages have that source."""
 
     def __init__(
-        self, *, membership: Membership, parameters: ObjectsParameters, rng: Random, is_alone: bool = False
+        self, *, membership: Membership, parameters: ObjectsParameters, rng: Random, has_space_processes: bool = False
     ) -> None:
         self._us = membership if membership.partitions else replace(membership, partitions=(membership.members,))
         self._me = membership.member
@@ -116,7 +116,7 @@ class MachineCore(Core):
             parameters=parameters,
             layer=self._log.depth,
             take=self._on_passed_on,
-            is_alone=is_alone,
+            has_space_processes=has_space_processes,
         )
         first_ns, most_ns = parameters.retry_ns, parameters.retry_most_ns
         self._duties = Duties(
@@ -286,16 +286,16 @@ class MachineCore(Core):
             raise LocalError(f"{timer} is no timer of this core")
 
     def _settle(self) -> list[Effect]:
-        """Do all work that follows; then see to the duties. Returns the effects for the host."""
+        """Do all work that follows; then update the duties. Returns the effects for the host."""
         context = self._context
         while not self._is_out:
             context.later(self._context.channels.drain(), self._on_event)
             if not context.is_worked_off:
                 context.work()
                 continue
-            self._steps.see_to()
+            self._steps.end_turn()
             self._requests.start()
-            self._see_to_duties()
+            self._update_duties()
             self._push_clock()
             # The sequencer's own entries are applied at once: their steps may bring new work.
             is_fed = self._feed_log()
@@ -427,7 +427,7 @@ class MachineCore(Core):
         does not decode, which is the same at all machines, is reported and left out.
 
         True: other machines must have the delivery now, because their objects or callers have a step to take, one of
-        them waits for the clock (HEARD), or the Book is idle, so that no later entry needs to come."""
+        them waits for the clock (CLOCK_ADVANCE), or the Book is idle, so that no later entry needs to come."""
         try:
             message = decode_message(delivery.payload)
             entry = entry_of(message)
@@ -435,13 +435,13 @@ class MachineCore(Core):
             self._context.out.append(Report(code=error.reason, member=delivery.origin, value=len(delivery.payload)))
             self._steps.carry_out([])
             return True
-        if isinstance(entry, Asked | Proposed | Outcome | Settled):
-            self._crossing.discard((message.kind, entry.road.place, message.seq))
+        if isinstance(entry, ProposalRequest | Proposed | Outcome | Settled):
+            self._crossing.discard((message.kind, entry.link.place, message.seq))
         elif isinstance(entry, Voted):
             self._votes.close(entry.id)
         steps = self._book.apply(entry)
         self._steps.carry_out(steps)
-        is_theirs = isinstance(entry, Heard) or not all(isinstance(step, Tell) for step in steps)
+        is_theirs = isinstance(entry, ClockAdvance) or not all(isinstance(step, SendCrossing) for step in steps)
         return is_theirs or self._book.is_idle
 
     # Between sub-networks.
@@ -454,23 +454,23 @@ class MachineCore(Core):
         """Handle a message of another sub-network's master: news go into the log. RemoteError before anything has
         changed."""
         entry = entry_of(message)
-        assert isinstance(entry, Asked | Proposed | Outcome | Settled), "these are what crosses"
-        if self._context.place_of[source] != entry.road.place or entry.road.place == self._context.place:
-            raise RemoteError(DropReason.MALFORMED, f"machine {source} speaks for sub-network {entry.road.place}")
+        assert isinstance(entry, ProposalRequest | Proposed | Outcome | Settled), "these are what crosses"
+        if self._context.place_of[source] != entry.link.place or entry.link.place == self._context.place:
+            raise RemoteError(DropReason.MALFORMED, f"machine {source} speaks for sub-network {entry.link.place}")
         self._check_timestamp(timestamp_of(entry))
         if self._phase is not Phase.RUNNING:
             return
         reply = self._book.reply(entry)
         if reply is not None:
             self._context.out.append(Send(target=source, message=message_of(reply, self._us)))
-        key = (message.kind, entry.road.place, message.seq)
+        key = (message.kind, entry.link.place, message.seq)
         if key not in self._crossing:
             for new in self._book.news(entry):
                 if new is entry:
                     self._crossing.add(key)
                 self._context.append(new)
 
-    def _see_to_duties(self) -> None:
+    def _update_duties(self) -> None:
         if self._phase is not Phase.RUNNING:
             return
         is_master = self._is_master
@@ -480,7 +480,7 @@ class MachineCore(Core):
             if is_master:
                 self._take_over()
         self._duties.owe(duties, self._now_ns, self._context.out)
-        for vote in self._votes.see_to(self.sequencer, self._now_ns, self._context.out):
+        for vote in self._votes.advance(self.sequencer, self._now_ns, self._context.out):
             self._context.append(vote, is_ours=self._votes.is_ours(vote.id))
 
     def _push_clock(self) -> None:
@@ -489,7 +489,7 @@ class MachineCore(Core):
         awaited = self._steps.awaited if self._phase is Phase.RUNNING else 0
         if awaited > max(self._pushed, self._book.clock):
             self._pushed = awaited
-            self._context.append(Heard(timestamp=awaited))
+            self._context.append(ClockAdvance(timestamp=awaited))
 
     def _take_over(self) -> None:
         if self._ended is not None:

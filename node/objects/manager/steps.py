@@ -18,7 +18,18 @@ from dataclasses import dataclass
 
 from node.effects import Report, Send, Timer
 from node.objects.addresses import News, NewsKind, Operation, Reference
-from node.objects.log.entries import Answer, Call, CallId, Dispatch, Drop, Missed, Prepare, Step, Tell, message_of
+from node.objects.log.entries import (
+    Answer,
+    Call,
+    CallId,
+    Dispatch,
+    Drop,
+    Missed,
+    Prepare,
+    SendCrossing,
+    Step,
+    message_of,
+)
 from node.objects.manager.context import Context
 from node.objects.manager.direct import Incarnation
 from node.objects.manager.duties import Duties
@@ -79,7 +90,7 @@ class Steps:
         """Add a direct message for our objects."""
         self._dispatch(self._agenda.add(item, self._is_complete, self._context.now_ns))
 
-    def see_to(self) -> None:
+    def end_turn(self) -> None:
         """At the end of a turn: dispatch items that may go out, and arm the timer."""
         context = self._context
         if len(self._agenda):
@@ -115,7 +126,7 @@ class Steps:
                 (self._requests if name[:2] == context.incarnation else self._service).answered(step)
             case Missed():
                 self._on_missed(step)
-            case Tell(place=place, entry=entry):
+            case SendCrossing(place=place, entry=entry):
                 if self._is_master():
                     message = message_of(entry, context.us)
                     context.out.append(Send(target=self._duties.machine_of(place), message=message))

@@ -102,7 +102,7 @@ class Votes:
         if ballot is not None:
             ballot.count(Incarnation(message.origin, message.incarnation), is_yes=bool(message.words[2]))
 
-    def see_to(self, sequencer: int, now_ns: int, out: list[Effect]) -> list[Voted]:
+    def advance(self, sequencer: int, now_ns: int, out: list[Effect]) -> list[Voted]:
         """Send due votes. Returns the results to log: only at the sequencer, once for each vote."""
         if sequencer != self._sequencer:
             self._sequencer = sequencer

@@ -32,7 +32,7 @@ from node.trace import Timed
 
 MOST_PLACES = 6
 MOST_NETWORKS = 3
-DESK = "figures"
+REGISTRATION = "figures"
 """The name of the object at which places register their objects with the client."""
 
 
@@ -52,7 +52,7 @@ class Target(Remote):
         return len(argument)
 
 
-class Desk(Remote):
+class Registration(Remote):
     """The client's object at which places register their objects."""
 
     def __init__(self, places: tuple[Place, ...]) -> None:
@@ -80,15 +80,15 @@ async def main(space: Space, setting: Setting) -> None:
     here = Place(setting.membership.member, setting.space)
     client = Place(setting.membership.members[0], 0)
     if here == client:
-        desk = Desk(places)
-        proxy = space.create(desk)
-        await space.names.bind(DESK, proxy)
+        registration = Registration(places)
+        proxy = space.create(registration)
+        await space.names.bind(REGISTRATION, proxy)
         if here in places:
             await proxy.enroll(here.member, here.space, _targets(space, setting, places))
-        await measure(await desk.targets(), setting)
+        await measure(await registration.targets(), setting)
     elif here in places:
-        found = await space.names.wait_for(DESK, Desk)
-        await found.enroll(here.member, here.space, _targets(space, setting, places))
+        registration = await space.names.wait_for(REGISTRATION, Registration)
+        await registration.enroll(here.member, here.space, _targets(space, setting, places))
 
 
 async def measure(targets: list[Target], setting: Setting) -> None:

@@ -18,7 +18,7 @@ from node.protocols.timewarp.core import TimeWarpCore
 from node.protocols.timewarp.execution import Execution
 
 
-class Making(NamedTuple):
+class InstanceArguments(NamedTuple):
     """The arguments for a new instance. `block`: the candidate's parameters. `memory`: of an instance of the same
     candidate at the end of the view before; empty: none.
     """
@@ -37,33 +37,33 @@ class Candidate:
 
     name: str
     code: int
-    make: Callable[[Making], ViewCore]
+    make: Callable[[InstanceArguments], ViewCore]
 
 
-def _timewarp(making: Making) -> ViewCore:
+def _timewarp(arguments: InstanceArguments) -> ViewCore:
     return TimeWarpCore(
-        membership=making.us,
-        parameters=making.block,
-        memory=making.memory,
-        execution=making.execution,
-        epoch=making.epoch,
+        membership=arguments.us,
+        parameters=arguments.block,
+        memory=arguments.memory,
+        execution=arguments.execution,
+        epoch=arguments.epoch,
     )
 
 
-def _abcast(making: Making) -> ViewCore:
-    return AbcastCore(membership=making.us, parameters=making.block)
+def _abcast(arguments: InstanceArguments) -> ViewCore:
+    return AbcastCore(membership=arguments.us, parameters=arguments.block)
 
 
-def _allack(making: Making) -> ViewCore:
-    return AllAckCore(membership=making.us, parameters=making.block, rng=making.rng)
+def _allack(arguments: InstanceArguments) -> ViewCore:
+    return AllAckCore(membership=arguments.us, parameters=arguments.block, rng=arguments.rng)
 
 
-def _atop(making: Making) -> ViewCore:
-    return AtopCore(membership=making.us, parameters=making.block, memory=making.memory)
+def _atop(arguments: InstanceArguments) -> ViewCore:
+    return AtopCore(membership=arguments.us, parameters=arguments.block, memory=arguments.memory)
 
 
-def _sequencer(making: Making) -> ViewCore:
-    return SequencerCore(membership=making.us, parameters=making.block, memory=making.memory)
+def _sequencer(arguments: InstanceArguments) -> ViewCore:
+    return SequencerCore(membership=arguments.us, parameters=arguments.block, memory=arguments.memory)
 
 
 CANDIDATES: dict[str, Candidate] = {

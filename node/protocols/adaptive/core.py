@@ -52,7 +52,7 @@ from node.effects import Deliver, Effect, Multicast, Report, Send, Timer, Undo
 from node.errors import DropReason, RemoteError
 from node.parameters import require
 from node.protocols.abcast import AbcastParameters
-from node.protocols.adaptive.candidates import CANDIDATES, Candidate, Making, candidates_in
+from node.protocols.adaptive.candidates import CANDIDATES, Candidate, InstanceArguments, candidates_in
 from node.protocols.adaptive.codec import (
     AdaptiveReport,
     Memory,
@@ -60,9 +60,9 @@ from node.protocols.adaptive.codec import (
     read_ballot,
     read_decision,
 )
+from node.protocols.adaptive.comparison import Comparison, Threshold
 from node.protocols.adaptive.costs import TIMEWARP, CostParameters
 from node.protocols.adaptive.epoch import LAYER, MOST_KEPT, Epoch
-from node.protocols.adaptive.opinion import Opinion, Threshold
 from node.protocols.adaptive.vote import Ranking, encode_ranking, tally
 from node.protocols.allack import AllAckParameters
 from node.protocols.atop import AtopParameters
@@ -228,12 +228,12 @@ class AdaptiveCore(OrderCore):
         self._process_ns: int | None = None
         """The time at which PROCESS is due."""
         self._executed = (0, 0)
-        """Executions that the opinion knows of: their number, and their time in ns."""
+        """Executions that the comparison knows of: their number, and their time in ns."""
         self._appended = 0
         """Number of commands appended for cores without timestamps."""
         self._follow_ups: deque[bytes] = deque()
         """Follow-ups that no epoch has taken yet."""
-        self._opinion = Opinion(
+        self._comparison = Comparison(
             us=membership,
             codes=tuple(self._candidates),
             parameters=parameters.estimation,
@@ -371,7 +371,7 @@ class AdaptiveCore(OrderCore):
 
     def _submit_inside(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
         self._activity += 1
-        stamp = self._opinion.stamp(now_ns)
+        stamp = self._comparison.stamp(now_ns)
         self._carry(self._epoch.submit(submission, stamp, now_ns), now_ns, out)
 
     def _submit_what_waits(self, now_ns: int, out: list[Effect]) -> None:
@@ -383,7 +383,7 @@ class AdaptiveCore(OrderCore):
     def _carry(self, effects: Sequence[Effect], now_ns: int, out: list[Effect]) -> None:
         """Carry out the effects of an input of the instance."""
         for arrival in self._epoch.take_arrivals():
-            self._opinion.arrived(arrival, now_ns, is_own=arrival.origin == self._me)
+            self._comparison.arrived(arrival, now_ns, is_own=arrival.origin == self._me)
         if self._epoch.code == TIMEWARP:
             self._sift(effects, now_ns, out)
             return
@@ -395,7 +395,7 @@ class AdaptiveCore(OrderCore):
 
     def _sift(self, effects: Sequence[Effect], now_ns: int, out: list[Effect]) -> None:
         """Pass on effects that may come from the processor; reports of costs only if the parameters ask for them."""
-        costs = self._opinion.costs
+        costs = self._comparison.costs
         for effect in effects:
             if isinstance(effect, Deliver | Undo):
                 self._activity += 1
@@ -416,9 +416,9 @@ class AdaptiveCore(OrderCore):
         """Hand a delivery of a core without timestamps to the application, and to the processor, which never undoes
         it."""
         self._activity += 1
-        delivery, timestamp, cost_ns = self._epoch.handed(tailed, now_ns)
+        delivery, timestamp, cost_ns = self._epoch.without_tail(tailed, now_ns)
         is_follow_up = delivery.inner is FOLLOW_UP
-        self._opinion.costs.finished(self._epoch.code, cost_ns, now_ns)
+        self._comparison.costs.finished(self._epoch.code, cost_ns, now_ns)
         if not is_follow_up:
             out.append(delivery)
         if self._parameters.service.report_costs:
@@ -464,11 +464,11 @@ class AdaptiveCore(OrderCore):
         self._submit_what_waits(now_ns, out)
 
     def _count_executions(self, now_ns: int) -> None:
-        """Tell the opinion the new executions, each with their mean time."""
+        """Add the new executions to the comparison, each with their mean time."""
         count, spent_ns = self._execution.ended, self._execution.ended_ns
         new = count - self._executed[0]
         for _ in range(new):
-            self._opinion.costs.executed((spent_ns - self._executed[1]) // new, now_ns)
+            self._comparison.costs.executed((spent_ns - self._executed[1]) // new, now_ns)
         self._executed = (count, spent_ns)
 
     # Epochs.
@@ -479,7 +479,7 @@ class AdaptiveCore(OrderCore):
 
     def _instance(self, number: int, code: int, memory: bytes = b"") -> Epoch:
         candidate = self._candidates[code]
-        making = Making(
+        arguments = InstanceArguments(
             us=self._us,
             epoch=number,
             block=self._parameters.block(candidate),
@@ -487,7 +487,7 @@ class AdaptiveCore(OrderCore):
             execution=self._execution,
             memory=memory,
         )
-        return Epoch(us=self._us, number=number, code=code, core=candidate.make(making))
+        return Epoch(us=self._us, number=number, code=code, core=candidate.make(arguments))
 
     def _begin(self, now_ns: int, out: list[Effect]) -> None:
         """Begin to submit in this epoch."""
@@ -600,7 +600,7 @@ class AdaptiveCore(OrderCore):
         out.append(Report(code=AdaptiveReport.CALLED, member=self._me, value=number))
         out.append(Multicast(message=self._us.message(Kind.ADAPTIVE_CALL, seq=number, flags=CONTROL)))
         self._ballots[self._me] = self._ranking(now_ns)
-        self._see_to_vote(now_ns, out)
+        self._decide_if_complete(now_ns, out)
 
     def _on_call(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         self._require_coordinator(message)
@@ -622,7 +622,7 @@ class AdaptiveCore(OrderCore):
         """Our ballot."""
         present = self._epoch.code
         if not self._parameters.force_every_ns:
-            return self._opinion.ranking(present, now_ns)
+            return self._comparison.ranking(present, now_ns)
         codes = tuple(self._candidates)
         place = codes.index(present) + 1
         return (*codes[place:], *codes[:place])
@@ -632,9 +632,9 @@ class AdaptiveCore(OrderCore):
         if not self._ballots or message.seq != self._epoch.number + 1 or message.origin in self._ballots:
             raise RemoteError(DropReason.UNEXPECTED, f"a ballot of member {message.origin} for epoch {message.seq}")
         self._ballots[message.origin] = ranking
-        self._see_to_vote(now_ns, out)
+        self._decide_if_complete(now_ns, out)
 
-    def _see_to_vote(self, now_ns: int, out: list[Effect]) -> None:
+    def _decide_if_complete(self, now_ns: int, out: list[Effect]) -> None:
         """Decide when all ballots have come."""
         if len(self._ballots) < len(self._us.members):
             return
@@ -673,13 +673,13 @@ class AdaptiveCore(OrderCore):
 
     def _estimate(self, now_ns: int, out: list[Effect]) -> None:
         if self._parameters.service.report_costs:
-            estimates = self._opinion.estimates(now_ns).items()
+            estimates = self._comparison.estimates(now_ns).items()
             out.extend(Report(code=Notice.ESTIMATE, member=code, value=value) for code, value in estimates)
-        if not self._parameters.force_every_ns and self._opinion.better(self._epoch.code, now_ns):
+        if not self._parameters.force_every_ns and self._comparison.better(self._epoch.code, now_ns):
             self._request(now_ns, out)
 
     def _probe(self, now_ns: int, out: list[Effect]) -> None:
-        number = self._opinion.probe(now_ns)
+        number = self._comparison.probe(now_ns)
         out.append(Multicast(message=self._us.message(Kind.ADAPTIVE_PROBE, seq=number, flags=CONTROL)))
 
     def _on_probe(self, message: Message, now_ns: int, out: list[Effect]) -> None:
@@ -691,7 +691,7 @@ class AdaptiveCore(OrderCore):
         out.append(Send(target=message.origin, message=echo))
 
     def _on_echo(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        self._opinion.echoed(message.origin, number_of(message), now_ns)
+        self._comparison.echoed(message.origin, number_of(message), now_ns)
 
 
 def begin(parameters: AdaptiveParameters) -> MakeCore:

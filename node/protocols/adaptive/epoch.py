@@ -35,8 +35,8 @@ MOST_KEPT = 65536
 """Most messages of one member kept for a mute instance: more than flow control lets through before its LAST."""
 
 
-class Handed(NamedTuple):
-    """A message that a core without timestamps has delivered; `cost_ns`: since its receipt."""
+class TimedDelivery(NamedTuple):
+    """A delivery of a core without timestamps, and the timestamp of its tail. `cost_ns`: since its receipt."""
 
     delivery: Deliver
     timestamp: int
@@ -147,11 +147,11 @@ class Epoch:
 
     # Outputs.
 
-    def handed(self, delivery: Deliver, now_ns: int) -> Handed:
+    def without_tail(self, delivery: Deliver, now_ns: int) -> TimedDelivery:
         """Remove the tail from a delivery of a core without timestamps."""
         since_ns = self._received.pop((delivery.origin, delivery.payload), now_ns)
         timestamp, payload = split_tail(delivery.payload)
-        return Handed(replace(delivery, payload=payload), timestamp, now_ns - since_ns)
+        return TimedDelivery(replace(delivery, payload=payload), timestamp, now_ns - since_ns)
 
     def take_arrivals(self) -> list[Arrival]:
         """Messages received or submitted since the last call."""

@@ -191,7 +191,7 @@ class AtopMbsCore(AtopCore):
         for numbers in ranges:
             self._grants.put(numbers, now_ns)
             self._granted += numbers.size
-        self._see_to_leftovers(out)
+        self._arm_leftover(out)
 
     # Broker.
 
@@ -201,7 +201,7 @@ class AtopMbsCore(AtopCore):
         if numbers is None or len(counts) > 1 or not is_possible(numbers) or self._broker.knows(numbers):
             raise RemoteError(DropReason.MALFORMED, f"an offer of {counts} numbers from {message.seq} on")
         self._grant(self._broker.offer(numbers, now_ns), now_ns, out)
-        self._see_to_leftovers(out)
+        self._arm_leftover(out)
 
     def _on_wish(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         if len(message.words) > 1:
@@ -222,7 +222,7 @@ class AtopMbsCore(AtopCore):
 
     # Leftovers.
 
-    def _see_to_leftovers(self, out: list[Effect]) -> None:
+    def _arm_leftover(self, out: list[Effect]) -> None:
         """Arm the timer for when we will have held the oldest number for dmT."""
         came = [stock.oldest_ns for stock in (self._broker.stock, self._grants) if stock.oldest_ns is not None]
         if came:
@@ -241,7 +241,7 @@ class AtopMbsCore(AtopCore):
             count = sum(numbers.size for numbers in self._leftover(message).fills)
             out.append(Report(code=MbsReport.LEFTOVER, member=self._me, value=count))
             self._say(message, now_ns, out)
-        self._see_to_leftovers(out)
+        self._arm_leftover(out)
 
     # Words.
 

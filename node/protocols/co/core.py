@@ -266,7 +266,7 @@ class CoCore(ViewStreams):
         self._holding.learn_one(self._me, p.seq + 1)
         self._take_in(p, out)
         self._note_multicast(p.buf, now_ns)
-        self._see_to(now_ns, out)
+        self._arm_timers(now_ns, out)
         return out
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
@@ -480,7 +480,7 @@ class CoCore(ViewStreams):
             self._take_in(p, out)
         else:
             self._hold(p, until, out)
-        self._see_to(now_ns, out)
+        self._arm_timers(now_ns, out)
 
     def _pdu(self, message: Message, src: int) -> Pdu:
         ack, buf = self._layout.unpack_data(message.words)
@@ -555,7 +555,7 @@ class CoCore(ViewStreams):
             self._advance(self._state.speak(), out)
             out.append(Send(target=self._members[src], message=self._ret(src, wanted)))
         self._timers.arm(timer, next_ns, out)
-        self._see_to(now_ns, out)
+        self._arm_timers(now_ns, out)
 
     def _ret(self, src: int, wanted: list[int]) -> Message:
         ranges = ranges_of(wanted)
@@ -585,7 +585,7 @@ class CoCore(ViewStreams):
         for number in numbers:
             if number in state.sl:
                 self._answer(state.sl[number], source, now_ns, out)
-        self._see_to(now_ns, out)
+        self._arm_timers(now_ns, out)
 
     def _answer_about_the_cut(self, src: int, numbers: list[int], asker: int, out: list[Effect]) -> None:
         """Answer a member whose view is ending, and which lacks messages of a member that may be gone. Nothing is
@@ -614,7 +614,7 @@ class CoCore(ViewStreams):
         if self._me in said.asked:
             self._pending_replies.add(src)
             self._timers.arm(REPLY, now_ns + self._rng.randint(0, self._parameters.spread_ns), out)
-        self._see_to(now_ns, out)
+        self._arm_timers(now_ns, out)
 
     def _ignore_state(self, said: StateWords, src: int, number: int) -> DropReason | None:
         """A later statement of a member never says less than an earlier one."""
@@ -683,7 +683,7 @@ class CoCore(ViewStreams):
         share = state.share(state.free)
         return share > self._announced_share and (not self._announced_share or state.is_open(state.free))
 
-    def _see_to(self, now_ns: int, out: list[Effect]) -> None:
+    def _arm_timers(self, now_ns: int, out: list[Effect]) -> None:
         """After every input: arm the timers for a CO_STATE and for the tick."""
         timers = self._timers
         is_round = len(self._heard) == len(self._members) - 1
@@ -712,7 +712,7 @@ class CoCore(ViewStreams):
             self._timers.arm(STATE, self._multicast_ns + self._interval_ns, out)
             return
         self._tell(now_ns, out)
-        self._see_to(now_ns, out)
+        self._arm_timers(now_ns, out)
 
     def _arm_round(self, now_ns: int, out: list[Effect]) -> None:
         """Arm ROUND: a message from every entity has come since our last multicast."""
@@ -725,7 +725,7 @@ class CoCore(ViewStreams):
                 self._tell(now_ns, out)
             else:
                 self._arm_round(now_ns, out)
-        self._see_to(now_ns, out)
+        self._arm_timers(now_ns, out)
 
     # Silence.
 
@@ -749,7 +749,7 @@ class CoCore(ViewStreams):
         self._backoff_ns = min(2 * self._backoff_ns, self._backoff_most_ns) if is_vain else self._backoff_first_ns
         self._unheard = set(silent)
         self._timers.arm(TICK, now_ns + self._backoff_ns, out)
-        self._see_to(now_ns, out)
+        self._arm_timers(now_ns, out)
 
     def _awaited(self) -> list[int]:
         """Members of which we do not know that they have everything and that their buffers are open."""
@@ -781,7 +781,7 @@ class CoCore(ViewStreams):
             self._pending_replies.clear()
             self._advance(self._state.speak(), out)
             out.append(Send(target=self._members[asker], message=self._statement(self._state.free)))
-        self._see_to(now_ns, out)
+        self._arm_timers(now_ns, out)
 
     # Reports.
 

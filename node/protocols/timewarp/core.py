@@ -246,7 +246,7 @@ class TimeWarpCore(OrderCore):
         this once after each `advance` that returns outcomes.
         """
         self._take(outcomes, now_ns, out)
-        self._see_to_rounds(now_ns, out)
+        self._drive_rounds(now_ns, out)
 
     def _on_process_due(self, now_ns: int, out: list[Effect]) -> None:
         self._process_ns = None
@@ -474,9 +474,9 @@ class TimeWarpCore(OrderCore):
     # The processor and the rounds.
 
     def _go_on(self, now_ns: int, out: list[Effect]) -> None:
-        """Process and see to rounds, after each input."""
+        """Process, and drive the rounds, after each input."""
         self._process(now_ns, out)
-        self._see_to_rounds(now_ns, out)
+        self._drive_rounds(now_ns, out)
 
     def _process(self, now_ns: int, out: list[Effect]) -> None:
         if not self._is_owner:
@@ -489,7 +489,7 @@ class TimeWarpCore(OrderCore):
             if self._process_ns is not None:
                 self._timers.arm(PROCESS, self._process_ns, out)
 
-    def _see_to_rounds(self, now_ns: int, out: list[Effect]) -> None:
+    def _drive_rounds(self, now_ns: int, out: list[Effect]) -> None:
         self._commit(now_ns, out)
         while self._rounds.may_report and (self._rounds.is_behind or (self._is_round_due and self._wants_round)):
             self._report(out)

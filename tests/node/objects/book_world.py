@@ -24,18 +24,18 @@ from node.objects.log.entries import (
     Call,
     Called,
     CallId,
+    ClockAdvance,
     Crossing,
     Dispatch,
     Drop,
     Entry,
-    Heard,
     Key,
     Missed,
     Outcome,
     Prepare,
+    SendCrossing,
     Settled,
     Step,
-    Tell,
     Verdict,
     Voted,
     entry_of,
@@ -190,7 +190,7 @@ class World:
         assert isinstance(entry, Crossing)
         reply = machine.book.reply(entry)
         if reply is not None:
-            self._send(machine, entry.road.place, reply)
+            self._send(machine, entry.link.place, reply)
         for each in machine.book.news(entry):
             self._submit(machine, each)
 
@@ -235,7 +235,7 @@ class World:
         kept = max((one.applied for one in self.machines.values() if one.log is log), default=len(log.events))
         while len(log.events) > kept and self.rng.random() < 0.9:
             last = log.events[-1]
-            if not (isinstance(last, Settled | Heard) or (isinstance(last, Outcome) and last.timestamp)):
+            if not (isinstance(last, Settled | ClockAdvance) or (isinstance(last, Outcome) and last.timestamp)):
                 break
             log.events.pop()
             log.digests.pop(len(log.events), None)
@@ -289,7 +289,7 @@ class World:
                         self._hand(machine, step, one)
             case Prepare() if self.rng.random() < 0.7:
                 self._submit(machine, Voted(id=step.call.id, is_yes=self.rng.random() < 0.9))
-            case Tell():
+            case SendCrossing():
                 if self.rng.random() < 0.5:
                     self._send(machine, step.place, step.entry)
             case Missed():

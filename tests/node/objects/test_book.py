@@ -9,23 +9,23 @@ from node.objects.addresses import Addressing, GroupId, Operation, Reference
 from node.objects.log.book import Book, epoch_of
 from node.objects.log.entries import (
     Answer,
-    Asked,
     Call,
     Called,
     CallId,
+    ClockAdvance,
     Dispatch,
     Drop,
     GivenUp,
-    Heard,
+    LinkHeader,
+    NewEpoch,
     Outcome,
     Prepare,
+    ProposalRequest,
     Proposed,
-    Reborn,
-    Road,
+    SendCrossing,
     Settled,
     Step,
     Stored,
-    Tell,
     Verdict,
     Voted,
 )
@@ -55,9 +55,9 @@ def on_group(member: int, number: int, operation: Operation = Operation.CALL, na
     return Called(call=Call(id=CallId(member, 1, number), addressing=addressing, payload=b"12345678" + name))
 
 
-def asked_by(one: Book, to: int, at: int = 0) -> Asked:
+def asked_by(one: Book, to: int, at: int = 0) -> ProposalRequest:
     entry = [duty.entry for duty in one.duties() if duty.place == to][at]
-    assert isinstance(entry, Asked)
+    assert isinstance(entry, ProposalRequest)
     return entry
 
 
@@ -73,7 +73,7 @@ def proposal(one: Book, to: int) -> Proposed:
 
 
 def told(steps: list[Step]) -> list[object]:
-    return [step.entry for step in steps if isinstance(step, Tell)]
+    return [step.entry for step in steps if isinstance(step, SendCrossing)]
 
 
 def test_a_call_within_the_sub_network_is_final_at_once_and_answered_before_it_goes_out() -> None:
@@ -98,7 +98,7 @@ def test_the_final_timestamp_is_the_highest_proposal_and_at_the_end_nothing_is_l
     assert theirs.reply(outcome) is None and theirs.news(outcome) == (Stored(),)
     theirs.apply(Stored())
     settled = theirs.reply(outcome)
-    assert theirs.news(outcome) == () and settled == Settled(road=Road(B, 1, 1), numbers=(1,))
+    assert theirs.news(outcome) == () and settled == Settled(link=LinkHeader(B, 1, 1), numbers=(1,))
     ours.apply(settled)
     assert ours.is_idle and theirs.is_idle and not ours.duties() and not theirs.duties()
 
@@ -121,7 +121,7 @@ def test_what_a_sub_network_says_next_settles_its_stored_outcomes_up_to_the_firs
         for entry, expected in ((Called(call=call_of(2, 10 + at, 0, 2)), before), (Stored(), settled)):
             theirs.apply(entry)
             question = theirs.duties()[-1].entry
-            assert isinstance(question, Asked) and question.settled == expected
+            assert isinstance(question, ProposalRequest) and question.settled == expected
         done.add(at + 1)
         ours.apply(question)
         left = [duty.entry.number for duty in ours.duties() if isinstance(duty.entry, Outcome)]
@@ -202,7 +202,7 @@ def test_a_committed_call_is_kept_until_it_is_settled_whoever_loses_patience() -
 def test_a_call_that_lost_a_proposal_does_not_overtake_an_earlier_one_of_its_space() -> None:
     """The counter-example of the header: the earlier one has 100 from C, and waits for B; the later one gives C up."""
     ours, theirs, far = book(A), book(B), book(C)
-    far.apply(Heard(timestamp=99))
+    far.apply(ClockAdvance(timestamp=99))
     ours.apply(Called(call=call_of(0, 1, 2, 4)))
     ours.apply(Called(call=call_of(0, 2, 2, 4)))
     first = asked_by(ours, B)
@@ -227,11 +227,11 @@ def test_every_timestamp_that_is_heard_of_pushes_the_clock() -> None:
     assert question.call.heard == 41
     theirs.apply(question)
     assert proposal(theirs, A).timestamp == 42
-    theirs.apply(Outcome(road=Road(A, 1, 1), number=1, id=question.call.id, timestamp=90))
-    ours.apply(Proposed(road=Road(C, 1, 1), number=1, id=question.call.id, timestamp=90))
+    theirs.apply(Outcome(link=LinkHeader(A, 1, 1), number=1, id=question.call.id, timestamp=90))
+    ours.apply(Proposed(link=LinkHeader(C, 1, 1), number=1, id=question.call.id, timestamp=90))
     for one, member in ((ours, 0), (theirs, 2)):
         assert answer_in(one.apply(Called(call=call_of(member, 2, member)))).timestamp == 91
-        one.apply(Heard(timestamp=200))
+        one.apply(ClockAdvance(timestamp=200))
         assert answer_in(one.apply(Called(call=call_of(member, 3, member)))).timestamp == 201
 
 
@@ -249,7 +249,7 @@ def test_who_lacks_an_object_votes_no_on_an_atomic_call_without_asking_its_machi
 
 def test_nothing_is_said_to_be_settled_before_it_was_asked() -> None:
     theirs = book(B)
-    early = Outcome(road=Road(A, 1, 1), number=1, id=CallId(0, 1, 1), timestamp=9)
+    early = Outcome(link=LinkHeader(A, 1, 1), number=1, id=CallId(0, 1, 1), timestamp=9)
     assert theirs.reply(early) is None and theirs.news(early) == () and theirs.apply(early) == []
 
 
@@ -258,7 +258,7 @@ def test_a_machine_that_ends_is_not_waited_for_and_the_caller_hears_who_is_missi
     ours.apply(Called(call=call_of(0, 1, 0, 1, 2)))
     ours.ended(1, 1)
     question = asked_by(ours, B)
-    done = Proposed(road=Road(B, 1, 1), number=1, id=question.call.id, timestamp=9)
+    done = Proposed(link=LinkHeader(B, 1, 1), number=1, id=question.call.id, timestamp=9)
     steps = ours.apply(done)
     assert answer_in(steps).missing == (thing(1),)
     assert [step.objects for step in steps if isinstance(step, Dispatch)] == [(thing(0),)]
@@ -270,20 +270,24 @@ def test_an_enemy_cannot_answer_for_another_sub_network() -> None:
     ours.apply(Called(call=call_of(0, 1, 2)))
     question = asked_by(ours, B)
     before = ours.snapshot()
-    for road, number in ((Road(C, 1, 1), question.number), (Road(B, 1, 1), 77), (Road(B, 2, 1), question.number)):
-        ours.apply(Proposed(road=road, number=number, id=question.call.id, timestamp=5))
-    ours.apply(Outcome(road=Road(B, 1, 1), number=1, id=question.call.id, timestamp=5))
+    for link, number in (
+        (LinkHeader(C, 1, 1), question.number),
+        (LinkHeader(B, 1, 1), 77),
+        (LinkHeader(B, 2, 1), question.number),
+    ):
+        ours.apply(Proposed(link=link, number=number, id=question.call.id, timestamp=5))
+    ours.apply(Outcome(link=LinkHeader(B, 1, 1), number=1, id=question.call.id, timestamp=5))
     assert ours.snapshot() == before
-    assert ours.reply(Settled(road=Road(9, 1, 1))) is None and ours.news(Settled(road=Road(9, 1, 1))) == ()
+    assert ours.reply(Settled(link=LinkHeader(9, 1, 1))) is None and ours.news(Settled(link=LinkHeader(9, 1, 1))) == ()
 
 
 def test_a_sub_network_that_begins_anew_ends_all_that_was_between() -> None:
     ours, reborn = book(A), book(B, epoch=2)
     ours.apply(Called(call=call_of(0, 1, 0, 2)))
     hello = reborn.reply(asked_by(ours, B))
-    assert hello == Settled(road=Road(B, 2, 1)) and reborn.news(asked_by(ours, B)) == ()
-    (entry,) = ours.news(Settled(road=Road(B, 2, 1)))
-    assert entry == Reborn(place=B, epoch=2)
+    assert hello == Settled(link=LinkHeader(B, 2, 1)) and reborn.news(asked_by(ours, B)) == ()
+    (entry,) = ours.news(Settled(link=LinkHeader(B, 2, 1)))
+    assert entry == NewEpoch(place=B, epoch=2)
     assert answer_in(ours.apply(entry)).objects == (thing(0),)
     ours.apply(Called(call=call_of(0, 2, 0, 2)))
     question = asked_by(ours, B)
@@ -292,18 +296,18 @@ def test_a_sub_network_that_begins_anew_ends_all_that_was_between() -> None:
 
 def test_a_sub_network_of_which_others_know_a_later_epoch_takes_a_new_one() -> None:
     ours, early = book(A), book(B, epoch=4)
-    ours.apply(Reborn(place=B, epoch=6))
+    ours.apply(NewEpoch(place=B, epoch=6))
     early.apply(Called(call=call_of(2, 1, 0, 2)))
     hello = ours.reply(asked_by(early, A))
-    assert hello == Settled(road=Road(A, 1, 6)) and ours.news(asked_by(early, A)) == ()
+    assert hello == Settled(link=LinkHeader(A, 1, 6)) and ours.news(asked_by(early, A)) == ()
     (entry,) = early.news(hello)
-    assert entry == Reborn(place=B, epoch=7)
+    assert entry == NewEpoch(place=B, epoch=7)
     assert answer_in(early.apply(entry)).objects == (thing(2),)
     assert early.epoch == 7 and early.is_idle and early.news(hello) == ()
     early.apply(Called(call=call_of(2, 2, 0, 2)))
     question = asked_by(early, A)
-    assert ours.news(question) == (Reborn(place=B, epoch=7),)
-    ours.apply(Reborn(place=B, epoch=7))
+    assert ours.news(question) == (NewEpoch(place=B, epoch=7),)
+    ours.apply(NewEpoch(place=B, epoch=7))
     assert ours.news(question) == (question,)
 
 
@@ -356,13 +360,13 @@ def test_a_call_waits_for_an_earlier_one_of_its_caller_that_covers_more() -> Non
     ours.apply(on_group(2, 9, Operation.JOIN))
     ours.apply(Voted(id=CallId(2, 1, 9), is_yes=True))
     join = asked_by(ours, B)
-    ours.apply(Proposed(road=Road(B, 1, 1), number=join.number, id=join.call.id, timestamp=9))
-    ours.apply(Settled(road=Road(B, 1, 1), numbers=(join.number,)))
+    ours.apply(Proposed(link=LinkHeader(B, 1, 1), number=join.number, id=join.call.id, timestamp=9))
+    ours.apply(Settled(link=LinkHeader(B, 1, 1), numbers=(join.number,)))
     ours.apply(on_group(0, 10))
     ours.apply(on_group(2, 10, Operation.LEAVE))
     assert ours.apply(on_group(0, 11)) == []
     question = asked_by(ours, B)
-    steps = ours.apply(Proposed(road=Road(B, 1, 1), number=question.number, id=question.call.id, timestamp=50))
+    steps = ours.apply(Proposed(link=LinkHeader(B, 1, 1), number=question.number, id=question.call.id, timestamp=50))
     assert [(step.id.number, step.timestamp) for step in steps if isinstance(step, Answer)] == [(10, 50), (11, 51)]
 
 
@@ -373,7 +377,7 @@ def test_members_leave_with_their_machine_and_with_a_sub_network_that_is_given_u
     ours.apply(on_group(2, 9, Operation.JOIN))
     ours.apply(Voted(id=CallId(2, 1, 9), is_yes=True))
     question = asked_by(ours, B)
-    yes = Proposed(road=Road(B, 1, 1), number=question.number, id=question.call.id, timestamp=9)
+    yes = Proposed(link=LinkHeader(B, 1, 1), number=question.number, id=question.call.id, timestamp=9)
     ours.apply(yes)
     assert ours.members(GROUP) == (thing(0), thing(2))
     ours.apply(on_group(0, 10))
@@ -384,13 +388,13 @@ def test_members_leave_with_their_machine_and_with_a_sub_network_that_is_given_u
 def test_who_missed_a_call_to_a_group_gets_no_more_of_it_until_it_joins_again() -> None:
     theirs = book(B)
     call = on_group(0, 1).call
-    road = Road(A, 1, 1)
+    link = LinkHeader(A, 1, 1)
 
-    def asked(number: int, operation: Operation = Operation.CALL) -> Asked:
+    def asked(number: int, operation: Operation = Operation.CALL) -> ProposalRequest:
         members = (thing(0), thing(2))
         entry = on_group(2 if operation is Operation.JOIN else 0, number, operation).call
         resolved = Call(id=entry.id, addressing=entry.addressing, members=members, payload=entry.payload)
-        return Asked(road=road, number=number, after=0, call=resolved)
+        return ProposalRequest(link=link, number=number, after=0, call=resolved)
 
     theirs.apply(asked(1))
     (drop,) = theirs.apply(GivenUp(id=call.id, place=B))
@@ -399,7 +403,7 @@ def test_who_missed_a_call_to_a_group_gets_no_more_of_it_until_it_joins_again() 
     missing = [duty.entry.missing for duty in theirs.duties() if isinstance(duty.entry, Proposed)]
     assert missing == [(), (thing(2),)]
     theirs.apply(asked(3, Operation.JOIN))
-    theirs.apply(Outcome(road=road, number=3, id=CallId(2, 1, 3), timestamp=50))
+    theirs.apply(Outcome(link=link, number=3, id=CallId(2, 1, 3), timestamp=50))
     theirs.apply(asked(4))
     last = theirs.duties()[-1].entry
     assert isinstance(last, Proposed) and last.missing == ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from node.core import Membership
 from node.effects import CancelTimer, Effect, Send, SetTimer
 from node.objects.addresses import Addressing, GroupId, Operation, Reference
-from node.objects.log.entries import Call, CallId, Duty, GivenUp, Outcome, Proposed, Road
+from node.objects.log.entries import Call, CallId, Duty, GivenUp, LinkHeader, Outcome, Proposed
 from node.objects.manager.duties import DUTIES, QUESTIONS, Duties, Questions
 from node.transport import Timers
 from node.wire import Flag
@@ -16,8 +16,8 @@ CALL = CallId(0, 1, 9)
 
 
 def owed(number: int, timestamp: int = 3) -> Duty:
-    road = Road(place=0, epoch=1, toward=1)
-    return Duty(place=1, entry=Proposed(road=road, number=number, id=CALL, timestamp=timestamp))
+    link = LinkHeader(place=0, epoch=1, toward=1)
+    return Duty(place=1, entry=Proposed(link=link, number=number, id=CALL, timestamp=timestamp))
 
 
 def duties(timers: Timers | None = None, first_ns: int = 10 * MILLISECOND) -> Duties:
@@ -60,7 +60,7 @@ def test_a_duty_is_told_at_once_and_then_to_one_machine_after_the_other_with_gro
 
 
 def test_an_outcome_is_told_again_after_four_first_pauses_or_the_longest_one() -> None:
-    outcome = Outcome(road=Road(place=0, epoch=1, toward=1), number=1, id=CALL, timestamp=3)
+    outcome = Outcome(link=LinkHeader(place=0, epoch=1, toward=1), number=1, id=CALL, timestamp=3)
     for first_ms, again_ms in ((5, 20), (10, 40), (30, 40)):
         ours = duties(first_ns=first_ms * MILLISECOND)
         out: list[Effect] = []

@@ -12,18 +12,18 @@ from node.core import Membership
 from node.errors import DropReason, RemoteError
 from node.objects.addresses import Addressing, GroupId, Operation, Reference
 from node.objects.log.entries import (
-    Asked,
     Call,
     Called,
     CallId,
+    ClockAdvance,
     Duty,
     Entry,
     GivenUp,
-    Heard,
+    LinkHeader,
+    NewEpoch,
     Outcome,
+    ProposalRequest,
     Proposed,
-    Reborn,
-    Road,
     Settled,
     Stored,
     Voted,
@@ -44,7 +44,7 @@ KINDS = (
 
 references = st.builds(Reference, st.integers(0, 100), st.integers(1, 9), st.integers(1, 4095))
 ids = st.builds(CallId, st.integers(0, 100), st.integers(1, 9), st.integers(1, 2**40))
-roads = st.builds(Road, st.integers(0, 9), st.integers(1, 9), st.integers(1, 9))
+links = st.builds(LinkHeader, st.integers(0, 9), st.integers(1, 9), st.integers(1, 9))
 numbers = st.integers(1, 2**40)
 lists = st.lists(references, min_size=1, max_size=5, unique=True).map(tuple)
 groups = st.builds(GroupId, st.integers(0, 9), st.integers(0, 100), st.integers(1, 9), st.integers(1, 99))
@@ -77,10 +77,10 @@ def calls(draw: st.DrawFn, *, is_resolved: bool = False) -> Call:
 entries = st.one_of(
     st.builds(Called, call=calls()),
     st.builds(
-        lambda road, number, before, call, settled: Asked(
-            road=road, number=number, after=number - before, call=call, settled=settled
+        lambda link, number, before, call, settled: ProposalRequest(
+            link=link, number=number, after=number - before, call=call, settled=settled
         ),
-        roads,
+        links,
         st.integers(100, 2**40),
         st.integers(1, 100),
         calls(is_resolved=True),
@@ -88,7 +88,7 @@ entries = st.one_of(
     ),
     st.builds(
         Proposed,
-        road=roads,
+        link=links,
         number=numbers,
         id=ids,
         timestamp=numbers,
@@ -97,14 +97,14 @@ entries = st.one_of(
         settled=st.integers(0, 2**40),
     ),
     st.builds(
-        Outcome, road=roads, number=numbers, id=ids, timestamp=st.integers(0, 2**40), settled=st.integers(0, 2**40)
+        Outcome, link=links, number=numbers, id=ids, timestamp=st.integers(0, 2**40), settled=st.integers(0, 2**40)
     ),
-    st.builds(Settled, road=roads, numbers=st.lists(numbers, unique=True).map(sorted).map(tuple)),
+    st.builds(Settled, link=links, numbers=st.lists(numbers, unique=True).map(sorted).map(tuple)),
     st.builds(Voted, id=ids, is_yes=st.booleans()),
     st.builds(GivenUp, id=ids, place=st.integers(0, 9)),
-    st.builds(Heard, timestamp=numbers),
+    st.builds(ClockAdvance, timestamp=numbers),
     st.builds(Stored),
-    st.builds(Reborn, place=st.integers(0, 9), epoch=st.integers(1, 9)),
+    st.builds(NewEpoch, place=st.integers(0, 9), epoch=st.integers(1, 9)),
 )
 
 
@@ -157,7 +157,7 @@ def test_a_question_about_an_operation_but_a_join_of_its_members_is_refused(
     addressing = Addressing(caller=caller, group=GroupId(0, 1, 1, 1), operation=operation, objects=objects)
     call = Call(id=CallId(3, 2, 1), addressing=addressing, members=(*others, *objects))
     with pytest.raises(RemoteError):
-        entry_of(message_of(Asked(road=Road(0, 1, 1), number=1, after=0, call=call), US))
+        entry_of(message_of(ProposalRequest(link=LinkHeader(0, 1, 1), number=1, after=0, call=call), US))
 
 
 def test_a_caller_in_another_machine_than_its_call_is_refused() -> None:
@@ -168,9 +168,9 @@ def test_a_caller_in_another_machine_than_its_call_is_refused() -> None:
 
 
 def test_what_is_logged_when_patience_is_over_names_the_silent_place() -> None:
-    name, road = CallId(1, 1, 1), Road(0, 1, 1)
-    outcome = Duty(place=2, entry=Outcome(road=road, number=1, id=name, timestamp=3))
-    proposal = Duty(place=2, entry=Proposed(road=road, number=1, id=name, timestamp=3))
+    name, link = CallId(1, 1, 1), LinkHeader(0, 1, 1)
+    outcome = Duty(place=2, entry=Outcome(link=link, number=1, id=name, timestamp=3))
+    proposal = Duty(place=2, entry=Proposed(link=link, number=1, id=name, timestamp=3))
     assert outcome.given_up(0) == GivenUp(id=name, place=2)
     assert proposal.given_up(0) == GivenUp(id=name, place=0)
     assert outcome.key != proposal.key

@@ -231,7 +231,7 @@ def test_groups_of_nobody_and_groups_that_are_not_there(monkeypatch: pytest.Monk
             await kept.leave(stranger)
         with pytest.raises(LocalError, match="no replicated group"):
             RGroup.of(stranger)
-        with pytest.raises(LocalError, match="no group with a keeper"):
+        with pytest.raises(LocalError, match="no group kept by one object"):
             UGroup.of(stranger)
 
     play_first(monkeypatch, main, (2,))
@@ -321,11 +321,11 @@ def test_pointers_of_groups_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
     assert done == [True, True]
 
 
-def test_a_group_whose_keeper_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_whose_member_list_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main(space: Space) -> None:
         group = UGroup.create(space, Register)
         await group.join(space.create(Register()))
-        space.destroy(group._keeper)
+        space.destroy(group._member_list)
         with pytest.raises(DeadObject):
             await group.size()
         with pytest.raises(DeadObject):
@@ -334,7 +334,7 @@ def test_a_group_whose_keeper_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     play_first(monkeypatch, main, (2,))
 
 
-def test_a_group_with_a_keeper_goes_on_without_a_member_that_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ugroup_goes_on_without_a_member_that_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Any] = []
 
     async def main(space: Space, setting: Setting) -> None:
@@ -365,7 +365,7 @@ def test_a_group_with_a_keeper_goes_on_without_a_member_that_is_dead(monkeypatch
 # Names.
 
 
-def test_a_group_with_a_keeper_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ugroup_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Any] = []
 
     async def main(space: Space, setting: Setting) -> None:

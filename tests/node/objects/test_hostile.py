@@ -25,14 +25,14 @@ from node.objects.application import ProgramApplication
 from node.objects.log.entries import (
     MAX_EPOCH,
     MAX_NUMBER,
-    Asked,
     Call,
     Called,
     CallId,
     Crossing,
+    LinkHeader,
     Outcome,
+    ProposalRequest,
     Proposed,
-    Road,
     Settled,
     message_of,
 )
@@ -158,7 +158,7 @@ class Liar:
     def _crossing(self) -> Crossing:
         rng = self._rng
         place = self._us.partition
-        road = Road(rng.choice((place, place, place, 0, 2)), *rng.choices((1, 2, MAX_EPOCH), (18, 1, 1), k=2))
+        link = LinkHeader(rng.choice((place, place, place, 0, 2)), *rng.choices((1, 2, MAX_EPOCH), (18, 1, 1), k=2))
         number, name = max(1, min(self._number(), MAX_NUMBER)), CallId(rng.randrange(4), 1, rng.randint(1, 60))
         timestamp = self._number()
         match rng.randrange(4):
@@ -166,14 +166,14 @@ class Liar:
                 call = self._a_call(rng.randrange(4))
                 if call.addressing.group is not None and rng.random() < 0.7:
                     call = replace(call, members=self._references(3))
-                return Asked(road=road, number=number, after=rng.choice((0, number - 1)), call=call)
+                return ProposalRequest(link=link, number=number, after=rng.choice((0, number - 1)), call=call)
             case 1:
                 is_yes, missing = rng.random() < 0.6, self._references(2)
-                return Proposed(road=road, number=number, id=name, timestamp=timestamp, is_yes=is_yes, missing=missing)
+                return Proposed(link=link, number=number, id=name, timestamp=timestamp, is_yes=is_yes, missing=missing)
             case 2:
-                return Outcome(road=road, number=number, id=name, timestamp=rng.choice((0, timestamp)))
+                return Outcome(link=link, number=number, id=name, timestamp=rng.choice((0, timestamp)))
             case _:
-                return Settled(road=road, numbers=tuple(sorted({rng.randint(1, 60) for _ in range(3)})))
+                return Settled(link=link, numbers=tuple(sorted({rng.randint(1, 60) for _ in range(3)})))
 
 
 def _valid(make: Callable[[], T]) -> T:

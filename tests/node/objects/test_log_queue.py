@@ -7,17 +7,17 @@ import pytest
 from node.core import Membership
 from node.objects.addresses import Addressing, GroupId, NewsKind, Operation, Reference
 from node.objects.log.entries import (
-    Asked,
     Call,
     Called,
     CallId,
+    ClockAdvance,
     Entry,
     GivenUp,
-    Heard,
+    LinkHeader,
+    NewEpoch,
     Outcome,
+    ProposalRequest,
     Proposed,
-    Reborn,
-    Road,
     Settled,
     Stored,
     Voted,
@@ -31,7 +31,7 @@ from tests.node.objects.machines import World
 PLACES = ((0, 1), (2, 3))
 HERE, ELSEWHERE = 0, 1
 GROUP = GroupId(HERE, 0, 1, 1)
-ROAD = Road(ELSEWHERE, 1, 1)
+LINK = LinkHeader(ELSEWHERE, 1, 1)
 NAME = CallId(1, 1, 1)
 
 
@@ -84,14 +84,14 @@ def test_a_vote_that_is_not_open_is_resilient() -> None:
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        (Settled(road=ROAD, numbers=(1,)), ()),
-        (Heard(timestamp=1), ()),
-        (Asked(road=ROAD, number=1, after=0, call=call_of(2, 0)), RESILIENT),
-        (Proposed(road=ROAD, number=1, id=NAME, timestamp=1, is_yes=True), RESILIENT),
-        (Outcome(road=ROAD, number=1, id=NAME, timestamp=1), ()),
-        (Outcome(road=ROAD, number=1, id=NAME, timestamp=0), RESILIENT),
+        (Settled(link=LINK, numbers=(1,)), ()),
+        (ClockAdvance(timestamp=1), ()),
+        (ProposalRequest(link=LINK, number=1, after=0, call=call_of(2, 0)), RESILIENT),
+        (Proposed(link=LINK, number=1, id=NAME, timestamp=1, is_yes=True), RESILIENT),
+        (Outcome(link=LINK, number=1, id=NAME, timestamp=1), ()),
+        (Outcome(link=LINK, number=1, id=NAME, timestamp=0), RESILIENT),
         (GivenUp(id=NAME, place=1), RESILIENT),
-        (Reborn(place=1, epoch=2), RESILIENT),
+        (NewEpoch(place=1, epoch=2), RESILIENT),
         (Stored(), RESILIENT),
     ],
     ids=lambda value: type(value).__name__,

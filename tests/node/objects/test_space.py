@@ -24,7 +24,7 @@ from node.objects.api.errors import (
     RemoteException,
     Unreachable,
 )
-from node.objects.api.export import DEFAULT, Asked, Remote, export
+from node.objects.api.export import DEFAULT, Remote, Request, export
 from node.objects.api.loop import VirtualLoop
 from node.objects.api.replies import ReplyHandler
 from node.objects.api.space import MAX_UNDER_WAY, Space
@@ -317,7 +317,7 @@ def test_tasks_of_a_method_call_as_its_object() -> None:
 # Cycles.
 
 
-def test_a_call_back_into_an_object_that_waits_is_refused_where_the_circle_closes() -> None:
+def test_a_call_back_into_an_object_that_waits_is_refused_where_the_cycle_closes() -> None:
     async def main(space: Space) -> None:
         one, two = space.create(Relay()), space.create(Relay())
         with pytest.raises(RemoteException, match=r"^Deadlock: the callee"):
@@ -380,7 +380,7 @@ def recorded() -> tuple[VirtualLoop, Recorder, Space]:
 def begin(space: Space, loop: VirtualLoop, members: tuple[Reference, ...] | None) -> ReplyHandler[Any]:
     replies: ReplyHandler[Any] = ReplyHandler()
     replies.members = members
-    space.begin(Asked("add", (1,), {}, DEFAULT), replies, GROUP if members is None else None)
+    space.begin(Request("add", (1,), {}, DEFAULT), replies, GROUP if members is None else None)
     return replies
 
 

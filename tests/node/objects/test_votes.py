@@ -43,10 +43,10 @@ def test_the_sequencer_logs_yes_when_all_have_said_so_and_once() -> None:
     ours.open(CALL, ALL, 0, is_ours=True)
     ours.cast(CALL, is_yes=True, now_ns=0)
     ours.receive(vote(1, 1))
-    assert ours.see_to(0, 1, []) == []
+    assert ours.advance(0, 1, []) == []
     ours.receive(vote(2, 1))
-    assert ours.see_to(0, 2, []) == [Voted(id=CALL, is_yes=True)]
-    assert ours.see_to(0, 3, []) == []
+    assert ours.advance(0, 2, []) == [Voted(id=CALL, is_yes=True)]
+    assert ours.advance(0, 3, []) == []
     ours.close(CALL)
     assert len(ours) == 0
 
@@ -55,16 +55,16 @@ def test_one_no_is_enough() -> None:
     ours, _ = votes_of(0)
     ours.open(CALL, ALL, 0, is_ours=True)
     ours.receive(vote(2, 0))
-    assert ours.see_to(0, 1, []) == [Voted(id=CALL, is_yes=False)]
+    assert ours.advance(0, 1, []) == [Voted(id=CALL, is_yes=False)]
 
 
 def test_an_incarnation_that_has_ended_votes_no() -> None:
     ours, _ = votes_of(0)
     ours.open(CALL, ALL, 0, is_ours=True)
     ours.ended(Incarnation(2, 2))
-    assert ours.see_to(0, 1, []) == [], "another incarnation of it was asked"
+    assert ours.advance(0, 1, []) == [], "another incarnation of it was asked"
     ours.ended(Incarnation(2, 1))
-    assert ours.see_to(0, 1, []) == [Voted(id=CALL, is_yes=False)]
+    assert ours.advance(0, 1, []) == [Voted(id=CALL, is_yes=False)]
 
 
 def test_who_has_voted_and_then_ends_has_voted() -> None:
@@ -73,17 +73,17 @@ def test_who_has_voted_and_then_ends_has_voted() -> None:
     ours.receive(vote(1, 1))
     ours.ended(Incarnation(1, 1))
     ours.cast(CALL, is_yes=True, now_ns=0)
-    assert ours.see_to(0, 1, []) == [Voted(id=CALL, is_yes=True)]
+    assert ours.advance(0, 1, []) == [Voted(id=CALL, is_yes=True)]
 
 
 def test_who_is_silent_for_too_long_votes_no() -> None:
     ours, _ = votes_of(0)
     ours.open(CALL, ALL, 5, is_ours=True)
     out: list[Effect] = []
-    assert ours.see_to(0, 5, out) == []
+    assert ours.advance(0, 5, out) == []
     assert due_ns(out) == 5 + VOTE_NS
-    assert ours.see_to(0, 4 + VOTE_NS, []) == []
-    assert ours.see_to(0, 5 + VOTE_NS, []) == [Voted(id=CALL, is_yes=False)]
+    assert ours.advance(0, 4 + VOTE_NS, []) == []
+    assert ours.advance(0, 5 + VOTE_NS, []) == [Voted(id=CALL, is_yes=False)]
 
 
 def test_votes_of_strangers_of_other_incarnations_and_for_nothing_are_not_counted() -> None:
@@ -92,10 +92,10 @@ def test_votes_of_strangers_of_other_incarnations_and_for_nothing_are_not_counte
     ours.cast(CALL, is_yes=True, now_ns=0)
     for message in (vote(2, 0), vote(1, 0, incarnation=2), vote(1, 0, name=OTHER)):
         ours.receive(message)
-    assert ours.see_to(0, 1, []) == []
+    assert ours.advance(0, 1, []) == []
     ours.receive(vote(1, 1))
     ours.receive(vote(1, 0))
-    assert ours.see_to(0, 1, []) == [Voted(id=CALL, is_yes=True)], "the first word counts"
+    assert ours.advance(0, 1, []) == [Voted(id=CALL, is_yes=True)], "the first word counts"
 
 
 @pytest.mark.parametrize("words", [(), CALL.words, (*CALL.words, 2), (*CALL.words, 1, 1), (4 << 16, 9, 1), (0, 0, 0)])
@@ -105,7 +105,7 @@ def test_words_that_are_no_vote_are_refused(words: tuple[int, ...]) -> None:
     us = Membership(member=1, members=MEMBERS)
     with pytest.raises(RemoteError):
         ours.receive(us.message(Kind.OBJECTS_VOTE, words=words))
-    assert ours.see_to(0, 1, []) == []
+    assert ours.advance(0, 1, []) == []
 
 
 def test_a_machine_tells_the_sequencer_with_pauses_that_double_until_the_log_says_so() -> None:
@@ -117,7 +117,7 @@ def test_a_machine_tells_the_sequencer_with_pauses_that_double_until_the_log_say
     while now_ns is not None and now_ns < 120:
         out: list[Effect] = []
         timers.fired(VOTES)
-        assert ours.see_to(0, now_ns, out) == []
+        assert ours.advance(0, now_ns, out) == []
         assert sent(out) == [(0, (*CALL.words, 1))]
         told.append(now_ns)
         now_ns = due_ns(out)
@@ -125,7 +125,7 @@ def test_a_machine_tells_the_sequencer_with_pauses_that_double_until_the_log_say
     ours.close(CALL)
     out = []
     timers.arm(VOTES, 1, [])
-    assert ours.see_to(0, 200, out) == []
+    assert ours.advance(0, 200, out) == []
     assert out == [CancelTimer(timer=VOTES)]
 
 
@@ -133,9 +133,9 @@ def test_another_sequencer_is_told_at_once() -> None:
     ours, _ = votes_of(2)
     ours.open(CALL, ALL, 0, is_ours=True)
     ours.cast(CALL, is_yes=False, now_ns=0)
-    ours.see_to(0, 0, [])
+    ours.advance(0, 0, [])
     out: list[Effect] = []
-    ours.see_to(1, 1, out)
+    ours.advance(1, 1, out)
     assert sent(out) == [(1, (*CALL.words, 0))]
 
 
@@ -143,11 +143,11 @@ def test_who_becomes_the_sequencer_counts_what_it_has_heard_and_says_nothing() -
     ours, _ = votes_of(1)
     ours.open(CALL, ALL[1:], 0, is_ours=True)
     ours.cast(CALL, is_yes=True, now_ns=0)
-    ours.see_to(0, 0, [])
+    ours.advance(0, 0, [])
     out: list[Effect] = []
-    assert ours.see_to(1, 1, out) == []
+    assert ours.advance(1, 1, out) == []
     ours.receive(vote(2, 1))
-    assert ours.see_to(1, 2, out) == [Voted(id=CALL, is_yes=True)]
+    assert ours.advance(1, 2, out) == [Voted(id=CALL, is_yes=True)]
     assert sent(out) == []
 
 
@@ -157,11 +157,11 @@ def test_a_new_vote_waits_for_no_other_s_long_pause() -> None:
     ours.cast(CALL, is_yes=True, now_ns=0)
     for now_ns in (0, 10, 30):
         timers.fired(VOTES)
-        ours.see_to(0, now_ns, [])
+        ours.advance(0, now_ns, [])
     ours.open(OTHER, ALL, 35, is_ours=True)
     ours.cast(OTHER, is_yes=True, now_ns=35)
     out: list[Effect] = []
-    ours.see_to(0, 35, out)
+    ours.advance(0, 35, out)
     assert sent(out) == [(0, (*OTHER.words, 1))]
     assert due_ns(out) == 45
 
@@ -178,5 +178,5 @@ def test_whether_somebody_elsewhere_hears_how_we_vote_is_known_while_the_vote_is
 def test_with_nothing_open_no_timer_is_armed() -> None:
     ours, timers = votes_of(0)
     out: list[Effect] = []
-    assert ours.see_to(0, 0, out) == []
+    assert ours.advance(0, 0, out) == []
     assert not out and VOTES not in timers

@@ -17,9 +17,9 @@ from node.errors import LocalError
 from node.group.core import GroupCore
 from node.parameters import from_mapping
 from node.protocols.adaptive.codec import Arrival
+from node.protocols.adaptive.comparison import Comparison, Threshold
 from node.protocols.adaptive.core import AdaptiveCore, AdaptiveParameters
 from node.protocols.adaptive.costs import ABCAST, SEQUENCER, TIMEWARP, CostParameters
-from node.protocols.adaptive.opinion import Opinion, Threshold
 from node.trace import Notice
 from node.wire import Kind, Message, decode_message
 from tests.node.cluster import (
@@ -298,20 +298,20 @@ def test_a_sequencer_s_next_view_has_a_server() -> None:
 def test_the_sequencer_s_server_is_the_first_member_of_the_view() -> None:
     us = Membership(member=1, members=(0, 1, 2), ranks=(2, 0, 1))
     threshold = Threshold(switch_cost_ns=0, margin_permille=0)
-    opinion = Opinion(
+    comparison = Comparison(
         us=us, codes=(SEQUENCER, ABCAST), parameters=CostParameters(least_messages=1), threshold=threshold
     )
     for number in range(1, 9):
-        opinion.arrived(Arrival(2, number), number * MILLISECOND, is_own=True)
-    opinion.probe(9 * MILLISECOND)
-    assert opinion.echoed(2, 1, 10 * MILLISECOND)
-    assert not opinion.echoed(2, 1, 10 * MILLISECOND), "it counts once"
-    assert opinion.estimates(10 * MILLISECOND) == {}, "member 0 has not echoed"
-    assert opinion.echoed(0, 1, 14 * MILLISECOND)
-    estimates = opinion.estimates(14 * MILLISECOND)
+        comparison.arrived(Arrival(2, number), number * MILLISECOND, is_own=True)
+    comparison.probe(9 * MILLISECOND)
+    assert comparison.echoed(2, 1, 10 * MILLISECOND)
+    assert not comparison.echoed(2, 1, 10 * MILLISECOND), "it counts once"
+    assert comparison.estimates(10 * MILLISECOND) == {}, "member 0 has not echoed"
+    assert comparison.echoed(0, 1, 14 * MILLISECOND)
+    estimates = comparison.estimates(14 * MILLISECOND)
     assert estimates[ABCAST] > 4 * estimates[SEQUENCER], "5 ms to the slowest, 1 ms to the server"
-    assert opinion.better(ABCAST, 14 * MILLISECOND) == (SEQUENCER,)
-    assert opinion.ranking(ABCAST, 14 * MILLISECOND) == (SEQUENCER, ABCAST)
+    assert comparison.better(ABCAST, 14 * MILLISECOND) == (SEQUENCER,)
+    assert comparison.ranking(ABCAST, 14 * MILLISECOND) == (SEQUENCER, ABCAST)
 
 
 @pytest.mark.parametrize(
@@ -322,11 +322,11 @@ def test_the_sequencer_s_server_is_the_first_member_of_the_view() -> None:
 def test_only_a_change_from_time_warp_has_alpha(present: int, other: int, disorder: int, alpha_ns: int) -> None:
     now_ns = 200 * MILLISECOND
 
-    def opinion(switch_cost_ns: int, *, weigh_wait: bool) -> Opinion:
+    def comparison(switch_cost_ns: int, *, weigh_wait: bool) -> Comparison:
         threshold = Threshold(switch_cost_ns=switch_cost_ns, margin_permille=0, weigh_wait=weigh_wait)
         parameters = CostParameters(estimator="histogram", resequence=False)
         us = Membership(member=0, members=(0, 1), ranks=(0, 1))
-        made = Opinion(us=us, codes=(TIMEWARP, ABCAST), parameters=parameters, threshold=threshold)
+        made = Comparison(us=us, codes=(TIMEWARP, ABCAST), parameters=parameters, threshold=threshold)
         made.costs.executed(6 * MILLISECOND, 0)
         for number in range(20):
             stamp = 100 + 3 * number - number % 3 * disorder
@@ -335,12 +335,12 @@ def test_only_a_change_from_time_warp_has_alpha(present: int, other: int, disord
         assert made.echoed(1, 1, now_ns), "2d is 4 ms"
         return made
 
-    estimates = opinion(0, weigh_wait=False).estimates(now_ns)
+    estimates = comparison(0, weigh_wait=False).estimates(now_ns)
     gain_ns = estimates[present] - estimates[other]
     assert gain_ns > alpha_ns, "only s and alpha shall decide"
-    assert opinion(gain_ns - 1, weigh_wait=False).better(present, now_ns) == (other,)
-    assert opinion(gain_ns - 1 - alpha_ns, weigh_wait=True).better(present, now_ns) == (other,)
-    assert opinion(gain_ns - alpha_ns, weigh_wait=True).better(present, now_ns) == ()
+    assert comparison(gain_ns - 1, weigh_wait=False).better(present, now_ns) == (other,)
+    assert comparison(gain_ns - 1 - alpha_ns, weigh_wait=True).better(present, now_ns) == (other,)
+    assert comparison(gain_ns - alpha_ns, weigh_wait=True).better(present, now_ns) == ()
 
 
 def test_a_group_at_rest_is_silent_and_makes_no_choice() -> None:

@@ -1,4 +1,4 @@
-"""One member's ranking of the candidates from observations, measured delays, and estimates.
+"""One member's comparison of the candidates: observations, measured delays, estimates, and the ranking that follows.
 
 Paper 003, 3.3: "each member compares; a change is worthwhile iff cost(now) > cost(next) + cost of the switch". With
 `weigh_wait` a change from Time Warp has alpha as a further cost (7), a change to it has not (8). Beyond the paper the
@@ -45,7 +45,7 @@ class Threshold:
         return present - other > switch_cost_ns + present * self.margin_permille // 1000
 
 
-class Opinion:
+class Comparison:
     """See the module's docstring. `codes`: the candidates. Times in ns of one clock that does not go back."""
 
     def __init__(
