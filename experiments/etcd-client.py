@@ -66,7 +66,7 @@ class Client:
             latest = time.monotonic()
 
     def move(self, leader):
-        """Whoever leads is asked to hand over to `leader`."""
+        """Ask the leader to hand over to `leader`; an error is printed."""
         try:
             self.hand_over(leader)
         except (OSError, http.client.HTTPException, KeyError) as error:

@@ -48,7 +48,7 @@ class Receivers:
         else:
             # A frame that goes through a router has the router's MAC.
             one = self._by_mac.get(eth_dst) or self._by_ip.get(ip_dst)
-            # What is for a router, it copies for each of its nodes.
+            # A router copies a datagram addressed to it for each of its nodes.
             found = list(self._by_router.get(ip_dst, ())) if one is None else [one]
         return tuple(node for node in found if node.index != sender_index)
 

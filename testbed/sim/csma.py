@@ -43,7 +43,7 @@ F = TypeVar("F", bound=Placed)
 
 
 class _Station(Generic[F]):
-    """Whatever sends on the bus: a queue, and the state of its first frame."""
+    """One sender on the bus: its queue, and the state of its first frame."""
 
     __slots__ = ("attempts", "not_before_ns", "number", "waiting")
 

@@ -1,4 +1,4 @@
-"""Single edits of the analysis' own source, for tests that must notice each."""
+"""Single edits of the source of the analysis, each to be noticed by a test."""
 
 from __future__ import annotations
 import __future__

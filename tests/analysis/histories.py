@@ -1,4 +1,4 @@
-"""Histories of runs that never were: correct ones from a seed, and the ways to break them on purpose."""
+"""Made histories of runs: correct ones from a seed, and mutations that break them."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def total_order(
 
 
 def excluded(seed: int, *, members: int = 4, messages: int = 12) -> PlainHistory:
-    """One log, and a last member that the others end on the way. Meanwhile it has gone on by itself as far as causes
-    allow: messages of the log in an order of its own, and one that only it delivers.
+    """One log, and a last member that the others end on the way. Until then it has delivered alone, as far as causes
+    allow: messages of the log in an order of its own, and one message that no other member delivers.
     """
     rng, author = random.Random(seed), Author()
     *living, lost = [Incarnation(member, 1) for member in range(members)]
@@ -136,7 +136,7 @@ def _deliver(author: Author, incarnation: Incarnation, done: list[MessageId], me
 
 
 def causal_order(seed: int, *, members: int = 3, messages: int = 8) -> PlainHistory:
-    """Members deliver causes first, and what is concurrent in any order."""
+    """Members deliver causes first, and concurrent messages in any order."""
     rng, author = random.Random(seed), Author()
     incarnations = [Incarnation(member, 1) for member in range(members)]
     past: dict[MessageId, frozenset[MessageId]] = {}
@@ -180,7 +180,9 @@ def optimistic(seed: int, *, members: int = 3, messages: int = 6) -> PlainHistor
 
 
 def rolled_back(seed: int, *, members: int = 3, messages: int = 8) -> PlainHistory:
-    """What comes is delivered at once and undone when something earlier comes; it is final when all before it is."""
+    """A message is delivered optimistically on receipt and undone when an earlier one arrives; it is final when all
+    messages before it are.
+    """
     rng, author = random.Random(seed), Author()
     incarnations = [Incarnation(member, 1) for member in range(members)]
     log: list[MessageId] = []
@@ -205,7 +207,7 @@ def rolled_back(seed: int, *, members: int = 3, messages: int = 8) -> PlainHisto
 
 
 def _take(author: Author, incarnation: Incarnation, log: list[MessageId], taken: list[int], place: int) -> None:
-    """A straggler undoes what is later, the last first."""
+    """A straggler undoes the later messages, the last first."""
     later = sorted(other for other in taken if other > place)
     taken.append(place)
     for other in reversed(later):
@@ -215,7 +217,7 @@ def _take(author: Author, incarnation: Incarnation, log: list[MessageId], taken:
 
 
 def only_optimistic(seed: int) -> PlainHistory:
-    """Nothing but optimistic deliveries; what remains when the undone ones are left out is one log."""
+    """Optimistic deliveries only; without the undone ones they are one log."""
     history = optimistic(seed)
     return _rewrite(
         history, lambda incarnation, record: record.event is not Event.DELIVER or record.detail != Level.FINAL
@@ -223,7 +225,7 @@ def only_optimistic(seed: int) -> PlainHistory:
 
 
 class Group:
-    """Members that install views, deliver one log in each, come, crash, leave and are excluded."""
+    """Members that install views and deliver one log in each; they join, crash, leave and are excluded."""
 
     def __init__(self, seed: int, *, members: int, level: Level) -> None:
         self.rng, self.author, self.level = random.Random(seed), Author(), level
@@ -240,7 +242,7 @@ class Group:
         self.install([])
 
     def install(self, log: list[MessageId]) -> None:
-        """The next view; `log`: what is submitted again in it."""
+        """The next view; `log`: the messages that are submitted again in it."""
         self.number += 1
         self.log = log
         self.done = dict.fromkeys(self.members, 0)
@@ -276,7 +278,7 @@ class Group:
         self.author.note(incarnation, Event.STATE, MessageId(*donor, self.number), value=100)
 
     def change(self) -> None:
-        """Some members are gone, some come, and the view is closed."""
+        """Some members go, some join, and the view is closed."""
         gone = self.rng.sample(self.members, self.rng.choice([0, 1, 1, 2]))
         if len(self.stateful.intersection(self.members).difference(gone)) < 2:
             gone = []
@@ -293,7 +295,7 @@ class Group:
 
     def _end(self, incarnation: Incarnation) -> None:
         match self.rng.randrange(4):
-            case 0:  # it has crashed
+            case 0:  # a crash
                 return
             case 1:
                 self.author.note(incarnation, Event.ENDED, detail=EndReason.LEFT)
@@ -302,7 +304,9 @@ class Group:
                 self.author.note(incarnation, Event.ENDED, detail=EndReason.EXCLUDED)
 
     def _close(self, staying: Sequence[Incarnation]) -> list[MessageId]:
-        """Those that stay deliver what they know of together; returns what they submit again."""
+        """The staying members deliver the messages that they know of together; returns the messages that they submit
+        again.
+        """
         known_to = self.members if self.level is Level.FINAL else staying
         first = max(self.done[incarnation] for incarnation in known_to)
         cut = self.rng.randint(first, len(self.log))
@@ -337,7 +341,7 @@ class Group:
 def in_views(
     seed: int, *, members: int = 4, changes: int = 3, steps: int = 12, level: Level = Level.AGREED
 ) -> PlainHistory:
-    """A run with views. At level FINAL nobody delivers what the others may not get."""
+    """A run with views. At level FINAL no member delivers a message that the others may not get."""
     group = Group(seed, members=members, level=level)
     for _ in range(changes):
         group.work(steps)
@@ -373,7 +377,7 @@ def swap_far(history: PlainHistory, rng: random.Random) -> PlainHistory:
 
 
 def rotate(history: PlainHistory, rng: random.Random) -> PlainHistory:
-    """The last delivery comes first: late causes, early effects."""
+    """The last delivery becomes the first: late causes, early effects."""
     return _reorder(history, rng, lambda places: places[-1:] + places[:-1])
 
 
@@ -386,7 +390,7 @@ def drop_delivery(history: PlainHistory, rng: random.Random) -> PlainHistory:
 
 
 def drop_tail(history: PlainHistory, rng: random.Random) -> PlainHistory:
-    """From some delivery on, one member delivers nothing more."""
+    """From some delivery on, one member delivers nothing."""
     incarnation, at = _pick(history, rng, Event.DELIVER) or (None, 0)
     return _rewrite(
         history, lambda other, r: not (other == incarnation and r.event is Event.DELIVER and r.record >= at)
@@ -416,7 +420,7 @@ def invent(history: PlainHistory, rng: random.Random) -> PlainHistory:
 
 
 def invent_incarnation(history: PlainHistory, rng: random.Random) -> PlainHistory:
-    """A delivery whose message claims another incarnation of its origin."""
+    """A delivery whose message names another incarnation of its origin."""
     found = _pick(history, rng, Event.DELIVER)
     if found is None:
         return history
@@ -429,7 +433,7 @@ def deliver_before_submission(history: PlainHistory, rng: random.Random) -> Plai
 
 
 def crash(history: PlainHistory, rng: random.Random) -> PlainHistory:
-    """The records end somewhere."""
+    """The records of one incarnation end early."""
     incarnation = rng.choice(sorted(history))
     length = rng.randint(1, len(history[incarnation]))
     return history | {incarnation: history[incarnation][:length]}
@@ -446,7 +450,7 @@ def expel(history: PlainHistory, rng: random.Random) -> PlainHistory:
 
 
 def go_on_after_the_end(history: PlainHistory, rng: random.Random) -> PlainHistory:
-    """An incarnation is over before its records end; some even stop in order afterwards."""
+    """An incarnation ends before the end of its records; some even stop in order afterwards."""
     incarnation = rng.choice(sorted(history))
     return _with(history, incarnation, rng, Record(0, Event.ENDED, 0, NO_MESSAGE, 0))
 
@@ -470,13 +474,13 @@ def repeat_record(history: PlainHistory, rng: random.Random) -> PlainHistory:
 
 
 def silence(history: PlainHistory, rng: random.Random) -> PlainHistory:
-    """One member left nothing at all (what it submitted looks invented)."""
+    """One member left no records (its submissions look invented)."""
     member = rng.choice(sorted(history)).member
     return {incarnation: records for incarnation, records in history.items() if incarnation.member != member} or history
 
 
 def alter_payload(history: PlainHistory, rng: random.Random) -> PlainHistory:
-    """Other bytes arrive than were sent: fewer, more, or as many."""
+    """Other bytes are delivered than were submitted: fewer, more, or as many."""
     found = _pick(history, rng, Event.DELIVER)
     if found is None:
         return history
@@ -485,7 +489,7 @@ def alter_payload(history: PlainHistory, rng: random.Random) -> PlainHistory:
 
 
 def alter_optimistic_payload(history: PlainHistory, rng: random.Random) -> PlainHistory:
-    """Other bytes are shown, and taken back."""
+    """Other bytes are delivered optimistically, and undone."""
     found = _pick(history, rng, Event.DELIVER)
     if found is None:
         return history
@@ -512,7 +516,7 @@ def undo_optimistic(history: PlainHistory, rng: random.Random) -> PlainHistory:
 
 
 def deliver_optimistically(history: PlainHistory, rng: random.Random) -> PlainHistory:
-    """One member shows a message, and does not take it back: no harm as long as it delivers it, too."""
+    """One member delivers a message optimistically and does not undo it: harmless if it delivers the message, too."""
     found = _pick(history, rng, Event.SUBMIT)
     if found is None:
         return history
@@ -521,7 +525,7 @@ def deliver_optimistically(history: PlainHistory, rng: random.Random) -> PlainHi
 
 
 def show_only(history: PlainHistory, rng: random.Random) -> PlainHistory:
-    """One message is never delivered at the judged level, but shown optimistically by one member."""
+    """One message is never delivered at the judged level, but one member delivers it optimistically."""
     found = _pick(history, rng, Event.DELIVER)
     if found is None:
         return history
@@ -534,7 +538,7 @@ def show_only(history: PlainHistory, rng: random.Random) -> PlainHistory:
 
 
 def rejoin(history: PlainHistory, rng: random.Random) -> PlainHistory:
-    """One member turns out to be a second incarnation, so much of what it lacks is excused."""
+    """One member turns out to be a second incarnation, which excuses much of what it lacks."""
     incarnation = rng.choice(sorted(history))
     other = Incarnation(incarnation.member, incarnation.incarnation + 1)
     renamed = {other if key == incarnation else key: records for key, records in history.items()}
@@ -548,13 +552,13 @@ def rejoin(history: PlainHistory, rng: random.Random) -> PlainHistory:
 
 
 def raise_level(history: PlainHistory, rng: random.Random) -> PlainHistory:
-    """One delivery promises more than all others, which are judged all the same."""
+    """One delivery has a higher level than all others, which are judged all the same."""
     found = _pick(history, rng, Event.DELIVER)
     return history if found is None else _replace(history, found, lambda r: r._replace(detail=Level.FINAL))
 
 
 def swap_records(history: PlainHistory, rng: random.Random) -> PlainHistory:
-    """Two records that follow each other change places: something comes in another view, or a view falls apart."""
+    """Two consecutive records are swapped: a delivery moves to another view, or the records of a view are split."""
     incarnation = rng.choice(sorted(history))
     records = list(history[incarnation])
     if len(records) > 2:
@@ -565,7 +569,7 @@ def swap_records(history: PlainHistory, rng: random.Random) -> PlainHistory:
 
 
 def rename_member(history: PlainHistory, rng: random.Random) -> PlainHistory:
-    """A view names somebody else."""
+    """A view names another member."""
     found = _pick(history, rng, Event.VIEW)
     if found is None:
         return history
@@ -574,7 +578,7 @@ def rename_member(history: PlainHistory, rng: random.Random) -> PlainHistory:
 
 
 def renumber_view(history: PlainHistory, rng: random.Random) -> PlainHistory:
-    """One installation has another number."""
+    """One installation has another view number."""
     found = _pick(history, rng, Event.VIEW)
     if found is None:
         return history
@@ -600,7 +604,7 @@ def drop_view_record(history: PlainHistory, rng: random.Random) -> PlainHistory:
 
 
 def forget_views(history: PlainHistory, rng: random.Random) -> PlainHistory:
-    """One member records none."""
+    """One member records no views."""
     incarnation = rng.choice(sorted(history))
     return _rewrite(history, lambda other, r: other != incarnation or r.event is not Event.VIEW)
 
@@ -619,7 +623,7 @@ def lose_quorum(history: PlainHistory, rng: random.Random) -> PlainHistory:
 
 
 def deliver_again(history: PlainHistory, rng: random.Random) -> PlainHistory:
-    """One member delivers what another one has delivered, somewhere."""
+    """One member also delivers a message that another one has delivered, at some place."""
     found = _pick(history, rng, Event.DELIVER)
     if found is None:
         return history
@@ -638,7 +642,7 @@ OF_VIEWS: tuple[Mutation, ...] = (
     lose_quorum,
     deliver_again,
 )
-"""They break what only runs with views have, or what a view says of it."""
+"""Mutations of features that only runs with views have, or of the content of a view."""
 
 MUTATIONS: tuple[Mutation, ...] = (
     swap_neighbours,
@@ -674,12 +678,12 @@ MUTATIONS: tuple[Mutation, ...] = (
 
 
 def suits(mutate: Mutation, name: str) -> bool:
-    """Whether the mutation has anything to work on in this kind of CORRECT history."""
+    """Whether the mutation can change this kind of CORRECT history."""
     return mutate not in OF_VIEWS or "views" in name
 
 
 HARMLESS = (deliver_optimistically, forget_stop, expel, go_on_after_the_end, rejoin, raise_level)
-"""They make a member crash or join late, which excuses much, or show early what is delivered anyway."""
+"""They make a member crash or join late, which excuses much, or deliver optimistically what is delivered anyway."""
 
 Row = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int]
 
@@ -690,11 +694,11 @@ def write_trace(history: PlainHistory, path: Path) -> Path:
 
 
 def trace_of(history: PlainHistory) -> pa.Table:
-    """As the table `trace` has it, in the order in which it happened: incarnations take turns in it."""
+    """The table `trace`, in the order of the events: the rows of the incarnations are interleaved."""
     rows = [
         (
             *(*incarnation, r.record, int(r.event), int(r.detail), *r.message[:2], r.extra, r.message.number),
-            *(r.at_ns, r.clock_ns, (r.value + (1 << 63)) % (1 << 64) - (1 << 63)),  # 64 bits with a sign
+            *(r.at_ns, r.clock_ns, (r.value + (1 << 63)) % (1 << 64) - (1 << 63)),  # 64 bits, signed
             *(r.size_bytes, r.checksum),
         )
         for incarnation, records in history.items()
@@ -714,7 +718,7 @@ Found = tuple[Incarnation, int]
 
 
 def _pick(history: PlainHistory, rng: random.Random, event: Event) -> Found | None:
-    """Some record of this event, by incarnation and number; deliveries: of the judged level."""
+    """Incarnation and number of some record of this event; of deliveries: of the judged level."""
     level = _level(history)
     places = [
         (incarnation, r.record)
@@ -730,7 +734,7 @@ def _record(history: PlainHistory, found: Found) -> Record:
 
 
 def _rewrite(history: PlainHistory, keep: Callable[[Incarnation, Record], bool]) -> PlainHistory:
-    """Only these records, numbered anew."""
+    """The kept records, renumbered."""
     kept = {incarnation: [r for r in records if keep(incarnation, r)] for incarnation, records in history.items()}
     return {incarnation: _numbered(records) for incarnation, records in kept.items() if records}
 
@@ -751,7 +755,7 @@ def _replace(history: PlainHistory, found: Found, change: Callable[[Record], Rec
 
 
 def _with(history: PlainHistory, incarnation: Incarnation, rng: random.Random, record: Record) -> PlainHistory:
-    """One more record, somewhere behind START."""
+    """One more record, somewhere after START."""
     records = history[incarnation]
     at = rng.randint(1, len(records))
     timed = record._replace(at_ns=records[at - 1].at_ns)
@@ -759,7 +763,7 @@ def _with(history: PlainHistory, incarnation: Incarnation, rng: random.Random, r
 
 
 def _reorder(history: PlainHistory, rng: random.Random, change: Callable[[list[int]], list[int]]) -> PlainHistory:
-    """Deliveries of one member change places; the times stay where they were."""
+    """Deliveries of one member are reordered; the times stay in place."""
     level = _level(history)
     incarnation = rng.choice(sorted(history))
     records = list(history[incarnation])

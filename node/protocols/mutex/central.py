@@ -10,7 +10,7 @@ requests are made) does not.
   3. enter when granted; leave, and tell all others                                           _enter_if_granted, _leave
 
 All three are multicasts, so the cut of a view tells which member is inside (a deviation: the paper's scheduler does not
-fail). That member stays inside in the next view. What was not granted is handed back, and is a new request there.
+fail). That member stays inside in the next view. An open request is handed back, and is a new request there.
 
 Invariants. At most one grant is not released. Of each member, grants follow requests and releases follow grants, so
 counts say everything but the order of receipt, which is the scheduler's.

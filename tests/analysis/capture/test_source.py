@@ -1,5 +1,5 @@
-"""Captures as DataFrames: the rows are what the parser says, however the file is cut, and only what was asked for is
-made.
+"""Captures as DataFrames: the rows are those of the parser, however the file is cut, and only the columns of the schema
+are made.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def test_a_capture_cut_off_at_any_byte_gives_the_frames_before_the_cut(tmp_path:
     whole, rng = capture.read_bytes(), random.Random(1)
     rows = parsed(capture)
     offsets, captured = rows["offset"].to_numpy(), rows["captured"].to_numpy()
-    # Behind the frame: padding, the flags option (8), the end of options (4) and the length again (4).
+    # After the frame: padding, the flags option (8), the end of options (4) and the repeated length (4).
     ends = offsets + captured + -captured % 4 + 16
     path = tmp_path / "cut.pcapng"
     schema = T.StructType([T.StructField("offset", T.LongType())])

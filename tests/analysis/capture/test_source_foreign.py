@@ -1,5 +1,5 @@
-"""Captures of others: cut into parts or not, with an index or without, the rows are the same; and what cannot be read
-is one sentence.
+"""Captures of other programs: the rows do not depend on the number of parts or on an index, and an unreadable file is
+reported in one sentence.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SCHEMA = T.StructType(
 
 
 def rows(path: Path, parts: int) -> list[tuple[int, int, int]]:
-    """Offset, time and interface of every frame, as Spark's tasks would get them."""
+    """Offset, time and interface of every frame, as Spark's tasks read them."""
     reader = source.CaptureReader(str(path), SCHEMA, "frames", parts)
     found = [
         row
@@ -54,7 +54,7 @@ def rows(path: Path, parts: int) -> list[tuple[int, int, int]]:
 
 
 def write_index(path: Path) -> None:
-    """The index that our collector would have left, a mark each 50 blocks."""
+    """The index that our collector would have written, with a mark every 50 blocks."""
     head, buffer = read_interfaces(path), map_capture(path)
     found = walk(buffer, start=head.first_offset, end=len(buffer), layout=head.interfaces.layout, byte_order="<")
     marks = [Mark(int(offset), 50 * place, 0) for place, offset in enumerate(found.offsets[::50].tolist())][1:]
@@ -64,15 +64,15 @@ def write_index(path: Path) -> None:
 
 
 def adversarial(make: Callable[[list[bytes]], bytes], inner: Callable[[bytes], bytes]) -> bytes:
-    """Frames whose payload holds records that end exactly where the frame does: a search from anywhere inside finds a
-    chain of records that never ends.
+    """Frames whose payload holds records up to the end of the frame: a search that starts inside a frame finds a chain
+    of records that does not end.
     """
     rng = random.Random(5)
     return make([bytes(rng.randrange(4) * 4) + inner(bytes(60)) * rng.randrange(1, 20) for _ in range(600)])
 
 
 def bare(frames: list[bytes]) -> bytes:
-    """Blocks without options, so that what a payload ends with ends the block but for its length."""
+    """Blocks without options, so that only the repeated length follows the payload in a block."""
     return section() + interface() + b"".join(packet(frame, direction=None) for frame in frames)
 
 
@@ -109,7 +109,7 @@ def test_parts_hold_the_rows_of_the_whole_with_an_index_and_without(tmp_path: Pa
 
 
 def test_an_index_that_points_into_payloads_is_found_out_and_told(tmp_path: Path) -> None:
-    """Each mark is a whole block, but inside a frame: only closure tells."""
+    """Each mark is a whole block, but inside a frame: the marks are refused because the blocks do not close."""
     path = tmp_path / "a.pcapng"
     path.write_bytes(HOSTILE["pcapng"])
     head, data = read_interfaces(path), path.read_bytes()

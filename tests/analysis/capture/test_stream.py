@@ -1,4 +1,6 @@
-"""A capture that is still being written: half a block waits, and a restart neither loses nor repeats a row."""
+"""A capture that is still being written: an incomplete block is read later, and a restart neither loses nor repeats a
+row.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ SCHEMA = T.StructType([T.StructField("offset", T.LongType(), False), T.StructFie
 
 
 def offsets(follower: Follower, start: int, end: int, parts: int = 1) -> list[int]:
-    """Offsets of the frames between two boundaries, as a query would get them."""
+    """Offsets of the frames between two boundaries, as a query reads them."""
     reader = CaptureStream(str(follower.path), SCHEMA, "frames", parts=parts)
     return [
         row
@@ -164,7 +166,7 @@ def test_unknown_blocks_are_passed_over(tmp_path: Path) -> None:
 
 
 class Writer(threading.Thread):
-    """Appends frames until told to stop, in pieces that end anywhere."""
+    """Appends frames until it is stopped, in pieces that end at any byte."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(daemon=True)
@@ -199,7 +201,7 @@ def writer(tmp_path: Path) -> Iterator[Writer]:
 
 
 def rows_of(directory: Path) -> list[int]:
-    """What the sink has committed."""
+    """Offsets of the rows that the sink has committed."""
     log = directory / "_spark_metadata"
     names = {name for file in log.iterdir() if file.name.isdigit() for name in _named_in(file.read_text())}
     return [row for name in names for row in pq.read_table(directory / name)["offset"].to_pylist()]
@@ -220,7 +222,9 @@ def wait_until_grown(directory: Path, rows: int, timeout_s: float = 60) -> None:
 def test_no_row_is_lost_or_repeated_when_the_whole_process_is_killed(
     spark: SparkSession, tmp_path: Path, writer: Writer
 ) -> None:
-    """The process dies by SIGKILL in the middle of a batch, a query in another one goes on, is stopped and goes on."""
+    """The process ends by SIGKILL in the middle of a batch; another process continues the query, stops it and continues
+    it.
+    """
     out = tmp_path / "out"
     script = f"""
         from analysis.engine import session

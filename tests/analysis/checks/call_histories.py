@@ -1,4 +1,4 @@
-"""Histories of calls between objects that never were: right ones from a seed, and anything at all."""
+"""Made histories of calls between objects: correct ones from a seed, and arbitrary ones."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class CallAuthor:
             self.note(incarnation, Event.START)
 
     def submit(self, one: Object, whom: Whom | None = (), flags: int = 0) -> MessageId:
-        """A call; `whom` None: nobody tells whom it is for."""
+        """A call; with `whom` None no report gives its addressees."""
         incarnation, number = one
         self.submitted[incarnation] = self.submitted.get(incarnation, 0) + 1
         message = MessageId(*incarnation, self.submitted[incarnation])
@@ -80,8 +80,8 @@ class CallAuthor:
 
 
 def right(seed: int, *, members: int = 3, objects: int = 3, calls: int = 12) -> PlainHistory:
-    """One order of all ordered calls, first in, first out between any two objects; some are atomic, some of those
-    aborted. Each object gets what is for it in its own time.
+    """One order of all ordered calls, FIFO between any two objects; some are atomic, and some of those are aborted.
+    Each object gets its calls at times of its own.
     """
     rng, author = random.Random(seed), CallAuthor()
     incarnations = [Incarnation(member, 1) for member in range(members)]
@@ -124,7 +124,7 @@ def _hand_some(
 
 
 def wild(seed: int, *, events: int) -> PlainHistory:
-    """Four incarnations of three members and their objects do anything at all, in true time."""
+    """Four incarnations of three members and their objects with arbitrary events, in order of true time."""
     rng, author = random.Random(seed), CallAuthor()
     incarnations = [Incarnation(0, 1), Incarnation(1, 1), Incarnation(2, 1), Incarnation(2, 2)]
     author.start(*incarnations)

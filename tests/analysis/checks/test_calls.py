@@ -30,7 +30,7 @@ def begun() -> CallAuthor:
 
 
 def findings(history: PlainHistory) -> dict[Property, Finding]:
-    """Both checkers, which must say the same."""
+    """Findings of both checkers, which must be equal."""
     members = range(max(incarnation.member for incarnation in history) + 1)
     expected = oracle.check(history, members=members, names=NAMES, kinds=CALL_PROPERTIES)
     found = linear.check(history, members=members, names=NAMES, kinds=CALL_PROPERTIES)
@@ -39,7 +39,7 @@ def findings(history: PlainHistory) -> dict[Property, Finding]:
 
 
 def outcome(finding: Finding) -> tuple[object, ...]:
-    """All but which of several violations is the one that is shown."""
+    """The compared fields of a finding; of several violations, the checkers may show different ones."""
     return finding.verdict, finding.checked, finding.violations, finding.reason, finding.witness is None
 
 
@@ -53,7 +53,7 @@ def sentence(history: PlainHistory, kind: Property) -> str:
     return witness.sentence(NAMES)
 
 
-# What is right.
+# Correct histories.
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -180,7 +180,7 @@ def test_two_objects_that_disagree() -> None:
 
 
 def ring(flags: int = 0) -> PlainHistory:
-    """Three calls to two objects each, and no two objects that get the same two."""
+    """Three calls to two objects each; no two objects share two of them."""
     author = begun()
     one = author.submit(A1, [(0, 1), (2, 1)])
     other = author.submit(B1, [(0, 1), (1, 1)])
@@ -220,7 +220,7 @@ def test_what_somebody_got_who_did_not_live_on_breaks_no_order(is_excluded: bool
 
 
 def answered(between: int) -> PlainHistory:
-    """A1 calls B1 and C1; B1 tells A2 of it; A2 calls C1, which gets that first."""
+    """A1 calls B1 and C1; B1 tells A2 of it; A2 calls C1, which gets A2's call first."""
     author = begun()
     cause = author.submit(A1, [(1, 1), (2, 1)])
     author.hand(cause, B1)
@@ -352,7 +352,7 @@ def test_what_happens_eventually_needs_a_drain() -> None:
     assert (found[Property.ATOMICITY].verdict, found[Property.CALL_AGREEMENT].verdict) == (UNKNOWN, UNKNOWN)
 
 
-# All of them.
+# All properties.
 
 
 def test_the_properties_of_deliveries_say_nothing_where_messages_are_for_objects() -> None:
@@ -383,12 +383,12 @@ def test_linear_and_oracle_agree_on_what_is_broken(seed: int, mutations: list[hi
     found = linear.check(history, members=members, kinds=CALL_PROPERTIES)
     for kind in CALL_PROPERTIES:
         assert (found[kind].verdict, found[kind].reason) == (expected[kind].verdict, expected[kind].reason), kind
-        if "missing" not in expected[kind].reason:  # what is counted in a history with gaps means nothing
+        if "missing" not in expected[kind].reason:  # counts have no meaning in a history with gaps
             assert outcome(found[kind]) == outcome(expected[kind]), kind
 
 
 def test_the_wild_ones_break_every_property() -> None:
-    """So that the comparisons above compare something."""
+    """The comparisons above meet a violation of every property."""
     failed: set[Property] = set()
     for seed in range(60):
         failed |= broken(wild(seed, events=60))

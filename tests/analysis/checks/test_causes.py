@@ -1,4 +1,4 @@
-"""The pairs of causes and effects in NumPy, against histories small enough to see through."""
+"""The pairs of causes and effects in NumPy, against small histories worked out by hand."""
 
 from __future__ import annotations
 

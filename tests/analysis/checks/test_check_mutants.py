@@ -1,7 +1,7 @@
-"""The checks under test: single edits of their source, each killed since the oracle does not agree any more.
+"""Mutation test of the checks: single edits of their source, each killed by a disagreement with the oracle.
 
-An edit replaces one text of one function, which must stand there once. The cases are correct histories, each changed in
-one of the ways that we know; without an edit both opinions agree on all of them.
+An edit replaces one text, which must occur once in a function. The cases are correct histories, each changed by the
+known mutations; without an edit both checkers agree on all of them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ KINDS = (*DELIVERY_PROPERTIES, *VIEW_PROPERTIES)
 
 @cache
 def delivery_cases() -> tuple[tuple[PlainHistory, Mapping[Property, Finding]], ...]:
-    """What is right, and each mutation of it; and what the oracle says."""
+    """Correct histories and their mutations, each with the findings of the oracle."""
     found = []
     for name in histories.CORRECT:
         ways: list[list[histories.Mutation]] = [
@@ -63,7 +63,7 @@ def delivery_cases() -> tuple[tuple[PlainHistory, Mapping[Property, Finding]], .
 
 @cache
 def wild_cases() -> tuple[tuple[PlainHistory, Mapping[Property, Finding]], ...]:
-    """Reports and calls of any kind, and what the oracle says of them."""
+    """Arbitrary reports and calls, with the findings of the oracle."""
     found = []
     for seed in range(WILD):
         for make, kinds in ((test_reports.wild, REPORT_PROPERTIES), (call_histories.wild, CALL_PROPERTIES)):
@@ -73,7 +73,7 @@ def wild_cases() -> tuple[tuple[PlainHistory, Mapping[Property, Finding]], ...]:
 
 
 def disputes() -> Iterator[Exception]:
-    """Of the delivery cases. A check that falls over is no opinion, either."""
+    """Disagreements on the delivery cases; an exception in a check is one."""
     for history, expected in delivery_cases():
         try:
             found = linear.check(history, members=members_of(history), kinds=KINDS)
@@ -84,7 +84,7 @@ def disputes() -> Iterator[Exception]:
 
 
 def wild_disputes() -> Iterator[Exception]:
-    """The same of reports and calls, with all that is counted."""
+    """Disagreements on reports and calls, counts included."""
     for history, expected in wild_cases():
         try:
             found = linear.check(history, members=range(3), kinds=expected)

@@ -1,4 +1,4 @@
-"""The linear checker against the oracle: correct histories, and each broken in every way we know."""
+"""The linear checker against the oracle: correct histories, and each broken by every known mutation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def made(name: str, seed: int, mutations: list[histories.Mutation]) -> PlainHist
 
 
 def members_of(history: PlainHistory) -> range:
-    """All that left a trace, and all below them."""
+    """All members up to the highest that left a record."""
     return range(max(incarnation.member for incarnation in history) + 1)
 
 
@@ -38,10 +38,10 @@ def assert_same(expected: Finding, found: Finding, kind: Property) -> None:
     assert found.verdict is expected.verdict, kind
     assert found.reason == expected.reason, kind
     if "missing" in expected.reason:
-        return  # what is counted in a history with gaps and repeats means nothing
+        return  # counts have no meaning in a history with gaps and repeats
     assert found.checked == expected.checked, kind
     if kind is Property.CAUSAL:
-        # The oracle counts what lacks any cause, the linear checker what lacks a direct one.
+        # The oracle counts deliveries that lack any cause, the linear checker those that lack a direct one.
         assert 0 < found.violations <= expected.violations or found.violations == expected.violations == 0
     else:
         assert found.violations == expected.violations, kind
@@ -49,7 +49,7 @@ def assert_same(expected: Finding, found: Finding, kind: Property) -> None:
 
 
 def assert_witness(history: PlainHistory, kind: Property, witness: Witness | None) -> None:
-    """Each place that a witness names is what the history says."""
+    """Each place that a witness names agrees with the history."""
     if witness is None:
         return
     run = oracle.JudgedRun(history, members_of(history), {})
@@ -62,7 +62,7 @@ def assert_witness(history: PlainHistory, kind: Property, witness: Witness | Non
 
 
 def assert_place_in_run(run: oracle.JudgedRun, place: Place) -> None:
-    """An installation, a delivery in a view, or that there is none."""
+    """The place is an installation, a delivery in a view, or the absence of one."""
     assert place.view is not None
     if place.message is None:
         assert place in [one.place for one in run.synchrony.installations]
@@ -96,7 +96,7 @@ def test_each_mutation_of_each_kind_of_history(mutate: histories.Mutation) -> No
 
 @given(case=CASE)
 def test_the_hosts_own_records_say_the_same(case: tuple[str, int, list[histories.Mutation]]) -> None:
-    """Their numbers are their places."""
+    """In the hosts' own records each number is the place of the record."""
     history = {
         incarnation: [record._replace(record=number) for number, record in enumerate(records, start=1)]
         for incarnation, records in made(*case).items()
@@ -123,7 +123,7 @@ def test_nothing_at_all_is_unknown() -> None:
 
 
 def test_a_small_history_is_judged_at_once() -> None:
-    """The fuzz campaign judges 100,000 of them. The bound is ten times what it takes, for busy machines."""
+    """The fuzz campaign judges 100,000 of them. The bound is ten times the usual duration, for busy machines."""
     incarnations = oracle.raw(histories.total_order(2, members=4, messages=50))
     assert sum(record[0] == Event.DELIVER for records in incarnations.values() for record in records) == 200
 

@@ -1,4 +1,4 @@
-"""The oracle against histories written by hand, one sentence each, and against the definitions by brute force."""
+"""The oracle against histories written by hand, one per rule, and against the definitions by brute force."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_what_only_a_crashed_member_delivered_breaks_uniform_agreement_alone() -
 
 
 def over(*events: tuple[Incarnation, Event, str]) -> dict[Property, Finding]:
-    """b and c live on; the others have ended a."""
+    """Findings when b and c stay and have ended a."""
     history = written(*events, stop=(B, C))
     author = Author(history, now_ns=10_000)
     author.note(A, Event.ENDED)
@@ -156,7 +156,7 @@ def test_integrity_fails_when_an_agreed_delivery_is_undone() -> None:
 
 
 def test_a_crash_excuses_no_submission_without_a_record() -> None:
-    """Its record is on the wire before the message is."""
+    """The record of a submission is on the wire before its message."""
     finding = judge(written((A, S, "a1"), (B, D, "a1"), (B, D, "a2"), stop=(B,)))[Property.INTEGRITY]
 
     assert (finding.verdict, finding.violations) == (Verdict.FAIL, 1)
@@ -284,7 +284,7 @@ def test_nothing_delivered_is_not_a_pass() -> None:
     ids=lambda mutate: mutate.__name__,
 )
 def test_every_way_to_break_a_history_is_noticed(mutate: histories.Mutation) -> None:
-    """Not each time (a crash at the very end changes nothing), but often enough to know that it can be seen."""
+    """Not with every seed (a crash at the very end changes nothing), but often enough to show that the check works."""
     noticed = 0
     for seed in range(40):
         history = histories.total_order(seed, members=3, messages=8)

@@ -1,5 +1,5 @@
-"""The order checks against the oracle: correct histories, and each broken in every way we know; in one piece, and cut
-into as many as there can be.
+"""The order checks against the oracle: correct histories, and each broken by every known mutation; in one piece, and
+cut into as many pieces as possible.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from tests.analysis.checks.test_linear import assert_place_in_run
 from tests.analysis.histories import PlainHistory
 
 IN_MEMORY = Path("/dev/shm")
-"""Twice as fast as a disk, for files that are gone after a moment."""
+"""Twice as fast as a disk, for short-lived files."""
 
 
 class Several(Here):
-    """Tasks for several at once, one after the other."""
+    """Three workers in name; the tasks run one after the other, the last first."""
 
     parallel = 3
 
@@ -61,7 +61,7 @@ def in_many_pieces(history: PlainHistory) -> dict[Property, Finding]:
 
 
 def _members(history: PlainHistory) -> range:
-    """All that left a trace, and all below them."""
+    """All members up to the highest that left a record."""
     return range(max(incarnation.member for incarnation in history) + 1)
 
 
@@ -81,17 +81,17 @@ def _compare(expected: Finding, found: Finding, note: str, *, exact: bool) -> No
     assert found.verdict is expected.verdict, note
     assert found.reason == expected.reason, note
     if "missing" in expected.reason:
-        return  # what is counted in a history with gaps and repeats means nothing
+        return  # counts have no meaning in a history with gaps and repeats
     assert found.checked == expected.checked, note
     if exact:
         assert found.violations == expected.violations, note
     else:
-        # The oracle counts what lacks any cause, the tasks what lacks a direct one.
+        # The oracle counts deliveries that lack any cause, the tasks those that lack a direct one.
         assert 0 < found.violations <= expected.violations or found.violations == expected.violations == 0, note
 
 
 def assert_witness(history: PlainHistory, kind: Property, witness: Witness | None, note: str) -> None:
-    """Each place that a witness names is what the history says."""
+    """Each place that a witness names agrees with the history."""
     assert witness is not None
     if "missing" in note:
         return

@@ -1,4 +1,4 @@
-"""What reports tell: critical sections, grants, clocks, states. Small histories by hand, and random ones against the
+"""Checks of reports: critical sections, grants, clocks, states. Small histories by hand, and random ones against the
 oracle.
 """
 
@@ -64,7 +64,7 @@ class Author:
     def send(
         self, incarnation: Incarnation, seq: int, *, kind: Kind = Kind.RELIABLE_DATA, origin: Incarnation | None = None
     ) -> int:
-        """Returns the transmission number. Of another's message: a copy."""
+        """Returns the transmission number. A message of another origin is a retransmission."""
         self.transmissions[incarnation] += 1
         extra = 0 if origin is None else int(Flag.RETRANSMISSION)
         number = self.transmissions[incarnation]
@@ -87,7 +87,7 @@ class Author:
 
 
 def judge(history: PlainHistory, kind: Property) -> Finding:
-    """Both checkers, which must say the same."""
+    """The finding of both checkers, which must be equal."""
     members = range(max(incarnation.member for incarnation in history) + 1)
     expected = oracle.check(history, members=members, names=NAMES, kinds=[kind])[kind]
     assert linear.check(history, members=members, names=NAMES, kinds=[kind])[kind] == expected
@@ -142,7 +142,7 @@ def test_a_crash_ends_a_section() -> None:
 
 @pytest.mark.parametrize("is_granted_before", [True, False])
 def test_the_next_view_ends_the_section_of_an_excluded_member(is_granted_before: bool) -> None:
-    """A is frozen, inside or about to enter; B goes on without it, and A wakes up before it hears of that."""
+    """A is frozen, inside or about to enter; B goes on without A, which wakes before it learns of that."""
     author = Author()
     for incarnation in (A, B):
         author.install(incarnation, 1, (A, B))
@@ -205,7 +205,7 @@ def request(author: Author, incarnation: Incarnation, number: int, seq: int) -> 
 
 
 def overtaken(*, told: bool, lost_before: bool = False) -> PlainHistory:
-    """B requests after A, is granted first; `told`: after A's request had come."""
+    """B requests after A and is granted first; `told`: B had received A's request before."""
     author = Author()
     missing = author.send(A, 1) if lost_before else 0
     seq = 2 if lost_before else 1
@@ -236,7 +236,7 @@ def test_concurrent_requests_are_granted_in_any_order() -> None:
 
 
 def test_what_a_fifo_layer_still_holds_back_tells_nobody_anything() -> None:
-    """A's request has come to B's host, but what A sent before it is still missing there."""
+    """A's request has reached B's host, but an earlier message of A is still missing there."""
     assert judge(overtaken(told=True, lost_before=True), Property.GRANT_ORDER).verdict is Verdict.PASS
 
 
@@ -299,7 +299,7 @@ def test_a_request_that_waits_in_the_host_has_not_been_made() -> None:
 
 
 def timestamps(*, at_b: int) -> PlainHistory:
-    """A's message carries 8; B delivers it, then does something at `at_b`."""
+    """A's message carries 8; B delivers it, then records an event at `at_b`."""
     author = Author()
     author.submit(A, 1)
     author.report(A, Notice.TIMESTAMP, 8)
@@ -336,7 +336,7 @@ def test_a_synchronised_clock_never_goes_back() -> None:
 
 
 def committed(*digests: tuple[int, ...], stop: tuple[Incarnation, ...] = (A, B, C)) -> PlainHistory:
-    """What A, B and C report, command by command."""
+    """State reports of A, B and C, command by command."""
     author = Author(incarnations=(A, B, C))
     for incarnation, shown in zip(author.incarnations, digests, strict=True):
         for digest in shown:
@@ -380,7 +380,7 @@ def test_the_states_of_a_joiner_count_from_another_command() -> None:
 
 
 def test_digests_are_shown_without_a_sign() -> None:
-    """Tables keep 64 bits as a signed number."""
+    """The tables store 64 bits as a signed number."""
     history = committed((1 << 63,), (5,), (5,))
     signed = {
         incarnation: [(*r[:8], r[8] - (1 << 64) if r[8] >> 63 else r[8], 0, 0) for r in rs]
@@ -399,7 +399,7 @@ def test_nothing_reported_is_not_a_pass(kind: Property) -> None:
 
 
 def wild(seed: int, *, events: int) -> PlainHistory:
-    """Three members that do anything at all, in true time."""
+    """Three members with arbitrary events, in order of true time."""
     rng = random.Random(seed)
     author = Author(incarnations=(A, B, C))
     asked = dict.fromkeys(author.incarnations, 0)
@@ -454,12 +454,12 @@ def test_linear_and_oracle_agree_on_anything(seed: int, events: int) -> None:
 
 
 def _outcome(finding: Finding) -> tuple[object, ...]:
-    """All but which of several violations is the one that is shown."""
+    """The compared fields of a finding; of several violations, the checkers may show different ones."""
     return finding.verdict, finding.checked, finding.violations, finding.reason, finding.witness is None
 
 
 def test_the_wild_ones_break_every_property() -> None:
-    """So that the comparison above compares something. (Calls: test_calls.py.)"""
+    """The comparison above meets a violation of every property. (Calls: test_calls.py.)"""
     failed: set[Property] = set()
     for seed in range(60):
         findings = linear.check(wild(seed, events=60), members=range(3), kinds=REPORT_PROPERTIES)

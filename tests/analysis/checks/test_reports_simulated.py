@@ -1,5 +1,5 @@
-"""The protocols that report, in the simulator under loss: the checks have nothing to say against them, and much against
-clocks that do not listen.
+"""Protocols with reports, simulated under loss: the checks find no violation in them, and violations in clocks that
+ignore received timestamps.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def test_logical_clocks_keep_the_clock_condition(seed: int) -> None:
 
 
 def test_clocks_that_do_not_listen_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without IR2 (b) timestamps are still a total order, but not one that has anything to do with what happened."""
+    """Without IR2 (b) timestamps are still a total order, but one that is not consistent with happened-before."""
     monkeypatch.setattr(LamportClock, "receive", lambda self, *_: self.value)
 
     condition = judged("lamport", 1, (Property.CLOCK_CONDITION,), report_clock=True)[Property.CLOCK_CONDITION]

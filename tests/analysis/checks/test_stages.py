@@ -1,4 +1,4 @@
-"""Each breach of the rules of CO's stages is found, and none where there is none."""
+"""Each breach of the rules of CO's stages is found, and none is reported where there is none."""
 
 from __future__ import annotations
 

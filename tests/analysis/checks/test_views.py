@@ -1,4 +1,4 @@
-"""The properties of views: small histories by hand, and thousands of random ones in which both checkers agree."""
+"""The properties of views: small histories by hand, and thousands of random ones on which both checkers agree."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FAIL, PASS, UNKNOWN = Verdict.FAIL, Verdict.PASS, Verdict.UNKNOWN
 
 
 def findings(history: PlainHistory) -> dict[Property, Finding]:
-    """Both checkers, which must say the same."""
+    """Findings of both checkers, which must be equal."""
     assert_agreement(history)
     return linear.check(history, members=range(3), names=NAMES, kinds=(*KINDS, Property.AGREEMENT))
 
@@ -43,7 +43,7 @@ def broken(history: PlainHistory) -> set[Property]:
 
 
 def sentence(history: PlainHistory, kind: Property) -> str:
-    """As either checker tells it."""
+    """The sentence of the witness, which is the same in both checkers."""
     sentences = set()
     for check in (oracle.check, linear.check):
         witness = check(history, members=range(3), names=NAMES, kinds=[kind])[kind].witness
@@ -57,7 +57,7 @@ def founded() -> HistoryBuilder:
     return HistoryBuilder().install(1, A, B, C)
 
 
-# What is right.
+# Correct histories.
 
 
 @pytest.mark.parametrize("name", [name for name in histories.CORRECT if "views" in name])
@@ -88,7 +88,7 @@ def test_a_run_in_its_first_view_passes() -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_a_crash_anywhere_breaks_nothing(seed: int) -> None:
-    """It loses records: those of a view fall apart, too."""
+    """The crash loses records, also some of the records of one view."""
     history = histories.in_views(seed, members=5, steps=20)
 
     assert not broken(histories.crash(history, random.Random(seed)))
@@ -331,7 +331,7 @@ def test_two_that_never_closed_a_view_must_agree_on_all_of_it() -> None:
 
 
 def test_in_the_last_view_a_crashed_incarnation_agrees_with_everybody() -> None:
-    """Nobody has closed that view, so what they have delivered is all of one sequence."""
+    """That view was not closed, so all deliveries in it are one sequence."""
     builder = founded().deliver((A, B), "a1").deliver(C, "a1", "c1")
 
     assert not broken(builder.stop(A, B))
@@ -356,7 +356,7 @@ def test_nothing_is_owed_by_a_group_without_a_quorum() -> None:
     assert again[Property.AGREEMENT].verdict is FAIL
 
 
-# Random ones.
+# Random histories.
 
 CASE = st.tuples(
     st.sampled_from([name for name in histories.CORRECT if "views" in name]),
@@ -422,7 +422,7 @@ def wild(seed: int) -> PlainHistory:
     return author.history
 
 
-# Reading.
+# Reading of records.
 
 
 def test_records_of_a_view_belong_together_while_they_follow_each_other() -> None:

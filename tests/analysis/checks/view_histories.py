@@ -26,7 +26,7 @@ class HistoryBuilder:
         return self
 
     def deliver(self, incarnations: tuple[Incarnation, ...] | Incarnation, *texts: str) -> HistoryBuilder:
-        """Each of these delivers these messages, in this order; those that are new are submitted first."""
+        """Each of these incarnations delivers these messages in this order; new ones are submitted first."""
         self.submit(*texts)
         for incarnation in incarnations if isinstance(incarnations[0], tuple) else (incarnations,):
             for text in texts:
@@ -34,7 +34,7 @@ class HistoryBuilder:
         return self
 
     def submit(self, *texts: str) -> HistoryBuilder:
-        """Submit those of these messages that are new."""
+        """Submit the new ones of these messages."""
         for message in map(_message, texts):
             if message not in self.submitted:
                 self.submitted.add(message)
@@ -56,5 +56,5 @@ class HistoryBuilder:
 
 
 def _message(text: str) -> MessageId:
-    """`c1` is of the first incarnation of c, `C1` of the second."""
+    """`c1` is a message of the first incarnation of c, `C1` of the second."""
     return MessageId("abc".index(text[0].lower()), 2 if text[0].isupper() else 1, int(text[1:]))

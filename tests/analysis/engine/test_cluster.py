@@ -1,6 +1,6 @@
-"""SPARK_MASTER: a real standalone cluster, master and two workers on loopback, that loses a worker and then goes away.
+"""SPARK_MASTER: a real standalone cluster, master and two workers on loopback, that loses a worker and is then stopped.
 
-Slow for what it tests (six Java machines), so one cluster serves both: the second test takes it apart.
+It is slow (six JVMs), so one cluster serves both tests; the second stops it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SCRIPT = """
 
 
 class Cluster:
-    """Processes of this test, each ended by its own handle."""
+    """The processes of the cluster, each ended by its own handle."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -84,7 +84,7 @@ class Cluster:
             time.sleep(0.2)
 
     def executors(self) -> list[int]:
-        """Processes that work in our directory: they end when their worker does."""
+        """Processes that work in the directory of the cluster: they end with their worker."""
         found = []
         for link in Path("/proc").glob("[0-9]*/cwd"):
             try:
@@ -122,7 +122,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 class Known(NamedTuple):
-    """A run that was analysed on this machine, and what came of it."""
+    """A run that was analysed on this machine, and its summary."""
 
     run: Path
     summary: dict[str, Any]
@@ -140,7 +140,7 @@ def known(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Know
 
 
 def analyze_there(cluster: Cluster, run: Path, *, patience: int) -> subprocess.Popen[str]:
-    """`orderbed analyze` on the cluster; its progress comes as lines."""
+    """`orderbed analyze` on the cluster; it prints its progress line by line."""
     environment = os.environ | {
         "SPARK_MASTER": cluster.url,
         "SPARK_LOCAL_IP": "127.0.0.1",

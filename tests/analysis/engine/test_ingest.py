@@ -1,4 +1,4 @@
-"""The tables and sums of one pass over a capture; and that pairing does not depend on how ports are shared out."""
+"""The tables and sums of one pass over a capture; pairing does not depend on the distribution of ports over tasks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PLAN = ingest.Plan(
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[MadeRun, Path]:
-    """n1 multicasts, each tenth is lost on the way to n2, one in five comes twice; n2 sends to n3 alone."""
+    """n1 multicasts, every tenth is lost on the way to n2, every fifth arrives twice; n2 sends to n3 alone."""
     run = MadeRun("name: three\npartitions:\n  p1: {nodes: 3}\n")
     for turn in range(COUNT):
         at_ns = START_NS + turn * EVERY_NS

@@ -1,4 +1,4 @@
-"""Starting and ending Spark: without Java, with an old one, twice, and in a hurry."""
+"""Start and end of Spark: without Java, with an old one, twice, and by an interrupt."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_no_java_is_one_sentence_that_says_what_to_install(tmp_path: Path, monke
 
 
 def test_what_the_machine_lacks_is_no_wrong_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exit code 3: nothing is wrong with what was typed."""
+    """Exit code 3: the user's input is correct."""
     capture = tmp_path / "some.pcapng"
     capture.write_bytes(pcapng(traffic(5)))
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))

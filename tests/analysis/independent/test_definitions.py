@@ -1,5 +1,5 @@
-"""Three opinions on the same histories: the oracle, the product's checks and the SQL say the same of each property,
-from as many things looked at.
+"""Three implementations on the same histories: the oracle, the product's checks and the SQL give the same verdict on
+each property, from the same number of checked items.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Judge = Callable[[PlainHistory], Mapping[Property, Finding]]
 
 
 def members_of(history: PlainHistory) -> range:
-    """All that left a trace, and all below them."""
+    """All members up to the highest that left a record."""
     return range(max(incarnation.member for incarnation in history) + 1)
 
 
@@ -70,7 +70,7 @@ def made(name: str, seed: int, mutations: Iterable[histories.Mutation]) -> Plain
 
 
 def random_orders(count: int, first: int) -> list[PlainHistory]:
-    """Correct histories of every kind, broken in up to three ways."""
+    """Correct histories of every kind, with up to three mutations."""
     runs = []
     for seed in range(first, first + count):
         rng = random.Random(seed)
@@ -80,7 +80,7 @@ def random_orders(count: int, first: int) -> list[PlainHistory]:
 
 
 def random_calls(count: int, first: int) -> list[PlainHistory]:
-    """Half of them anything at all, half right ones that are broken."""
+    """Half of them arbitrary, half correct ones with mutations."""
     runs = [call_histories.wild(seed, events=seed % 60) for seed in range(first, first + count // 2)]
     for seed in range(first, first + count // 2):
         history, rng = call_histories.right(seed), random.Random(seed)
@@ -114,7 +114,7 @@ def test_thousands_of_random_orders(first: int) -> None:
 @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
 @given(first=FIRST)
 def test_the_tasks_of_the_analysis_on_random_orders(first: int) -> None:
-    """What judges runs on disk: the walk over Parquet, message by message."""
+    """The judgement of runs on disk: the walk over Parquet, message by message."""
     runs = random_orders(300, first)
     for history, third in zip(runs, opinions(runs, OF_ORDERS), strict=True):
         assert not disagreements(judge_run(history), third)
@@ -137,7 +137,7 @@ def test_random_calls(first: int) -> None:
 
 
 def test_the_random_ones_hold_and_break_every_property() -> None:
-    """So that the comparisons above compare something."""
+    """The comparisons above meet a pass and a violation of the properties."""
     found: Counter[tuple[Property, Verdict]] = Counter()
     for runs, kinds in (
         (random_orders(400, 0), OF_ORDERS),
@@ -152,8 +152,8 @@ def test_the_random_ones_hold_and_break_every_property() -> None:
 
 @pytest.mark.parametrize("mutations", [(histories.take_state,), (histories.drop_state, histories.take_state)])
 def test_states_taken_where_none_is_due(mutations: tuple[histories.Mutation, ...]) -> None:
-    """A founder that takes a state; a joiner that takes it inside an installation, so that it goes from a view to
-    itself first, and only then on.
+    """A founder that takes a state; a joiner that takes it inside an installation, so that it goes from a view to the
+    same view first, and then to the next.
     """
     runs = [made("views", seed, mutations) for seed in range(60)]
 
@@ -200,7 +200,7 @@ def test_every_property_has_its_file_and_its_definition() -> None:
     assert all(text.startswith("-- ") for text in texts.values())
 
 
-# Single edits of the product's checks, each noticed by the disagreement.
+# Single edits of the product's checks, each noticed by a disagreement.
 
 
 def last_delivery_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -257,7 +257,7 @@ def test_a_changed_check_is_noticed(
 
 
 def test_the_same_verdict_from_fewer_deliveries_is_a_disagreement() -> None:
-    """Of a good run a check that looks at half of it says no less."""
+    """On a correct run a check that reads half of it gives the same verdict."""
     (third,) = opinions([histories.total_order(1)], [Property.FIFO])
     opinion = third[Property.FIFO]
 

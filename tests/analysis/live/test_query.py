@@ -1,4 +1,4 @@
-"""Live figures over made-up captures of which every figure is known, however the rows come in batches."""
+"""Live figures over made captures whose figures are known, for any division of the rows into batches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rows_of(path: Path) -> pa.Table:
 
 
 def watched(run: MadeRun, path: Path, *, batch_rows: int = 1 << 20, is_bare: bool = False, **options: int) -> Snapshot:
-    """The last look at a capture that came in batches."""
+    """The last snapshot of a capture that arrived in batches."""
     capture = run.write(path) / "capture.pcapng"
     names = [str(node.name) for node in run.nodes]
     ports = ports_of_capture(names) if is_bare else ports_of_run(run.topology, names, GROUP)
@@ -120,7 +120,7 @@ def test_a_copy_of_the_wire_counts_once(tmp_path: Path) -> None:
 
 
 def test_a_delivery_may_be_told_before_its_request(tmp_path: Path) -> None:
-    """Each node sends its records when it likes."""
+    """Each node sends its records at times of its own."""
     run = MadeRun()
     run.note(1, Event.DELIVER, START_NS + 8 * MS, detail=Level.AGREED, origin=0, incarnation=1, number=1, value=1)
     for number in range(2, 40):

@@ -1,4 +1,4 @@
-"""Pairs served against real time, against looking at every pair."""
+"""Pairs served against real time, compared with a count over all pairs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40), st.integers(0, 
 
 
 def served(rows: list[tuple[int, int, int]]) -> Served:
-    """Each row: origin, time of submission, and something that gives the order of service."""
+    """Each row: origin, time of submission, and a number by which the service is ordered."""
     place = sorted(range(len(rows)), key=lambda index: rows[index][2])
     ranks = {index: rank for rank, index in enumerate(place)}
     made = [(origin, 1, index, at, ranks[index]) for index, (origin, at, _) in enumerate(rows)]

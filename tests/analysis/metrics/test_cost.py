@@ -1,4 +1,4 @@
-"""Latency around faults, on a few deliveries whose figures can be told by hand."""
+"""Latency around faults, on a few deliveries with figures worked out by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MS = 1_000_000
 
 
 def test_latency_around_a_fault_is_that_of_what_was_requested_then() -> None:
-    """Requests at 1, 3, 5 and 9 ms, the later ones first in the table; one lies on an edge, one behind the last."""
+    """Requests at 1, 3, 5 and 9 ms, the later ones first in the table; one lies on an edge, one after the last."""
     rows = pa.table({"submit_ns": [9 * MS, 5 * MS, 3 * MS, 1 * MS], "latency_ns": [90 * MS, 7 * MS, 5 * MS, 2 * MS]})
     span = Around(0, 3 * MS, 6 * MS, 8 * MS)
     assert cost.latency_around(rows, {4: span}) == {

@@ -1,4 +1,4 @@
-"""What the notebooks draw: means by a column, with intervals where there is more than one run."""
+"""Curves of the notebooks: means by a column, with intervals for more than one run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Means with their intervals: the quantiles against a printed table, and what claims can say with them."""
+"""Means with their intervals: the quantiles against a printed table, and the comparisons of claims."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TABLE = {
     1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228,
     15: 2.131, 20: 2.086, 25: 2.060, 30: 2.042, 40: 2.021, 60: 2.000, 120: 1.980,
 }  # fmt: skip
-"""Of 95 % on both sides; Abramowitz and Stegun, table 26.10."""
+"""Two-sided, 95 %; Abramowitz and Stegun, table 26.10."""
 
 ONE_PERCENT = {1: 63.657, 2: 9.925, 5: 4.032, 10: 3.169, 30: 2.750}
 
@@ -94,7 +94,7 @@ def test_claims_choose_runs_and_estimate(text: str, value: Any) -> None:
 
 
 def test_one_curve_below_another_by_more_than_the_uncertainty() -> None:
-    """Differences seed by seed: what both have in common with a seed does not blur them."""
+    """Differences seed by seed: an effect of the seed that both curves share does not widen the interval."""
     delays = "where(runs, given.protocol == '{}').latency.mean_ms"
     difference = f"{delays.format('mbs')} - {delays.format('atop')}"
     found = evaluate(parse(f"estimate({difference}, where(runs, given.protocol == 'mbs').given.rate_per_s)"), RUNS)

@@ -1,4 +1,4 @@
-"""Levels of delivery: what is shown optimistically, taken back, and final. Both checkers must say the same."""
+"""Levels of delivery: optimistic, undone and final. Both checkers must give the same finding."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_final_delivery_needs_no_optimistic_one_before_it() -> None:
 
 
 def test_what_is_shown_in_the_wrong_order_and_taken_back_harms_nothing() -> None:
-    """B sees b1 first, then the straggler a1."""
+    """B delivers b1 optimistically first, then the straggler a1."""
     history = written(
         *((A, "submits", "a1"), (B, "submits", "b1"), (B, "shows", "b1"), (B, "hides", "b1"), (B, "shows", "a1")),
         *((B, "shows", "b1"), (A, "shows", "a1"), (A, "shows", "b1")),
@@ -113,7 +113,7 @@ def test_an_own_message_that_stays_optimistic_is_neither_valid_nor_agreed() -> N
 
 
 def test_what_stays_optimistic_of_the_dead_is_not_agreed() -> None:
-    """B has crashed; A should have taken b1 back, or made it final."""
+    """B has crashed; A should have undone b1, or made it final."""
     history = written((B, "submits", "b1"), (A, "shows", "b1"), *FINAL, stop=(A,))
     findings = judge(history)
 
@@ -133,7 +133,7 @@ def test_what_was_taken_back_obliges_nobody() -> None:
 
 @pytest.mark.parametrize("again", [1, 2])
 def test_each_showing_is_taken_back_by_itself(again: int) -> None:
-    """Shown twice and hidden once: one showing stands."""
+    """Delivered twice and undone once: one delivery stands."""
     shown = [(A, "shows", "b1")] * again
     findings = judge(written((B, "submits", "b1"), *shown, (A, "hides", "b1"), *FINAL, stop=(A,)))
 
@@ -144,7 +144,7 @@ def test_each_showing_is_taken_back_by_itself(again: int) -> None:
     ("levels", "kept"), [((0, 0), (0, 0)), ((0, 1), (1,)), ((1, 2), (1, 2)), ((0, 1, 2), (1, 2)), ((2, 0), (2,))]
 )
 def test_figures_speak_of_the_sequence_that_is_judged(levels: tuple[int, ...], kept: tuple[int, ...]) -> None:
-    """Agreed and final deliveries are one sequence, wherever its levels are looked at."""
+    """Agreed and final deliveries are one sequence, in every check of levels."""
     rows = pa.table({"level": levels, "is_undone": [False] * len(levels), "is_repeat": [False] * len(levels)})
     highest = max(levels)
     assert tuple(rows.filter(cost.is_judged_delivery(highest))["level"].to_pylist()) == kept

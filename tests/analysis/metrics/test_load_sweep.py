@@ -1,4 +1,4 @@
-"""A sweep as a table: one row for each run, columns by expression."""
+"""A sweep as a table: one row per run, columns by expression."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ MS = 1_000_000
 
 
 def membership_of(history: PlainHistory, tmp_path: Path, struck_ns: dict[int, list[int]] | None = None) -> Any:
-    """Each nanosecond of the history stands for a millisecond. From the table and from the hosts' records alike."""
+    """Each nanosecond of the history becomes a millisecond. The table and the hosts' records give the same section."""
     slow = {incarnation: [r._replace(at_ns=r.at_ns * MS) for r in records] for incarnation, records in history.items()}
     trace = histories.write_trace(slow, tmp_path / "trace.parquet")
     with incarnations.walked(trace, Staging(tmp_path), Here(), ()) as walk:

@@ -1,4 +1,4 @@
-"""What is said about the load: messages and copies, shared media, the busiest member, over made-up frames."""
+"""Figures of the load: messages and copies, shared media, the busiest member, over made frames."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ links:
 LOAD_NS = 2_000_000_000
 PAYLOAD = b"x" * 422
 FRAME = 500
-"""Bytes on the wire of PAYLOAD: 14 + 20 + 8 + 16 + 20 before it."""
+"""Bytes on the wire of a frame with PAYLOAD: 14 + 20 + 8 + 16 + 20 of headers."""
 
 
 class Group(MadeRun):
-    """Whoever sends leaves a SEND record, as hosts do."""
+    """A run in which each sender leaves a SEND record, as hosts do."""
 
     def message(self, at_ns: int, sender: int, targets: list[int | None], **fields: Any) -> None:
         first = self.transmissions.get(sender, 0) + 1
@@ -44,7 +44,7 @@ class Group(MadeRun):
 
 @pytest.fixture(scope="module")
 def load(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """n1 multicasts in copies, n2 by one datagram, p2/n1 answers; outside the load more of the same."""
+    """n1 multicasts in copies, n2 by one datagram, p2/n1 answers; outside the load there are more such messages."""
     run = Group(BUSES)
     for member in range(3):
         run.note(member, Event.START, START_NS - 1_000_000)
@@ -101,7 +101,7 @@ def test_the_busiest_member_is_compared_with_the_mean(load: dict[str, Any]) -> N
 
 
 def test_delays_are_those_to_the_others(load: dict[str, Any]) -> None:
-    """Of two messages 1 ms apart: 10 ms to the sender itself, 11 and 12 to the others; the second 1 ms less each."""
+    """Of two messages 1 ms apart: 10 ms to the sender itself, 11 and 12 ms to the others; the second 1 ms less each."""
     found = load["latency"]
 
     assert found["mean_ms"] == pytest.approx((10 + 11 + 12 + 9 + 10 + 11) / 6)

@@ -1,4 +1,4 @@
-"""What the order costs, over records made by hand: every figure is known before it is computed."""
+"""Cost of the order, over records made by hand with known figures."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_rollbacks_and_what_they_undid() -> None:
     for member, cost_ms in ((0, 0), (0, 0), (1, 4), (1, 8)):
         run.cost(member, 500, cost_ms)
     run.report(1, 300, Notice.ROLLED_BACK, 7 * MILLISECOND, about=3)
-    run.report(1, 400, Notice.ROLLED_BACK, 0, about=0)  # what had just begun
+    run.report(1, 400, Notice.ROLLED_BACK, 0, about=0)  # undoes an execution that had just begun
     run.report(0, 450, Notice.ROLLED_BACK, 5 * MILLISECOND, about=3)
     run.report(1, 500, Notice.REDONE, 2 * MILLISECOND)
     run.report(1, 500, Notice.REDONE, 6 * MILLISECOND)
@@ -143,7 +143,7 @@ def test_finality_is_from_the_first_handing_over_to_the_last() -> None:
     run.deliver(0, 50, 1, 1)
     run.deliver(1, 15, 1, 1, Level.OPTIMISTIC)
     run.deliver(1, 35, 1, 1)
-    run.deliver(1, 40, 1, 2)  # for good at once: never optimistic
+    run.deliver(1, 40, 1, 2)  # final at once: never optimistic
     run.deliver(1, 1_990, 1, 3, Level.OPTIMISTIC)
     run.deliver(1, 2_001, 1, 3)  # after the load
     run.report(1, 41, Notice.GVT, 1)
@@ -162,8 +162,8 @@ def test_the_gvt_stands_still_only_while_something_waits_for_it() -> None:
     run.report(0, 110, Notice.GVT, 3)  # 7 ms after the last rise
     run.report(0, 112, Notice.GVT, 3)  # no rise
     run.deliver(0, 115, 0, 1)
-    run.deliver(0, 119, 0, 2)  # 9 ms later nothing waits any more
-    run.report(0, 900, Notice.GVT, 4)  # rises late, for nobody
+    run.deliver(0, 119, 0, 2)  # after 9 ms nothing waits any more
+    run.report(0, 900, Notice.GVT, 4)  # a late rise, for which nothing waits
     run.report(1, 1, Notice.GVT, 1)
     run.deliver(1, 1_950, 0, 1, Level.OPTIMISTIC)  # to the end of the load, and beyond it
     run.deliver(1, 2_005, 0, 1)
@@ -223,7 +223,7 @@ def switched() -> Made:
         run.submit(member, 820, 2)
     for member in (0, 1):
         run.deliver(member, 830 + member, 0, 1)
-        run.deliver(member, 840 + member, 1, 1)  # the last of the old epoch: 841 at n2
+        run.deliver(member, 840 + member, 1, 1)  # the last message of the old epoch: 841 at n2
         run.deliver(member, 850, 0, 2)
         run.deliver(member, 860, 1, 2)
         run.cost(member, 1_000, 1)
@@ -276,7 +276,7 @@ def test_the_pause_of_a_switch_is_the_longest_of_its_members() -> None:
         run.report(member, 0, Notice.IN_FORCE, 1, about=ABCAST)
         run.report(member, left_ms, LEFT, 1)
         run.report(member, 500, Notice.IN_FORCE, 2, about=SEQUENCER)
-        run.report(member, 700, Notice.IN_FORCE, 3, about=ABCAST)  # with a view: nobody left epoch 2
+        run.report(member, 700, Notice.IN_FORCE, 3, about=ABCAST)  # with a view: no member left epoch 2
     epochs = run.found()["epochs"]
     assert [epoch["pause_ms"] for epoch in epochs] == [None, 30.0, None]
     assert [epoch["switch_ms"] for epoch in epochs] == [None, 0.0, 0.0]
@@ -387,7 +387,7 @@ def test_a_core_that_counts_epochs_without_end_fills_no_memory() -> None:
 
 
 def senseless(seed: int) -> Made:
-    """Records without any meaning."""
+    """Arbitrary records."""
     rng, run = random.Random(seed), Made()
     words = (0, 1, 2, 0xFFFF, 2**31, 2**32, 2**61, 2**63 - 1, 2**63, HUGE)
     for _ in range(200):
@@ -417,7 +417,7 @@ def test_whatever_is_recorded_gives_a_section_of_the_same_keys(seed: int) -> Non
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_table_in_any_order_tells_the_same_as_the_records(seed: int, tmp_path: Path) -> None:
-    """Also when datagrams stand in it twice. A failure is replayed by its seed."""
+    """Also when the rows of a datagram occur twice. A failure is replayed by its seed."""
     run = senseless(seed)
     expected = run.found()
     rows = [

@@ -18,7 +18,7 @@ A, B = Incarnation(0, 1), Incarnation(1, 1)
 
 
 def _history(*deliveries: tuple[Incarnation, Level, int]) -> Incarnations:
-    """Messages of A by number; one report, without which nobody asks."""
+    """Messages of A by number; one report, without which there are no Records."""
     incarnations: dict[Incarnation, list[Raw]] = {A: [], B: []}
     for at_ns, (incarnation, level, number) in enumerate(deliveries):
         incarnations[incarnation].append((Event.DELIVER, level, 0, 1, 0, number, at_ns, at_ns, 0, 0, 0))
@@ -41,7 +41,7 @@ def final(incarnation: Incarnation, *numbers: int) -> list[tuple[Incarnation, Le
 
 
 def test_a_straggler_is_out_of_order_with_all_that_it_undoes() -> None:
-    """A shows 2 and 3, then 1 comes: 2 and 3 are shown again. B sees them in order."""
+    """A delivers 2 and 3 optimistically, then 1 arrives: 2 and 3 are delivered again. B delivers them in order."""
     found = order_of(*shown(A, 2, 3, 1, 2, 3), *final(A, 1, 2, 3), *shown(B, 1, 2, 3), *final(B, 1, 2, 3))
 
     assert found == {"deliveries": 6, "in_order": 5 / 6, "inversions": 2 / 6}

@@ -15,7 +15,7 @@ SECOND_NS = 10**9
 
 
 def clock(*readings: tuple[float, float, float]) -> list[Reading]:
-    """Seconds after the start: true time, own clock, what the synchronised clock shows."""
+    """Readings (seconds after the start): true time, own clock, synchronised clock."""
     return [Reading(*(START_NS + round(seconds * SECOND_NS) for seconds in reading)) for reading in readings]
 
 
@@ -28,7 +28,7 @@ def test_clocks_that_run_alike_keep_their_difference() -> None:
 
 
 def test_between_two_readings_a_clock_drifts_with_its_own() -> None:
-    """A's own clock gains 1 % and is set right each second; B is true. The difference is largest just before."""
+    """A's own clock gains 1 % and is corrected each second; B is true. The difference is largest just before."""
     a = clock((0, 0, 0), (1, 1.01, 1.01), (2, 2.02, 2.01))
     incarnations = {"a": [*a, *clock((3, 3.03, 3))], "b": clock((0, 0, 0), (3, 3, 3))}
     at_ns, skews = skew.skews(list(incarnations.values()))
@@ -75,7 +75,7 @@ def test_one_clock_alone_differs_from_nothing(incarnations: dict[str, list[Readi
 
 
 def test_the_skew_is_that_of_a_fine_sampling() -> None:
-    """Clocks with rates of their own, set at random times: no sample shows more than what is said, one nearly all."""
+    """Clocks with different rates, set at random times: no sample exceeds the reported skew, one comes close to it."""
     rng = random.Random(5)
     incarnations, shown = [], []
     for _ in range(4):
