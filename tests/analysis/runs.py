@@ -1,4 +1,4 @@
-"""Run directories made up frame by frame, so that every figure is known before the analysis computes it."""
+"""Run directories made frame by frame, with figures known before the analysis computes them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Sighting:
 
 @dataclass
 class MadeRun:
-    """A run that grows call by call and is then written. All times are CLOCK_MONOTONIC."""
+    """A run that is built call by call and then written. All times are CLOCK_MONOTONIC."""
 
     topology_text: str = FOUR_NODES
     sightings: list[Sighting] = field(default_factory=list)
@@ -51,7 +51,7 @@ class MadeRun:
     traffic: list[tuple[Kind, int]] = field(default_factory=list)
     """Kind and length of every protocol frame put on the wire."""
     missing_trace: set[tuple[int, int]] = field(default_factory=set)
-    """Incarnations of which the second trace datagram is lost."""
+    """Incarnations whose second trace datagram is lost."""
 
     def __post_init__(self) -> None:
         self.topology = load.loads(self.topology_text)
@@ -70,8 +70,8 @@ class MadeRun:
         flags: int = 0,
         payload: bytes = b"x" * 100,
     ) -> None:
-        """One datagram put on the wire at `sent_ns` that arrives at each member of `arrivals` at those times. It is for
-        everybody, for the sender's partition (`is_near`), or for one member (`to`).
+        """One datagram sent at `sent_ns` that arrives at each member of `arrivals` at those times. It is addressed to
+        all, to the sender's partition (`is_near`), or to one member (`to`).
         """
         self.transmissions[sender] = self.transmissions.get(sender, 0) + 1
         number = self.transmissions[sender]
@@ -177,7 +177,7 @@ def trace_frame(sender: Node, body: bytes) -> bytes:
 
 
 def igmp_frame(sender: Node) -> bytes:
-    """What a kernel sends when somebody joins the group."""
+    """The frame that a kernel sends when a socket joins the group."""
     header = struct.pack(">BBHHHBBH4s4s", 0x46, 0, 32, 0, 0, 1, 2, 0, _ip(sender.ip), _ip("224.0.0.22"))
     return (
         bytes.fromhex("01005e000016") + _mac(sender.mac) + b"\x08\x00" + header + b"\x94\x04\0\0" + b"\x22" + b"\0" * 7
@@ -214,7 +214,7 @@ def _columns(sightings: Sequence[Sighting]) -> tuple[np.ndarray[Any, np.dtype[np
 
 @dataclass(frozen=True)
 class Truth:
-    """What a run made by `ordered` really was."""
+    """True latencies, arrivals and losses of a run made by `ordered`."""
 
     latency_ns: dict[tuple[int, int, int], int]
     """By member, origin and number."""
@@ -232,10 +232,10 @@ def ordered(
     loss: Mapping[int, float] | None = None,
     seed: int = 1,
 ) -> Truth:
-    """A workload in total order: members take turns, everybody delivers every message in the order of submission.
+    """A workload in total order: members take turns, every member delivers every message in the order of submission.
 
     `delay_ns` of each pair; `loss`: part of the datagrams lost on the way to each member (delivered all the same, as
-    after a retransmission that we do not show).
+    after a retransmission, which is not recorded).
     """
     rng = random.Random(seed)
     members = range(len(run.nodes))

@@ -1,4 +1,4 @@
-"""Expressions over results: values, what is unknown and why, and that nothing outside the results can be reached."""
+"""Expressions over results: values, reasons for unknown values, and no access to anything outside the results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that take the place of others at once, whatever lies in their directory."""
+"""Atomic replacement of files, for any content of their directory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_what_fails_in_the_middle_leaves_the_old_one_and_nothing_else(tmp_path: 
 
 
 def test_links_that_lie_in_the_way_lead_nowhere(tmp_path: Path) -> None:
-    """As in an archive that was made on purpose."""
+    """As in a hostile archive."""
     outside = tmp_path / "outside"
     outside.write_text("mine", encoding="utf-8")
     run = tmp_path / "run"

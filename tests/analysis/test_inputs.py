@@ -1,4 +1,4 @@
-"""Manifests, faults and topologies that an enemy wrote, or that a run left that ended early."""
+"""Manifests, faults and topologies that are hostile, or left by a run that ended early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verdicts and reasons, from what was found and what casts doubt on it. No Spark."""
+"""Verdicts and reasons, from findings and from doubts about the records. No Spark."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The measurements under test: single edits of metrics and of the judgement of networks, each noticed by a test that is
-there for what it breaks.
+"""Mutation test of the measurements: single edits of metrics and of the judgement of networks, each noticed by a test
+of the module named beside it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ EDITS: tuple[tuple[ModuleType, Edit], ...] = (
 
 
 def failing(module: ModuleType) -> Iterator[str]:
-    """Tests of a module that need no fixture, with all their parameters."""
+    """Names of the failing tests of a module, of those that need no fixture, over all their parameters."""
     for name, test in vars(module).items():
         if not name.startswith("test_") or not inspect.isfunction(test):
             continue

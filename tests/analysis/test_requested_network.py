@@ -1,4 +1,4 @@
-"""The requested network over time: what holds between whom, and when."""
+"""The requested network over time: impairments and cuts between nodes, with their times."""
 
 from __future__ import annotations
 

@@ -69,9 +69,7 @@ def say(text: str) -> None:
 
 @pytest.fixture(scope="module")
 def lossy(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Truth, MadeRun, dict[str, Any]]:
-    """Four members; n2 behind 5 ms and 10 % loss; some dummies, control, retransmissions and frames that are not
-    ours.
-    """
+    """Four members; n2 behind 5 ms and 10 % loss; some dummies, control, retransmissions and foreign frames."""
     run = MadeRun(TOPOLOGY)
     truth = ordered(run, messages=MESSAGES, every_ns=EVERY_NS, delay_ns=delay_ns, loss={1: 0.1}, seed=7)
     for turn in range(30):
@@ -104,7 +102,7 @@ def test_the_summary_is_what_is_on_disk(lossy: Lossy) -> None:
 
 
 def unnamed(value: object, names: Names, path: str = "") -> list[str]:
-    """Paths that `names` lack."""
+    """Paths of the value that `names` lack."""
     if isinstance(value, list):
         return [one for item in value for one in unnamed(item, names, path)]
     if not isinstance(value, dict) or "**" in names:
@@ -117,7 +115,7 @@ def unnamed(value: object, names: Names, path: str = "") -> list[str]:
 
 
 def test_a_condition_may_name_all_that_a_summary_has(lossy: Lossy) -> None:
-    """This one, and the one that the page shows."""
+    """For this summary, and for the one on the page."""
     page = (Path(__file__).parents[2] / "docs" / "run-directory.md").read_text(encoding="utf-8")
     block = re.search(r"^## summary.json\n\n```json\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     assert block is not None
@@ -193,7 +191,7 @@ print(json.dumps(found))
 
 
 def row(query: str) -> tuple[Any, ...]:
-    """The one row that a query gives. In a process of its own: in a long one, DuckDB's binding ends the whole suite
+    """The single row of a query. It runs in a process of its own: in a long one, DuckDB's binding ends the whole suite
     with a page of warnings about its own leaks.
     """
     command = [sys.executable, "-c", ASK_DUCKDB, query]
@@ -267,7 +265,7 @@ def test_frames_are_conserved(lossy: Lossy) -> None:
     entries = {(entry["node"], entry["direction"]): entry for entry in summary["conservation"]}
     to_n2 = entries["p1/n2", "to-node"]
 
-    # 1200 multicasts of the others, 30 dummies, 30 copies, 3 IGMP reports; the NACKs are its own.
+    # 1200 multicasts of the others, 30 dummies, 30 copies, 3 IGMP reports; the NACKs are n2's own.
     assert to_n2["offered"] == 1200 + 60 + 3
     assert to_n2["arrived"] == truth.arrivals[1]
     assert to_n2["dropped_delay_line"] == truth.lost[1] + 64
@@ -302,7 +300,7 @@ def test_a_run_loads_as_a_value(lossy: Lossy) -> None:
 
 @pytest.fixture(scope="module")
 def disordered(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Two neighbouring deliveries of n3 change places."""
+    """Two adjacent deliveries of n3 are swapped."""
     run = MadeRun()
     ordered(run, messages=100)
     records = run.records[2, 1]
@@ -330,11 +328,11 @@ def test_a_broken_order_fails_with_a_witness(disordered: dict[str, Any]) -> None
 def test_what_was_not_broken_passes(disordered: dict[str, Any]) -> None:
     verdicts = {name: entry["verdict"] for name, entry in disordered["properties"].items()}
 
-    # Between the two submissions n1's was delivered to n2, so their order is causal, too.
+    # n1's message was delivered to n2 between the two submissions, so their order is causal, too.
     assert [name for name, verdict in verdicts.items() if verdict != "pass"] == ["causal", "total_order"]
 
 
-# --- runs that are not whole
+# --- incomplete runs
 
 
 def test_a_lost_trace_datagram_makes_everything_unknown(spark: SparkSession, tmp_path: Path) -> None:
@@ -405,7 +403,7 @@ def test_a_run_without_frames_is_unknown_and_needs_no_spark(
     assert Run(path).tables == sorted(schema.TABLES)
 
 
-# --- faults on the way
+# --- faults under way
 
 
 def test_a_port_that_changes_during_the_run_has_a_row_per_interval(spark: SparkSession, tmp_path: Path) -> None:
@@ -430,7 +428,7 @@ def test_a_port_that_changes_during_the_run_has_a_row_per_interval(spark: SparkS
     assert summary["accuracy"] == {"verdict": "pass", "pass": 9, "fail": 0, "unknown": 0}
 
 
-# --- doing it again
+# --- repeated analysis
 
 
 def test_doing_it_again_replaces_what_was_there(tmp_path: Path) -> None:
@@ -494,7 +492,7 @@ def test_an_interrupt_ends_the_analysis_at_once_and_leaves_everything_as_it_was(
         assert process.stdout is not None
         while "judging" not in process.stdout.readline():
             pass
-        time.sleep(0.5)  # into the middle of the queries, wherever that is
+        time.sleep(0.5)  # during the queries, at any place
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=3)
 

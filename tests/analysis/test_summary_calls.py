@@ -28,7 +28,7 @@ MEMBERS = 4
 
 
 def spoilt(seed: int) -> PlainHistory:
-    """Right, but for one delivery that is missing; a program has measured something in between."""
+    """A correct history, but for one missing delivery; a program reports two timings before the end."""
     history = histories.drop_delivery(right(seed, members=MEMBERS, calls=20), random.Random(seed))
     author = CallAuthor(history={incarnation: records[:-1] for incarnation, records in history.items()}, now_ns=5_000)
     first = min(history)

@@ -25,7 +25,7 @@ def finish(run: MadeRun, at_ns: int) -> None:
 
 
 def mutual_exclusion(run: MadeRun, *, turns: int, overlap: bool) -> None:
-    """Members take turns, 10 ms each; requests are made long before. In the end one enters too early, if asked to."""
+    """Members take turns, 10 ms each; requests are made long before. With `overlap`, the last one enters too early."""
     for member in range(len(run.nodes)):
         run.note(member, Event.START, START_NS - MILLISECOND)
     for turn in range(turns):
@@ -119,7 +119,7 @@ def reading(member: int, at_ns: int, own_ns: int, shown_ns: int) -> Record:
 
 @pytest.fixture(scope="module")
 def clocks(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """Nothing is submitted. Two clocks 2 ms apart, later 1 ms; messages in stages at a third member."""
+    """No submissions. Two clocks 2 ms apart, later 1 ms; messages in stages at a third member."""
     run = MadeRun("name: three\npartitions:\n  p1: {nodes: 3}\n")
     run.manifest["promises"] = ["clock_monotone"]
     end_ns = START_NS + 1000 * MILLISECOND
@@ -187,7 +187,7 @@ def test_the_report_tells_of_clocks_and_stages(clocks: tuple[Path, dict[str, Any
 
 
 def test_who_comes_back_owes_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """n2 crashes and returns: its deliveries are counted, but expected are only those of n1."""
+    """n2 crashes and returns: its deliveries are counted, but only those of n1 are expected."""
     run = MadeRun("name: two\npartitions:\n  p1: {nodes: 2}\n")
     for member, incarnation in ((0, 1), (1, 1), (1, 2)):
         run.note(member, Event.START, START_NS + incarnation, recorder=incarnation)

@@ -24,7 +24,7 @@ KINDS = (*VIEW_PROPERTIES, Property.TOTAL_ORDER)
 
 
 def broken() -> PlainHistory:
-    """c is excluded though nothing has struck it, with an order of its own, and comes back before it has the state."""
+    """c is excluded without a fault, with an order of its own, and delivers again before it has the state."""
     builder = HistoryBuilder(A, B, C, C2).install(1, A, B, C).deliver((A, B), "a1", "b1").deliver(C, "b1")
     builder.install(2, A, B).note(C, Event.ENDED, EndReason.EXCLUDED).deliver((A, B), "a2").install(3, A, B, C2)
     return builder.deliver((A, B, C2), "a3").state(C2, 3).deliver((A, B, C2), "C1").stop(A, B, C2)

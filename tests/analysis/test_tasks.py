@@ -1,4 +1,4 @@
-"""Tables that travel between processes take no more with them than their rows."""
+"""Tables that are sent between processes carry only their own rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROWS = 300_000
 
 
 def grouped() -> pa.Table:
-    """What a sum by key leaves: chunks that share their buffers."""
+    """The result of a sum by key: chunks that share their buffers."""
     rows = pa.table({"bin": np.arange(ROWS), "frames": np.ones(ROWS, np.int64)})
     return rows.group_by("bin", use_threads=False).aggregate([("frames", "sum")])
 

@@ -1,5 +1,5 @@
-"""Pairing datagrams: multicast and unicast, over routers, twice, half recorded; and whom a sender is
-measured by.
+"""Pairing of datagrams: multicast and unicast, over routers, duplicated, half recorded; and the receivers at which a
+sender is measured.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def measured(spark: SparkSession, run: MadeRun, path: Path, network: Network) ->
 
 @pytest.fixture(scope="module")
 def two(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], dict[str, Any]]:
-    """n1 multicasts to n2 (each tenth lost, each fifth twice) and n3, and over the router; n2 sends to n1 (each
-    thirtieth twice) and to p2 alone.
+    """n1 multicasts to n2 (every tenth lost, every fifth duplicated), to n3 and over the router; n2 sends to n1 (every
+    thirtieth duplicated) and to p2 alone.
     """
     run = MadeRun(TWO)
     for turn in range(COUNT):
@@ -61,7 +61,7 @@ def two(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[t
         run.datagram(at_ns, N1, {N2: to_n2, N3: [at_ns + 50_000], FAR: [at_ns + 10_080_000]})
         run.datagram(at_ns + 300, N2, {N1: [at_ns + 90_300] * (2 if turn % 30 == 1 else 1)}, to=N1)
         run.datagram(at_ns + 600, N2, {FAR: [at_ns + 10_100_600]}, to=FAR)
-    # What was sent before the capture began arrives without a beginning.
+    # A datagram sent before the capture began has an arrival without a send.
     run.datagram(START_NS - 500, N1, {N3: [START_NS + 49_500]})
     run.sightings = [s for s in run.sightings if s.time_ns >= START_NS]
     network = build(run.topology, {}, ())
@@ -99,8 +99,8 @@ def test_copies_of_a_unicast_are_not_the_sender_s_whose_port_makes_none(two: Row
 
 @pytest.fixture(scope="module")
 def near(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], dict[str, Any]]:
-    """n1 multicasts to everybody and, as often, to its neighbours n2 (each tenth lost) and n3; its port makes copies of
-    each sixth near one. The far node tells only itself.
+    """n1 multicasts to all and, as often, to its neighbours n2 (every tenth lost) and n3; its port duplicates every
+    sixth near one. The far node multicasts in its own partition, where it is alone.
     """
     run = MadeRun(TWO)
     for turn in range(COUNT):

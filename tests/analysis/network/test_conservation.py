@@ -1,4 +1,4 @@
-"""Counting frames by destination, and setting them against the kernel's counters."""
+"""Frames counted by destination, compared with the kernel's counters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each fault met, from a table of frames made by hand."""
+"""Traffic met by each fault, from a table of frames made by hand."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ CUT = {"groups": [["p1/n1"], ["p1/n2", "p2/n1"]]}
     ],
 )
 def test_frames_over_what_a_fault_acts_on_are_counted(tmp_path: Path, fault: dict[str, Any], met: int) -> None:
-    """In force from 2 s to 4 s. In it: two frames from p1/n1 to p1/n2, one to all, one to p2/n1, one back."""
+    """In force from 2 s to 4 s, with two frames from p1/n1 to p1/n2, one to all, one to p2/n1, one back."""
     sent = [
         *(frame(3, "p1/n1", "p1/n2"), frame(3.5, "p1/n1", "p1/n2"), frame(3, "p1/n1")),
         *(frame(2.5, "p1/n1", "p2/n1"), frame(3.9, "p2/n1", "p1/n1")),
@@ -142,7 +142,7 @@ def test_many_warnings_are_counted_not_listed(tmp_path: Path) -> None:
 
 
 def around(tmp_path: Path, faults: Sequence[Mapping[str, Any]], *, load_s: float | None = 9) -> dict[int, list[float]]:
-    """Seconds after the start of the load."""
+    """Span around each fault, by fault number, in seconds after the start of the load."""
     judged(tmp_path, faults, [])
     path = tmp_path / "manifest.json"
     manifest = json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Measured against networks whose every frame we made: delays, losses, bursts, duplicates, rates, and what is left
+"""Measurements of networks made frame by frame: delays, losses, bursts, duplicates, rates, and frames that are left
 out.
 """
 
@@ -139,7 +139,7 @@ LATE = "p99 of the delay is 6.500 ms, 5.000 ms was asked"
 
 
 def stalled(*spans: tuple[int, int], late: int = 40) -> Realised:
-    """2,000 frames, one a millisecond, of which `late` come late from 500 ms on; and what a witness saw (ms)."""
+    """2,000 frames, one per millisecond, of which `late` are late from 500 ms on; `spans`: witnessed stalls (ms)."""
     number = np.arange(2000)
     delay_ns = np.where((number >= 500) & (number < 500 + late), 6_500_000, 5_100_000)
     (found,) = measure(
@@ -162,7 +162,7 @@ def test_a_stall_that_a_witness_saw_is_no_fault_of_the_emulation() -> None:
     )
     assert found.delays is not None
     assert found.delays.p99_ns == 6_500_000
-    """The row shows what all frames took."""
+    """The row includes the late frames."""
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_single_losses_where_bursts_were_asked_are_noticed() -> None:
 
 
 def test_bursts_run_through_the_frames_of_all_senders() -> None:
-    """What two senders send alternates; a burst of four frames hits two of each."""
+    """The frames of two senders alternate; a burst of four frames hits two of each."""
     even, odd = sent(4000, every_ns=2_000_000), sent(4000, peer=2, start_ns=1_000_000, every_ns=2_000_000)
     is_lost = (np.arange(8000) // 4) % 10 == 0
     (found,) = to_n2(together(lose(even, is_lost[::2]), lose(odd, is_lost[1::2])))
@@ -384,7 +384,8 @@ def test_each_interval_of_one_impairment_is_a_result_and_changes_are_left_out() 
     assert first.delays is not None
     assert second.delays is not None
     assert (first.delays.p99_ns, second.delays.p50_ns) == (100_000, 3_050_000)
-    # 20 ms before the change (they may have been on their way) and after it (what the old state still held).
+    # 20 ms are left out before the change (frames that were possibly on their way) and after it (frames still held by
+    # the old state).
     assert (first.delays.frames, second.delays.frames) == (1980, 1978)
 
 
@@ -399,7 +400,7 @@ def test_what_is_sent_in_the_last_moment_of_the_capture_is_not_called_lost() -> 
 
 
 def test_a_port_is_measured_by_senders_that_are_clear() -> None:
-    """n1 loses half of what it sends, n3 nothing: only n3 tells what n2's port does."""
+    """n1 loses half of its frames, n3 none: n2's port is measured by n3 alone."""
     asked = {"p1/n1": {"from-node": Impairment(loss_ratio=0.5)}}
     frames = together(lose(sent(400), np.arange(400) % 2 == 0), sent(400, peer=2))
     (found,) = to_n2(frames, network(asked))
@@ -428,7 +429,7 @@ def test_what_the_rest_of_the_path_is_asked_to_do_is_taken_off() -> None:
 
 
 def test_a_sender_is_measured_at_one_receiver() -> None:
-    """All copies of a multicast share what happened at its sender: three of them are not three times the evidence."""
+    """All copies of a multicast share the loss at its sender: three of them are not three times the evidence."""
     is_lost = RNG(10).random(1000) < 0.1
     frames = together(lose(sent(1000, peer=1), is_lost), lose(sent(1000, peer=2), is_lost))
     asked = {"p1/n1": {"from-node": Impairment(loss_ratio=0.1)}}
@@ -439,7 +440,7 @@ def test_a_sender_is_measured_at_one_receiver() -> None:
 
 
 def test_a_sender_of_near_multicasts_is_measured_at_a_neighbour() -> None:
-    """n3 stands for a receiver beyond a router: it is as clear, and gets half of what the sender's port let pass."""
+    """n3 stands for a receiver beyond a router: it is as clear, and gets half of the frames that pass the sender's port."""
     lost = RNG(10).random(2000) < 0.1
     wide, near = (
         sent(1000, peer=1, every_ns=2_000_000),

@@ -1,4 +1,4 @@
-"""What stands in the tables of a part of the report's page."""
+"""Content of the tables in a part of the report's page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 
 
 def tables(html: str) -> dict[str, list[tuple[str, ...]]]:
-    """The rows of each table by its label, heads left out. The part must be well-formed."""
+    """Rows of each table by its label, without table heads. The part must be well-formed."""
     part = ET.fromstring(f"<part>{html}</part>")
     return {
         box.get("aria-label", ""): [
@@ -18,7 +18,7 @@ def tables(html: str) -> dict[str, list[tuple[str, ...]]]:
 
 
 def facts(html: str) -> dict[str, tuple[str, str]]:
-    """Value and note of all facts, by name."""
+    """Value and note of each fact, by name: the rows with three cells that do not name a node of p1."""
     return {
         row[0]: (row[1], row[2])
         for rows in tables(html).values()

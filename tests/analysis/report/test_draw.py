@@ -1,4 +1,4 @@
-"""Drawings of the network and of a violation: everything is inside the picture, nothing lies on its neighbour."""
+"""Drawings of the network and of a violation: everything is inside the picture, and elements do not overlap."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_links_stay_inside(topology: Topology, narrow: bool) -> None:
     assert len(links) == len(topology.links)
     for path in links:
         ax, ay, cx, cy, bx, by = (float(number) for number in re.findall(r"-?[0-9.]+", path.get("d") or ""))
-        # The middle of the curve is the farthest that it goes.
+        # The middle of the curve is its farthest point.
         x, y = (ax + 2 * cx + bx) / 4, (ay + 2 * cy + by) / 4
         assert 0 <= x <= width
         assert 0 <= y <= height

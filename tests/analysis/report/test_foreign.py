@@ -1,4 +1,4 @@
-"""What is said of runs of programs of others: no number that only our own datagrams give a meaning."""
+"""Reports of foreign programs: figures that need datagrams of the product's own protocols are left out."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LINK = {
 
 
 def summary(*, submitted: int = 0) -> dict[str, Any]:
-    """Of programs that talked by UDP alone; `submitted`: as their trace records say."""
+    """Summary of programs that used UDP alone; `submitted`: messages by their trace records."""
     talk = {"a": "p1/n1", "b": "p1/n2", "protocol": "udp", "port": 6000, "cast": "unicast", "frames": 9}
     return {
         "verdict": "unknown",

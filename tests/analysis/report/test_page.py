@@ -1,4 +1,4 @@
-"""report.html as a file: complete, self-contained, the same twice, and unmoved by what an enemy wrote."""
+"""report.html as a file: complete, self-contained, reproducible, and unaffected by hostile input."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ATTACK = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'><svg
 
 @dataclass
 class Page(HTMLParser):
-    """What the tests ask of the page. Fails on a tag that is not closed in its place."""
+    """The parts of the page that the tests read. Fails on a tag that is not closed in its place."""
 
     text: str = ""
     ids: list[str] = field(default_factory=list)
@@ -204,7 +204,7 @@ def test_a_report_that_cannot_be_written_is_one_sentence_and_leaves_nothing(tmp_
     assert sorted(run.iterdir()) == before
 
 
-# `node_series` is read for programs of others only: see test_traffic.
+# `node_series` is read for foreign programs only: see test_traffic.
 OWN_SERIES = tuple(name for name in SERIES if name != "node_series")
 TABLES = tuple(f"tables/{name}.parquet" for name in OWN_SERIES)
 RUN_FILES = ("manifest.json", "summary.json", "faults.jsonl", "topology.yaml", *TABLES)
@@ -265,7 +265,7 @@ def strings(value: Any) -> Iterator[list[Any]]:
 
 
 def poisoned(value: Any, keep: tuple[str, ...] = ("verdict", "status", "kind", "direction")) -> Any:
-    """Every text, but those that the report tells cases apart by, becomes an attack."""
+    """Replaces every text by an attack, but for the texts by which the report tells cases apart."""
     for container, key in list(strings(value)):
         if key not in keep:
             container[key] = ATTACK

@@ -1,4 +1,4 @@
-"""The verdict, the key numbers and their plain-text twin."""
+"""The verdict, the key numbers and their plain-text form."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_a_window_lasts_from_its_effect_to_the_effect_of_its_end(windows: list[F
 
 
 def test_what_only_ends_another_fault_is_no_window(windows: list[FaultWindow]) -> None:
-    """Lines 2 and 3 put ports back, and 5 resumes: the faults are counted without them."""
+    """Lines 2 and 3 restore ports, and 5 resumes: faults are numbered without them."""
     assert [(window.number, window.kind) for window in windows] == [("0", "impair"), ("1", "impair"), ("2", "pause")]
 
 
@@ -162,7 +162,7 @@ ANY_FLOAT = st.floats(width=64) | st.floats(-1, 100) | st.sampled_from([0.0, 0.2
     narrow=st.booleans(),
 )
 def test_no_numbers_in_a_table_stop_a_plot(rows: list[tuple[float, ...]], narrow: bool) -> None:
-    """What cannot be drawn is left out; every coordinate that is drawn is a number."""
+    """A value that cannot be drawn is left out; every drawn coordinate is a number."""
     latency_table = pd.DataFrame(rows, columns=["t_s", "count", "p50_ms", "p99_ms", "max_ms"])
     latency = latency_series(usable("latency_series", latency_table))
     traffic_rows = [(row[0], CLASSES[i % 4], row[1], row[2]) for i, row in enumerate(rows)]

@@ -1,4 +1,4 @@
-"""Scenes made by hand, random scenes, and run directories with the tables that diagrams are read from."""
+"""Scenes made by hand, random scenes, and run directories with the tables that diagrams read."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def send(member: int, record: int, at_ms: float, header: Header, transmission: i
 
 
 def frame(at_ms: float, member: int, sender: int, number: int, header: Header, target: int | None = None) -> Sighting:
-    """Seen at the port of `member`: on its way in when he is the sender."""
+    """A frame at the port of `member`: inbound if it is the sender."""
     transmission = Transmission(sender, 1, number)
     return Sighting(round(at_ms * MS), member, member != sender, transmission, header, target)
 
@@ -72,7 +72,7 @@ CUT = {"groups": [["p1/n3"], ["p1/n1", "p1/n2"]]}
 
 
 def lost_and_found() -> Scene:
-    """n1's message is cut off from n3 and comes a second time, twice; n2 answers and dies."""
+    """n1's message is cut off from n3 and sent a second time, which arrives twice; n2 answers and crashes."""
     steps = [
         *(step(member, 1, Event.START, 0) for member in range(3)),
         step(0, 2, Event.SUBMIT, 1, number=1, size_bytes=512),
@@ -151,7 +151,7 @@ NUMBERING = Header((Kind.RELIABLE_DATA, Kind.ADAPTIVE_CARRIED, Kind.ABCAST_FINAL
 
 
 def optimism() -> Scene:
-    """From ABCAST to Time Warp: n1's two messages are executed at n2 when n3's comes, which belongs before them."""
+    """From ABCAST to Time Warp: n2 has executed n1's two messages when n3's arrives, which is ordered before them."""
     first, second, late = (
         Header(WARP, 0, member, 1, seq, MessageId(member, 1, number), epoch=2)
         for member, seq, number in ((0, 2, 1), (0, 3, 2), (2, 1, 1))
@@ -199,7 +199,7 @@ HOSTILE = st.text(max_size=12) | st.sampled_from(["</svg><script>", "p1/n1", '" 
 
 @st.composite
 def scenes(draw: st.DrawFn) -> Scene:
-    """Anything that tables may hold: members that are none, times out of order, bytes of nobody."""
+    """Arbitrary content of tables: members that do not exist, times out of order, bytes that belong to no sender."""
     names = draw(st.lists(HOSTILE, min_size=1, max_size=6))
     member = st.integers(0, len(names) - 1)
     anybody = st.integers(0, len(names))
@@ -237,7 +237,7 @@ def scenes(draw: st.DrawFn) -> Scene:
 
 
 def write_tables(run: Path) -> Path:
-    """The tables `frames` and `trace` of a run from its capture, without Spark."""
+    """Write the tables `frames` and `trace` of a run from its capture, without Spark."""
     (run / "tables").mkdir()
     capture = run / "capture.pcapng"
     head, buffer = read_interfaces(capture), map_capture(capture)

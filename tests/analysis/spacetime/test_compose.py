@@ -1,4 +1,4 @@
-"""What becomes of a datagram in a diagram: paired, lost, copied, damaged, cut off by the window; and in which order."""
+"""Datagrams in a diagram: paired, lost, copied, damaged, cut off by the window; and their order."""
 
 from __future__ import annotations
 

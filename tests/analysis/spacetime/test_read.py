@@ -1,4 +1,4 @@
-"""From a run directory to diagrams: tables and capture, the windows that are chosen, the report, the command."""
+"""From a run directory to diagrams: tables and capture, the chosen windows, the report, the command."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ THIRTY = "name: thirty\npartitions:\n  p1: {nodes: 30}\n"
 
 
 def made(path: Path, topology: str = "", edit: Callable[[MadeRun], None] | None = None) -> Path:
-    """Members take turns; one datagram is lost on its way to n3, and from 300 ms on n2 is paused for a while."""
+    """Members take turns; one datagram is lost on its way to n3, and from 300 ms on n2 is paused for some time."""
     run = MadeRun(topology) if topology else MadeRun()
     members = range(len(run.nodes))
     for member in members:
@@ -72,7 +72,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copy(run_dir: Path, tmp_path: Path) -> Iterator[Path]:
-    """A run directory that the test may break."""
+    """A run directory that the test may damage."""
     yield Path(shutil.copytree(run_dir, tmp_path / "copy"))
 
 

@@ -1,4 +1,4 @@
-"""What optimism does in a diagram: taken back, again, stragglers, anti-messages, epochs; in each of its forms."""
+"""Roll-backs in a diagram: undone and repeated deliveries, stragglers, anti-messages, epochs; in each output form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log for ShiViz is parsed again as ShiViz does it, and its clocks are held against happened-before."""
+"""The log for ShiViz is parsed as ShiViz does it, and its clocks are compared with happened-before."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Entry(NamedTuple):
 
 
 def parsed(log: str) -> list[Entry]:
-    """First line the expression, second the delimiter of executions, then events; nothing may be left over."""
+    """Entries of the log. Its lines: the expression, the delimiter of executions, then events and nothing else."""
     head, delimiter, body = log.split("\n", 2)
     assert delimiter == ""
     expression = re.compile(head.replace("(?<", "(?P<"))
@@ -40,7 +40,7 @@ def before(one: Entry, other: Entry) -> bool:
 
 
 def happened_before(diagram: Diagram) -> set[tuple[int, int]]:
-    """Pairs of events, by walking lines and arrows: slow and obvious."""
+    """Pairs of events, by a plain walk along lines and arrows."""
     count = len(diagram.marks)
     edges = {(a.tail, a.head) for a in diagram.arrows if a.is_causal}
     for late in diagram.marks:

@@ -1,4 +1,4 @@
-"""The picture for the report: well-formed whatever the names are, each end where its event is."""
+"""The picture for the report: well-formed for any names, each end at the place of its event."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def arrows(picture: ET.Element) -> list[ET.Element]:
 
 
 def places(picture: ET.Element) -> dict[str, tuple[float, float]]:
-    """Of the events, by number."""
+    """Coordinates of the events, by number."""
     return {group.get("data-n", ""): place(group) for group in picture.iter(f"{SVG}g") if group.get("data-n")}
 
 

@@ -1,4 +1,4 @@
-"""The diagram on a terminal: one picture known by heart, and bounds that hold for any."""
+"""The diagram on a terminal: one exact picture, and bounds that hold for any diagram."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations, silences and TCP's cost of captures whose truth is known; scapy counts a second time."""
+"""Conversations, silences and TCP costs of captures with a known truth; scapy counts a second time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PORT, CLIENT = 2380, 40_000
 SYN, ACK, PUSH = 0x02, 0x10, 0x18
 
 
-# --- pure
+# --- without a run
 
 
 def test_in_a_star_the_centre_is_the_most_frequent_end_and_a_mesh_has_none() -> None:
@@ -64,7 +64,7 @@ def test_the_longest_silence_is_the_one_that_a_search_at_every_instant_finds(mar
         run = 0 if at in busy else run + 1
         longest = max(longest, run)
     found = traffic_talk.longest(heard)
-    # Two instants that are heard with nothing between them are a silence as well, where neither lasts.
+    # Two instants with nothing between them enclose a silence as well, if neither has a duration.
     instants = {at for mark in heard for at in mark}
     splits = any(first == last and first not in busy for first, last in heard)
     if not splits:
@@ -141,8 +141,8 @@ def _ip_frame(sender: Any, receiver: Any, protocol: int, body: bytes) -> bytes:
 
 
 def cut_run() -> MadeRun:
-    """n1 and n2 talk every 20 ms for 4 s; a cut from 1 s to 2 s parts them, n3 and n4 go on. Three segments are sent
-    twice.
+    """n1 and n2 talk every 20 ms for 4 s; a cut from 1 s to 2 s separates them, n3 and n4 go on. Three segments are
+    sent twice.
     """
     run = MadeRun()
     talk = Talker(run)
@@ -247,7 +247,7 @@ def test_any_segments_are_measured_as_the_definition_says(spark: SparkSession, s
 
 
 def by_definition(rows: list[dict[str, Any]], edges_ns: list[int]) -> traffic_tcp.Measured:
-    """Segment by segment, in order of time."""
+    """The costs by their definition, segment by segment in order of time."""
     turn, sent, acknowledged = traffic_tcp.TURN, defaultdict[Any, list[int]](list), dict[Any, int]()
     state: dict[Any, tuple[int, int, int | None, int]] = {}
     for row in sorted(rows, key=lambda row: (row["time_ns"], row["offset"])):
@@ -291,7 +291,7 @@ def by_definition(rows: list[dict[str, Any]], edges_ns: list[int]) -> traffic_tc
 
 
 def _any_segment(rng: random.Random, place: int) -> dict[str, Any]:
-    """Of a few connections, among numbers around the turn of 32 bits, with flags and acknowledgements at random."""
+    """A segment of one of a few connections, with numbers around 2**32, random flags and acknowledgements."""
     near = [(2**32 - 300 + 50 * step) % 2**32 for step in range(14)]
     source, target = rng.sample((1, 2, 3), 2)
     ports = rng.choice([(PORT, CLIENT), (CLIENT, PORT), (CLIENT + 1, PORT)])
