@@ -24,7 +24,9 @@ def adaptive(kind: type[AdaptiveCore] = AdaptiveCore) -> Build:
 
 
 class GoesOnAfterLast(AdaptiveCore):
-    """Its instance of the old epoch goes on hearing and speaking, though its LAST said that this was all."""
+    """Its instance of the old epoch goes on sending and receiving after its LAST, which announced the end of its
+    messages.
+    """
 
     def _adopt(self, code: int, out: list[Effect]) -> None:
         super()._adopt(code, out)
@@ -32,7 +34,7 @@ class GoesOnAfterLast(AdaptiveCore):
 
 
 class IgnoresLast(AdaptiveCore):
-    """An old epoch is complete as soon as it has been left here, though others may not have said all of theirs."""
+    """An old epoch is complete as soon as this member has left it, though messages of others may be missing."""
 
     @property
     def _is_complete(self) -> bool:
@@ -40,7 +42,7 @@ class IgnoresLast(AdaptiveCore):
 
 
 class DecidesAlone(AdaptiveCore):
-    """Asks nobody: a member that wants another protocol takes the next after its own place, and tells the others."""
+    """No agreement: a member that wants another protocol takes the next after its own place, and tells the others."""
 
     def _request(self, now_ns: int, out: list[Effect]) -> None:
         if self._next is None:
@@ -57,12 +59,12 @@ class DecidesAlone(AdaptiveCore):
 
 
 def switching_under_way(build: Build) -> Recorded:
-    """All send all the time, and what 1 says reaches 2 late now and then."""
+    """All members send all the time; for some periods the messages of 1 reach 2 late."""
     return _switching(build, senders=(0, 1, 2))
 
 
 def switching_with_a_listener(build: Build) -> Recorded:
-    """The same, and 2 has nothing of its own to wait for."""
+    """The same, but 2 sends nothing and waits for nothing of its own."""
     return _switching(build, senders=(0, 1))
 
 

@@ -1,6 +1,6 @@
-"""Skeen's order with one bug each: those on record, each rule of a view's end left out; and scenarios for some.
+"""Skeen's order with one bug each: the bugs on record, each rule at the end of a view left out; and scenarios for some.
 
-A mutant overrides as little as the bug is. Its docstring says what is wrong.
+A mutant overrides as little as possible. Its docstring describes the bug.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def abcast(kind: type[AbcastCore] = AbcastCore) -> Build:
 
 
 class OvertakesPending(AbcastCore):
-    """Bug 9: takes the first of what is final, though something before it is not."""
+    """Bug 9: delivers the first final message, though one before it is not final."""
 
     def _deliver(self, now_ns: int, out: list[Effect]) -> None:
         for one in sorted((one for one in self._buffered.values() if one.is_final), key=attrgetter("key")):
@@ -38,7 +38,7 @@ class OvertakesPending(AbcastCore):
 
 
 class DropsLeavers(AbcastCore):
-    """Bug 11: drops all that it buffers of an excluded member, though others have delivered some of it."""
+    """Bug 11: drops all buffered messages of an excluded member, though others have delivered some of them."""
 
     def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
         gone = [name for name in self._buffered if name[0] not in survivors]
@@ -60,7 +60,7 @@ class NeverJumps(AbcastCore):
 
 
 class MixesTies(AbcastCore):
-    """What is tentative has the place of the member that proposes, what is final that of the initiator."""
+    """Ties of tentative messages are broken by the proposing member, those of final messages by the initiator."""
 
     def _buffer(self, message: Message, now_ns: int) -> int:
         timestamp = super()._buffer(message, now_ns)
@@ -70,7 +70,7 @@ class MixesTies(AbcastCore):
 
 
 class SkipsTheCut(AbcastCore):
-    """Ends its view with what it has."""
+    """Closes its view without the rest of the cut."""
 
     def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
         return super().close({}, survivors, now_ns)
@@ -84,14 +84,14 @@ class HandsNothingBack(AbcastCore):
 
 
 class TrustsTheExcluded(AbcastCore):
-    """Delivers what is final, whether its causes are there or not."""
+    """Delivers final messages of excluded members, whether their causes are there or not."""
 
     def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
         return super().close(rest, frozenset(self._streams), now_ns)
 
 
 class TellsNoCauses(AbcastCore):
-    """Says of each message that its initiator had delivered nothing before."""
+    """Sends each message as if its initiator had delivered nothing before."""
 
     def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
         before, self._prefix = self._prefix, Prefix()
@@ -104,7 +104,7 @@ class TellsNoCauses(AbcastCore):
 
 
 def final_overtaken(build: Build) -> Recorded:
-    """1 and 2 send at the same time, and the first final timestamp comes to 0 after the second."""
+    """1 and 2 send at the same time, and the first final timestamp reaches 0 after the second."""
     cluster = Recorded(3, build)
     _late(cluster, source=1, target=0, kind=Kind.ABCAST_FINAL, until_ns=40 * MILLISECOND)
     cluster.submit(1)
@@ -113,8 +113,8 @@ def final_overtaken(build: Build) -> Recorded:
 
 
 def end_in_the_queue(build: Build) -> Recorded:
-    """3 sends at the same time as 1, and crashes when all others have its final timestamp. 0 lacks that of 1 until long
-    after the end of 3.
+    """3 sends at the same time as 1, and crashes when all others have its final timestamp. The final timestamp of 1
+    reaches 0 long after the end of 3.
     """
     cluster = Recorded(4, build)
     _late(cluster, source=1, target=0, kind=Kind.ABCAST_FINAL, until_ns=10 * SECOND)
@@ -126,7 +126,7 @@ def end_in_the_queue(build: Build) -> Recorded:
 
 
 def clock_behind(build: Build) -> Recorded:
-    """What 1 sends comes to 0 late. Meanwhile 3 sends, and has a final timestamp that 0 has not counted up to."""
+    """Messages of 1 reach 0 late. Meanwhile 3 sends a message with a final timestamp above the clock of 0."""
     cluster = Recorded(4, build)
     _late(cluster, source=1, target=0, kind=Kind.ABCAST_DATA, until_ns=50 * MILLISECOND)
     cluster.submit(1, 3)
@@ -135,7 +135,7 @@ def clock_behind(build: Build) -> Recorded:
 
 
 def _late(cluster: Recorded, source: int, target: int, kind: Kind, until_ns: int) -> None:
-    """What `source` says to `target` with a message of `kind` inside is lost until then."""
+    """Messages of `source` to `target` with a message of `kind` inside are lost until then."""
     cluster.lose = lambda by, to, message: (
         (by, to) == (source, target) and message.inner is kind and cluster.now_ns < until_ns
     )

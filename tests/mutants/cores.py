@@ -1,6 +1,6 @@
-"""Cores with one bug each, and thin ones of our own where the bug needs a layer that does not protect it.
+"""Cores with one bug each, and thin cores for bugs in a layer without protection below it.
 
-A mutant overrides as little as the bug is. Its docstring says what is wrong; the description is in `table`.
+A mutant overrides as little as possible. Its docstring describes the bug; `table` has the description.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from tests.node.cluster import MILLISECOND, SECOND, Build
 
 RELIABLE = ReliableParameters(window=64, suspect_after_ns=2 * SECOND)
 QUIET = ReliableParameters(window=64, suspect_after_ns=2 * SECOND, heartbeat_at_rest=False)
-"""The checker of grants looks at all records for each of them; there is no crash to find at rest."""
+"""No heartbeats at rest: the checker of grants reads all records for each grant, and no crash at rest has to be
+found."""
 
 
 def reliable(kind: type[ReliableCore] = ReliableCore) -> Build:
@@ -66,7 +67,7 @@ def cbcast(kind: type[CbcastCore] = CbcastCore) -> Build:
 
 
 def bare_cbcast(kind: type[CbcastCore] = CbcastCore) -> Build:
-    """Over nothing: for networks that only duplicate."""
+    """CBCAST without a layer below: for networks that only duplicate."""
     return lambda us, seed: OverIdealChannels(us, kind(membership=us, parameters=CbcastParameters()))
 
 
@@ -100,12 +101,12 @@ def ricart_agrawala(kind: type[RicartAgrawalaCore] = RicartAgrawalaCore) -> Buil
 
 
 def registered(name: str) -> Build:
-    """A protocol as it comes."""
+    """A registered protocol with its default parameters."""
     return lambda us, seed: PROTOCOLS[name].build(membership=us, parameters={}, seed=seed)
 
 
 class Plain(Core):
-    """Always open, never waiting: what thin cores share."""
+    """Base of the thin cores: always open, never waiting."""
 
     def __init__(self, membership: Membership) -> None:
         self._us = membership
@@ -133,7 +134,7 @@ class Plain(Core):
 
 
 class Flood(Plain):
-    """Everybody hands on once what he has not had before, and remembers all that he has had."""
+    """Each member relays each new message of its origin once, and remembers all messages."""
 
     memory: int | None = None
 
@@ -151,7 +152,7 @@ class Flood(Plain):
 
 
 class ForgetfulFlood(Flood):
-    """Remembers the last four."""
+    """Remembers the last four messages."""
 
     memory = 4
 
@@ -160,7 +161,7 @@ class ForgetfulFlood(Flood):
 
 
 class HighestOnlyStream(IncomingStream):
-    """Takes the highest number seen for the number of what there is."""
+    """Takes the highest number received for the number of messages."""
 
     def accept(self, message: Message, cut: int = 0) -> DropReason | None:
         if message.seq <= self.position:
@@ -182,7 +183,7 @@ class HighestOnly(ReliableCore):
 
 
 class TakesTwice(ReliableCore):
-    """Does not look at what its own test for duplicates says."""
+    """Ignores the result of its own test for duplicates."""
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
         effects = super().on_message(message, source, now_ns)
@@ -192,7 +193,7 @@ class TakesTwice(ReliableCore):
 
 
 class TakesTheStale(GroupCore):
-    """Takes messages of a view that has passed."""
+    """Takes messages of an earlier view."""
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
         is_data = message.kind is Kind.RELIABLE_DATA
@@ -201,7 +202,7 @@ class TakesTheStale(GroupCore):
 
 
 class TakesStrangers(GroupCore):
-    """Does not ask whether the sender is a member."""
+    """Does not check that the sender is a member."""
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
         is_stranger = message.origin not in self._us.members and message.kind is Kind.RELIABLE_DATA
@@ -209,7 +210,7 @@ class TakesStrangers(GroupCore):
 
 
 class NoFlush(ReliableCore):
-    """Takes what it has at the end of a view for all there is."""
+    """Takes its own messages at the end of a view for the whole cut."""
 
     def has(self, cut: Mapping[int, int]) -> bool:
         return True
@@ -225,7 +226,7 @@ class HoardingStream(OutgoingStream):
 
 
 class Hoarder(ReliableCore):
-    """Never cleans the map of what it has sent."""
+    """Never removes sent messages from its map."""
 
     def __init__(self, **named: Any) -> None:
         super().__init__(**named)
@@ -233,7 +234,7 @@ class Hoarder(ReliableCore):
 
 
 class GivesUpStream(IncomingStream):
-    """Passes over what has not come when it is asked for."""
+    """Skips missing messages instead of naming them."""
 
     def missing(self) -> Iterator[int]:
         for number in super().missing():
@@ -255,7 +256,7 @@ class GivesUp(ReliableCore):
 
 
 class AskingOrder(ReliableCore):
-    """Answers a question of several numbers in the order of a set of names: another under every PYTHONHASHSEED."""
+    """Answers a request for several numbers in the order of a set of names, which depends on PYTHONHASHSEED."""
 
     def _on_nack(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
         answers: list[Effect] = []
@@ -268,7 +269,7 @@ class AskingOrder(ReliableCore):
 
 
 class TwoServers(SequencerCore):
-    """The second member takes itself for the server, too; and a number that has a message already gets another."""
+    """The second member acts as server, too; and a number that has a message gets a second one."""
 
     def __init__(self, *, membership: Membership, parameters: SequencerParameters, memory: bytes = b"") -> None:
         super().__init__(membership=membership, parameters=parameters, memory=memory)
@@ -300,7 +301,7 @@ class Overtakes(SequencerCore):
 
 
 class NoVector(CbcastCore):
-    """Sends a vector that says: no causes."""
+    """Sends a vector without causes."""
 
     def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
         vector = self._delivered
@@ -312,14 +313,14 @@ class NoVector(CbcastCore):
 
 
 class OnlyItsSender(CbcastCore):
-    """Looks at the sender's own entry alone."""
+    """Checks the entry of the sender alone."""
 
     def _on_data(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         self._deliver(message, self._index[message.origin], out)
 
 
 class NoRelease(CbcastCore):
-    """Takes waiting messages in, never looks at them again, and knows nothing of them."""
+    """Buffers waiting messages, never releases them, and reports itself idle."""
 
     @property
     def is_idle(self) -> bool:
@@ -330,7 +331,7 @@ class NoRelease(CbcastCore):
 
 
 class NotLive(NoRelease):
-    """The same, but it knows."""
+    """The same, but it does not report itself idle."""
 
     @property
     def is_idle(self) -> bool:
@@ -338,7 +339,7 @@ class NotLive(NoRelease):
 
 
 class DeliversCopies(CbcastCore):
-    """Was proved for a network that never duplicates."""
+    """Delivers duplicates, as an algorithm for networks that never duplicate."""
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
         effects = super().on_message(message, source, now_ns)
@@ -347,7 +348,9 @@ class DeliversCopies(CbcastCore):
 
 
 class CountsReceipts(CbcastCore):
-    """Claims what it has received and not delivered, too: false causality. Others wait longer, and are not wrong."""
+    """Its vector counts messages that it has received and not delivered: false causality. Others wait longer, but are
+    not wrong.
+    """
 
     def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
         vector = self._delivered
@@ -362,14 +365,14 @@ class CountsReceipts(CbcastCore):
 
 
 class NeverJumps(LamportClock):
-    """Takes no notice of the timestamps that come."""
+    """Ignores received timestamps."""
 
     def receive(self, timestamp: int, now_ns: int = 0) -> int:
         return self.value
 
 
 class PostIncrement(LamportClock):
-    """Stamps first and counts afterwards; a receipt takes the larger of the two and counts nothing."""
+    """Stamps first and counts afterwards; a receipt takes the larger of the two and does not count."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -385,7 +388,7 @@ class PostIncrement(LamportClock):
 
 
 class NoQuorum(MutexCore):
-    """Enters when its request is the first of its own queue: forgets rule 5 (ii)."""
+    """Enters when its request is the first in its own queue: without rule 5 (ii)."""
 
     def _is_past(self, request: Request, peer: int) -> bool:
         return True
@@ -399,7 +402,7 @@ class LosesRequests(MutexCore):
 
 
 class NewestFirst(MutexCore):
-    """Its requests keep their places, and their makers change them."""
+    """Its two latest requests keep their places and swap their submissions."""
 
     def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
         effects = super().on_submit(submission, now_ns)
@@ -410,7 +413,7 @@ class NewestFirst(MutexCore):
 
 
 class RepliesInside(RicartAgrawalaCore):
-    """Replies while it is inside."""
+    """Replies during its critical section."""
 
     def _defers(self, request: Request) -> bool:
         return self._wanted is not None and self._wanted < request
@@ -424,7 +427,7 @@ class DefersInsideOnly(RicartAgrawalaCore):
 
 
 class ForgetsTheDeferred(RicartAgrawalaCore):
-    """Leaves without the replies that it owes."""
+    """Leaves without the deferred replies."""
 
     def _leave(self, request: Request, now_ns: int, out: list[Effect]) -> None:
         self._deferred.clear()

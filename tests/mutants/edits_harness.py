@@ -1,4 +1,4 @@
-"""Bugs on record as edits of the simulator, of its hosts and of the checks. Each docstring says what the edit does."""
+"""Bugs on record as edits of the simulator, of its hosts and of the checks. Each docstring describes the edit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _checks(patch: pytest.MonkeyPatch, kind: Property, check: Any) -> None:
 
 
 def numbers_must_ascend(patch: pytest.MonkeyPatch) -> None:
-    """The check of one order asks that all members deliver by ascending origin and number, too."""
+    """The check of total order also requires that all members deliver by ascending origin and number."""
     total_order = linear._CHECKS[Property.TOTAL_ORDER]
 
     def monotone(run: JudgedRun) -> Tally:
@@ -43,13 +43,13 @@ def numbers_must_ascend(patch: pytest.MonkeyPatch) -> None:
 
 
 def content_without_order(patch: pytest.MonkeyPatch) -> None:
-    """A sequencer whose numbers go astray, and a check of each origin's order that asks only whether all is there."""
+    """A sequencer with misplaced numbers, and a check of FIFO order that only looks for missing messages."""
     number_for_the_last_request(patch)
     _checks(patch, Property.FIFO, lambda run: Tally(run.deliveries, 0))
 
 
 def stability_must_grow(patch: pytest.MonkeyPatch) -> None:
-    """It is asserted that what all have acknowledged of a member's messages never becomes less."""
+    """An assertion that the number of a member's messages acknowledged by all never decreases."""
     on_beat = ViewMember.on_beat
     before: dict[tuple[int, int], dict[int, int]] = {}
 
@@ -64,7 +64,7 @@ def stability_must_grow(patch: pytest.MonkeyPatch) -> None:
 
 
 def lost_records_are_not_noticed(patch: pytest.MonkeyPatch) -> None:
-    """A record of the middle of each incarnation is lost, and the check takes the rest for all there is."""
+    """A record in the middle of each incarnation is lost, and the check takes the others for all records."""
     shipped = linear._incarnation_of_records
 
     def with_a_hole(name: tuple[int, int], records: Sequence[Raw]) -> IncarnationRecord:
@@ -78,7 +78,7 @@ def lost_records_are_not_noticed(patch: pytest.MonkeyPatch) -> None:
 
 
 def faults_after_the_end(patch: pytest.MonkeyPatch) -> None:
-    """Each fault of the plan comes as much later as the load lasts: when all is over."""
+    """Each fault of the plan is delayed by the duration of the load, to the time after it."""
 
     def late(scenario: Scenario) -> Experiment:
         experiment = experiment_of(scenario)
@@ -89,7 +89,7 @@ def faults_after_the_end(patch: pytest.MonkeyPatch) -> None:
 
 
 def records_by_the_nodes_clock(patch: pytest.MonkeyPatch) -> None:
-    """A host writes the instants of its records by the clock of its node, which is no other's."""
+    """A host stamps its records by the clock of its node, which differs from the others'."""
     init = Host.__init__
 
     def skewed(host: Host, *given: Any, **named: Any) -> None:
@@ -101,7 +101,7 @@ def records_by_the_nodes_clock(patch: pytest.MonkeyPatch) -> None:
 
 
 def held_datagrams_turn_time_back(patch: pytest.MonkeyPatch) -> None:
-    """What waited for a frozen process is handled with the clock set back to the beginning of the freeze."""
+    """Datagrams held for a frozen process are handled with the clock set back to the beginning of the freeze."""
     handle, pause = Member._handle, Member.pause
     frozen_ns: dict[int, int] = {}
 

@@ -1,5 +1,5 @@
-"""Bugs as edits of the shipped orders: those on record, and others where a core has few. Each docstring says what the
-edit does; `known` and `each_core` have the worlds and the verdicts.
+"""Bugs as edits of the shipped orders: those on record, and others for cores with few. Each docstring describes the
+edit; `known` has the worlds and the verdicts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Rest = Mapping[int, Sequence[Message]]
 
 
 def number_for_the_last_request(patch: pytest.MonkeyPatch) -> None:
-    """A number is given to the request that was made last, not to the one that it answers."""
+    """A number is given to the latest request, not to the request that it answers."""
     on_number = SequencerCore._on_number
 
     def misplaced(core: SequencerCore, message: Message, now_ns: int, out: list[Effect]) -> None:
@@ -48,7 +48,7 @@ def number_for_the_last_request(patch: pytest.MonkeyPatch) -> None:
 
 
 def first_number_at_member_0_only(patch: pytest.MonkeyPatch) -> None:
-    """Only the member that was first at the beginning gives a first number."""
+    """Only member 0 gives the first number."""
     on_request = SequencerCore._on_request
 
     def on_first(core: SequencerCore, message: Message, now_ns: int, out: list[Effect]) -> None:
@@ -62,7 +62,7 @@ def first_number_at_member_0_only(patch: pytest.MonkeyPatch) -> None:
 
 
 def looks_at_the_visible_only(patch: pytest.MonkeyPatch) -> None:
-    """Delivery waits for the members that have been heard in this view, not for all that there are."""
+    """Delivery waits for the members heard in this view, not for all members."""
     deliver = HistoryCore._deliver
 
     def hasty(core: HistoryCore, out: list[Effect]) -> None:
@@ -76,7 +76,7 @@ def looks_at_the_visible_only(patch: pytest.MonkeyPatch) -> None:
 
 
 def delivers_on_the_first_lap(patch: pytest.MonkeyPatch) -> None:
-    """A round is delivered when the first message of it has gone round to this member."""
+    """A round is delivered when its first message has arrived at this member."""
 
     def deliver(core: HistoryCore, out: list[Effect]) -> None:
         latest = core._latest
@@ -91,7 +91,7 @@ def delivers_on_the_first_lap(patch: pytest.MonkeyPatch) -> None:
 
 
 def null_in_the_reserved_round(patch: pytest.MonkeyPatch) -> None:
-    """A null goes out with the round that stays reserved for the application's next message."""
+    """A null is sent with the round that stays reserved for the application's next message."""
     send_null = AllAckCore._send_null
 
     def unreserved(core: AllAckCore, now_ns: int, out: list[Effect]) -> None:
@@ -103,12 +103,12 @@ def null_in_the_reserved_round(patch: pytest.MonkeyPatch) -> None:
 
 
 def nobody_sends_nulls(patch: pytest.MonkeyPatch) -> None:
-    """A member that has nothing to say says nothing."""
+    """A member without messages sends no nulls."""
     patch.setattr(HistoryCore, "_arrange_null", lambda core, now_ns, out: None)
 
 
 def ties_by_arrival(patch: pytest.MonkeyPatch) -> None:
-    """Messages with the same number are ordered as they come."""
+    """Messages with the same number are ordered by arrival."""
     count = iter(range(1_000_000))
     patch.setattr(AllAckCore, "_precedence", lambda core, message: next(count))
     patch.setattr(LamportCore, "_precedence", lambda core, message: next(count))
@@ -118,7 +118,7 @@ def ties_by_arrival(patch: pytest.MonkeyPatch) -> None:
 
 
 def first_proposal_is_final(patch: pytest.MonkeyPatch) -> None:
-    """The initiator waits for one proposal, not for those of all."""
+    """The initiator waits for one proposal instead of all."""
     on_proposal = AbcastCore._on_proposal
 
     def hasty(core: AbcastCore, message: Message, now_ns: int, out: list[Effect]) -> None:
@@ -139,7 +139,7 @@ def first_proposal_is_final(patch: pytest.MonkeyPatch) -> None:
 
 
 def equal_timestamps_compare_as_later(patch: pytest.MonkeyPatch) -> None:
-    """Two requests of the same timestamp are each taken for later than the other."""
+    """Of two requests with the same timestamp, each is taken for later than the other."""
 
     def defers(core: RicartAgrawalaCore, request: Request) -> bool:
         wanted = core._wanted
@@ -152,7 +152,7 @@ def equal_timestamps_compare_as_later(patch: pytest.MonkeyPatch) -> None:
 
 
 def draws_of_its_own(patch: pytest.MonkeyPatch) -> None:
-    """Each member begins its draws with a seed of its own."""
+    """Each member seeds its draws differently."""
     init = AtopCore.__init__
 
     def seeded(core: AtopCore, **given: Any) -> None:
@@ -166,7 +166,7 @@ def draws_of_its_own(patch: pytest.MonkeyPatch) -> None:
 
 
 def waits_for_no_number(patch: pytest.MonkeyPatch) -> None:
-    """A draw of a source whose next number has not come is passed over for a source whose number has."""
+    """A draw of a source without its next number goes to a source that has one."""
     run = _Backlog.run
 
     def hasty(backlog: _Backlog, out: list[Message]) -> _Lane | None:
@@ -182,7 +182,7 @@ def waits_for_no_number(patch: pytest.MonkeyPatch) -> None:
 
 
 def nobody_fills_its_turn(patch: pytest.MonkeyPatch) -> None:
-    """A member that is drawn and has nothing to say sends no dummy."""
+    """A drawn member without messages sends no dummy."""
     patch.setattr(AtopCore, "_on_turn_due", lambda core, now_ns, out: None)
 
 
@@ -206,7 +206,7 @@ def distribution_before_all_have_passed(patch: pytest.MonkeyPatch) -> None:
 
 
 def atop_takes_nothing_of_the_rest(patch: pytest.MonkeyPatch) -> None:
-    """At the end of a view the rest of the cut is not looked at."""
+    """At the end of a view the rest of the cut is ignored."""
     close = AtopCore.close
     patch.setattr(AtopCore, "close", lambda core, rest, survivors, now_ns: close(core, {}, survivors, now_ns))
 
@@ -215,7 +215,7 @@ def atop_takes_nothing_of_the_rest(patch: pytest.MonkeyPatch) -> None:
 
 
 def passes_over_missing_bodies(patch: pytest.MonkeyPatch) -> None:
-    """A number whose body has not come is passed over; the body is delivered when it comes."""
+    """A number without a body is skipped; the body is delivered when it arrives."""
 
     def complete(core: AmoebaCore) -> None:
         for index, entry in list(core._log.items()):
@@ -239,18 +239,18 @@ def passes_over_missing_bodies(patch: pytest.MonkeyPatch) -> None:
 
 
 def stored_is_not_told(patch: pytest.MonkeyPatch) -> None:
-    """The members that have stored a message do not say so."""
+    """The members that have stored a message do not acknowledge it."""
     patch.setattr(AmoebaCore, "_tell_stored", lambda core, out: None)
 
 
 def log_of_the_rest_is_dropped(patch: pytest.MonkeyPatch) -> None:
-    """At the end of a view what is in the rest of the cut is not delivered."""
+    """At the end of a view the rest of the cut is not delivered."""
     close = AmoebaCore.close
     patch.setattr(AmoebaCore, "close", lambda core, rest, survivors, now_ns: close(core, {}, survivors, now_ns))
 
 
 def amoeba_hands_nothing_back(patch: pytest.MonkeyPatch) -> None:
-    """What has no number at the end of a view is forgotten by its sender."""
+    """A sender forgets its messages without a number at the end of a view."""
     close = AmoebaCore.close
 
     def forgetful(core: AmoebaCore, *given: Any) -> Closing:
@@ -260,7 +260,7 @@ def amoeba_hands_nothing_back(patch: pytest.MonkeyPatch) -> None:
 
 
 def numbers_without_gaps_are_not_asked_for(patch: pytest.MonkeyPatch) -> None:
-    """The sequencer numbers a message of a sender whatever came before it, and twice what comes twice."""
+    """The sequencer numbers a message without its predecessors of the same sender, and a duplicate a second time."""
 
     def give(core: AmoebaCore, message: Message, out: list[Effect]) -> None:
         core._given_of[message.origin] = message.seq - 1
@@ -285,7 +285,7 @@ def numbers_without_gaps_are_not_asked_for(patch: pytest.MonkeyPatch) -> None:
 
 
 def accepts_out_of_turn(patch: pytest.MonkeyPatch) -> None:
-    """A message is accepted whatever was sent before it; what comes later is a duplicate."""
+    """A message is accepted without its predecessors, which are then duplicates."""
     patch.setattr(CoState, "lacks", lambda state, p: None)
     accept = CoState.accept
 
@@ -313,7 +313,7 @@ def looks_at_the_source_alone(patch: pytest.MonkeyPatch) -> None:
 
 
 def acknowledges_what_it_has_heard_of(patch: pytest.MonkeyPatch) -> None:
-    """A member says that it has accepted what it has only heard of."""
+    """A member reports messages as accepted that it only knows of."""
     learn = Matrix.learn
 
     def generous(matrix: Matrix, j: int, vector: tuple[int, ...]) -> list[int]:
@@ -326,13 +326,13 @@ def acknowledges_what_it_has_heard_of(patch: pytest.MonkeyPatch) -> None:
 
 
 def nobody_asks_for_gaps(patch: pytest.MonkeyPatch) -> None:
-    """A gap is seen, and nobody asks for what is missing."""
+    """A gap is detected, but the missing messages are not requested."""
     patch.setattr(CoCore, "_ask_for_gaps", lambda core, now_ns, out: None)
     patch.setattr(CoCore, "_resend", lambda core, silent, now_ns, out: None)
 
 
 def close_keeps_the_rest(patch: pytest.MonkeyPatch) -> None:
-    """At the end of a view what was not accepted before is not delivered."""
+    """At the end of a view messages that were not accepted before are not delivered."""
     close = CoCore.close
 
     def short(core: CoCore, cut: Mapping[int, int], now_ns: int) -> Closing:
@@ -343,14 +343,14 @@ def close_keeps_the_rest(patch: pytest.MonkeyPatch) -> None:
 
 
 def tells_nobody_what_it_has(patch: pytest.MonkeyPatch) -> None:
-    """A member without messages of its own never says what it has accepted."""
+    """A member without messages of its own never reports its accepted messages."""
     patch.setattr(CoCore, "_on_state_due", lambda core, now_ns, out: None)
     patch.setattr(CoCore, "_on_round", lambda core, now_ns, out: None)
     patch.setattr(CoCore, "_on_reply", lambda core, now_ns, out: None)
 
 
 def delivers_copies(patch: pytest.MonkeyPatch) -> None:
-    """A message that comes a second time is handed over a second time."""
+    """A message that arrives a second time is delivered a second time."""
     ignore = CoCore._ignore_data
     on_data = CoCore._on_data
 
@@ -367,7 +367,7 @@ def delivers_copies(patch: pytest.MonkeyPatch) -> None:
 
 
 def switch_is_lost_at_the_end_of_the_view(patch: pytest.MonkeyPatch) -> None:
-    """A view that ends during a switch closes the old epoch, and drops what has come of the new one."""
+    """A view that ends during a switch closes the old epoch, and drops the received messages of the new one."""
     open_next = AdaptiveCore._open_next
     close = AdaptiveCore.close
 
@@ -382,7 +382,7 @@ def switch_is_lost_at_the_end_of_the_view(patch: pytest.MonkeyPatch) -> None:
 
 
 def epoch_begins_anew_in_each_view(patch: pytest.MonkeyPatch) -> None:
-    """A view that ends during a switch goes on with the protocol that each member is in."""
+    """After a view that ended during a switch each member goes on with its own protocol."""
     close = AdaptiveCore.close
 
     def unswitched(core: AdaptiveCore, *given: Any) -> Closing:
@@ -397,7 +397,7 @@ def epoch_begins_anew_in_each_view(patch: pytest.MonkeyPatch) -> None:
 
 
 def release_looks_at_one_member(patch: pytest.MonkeyPatch) -> None:
-    """A delivery releases what waited for it, and not what waited for that."""
+    """A delivery releases the messages that waited for it, but not those that waited for these."""
 
     def release(core: CbcastCore, index: int, out: list[Effect]) -> None:
         released, core._blocked[index] = core._blocked[index], []

@@ -1,5 +1,5 @@
-"""Bugs on record as edits of the group layer and of the streams under it. Each docstring says what the edit does;
-`known` has the numbers, the worlds and the verdicts.
+"""Bugs on record as edits of the group layer and of the streams under it. Each docstring describes the edit; `known`
+has the numbers, the worlds and the verdicts.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from node.wire import Kind, Message
 DATA = Kind.RELIABLE_DATA
 
 
-# Duplicates, and what is sent again.
+# Duplicates and retransmissions.
 
 
 def forgets_what_is_stable(patch: pytest.MonkeyPatch) -> None:
-    """The memory for duplicates ends with the messages that are kept: a copy of an earlier one is new."""
+    """The memory for duplicates ends with the buffered messages: a copy of an earlier one is taken for new."""
     on_message = ReliableCore.on_message
 
     def forgetful(core: ReliableCore, message: Message, source: int, now_ns: int) -> list[Effect]:
@@ -46,7 +46,9 @@ def forgets_what_is_stable(patch: pytest.MonkeyPatch) -> None:
 
 
 def hands_over_once_for_each_view(patch: pytest.MonkeyPatch) -> None:
-    """What the views before handed back is submitted when the view begins; what does not fit then waits for ever."""
+    """Submissions handed back by earlier views are submitted at the begin of a view only; those that do not fit wait
+    for ever.
+    """
     resubmit = GroupCore._resubmit_what_can
     begun: dict[int, object] = {}
 
@@ -59,7 +61,7 @@ def hands_over_once_for_each_view(patch: pytest.MonkeyPatch) -> None:
 
 
 def suspicion_makes_a_coordinator(patch: pytest.MonkeyPatch) -> None:
-    """A member that suspects all before it by rank takes the group over without a ballot."""
+    """A member that suspects all members before it by rank takes over without a ballot."""
     on_watch = ViewMember.on_watch
 
     def hasty(member: ViewMember, now_ns: int, out: list[Effect]) -> None:
@@ -79,11 +81,11 @@ def suspicion_makes_a_coordinator(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ViewMember, "on_watch", hasty)
 
 
-# Views and messages in the order in which they are handed up.
+# Order of views and messages.
 
 
 def views_newest_first(patch: pytest.MonkeyPatch) -> None:
-    """View 2 waits in a queue of its own until view 3 is there, and the newest is handed up first."""
+    """View 2 waits in a queue of its own until view 3 has arrived, and the newest is installed first."""
     install = GroupCore._install
     waiting: dict[int, list[Effect]] = {}
 
@@ -102,12 +104,12 @@ def views_newest_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def rest_behind_the_view(patch: pytest.MonkeyPatch) -> None:
-    """The rest of the cut is handed up behind the view that it comes before."""
+    """The rest of the cut is delivered after the view that it comes before."""
     _put_rest_behind(patch, lambda member: True)
 
 
 def fetched_rest_behind_the_view(patch: pytest.MonkeyPatch) -> None:
-    """Only at members that had to fetch some of the rest."""
+    """The same, only at members that had to fetch some of the rest."""
     fetch = ViewMember.fetch
     fetched: set[int] = set()
 
@@ -138,7 +140,7 @@ def _put_rest_behind(patch: pytest.MonkeyPatch, when: Any) -> None:
 
 
 def buffers_switched_before_recovery_ends(patch: pytest.MonkeyPatch) -> None:
-    """A member that still fetches for its view takes messages of the next one into the same buffers."""
+    """A member that still fetches for its view puts messages of the next one into the same buffers."""
     keep_early = GroupCore._keep_early
 
     def into_the_old(core: GroupCore, message: Message, source: int, number: int, out: list[Effect]) -> None:
@@ -152,7 +154,7 @@ def buffers_switched_before_recovery_ends(patch: pytest.MonkeyPatch) -> None:
 
 
 def rest_ends_at_the_first_gap(patch: pytest.MonkeyPatch) -> None:
-    """What came behind a gap, and what filled it in the recovery, is not handed up at the change."""
+    """Messages after a gap, and those that filled it in the recovery, are not delivered at the change."""
     rest = ReliableCore.rest
 
     def up_to_the_gap(core: ReliableCore, cut: Mapping[int, int]) -> dict[int, list[Message]]:
@@ -187,7 +189,7 @@ def waking_member_leaves_itself_out(patch: pytest.MonkeyPatch) -> None:
 
 
 def joiners_are_not_watched(patch: pytest.MonkeyPatch) -> None:
-    """Nobody watches a member that has not taken the group's state yet: one that dies then stays in the view."""
+    """A member that has not taken the group's state yet is not watched: if it crashes then, it stays in the view."""
     watch = Detector.watch
 
     def watched(member: ViewMember, now_ns: int, out: list[Effect]) -> None:
@@ -199,7 +201,7 @@ def joiners_are_not_watched(patch: pytest.MonkeyPatch) -> None:
 
 
 def accepted_value_takes_each_ballot(patch: pytest.MonkeyPatch) -> None:
-    """Each promise writes its ballot over the one under which the member has accepted a value."""
+    """Each promise overwrites the ballot under which the member has accepted a value."""
     promise = Change.promise
 
     def overwriting(change: Change, ballot: int) -> bool:
@@ -227,7 +229,7 @@ def decision_heard_twice_begins_anew(patch: pytest.MonkeyPatch) -> None:
 
 
 def leave_without_its_mark(patch: pytest.MonkeyPatch) -> None:
-    """A member that leaves says what every other STATUS says."""
+    """The STATUS of a leaving member does not say that it leaves."""
     status = ViewMember.status
 
     def unmarked(member: ViewMember, flags: int = 0, fresh: tuple[int, ...] = ()) -> Message:
@@ -238,7 +240,7 @@ def leave_without_its_mark(patch: pytest.MonkeyPatch) -> None:
 
 
 def watch_waits_for_rest(patch: pytest.MonkeyPatch) -> None:
-    """Silent members are looked for when there is nothing else to do: not while their acknowledgements are missing."""
+    """Silent members are looked for only when nothing else is due: not while their acknowledgements are missing."""
     on_watch = ViewMember.on_watch
 
     def later(member: ViewMember, now_ns: int, out: list[Effect]) -> None:
@@ -251,7 +253,7 @@ def watch_waits_for_rest(patch: pytest.MonkeyPatch) -> None:
 
 
 def fragments_under_the_wrong_sender(patch: pytest.MonkeyPatch) -> None:
-    """What a holder relays of another member's stream is filed under the holder."""
+    """A message relayed by a holder is stored in the holder's stream instead of its origin's."""
     on_data = ReliableCore._on_data
 
     def misfiled(core: ReliableCore, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
@@ -271,7 +273,7 @@ def fragments_under_the_wrong_sender(patch: pytest.MonkeyPatch) -> None:
 
 
 def watermarks_outlive_their_view(patch: pytest.MonkeyPatch) -> None:
-    """The streams of the next view begin with what each receiver had acknowledged in the view before."""
+    """The streams of the next view begin with the acknowledgements of the view before."""
     new_streams = GroupCore._new_streams
 
     def inherited(core: GroupCore, view: View) -> Any:
@@ -286,7 +288,7 @@ def watermarks_outlive_their_view(patch: pytest.MonkeyPatch) -> None:
 
 
 def words_of_another_view_count(patch: pytest.MonkeyPatch) -> None:
-    """What the streams of a view say is taken for words of the view that is installed now."""
+    """Stream messages of an earlier view are taken for messages of the installed view."""
     on_stream_message = GroupCore._on_stream_message
 
     def lax(core: GroupCore, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
@@ -300,7 +302,7 @@ def words_of_another_view_count(patch: pytest.MonkeyPatch) -> None:
 
 
 def watermark_is_told_and_not_taken(patch: pytest.MonkeyPatch) -> None:
-    """Heartbeats go round, and the watermark in them moves nothing."""
+    """Heartbeats are sent, but the watermark in them has no effect."""
     on_heartbeat = ReliableCore._on_heartbeat
 
     def stuck(core: ReliableCore, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
@@ -312,7 +314,7 @@ def watermark_is_told_and_not_taken(patch: pytest.MonkeyPatch) -> None:
 
 
 def sender_waits_for_nobody(patch: pytest.MonkeyPatch) -> None:
-    """The sender goes on though its receivers have not taken what it sent before: they are overrun."""
+    """The sender ignores flow control: its receivers are overrun."""
 
     def can_submit(core: ReliableCore) -> bool:
         return core.phase == "open" and not core._is_held
@@ -335,7 +337,7 @@ def twenty_two_members_at_most(patch: pytest.MonkeyPatch) -> None:
 
 
 def what_waits_is_lost_across_views(patch: pytest.MonkeyPatch) -> None:
-    """The own stream ends with what was transmitted, and the core is not asked for the rest."""
+    """The own stream ends with the transmitted messages; waiting submissions are lost."""
     freeze, close = ReliableCore.freeze, ViewStack.close
     patch.setattr(ReliableCore, "freeze", lambda core, waiting, now_ns: freeze(core, (), now_ns))
     patch.setattr(ViewStack, "close", lambda stack, *given: replace(close(stack, *given), handed_back=()))
@@ -356,7 +358,7 @@ def joiners_begin_without_the_state(patch: pytest.MonkeyPatch) -> None:
 
 
 def nothing_is_forced(patch: pytest.MonkeyPatch) -> None:
-    """A coordinator never looks at what was accepted under the one before it."""
+    """A coordinator ignores values accepted under the one before it."""
     choose = Change.choose
 
     def free(change: Change, constraints: Constraints) -> Proposal | None:

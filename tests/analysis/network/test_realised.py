@@ -440,7 +440,7 @@ def test_a_sender_is_measured_at_one_receiver() -> None:
 
 
 def test_a_sender_of_near_multicasts_is_measured_at_a_neighbour() -> None:
-    """n3 stands for a receiver beyond a router: it is as clear, and gets half of the frames that pass the sender's port."""
+    """n3 stands for a receiver beyond a router: it is as clear, and gets half of the frames from the sender's port."""
     lost = RNG(10).random(2000) < 0.1
     wide, near = (
         sent(1000, peer=1, every_ns=2_000_000),
