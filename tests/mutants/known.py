@@ -35,14 +35,14 @@ Edit = Callable[[pytest.MonkeyPatch], None]
 MS = 1_000_000
 PATIENCE_NS = 500 * MS
 UNMET = "no fault met"
-"""Stands among the failures when the judge counts no fault that met traffic in a world with faults: a pass of such a
-world shows nothing."""
+"""Added to the failures when the judge counts no fault that met traffic in a world with faults: such a world proves
+nothing by a pass."""
 RELIABLE: dict[str, Any] = {"suspect_after_ns": PATIENCE_NS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """One bug. `kinds`: those of the failures that the judge must name, all of them."""
+    """One bug. `kinds`: the exact set of kinds of failures that the judge reports."""
 
     bugs: tuple[int, ...]
     edit: Edit
@@ -61,7 +61,7 @@ def world(
     seed: int = 1,
     **parameters: Any,
 ) -> Scenario:
-    """Each member is told when it submits, in ms."""
+    """A world of one segment. A member is given by the times of its submissions, in ms."""
     read = tuple(one if isinstance(one, Member) else member(*one) for one in members)
     return Scenario(
         protocol=protocol,
@@ -80,7 +80,7 @@ def _over_streams(protocol: str, parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def member(*at_ms: float, delay_ms: float = 0, **impairment: Any) -> Member:
-    """`delay_ms` and `impairment`: of what comes to its port."""
+    """A member and its submissions; `delay_ms` and `impairment`: of traffic to its port."""
     to_node = Impairment(delay_ns=round(delay_ms * MS), **impairment)
     return Member(submissions_ns=tuple(round(one * MS) for one in at_ms), to_node=to_node)
 
@@ -90,7 +90,7 @@ def deaf_to(target: int, source: int, at_ms: float, for_ms: float) -> OneWayCut:
 
 
 def crash(one: int, at_ms: float, for_ms: float | None = None) -> Crash:
-    """None: for good."""
+    """A crash; `for_ms` None: final."""
     is_final = for_ms is None
     return Crash(at_ns=round(at_ms * MS), for_ns=round((for_ms or 3000) * MS), member=one, is_final=is_final)
 
@@ -107,7 +107,7 @@ def pause(one: int, at_ms: float, for_ms: float) -> Freeze:
 
 
 def crossing(protocol: str, **parameters: Any) -> Scenario:
-    """All send at the same times, and one hears all others late."""
+    """All send at the same times, and one member receives all messages late."""
     times = tuple(range(10, 50, 8))
     return world(protocol, times, member(*times, delay_ms=7), times, **parameters)
 
@@ -126,7 +126,7 @@ def torn(protocol: str, **parameters: Any) -> Scenario:
 
 
 def lossy(protocol: str, **parameters: Any) -> Scenario:
-    """One member loses much of what is sent to it, and gets some of it twice."""
+    """One member loses much of its incoming traffic, and gets some of it twice."""
     bad = member(12, 22, 32, loss_ratio=0.3, duplicate_ratio=0.3)
     return world(protocol, (10, 20, 30), bad, (14, 24, 34, 44), **parameters)
 
@@ -165,12 +165,12 @@ COORDINATOR_ENDS = world(
         *(deaf_to(to, of, 55, 35) for of in range(6) for to in (1, 2, 3, 5) if of != to),
     ),
 )
-"""Member 5 leaves. What the members say when they have accepted reaches member 4 alone, which decides; then it ends,
-like the coordinator. The others begin another ballot."""
+"""Member 5 leaves. The acceptances of the members reach member 4 alone, which decides; then it crashes, like the
+coordinator. The others begin another ballot."""
 STILL_FETCHING = world(
     "reliable", (10,), _slow, (19.5, 60, 61, 62), (12,), (11,), faults=(leave(4, 20), deaf_to(1, 2, 19, 3))
 )
-"""Member 1 hears all others late, and lacks a message of member 2, which sends in the next view already."""
+"""Member 1 receives all messages late, and lacks a message of member 2, which already sends in the next view."""
 _curved: dict[str, Any] = {"distribution": Distribution.PARETONORMAL}
 _far = Impairment(delay_ns=20 * MS, **_curved)
 _lossy = Impairment(delay_ns=1 * MS, loss_ratio=0.01, reorder_ratio=0.1, **_curved)
@@ -211,7 +211,7 @@ TWO_BALLOTS = replace(
     dissemination=Dissemination.UNICAST,
     size_bytes=8,
 )
-"""Found by seeds and made smaller: a ballot is accepted by some when its coordinator ends in the fan-out."""
+"""Found by random seeds and reduced: some members accept a ballot whose coordinator crashes during the fan-out."""
 RESTARTED = world(
     "reliable",
     (),
@@ -221,7 +221,7 @@ RESTARTED = world(
     suspect_after_ns=10_000 * MS,
     faults=(Cut(at_ns=0, for_ns=100_000, sides=((1,), (2,))), crash(0, 0, 0.1)),
 )
-"""Member 0 starts again when 2 has sent; one that hears copies of what was said in the view before takes part."""
+"""Member 0 restarts after 2 has sent; one member receives copies of messages of the view before."""
 
 KNOWN: tuple[Known, ...] = (
     # Sequencers.
@@ -402,7 +402,7 @@ KNOWN: tuple[Known, ...] = (
         world("sequencer", (10,), (12, 12, 12), (14,), seed=100),
         *("causal", "opinions"),
     ),
-    # On no list.
+    # Bugs that are not in the list.
     _row(
         None,
         views.any_member_count_is_a_quorum,
@@ -490,4 +490,4 @@ NOT_HERE: dict[int, str] = {
 ELSEWHERE: dict[int, str] = {
     52: "tests/mutants/test_mutants.py: an edit of the streams, and the transcript under several PYTHONHASHSEED",
 }
-"""Bugs that something else than the judge of worlds or of histories shows."""
+"""Bugs shown by other means than the judge of worlds or of histories."""

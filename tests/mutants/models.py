@@ -1,6 +1,7 @@
-"""Protocols that do not exist here yet, each as a page that writes a history. `is_right` False leaves their bug in.
+"""Models of protocols that do not exist here, each a function that writes a history. With the keyword argument off, the
+history has their bug.
 
-They show what the oracle sees of a bug, not how fast or how long anything takes: time is a counter.
+They show how the oracle judges a bug, not durations: time is a counter.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ ROUNDS = 4
 
 
 def merge(seed: int, *, waits_for_all: bool = True) -> PlainHistory:
-    """Deterministic merge: everybody fills a slot in every round, and all deliver by round and member. A member must
-    wait for the slots of everybody, also of whom it has not heard yet.
+    """Deterministic merge: every member fills a slot in every round, and all deliver by round and member. A member must
+    wait for the slots of all members, also of those not heard yet.
     """
     rng, author, incarnations = _begin(seed)
     inbox: dict[Incarnation, dict[int, int]] = {
@@ -72,8 +73,8 @@ def nulls(seed: int, *, keeps_the_slot: bool = True) -> PlainHistory:
 
 
 def trains(seed: int, *, lap: int = 2) -> PlainHistory:
-    """Two trains go round; on lap 1 everybody loads a message, on lap 2 everybody sees the whole load. All deliver load
-    by load once a train has come by on `lap`. On lap 1 each sees only what has been loaded so far.
+    """Two trains circulate; on lap 1 each member loads a message, on lap 2 each sees the whole load. All deliver load
+    by load once a train has passed on `lap`. On lap 1 each sees only the load so far.
     """
     rng, author, incarnations = _begin(seed)
     loads: list[list[MessageId]] = [[], []]
@@ -103,8 +104,8 @@ def trains(seed: int, *, lap: int = 2) -> PlainHistory:
 
 
 def skeen(seed: int, *, clock_jumps: bool = True) -> PlainHistory:
-    """Everybody proposes a number, the largest is final, delivery by final numbers when none below is pending. Who
-    learns a final number must not propose one below it any more.
+    """Each member proposes a number, the largest is final, delivery by final numbers when none below is pending. A
+    member that knows a final number must not propose one below it.
     """
     rng, author, incarnations = _begin(seed)
     clock = dict.fromkeys(incarnations, 0)

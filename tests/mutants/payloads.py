@@ -1,4 +1,4 @@
-"""Cores that hand over other bytes than they were given: the stamp in front is right, what is behind it is not."""
+"""Cores that deliver altered payloads: the stamp is correct, the bytes after it are not."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from node.wire import Kind
 from tests.node.cluster import Build
 
 Alteration = Callable[[bytes, bytes], bytes]
-"""What is behind the stamp, and what was behind the stamp before, become what is handed over."""
+"""The delivered bytes after the stamp, from those of this message and those of the message before."""
 
 
 def noise(body: bytes, before: bytes) -> bytes:
-    """As many bytes, of nobody."""
+    """As many bytes, which belong to no message."""
     return bytes(byte ^ 0x5A for byte in body)
 
 
@@ -28,12 +28,12 @@ def truncated(body: bytes, before: bytes) -> bytes:
 
 
 def swapped(body: bytes, before: bytes) -> bytes:
-    """What the message before it carried."""
+    """The bytes of the message before."""
     return before or body
 
 
 def mixed(body: bytes, before: bytes) -> bytes:
-    """The first half is that of the message before it, as of fragments under wrong names."""
+    """The first half is that of the message before, as of misfiled fragments."""
     return (before or body)[: len(body) // 2] + body[len(body) // 2 :]
 
 
@@ -41,7 +41,7 @@ ALTERATIONS: tuple[Alteration, ...] = (noise, truncated, swapped, mixed)
 
 
 def altering(protocol: str, alter: Alteration) -> Build:
-    """A protocol's own core whose member 1 hands over altered payloads."""
+    """A protocol's own core whose member 1 delivers altered payloads."""
 
     def build(us: Membership, seed: int) -> Core:
         core = PROTOCOLS[protocol].build(membership=us, parameters={}, seed=seed)
@@ -62,7 +62,7 @@ def _altered(call: Callable[..., list[Effect]], alter: Alteration, before: list[
 
 
 def handed_over(effect: Effect, alter: Alteration, before: list[bytes]) -> Effect:
-    """The delivery with its payload altered; anything else as it is."""
+    """The delivery with its payload altered; any other effect unchanged."""
     if not isinstance(effect, Deliver) or effect.inner is not Kind.APPLICATION:
         return effect
     stamp, body = effect.payload[:STAMP_SIZE], effect.payload[STAMP_SIZE:]

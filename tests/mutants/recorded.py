@@ -1,7 +1,7 @@
 """A cluster whose hosts write the records that the oracle judges, as the real hosts do.
 
-Nothing here reads what a protocol says of itself: identities are the stamps of the hosts, causality is the order of the
-records.
+Statements of a protocol about itself are not read: identities are the stamps of the hosts, causality is the order of
+the records.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ History = dict[Incarnation, list[Record]]
 
 
 class Recorded(Cluster):
-    """See the module's text."""
+    """A cluster that keeps a history of records."""
 
     def __init__(self, count: int, build: Build, *, seed: int = 1, network: Network | None = None) -> None:
         self._records: History = {}
         super().__init__(count, build, seed=seed, network=network)
 
     def submit(self, member: int, count: int = 1, size: int = 24, target: int | None = None) -> None:
-        """One by one, so that each is recorded before its core hears of it."""
+        """Submissions one by one, each recorded before its core is called."""
         for _ in range(count):
             host = self.hosts[member]
             incarnation = _incarnation(host)
@@ -38,7 +38,7 @@ class Recorded(Cluster):
             super().submit(member, size=size, target=target)
 
     def history(self) -> History:
-        """All records; a host that is up and was not excluded stops now, drained if it has nothing left to do."""
+        """All records; a host that is up and not excluded stops now, drained if it is idle."""
         stopped = {_incarnation(host): host for host in self.survivors()}
         history = {incarnation: list(records) for incarnation, records in sorted(self._records.items())}
         for incarnation, host in stopped.items():
@@ -61,7 +61,7 @@ class Recorded(Cluster):
         records.append(Record(len(records) + 1, event, detail, message, at_ns, extra, value, at_ns))
 
     def record_ns(self, incarnation: Incarnation) -> int:
-        """What goes into a record as its time."""
+        """Time of the records of an incarnation."""
         return self.now_ns
 
     def _start(self, member: int, incarnation: int) -> None:
@@ -99,7 +99,7 @@ class Recorded(Cluster):
         self._note_handing(host, Event.UNDO, undo)
 
     def _note_handing(self, host: Host, event: Event, effect: Deliver | Undo) -> MessageId:
-        """Whatever a mutant hands over or takes back: the oracle judges it, and not the cluster."""
+        """Record a delivery or an undo, also a wrong one: the oracle judges it, not the cluster."""
         stamp = decode_stamp(effect.payload)
         message = MessageId(stamp.origin, stamp.incarnation, stamp.number)
         self.note(_incarnation(host), event, int(effect.level), message)
@@ -125,7 +125,7 @@ class Recorded(Cluster):
 
 
 def judge(history: History, members: tuple[int, ...], kinds: tuple[Property, ...]) -> dict[Property, Finding]:
-    """By definition, and in linear time: both must say the same."""
+    """Findings by the definitions; the verdicts of the linear checker must be the same."""
     findings = oracle.check(history, members=members, kinds=kinds)
     for kind, finding in linear.check(history, members=members, kinds=kinds).items():
         assert finding.verdict is findings[kind].verdict, f"the checkers disagree on {kind.value}"
@@ -133,7 +133,7 @@ def judge(history: History, members: tuple[int, ...], kinds: tuple[Property, ...
 
 
 def verdicts(history: History, members: tuple[int, ...], promises: tuple[str, ...]) -> dict[str, Verdict]:
-    """Of each promise, by name."""
+    """Verdict of each promise, by name."""
     kinds = tuple(Property(promise) for promise in promises)
     return {kind.value: finding.verdict for kind, finding in judge(history, members, kinds).items()}
 

@@ -20,7 +20,7 @@ def allack(kind: type[AllAckCore] = AllAckCore) -> Build:
 
 
 class OthersOnly(AllAckCore):
-    """Delivers a round when all others have sent it, though it may still send its own message of that round."""
+    """Delivers a round when all others have sent it, though its own message of that round may be missing."""
 
     def _deliver(self, out: list[Effect]) -> None:
         self._awaited = self._us.peers
@@ -28,7 +28,7 @@ class OthersOnly(AllAckCore):
 
 
 class DropsTheExcluded(AllAckCore):
-    """Drops all that it buffers of an excluded member at the end of the view, though others have delivered some."""
+    """Drops all buffered messages of an excluded member at the end of the view, though others have delivered some."""
 
     def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
         self._buffer = [one for one in self._buffer if one.message.origin in survivors]
@@ -37,7 +37,7 @@ class DropsTheExcluded(AllAckCore):
 
 
 def late_comer(build: Build) -> Recorded:
-    """0 sends for the first time when it has the messages of 1 and 2."""
+    """0 sends for the first time after it has received the messages of 1 and 2."""
     cluster = Recorded(3, build)
     cluster.submit(1)
     cluster.submit(2)
@@ -46,7 +46,9 @@ def late_comer(build: Build) -> Recorded:
 
 
 def death_of_a_sender(build: Build) -> Recorded:
-    """3 has sent and crashed. 0 and 2 deliver its message long before its end, 1 waits for a null until after that."""
+    """3 has sent and crashed. 0 and 2 deliver its message long before its exclusion, 1 waits for a null until after
+    that.
+    """
     cluster = Recorded(4, build)
     cluster.lose = lambda source, target, message: (
         (source, target, message.kind) == (2, 1, Kind.RELIABLE_DATA) and cluster.now_ns < 8 * SECOND
@@ -58,7 +60,7 @@ def death_of_a_sender(build: Build) -> Recorded:
 
 
 def lost_cause(build: Build) -> Recorded:
-    """4 sends what only 1 receives; 1 delivers it, sends, and both crash."""
+    """Only 1 receives a message of 4; 1 delivers it, sends, and both crash."""
     cluster = Recorded(5, build)
     for member in (0, 1, 2, 3):
         cluster.submit(member)

@@ -1,9 +1,9 @@
-"""Bugs on record, each seeded into a copy of a core or into a history, and what must catch it.
+"""Bugs on record, each seeded into a copy of a core or into a history, and the promises that must fail.
 
-The numbers are those of the list of bugs that this project keeps: 1 to 8 sequencers, 9 to 12 Skeen's order, 35 to 41
-deterministic merge and stability, 42 to 46 causal order and clocks, 50 to 54 test harnesses; without a number: bugs of
-the basic properties. `breaks` are the promises that must fail, all others must pass; with nothing in it the "bug" is
-none, and must not be flagged. `unknown` are promises of which nobody can tell: not pass, and not fail.
+The numbers are those of the project's list of bugs: 1 to 8 sequencers, 9 to 12 Skeen's order, 35 to 41 deterministic
+merge and stability, 42 to 46 causal order and clocks, 50 to 54 test harnesses; without a number: bugs of the basic
+properties. `breaks` are the promises that must fail, all others must pass; if it is empty, the "bug" is none and must
+not be flagged. `unknown` are promises whose verdict must be unknown.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.node.cluster import GROUP, MILLISECOND, SECOND, Build, Network
 
 Outcome = dict[str, Verdict]
 BUFFERS = "buffers"
-"""Our own judge: whoever is at rest holds nothing."""
+"""A promise of this table: at the end no surviving core has buffered messages."""
 
 MUTEX_PROMISES = PROTOCOLS["mutex"].promises
 LAMPORT_PROMISES = (*TOTAL_ORDER_PROMISES, "clock_condition")
@@ -100,7 +100,7 @@ def duplicating(build: Build) -> Recorded:
 
 
 def question_and_answer(build: Build) -> Recorded:
-    """1 answers what 0 asked; the question reaches 2 after the answer, which others follow."""
+    """1 answers a message of 0, which reaches 2 after the answer; later messages follow the answer."""
     cluster = Recorded(3, build)
     _delay_first_copy(cluster, source=0, target=2, kind=Kind.RELIABLE_DATA, seq=1)
     cluster.submit(0)
@@ -109,7 +109,7 @@ def question_and_answer(build: Build) -> Recorded:
 
 
 def question_and_answer_of_co(build: Build) -> Recorded:
-    """The same with the messages of CO, which asks for what it misses itself."""
+    """The same with the messages of CO, which requests missing messages itself."""
     cluster = Recorded(3, build)
     _delay_first_copy(cluster, source=0, target=2, kind=Kind.CO_DATA, seq=1)
     cluster.submit(0)
@@ -118,7 +118,7 @@ def question_and_answer_of_co(build: Build) -> Recorded:
 
 
 def crossing(build: Build) -> Recorded:
-    """0 has the number 1 and 2 has the number 2; the message of 0 reaches 1 late, so that the other comes first."""
+    """1 has the number 1 and 0 has the number 2; the message of 1 reaches 2 late, so that the other arrives first."""
     cluster = Recorded(3, build)
     _delay_first_copy(cluster, source=1, target=2, kind=Kind.RELIABLE_DATA, seq=1)
     cluster.submit(1)
@@ -136,7 +136,7 @@ def two_at_once(build: Build) -> Recorded:
 
 
 def view_change_with_requests_open(build: Build) -> Recorded:
-    """1 has asked for three numbers and gets none until 3, which has crashed, is out of the view."""
+    """1 has requested three numbers and gets none until 3, which has crashed, is out of the view."""
     cluster = Recorded(4, build)
     cluster.lose = lambda source, target, message: (
         (source, target) == (0, 1) and message.kind is Kind.RELIABLE_UNICAST and cluster.now_ns < 4 * SECOND
@@ -156,15 +156,16 @@ def server_crash_at_rest(build: Build) -> Recorded:
     cluster.run(for_ns=1 * SECOND)
     cluster.crash(0)
     cluster.run(for_ns=1 * SECOND)
-    # Something of the layer below must be awaited of the dead, or nobody notices.
+    # The crash is detected only if something of the layer below is awaited from the crashed member.
     cluster.submit(2)
     cluster.submit_later(3, 8 * SECOND, count=2)
     return cluster
 
 
 def server_crash_in_mid_order(build: Build) -> Recorded:
-    """1 has the number 1 and 2 the number 2; the message of 1 reaches 3 late, which has asked, too, when the server
-    crashes."""
+    """1 has the number 1 and 2 the number 2; the message of 1 reaches 3 late, which has an open request when the server
+    crashes.
+    """
     cluster = Recorded(4, build)
     cluster.lose = lambda s, t, message: (
         ((s, t, message.kind) == (1, 3, Kind.RELIABLE_DATA) and cluster.now_ns < 4 * SECOND)
@@ -178,7 +179,7 @@ def server_crash_in_mid_order(build: Build) -> Recorded:
 
 
 def number_without_message(build: Build) -> Recorded:
-    """1 does not hear its number, 2 has the next one; then the server crashes."""
+    """1 does not receive its number, 2 has the next one; then the server crashes."""
     cluster = Recorded(4, build)
     cluster.lose = lambda s, t, message: (s, t, message.inner) == (0, 1, Kind.SEQUENCER_NUMBER)
     cluster.submit(1)
@@ -188,7 +189,7 @@ def number_without_message(build: Build) -> Recorded:
 
 
 def equal_halves(build: Build) -> Recorded:
-    """A cut for so long that each side suspects the other."""
+    """A cut long enough for each side to suspect the other."""
     cluster = Recorded(4, build)
     cluster.submit(1)
     cluster.at(1 * SECOND, partial(cluster.cut, (0, 1), (2, 3)))
@@ -199,7 +200,7 @@ def equal_halves(build: Build) -> Recorded:
 
 
 def restart_at_rest(build: Build) -> Recorded:
-    """A member is started again, and gets what the others send afterwards."""
+    """A member restarts, and receives the messages that the others send afterwards."""
     cluster = Recorded(4, build)
     cluster.submit(1, 3)
     cluster.at(1 * SECOND, partial(cluster.restart, 3))
@@ -208,7 +209,7 @@ def restart_at_rest(build: Build) -> Recorded:
 
 
 def half_multicast(build: Build) -> Recorded:
-    """3 reaches only 2, and crashes."""
+    """A message of 3 reaches only 2, and 3 crashes."""
     cluster = Recorded(4, build)
     cluster.submit(3)
     cluster.run(for_ns=1 * SECOND)
@@ -220,7 +221,7 @@ def half_multicast(build: Build) -> Recorded:
 
 
 def late_voice(build: Build) -> Recorded:
-    """The last message of 3, which is cut off and left out of the next view, reaches 0 alone and late."""
+    """3 is cut off and excluded; its last message reaches 0 alone, late."""
     cluster = Recorded(4, build)
     cluster.submit(3)
     cluster.run(for_ns=1 * SECOND)
@@ -236,7 +237,7 @@ def late_voice(build: Build) -> Recorded:
 
 
 def stranger(build: Build) -> Recorded:
-    """A datagram of this group from somebody who is no member of it."""
+    """A datagram of this group from a sender that is no member."""
     cluster = talk(build)
     payload = bytes([0, 9, 0, 1, 0, 0, 0, 1])
     message = Message(kind=Kind.RELIABLE_DATA, origin=9, incarnation=1, seq=1, words=(0,), payload=payload)
@@ -247,14 +248,14 @@ def stranger(build: Build) -> Recorded:
 
 
 def flood(build: Build) -> Recorded:
-    """Many messages at once, and each comes again from others."""
+    """Many messages at once, each relayed by others."""
     cluster = Recorded(3, build)
     cluster.submit(0, 10)
     return cluster
 
 
 def lagging_clock(build: Build) -> Recorded:
-    """0 has sent much when 1, which has delivered it, sends for the first time."""
+    """0 has sent many messages when 1, which has delivered them, sends for the first time."""
     cluster = Recorded(3, build)
     for number in range(4):
         for member in (0, 2):
@@ -264,7 +265,7 @@ def lagging_clock(build: Build) -> Recorded:
 
 
 def contention(build: Build) -> Recorded:
-    """All want the resource at once, and again."""
+    """All request the resource at once, and again."""
     cluster = Recorded(3, build)
     for member in cluster.members:
         cluster.submit(member, 2)
@@ -272,7 +273,7 @@ def contention(build: Build) -> Recorded:
 
 
 def latecomers(build: Build) -> Recorded:
-    """Two want the resource while the third is inside."""
+    """Two request the resource while the third is inside."""
     cluster = Recorded(3, build)
     cluster.submit(0)
     for member in (1, 2):
@@ -287,7 +288,7 @@ def replies_pair(
 
 
 def _delay_first_copy(cluster: Recorded, *, source: int, target: int, kind: Kind, seq: int) -> None:
-    """The first transmission is lost; the layer below, or `cluster` itself, brings another later."""
+    """The first transmission is lost; a retransmission by the layer below, or by `cluster` itself, arrives later."""
     cluster.lose = lambda s, t, message: (
         (s, t, message.kind, message.seq) == (source, target, kind, seq) and not message.flags
     )
@@ -297,14 +298,14 @@ def _delay_first_copy(cluster: Recorded, *, source: int, target: int, kind: Kind
 
 
 class Skewed(Recorded):
-    """Writes its records with each member's own clock: that of member 1 is 5 ms ahead."""
+    """Writes its records with each member's own clock: that of member 0 is 5 ms ahead."""
 
     def record_ns(self, incarnation: Incarnation) -> int:
         return self.now_ns + (5 * MILLISECOND if incarnation.member == 0 else 0)
 
 
 class Backwards(Recorded):
-    """Releases what it held back with the clock of the time when it should have come."""
+    """Releases a held datagram with the clock set back to the time of its regular arrival."""
 
     def release(self) -> None:
         self.now_ns = 2 * MILLISECOND
@@ -338,9 +339,9 @@ def clocks_in_records(kind: type[Recorded]) -> Outcome:
 
 
 def fault_after(at_ns: int) -> Outcome:
-    """A cut that lasts to the end, laid while messages are under way, or when all is over.
+    """A cut that lasts to the end, either while messages are under way or after all traffic.
 
-    In the second case the run passes, and shows nothing of cuts; in the first one it must not.
+    In the second case the run passes and proves nothing about cuts; in the first one it must not pass.
     """
     cluster = Recorded(2, cores.reliable())
     cluster.submit(0, 3)
@@ -389,7 +390,7 @@ def log_with_a_hole() -> PlainHistory:
 
 
 def of_seeds(model: Callable[[int], PlainHistory], promises: tuple[str, ...]) -> Outcome:
-    """The worst of twenty: a bug need not show each time."""
+    """The worst outcome of twenty seeds: a bug need not show with each."""
     outcomes = [of_history(model(seed), promises) for seed in range(20)]
     badness = {Verdict.PASS: 0, Verdict.UNKNOWN: 1, Verdict.FAIL: 2}
     return {name: max((outcome[name] for outcome in outcomes), key=badness.__getitem__) for name in promises}

@@ -23,11 +23,11 @@ A9, B9 = (INCARNATIONS[0], SPACE + 1), (INCARNATIONS[1], SPACE + 1)
 ALL_OBJECTS = (A1, B1, C1, D1)
 
 Writer = Callable[[CallAuthor, bool], None]
-"""Writes what happens, with or without the bug."""
+"""Writes the events, with or without the bug."""
 
 
 def written(write: Writer, *, has_bug: bool) -> PlainHistory:
-    """Something of each kind that is right, then what `write` adds."""
+    """An ordered and an atomic call without a bug, then the events of `write`."""
     author = CallAuthor()
     author.start(*INCARNATIONS)
     for flags in (0, ATOMIC):
@@ -43,7 +43,7 @@ def call(author: CallAuthor, asker: Object, *takers: Object, flags: int = 0) -> 
 
 
 def local_call_overtakes(author: CallAuthor, has_bug: bool) -> None:
-    """A1 asks both sub-networks, then its neighbour A2, whom the local manager reaches at once."""
+    """A1 calls both sub-networks, then its neighbour A2, which the local manager reaches at once."""
     wide = call(author, A1, A2, C1)
     local = call(author, A1, A2)
     author.hand(wide, C1)
@@ -88,7 +88,7 @@ def atomic_at_some(author: CallAuthor, has_bug: bool) -> None:
 
 
 def commit_after_abort(author: CallAuthor, has_bug: bool) -> None:
-    """One participant voted no; the others, in doubt, take silence for a yes."""
+    """One participant voted no; the others, in doubt, take a missing vote for a yes."""
     message = call(author, A1, B1, C1, flags=ATOMIC)
     author.report(INCARNATIONS[0], CallReport.ABORTED, value=message.number)
     if has_bug:
@@ -96,19 +96,19 @@ def commit_after_abort(author: CallAuthor, has_bug: bool) -> None:
 
 
 def lost_outcome(author: CallAuthor, has_bug: bool) -> None:
-    """The new master manager has forgotten what its predecessor had begun: no commit, no abort."""
+    """The new master manager has lost an outcome that its predecessor had begun: no commit, no abort."""
     message = call(author, A1, B1, C1, flags=ATOMIC)
     if not has_bug:
         author.report(INCARNATIONS[0], CallReport.ABORTED, value=message.number)
 
 
 def not_a_member(author: CallAuthor, has_bug: bool) -> None:
-    """B2 has left the group, and is handed what follows all the same."""
+    """B2 has left the group, but gets the calls that follow."""
     author.hand(call(author, A1, B1, B9), B1, B9, *([B2] if has_bug else []))
 
 
 def twice_after_a_restart(author: CallAuthor, has_bug: bool) -> None:
-    """The next master manager hands over again what its predecessor had handed over."""
+    """The next master manager delivers again the calls that its predecessor had delivered."""
     message = call(author, A1, B1, C1)
     author.hand(message, B1, C1)
     if has_bug:
@@ -116,7 +116,7 @@ def twice_after_a_restart(author: CallAuthor, has_bug: bool) -> None:
 
 
 def causality_through_a_third(author: CallAuthor, has_bug: bool) -> None:
-    """B1 got the question, and what it tells D1 makes D1 ask C1, which the question reaches late."""
+    """B1 got the question and sends D1 a message, after which D1 calls C1; C1 gets the question late."""
     question = call(author, A1, B1, C1)
     author.hand(question, B1)
     hint = call(author, B1, D1, flags=DIRECT)
@@ -132,7 +132,7 @@ def forgotten_below(author: CallAuthor, has_bug: bool) -> None:
 
 
 def lost_message_to_one(author: CallAuthor, has_bug: bool) -> None:
-    """A call with indivisibility off, lost on its way to one object; nobody says so."""
+    """A call with indivisibility off, lost on its way to one object; the loss is not reported."""
     author.hand(call(author, C1, A1, D2, flags=UNORDERED), A1, *([] if has_bug else [D2]))
 
 
@@ -145,7 +145,7 @@ def direct_overtakes(author: CallAuthor, has_bug: bool) -> None:
 
 
 def given_up_in_the_open(author: CallAuthor, has_bug: bool) -> None:
-    """No bug: a sub-network that was cut off for too long misses a call, and says so."""
+    """No bug: a sub-network that was cut off for too long misses a call, and reports that."""
     message = call(author, A1, B1, C1)
     author.hand(message, B1, *([] if has_bug else [C1]))
     if has_bug:

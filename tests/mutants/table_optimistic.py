@@ -1,4 +1,4 @@
-"""Bugs of orders that are acted upon before they are certain, as in `table`: Time Warp and the adaptive selection."""
+"""Bugs of optimistic orders, as in `table`: Time Warp and the adaptive selection."""
 
 from __future__ import annotations
 

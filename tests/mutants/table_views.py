@@ -1,7 +1,7 @@
 """Bugs of views and recovery, each seeded into a history with views, and the properties that it breaks. The numbers are
-those of the list that `table` speaks of: 13 to 34.
+those of the list in `table`: 13 to 34.
 
-Three members a, b and c in view 1; something is delivered; then what the bug changes.
+Three members a, b and c in view 1 deliver some messages; then follow the events with the bug.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.mutants.table import Mutant, of_history
 PROMISES = (*TOTAL_ORDER_PROMISES, *(kind.value for kind in VIEW_PROPERTIES))
 
 Writer = Callable[[HistoryBuilder, bool], tuple[Incarnation, ...]]
-"""Writes what happens, with or without the bug; returns who ends in order."""
+"""Writes the events, with or without the bug; returns the incarnations that end in order."""
 
 
 def written(write: Writer, level: Level, *, has_bug: bool) -> PlainHistory:
@@ -27,7 +27,7 @@ def written(write: Writer, level: Level, *, has_bug: bool) -> PlainHistory:
 
 
 def views_overtake(builder: HistoryBuilder, has_bug: bool) -> tuple[Incarnation, ...]:
-    """b hands view 3 up before view 2."""
+    """b installs view 3 before view 2."""
     builder.author.install(A, 2, [A, B, C])
     builder.author.install(C, 2, [A, B, C])
     for number in (3, 2) if has_bug else (2, 3):
@@ -48,7 +48,7 @@ def message_behind_its_view(builder: HistoryBuilder, has_bug: bool) -> tuple[Inc
 
 
 def buffers_switched_too_early(builder: HistoryBuilder, has_bug: bool) -> tuple[Incarnation, ...]:
-    """What was recovered for b goes behind the first messages of the next view."""
+    """Messages recovered for b are delivered after the first messages of the next view."""
     builder.deliver((A, C), "a2")
     if not has_bug:
         builder.deliver(B, "a2")
@@ -59,7 +59,7 @@ def buffers_switched_too_early(builder: HistoryBuilder, has_bug: bool) -> tuple[
 
 
 def lost_behind_a_gap(builder: HistoryBuilder, has_bug: bool) -> tuple[Incarnation, ...]:
-    """c has crashed; b drops a message of its beyond a gap, which a has delivered."""
+    """c has crashed; b drops a message of c beyond a gap, which a has delivered."""
     builder.deliver(A, "c2")
     if not has_bug:
         builder.deliver(B, "c2")
@@ -68,7 +68,7 @@ def lost_behind_a_gap(builder: HistoryBuilder, has_bug: bool) -> tuple[Incarnati
 
 
 def leaves_itself_out(builder: HistoryBuilder, has_bug: bool) -> tuple[Incarnation, ...]:
-    """c was frozen, wakes, and installs a view that it is no member of."""
+    """c was frozen, wakes, and installs a view without c."""
     builder.install(2, A, B)
     if has_bug:
         builder.author.install(C, 2, [A, B])
@@ -77,7 +77,7 @@ def leaves_itself_out(builder: HistoryBuilder, has_bug: bool) -> tuple[Incarnati
 
 
 def ghost_of_a_joiner(builder: HistoryBuilder, has_bug: bool) -> tuple[Incarnation, ...]:
-    """c comes back, dies while it takes the state, and a message of its is handed over after its end."""
+    """c comes back and crashes while it takes the state, and a message of c is delivered after its end."""
     builder.note(C, Event.ENDED).install(2, A, B)
     builder.author.note(C2, Event.START)
     builder.install(3, A, B, C2)
@@ -102,7 +102,7 @@ def before_the_state(builder: HistoryBuilder, has_bug: bool) -> tuple[Incarnatio
 
 
 def again_after_the_state(builder: HistoryBuilder, has_bug: bool) -> tuple[Incarnation, ...]:
-    """The state was taken at the view, but the joiner is handed the last message before it, too."""
+    """The state was taken at the view, but the joiner also delivers the last message before it."""
     builder.note(C, Event.ENDED).install(2, A, B).deliver((A, B), "a2")
     builder.author.note(C2, Event.START)
     builder.install(3, A, B, C2).state(C2, 3)
@@ -112,7 +112,7 @@ def again_after_the_state(builder: HistoryBuilder, has_bug: bool) -> tuple[Incar
 
 
 def lacks_what_came_during_the_transfer(builder: HistoryBuilder, has_bug: bool) -> tuple[Incarnation, ...]:
-    """The joiner drops what came before the last chunk."""
+    """The joiner drops messages received before the last chunk."""
     builder.note(C, Event.ENDED).install(2, A, B)
     builder.author.note(C2, Event.START)
     builder.install(3, A, B, C2).deliver((A, B), "a2").state(C2, 3)
@@ -131,7 +131,7 @@ def lost_across_views(builder: HistoryBuilder, has_bug: bool) -> tuple[Incarnati
 
 
 def two_coordinators(builder: HistoryBuilder, has_bug: bool) -> tuple[Incarnation, ...]:
-    """The coordinator decides with one member; its successor, which has not heard of that, decides otherwise."""
+    """The coordinator decides with one member; its successor, which does not know that, decides otherwise."""
     builder.author.install(A, 2, [A, B])
     builder.author.install(B, 2, [B, C] if has_bug else [A, B])
     if has_bug:
@@ -141,14 +141,14 @@ def two_coordinators(builder: HistoryBuilder, has_bug: bool) -> tuple[Incarnatio
 
 
 def own_order_before_the_exclusion(builder: HistoryBuilder, has_bug: bool) -> tuple[Incarnation, ...]:
-    """c goes on alone for a while, in an order that the others do not keep."""
+    """c delivers alone for some time, in an order that differs from the others'."""
     builder.deliver((A, B), "a2", "b2").deliver(C, *(("b2", "a2") if has_bug else ("a2", "c2")))
     builder.install(2, A, B).note(C, Event.ENDED, EndReason.EXCLUDED)
     return A, B
 
 
 def final_alone(builder: HistoryBuilder, has_bug: bool) -> tuple[Incarnation, ...]:
-    """Uniform delivery that does not wait for the others: c hands over for good what nobody else has, and is gone."""
+    """Uniform delivery that does not wait for the others: c alone delivers a message as final, and is gone."""
     builder.deliver((A, B), "a2")
     builder.deliver(C, "a2", "c2") if has_bug else builder.deliver(C, "a2")
     builder.install(2, A, B).note(C, Event.ENDED, EndReason.EXCLUDED)

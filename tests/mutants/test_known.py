@@ -22,7 +22,7 @@ SECOND = 10**9
 PAGE = Path(__file__).parents[2] / "docs" / "mutants.md"
 ALL = frozenset(range(1, 55))
 CORES = {"All-Ack": "allack", "mutex, by replies": "mutex"} | {name: name for name in PROTOCOLS}
-"""What the rows of the other tables say they are seeded in."""
+"""Protocols by the `seeded` of the rows of the other tables."""
 OBJECTS_BUGS = [
     name for name in vars(test_objects_bugs) if name.startswith("test_") and not name.startswith("test_without")
 ]
@@ -30,7 +30,7 @@ OBJECTS_BUGS = [
 
 @pytest.fixture(autouse=True)
 def small_worlds_rest_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their groups have a patience of half a second; a minute's watch would cost a minute's questions."""
+    """Their groups have a patience of half a second; a watch of a minute would cost the traffic of a minute."""
     monkeypatch.setattr(fuzz_judge, "PATIENCE_NS", 8 * SECOND)
     monkeypatch.setattr(fuzz_judge, "DRAIN_NS", 16 * SECOND)
     monkeypatch.setattr(fuzz_judge, "LINGER_NS", 8 * SECOND)
@@ -51,7 +51,7 @@ def test_each_bug_is_killed_by_the_judge(known: Known) -> None:
 
 
 def test_what_an_edit_changes_is_as_before_afterwards() -> None:
-    """A world in which most edits strike passes after all of them."""
+    """After all edits have been made and undone, a world affected by most of them passes."""
     for known in KNOWN:
         with pytest.MonkeyPatch.context() as patch:
             known.edit(patch)
@@ -59,11 +59,11 @@ def test_what_an_edit_changes_is_as_before_afterwards() -> None:
 
 
 NO_EDITS = ("history", "model", "flooding", "harness")
-"""What rows of `table` are seeded in that is no shipped code."""
+"""Beginnings of `seeded` in rows of `table` that edit no shipped code."""
 
 
 def edited() -> set[int]:
-    """Numbers with a row that edits shipped code."""
+    """Numbers of the bugs with a row that edits shipped code."""
     seeded = {int(mutant.bug) for mutant in MUTANTS if mutant.bug and not mutant.seeded.startswith(NO_EDITS)}
     return seeded | {bug for known in KNOWN for bug in known.bugs} | {52}
 

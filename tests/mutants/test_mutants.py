@@ -1,4 +1,4 @@
-"""The oracle under test: each bug of the table is caught by what it breaks, and without it the same run passes."""
+"""The oracle under test: each bug of the table breaks the expected promises, and without it the same run passes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_table_is_as_long_as_it_should_be() -> None:
 
 
 def asked_for(build: Build) -> str:
-    """A scenario in which one question is answered with several messages."""
+    """Transcript of a scenario in which one request is answered with several messages."""
     cluster = Recorded(2, build)
     cluster.lose = lambda source, target, message: message.kind is Kind.RELIABLE_DATA and not message.flags
     cluster.submit(0, 12)
@@ -53,7 +53,7 @@ def asked_for(build: Build) -> str:
 
 
 def digests(name: str) -> set[str]:
-    """Of one seed, under several hash seeds."""
+    """Transcripts of the scenario under several hash seeds."""
     found = set()
     for hash_seed in ("1", "2", "3"):
         done = subprocess.run(

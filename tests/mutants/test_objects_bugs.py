@@ -1,5 +1,5 @@
-"""Bugs seeded into the managers of object groups themselves: the campaigns of the simulator catch each within some
-seeds, by the property that it breaks.
+"""Bugs seeded into the managers of object groups: the campaigns of the simulator catch each within some seeds, by the
+broken property.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BEGINNINGS = (57, 286)
 
 
 def caught(seeds: Sequence[int] = range(SEEDS)) -> set[str]:
-    """What fails within some seeds; the first that fails is enough."""
+    """Kinds of the failures of the first of these seeds that fails."""
     for seed in seeds:
         kinds = {failure.kind for failure in judge(draw("objects", seed)).failures}
         if kinds:
@@ -77,7 +77,7 @@ def test_calls_that_go_out_as_soon_as_they_are_final(monkeypatch: pytest.MonkeyP
         return gone
 
     monkeypatch.setattr(Order, "_take", take)
-    # What a machine hands out next is put in order once more: this bug alone does no harm.
+    # The agenda of a machine orders the calls once more: this bug alone does no harm.
     monkeypatch.setattr(Agenda, "_can_go", lambda *_: True)
 
     assert "indivisibility" in broken_when_busy()
@@ -103,7 +103,7 @@ def test_sub_networks_that_begin_anew_under_their_first_name(monkeypatch: pytest
 
 
 def test_a_log_that_ends_without_the_book(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Machines that join get a Book, and it is an empty one."""
+    """Machines that join get an empty Book."""
     empty = Book(place=0, partitions=((0, 1, 2),)).snapshot()
     monkeypatch.setattr(LogCore, "close", lambda *given: replace(AmoebaCore.close(*given), memory=empty))
 
@@ -133,7 +133,7 @@ def test_an_outcome_that_is_said_to_be_settled_while_one_machine_alone_has_it(mo
 
 
 def broken_when_busy() -> set[str]:
-    """What does not hold in two sub-networks whose calls to both overlap all the time."""
+    """Properties that fail in two sub-networks with overlapping calls to both all the time."""
     made = experiment(
         topology(2, 2, to_node=Impairment(delay_ns=3 * MILLISECOND, jitter_ns=3 * MILLISECOND)),
         protocol="objects",

@@ -1,5 +1,6 @@
-"""What was sent is what is handed over, or the judge of simulated worlds and the explorer say so. (The checkers of runs
-on wires meet altered payloads in tests/analysis/histories.py.)"""
+"""Altered payloads are reported by the judge of simulated worlds and by the explorer. (The checkers of runs on wires
+are tested with altered payloads in tests/analysis/histories.py.)
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def test_altered_payloads_break_integrity_and_nothing_else(protocol: str, alter:
 
 
 class Noisy(OverIdealChannels):
-    """Hands noise over."""
+    """Delivers noise."""
 
     def _run(self, effects: list[Effect], now_ns: int) -> list[Effect]:
         return [handed_over(effect, noise, [b""]) for effect in super()._run(effects, now_ns)]

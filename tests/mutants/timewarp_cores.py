@@ -1,6 +1,6 @@
 """Time Warp with one bug each, and the scenarios that show them.
 
-A mutant overrides as little as the bug is. Its docstring says what is wrong.
+A mutant overrides as little as possible. Its docstring describes the bug.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def timewarp(
 
 
 class NoCoastForward(Execution):
-    """Takes the last saved state for the one at the straggler, and executes nothing again that lies between."""
+    """Takes the last saved state for the one at the straggler, without executing the messages between them again."""
 
     def _restore(self, place: int, now_ns: int) -> int:
         lost_ns = super()._restore(place, now_ns)
@@ -54,25 +54,24 @@ class NoCoastForward(Execution):
 
 
 class NoAntiMessages(TimeWarpCore):
-    """Takes back what an undone execution has sent, and tells nobody."""
+    """Undoes the messages of an undone execution, but sends no anti-messages."""
 
     def _send_anti(self, keys: list[Key], out: list[Effect]) -> None:
-        """Nothing goes out."""
+        """Sends nothing."""
 
 
 class Credulous(Rounds):
-    """Takes floors for what they say, and does not compare them with what has come."""
+    """Trusts the floors of other members, without comparing them with the received timestamps."""
 
     def came(self, member: int, number: int, timestamp: int) -> None:
-        """Not looked at."""
+        """Ignored."""
 
     def told_floor(self, member: int) -> int:
         return 0
 
 
 class CredulousCore(TimeWarpCore):
-    """As it was before members knew that floors may be lies; a floor that is wrong by mistake is found in the same
-    way."""
+    """The core without the check of floors, which also finds floors that are wrong by mistake."""
 
     def __init__(self, *, membership: Membership, parameters: TimeWarpParameters) -> None:
         super().__init__(membership=membership, parameters=parameters)
@@ -80,7 +79,7 @@ class CredulousCore(TimeWarpCore):
 
 
 class TransitUncounted(CredulousCore):
-    """The floor speaks of what has come, and not of what is under way."""
+    """The floor counts received messages, but not those in transit."""
 
     def _floor(self) -> int:
         self._transit.clear()
@@ -88,7 +87,7 @@ class TransitUncounted(CredulousCore):
 
 
 class FossilAtGvt(CredulousCore):
-    """GVT is the least timestamp that may still come, and what has this timestamp is taken for final, too."""
+    """GVT is the least timestamp that may still arrive, and messages with this timestamp are taken for final, too."""
 
     def _floor(self) -> int:
         return min(super()._floor() + 1, ENDLESS)
@@ -98,7 +97,7 @@ class FossilAtGvt(CredulousCore):
 
 
 def crowd(build: Build) -> Recorded:
-    """All send faster than anybody can execute."""
+    """All send faster than any member can execute."""
     cluster = Recorded(3, build)
     for number in range(8):
         for member in cluster.members:
@@ -107,7 +106,7 @@ def crowd(build: Build) -> Recorded:
 
 
 def straggler(build: Build) -> Recorded:
-    """0 sends first, but what it sends reaches 1 late, which has executed its own messages, and sent more by it."""
+    """0 sends first, but its message reaches 1 late, after 1 has executed messages of its own and sent more by that."""
     cluster = Recorded(3, build)
     cluster.cut_path(0, 1)
     cluster.at(200 * MILLISECOND, cluster.heal)
@@ -118,7 +117,7 @@ def straggler(build: Build) -> Recorded:
 
 
 def unheard(build: Build) -> Recorded:
-    """2 hears of 1's message late, and gives its own the same timestamp; in between it has taken part in a round."""
+    """2 receives 1's message late, and gives its own the same timestamp; in between it has taken part in a round."""
     cluster = Recorded(3, build)
     cluster.submit(0)
     cluster.at(1 * SECOND, lambda: cluster.cut_path(1, 2))

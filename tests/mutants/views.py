@@ -1,6 +1,6 @@
-"""Bugs at the end of a view: orders with one rule of `close` left out, and a view that is led on wrongly.
+"""Bugs at the end of a view: orders with one rule of `close` left out, and views that go on wrongly.
 
-A mutant overrides as little as the bug is. Its docstring says what is wrong.
+A mutant overrides as little as possible. Its docstring describes the bug.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class NewBeforeOld(SequencerCore):
 
 
 class SkipsTheCut(SequencerCore):
-    """Ends its view with what it has: the rest of the cut is not delivered."""
+    """Closes its view without the rest of the cut."""
 
     def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
         return super().close({}, survivors, now_ns)
@@ -66,21 +66,21 @@ class StopsAtAGap(SequencerCore):
 
 
 class LamportAdmitsEverything(LamportCore):
-    """As `AdmitsEverything`."""
+    """As `AdmitsEverything`, for Lamport's order."""
 
     def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
         return super().close(rest, frozenset(self._us.members), now_ns)
 
 
 class AllAckAdmitsEverything(AllAckCore):
-    """As `AdmitsEverything`."""
+    """As `AdmitsEverything`, for All-Ack."""
 
     def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
         return super().close(rest, frozenset(self._us.members), now_ns)
 
 
 class CbcastDropsTheExcluded(CbcastCore):
-    """Drops what waits of an excluded member, though its causes are in the cut."""
+    """Drops waiting messages of an excluded member, though their causes are in the cut."""
 
     def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
         return super().close({one: rest[one] for one in rest if one in survivors}, survivors, now_ns)
@@ -90,14 +90,14 @@ class CbcastDropsTheExcluded(CbcastCore):
 
 
 class WithoutQuorum(View):
-    """Any number of members is enough to go on."""
+    """Any number of members is a quorum."""
 
     def is_quorum(self, members: Collection[int]) -> bool:
         return True
 
 
 class BothSidesGoOn(GroupCore):
-    """Does not ask whether the members that it hears are a quorum."""
+    """Does not check that the reachable members are a quorum."""
 
     def _install(self, value: Value, memory: bytes | None, now_ns: int, out: list[Effect]) -> None:
         view = value.next
