@@ -1,4 +1,4 @@
-"""The runtimes of both worlds, and a node of either, for tests that ask the same of each."""
+"""The runtimes of both worlds, and a node of either, for tests that run on both."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from netem.runtimes.netns import NetnsRuntime
 from topologies.model import Node
 
 BOUND_S = 15.0
-"""A container takes its time on a machine that has much to do."""
+"""A container starts slowly on a busy machine."""
 
 Carrier: TypeAlias = NetnsRuntime | DockerRuntime
 
 
 def carrier_of(world: str, network: EmulatedNetwork) -> Carrier:
-    """Opened; close it by `with`."""
+    """A runtime of this world; close it by `with`."""
     if world == "netns":
         return NetnsRuntime(network)
     return DockerRuntime(network, run_id=f"test/{os.getpid()}-{uuid.uuid4().hex[:8]}")
 
 
 class Incarnation:
-    """A node that was started, and what it says."""
+    """A started node, and the lines that it prints."""
 
     def __init__(self, runtime: Carrier, node: Node, program: Program, log: Path) -> None:
         self.lines: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -40,7 +40,7 @@ class Incarnation:
         return self.lines.get(timeout=BOUND_S)
 
     def end(self) -> int:
-        """Wait for it; its exit code."""
+        """Wait for the end of the node; its exit code."""
         deadline = time.monotonic() + BOUND_S
         while (code := self.handle.poll()) is None:
             assert time.monotonic() < deadline, "it does not end"

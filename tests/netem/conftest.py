@@ -1,5 +1,4 @@
-"""A network and a runtime in each world, for the modules that ask the same of both; a module may have a network of its
-own."""
+"""A network and a runtime in each world, for modules that test both; a module may have a network of its own."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ def world(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def network(world: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmulatedNetwork]:
-    """One for each world: a network does not hold a node's namespace itself and adopt one, too."""
+    """One network for each world: a network does not both hold a node's namespace and adopt one."""
     with EmulatedNetwork.open(
         topology(2), kernel=KernelOption.UML, log_dir=tmp_path_factory.mktemp(f"network-{world}")
     ) as opened:

@@ -1,5 +1,6 @@
-"""A conductor to be killed: opens a network with a guest, wires two nodes, starts their programs, says so, and
-waits."""
+"""A conductor to be killed: opens a network with a guest, wires three nodes, starts their programs, prints "ready", and
+waits.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a program tries that wants the machine. It runs in a node, from its source: standard library only.
+"""A hostile program: it attempts to get at the machine. It runs in a node, from its source: standard library only.
 
-Each attempt that does not raise has got something. What it was asked to try comes as a dictionary: `sockets` to speak
-to, `write` (files, and directories to make a file in), `read`, and `kill`: processes by the machine's numbers.
+An attempt that does not raise has succeeded. The argument is a dictionary of attempts: `sockets` to connect to, `write`
+(files, and directories to make a file in), `read`, and `kill`: processes by the machine's numbers.
 """
 
 from __future__ import annotations
@@ -118,6 +118,6 @@ def more(limit: int) -> None:
 
 
 def rights_by_a_file() -> None:
-    """A program whose file makes everybody root that starts it."""
+    """A set-user-ID program, which gives root to each user that starts it."""
     if "NoNewPrivs:\t1" in Path("/proc/self/status").read_text(encoding="ascii"):
         raise OSError("the kernel heeds no such file here")

@@ -1,6 +1,6 @@
 """The whole world of kernel `host`, inside a User-Mode Linux guest: a kernel that has netem itself. Run as its init.
 
-Prints one line of JSON with what was measured, or with the error, and halts. The test is `test_kernel_host.py`.
+Prints one line of JSON with the measurements, or with the error, and halts. The test is `test_kernel_host.py`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def measure(modules: str) -> dict[str, Any]:
 
 
 def _tc(network: Any, device: str) -> Any:
-    """What iproute2 sees in the fabric namespace."""
+    """The queueing disciplines of a device in the fabric namespace, as iproute2 shows them."""
     read, write = os.pipe()
     nothing = os.open(os.devnull, os.O_RDONLY)
     network.spawn_in_fabric(
@@ -90,7 +90,7 @@ def _tc(network: Any, device: str) -> Any:
 
 
 def _reattach(network: Any, group: Any, everything: set[tuple[str, str, str]]) -> bool:
-    """A node whose namespace is gone (a container that crashed) gets its wires back in a new one."""
+    """A node whose namespace is gone (a crashed container) gets its wires back in a new one."""
     from tests.netem.wired import gather_one, probe_all
 
     group["p1/n2"].close()

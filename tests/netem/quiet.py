@@ -5,11 +5,11 @@
 
     shown_on_the_wire(attempt)
 
-An attempt while the machine was taken away, or while its own timers ran late, proves nothing against a delay line: a
-run would say `unknown` then. A quiet one does, unless a later one shows what is promised; three end the search. Where
-no attempt was quiet and none showed it, nothing is known; of all such tests at least one has to show what is promised
-(tests/proof.py). What the machine does is watched beside each attempt: the share that the hypervisor took, how busy it
-was, and how late the timers of a process are that has nothing else to do and the guest kernel's own priority.
+A failed attempt proves nothing against a delay line if the hypervisor took the machine away or its timers ran late: a
+run would be `unknown` then. A failed attempt on a quiet machine does, unless a later attempt succeeds; three of them
+end the search. If no attempt was quiet and none succeeded, the result is unknown; at least one of all such tests has to
+succeed (tests/proof.py). The machine is watched during each attempt: the share that the hypervisor took, its load, and
+the lateness of the timers of an idle process with the priority of the guest kernel.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from testbed.rundir.manifest import CpuTimes
 from tests import proof
 
 STEAL_RATIO, BUSY_RATIO, LATE_MS = 0.01, 0.6, 0.1
-"""Above one of these, late frames are the machine's and not the delay line's."""
+"""Above one of these, late frames are caused by the machine and not by the delay line."""
 
 ATTEMPTS, ENOUGH = 8, 3
 SUITE = "delay lines"
@@ -49,7 +49,7 @@ print(*late)
 
 @dataclass(frozen=True)
 class Machine:
-    """What the machine did during an attempt."""
+    """Load of the machine during an attempt."""
 
     steal_ratio: float
     busy_ratio: float
@@ -62,7 +62,7 @@ class Machine:
 
 
 def shown_on_the_wire(attempt: Callable[[], str]) -> None:
-    """Attempt until the wire shows what is promised. `attempt` says what was beyond a bound, or nothing."""
+    """Attempt until the wire keeps the promise. `attempt` returns the bounds that it exceeded, or an empty text."""
     beyond: list[str] = []
     noisy: list[str] = []
     for _ in range(ATTEMPTS):

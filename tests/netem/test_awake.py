@@ -1,4 +1,6 @@
-"""Processors that stay awake: the kernel is asked, and forgets when the asker ends; a refusal is said."""
+"""Processors that stay awake: the kernel is asked, and forgets the request when the asking process ends; a refusal is
+reported.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from netem.probe import REQUESTS, processors_awake
 
 
 def asked_us() -> int:
-    """The latency, in microseconds, that all who ask have left the kernel now."""
+    """The latency bound, in microseconds, of all requests to the kernel now."""
     return int.from_bytes(REQUESTS.read_bytes()[:4], "little")
 
 

@@ -1,4 +1,4 @@
-"""Frames and channels between the conductor and the hands."""
+"""Frames and channels between the conductor and the agents."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_closing_ends_a_request_that_waits(pair: tuple[socket.socket, socket.soc
 
 @pytest.mark.parametrize("size", [0, 1, LINE_PIECE - 60, LINE_PIECE, 3 * LINE_PIECE, 100_000])
 def test_a_request_crosses_the_line_in_pieces(pair: tuple[socket.socket, socket.socket], size: int) -> None:
-    """Random text does not shrink: the frame has as many pieces as it looks."""
+    """Random text does not compress: the frame has as many pieces as its length suggests."""
     text = os.urandom(size).hex()
 
     def work() -> None:

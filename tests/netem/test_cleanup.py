@@ -24,7 +24,7 @@ GONE_WITHIN_S = 2.0
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the machine's own namespaces show."""
+    """Devices, mounts, namespaces and shared memory in the machine's own namespaces."""
 
     devices: tuple[str, ...]
     mounts: str
@@ -69,7 +69,7 @@ class Conductor:
         return next(pid for pid in self.family if part in _command(pid))
 
     def alive(self) -> set[int]:
-        """Those of the family that still run (a zombie that waits for its parent does not)."""
+        """Processes of the family that still run (a zombie that waits for its parent does not)."""
         return {
             pid
             for pid, started in self.family.items()
@@ -77,7 +77,7 @@ class Conductor:
         }
 
     def await_gone(self, *, but: set[int] = frozenset()) -> float:  # type: ignore[assignment]
-        """Seconds until nothing is left but `but`."""
+        """Seconds until only `but` is left."""
         began = time.monotonic()
         while self.alive() - but:
             assert time.monotonic() - began < GONE_WITHIN_S, {pid: _command(pid) for pid in self.alive()}
@@ -124,7 +124,7 @@ def test_nothing_of_a_living_bed_shows_outside_of_it(conductor: Conductor) -> No
     assert not [name for name in outside.devices if name.startswith(("ob", "br", "wire", "t0", "leg"))]
     assert (
         len({Path(f"/proc/{pid}/ns/net").stat().st_ino for pid in conductor.alive()}) >= 5
-    )  # ours, fabric, three nodes
+    )  # the machine's, the fabric's, three nodes'
     assert len(conductor.family) >= 6
 
 

@@ -1,6 +1,6 @@
 """Cuts, proven by a probe of every ordered pair with every kind of frame: unicast, multicast, broadcast, ARP and raw.
 
-Three partitions in a row, so that what crosses one router, two routers, and none, is all there.
+Three partitions in a row, so that pairs are connected by two routers, by one, and by none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Real containers: what a node finds inside, how it ends, and that nothing is left, whoever is killed."""
+"""Real containers: the environment and the end of a node, and that nothing is left when any process is killed."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ SLEEP = "import time\nwhile True: time.sleep(3600)"
 
 
 class OneWire:
-    """A network of one wire: gives each namespace a device of that name, so that a node can look whether it is
-    there."""
+    """A network of one wire: gives each namespace a device of that name, so that a node can check that it is there."""
 
     def __init__(self) -> None:
         self.attached: list[NodeName] = []
@@ -274,7 +273,7 @@ time.sleep(600)
 
 @pytest.fixture
 def conductor(image: str, run_id: str, tmp_path: Path) -> Iterator[Begin]:
-    """Starts a conductor of its own with three nodes, one of them frozen; gives it and the pid of its guard."""
+    """Starts a conductor of its own with three nodes, one of them frozen; returns it and the pid of its guard."""
     started: list[subprocess.Popen[str]] = []
 
     def begin(code: str) -> tuple[subprocess.Popen[str], int]:
@@ -311,6 +310,6 @@ def test_sigkill_of_everything_leaves_only_what_the_next_start_removes(
     os.kill(guard, signal.SIGKILL)
     process.kill()
     process.wait()
-    wait_until(lambda: len(containers(client, run_id)) == 1)  # two saw their input end; one is frozen
+    wait_until(lambda: len(containers(client, run_id)) == 1)  # two have read the end of their input; one is frozen
     wait_until(lambda: len(remove_abandoned(client)) == 1)
     assert containers(client, run_id) == []

@@ -1,4 +1,4 @@
-"""Where the base image comes from, and what is said when it cannot come from anywhere."""
+"""The source of the base image, and the error when there is none."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_the_image_is_made_once_and_then_found() -> None:
 
 @pytest.fixture
 def mute_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A daemon that tells its version and is silent when asked about a registry, as one behind a firewall is."""
+    """A daemon that tells its version and does not answer when asked about a registry, as behind a firewall."""
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(tmp_path / "docker.sock"))
     server.listen()

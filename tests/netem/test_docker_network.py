@@ -1,4 +1,4 @@
-"""Containers on real wires: they hear each other through the network, and a restarted one gets its wires back."""
+"""Containers on real wires: they reach each other through the network, and a restarted one gets its wires back."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ for line in sys.stdin:
 
 
 class Member:
-    """A container that answers, and what it says."""
+    """A container that answers, and the lines that it prints."""
 
     def __init__(self, runtime: DockerRuntime, node: Node, log_path: Path) -> None:
         self.said: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -62,7 +62,7 @@ class Member:
         return answer
 
     def round_trip_ns(self, to: Node) -> int:
-        """The quickest of some: a busy machine adds to a round trip, never takes away."""
+        """The shortest of some round trips: a busy machine only lengthens them."""
         return min(self._one_round_trip_ns(to) for _ in range(SAMPLES))
 
     def _one_round_trip_ns(self, to: Node) -> int:

@@ -1,4 +1,4 @@
-"""The small parts below the container runtime: lines, freezer files, owners."""
+"""Parts of the container runtime: lines, freezer files, owners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The executor against the host's kernel: order, batches, and what a refusal says."""
+"""The executor against the host's kernel: order, batches, and the text of a refusal."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_setting_that_is_not_there_is_named_unless_it_is_optional(executor: Ex
 
 
 def test_large_batches_come_back_whole_and_in_order(supervisor: SupervisorLink) -> None:
-    """More messages than are sent at once, a question in their midst, and a refusal far behind."""
+    """More messages than are sent at once, with a dump among them and a refusal at the end."""
     bridges = [netlink.add_bridge(f"x{number}", 1000 + number) for number in range(120)]
     messages = [*bridges[:60], netlink.get_links(), *bridges[60:], bridges[7]]
     reply = supervisor.agent("netlink", namespace="", batch=base64.b64encode(netlink.numbered(messages)).decode())
@@ -111,7 +111,7 @@ def test_large_batches_come_back_whole_and_in_order(supervisor: SupervisorLink) 
 
 
 class Overtaken:
-    """An agent whose dumps are overtaken by changes elsewhere some times, as the kernel's are on a busy machine."""
+    """An agent whose first dumps are interrupted by changes elsewhere, as the kernel's are on a busy machine."""
 
     def __init__(self, hand: SupervisorLink, times: int) -> None:
         self._agent = hand

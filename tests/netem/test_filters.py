@@ -1,4 +1,4 @@
-"""Filter programs, run by an interpreter of classic BPF of our own: what they let through, what they drop."""
+"""Filter programs, run by an interpreter of classic BPF in this module: passed and dropped frames."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ nodes = st.sampled_from(NODES)
 
 
 def run(program: Program, frame: bytes) -> int:
-    """What the kernel would return for a frame; a load beyond its end returns 0, as there."""
+    """Return value of the program for a frame, as in the kernel; a load beyond the end of the frame returns 0."""
     accumulator = place = 0
     while True:
         code, if_true, if_false, value = program[place]

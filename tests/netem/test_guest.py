@@ -1,4 +1,4 @@
-"""The User-Mode Linux guest: what happens when it is not there, does not boot, or dies."""
+"""The User-Mode Linux guest: errors when it is missing, does not boot, or dies."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_guest_that_dies_in_mid_run_is_noticed_and_the_bed_closes(tmp_path: Pa
 
 @pytest.mark.parametrize("size", [30])
 def test_a_network_of_thirty_ports_is_ready_soon(tmp_path: Path, size: int) -> None:
-    """How soon, the benchmark `worlds` measures; a crowded machine takes a few times as long as a quiet one."""
+    """The benchmark `worlds` measures the time; a busy machine takes a few times as long as a quiet one."""
     started = time.monotonic()
     said: list[str] = []
     with EmulatedNetwork.open(

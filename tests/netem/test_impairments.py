@@ -1,4 +1,4 @@
-"""What impairments do to frames, measured on real wires: one network of three nodes and a guest, shared by all tests
+"""Effects of impairments on frames, measured on real wires: one network of three nodes and a guest, shared by all tests
 here.
 
 Sender and receivers are sockets of this process in the nodes' namespaces, and receive times are the kernel's: delays
@@ -50,7 +50,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
 
 @pytest.fixture
 def group(shared: Group) -> Iterator[Group]:
-    """The shared network, clear before and after, and sound after: nothing was lost but by impairments."""
+    """The shared network, clear before and after; afterwards only impairments may have lost frames."""
     yield shared
     for node, direction in itertools.product(shared.members, Direction):
         shared.network.impair(node, direction, CLEAR)
@@ -69,7 +69,7 @@ def impair(group: Group, name: str, direction: Direction, impairment: Impairment
 
 
 def at_most(arrivals: list[Arrival], bounds_ms: dict[float, float]) -> str:
-    """What is beyond its bound, in words: `bounds_ms` by quantile."""
+    """A text that names each quantile beyond its bound; `bounds_ms` by quantile."""
     found = {share: quantile_ms(arrivals, share) for share in bounds_ms}
     return ", ".join(
         f"p{share * 100:g} was {found[share]:.3f} ms, at most {bound_ms} ms was promised"
@@ -102,7 +102,7 @@ def test_without_impairment_the_wire_is_fast_and_loses_nothing(group: Group) -> 
 
 
 def test_no_lone_frame_waits_for_the_next_one(group: Group) -> None:
-    """Ping-pong: nothing else is under way that could push a stuck frame along. It was 1 in 20,000 once."""
+    """Ping-pong: no other traffic can push a stuck frame along. Once 1 frame in 20,000 was stuck."""
     one, other = group[SENDER], group[RECEIVER]
     for udp in (one.udp, other.udp):
         udp.settimeout(2.0)
@@ -111,7 +111,7 @@ def test_no_lone_frame_waits_for_the_next_one(group: Group) -> None:
             ball = b"ball %d" % number
             sender.udp.sendto(ball, (receiver.node.ip, PROTOCOL_PORT))
             while receiver.udp.recv(2048) != ball:
-                pass  # what was left from before
+                pass  # left from before
     for udp in (one.udp, other.udp):
         udp.settimeout(None)
 
@@ -176,7 +176,7 @@ def test_reordered_frames_skip_the_delay(group: Group) -> None:
 
 
 def test_corrupt_frames_reach_the_node_which_refuses_them(group: Group) -> None:
-    """One bit somewhere in the frame is wrong: the switch sent all, the receiver's checks (UDP, IP, MAC) drop them."""
+    """One bit of each frame is wrong: the switch sent all, the receiver's checks (UDP, IP, MAC) drop them."""
     impair(group, RECEIVER, TO, Impairment(corrupt_ratio=0.5))
     before = counts(group, RECEIVER, TO)
     unicast(group, 1000, 1000, size=1000)
@@ -201,7 +201,7 @@ def test_jitter_has_its_shape(group: Group, distribution: Distribution) -> None:
 
 
 def test_jitter_goes_when_it_is_taken_away(group: Group) -> None:
-    """netem keeps a table that it was given; with no jitter the table must not matter."""
+    """netem keeps a table that it was given; without jitter the table must have no effect."""
     impair(group, RECEIVER, TO, Impairment(delay_ns=9_000_000, jitter_ns=5_000_000, distribution=Distribution.PARETO))
     impair(group, RECEIVER, TO, Impairment(delay_ns=9_000_000))
 
@@ -215,7 +215,7 @@ def test_jitter_goes_when_it_is_taken_away(group: Group) -> None:
 
 @pytest.mark.parametrize("rate_bps", [2_000_000, 20_000_000])
 def test_rate_is_what_was_asked(group: Group, rate_bps: int) -> None:
-    """Frames come at twice the rate."""
+    """Frames are sent at twice the rate."""
     impair(group, RECEIVER, TO, Impairment(rate_bps=rate_bps, queue_frames=100))
     frame_bits = (1000 + 42) * 8
     count = int(3 * rate_bps / frame_bits)

@@ -1,4 +1,4 @@
-"""The supervisor: processes in namespaces of their own, and nothing left when anything ends."""
+"""The supervisor: processes in namespaces of their own, and nothing left when any process ends."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Child:
 
 
 def spoken(supervisor: SupervisorLink, expression: str, *, namespace: str = "", isolated: bool = False) -> str:
-    """What a child in there finds an expression to be; it ends when its input does."""
+    """Value of an expression in such a child, as text; the child ends with its input."""
     child = Child(supervisor, SAY.format(expression), namespace=namespace, isolated=isolated)
     os.close(child.input)
     with child.output as output:
@@ -100,7 +100,7 @@ def test_exit_codes_and_signals_come_back(supervisor: SupervisorLink) -> None:
     assert child.process.poll() is None
     child.process.kill()
     assert child.process.wait(5) == -signal.SIGKILL
-    child.process.kill()  # what has ended is left alone
+    child.process.kill()  # a signal to an ended process does nothing
     child.close()
 
 
@@ -183,7 +183,7 @@ def test_a_killed_supervisor_is_noticed_and_takes_all_along(supervisor: Supervis
     assert child.output.read(2) == "up"
     assert supervisor.failure() is None
     os.kill(supervisor.pid, number)
-    assert child.output.read() == ""  # the end of its output: nobody holds it any more
+    assert child.output.read() == ""  # end of output: no process holds the pipe
     with pytest.raises(FabricError, match="supervisor of the emulated network ended"):
         supervisor.ask("hello")
     failure = supervisor.failure()

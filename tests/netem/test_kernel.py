@@ -1,4 +1,4 @@
-"""Which kernel is picked, and what is said about it."""
+"""The choice of the kernel, and its explanation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = (
 
 
 def probes(*missing: str) -> list[Probe]:
-    """As `probe` returns them, with some things missing."""
+    """Results of `probe` with the named probes failed."""
     return [
         Probe(name=name, ok=name not in missing, detail=f"no {name} here" if name in missing else f"{name} is here")
         for name in NAMES
@@ -78,7 +78,7 @@ def test_probing_tries_everything_and_leaves_the_host_alone() -> None:
 
 @pytest.mark.root
 def test_a_kernel_without_netem_is_told_apart_from_one_with_it() -> None:
-    """Which of the two this machine is, /proc says, too, once a module or a built-in has registered."""
+    """/proc/kallsyms also tells whether this kernel has netem, once a module or a built-in has registered."""
     found = {probe.name: probe for probe in kernel.probe()}
     with Path("/proc/kallsyms").open(encoding="ascii") as symbols:
         present = any(" netem_enqueue" in line for line in symbols)

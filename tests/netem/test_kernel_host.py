@@ -1,4 +1,4 @@
-"""Kernel `host`, on a kernel that has netem wherever the tests run: inside a User-Mode Linux guest."""
+"""Kernel `host`, on a kernel with netem on any machine: inside a User-Mode Linux guest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.root, pytest.mark.uml, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What `inside_guest` measured: some ten seconds, as the whole world runs in there."""
+    """Measurements of `inside_guest`: they take some ten seconds, as the whole world runs in the guest."""
     kernel = find_guest_kernel()
     script = Path(inside_guest.__file__)
     start, environment = prelude()

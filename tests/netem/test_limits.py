@@ -1,4 +1,4 @@
-"""Control groups: what is asked for is what the kernel says and does, and nothing is left behind."""
+"""Control groups: the kernel reports and enforces the requested limits, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_brakes_slow_all_processes_of_a_namespace_and_let_them_go() -> None:
             assert cpu_limiter.slow("p1/n1", first, 0.5) == 0.5  # now in the group that the node has
             cpu_limiter.release("p1/n1")
             assert limits.cpu_of(first) is None
-            cpu_limiter.release("p1/n9")  # nobody
+            cpu_limiter.release("p1/n9")  # no such node
             outer.kill()
             outer.wait()
             while Path(f"/proc/{first}").exists():

@@ -1,4 +1,4 @@
-"""Images that a user names are looked into before a run; a daemon that cannot carry nodes, or goes, is told."""
+"""Images named by a user are checked before a run; a daemon that cannot carry nodes, or ends, is reported."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def client() -> Iterator[docker.DockerClient]:
 
 @pytest.fixture
 def made(client: docker.DockerClient) -> Iterator[Any]:
-    """Makes images from our own by one command each, and removes them."""
+    """Makes images from the project's own by one command each, and removes them."""
     names: list[str] = []
 
     def make(command: str) -> str:
@@ -91,7 +91,7 @@ def test_a_rootless_daemon_is_refused() -> None:
 
 
 class Relay:
-    """A way to the daemon that can be broken: for whoever goes through it, the daemon is gone then."""
+    """A relay to the daemon; when it is broken off, the daemon is gone for its clients."""
 
     def __init__(self, path: Path) -> None:
         self._door = socket.socket(socket.AF_UNIX)

@@ -1,5 +1,5 @@
-"""Near multicasts on real wires, sent by the sockets that nodes have: all of their segment gets them, no router passes
-them on, and they look as the simulator makes them.
+"""Near multicasts on real wires, sent by the sockets of nodes: all nodes of the segment receive them, no router
+forwards them, and they equal those of the simulator.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ class Nodes:
             end.transmit(payload, target)
 
     def received(self, expected: int) -> Counter[tuple[str, bytes]]:
-        """How often each node's program got each payload: waits for so many (3 s), then for what should not come."""
+        """Number of receipts of each payload by each node's program: waits for `expected` (3 s), then for
+        further ones.
+        """
         owner = {one: name for name, end in self.ends.items() for one in end.sockets}
         found: Counter[tuple[str, bytes]] = Counter()
         deadline = time.monotonic() + 3.0
@@ -90,7 +92,7 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     with EmulatedNetwork.open(NETWORK, kernel=KernelOption.UML, log_dir=tmp_path_factory.mktemp("network")) as network:
         made = gather(network)
         for member in made.members.values():
-            member.udp.close()  # its port is the endpoint's here
+            member.udp.close()  # its port is used by the endpoint
         yield made
         made.close()
 
@@ -124,7 +126,7 @@ def test_all_of_the_segment_get_it_and_nobody_else(nodes: Nodes) -> None:
 
 
 def test_no_router_passes_it_on_even_if_it_could_live_longer(nodes: Nodes) -> None:
-    """The time to live is one guard; that routers have no route for the group is another."""
+    """Two guards: the time to live, and that routers have no route for the group."""
     nodes.open(has_multicast=True)
     before = of_link(nodes.group)
     end = nodes.ends[P1[0]]
@@ -157,12 +159,12 @@ def test_a_cut_stops_it_between_neighbours_and_is_counted(nodes: Nodes) -> None:
         nodes.near(P1[0], b"cut")
     nodes.near(P1[1], b"back")
     assert nodes.received(27) == Counter({(P1[2], b"cut"): 25, (P1[0], b"back"): 1, (P1[2], b"back"): 1})
-    # The cut also stops what the sender's kernel says of the groups that it has joined (IGMP), if that is late.
+    # The cut also stops IGMP reports of the sender's kernel about its groups, if they are late.
     assert 25 <= cut_at(nodes.group, P1[1]) - before <= 27
 
 
 def test_its_frames_are_those_of_the_simulator(nodes: Nodes) -> None:
-    """Byte for byte, but for the identification that Linux draws and the sum over it, as in tests.parity."""
+    """Byte for byte, but for the identification that Linux draws and the checksum over it, as in tests.parity."""
     nodes.open(has_multicast=True)
     nodes.passed(b"")
     nodes.near(P1[2], b"a near multicast")

@@ -1,4 +1,4 @@
-"""The messages that are packed by hand are those that pyroute2's codecs make of the same words, and can read."""
+"""Messages packed by hand equal those of pyroute2's codecs for the same values, and pyroute2 can read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans: what a topology becomes, step by step, without touching a kernel."""
+"""Plans: the steps made from a topology, without a kernel."""
 
 from __future__ import annotations
 

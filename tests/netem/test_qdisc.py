@@ -1,4 +1,4 @@
-"""Impairments in the kernel's units, and their netlink messages; what a real netem reads back is in test_readback."""
+"""Impairments in the kernel's units, and their netlink messages; a real netem is read back in test_readback."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_bus_with_collisions_is_refused() -> None:
 def test_a_message_carries_every_parameter(
     delay: int, loss: float, reorder: float, distribution: Distribution, jitter: bool, seed: int
 ) -> None:
-    """What is not sent keeps its old value in the kernel; so zeros are sent, too."""
+    """The kernel keeps the old value of an attribute that is not sent; so zeros are sent, too."""
     impairment = Impairment(
         delay_ns=delay,
         jitter_ns=min(delay // 2, qdisc.MAX_JITTER_NS) if jitter else 0,
@@ -103,7 +103,7 @@ def test_a_message_carries_every_parameter(
 
 
 def test_a_change_names_root_server_and_queue_in_this_order() -> None:
-    """The queue before its server: the server's change sets the limit of the queue that is there."""
+    """The queue before its server: the change of the server sets the limit of the present queue."""
     messages = qdisc.change_tree(9, Impairment(rate_bps=1_000_000, queue_bytes=9000), seed=1)
     assert [decoded(message).get_attr("TCA_KIND") for message in messages] == ["netem", "bfifo", "tbf"]
     assert {decoded(message)["index"] for message in messages} == {9}

@@ -1,4 +1,6 @@
-"""An emulated segment shows no frame but its nodes': watched by a real capture on every device of the fabric."""
+"""An emulated segment carries no frames but those of its nodes: watched by a real capture on every device of the
+fabric.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ class Seen(NamedTuple):
 
 
 class Watch:
-    """Sees every frame on every device of the fabric namespace for some seconds."""
+    """Records every frame on every device of the fabric namespace for some seconds."""
 
     def __init__(self, network: EmulatedNetwork, seconds: float) -> None:
         read, write = os.pipe()
@@ -71,7 +73,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmulatedNetwor
 
 @pytest.fixture(scope="module")
 def watched(network: EmulatedNetwork) -> Iterator[tuple[Group, list[Seen]]]:
-    """All nodes attached, and every frame since before the first was."""
+    """All nodes attached, and all frames since before the first attachment."""
     watch = Watch(network, 2.5)
     group = gather(network)
     yield group, watch.result()
@@ -79,7 +81,7 @@ def watched(network: EmulatedNetwork) -> Iterator[tuple[Group, list[Seen]]]:
 
 
 def test_from_the_first_wire_on_only_the_nodes_own_joins_are_seen(watched: tuple[Group, list[Seen]]) -> None:
-    """Each node joined one group: one IGMP report each at its own port, none repeated; nothing else at all."""
+    """Each node joined one group: one IGMP report each at its own port, none repeated; no other frame."""
     _group, seen = watched
     assert {one.frame[:6].hex() for one in seen} == {"01005e000016"}
     at_own_port = Counter(one.frame[6:12].hex() for one in seen if one.device.startswith("ob") and not one.outgoing)
@@ -93,7 +95,7 @@ def test_an_idle_segment_shows_no_frame(network: EmulatedNetwork, watched: tuple
 def test_a_node_without_a_program_says_nothing_at_all(
     network: EmulatedNetwork, watched: tuple[Group, list[Seen]]
 ) -> None:
-    """Wired again into a fresh namespace: link, address, neighbours, routes; and not one frame."""
+    """Wired again into a fresh namespace: link, address, neighbours, routes; and no frame."""
     group, _seen = watched
     watch = Watch(network, 1.0)
     namespace = new_namespace()
@@ -134,7 +136,7 @@ def test_ports_have_the_indexes_that_the_capture_looks_for(
 
 
 def test_a_node_finds_its_network_complete(network: EmulatedNetwork, watched: tuple[Group, list[Seen]]) -> None:
-    """Nothing to resolve, no IPv6, offloads off: asked of the node's own namespace."""
+    """No unresolved neighbours, no IPv6, offloads off: read in the node's own namespace."""
     group, _seen = watched
     with inside(group["p1/n2"].namespace), Path("/proc/thread-self/net/if_inet6").open() as addresses:
         assert addresses.read() == ""

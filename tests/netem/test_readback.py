@@ -1,5 +1,4 @@
-"""What the guest's kernel makes of an impairment, read back: generated ones, in a network that all of these tests
-share."""
+"""Generated impairments, read back from the guest's kernel, in a network that all of these tests share."""
 
 from __future__ import annotations
 
@@ -62,7 +61,7 @@ def impairments(draw: st.DrawFn) -> Impairment:
 def test_the_kernel_has_exactly_what_was_asked_whatever_came_before(
     network: EmulatedNetwork, impairment: Impairment, direction: Direction
 ) -> None:
-    """`impair` itself compares and raises; here also that its word is the kernel's, by a fresh dump of everything."""
+    """`impair` itself compares and raises; here a fresh dump confirms the values that it returns."""
     change = network.impair(NODE, direction, impairment)
     assert change.readback == qdisc.settings_of(impairment).as_mapping()
     assert change.issued_ns < change.effective_ns

@@ -1,4 +1,4 @@
-"""Waiting for descriptors, whatever their numbers."""
+"""Waiting for descriptors with any numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from netem.kernel.framing import readable
 
 @pytest.fixture
 def many_descriptors() -> Iterator[None]:
-    """As many as a process may ask for: by default a user has 1,024."""
+    """As many descriptors as a process may have: by default a user has 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     yield

@@ -1,4 +1,4 @@
-"""What carries nodes, `netns` and `docker` alike: through crash, restart, pause and end."""
+"""The runtimes, `netns` and `docker` alike: crash, restart, pause and end."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ TALKER = Program(argv=("python3", "-c", ECHO))
 
 
 class Talk(Incarnation):
-    """A node that does what it is told, unless it is another program."""
+    """A node that carries out commands, unless another program is given."""
 
     def __init__(self, runtime: Carrier, tmp_path: Path, node: Node = NODE, program: Program = TALKER) -> None:
         super().__init__(runtime, node, program, tmp_path / "node.log")
@@ -159,7 +159,7 @@ def test_any_program_will_do_and_gets_its_environment(runtime: Carrier, tmp_path
 
 
 def test_a_program_that_is_not_there_is_told(runtime: Carrier, world: str, tmp_path: Path) -> None:
-    """In a container only a shell that is in there can look for it: that says so and ends."""
+    """In a container only a shell inside it can look for the program: the shell reports that and ends."""
     program = Program(argv=("no-such-program",))
     if world == "netns":
         with pytest.raises(FabricError, match="cannot start no-such-program"):
@@ -184,7 +184,7 @@ def test_a_node_sees_no_other_process_and_cannot_leave_its_namespaces(runtime: C
 def test_closing_kills_what_is_left_and_the_last_lines_are_not_lost(
     world: str, network: EmulatedNetwork, tmp_path: Path
 ) -> None:
-    """A second runtime on nodes that the first one has wired: it wires them again."""
+    """A second runtime on nodes wired by the first one: it wires them again."""
     lines: list[str] = []
     script = "import sys, time; [print(n, flush=True) for n in range(100)]; print('end', flush=True); time.sleep(60)"
     with carrier_of(world, network) as runtime:

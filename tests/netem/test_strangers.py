@@ -1,4 +1,4 @@
-"""A program that wants the machine: in either world it gets nothing of it, and the machine is as it was."""
+"""A hostile program: in either world it gets nothing of the machine, and the machine is unchanged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GUARDED = ("/etc/cron.d", "/etc/passwd", "/etc/shadow", "/etc/ld.so.preload", "/
 
 @pytest.fixture
 def sockets() -> Iterator[list[str]]:
-    """Sockets of the machine that everybody may speak to, where Docker and testbeds have theirs."""
+    """Sockets of the machine that every user may connect to, in the folders where Docker and testbeds have theirs."""
     with ExitStack() as stack:
         paths = []
         for folder in ("/run", "/tmp"):
@@ -82,7 +82,7 @@ def work_of(tmp_path: Path, node: Node) -> Path:
 
 
 def fingerprint(tmp_path: Path) -> str:
-    """Of what a hostile program would like to change: names, modes, owners, sizes and times, and what passwords are."""
+    """Digest of possible targets of a hostile program: names, modes, owners, sizes and times."""
     found = hashlib.sha256()
     for root in (*GUARDED, str(work_of(tmp_path, VICTIM)), str(tmp_path / "secret")):
         path = Path(root)

@@ -1,4 +1,4 @@
-"""Delay tables against the shapes that they stand for, and against quantiles of the tables that iproute2 ships."""
+"""Delay tables against their distributions, and against quantiles of the tables that iproute2 ships."""
 
 from __future__ import annotations
 

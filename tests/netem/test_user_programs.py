@@ -1,4 +1,4 @@
-"""Programs of others in a node of either runtime: their directories, their init, their signals, their limits."""
+"""Foreign programs in a node of either runtime: their directories, their init, their signals, their limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NODE = topology(2).node("p1/n1")
 
 
 IN_NETNS = pytest.mark.parametrize("world", ["netns"], indirect=True)
-"""Only there: in a container it is Docker's own work."""
+"""In a container Docker itself does this."""
 
 
 class Running(Incarnation):
@@ -94,7 +94,7 @@ def test_pause_stops_all_of_it_and_resume_lets_it_go_on(runtime: Carrier, tmp_pa
 
 @IN_NETNS
 def test_what_cannot_be_started_is_a_sentence(runtime: Carrier, tmp_path: Path) -> None:
-    """In a container its shell says it, and private directories are made."""
+    """In a container its shell reports it, and private directories are made."""
     program = Program(argv=("no-such-program",), work=tmp_path)
 
     def start(program: Program) -> None:

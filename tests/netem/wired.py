@@ -104,14 +104,14 @@ def new_namespace() -> int:
 
 @dataclass
 class Member:
-    """A node of the network whose sockets we hold."""
+    """A node of the network whose sockets this process holds."""
 
     node: Node
     namespace: int
     udp: socket.socket
     frames: socket.socket
     port: socket.socket
-    """Sees what passes the switch port, both directions, as a capture does."""
+    """Receives the frames that pass the switch port, in both directions, as a capture does."""
 
     def close(self) -> None:
         self.udp.close()
@@ -184,7 +184,7 @@ def _frames(device: str) -> socket.socket:
 class Arrival:
     number: int
     delay_ns: int
-    """From the sender's switch port to the receiver's: what the wire took, however busy this process was."""
+    """From the sender's switch port to the receiver's: the delay of the wire, however busy this process was."""
 
 
 def stream(
@@ -197,10 +197,10 @@ def stream(
     size: int = 64,
     catch_up: bool = False,
 ) -> list[list[Arrival]]:
-    """Send `count` datagrams at `rate` per second; what left each receiver's port, in order.
+    """Send `count` datagrams at `rate` per second; returns the arrivals at each receiver's port, in order.
 
-    A sender that comes late does not catch up unless told so: a burst would be an overrun of its own making. A frame
-    whose number was corrupted on the way is left out.
+    A late sender does not catch up unless told so: a burst would be an overrun of its own making. A frame whose number
+    was corrupted on the way is left out.
     """
     for member in (sender, *receivers):
         _drain(member.udp)
@@ -223,13 +223,13 @@ def stream(
 
 
 def behind_full(arrivals: Sequence[Arrival]) -> list[Arrival]:
-    """Those whose predecessor was dropped: they got the last place in a queue that was full a moment ago."""
+    """Arrivals whose predecessor was dropped: they got the last place in a queue that had just been full."""
     arrived = {arrival.number for arrival in arrivals}
     return [arrival for arrival in arrivals if arrival.number and arrival.number - 1 not in arrived]
 
 
 def datagrams(member: Member) -> int:
-    """How many datagrams a member's program could read until now."""
+    """Number of datagrams that a member's program could read until now."""
     found = 0
     while select.select([member.udp], [], [], 0)[0]:
         member.udp.recv(65536)
@@ -305,8 +305,8 @@ def without(everything: set[tuple[str, str, str]], pairs: Collection[tuple[str, 
 
 
 def probe_all(group: Group, expected: set[tuple[str, str, str]], *, nonce: int) -> set[tuple[str, str, str]]:
-    """Everybody sends one frame of each kind to everybody; who got what. Waits until all expected frames are there (at
-    most 3 s), then a little longer for those that should not be.
+    """Each node sends one frame of each kind to each other; returns the (from, to, kind) that arrived. Waits until all
+    expected frames are there (at most 3 s), then a little longer for unexpected ones.
     """
     for member in group.members.values():
         _drain(member.frames)
@@ -340,7 +340,7 @@ def _send_probes(group: Group, member: Member, nonce: int) -> None:
 
 
 def _arp(sender: Node, payload: bytes) -> bytes:
-    """A request for an address that nobody has, with the probe behind it."""
+    """A request for an address that no node has, followed by the probe."""
     request = struct.pack("!HHBBH", 1, 0x0800, 6, 4, 1) + _mac(sender.mac) + socket.inet_aton(sender.ip)
     request += bytes(6) + socket.inet_aton(f"10.{sender.partition_index}.200.1")
     return b"\xff" * 6 + _mac(sender.mac) + b"\x08\x06" + request + payload
