@@ -1,7 +1,7 @@
-"""What the suite needs of the machine, probed once: what cannot run here is skipped and told loudly, never silently.
+"""Needs of the test suite, probed once: a test that cannot run on this machine is skipped and reported, never silently.
 
 A marker names a need (pyproject.toml lists them). After collection only the needs of the selected tests are probed; a
-table shows what was found. With CI=true or ORDERBED_REQUIRE_ALL=1 a test whose need is not met fails instead.
+table shows the results. With CI=true or ORDERBED_REQUIRE_ALL=1 a test with an unmet need fails instead.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 TRUE_WORDS = ("1", "true", "yes")
 
-# At home every run searches anew and prints how to replay what it finds; CI judges a change, by the same cases each
+# At home every run searches new cases and prints how to replay a failure; CI judges a change by the same cases each
 # time.
 settings.register_profile("search", deadline=None, print_blob=True)
 settings.register_profile("judge", settings.get_profile("search"), derandomize=True, database=None)
@@ -37,7 +37,7 @@ ORDER = ("compilers", "foreign", "tshark", "root", "cgroups", "docker", "uml", "
 
 
 def _probe(name: str) -> Check:
-    """Run one of the doctor's probes; imported only now, so that a mistake in there does not hide all other tests."""
+    """Run one of the doctor's probes; imported only now, so that a mistake in it does not hide all other tests."""
     return cast("Check", getattr(importlib.import_module("testbed.cli.doctor"), name)())
 
 
@@ -73,7 +73,7 @@ class Needs:
         self.required = required
         self.found: dict[str, Check] = {}
         self.unmet: dict[str, int] = {}
-        """How many tests each unmet need kept from running."""
+        """Number of tests that each unmet need kept from running."""
         self._probes = probes
 
     def probe_for(self, items: Sequence[pytest.Item]) -> None:
@@ -99,7 +99,7 @@ GUARD = pytest.StashKey[subprocess.Popen[bytes]]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[NEEDS] = Needs(required=everything_is_required(os.environ), probes=PROBES)
-    # A shell starts its background jobs with SIGINT ignored, and every program that a test starts would inherit that.
+    # A shell starts its background jobs with SIGINT ignored, and every program started by a test would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if guard.VARIABLE not in os.environ:  # else the session that started this one has a guard
@@ -143,7 +143,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A test that skips itself must not slip through where everything is required."""
+    """A test that skips itself fails where everything is required."""
     report = yield
     if report.skipped and not hasattr(report, "wasxfail") and item.config.stash[NEEDS].required:
         report.outcome = "failed"
@@ -153,7 +153,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A suite of wires that has proved nothing has not passed, however each of its tests ended."""
+    """A suite on real wires of which no attempt counts has not passed, even if each of its tests has."""
     if proof.proved_nothing():
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -171,7 +171,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """One Spark session for all tests of this process: starting it costs more than most tests, and there can be only
+    """One Spark session for all tests of this process: its start takes longer than most tests, and there can be only
     one at a time.
     """
     from analysis.engine import session

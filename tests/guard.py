@@ -1,10 +1,10 @@
-"""What takes along all that a test session leaves that has ended in any way, SIGKILL included.
+"""Guard of a test session: after any end of it, SIGKILL included, it ends what the session has left.
 
     python guard.py SESSION PID
 
 Every process of a session has its name in the environment, every file system that it mounts has it for its source. The
-guard waits for the end of process PID, which has started it, gives what runs still a moment to end by itself, asks it
-to end, and then ends it.
+guard waits for the end of process PID, which has started it, gives the remaining processes a moment to end by
+themselves, asks them to end, then ends them, and unmounts the file systems.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main(session: str, pid: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     with contextlib.suppress(ProcessLookupError):
         end = os.pidfd_open(pid)
-        while os.getppid() == pid:  # else it is somebody else's number already
+        while os.getppid() == pid:  # else the process has ended, and its number may belong to another
             select.select([end], [], [])
     for step in STEPS:
         deadline = time.monotonic() + PATIENCE_S
@@ -57,7 +57,7 @@ def main(session: str, pid: int) -> None:
 
 
 def members(session: str) -> set[int]:
-    """Processes of a session, as this machine counts, but this one."""
+    """Processes of a session, by the numbers of this machine, without this one."""
     wanted = f"{VARIABLE}={session}".encode()
     found = set()
     for path in Path("/proc").glob("[0-9]*/environ"):
@@ -65,7 +65,7 @@ def members(session: str) -> set[int]:
             if wanted in path.read_bytes().split(b"\0"):
                 found.add(int(path.parent.name))
         except OSError:
-            continue  # it has ended, or is somebody else's
+            continue  # it has ended, or belongs to another user
     return found - {os.getpid()}
 
 

@@ -1,4 +1,4 @@
-"""Changes of valid inputs, some of them blind and some that keep a structure: what a fuzzer of readers needs."""
+"""Changes of valid inputs, some of them blind and some that keep a structure, for a fuzzer of readers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NUMBERS = tuple(
     for value in (0, 1, 2 ** (8 * size - 1) - 1, 2 ** (8 * size - 1), 2 ** (8 * size) - 1)
     for order in ("big", "little")
 )
-"""What fields of lengths, counts and times can hold at most, at least, and beside their sign."""
+"""Limits of fields of lengths, counts and times: largest, smallest, and around the sign bit."""
 DEEP = (b"[" * 100_000, b"[" * 20_000 + b"]" * 20_000, b'{"a":' * 20_000, b'{"a":' * 900 + b"1" + b"}" * 900)
 SCALARS = tuple(
     text.encode()
@@ -31,7 +31,7 @@ SCALARS = tuple(
         '{"a":{"b":[null]}}', "[[]]",
     )
 )  # fmt: skip
-"""Values of JSON and of YAML, such as few readers expect."""
+"""Values of JSON and of YAML that few readers expect."""
 WORDS = (
     *SCALARS,
     *(
@@ -53,8 +53,9 @@ _TRACE_HEADER, _RECORD = table_struct(TRACE_HEADER).size, table_struct(RECORD).s
 
 
 def changed(samples: Sequence[bytes], words: Sequence[bytes], draw: random.Random) -> bytes:
-    """A sample with a few changes. Half of the inputs keep its structure: of texts only keys and values change, of
-    other bytes only numbers in their places."""
+    """A sample with a few changes. Half of the inputs keep its structure: in texts only keys and values change, in
+    other bytes only numbers in place.
+    """
     data = bytearray(draw.choice(samples))
     is_text = words is WORDS
     is_kept = draw.random() < 0.5
@@ -71,7 +72,9 @@ def changed(samples: Sequence[bytes], words: Sequence[bytes], draw: random.Rando
 
 
 def _exchange(data: bytearray, samples: Sequence[bytes], words: Sequence[bytes], draw: random.Random) -> None:
-    """One key or value gives way to a word, to one from elsewhere, or to a number near it. Keys give way to keys."""
+    """One key or value is replaced by a word, by one from elsewhere, or by a number near it. Keys are replaced
+    by keys.
+    """
     found = _anywhere(data, draw)
     if found is None:
         return
@@ -101,7 +104,7 @@ def _token(text: bytes | bytearray, draw: random.Random) -> bytes:
 
 
 def _renumber(data: bytearray, words: Sequence[bytes], draw: random.Random) -> None:
-    """A byte, a bit or a number of up to 8 bytes becomes another one; nothing moves."""
+    """A byte, a bit or a number of up to 8 bytes is replaced; no byte is moved."""
     if not data:
         return
     match draw.randrange(4):
@@ -125,7 +128,7 @@ def _renumber(data: bytearray, words: Sequence[bytes], draw: random.Random) -> N
 
 
 def _damage(data: bytearray, samples: Sequence[bytes], words: Sequence[bytes], draw: random.Random) -> None:
-    """Something is lost, doubled, cut off, or comes from another sample."""
+    """Bytes are removed, doubled, cut off, or taken from another sample."""
     at, size = draw.randint(0, len(data)), draw.randint(1, 16)
     match draw.randrange(7):
         case 0 if data:
@@ -147,7 +150,7 @@ def _damage(data: bytearray, samples: Sequence[bytes], words: Sequence[bytes], d
             del data[at + draw.randrange(200) :]
 
 
-# In form: what is checked before anything else is put right, so that the rest is looked at.
+# In form: fields that are checked first are corrected, so that the later ones are reached.
 
 
 def words_of(data: bytes) -> tuple[int, ...]:
@@ -157,7 +160,7 @@ def words_of(data: bytes) -> tuple[int, ...]:
 
 
 def message_in_form(data: bytes) -> bytes:
-    """A message of node.wire whose counts are those of its words and payload."""
+    """A message of node.wire with the right counts of words and payload."""
     head, rest = bytearray(data[:_MESSAGE].ljust(_MESSAGE, b"\0")), data[_MESSAGE : _MESSAGE + 0xFFFF]
     words = min(int.from_bytes(head[8:10]), len(rest) // WORD_SIZE)
     head[1] &= 7
@@ -173,13 +176,13 @@ def datagram_in_form(data: bytes) -> bytes:
 
 
 def trace_in_form(data: bytes) -> bytes:
-    """A trace datagram that counts its records."""
+    """A trace datagram with the right count of records."""
     head, rest = data[:_TRACE_HEADER].ljust(_TRACE_HEADER, b"\0"), data[_TRACE_HEADER:]
     count = min(len(rest) // _RECORD, 255)
     return b"ot\x02" + bytes((count,)) + head[4:] + rest[: _RECORD * count]
 
 
 def index_in_form(data: bytes) -> bytes:
-    """Records of collector.index with their check sums."""
+    """Records of collector.index with right checksums."""
     bodies = [data[at : at + RECORD_BYTES - 4] for at in range(0, len(data), RECORD_BYTES)]
     return b"".join(body + zlib.crc32(body).to_bytes(4, "little") for body in bodies)

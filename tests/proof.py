@@ -1,7 +1,8 @@
-"""What real wires have proved in this session. A machine that is busy all the time proves nothing, and that is no pass.
+"""Results of attempts on real wires in this session. A machine that is always too busy proves nothing, and that is no
+pass.
 
-Tests of wires tell here, by suite, whether an attempt counted. A suite of which none did fails the session, with what
-the machine was doing instead (tests/conftest.py). They run in one process (`make test` gives them no others).
+Tests on wires record here, by suite, whether an attempt counted. A suite without a counted attempt fails the session,
+with the state of the machine (tests/conftest.py). They run in one process (`make test` gives them no others).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ _reasons: dict[str, list[str]] = {}
 
 
 def tell(suite: str, reasons: Sequence[str]) -> None:
-    """An attempt has ended. `reasons`: why it does not count; none: it does."""
+    """Record the end of an attempt. `reasons`: why it does not count; none: it does."""
     if reasons:
         _reasons.setdefault(suite, []).append("; ".join(reasons))
     else:
@@ -22,12 +23,12 @@ def tell(suite: str, reasons: Sequence[str]) -> None:
 
 
 def proved_nothing() -> list[str]:
-    """A sentence for each suite of which no attempt counted."""
+    """A sentence for each suite without a counted attempt."""
     return [sentence for suite, sentence in _sentences() if not _counted[suite]]
 
 
 def proved_in_part() -> list[str]:
-    """A sentence for each of the others of which some attempts did not count."""
+    """A sentence for each other suite with attempts that did not count."""
     return [sentence for suite, sentence in _sentences() if _counted[suite]]
 
 

@@ -3,9 +3,9 @@
     python -m tests.readers [--count 1000000] [--minutes 60] [--seed 1] [READER ...]
     python -m tests.readers READER --input FILE
 
-A reader gives a value or the refusal that it promises, within a second of processor time and a GiB of memory. Anything
-else is a find: its input is kept (`--keep`) and told with the command that shows it again. Names that end with
-`-in-form`: what is checked before the rest (packing, check sums, counts) is put right, so that the rest is looked at.
+A reader gives a value or the refusal that it promises, within a second of processor time and a GiB of memory. Any other
+result is a find: its input is kept (`--keep`) and reported with the command that replays it. For names that end with
+`-in-form`, fields that are checked first (packing, checksums, counts) are corrected, so that later ones are reached.
 """
 
 from __future__ import annotations
@@ -122,13 +122,13 @@ from topologies.formats import yaml_source
 from topologies.formats.errors import InputError
 
 BLOCK = 64
-"""Inputs."""
+"""Number of inputs."""
 BOUND_S = 1.0
 """Processor time for one input."""
 GIVEN_UP_S = 10.0
-"""An input that is still read then is not read to its end."""
+"""Reading of an input is stopped after this time."""
 MEMORY_BYTES = 1 << 30
-"""What all inputs of the command may take beyond what the readers take without them."""
+"""Limit of the memory of all inputs of the command, in addition to that of the readers."""
 PARTITIONS = ((0, 1), (2,))
 MEMBERS = (0, 1, 2)
 VALUE = (1, -(2**70), 0.5, "text", b"bytes", None, True, [1, [2, (3,)]], {"a": [1, 2], 4: ()})
@@ -136,7 +136,7 @@ VALUE = (1, -(2**70), 0.5, "text", b"bytes", None, True, [1, [2, (3,)]], {"a": [
 
 @dataclass(frozen=True)
 class Reader:
-    """What is under test. `samples`: valid inputs; `refusals`: what it may raise."""
+    """A function under test. `samples`: valid inputs; `refusals`: the exceptions that it may raise."""
 
     read: Callable[[bytes], object]
     samples: Sequence[bytes]
@@ -146,7 +146,7 @@ class Reader:
 
 @dataclass
 class Tally:
-    """What became of the inputs of one reader."""
+    """Results of the inputs of one reader."""
 
     inputs: int = 0
     refused: int = 0
@@ -158,7 +158,7 @@ class Tally:
 
 
 def judge(reader: Reader, *, seed: int, numbers: range, until_s: float = float("inf")) -> Tally:
-    """Read the inputs of these numbers."""
+    """Read the inputs with these numbers."""
     outcome = Tally()
     for number, data in _inputs(reader, seed, numbers):
         take(reader, data, number, outcome)
@@ -168,8 +168,8 @@ def judge(reader: Reader, *, seed: int, numbers: range, until_s: float = float("
 
 
 def _inputs(reader: Reader, seed: int, numbers: range) -> Iterator[tuple[int, bytes]]:
-    """Each depends on the seed and its number alone. A block shares a generator: to seed it takes longer than to change
-    a sample.
+    """Each input depends on the seed and its number alone. A block shares a generator, as seeding takes longer than
+    changing a sample.
     """
     for first in range(numbers.start - numbers.start % BLOCK, numbers.stop, BLOCK):
         draw = random.Random(f"{seed}/{first}")
@@ -198,7 +198,7 @@ def take(reader: Reader, data: bytes, number: int, outcome: Tally) -> None:
 
 
 class _TooLongError(BaseException):
-    """No reader takes it for a mistake of its input."""
+    """No Exception, so that a reader does not catch it as a mistake of its input."""
 
 
 @contextlib.contextmanager
@@ -216,7 +216,7 @@ def _given_up() -> Iterator[None]:
 
 
 def readers(folder: Path) -> dict[str, Reader]:
-    """By name; files are made in `folder`."""
+    """Readers by name; files are made in `folder`."""
     return {
         **_of_texts(),
         **_of_controls(folder),
@@ -267,7 +267,7 @@ def _of_texts() -> Mapping[str, Reader]:
     }
 
 
-# What processes of a testbed say to each other.
+# Messages between processes of a testbed.
 
 
 def _of_controls(folder: Path) -> Mapping[str, Reader]:
@@ -365,7 +365,7 @@ def _of_runs(folder: Path) -> Mapping[str, Reader]:
     }
 
 
-# What is shown of a run, and records over many runs.
+# Outputs about a run, and records over many runs.
 
 
 def _of_results(folder: Path) -> Mapping[str, Reader]:
@@ -438,7 +438,7 @@ def _of_results(folder: Path) -> Mapping[str, Reader]:
 
 
 def _parquet(table: pa.Table) -> list[bytes]:
-    """Packed, as we write it, and plain, so that changes reach the columns."""
+    """Compressed, as the project writes it, and plain, so that changes reach the columns."""
     files = [io.BytesIO(), io.BytesIO()]
     pq.write_table(table, files[0], compression="zstd")
     pq.write_table(table, files[1], compression="none", use_dictionary=False)
@@ -523,7 +523,7 @@ def _pcap(frames: Sequence[bytes], order: str) -> bytes:
 
 
 def _nested(depth: int) -> bytes:
-    """A datagram with so many messages, one in the payload of the other."""
+    """A datagram with so many messages, each in the payload of the next."""
     payload = b"x" * 40
     for level in range(depth):
         kind = wire.Kind.RELIABLE_DATA if level else wire.Kind.CO_DATA
@@ -551,7 +551,7 @@ def _bytes_of(name: str) -> list[bytes]:
     return [bytes.fromhex(vector["hex"]) for vector in vectors(name)]
 
 
-# Words of the group layer, of the streams and of the protocols: the first byte says which message they are of.
+# Words of the group layer, of the streams and of the protocols: the first byte selects the message.
 
 
 def _of_groups() -> Mapping[str, Reader]:
@@ -641,7 +641,7 @@ _CORES: Sequence[tuple[Callable[[Any], Any], type[Any], Mapping[str, Any]]] = (
     (timewarp.begin, timewarp.TimeWarpParameters, {"service": {"application": "transactions"}}),
     (adaptive.begin, adaptive.AdaptiveParameters, {"service": {"application": "counter"}}),
 )
-"""Cores that take a memory of the view before, which a member of it has sent."""
+"""Cores that take a memory of the view before, which another member has sent."""
 
 
 def _memories() -> list[bytes]:
@@ -723,7 +723,7 @@ def _calls() -> list[bytes]:
 
 
 def main() -> int:
-    """1 when something was found."""
+    """Exit code: 1 if there was a find."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="READER", help="all of them when none is named")
     parser.add_argument("--count", type=int, default=1_000_000, help="inputs for each")
@@ -760,7 +760,7 @@ def main() -> int:
 
 
 def _bound_memory() -> None:
-    """What would take more than it may fails with MemoryError."""
+    """Allocations beyond the limit fail with MemoryError."""
     taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY_BYTES, resource.RLIM_INFINITY))
 

@@ -1,7 +1,7 @@
-"""Run directories for the tests of whatever reads them: the files of docs/run-directory.md, numbers of a fixed seed.
+"""Run directories for the tests of their readers: the files of docs/run-directory.md, numbers of a fixed seed.
 
-`quickstart` is four nodes with loss, delay and an overrun, all well; `three_partitions` is thirty nodes with a cut and
-a crash, and a violated total order. Both are written to a directory that the caller gives.
+`quickstart` is four nodes with loss, delay and an overrun, without violations; `three_partitions` is thirty nodes with
+a cut and a crash, and a violated total order. Both are written to a directory that the caller gives.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ THREE_FAULTS: tuple[Fault, ...] = (
 
 
 def quickstart(path: Path) -> Path:
-    """Four nodes, everything kept: verdict `pass`."""
+    """Four nodes, all promises kept: verdict `pass`."""
     _write(path, QUICKSTART, QUICKSTART_FAULTS, failing=False)
     return path
 
@@ -102,14 +102,14 @@ def adaptive(path: Path, *, every_s: float = 4.0) -> Path:
 
 
 def with_views(path: Path, *, changes: int = 4) -> Path:
-    """Four nodes, the last of which is excluded again and again, and comes back with the state."""
+    """Four nodes; the last one is excluded again and again, and comes back with the state."""
     quickstart(path)
     edit_json(path / "summary.json", {"views": _views(changes)})
     return path
 
 
 def interrupted(path: Path) -> Path:
-    """What Ctrl-C leaves before the analysis: inputs, a manifest without an end, one fault, no tables."""
+    """A run interrupted before the analysis: inputs, a manifest without an end, one fault, no tables."""
     quickstart(path)
     for name in ("summary.json", *(f"tables/{table}.parquet" for table in TABLES)):
         (path / name).unlink()
@@ -609,14 +609,14 @@ def _costs(at_s: float, every_s: float, random: np.random.Generator) -> dict[str
 
 
 def _rollbacks(path: Path, every_s: float, random: np.random.Generator) -> None:
-    """A trace that holds nothing else: 40 a second while Time Warp is in force."""
+    """A trace of roll-backs, 40 a second while Time Warp is in force, and one report of another kind."""
     at_s = np.sort(random.uniform(0, LOAD_S, int(40 * LOAD_S)))
     at_s = at_s[[_in_force(at, every_s) == "timewarp" for at in at_s]]
     columns = {"member": 0, "event": int(Event.REPORT), "detail": int(Notice.ROLLED_BACK)}
     frame = pd.DataFrame({"at_ns": START_NS + (at_s * 1e9).astype(np.int64)}).assign(**columns)
     frame["extra"] = random.geometric(0.3, len(at_s))
     frame["value"] = frame["extra"] * 5_000_000
-    # Another report, which must not be taken for a roll-back.
+    # This report must not be taken for a roll-back.
     other = frame.head(1).assign(detail=int(Notice.COST), extra=60_000)
     pd.concat([frame, other]).to_parquet(path / "trace.parquet", index=False)
 

@@ -1,7 +1,7 @@
-"""Every command of the README and of docs/ runs: here, as it stands there, or in a test or target that is named here.
+"""Every command of the README and of docs/ runs: here as it is written, or in a test or target that is named here.
 
-A line of a ```sh block that does neither fails `test_every_command_is_accounted_for`. What runs here runs once, in a
-folder of its own, in the order of the pages, with one small simulated run of `quickstart` for what looks at runs.
+Any other line of a ```sh block fails `test_every_command_is_accounted_for`. Commands run here once, in a folder of
+their own, in the order of the pages; those that read a run get one small simulated run of `quickstart`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WHOLE_PAGES = {
     "interactive.md": "tests/testbed/cli/test_live.py::test_every_command_of_the_page_runs",
     "foreign.md": "tests/testbed/run/test_foreign_systems.py::test_etcd_is_played_with_by_hand",
 }
-"""Pages whose commands one test reads and runs in turn, but for those in ELSEWHERE."""
+"""Pages whose commands are read and run in turn by one test, but for those in ELSEWHERE."""
 
 ELSEWHERE = {
     "orderbed run quickstart --world sim": (
@@ -64,10 +64,10 @@ SMALLER = {
         "SPARK_MASTER=local[2] orderbed fuzz reliable --seeds 20 --spark"
     ),
 }
-"""Commands that take hours or a cluster, and what runs here instead: the same words, other numbers."""
+"""Commands that take hours or a cluster, and the commands that run here instead: the same words, other numbers."""
 
 SHORT = {"duration": "2 s", "faults": [], "expect": []}
-"""Experiments on real wires run here so short, and are not judged: that they hold is for other tests and for claims."""
+"""Changes that shorten experiments on real wires here; their expectations are left to other tests and to claims."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ LINES = [line for page in PAGES for line in lines_of(page)]
 
 
 def made_by(target: str) -> list[str]:
-    """What a target of the Makefile runs, those before it included."""
+    """Commands of a target of the Makefile, after those of its prerequisites."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     found = re.search(rf"^{target}:(.*?)(?:##.*)?\n((?:\t.*\n)*)", makefile, re.MULTILINE)
     assert found is not None, f"there is no target {target}"
@@ -109,14 +109,14 @@ def made_by(target: str) -> list[str]:
 
 @functools.cache
 def made_by_ci() -> frozenset[str]:
-    """What CI runs by itself, outside of any test."""
+    """Commands that CI runs itself, outside of any test."""
     asked = re.findall(r"^make ([a-z-]+)$", (ROOT / ".ci" / "run").read_text(encoding="utf-8"), re.MULTILINE)
     assert asked
     return frozenset([f"make {target}" for target in asked] + [one for target in asked for one in made_by(target)])
 
 
 def commands_here(line: Line) -> list[tuple[str, ...]]:
-    """What of a line is for this module to run: nothing when CI or another test runs it."""
+    """Commands of a line that this module has to run: none if CI or another test runs it."""
     if line.page in WHOLE_PAGES or line.command in ELSEWHERE or line.command in made_by_ci():
         return []
     if line.words[0] == "make":
@@ -141,7 +141,7 @@ HERE = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where the commands run; what they bring up meets nothing else on this machine."""
+    """The folder of the commands; its testbeds are separate from others on this machine."""
     made = tmp_path_factory.mktemp("docs")
     (made / "testbeds").mkdir()
     yield made
@@ -152,7 +152,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def small_run(folder: Path) -> Path:
-    """A run of quickstart, in virtual time and shorter, with a capture where the pages have one."""
+    """A run of quickstart, in virtual time and shorter, with a capture at the place that the pages use."""
     ran = perform(("orderbed", "run", shortened("quickstart", folder, duration="4.3 s"), "--world", "sim"), folder)
     assert ran.returncode == 0, ran.stderr
     (found,) = (folder / "runs" / "quickstart").iterdir()
@@ -161,14 +161,14 @@ def small_run(folder: Path) -> Path:
 
 
 def shortened(name: str, folder: Path, **changes: str) -> str:
-    """A shipped experiment, cut short, as a file in `folder`: its path there."""
+    """Path of a shortened copy of a shipped experiment in `folder`."""
     text = yaml.safe_load((ROOT / "experiments" / f"{name}.yaml").read_text(encoding="utf-8")) | SHORT | changes
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(text), encoding="utf-8")
     return f"./{name}.yaml"
 
 
 def perform(words: tuple[str, ...], folder: Path) -> subprocess.CompletedProcess[str]:
-    """As a shell does in `folder`: settings before the command, then our program or one of the clone."""
+    """Run a command as a shell does in `folder`: settings before it become its environment; only orderbed is run."""
     count = next(index for index, word in enumerate(words) if "=" not in word)
     settings = dict(word.split("=", 1) for word in words[:count])
     program, *arguments = words[count:]
@@ -190,7 +190,7 @@ def test_every_command_runs(words: tuple[str, ...], folder: Path, request: pytes
     if verb == "run":
         words = ("orderbed", "run", shortened(words[2], folder), *words[3:], "--no-analyze", "--runs", "real")
     ran = perform(words, folder)
-    # The doctor has an opinion on this machine: 2 when something is missing.
+    # The doctor exits with 2 when something is missing on this machine.
     assert ran.returncode in ((0, 2) if verb == "doctor" else (0,)), (ran.stdout, ran.stderr)
     assert "Traceback" not in ran.stderr, ran.stderr
     assert ran.stdout or ran.stderr, "it says nothing"
@@ -228,7 +228,7 @@ def test_the_tables_name_commands_of_the_pages_only() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_command_stands_outside_of_a_shell_block(page: Path) -> None:
-    """Then nothing would run it. Transcripts (```text) show what came out."""
+    """A command outside is not run by these tests. Transcripts (```text) show output."""
     text = re.sub(r"^```(?:sh|text)$.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     hidden = re.findall(r"^\s*(?:\$ )?((?:SPARK_MASTER=\S+ )?(?:\.venv/bin/|orderbed |make |scripts/).*)$", text, re.M)
     assert not hidden, hidden

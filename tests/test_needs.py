@@ -1,4 +1,4 @@
-"""The suite's own rules: what cannot run is told, in CI it fails, and quick tests come first."""
+"""Rules of the suite: tests that cannot run are reported, in CI they fail, and quick tests come first."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_only_needs_of_selected_tests_are_probed(tmp_path: Path) -> None:
 
 
 def test_no_test_skips_itself() -> None:
-    """What a test needs is a marker: probed before, told in the table, and required in CI."""
+    """The needs of a test are markers: probed before, shown in the table, and required in CI."""
     ways = re.compile(r"pytest\.skip\(|skipif|importorskip|SkipTest")
     excused = (Path(__file__), ROOT / "tests" / "conftest.py")
     tests = [path for path in (ROOT / "tests").rglob("*.py") if path not in excused]

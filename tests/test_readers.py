@@ -1,4 +1,6 @@
-"""No reader of what others have written falls over, or takes longer than a second: a slice of tests/readers.py."""
+"""No reader of untrusted input fails with another error than its refusal, or takes longer than a second: a part of
+tests/readers.py.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def _with(values: Mapping[str, Any], **others: object) -> bytes:
 
 
 def _sweep(block: str | None) -> bytes:
-    """One row of a simulated sweep, with this text where JSON belongs."""
+    """One row of a simulated sweep, with this text in a column of JSON."""
     row: dict[str, Any] = dict.fromkeys(sweep_rows.SCHEMA.names)
     table = pa.Table.from_pylist([row | {"point": 1, "given": block}], schema=sweep_rows.SCHEMA)
     file = io.BytesIO()
@@ -80,7 +82,7 @@ FOUND = {
     ],
     "record-of-campaigns": [b"7", b"[7]", b'[{"protocol": "co"}]', b'[{"failing": 1}]', DEEP],
 }  # fmt: skip
-"""Inputs that a reader once took a second for, or answered with something else than its refusal."""
+"""Inputs that once took a reader longer than a second, or gave another result than its refusal."""
 SEED = 1 if os.environ.get("CI") else random.randrange(2**32)
 
 
@@ -110,7 +112,7 @@ def test_what_was_found_once_is_refused_or_read(name: str, every: dict[str, Read
 
 
 def test_samples_are_read(every: dict[str, Reader]) -> None:
-    """Changes of what is refused anyway would show little."""
+    """Changes of a sample that is refused anyway would show little."""
     for reader in every.values():
         for sample in reader.samples:
             reader.read(sample)

@@ -1,4 +1,4 @@
-"""What the README and the pages in docs/ promise is there."""
+"""The promises of the README and of the pages in docs/: links, commands, libraries, files and folders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
 
 CALLED_OTHERWISE = {"pyyaml": "PyYAML", "docker": "docker (SDK)", "types-docker": "mypy", "types-pyyaml": "mypy"}
-"""Libraries that the page lists under another name, or with what they serve."""
+"""Libraries that the page lists under another name, or with the library that they belong to."""
 
 SERVANTS = {
     "pandas-stubs": "mypy", "pytest-timeout": "pytest", "ipykernel": "notebook", "jupytext": "notebook",

@@ -1,4 +1,6 @@
-"""scripts/setup with a toolbox of its own instead of this machine's: what it installs, says, and when it is silent."""
+"""scripts/setup with a toolbox of its own instead of this machine's: what it installs, what it prints, and when it is
+silent.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ chmod +x "$TOOLBOX/$1"
 
 
 class Clone:
-    """A clone with nothing in it but what set-up reads, and a toolbox that is its whole PATH."""
+    """A clone with only the files that set-up reads, and a toolbox that is its whole PATH."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "clone"

@@ -1,4 +1,4 @@
-"""The house rules that a machine can keep: who may import whom, how long a file may get, what never appears in one."""
+"""Structural rules of the project: imports between packages, length of files, forbidden text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "analysis": ("collector", "topologies"),
     "testbed": ("node", "topologies", "netem", "collector", "analysis"),
 }
-"""Prefixes of modules. A room may always import itself."""
+"""Allowed prefixes of modules. A package may always import itself."""
 
 FLOORS: dict[str, tuple[str, ...]] = {
     "node.objects": (
@@ -40,7 +40,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     ),
     "testbed": ("paths", "console", "spec", "reference", "rundir", "sim", "run", "live", "fuzz", "cli"),
 }
-"""What these packages consist of; of its own package each part may import those before it."""
+"""The parts of these packages; each may import those before it in its package."""
 
 STANDARD_LIBRARY_ONLY = ("node",)
 
@@ -56,7 +56,7 @@ def python_files(*folders: str) -> list[Path]:
 
 
 def package_files(package: str) -> list[Path]:
-    """All of a package but its `__init__`."""
+    """All modules of a package but its `__init__`."""
     return [path for path in python_files(package.replace(".", "/")) if module_name(path) != package]
 
 
@@ -126,7 +126,7 @@ def _is_within(module: str, prefix: str) -> bool:
 
 
 def arrows(files: Iterable[Path], allowed: Collection[str]) -> Iterator[str]:
-    """What these files import of the rooms beyond these prefixes of modules."""
+    """Imports of other packages by these files, beyond the allowed prefixes of modules."""
     for path in files:
         for module, _ in sorted(imports(path)):
             if module.split(".")[0] in ROOMS and not any(_is_within(module, prefix) for prefix in allowed):
@@ -197,7 +197,7 @@ def test_the_product_does_not_import_its_tests() -> None:
 
 
 def test_modules_import_each_other_in_one_direction() -> None:
-    """Imports inside functions and for types count, too: they only move the moment at which a cycle is met."""
+    """Imports inside functions and for types count, too: they only move the time at which a cycle is met."""
     graph = {
         module_name(path): sorted(
             name for name, _ in imports(path) if name.split(".")[0] in ROOMS and _module_file(name)
@@ -209,7 +209,7 @@ def test_modules_import_each_other_in_one_direction() -> None:
 
 
 def test_few_imports_stand_inside_functions() -> None:
-    """Each has its reason beside it: it brings in Spark, Docker, or what touches kernels."""
+    """Each has its reason beside it: it loads Spark, Docker, or the code that touches kernels."""
     found = {
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in python_files(*ROOMS)
@@ -264,7 +264,7 @@ def test_every_module_says_what_it_is_for() -> None:
     assert not silent, "\n".join(silent)
 
 
-# Spelled in pieces, so that this file does not find itself.
+# Split, so that this file does not match itself.
 UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|farm|home|root|Users|mnt)" + r"/\w")
 

@@ -1,4 +1,4 @@
-"""The worlds whose nodes are programs: what holds in one has to hold in the other."""
+"""The worlds whose nodes are programs: a property of one must hold in the other."""
 
 from __future__ import annotations
 

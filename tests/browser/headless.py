@@ -19,7 +19,7 @@ from testbed.cli.doctor import find_browser
 
 FLAGS = (
     "--headless=new",
-    "--no-sandbox",  # the tests run as root, where Chromium's own sandbox does not work; only our pages are opened
+    "--no-sandbox",  # the tests run as root, where Chromium's own sandbox does not work; only own pages are opened
     "--disable-gpu",
     "--disable-background-networking",
     "--disable-component-update",

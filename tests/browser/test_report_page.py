@@ -1,4 +1,4 @@
-"""The report in a real browser: no error, no request, nothing cut off; in light, in dark, on a phone, on paper."""
+"""The report in a real browser: no error, no request, no clipping; in light, in dark, on a phone, on paper."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def show(chrome: webdriver.Chrome, report: Path, *, width: int = DESKTOP, scheme
 
 
 def requests(chrome: webdriver.Chrome) -> list[str]:
-    """What the page asked for since `show`; a window of the browser's own that is still opening asks, too."""
+    """URLs requested by the page since `show`, without those of the browser's own pages."""
     entries = chrome.get_log("performance")  # type: ignore[no-untyped-call]
     messages = [json.loads(entry["message"])["message"] for entry in entries]
     asked = [m["params"] for m in messages if m["method"] == "Network.requestWillBeSent"]
@@ -258,7 +258,7 @@ def test_names_in_the_band_stand_out(chromium: webdriver.Chrome, reports: dict[s
 
 @pytest.mark.parametrize("width", [PHONE, DESKTOP])
 def test_the_band_keeps_its_axis(chromium: webdriver.Chrome, reports: dict[str, Path], width: int) -> None:
-    """Band, cost and latency lie below one another at the same scale."""
+    """Band, cost and latency are below one another at the same scale."""
     show(chromium, reports["adaptive"], width=width)
     form = "wide" if width == DESKTOP else "narrow"
     places = chromium.execute_script(
@@ -296,7 +296,7 @@ def test_a_hostile_run_runs_nothing(chromium: webdriver.Chrome, tmp_path: Path) 
 
 
 def test_even_a_hole_in_the_escaping_would_run_nothing(chromium: webdriver.Chrome, tmp_path: Path) -> None:
-    """The page's own policy lets only our script run."""
+    """The page's own policy runs only the script of the report."""
     report = write_report(report_runs.quickstart(tmp_path / "run"))
     hole = report.read_text().replace("<main", "<script>window.hacked=1</script><main", 1)
     report.write_text(hole)

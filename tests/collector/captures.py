@@ -110,7 +110,7 @@ def packet(
 
 
 def pcapng(frames: Iterable[bytes], *, order: str = "<", ports: int = 2) -> bytes:
-    """A capture as our collector writes it: named ports, nanoseconds, directions."""
+    """A capture in the format of the collector: named ports, nanoseconds, directions."""
     head = section(order, '{"run": "test"}') + b"".join(interface(order, f"p1/n{n + 1}") for n in range(ports))
     return head + b"".join(
         packet(frame, START_NS + 1000 * n, order=order, port=n % ports, direction=1 + n % 2)

@@ -1,4 +1,4 @@
-"""Network namespaces of our own for the tests that record real frames."""
+"""Network namespaces for the tests that record real frames."""
 
 from __future__ import annotations
 
@@ -34,10 +34,12 @@ class Wires:
             self.ip("link", "set", name, "addrgenmode", "none", "up")
         for name in (port, node):
             while not self._carries(name):
-                pass  # the kernel works on it; pytest's timeout ends a wait in vain
+                pass  # until the kernel has done it; pytest's timeout ends a vain wait
 
     def _carries(self, name: str) -> bool:
-        """A device that is up swallows what it is given until the kernel has seen its carrier and given it a queue."""
+        """Whether the device carries frames: one that is up drops them until the kernel has seen its carrier and given
+        it a queue.
+        """
         shown = subprocess.run(["ip", "link", "show", name], check=True, capture_output=True, text=True).stdout
         return "state UP" in shown and "noop" not in shown
 
@@ -48,7 +50,7 @@ class Wires:
         self.ip("link", "del", f"ob{number}")
 
     def send(self, device: str, frames: list[bytes]) -> None:
-        """From `eth<n>` the frames go into the port, from `ob<n>` to the node."""
+        """Frames sent from `eth<n>` go into the port, from `ob<n>` to the node."""
         handle = self.handles.get(device)
         if handle is None:
             handle = self.handles[device] = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
@@ -65,7 +67,7 @@ def _call(name: str, *arguments: int) -> None:
 
 @pytest.fixture
 def wires() -> Iterator[Wires]:
-    """The test runs in a namespace of its own with two wires; what it starts runs there, too."""
+    """The test runs in a namespace of its own with two wires; processes that it starts run there, too."""
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     _call("unshare", CLONE_NEWNET)
     made = Wires()

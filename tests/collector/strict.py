@@ -1,4 +1,4 @@
-"""A slow reader of captures, one block after the other: the reference that the fast parser is held to."""
+"""A slow reader of captures, one block after the other: the reference for the fast parser."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collector.blocks import PCAP_MAGICS, Interface, interface_of, options_of
 
 
 class Packet(NamedTuple):
-    """One frame. `block` is the byte of the file at which its block begins."""
+    """One frame. `block` is the offset in the file at which its block begins."""
 
     time_ns: int
     interface: int
@@ -21,12 +21,12 @@ class Packet(NamedTuple):
 
 
 def read(path: Path) -> list[Packet]:
-    """All whole packets of a capture of one section."""
+    """All whole packets of a capture with one section."""
     return packets(path.read_bytes())[0]
 
 
 def packets(data: bytes) -> tuple[list[Packet], int]:
-    """All whole packets, and the byte behind the last whole block."""
+    """All whole packets, and the offset after the last whole block."""
     if data[:4] in PCAP_MAGICS:
         return _records(data, *PCAP_MAGICS[data[:4]])
     order = "<" if data[8:12] == b"\x4d\x3c\x2b\x1a" else ">"

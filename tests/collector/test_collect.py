@@ -1,4 +1,6 @@
-"""The collector on real wires: nothing is lost, nothing is foreign, and whatever happens the file is whole."""
+"""The collector on real wires: no frame is lost, no foreign frame is recorded, and the file is whole after any
+event.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ WAIT_S = 20
 
 
 class Collector:
-    """The collector as a process, spoken to as the conductor does."""
+    """The collector as a process, controlled as by the conductor."""
 
     def __init__(self, path: Path, *options: str, ports: list[dict[str, Any]] = PORTS, prefix: tuple[str, ...] = ()):
         command = [*prefix, sys.executable, "-m", "collector", "--output", str(path), "--ports", json.dumps(ports)]
@@ -104,7 +106,7 @@ def start(wires: Wires, tmp_path: Path) -> Iterator[Start]:
 
 
 def _frames(first: int, count: int) -> list[bytes]:
-    """Frames that can be told apart, of many sizes."""
+    """Distinct frames of many sizes."""
     return [udp_frame(datagram(number, payload=bytes(number * 7 % 400))) for number in range(first, first + count)]
 
 
@@ -439,8 +441,10 @@ def _tc(*words: str) -> None:
 
 
 def test_frames_across_a_bridge_are_seen_once_at_each_port(start: Start, wires: Wires) -> None:
-    """As in the fabric: in at the sender's port, out at the receiver's; trace ends at the port it enters."""
-    # As the fabric does: else the bridge hands frames to netfilter, which drops our IP headers without checksums.
+    """As in the fabric: inbound at the sender's port, outbound at the receiver's; trace frames end at the port that
+    they enter.
+    """
+    # As in the fabric: else the bridge hands frames to netfilter, which drops these IP headers without checksums.
     for setting in Path("/proc/sys/net/bridge").glob("bridge-nf-call-*tables"):
         setting.write_text("0")
     wires.ip("link", "add", "br0", "type", "bridge", "stp_state", "0", "mcast_snooping", "0")
@@ -448,7 +452,7 @@ def test_frames_across_a_bridge_are_seen_once_at_each_port(start: Start, wires: 
         wires.ip("link", "set", name, "master", "br0")
     wires.ip("link", "set", "br0", "addrgenmode", "none", "up")
     while _text("bridge", "link").count("state forwarding") < 2:
-        pass  # the kernel works on it; pytest's timeout ends a wait in vain
+        pass  # until the kernel has done it; pytest's timeout ends a vain wait
     collector = start()
     frames = _frames(0, 200)
     trace = bytes.fromhex("0180c200000e") + udp_frame(trace_datagram(1), port=TRACE_PORT)[6:]

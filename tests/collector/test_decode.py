@@ -1,4 +1,4 @@
-"""What frames say, held against the codec of node.wire and node.trace and against the shared byte vectors."""
+"""Decoded frames, compared with the codec of node.wire and node.trace and with the shared byte vectors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from topologies import model
 
 
 def _frames(frames: list[bytes], captured: list[int] | None = None) -> tuple[memoryview, Frames]:
-    """These frames, one behind the other and nothing behind the last."""
+    """These frames, one directly after the other, with no bytes after the last."""
     kept = captured or [len(frame) for frame in frames]
     data = b"".join(frame[:size] for frame, size in zip(frames, kept, strict=True))
     sizes = np.array(kept, np.int32)
@@ -130,7 +130,7 @@ def _assert_message(columns: Columns, expected: dict[str, Any]) -> None:
 @pytest.mark.parametrize("vector", vectors("malformed"), ids=lambda vector: vector["name"])
 def test_vectors_of_malformed_datagrams(vector: dict[str, Any]) -> None:
     columns = _decode(udp_frame(bytes.fromhex(vector["hex"])))
-    is_of_another_group = vector["reason"] == "OTHER_GROUP"  # a capture does not know which group is ours
+    is_of_another_group = vector["reason"] == "OTHER_GROUP"  # a capture does not tell the group of the run
     assert columns["is_protocol"].tolist() == [is_of_another_group]
     assert columns["is_undecodable"].tolist() == [not is_of_another_group]
     assert is_of_another_group or columns["kind"].tolist() == [0]

@@ -1,4 +1,4 @@
-"""scapy layers, Wireshark dissector, columns and codec read the same things out of the same bytes."""
+"""scapy layers, Wireshark dissector, columns and codec read the same fields from the same bytes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_scapy_reads_and_builds_the_datagrams(vector: dict[str, Any]) -> None:
 
 
 def _rebuilt(layer: Packet) -> Packet:
-    """The same from its fields alone, with counts and lengths left for scapy to fill in."""
+    """The packet rebuilt from its fields alone; scapy computes counts and lengths."""
     fields = {name: value for name, value in layer.fields.items() if name not in ("words", "length", "count")}
     if isinstance(layer, Raw):
         return Raw(load=layer.load)

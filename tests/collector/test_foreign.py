@@ -1,4 +1,4 @@
-"""Captures of other programs, made here and now from real frames, through the same functions."""
+"""Captures of other programs, made in the test from real frames, through the same functions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PROGRAMS = {
 
 
 def _record(name: str, path: Path, wires: Wires) -> None:
-    """Start the program, send when it listens, stop it when its file has stopped growing."""
+    """Start the program, send frames when it listens, stop it when its file has stopped growing."""
     command = [word.format(file=path) for word in PROGRAMS[name]]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, bufsize=0) as process:
         try:
@@ -53,7 +53,7 @@ def _wait_for(process: subprocess.Popen[bytes], word: bytes) -> None:
 
 
 def _wait_until_quiet(path: Path) -> None:
-    """Until the file holds something and has not grown for a while (the programs write when they like)."""
+    """Wait until the file has content and has not grown for some time (the programs write at times of their own)."""
     deadline = time.monotonic() + 20
     before = -1
     while (size := path.stat().st_size) != before or size < 1000:

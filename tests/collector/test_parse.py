@@ -1,4 +1,4 @@
-"""The fast parser gives what the strict reader gives, on every file, and never more than the file has."""
+"""The fast parser gives the frames of the strict reader, on every file, and no frames beyond the end of the file."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _wrapped(time_ns: int) -> int:
 
 
 def _rows(frames: Frames, data: bytes) -> list[tuple[int, int, int, int, bytes]]:
-    """What a frame is, comparable with the strict reader."""
+    """Fields of the frames, comparable with the strict reader."""
     return [
         (int(time_ns), int(port), int(direction), int(length), data[offset : offset + captured])
         for time_ns, port, direction, length, captured, offset in zip(
@@ -117,7 +117,7 @@ def test_every_time_resolution(tmp_path: Path, resolution: int) -> None:
     path = _write(tmp_path / "a.pcapng", head + body)
     frames = _parsed(path)
     expected = [_wrapped(p.time_ns) for p in strict.read(path)]
-    # Beyond 2**-34 s the lowest bits of a fraction are given up: at most one nanosecond.
+    # Beyond 2**-34 s the lowest bits of a fraction are dropped: at most one nanosecond.
     tolerance = 1 if resolution & 0x80 and resolution & 0x7F > 34 else 0
     assert np.abs(frames.time_ns - np.array(expected)).max() <= tolerance
 
@@ -147,7 +147,7 @@ def test_interfaces_are_bounded_over_all_sections(tmp_path: Path) -> None:
 
 
 def test_a_block_of_options_alone_takes_no_longer_than_a_frame(tmp_path: Path) -> None:
-    """Four million options in one block took two minutes: behind so many, flags are not looked for."""
+    """Four million options in one block once took two minutes: after so many, flags are not searched for."""
     options = option("<", 1, b"")
     few, many = MAX_PACKET_OPTIONS - 1, MAX_BLOCK_BYTES // len(options) - 100
     data = section() + interface() + packet(b"x" * 20, before_flags=options * few, direction=2)
@@ -342,7 +342,7 @@ def _assert_split(path: Path, parts: int) -> None:
 
 
 def _deceivers(count: int) -> list[bytes]:
-    """Frames whose payloads are captures themselves, up to the frame's very end."""
+    """Frames whose payloads are captures themselves, up to the end of the frame."""
     inside = packet(udp_frame(datagram(1))) * 2
     records = pcap([udp_frame(datagram(1))] * 2)[24:]
     return [udp_frame(bytes(n % 4) + (inside if n % 2 else records)) for n in range(count)]

@@ -1,4 +1,6 @@
-"""What the writer writes, every reader reads: ours, tshark, capinfos; and a full disk costs nothing recorded."""
+"""Captures of the writer are read by all readers: the project's parser, tshark, capinfos; and a full disk loses no
+recorded frame.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ PORTS = (
 
 
 def _batch(frames: list[bytes], first: int = 0) -> tuple[np.ndarray, Frames]:
-    """Frames one behind the other with odd gaps, numbered from `first` in port, direction and time."""
+    """Frames one after the other with odd gaps, numbered from `first` in port, direction and time."""
     data, offsets = bytearray(), []
     for frame in frames:
         data += b"gap"
@@ -155,7 +157,7 @@ def test_index_marks_are_block_boundaries_and_complete(tmp_path: Path) -> None:
     assert (gaps < 1.2 * MARK_BYTES).all()
     assert known.end is not None
     assert (known.end.frames, known.end.time_ns) == (4000, packets[-1].time_ns)
-    assert known.end.offset < path.stat().st_size  # the statistics stand behind it
+    assert known.end.offset < path.stat().st_size  # the statistics follow it
 
 
 def test_index_cut_at_any_byte_or_with_flipped_bits_gives_only_true_marks(tmp_path: Path) -> None:
@@ -181,7 +183,7 @@ def test_index_cut_at_any_byte_or_with_flipped_bits_gives_only_true_marks(tmp_pa
 
 @contextmanager
 def _file_size_limit(limit: int) -> Iterator[None]:
-    """The kernel refuses to let any file grow beyond this; what a full disk does, to the byte."""
+    """The kernel refuses to let any file grow beyond this limit, as on a full disk, to the byte."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
     try:

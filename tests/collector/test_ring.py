@@ -1,4 +1,4 @@
-"""The ring itself, and the ring as a scapy socket."""
+"""The ring, and the ring as a scapy socket."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRACE = bytes.fromhex("0180c200000e") + bytes(60)
 
 
 def _filter(program: list[Instruction], frame: bytes, ifindex: int) -> int:
-    """A machine for the few instructions of our program: how many bytes of the frame it lets pass."""
+    """Interpreter for the few instructions of the filter program: number of bytes of the frame that it lets pass."""
     at, value = 0, 0
     while True:
         code, if_true, if_false, operand = program[at]

@@ -1,4 +1,4 @@
-"""Runs of packet blocks are found as a serial walk finds them, whatever the payloads pretend to be."""
+"""Runs of packet blocks are found as by a serial walk, also with payloads that look like blocks."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def open_files() -> int:
 
 
 def test_a_file_that_was_walked_is_closed_at_once(tmp_path: Path) -> None:
-    """Without a collection: a process that follows a capture for hours has as many open files as at its start."""
+    """Without garbage collection: a process that follows a capture for hours keeps the number of its open files."""
     path = tmp_path / "a.pcapng"
     path.write_bytes(pcapng(traffic(20)))
     (head,) = read_sections(path)

@@ -1,4 +1,4 @@
-"""The notebook is executed as a notebook, on a small run, and its figures are looked at."""
+"""The notebook is executed as a notebook, on a small run, and its figures are checked."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def printed(notebook: Any) -> str:
 
 @pytest.fixture(scope="module")
 def executed(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """On the run that the environment names."""
+    """The executed notebook, on the run that the environment names."""
     run = report_runs.three_partitions(tmp_path_factory.mktemp("elsewhere") / "run")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ORDERBED_RUN", str(run))
@@ -77,7 +77,7 @@ def test_without_a_run_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_it_defines_nothing_of_its_own() -> None:
-    """Logic lives in `analysis`, where it is tested."""
+    """The logic is in `analysis`, where it is tested."""
     tree = ast.parse(NOTEBOOK.read_text(encoding="utf-8"))
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
     assert not [node for node in ast.walk(tree) if isinstance(node, kinds)]

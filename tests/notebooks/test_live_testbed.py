@@ -1,4 +1,4 @@
-"""The notebook brings up a testbed, and what ping saw and what the capture has agree with what was asked for."""
+"""The notebook brings up a testbed; the results of ping and the capture agree with the requested impairments."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_what_was_asked_for_is_what_came_out(executed: Any) -> None:
     assert "3 received" in text
     arrived = ast.literal_eval(re.search(r"^\{.*\}$", text, re.MULTILINE).group())  # type: ignore[union-attr]
     assert [arrived[stage] for stage in ("as it is", "delay", "slow")] == [40, 40, 40]
-    assert 20 <= arrived["delay and loss"] < 40  # 32 expected; outside once in 100,000 times
+    assert 20 <= arrived["delay and loss"] < 40  # 32 expected; outside this range once in 100,000 times
     record = Path(re.search(r"the record is in (.*)", text).group(1))  # type: ignore[union-attr]
     manifest = json.loads((record / "manifest.json").read_text())
     assert (manifest["status"], manifest["captures"][0]["complete"]) == ("complete", True)

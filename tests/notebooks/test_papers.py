@@ -1,4 +1,4 @@
-"""The papers' notebooks are executed on small sweeps of the very experiments that they name, in virtual time."""
+"""The papers' notebooks are executed on small sweeps of the experiments that they name, in virtual time."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ SMALL: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
 }
-"""What is smaller here than in the shipped files."""
+"""Keys that differ from the shipped files, to make the sweeps small."""
 
 FIGURES = {
     "paper_000_co": 5,
@@ -146,7 +146,7 @@ def sweep_small(name: str, changes: dict[str, Any], folder: Path, spark: SparkSe
     """Run a small version of a shipped experiment under its own name."""
     text = spec.find(name).read_text(encoding="utf-8")
     path = folder / f"{name}.yaml"
-    # JSON is YAML without anchors, which are not taken.
+    # JSON is YAML without anchors, which the loader refuses.
     path.write_text(json.dumps({**yaml.safe_load(text), **changes, "claims": []}), encoding="utf-8")
     overrides = Overrides(world="sim", runs=folder / "runs")
     is_job = name.startswith(("atop", "adaptive", "timewarp", "objects-messages", "objects-overrun"))

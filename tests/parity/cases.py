@@ -1,5 +1,5 @@
-"""The experiments of the parity suite: small networks in which one thing matters, at 5 ms and more, so that the tenths
-of a millisecond that a real kernel and a real process add stay far below what is compared.
+"""The experiments of the parity suite: small networks with one impairment each, at 5 ms and more, so that the tenths of
+a millisecond added by a real kernel and a real process are far below the compared values.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ faults:
   - {at: 2500 ms, for: 500 ms, pause: {targets: [p1/n2]}}
 """,
 }
-"""By name; the name and the seed are put in front."""
+"""Cases by name; `text` adds the name and the seed."""
 
 SEED = 11
 
@@ -84,8 +84,8 @@ def text(name: str) -> str:
 
 
 def control(name: str) -> str:
-    """The same load with no fault, and without what delays frames in the case: ports and links that are impaired, a
-    medium that is shared. The delay that is left is the machine's.
+    """The same load without faults, impaired ports and links, and shared media. The remaining delay is that of the
+    machine.
     """
     case: dict[str, Any] = yaml.safe_load(text(name))
     del case["impairments"]

@@ -1,14 +1,14 @@
 """The same experiments in the simulated world and on real wires: the same verdicts, the same distributions.
 
-What is compared are distributions, not frames: the two worlds draw different losses. The simulator leaves out what
-machines cost (docs/limits.md): a few tenths of a millisecond for each datagram, or a whole one where two slow
-processors play six members. So each experiment has a control, with the same load and nothing impaired. By how much the
-control is slower on wires than simulated is what the machine costs; with that added, the simulated medians are those of
-real wires within LATENCY_TOLERANCE. The delays are 5 ms and more, so that the machine's part stays the small one.
+Distributions are compared, not frames: the two worlds draw different losses. The simulator leaves out the costs of
+machines (docs/limits.md): a few tenths of a millisecond for each datagram, or a whole one with six members on two slow
+processors. So each experiment has a control, with the same load and no impairment. The cost of the machine is the delay
+of the control on wires minus that in the simulator; with that added, the simulated medians are those of real wires
+within LATENCY_TOLERANCE. The delays are 5 ms and more, so that the cost of the machine is the small part.
 
-Each experiment runs once in each world, on real wires once more when the machine was too busy to measure. If it is too
-busy again, the product must say so (the run is invalid, its verdict unknown). Then only what a busy machine cannot
-change is compared: it makes everything later, nothing earlier. Of all runs on real wires at least one has to count
+Each experiment runs once in each world, on real wires once more if the machine was too busy to measure. If it is too
+busy again, the product must report that (the run is invalid, its verdict unknown). Then the comparison is one-sided: a
+busy machine makes everything later, nothing earlier. Of all runs on real wires at least one has to count
 (tests/proof.py).
 """
 
@@ -40,17 +40,15 @@ pytestmark = [pytest.mark.root, pytest.mark.uml, pytest.mark.spark, pytest.mark.
 
 LATENCY_TOLERANCE = 0.10
 DROPS_FACTOR = 2.0
-"""Frames that a full queue drops are asked for again, and what repairs them meets the full queue, too: the count grows
-on itself, and two runs of one world differ by half. What does not is the rate at which the queue lets frames through.
-"""
+"""Frames dropped by a full queue are requested again, and the repairs meet the full queue, too: the count amplifies
+itself, and two runs of one world differ by half. The rate at which the queue lets frames through does not."""
 FED_BACK = ("overrun",)
-"""Cases whose median is that of messages submitted before the fault: how long the repairs feed on themselves decides
-whether half of all messages or a quarter of them wait for it. On one machine, runs in turn had medians of 32, 32 and
-615 ms over all, and of 31.6, 31.4 and 31.8 ms before the fault.
-"""
+"""Cases whose median is that of messages submitted before the fault: the duration of the repairs decides whether half
+of all messages or a quarter of them wait for the queue. On one machine, runs in turn had medians of 32, 32 and 615 ms
+over all, and of 31.6, 31.4 and 31.8 ms before the fault."""
 WIDER = 1.5
-"""Nothing seeds the draws of a real kernel: its 99 % intervals are taken so much wider that a sound one misses its
-value in one of 10,000 runs and not in one of 100."""
+"""The draws of a real kernel have no seed: its 99 % intervals are widened by this factor, so that a correct one misses
+its value in one of 10,000 runs and not in one of 100."""
 ATTEMPTS = 2
 SIM, WIRE = "sim", "netns"
 
@@ -93,7 +91,7 @@ class Performed:
 
 Pair = dict[str, Performed]
 EXPERIMENTS = {key: file for name in CASES for key, file in ((name, text(name)), (f"{name}-control", control(name)))}
-"""By name. A control follows its case, so that it meets the same machine."""
+"""Experiments by name. A control follows its case, so that both meet the same state of the machine."""
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +110,7 @@ def performed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
 
 
 def run_on_wires(folder: Path, name: str) -> Performed:
-    """Again when the machine was too busy."""
+    """Run an experiment on real wires, again if the machine was too busy."""
     attempts = (run(folder, name, WIRE, attempt) for attempt in range(1, ATTEMPTS + 1))
     for found in attempts:
         proof.tell("parity", found.manifest["invalid"])
@@ -131,8 +129,8 @@ def run(folder: Path, name: str, world: str, attempt: int) -> Performed:
 
 
 def medians(one: Performed) -> dict[str, float]:
-    """Of all members together, and of each where neither a fault nor a shared medium makes several populations of its
-    few messages (before or behind another's frame): a median between those lies anywhere.
+    """Median latencies (ms) of all members together, and of each member unless a fault or a shared medium splits its
+    few messages into several populations (before or after another's frame): a median between those is arbitrary.
     """
     if one.case in FED_BACK:
         return {"all": median_before_faults(one)}
@@ -143,8 +141,8 @@ def medians(one: Performed) -> dict[str, float]:
 
 
 def median_before_faults(one: Performed) -> float:
-    """Of what was submitted before the first of them (of everything, if there is none), at others than its sender, in
-    ms: most of that takes all three steps, so the median does not lie between two populations.
+    """Median latency (ms) of messages submitted before the first fault (of all, without a fault), at receivers other
+    than the sender: most of them take all three steps, so the median does not lie between two populations.
     """
     deliveries = pq.read_table(one.directory / "tables" / "deliveries.parquet")
     before = deliveries.filter(pc.not_equal(deliveries["member"], deliveries["origin"]))
@@ -155,13 +153,13 @@ def median_before_faults(one: Performed) -> float:
 
 
 def medians_of_machine(unimpaired: Pair) -> dict[str, float]:
-    """By how much a median is later on wires than simulated where nothing delays a frame, in ms."""
+    """Difference of each median, on wires minus simulated, in an experiment in which nothing delays a frame, in ms."""
     sim, wire = (medians(unimpaired[world]) for world in (SIM, WIRE))
     return {name: wire[name] - sim[name] for name in sim}
 
 
 def assert_said_so(one: Performed) -> None:
-    """The machine was too busy, and whoever reads the run learns it first."""
+    """The machine was too busy, and the first lines of the results say so."""
     assert one.summary["verdict"] == "unknown"
     assert set(one.manifest["invalid"]) <= set(one.summary["reasons"])
 
@@ -179,7 +177,7 @@ def test_both_worlds_keep_every_promise(pair: Pair) -> None:
 
 
 def test_both_worlds_judge_every_property_alike(pair: Pair) -> None:
-    """Also those that are not promised, unless what happened by chance decided them."""
+    """Only promised properties: the verdicts of others depend on chance."""
     sim, wire = (
         {name: found["verdict"] for name, found in pair[world].summary["properties"].items()} for world in pair
     )
@@ -202,7 +200,7 @@ def test_median_latency(pair: Pair, performed: dict[str, Pair]) -> None:
     for one in (pair[WIRE], unimpaired[WIRE]):
         if not one.is_valid:
             assert_said_so(one)
-    # A busy machine makes everything later: then a cost is only known to be no more than this, and a median no less.
+    # A busy machine makes everything later: then `most` is only an upper bound of its cost, and 0 the lower one.
     most = medians_of_machine(unimpaired)
     least = most if unimpaired[WIRE].is_valid and pair[WIRE].is_valid else dict.fromkeys(sim, 0.0)
     for name, ms in sim.items():
@@ -220,8 +218,8 @@ def test_the_simulator_accounts_for_every_frame(pair: Pair) -> None:
 
 
 def test_the_load_is_the_same(pair: Pair) -> None:
-    """Members draw their requests from the same seeds. What a member is to send while it is started again is not asked
-    for, and a real one takes a third of a second to start.
+    """Members draw their requests from the same seeds. Requests due during a restart are not made, and a real member
+    takes a third of a second to start.
     """
     sim, wire = (pair[world].summary["messages"]["submitted"] for world in (SIM, WIRE))
     assert wire == pytest.approx(sim, rel=0.03)

@@ -1,4 +1,4 @@
-"""Topology files: what they mean, what is refused and with which words, and that nothing else ever comes out."""
+"""Topology files: their meaning, the refused files with their messages, and that no other error is raised."""
 
 from __future__ import annotations
 

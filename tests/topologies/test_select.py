@@ -1,4 +1,4 @@
-"""Selectors name nodes, in member order, or say what would."""
+"""Selectors name nodes, in member order, or an error lists valid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapes have the nodes and links that their names promise, and the loader takes what they make."""
+"""Shapes have the nodes and links that their names promise, and the loader accepts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantities: exact values, exact refusals, and what is written is read back."""
+"""Quantities: exact values, exact refusals, and a written quantity is read back."""
 
 from __future__ import annotations
 

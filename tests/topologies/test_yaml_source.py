@@ -1,4 +1,4 @@
-"""The one YAML reader: what it takes, what it refuses and with which words, and that nothing else comes out of it."""
+"""The one YAML reader: accepted files, refused files with their messages, and no other error."""
 
 from __future__ import annotations
 
