@@ -1,4 +1,4 @@
-"""Readers of what others have written, and inputs that nobody honest wrote: valid ones with bytes changed at random.
+"""Readers of untrusted input, and their inputs: valid ones with bytes changed at random.
 
     python -m tests.readers [--count 1000000] [--minutes 60] [--seed 1] [READER ...]
     python -m tests.readers READER --input FILE
@@ -124,7 +124,7 @@ from topologies.formats.errors import InputError
 BLOCK = 64
 """Number of inputs."""
 BOUND_S = 1.0
-"""Processor time for one input."""
+"""Limit of the processor time for one input."""
 GIVEN_UP_S = 10.0
 """Reading of an input is stopped after this time."""
 MEMORY_BYTES = 1 << 30
@@ -154,7 +154,7 @@ class Tally:
     slowest: int = 0
     """Number of the input that took longest."""
     finds: list[tuple[int, str, bytes]] = field(default_factory=list)
-    """Number of the input, what was wrong, and the input."""
+    """Number of the input, the error, and the input."""
 
 
 def judge(reader: Reader, *, seed: int, numbers: range, until_s: float = float("inf")) -> Tally:

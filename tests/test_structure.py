@@ -65,7 +65,7 @@ def pure_files() -> list[Path]:
 
 
 def tracked_texts() -> list[Path]:
-    """Every text file that a clone gets or will get: tracked, or new and not ignored."""
+    """Every text file that a clone has or will have: tracked, or new and not ignored."""
     command = ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\0")
     return [ROOT / name for name in names if name and _is_text(ROOT / name)]

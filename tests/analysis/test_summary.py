@@ -348,7 +348,7 @@ def test_a_lost_trace_datagram_makes_everything_unknown(spark: SparkSession, tmp
 
 
 def test_records_that_came_in_at_another_port_count_for_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """n4 claims that n1 delivered something twice."""
+    """n4 sends a record of a second delivery in the name of n1."""
     run = MadeRun()
     ordered(run, messages=40)
     forged = dataclasses.replace(run.records[0, 1][3], event=Event.DELIVER)

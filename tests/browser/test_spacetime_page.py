@@ -54,7 +54,7 @@ def places(chrome: webdriver.Chrome) -> list[float]:
 
 
 def spread(chrome: webdriver.Chrome) -> float:
-    """Distance of the first and the last event: how far it is zoomed in."""
+    """Distance between the first and the last event, as a measure of the zoom."""
     found = places(chrome)
     return found[-1] - found[0]
 

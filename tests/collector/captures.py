@@ -101,7 +101,7 @@ def packet(
     length: int | None = None,
     before_flags: bytes = b"",
 ) -> bytes:
-    """One enhanced packet block. `before_flags`: options that stand in front of the flags."""
+    """One enhanced packet block. `before_flags`: options before the flags."""
     head = struct.pack(order + "IIIII", port, ticks >> 32, ticks & 0xFFFFFFFF, len(data), length or len(data))
     options = before_flags
     if direction is not None:

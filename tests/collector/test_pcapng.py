@@ -274,7 +274,7 @@ def test_tshark_reads_the_drop_counter(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
     )
-    # As text: the objects have many members of the same name.
+    # Compared as text: the objects have many members of the same name.
     assert '"pcapng.options.option.data.interface.dropped": "3"' in result.stdout
     for received in (40, 50, 60):
         assert f'"pcapng.options.option.data.interface.received": "{received}"' in result.stdout

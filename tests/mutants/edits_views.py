@@ -167,7 +167,7 @@ def rest_ends_at_the_first_gap(patch: pytest.MonkeyPatch) -> None:
 
 
 def waking_member_leaves_itself_out(patch: pytest.MonkeyPatch) -> None:
-    """A member that was paused counts itself among the silent."""
+    """A paused member counts itself among the silent."""
     look = Detector.look
     late: set[int] = set()
 

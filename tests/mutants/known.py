@@ -1,4 +1,4 @@
-"""The bugs on record, 1 to 54, as edits of shipped code: each in a world of its own, and what must fail there.
+"""The bugs on record, 1 to 54, as edits of shipped code: each in a world of its own, with the failures expected there.
 
 The judge is the product's own (`testbed.fuzz.judge`): it simulates the world with the protocol's own core and host, and
 holds it to all promises. Without the edit the same world must have no failure. Rows without a number are bugs that are
@@ -485,7 +485,7 @@ NOT_HERE: dict[int, str] = {
     36: "Nulls that wait for each other are late and not wrong: no promise is about how long a delivery takes.",
     37: "To wait for more than stability is late and not wrong. A row of `table` shows that it is not flagged.",
 }
-"""Bugs of the list that have no row, and why."""
+"""Bugs of the list without a row, with the reason."""
 
 ELSEWHERE: dict[int, str] = {
     52: "tests/mutants/test_mutants.py: an edit of the streams, and the transcript under several PYTHONHASHSEED",

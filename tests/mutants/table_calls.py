@@ -52,7 +52,9 @@ def local_call_overtakes(author: CallAuthor, has_bug: bool) -> None:
 
 
 def low_against_high(author: CallAuthor, has_bug: bool) -> None:
-    """A call within the sub-network and one to both, both to A1 and B1: the sequencer below and the masters above."""
+    """A call within the sub-network and one to both, both to A1 and B1: ordered by the sequencer below and the masters
+    above.
+    """
     low, high = call(author, A2, A1, B1), call(author, C1, A1, B1, D1)
     author.hand(high, D1)
     author.hand(low, A1)
@@ -137,7 +139,7 @@ def lost_message_to_one(author: CallAuthor, has_bug: bool) -> None:
 
 
 def direct_overtakes(author: CallAuthor, has_bug: bool) -> None:
-    """A message to one object passes the group call that its sender made before."""
+    """A message to one object overtakes the group call that its sender made before."""
     group, single = call(author, A1, C1, D1), call(author, A1, C1, flags=DIRECT)
     author.hand(group, D1)
     for message in (single, group) if has_bug else (group, single):

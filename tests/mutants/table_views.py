@@ -90,7 +90,7 @@ def ghost_of_a_joiner(builder: HistoryBuilder, has_bug: bool) -> tuple[Incarnati
 
 
 def before_the_state(builder: HistoryBuilder, has_bug: bool) -> tuple[Incarnation, ...]:
-    """A joiner delivers a message while the state is still under way."""
+    """A joiner delivers a message during the transfer of the state."""
     builder.note(C, Event.ENDED).install(2, A, B)
     builder.author.note(C2, Event.START)
     builder.install(3, A, B, C2).deliver((A, B), "a2")

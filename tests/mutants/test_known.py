@@ -1,4 +1,4 @@
-"""Each bug on record is killed by the product's own judge, in a world that passes without it."""
+"""Each bug on record is killed by the product's own judge, in a world that passes without the bug."""
 
 from __future__ import annotations
 

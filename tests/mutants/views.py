@@ -52,7 +52,7 @@ class HandsNothingBack(SequencerCore):
 
 
 class StopsAtAGap(SequencerCore):
-    """Waits at the end of the view for a number without a message: what comes after it is lost."""
+    """Waits at the end of the view for a number without a message: later messages are lost."""
 
     def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
         for message in self._acceptable(rest):

@@ -1,4 +1,4 @@
-"""Bounds of a fraction of a millisecond, on a machine that others use at the same time.
+"""Bounds of a fraction of a millisecond, on a shared machine.
 
     def attempt() -> str:
         return "" if quantile_ms(unicast(…), 0.5) <= 5.3 else "the median was …"

@@ -1,4 +1,4 @@
-"""SIGKILL of anything leaves nothing: no process, no namespace, no device, no mount, no file."""
+"""After SIGKILL of any process nothing is left: no process, no namespace, no device, no mount, no file."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_sigkill_of_the_guest_leaves_the_bed_to_be_closed(conductor: Conductor) 
 
 
 def test_ctrl_c_does_not_reach_the_bed(conductor: Conductor) -> None:
-    """A terminal's Ctrl-C goes to a whole process group; the network must survive it to be closed in order."""
+    """A terminal's Ctrl-C reaches a whole process group; the network must survive it to be closed in order."""
     group = os.getpgid(conductor.process.pid)
     inside = {
         pid for pid in conductor.family if "netem.kernel.supervisor" in _command(pid) or "linux.uml" in _command(pid)

@@ -246,7 +246,8 @@ def test_an_overrun_drops_exactly_what_its_counters_say(
     }  # fmt: skip
     full = behind_full(arrivals)
     assert len(full) > 200
-    # 20 frames wait in front of each that gets in: 20 * 1042 bytes at 5 Mbit/s are 33.3 ms, after 5 ms on the line.
+    # 20 frames wait in front of each frame that gets in: 20 * 1042 bytes at 5 Mbit/s are 33.3 ms, after 5 ms on the
+    # line.
     assert quantile_ms(full, 0.5) == pytest.approx(5 + 33.3, abs=1.5)
     assert min(arrival.delay_ns for arrival in arrivals) >= 5_000_000
 
@@ -289,7 +290,9 @@ def test_a_change_during_traffic_loses_nothing(group: Group) -> None:
 
 
 def test_a_queue_that_changes_its_unit_counts_what_it_lost(group: Group) -> None:
-    """Frames to bytes takes a new queue; those that waited in the old one are counted as the queue's drops."""
+    """A change from frames to bytes takes a new queue; frames waiting in the old one are counted as the queue's
+    drops.
+    """
     impair(group, RECEIVER, TO, Impairment(rate_bps=400_000, queue_frames=500))
     before = counts(group, RECEIVER, TO)
     receiver = group[RECEIVER]

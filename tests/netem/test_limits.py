@@ -139,7 +139,7 @@ def test_brakes_slow_all_processes_of_a_namespace_and_let_them_go() -> None:
         with limits.CpuLimiter() as cpu_limiter:
             assert cpu_limiter.slow("p1/n1", first, 0.05) == 0.05
             assert [limits.cpu_of(pid) for pid in limits.processes_with(first)] == [0.05, 0.05, 0.05]
-            assert cpu_limiter.slow("p1/n1", first, 0.5) == 0.5  # now in the group that the node has
+            assert cpu_limiter.slow("p1/n1", first, 0.5) == 0.5  # now in the node's existing group
             cpu_limiter.release("p1/n1")
             assert limits.cpu_of(first) is None
             cpu_limiter.release("p1/n9")  # no such node

@@ -76,7 +76,7 @@ class Nodes:
         return found
 
     def passed(self, payload: bytes) -> dict[str, list[bytes]]:
-        """The frames with this payload that have passed each switch port, in either direction."""
+        """The frames with this payload at each switch port, in either direction."""
         found: dict[str, list[bytes]] = {name: [] for name in self.ends}
         for name in self.ends:
             port = self.group[name].port

@@ -69,7 +69,7 @@ def test_with_a_guest_the_taps_are_up_before_anything_is_built_in_it() -> None:
 
 
 def test_a_thread_takes_the_frames_of_each_port_of_a_guest_once_it_is_up() -> None:
-    """The guest's interrupts forget a frame in 12,000 when they carry it on themselves (plan.py says why)."""
+    """The guest's interrupts lose a frame in 12,000 when they forward it themselves (see plan.py)."""
     made = plan.plan(topology(2), Kernel.UML)
     (threads,) = (number for number, step in enumerate(made) if isinstance(step, steps.PollByThread))
     assert made[threads] == steps.PollByThread(devices=("vec0", "vec1"))

@@ -91,7 +91,7 @@ def inside(namespace: int) -> Iterator[None]:
 
 
 def new_namespace() -> int:
-    """A network namespace of our own, held by the returned descriptor."""
+    """A new network namespace, held by the returned descriptor."""
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     try:
         assert libc.unshare(CLONE_NEWNET) == 0

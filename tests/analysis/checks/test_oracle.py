@@ -238,7 +238,7 @@ def test_total_order_fails_on_two_orders_and_shows_four_places() -> None:
 
 
 def test_total_order_fails_on_a_gap() -> None:
-    """Two members never deliver two messages in different orders, and yet one of them skips a message."""
+    """Two members never deliver two messages in different orders, but one of them skips a message."""
     finding = judge(written((A, S, "a1"), (A, S, "a2"), (A, D, "a1"), (A, D, "a2"), (B, D, "a2")))[Property.TOTAL_ORDER]
 
     assert finding.verdict is Verdict.FAIL

@@ -165,7 +165,7 @@ def test_the_gvt_stands_still_only_while_something_waits_for_it() -> None:
     run.deliver(0, 119, 0, 2)  # after 9 ms nothing waits any more
     run.report(0, 900, Notice.GVT, 4)  # a late rise, for which nothing waits
     run.report(1, 1, Notice.GVT, 1)
-    run.deliver(1, 1_950, 0, 1, Level.OPTIMISTIC)  # to the end of the load, and beyond it
+    run.deliver(1, 1_950, 0, 1, Level.OPTIMISTIC)  # to the end of the load and longer
     run.deliver(1, 2_005, 0, 1)
     found = run.found()
     assert [entry["gvt_still_max_ms"] for entry in found["by_member"]] == [9.0, 50.0]

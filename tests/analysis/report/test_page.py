@@ -83,7 +83,7 @@ def three_partitions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def broken(quickstart: Path, tmp_path: Path) -> Path:
-    """A copy to break."""
+    """A copy that the test may damage."""
     return Path(shutil.copytree(quickstart, tmp_path / "run"))
 
 
@@ -300,7 +300,7 @@ JSON = st.recursive(
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_value_of_a_wrong_kind_stops_the_report(quickstart: Path, tmp_path: Path, data: st.DataObject) -> None:
-    """Any value of manifest, summary and faults, at any depth, may be anything."""
+    """Any value of manifest, summary and faults, at any depth, is replaced by an arbitrary one."""
     run = tmp_path / "run"
     if not run.exists():
         shutil.copytree(quickstart, run)
