@@ -134,7 +134,7 @@ class Plain(Core):
 
 
 class Flood(Plain):
-    """Each member relays each new message of its origin once, and remembers all messages."""
+    """Each member relays a new message once if it comes from its origin, and remembers all messages."""
 
     memory: int | None = None
 
