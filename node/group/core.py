@@ -115,7 +115,9 @@ class GroupCore(Core):
         self._join_tries = 0
         self._heard_as_joiner: set[int] = set()  # members from which we, as a joiner, have received a STATUS
         self._stated: dict[int, tuple[int, Join]] = {}
-        """R13, by member, ours included: the incarnation and the content of its last JOIN."""
+        """R13, by member, ours included: the incarnation and the content of its last JOIN in this view."""
+        self._latest_stated: dict[int, int] = {}
+        """By member, the latest incarnation that has stated; kept over views, so that no roll goes back."""
         self._memory = b""
         self._digest = 0
         self._collector: Collector | None = None  # the received part of the group's state, while we lack it
@@ -382,7 +384,7 @@ class GroupCore(Core):
         here = self.here
         if not following.last_of.keys() <= self._known:
             raise RemoteError(DropReason.MALFORMED, "a view with members that the group does not know")
-        if message.incarnation < self._stated.get(source, (0,))[0]:
+        if message.incarnation < self._latest_stated.get(source, 0):
             return  # R13: sent by an incarnation that has died
         if here is None:
             if is_in:
@@ -550,7 +552,7 @@ class GroupCore(Core):
     def _say_join(self, now_ns: int, out: list[Effect]) -> None:
         """Multicast a JOIN: a request to join, or (R13) a statement that our view is lost; again after a growing
         pause."""
-        here, present = self.here, self._present()
+        here, present = self.here, self.roll
         if here is None:
             join = Join(hears=frozenset(self._heard_as_joiner), present=present)
         else:
@@ -594,18 +596,20 @@ class GroupCore(Core):
 
     # A group that has lost its quorum (R13).
 
-    def _present(self) -> dict[int, int]:
+    @property
+    def roll(self) -> dict[int, int]:
         """By member, the incarnation that is in no view or in a lost one, as far as we have heard; ours included."""
         stated = {member: incarnation for member, (incarnation, _) in self._stated.items()}
         return stated | {self._me: self._us.incarnation}
 
     def _note_statement(self, message: Message, join: Join) -> bool:
         """Note a JOIN. Returns whether its sender's incarnation is new to us."""
-        if not self._heals or message.incarnation < self._stated.get(message.origin, (0,))[0]:
+        if not self._heals or message.incarnation < self._latest_stated.get(message.origin, 0):
             return False
-        before = self._present()
+        self._latest_stated[message.origin] = message.incarnation
+        before = self.roll
         self._stated[message.origin] = message.incarnation, join
-        return self._present() != before
+        return self.roll != before
 
     def _end_if_unneeded(self, here: ViewMember, now_ns: int, out: list[Effect]) -> None:
         """R5, R13: an excluded member ends when each survivor has installed the next view or is dead."""
@@ -635,7 +639,7 @@ class GroupCore(Core):
 
     def _heal_if_whole(self, now_ns: int, out: list[Effect]) -> None:
         """R13: the members of the latest lost view go on; without a lost view, all members begin anew."""
-        present, statements = self._present(), [join for _, join in self._stated.values()]
+        present, statements = self.roll, [join for _, join in self._stated.values()]
         is_whole = present.keys() == self._known and all(join.present == present for join in statements)
         if not self._heals or not is_whole:
             return

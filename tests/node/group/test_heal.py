@@ -156,7 +156,7 @@ def test_without_the_rule_that_all_are_there_some_go_on_alone(monkeypatch: pytes
     heal = GroupCore._heal_if_whole
 
     def hasty(core: GroupCore, now_ns: int, out: list[Effect]) -> None:
-        known, core._known = core._known, frozenset(core._present())
+        known, core._known = core._known, frozenset(core.roll)
         heal(core, now_ns, out)
         core._known = known
 
@@ -232,3 +232,33 @@ def test_a_joiner_that_claims_the_lost_view_without_having_been_in_it_is_refused
         assert group.hosts[member].reports[before].code is DropReason.MALFORMED
     group.settle()
     assert [known(group, member) for member in group.members] == [1] * 5
+
+
+def test_no_roll_goes_back_to_an_incarnation_that_has_died() -> None:
+    """A JOIN that is late by a view and a restart would otherwise complete a roll that is out of date."""
+    group = healing(4)
+    group.run(for_ns=SECOND)
+    joins: list[Message] = []
+
+    def is_mute(source: int, target: int, message: Message) -> bool:
+        if message.kind is Kind.GROUP_JOIN and source == 0:
+            joins.append(message)
+        return message.kind in (Kind.GROUP_PREPARE, Kind.GROUP_ACCEPT)
+
+    group.lose = is_mute
+    for member in (0, 1):
+        group.restart(member)
+    group.until(lambda: group.incarnations_of(2) == ((2, 1), (3, 1)))
+    late = joins[-1]
+    group.restart(0)
+    group.until(lambda: joins[-1].incarnation == 3)
+    group.run(for_ns=10 * MILLISECOND)
+    assert group.group(2).roll[0] == 3
+    group.lose = lambda source, target, message: source == 0 or target == 0 or is_mute(source, target, message)
+    group.run(for_ns=2 * SUSPECT_AFTER_NS)  # until it is no joiner any more
+    group.lose = lambda source, target, message: source == 0 or target == 0
+    group.until(lambda: group.number(1) == group.number(2) > 0)
+    group.inject(2, late, 0)
+    assert group.group(2).roll.get(0) is None
+    group.lose = lambda source, target, message: False
+    group.settle()
