@@ -6,8 +6,9 @@ from here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import cache
 from itertools import chain
 
 from node.objects.addresses import MAX_TIMESTAMP, GroupId, Operation, Reference
@@ -271,7 +272,9 @@ class Commit:
 
     def _tell_nothing(self, record: Record, place: int, out: list[Step]) -> None:
         party = record.parties[place]
-        out.append(SendCrossing(place=place, entry=self._outcome(place, party.number, record.call.id, 0)))
+        out.append(
+            SendCrossing(place=place, entry=self._outcome(place, party.number, record.call.id, 0, self._settled_up_to))
+        )
 
     def _gone(self, record: Record, objects: Iterable[Reference]) -> None:
         group = record.call.addressing.group
@@ -474,7 +477,7 @@ class Commit:
                 record = self._records.get(call.id)
                 if record is None or (record.coordinator, record.number) != (place, number):
                     return None
-                return self._proposal(record)
+                return self._proposal(record, self._settled_up_to)
             case Proposed(number=number, id=name):
                 return self._reply_to_proposal(entry) if number <= self._links[place].sent else None
             case Outcome(number=number, id=name, timestamp=timestamp):
@@ -511,19 +514,20 @@ class Commit:
         if record is not None and party is not None and (record.stage is Stage.OPEN or not entry.is_yes):
             return None
         timestamp = record.final if record is not None and party is not None else 0
-        return self._outcome(entry.link.place, entry.number, entry.id, timestamp)
+        return self._outcome(entry.link.place, entry.number, entry.id, timestamp, self._settled_up_to)
 
     def _all_duties(self) -> Iterator[Duty]:
         after: dict[int, int] = {}
+        settled = cache(self._settled_up_to)  # a walk over all records
         for record in self._records.values():
             if record.coordinator != self._place:
-                proposal = self._proposal(record)
+                proposal = self._proposal(record, settled)
                 if proposal is not None:
                     yield Duty(place=record.coordinator, entry=proposal)
                 continue
             for place, party in sorted(record.parties.items()):
                 if record.stage is Stage.FINAL:
-                    outcome = self._outcome(place, party.number, record.call.id, record.final)
+                    outcome = self._outcome(place, party.number, record.call.id, record.final, settled)
                     yield Duty(place=place, entry=outcome)
                 elif not party.timestamp:
                     request = ProposalRequest(
@@ -531,12 +535,12 @@ class Commit:
                         number=party.number,
                         after=after.get(place, 0),
                         call=replace(record.call, heard=record.proposal),
-                        settled=self._settled_up_to(place),
+                        settled=settled(place),
                     )
                     yield Duty(place=place, entry=request)
                     after[place] = party.number
 
-    def _proposal(self, record: Record) -> Proposed | None:
+    def _proposal(self, record: Record, settled: Callable[[int], int]) -> Proposed | None:
         """Our proposal for its coordinator; None: it is final, or our vote is open."""
         is_yes = record.stage is Stage.OPEN
         if record.stage is Stage.FINAL or (is_yes and record.vote is Vote.NONE):
@@ -548,12 +552,11 @@ class Commit:
             timestamp=record.proposal,
             is_yes=is_yes,
             missing=record.missing,
-            settled=self._settled_up_to(record.coordinator),
+            settled=settled(record.coordinator),
         )
 
-    def _outcome(self, place: int, number: int, name: CallId, timestamp: int) -> Outcome:
-        settled = self._settled_up_to(place)
-        return Outcome(link=self._link(place), number=number, id=name, timestamp=timestamp, settled=settled)
+    def _outcome(self, place: int, number: int, name: CallId, timestamp: int, settled: Callable[[int], int]) -> Outcome:
+        return Outcome(link=self._link(place), number=number, id=name, timestamp=timestamp, settled=settled(place))
 
     def _settled_up_to(self, place: int) -> int:
         """Of the numbers that `place` has asked us: up to here, each outcome is in our log, and stored by a second
