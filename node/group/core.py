@@ -164,14 +164,17 @@ class GroupCore(Core):
         return Phase.CHANGING if here.is_frozen else Phase.MEMBER
 
     @property
+    def _core(self) -> ViewCore | None:
+        return self.here.stack.core if self.here is not None else None
+
+    @property
     def phase(self) -> str:
-        core = self.here.stack.core if self.here is not None else None
+        core = self._core
         return f"{self.standing}/{core.phase}" if core is not None and core.phase else self.standing
 
     @property
     def timestamp(self) -> int:
-        core = self.here.stack.core if self.here is not None else None
-        return 0 if core is None else core.timestamp
+        return 0 if self._core is None else self._core.timestamp
 
     @property
     def can_submit(self) -> bool:

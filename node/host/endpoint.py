@@ -66,14 +66,14 @@ class Endpoint:
         self._held: list[Callable[[], object]] = []
         groups = [group for group in (multicast, near) if group is not None]
         with contextlib.ExitStack() as opened:  # closes them all when one cannot be had
-            self._own = opened.enter_context(_bound_socket(address.ip, address.port))
+            self._own = _bound_socket(opened, address.ip, address.port)
             self.sockets = [self._own]
             if groups:
                 self._own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(address.ip))
                 self._own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, ttl)
                 self._own.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 0)
             for group in groups:
-                self.sockets.append(opened.enter_context(_joined_socket(group, address)))
+                self.sockets.append(_joined_socket(opened, group, address))
             opened.pop_all()
 
     @property
@@ -193,25 +193,19 @@ class Endpoint:
             self.send_failures += 1
 
 
-def _joined_socket(group: Address, address: Address) -> socket.socket:
+def _joined_socket(opened: contextlib.ExitStack, group: Address, address: Address) -> socket.socket:
+    made = _bound_socket(opened, group.ip, group.port)
     membership = socket.inet_aton(group.ip) + socket.inet_aton(address.ip)
-    with contextlib.ExitStack() as opened:
-        made = opened.enter_context(_bound_socket(group.ip, group.port))
-        made.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
-        opened.pop_all()
+    made.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
     return made
 
 
-def _bound_socket(ip: str, port: int) -> socket.socket:
-    made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+def _bound_socket(opened: contextlib.ExitStack, ip: str, port: int) -> socket.socket:
+    made = opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
     made.setblocking(False)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     _ask_for_buffer(made)
-    try:
-        made.bind((ip, port))
-    except OSError:
-        made.close()
-        raise
+    made.bind((ip, port))
     return made
 
 

@@ -195,9 +195,7 @@ class CoCore(ViewStreams):
         self._is_co = service is Service.CO
         self._is_strict = self._is_co and acceptance == Acceptance.STRICT
         self._is_literal = self._is_co and not self._is_strict
-        recovery = Recovery(parameters.retransmission)
-        self._is_selective = recovery is Recovery.SELECTIVE
-        self._holding = Holding(self._state, recovery)
+        self._holding = Holding(self._state, Recovery(parameters.retransmission))
         self._retransmissions = Retransmissions()
         self._layout = Layout(len(members), view)
         self._timers = Timers()
@@ -546,7 +544,7 @@ class CoCore(ViewStreams):
         missing = list(self._holding.missing(src))
         if not missing:
             return
-        if not self._is_selective:
+        if not self._holding.is_selective:
             del missing[1:]
         wanted, next_ns, _ = self._asking[src].ask(
             missing, now_ns, self._round_trips[src], burst=self._parameters.burst, pause_ns=self._ret_delay_ns
@@ -580,7 +578,7 @@ class CoCore(ViewStreams):
         self._heard_from(source, now_ns)
         state.hear_buf(source, (ack[source], message.seq), state.buf[source])
         self._learn(source, ack, None, now_ns, out)
-        if not self._is_selective:
+        if not self._holding.is_selective:
             numbers = list(range(numbers[0], min(numbers[0] + self._parameters.burst, state.seq)))
         for number in numbers:
             if number in state.sl:

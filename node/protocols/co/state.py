@@ -361,11 +361,11 @@ class Holding:
     shows that messages of E_j up to some number exist; `known[j]` is the first number that need not exist.
     """
 
-    __slots__ = ("_is_selective", "_state", "_waiting", "buffered", "known")
+    __slots__ = ("_state", "_waiting", "buffered", "is_selective", "known")
 
     def __init__(self, state: CoState, recovery: Recovery = Recovery.SELECTIVE) -> None:
         self._state = state
-        self._is_selective = recovery is Recovery.SELECTIVE
+        self.is_selective = recovery is Recovery.SELECTIVE
         self.buffered: list[dict[int, Pdu]] = [{} for _ in range(state.count)]
         self.known = [1] * state.count
         self._waiting: dict[tuple[int, int], list[Pdu]] = {}
@@ -385,7 +385,7 @@ class Holding:
     def has_room(self, p: Pdu) -> bool:
         """Go-back-n: only for the next message of its source. It may still wait (strict) for one of another source, and
         those behind it with it: they are in order, so what is buffered of a source has no gap."""
-        is_in_place = self._is_selective or p.seq == self._state.req[p.src] + len(self.buffered[p.src])
+        is_in_place = self.is_selective or p.seq == self._state.req[p.src] + len(self.buffered[p.src])
         return is_in_place and self._state.used + p.size <= self._state.buffer_bytes
 
     def put(self, p: Pdu, until: tuple[int, int]) -> None:

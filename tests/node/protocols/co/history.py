@@ -80,7 +80,7 @@ def check_invariants(core: CoCore) -> None:
     resident = [p for log in logs for p in log]
     assert (state.resident, state.used) == (len(resident), sum(p.size for p in resident))
     assert list(state.sl.values()) == list(state.rrl[state.me])
-    if not core._is_selective:
+    if not core._holding.is_selective:
         held = zip(state.req, holding.buffered, strict=True)
         assert all(sorted(some) == list(range(req, req + len(some))) for req, some in held)
     for j, log in enumerate(state.rrl):
