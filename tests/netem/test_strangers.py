@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import json
 import os
+import pwd
 import socket
 import subprocess
 import sys
@@ -55,7 +56,12 @@ def test_a_hostile_program_gets_nothing_of_the_machine(runtime: Carrier, sockets
         asked = {
             "sockets": [*sockets, "/run/docker.sock", "/var/run/docker.sock"],
             "write": [*GUARDED, str(tmp_path), str(work_of(tmp_path, VICTIM)), str(Path(__file__).parent)],
-            "read": ["/etc/shadow", str(secret), str(work_of(tmp_path, VICTIM) / "diary"), "/root/.bashrc"],
+            "read": [
+                "/etc/shadow",
+                str(secret),
+                str(work_of(tmp_path, VICTIM) / "diary"),
+                str(Path(pwd.getpwuid(0).pw_dir) / ".bashrc"),
+            ],
             "kill": [bystander.pid, victim.handle.pid(), os.getpid()],
         }
         attacker = started(runtime, tmp_path, HOSTILE, f"{inspect.getsource(hostile)}\nmain({asked!r})")

@@ -231,7 +231,7 @@ class World:
         machine.log.events.append(News(machine.member, machine.incarnation, has_joined=False))
 
     def _lose_end(self, log: Log) -> None:
-        """What only the machine had that has ended just now, if it did not have to be stored by a second one."""
+        """Lose entries that only the machine had that has just ended, if no second machine had to store them."""
         kept = max((one.applied for one in self.machines.values() if one.log is log), default=len(log.events))
         while len(log.events) > kept and self.rng.random() < 0.9:
             last = log.events[-1]
