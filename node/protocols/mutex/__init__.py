@@ -1,6 +1,6 @@
-"""Mutual exclusion: by logical time, by two algorithms, and by a central scheduler.
+"""Mutual exclusion: two algorithms by logical time, and a central scheduler.
 
-section.py           common to both: the critical section, parameters, timestamps, reports
+section.py           common to all: the critical section, parameters, timestamps, reports
 lamport.py           Lamport 1978: a queue at every member; request, acknowledgement, release
 ricart_agrawala.py   Ricart and Agrawala 1981: request, reply
 central.py           the scheduler that Lamport 1978 rejects: it grants requests in the order of their receipt
@@ -9,8 +9,8 @@ central.py           the scheduler that Lamport 1978 rejects: it grants requests
 from node.core import MakeCore
 from node.protocols.mutex.central import CentralCore
 from node.protocols.mutex.lamport import MutexCore
-from node.protocols.mutex.ricart_agrawala import Kept, RicartAgrawalaCore
-from node.protocols.mutex.section import HOLD, Algorithm, MutexParameters, MutexReport, Phase, Request
+from node.protocols.mutex.ricart_agrawala import RicartAgrawalaCore
+from node.protocols.mutex.section import HOLD, Algorithm, Kept, MutexParameters, MutexReport, Phase, Request
 
 __all__ = [
     "HOLD",

@@ -26,20 +26,20 @@ from node.clocks import MAX_TIMESTAMP
 from node.core import Closing, Membership, Submission
 from node.effects import Effect, Report
 from node.errors import DropReason, RemoteError
-from node.group.view import MAX_VIEW
-from node.protocols.mutex.ricart_agrawala import Kept
 from node.protocols.mutex.section import (
     FIRST_TIMESTAMP,
     MOST_OUTSTANDING,
+    Kept,
     MutexParameters,
     Request,
     SectionCore,
+    decode_memory,
 )
 from node.trace import Notice
 from node.wire import Kind, Message
 
 _MEMORY = Struct(">IQI")
-"""The ordinal of the view, the last timestamp of a multicast before it, the member that is inside, and 1; 0: none."""
+"""The ordinal of the view, the last timestamp of a multicast before it, the member that is inside + 1 (0: none)."""
 
 
 class CentralCore(SectionCore):
@@ -51,7 +51,10 @@ class CentralCore(SectionCore):
         view, floor, inside = 1, FIRST_TIMESTAMP, first if parameters.initially_granted else None
         holding = Request(FIRST_TIMESTAMP, first)
         if memory:
-            view, floor, inside = _decode(memory, membership.members)
+            view, floor, number = decode_memory(_MEMORY, memory)
+            inside = number - 1 if number else None
+            if inside is not None and inside not in membership.members:
+                raise RemoteError(DropReason.MALFORMED, "a memory that no view has ended with")
             holding = kept.holding or holding
         super().__init__(
             membership=membership,
@@ -167,13 +170,3 @@ class CentralCore(SectionCore):
         self._left += request.timestamp != FIRST_TIMESTAMP
         out.append(Report(code=Notice.LEFT, member=self._me, value=self._left))
         self._say(Kind.MUTEX_RELEASE, self._tick(now_ns), (), out)
-
-
-def _decode(memory: bytes, members: tuple[int, ...]) -> tuple[int, int, int | None]:
-    """RemoteError MALFORMED when no view of these members can begin so: a donor sends it."""
-    if len(memory) != _MEMORY.size:
-        raise RemoteError(DropReason.MALFORMED, f"a memory of {len(memory)} bytes")
-    view, clock, inside = _MEMORY.unpack(memory)
-    if not (1 < view <= MAX_VIEW and clock <= MAX_TIMESTAMP and (inside == 0 or inside - 1 in members)):
-        raise RemoteError(DropReason.MALFORMED, "a memory that no view has ended with")
-    return view, clock, inside - 1 if inside else None

@@ -26,16 +26,14 @@ while we are inside or an own request is earlier. docs/protocols/mutex.md has th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from struct import Struct
 
 from node.clocks import MAX_TIMESTAMP
 from node.core import Closing, Membership, Submission
 from node.effects import Effect, Report, Send
-from node.errors import DropReason, RemoteError
-from node.group.view import MAX_VIEW
+from node.errors import DropReason
 from node.protocols.base import CONTROL
-from node.protocols.mutex.section import FIRST_TIMESTAMP, MutexParameters, Request, SectionCore
+from node.protocols.mutex.section import FIRST_TIMESTAMP, Kept, MutexParameters, Request, SectionCore, decode_memory
 from node.trace import Notice
 from node.wire import Kind, Message
 
@@ -45,24 +43,12 @@ _MEMORY = Struct(">IQ")
 """The ordinal of the view, the last timestamp of a multicast before it."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Kept:
-    """The private state of an incarnation, passed from the core of one view to the core of the next."""
-
-    holding: Request | None = None
-    """Our request for which we are inside."""
-    wanted: Request | None = None
-    """Our request that is not granted; the host has its submission."""
-    left: int = 0
-    """Number of times that we have left the section."""
-
-
 class RicartAgrawalaCore(SectionCore):
     """See the module's docstring."""
 
     def __init__(self, *, membership: Membership, parameters: MutexParameters, kept: Kept, memory: bytes = b"") -> None:
         """`kept`: the state of the incarnation, written by `close`. RemoteError: no view can have left this memory."""
-        view, floor = _decode(memory) if memory else (1, FIRST_TIMESTAMP)
+        view, floor = decode_memory(_MEMORY, memory) if memory else (1, FIRST_TIMESTAMP)
         is_first = parameters.initially_granted and not memory and membership.member == membership.members[0]
         super().__init__(
             membership=membership,
@@ -176,13 +162,3 @@ class RicartAgrawalaCore(SectionCore):
         words = (self._granted,)
         message = self._us.message(Kind.MUTEX_REPLY, seq=self._tick(now_ns), flags=CONTROL, words=words)
         out.append(Send(target=member, message=message))
-
-
-def _decode(memory: bytes) -> tuple[int, int]:
-    """The view and clock in a donor's memory. RemoteError MALFORMED: no view can begin with it."""
-    if len(memory) != _MEMORY.size:
-        raise RemoteError(DropReason.MALFORMED, f"a memory of {len(memory)} bytes")
-    view, clock = _MEMORY.unpack(memory)
-    if not (1 < view <= MAX_VIEW and clock <= MAX_TIMESTAMP):
-        raise RemoteError(DropReason.MALFORMED, "a memory that no view has ended with")
-    return view, clock

@@ -15,12 +15,14 @@ from __future__ import annotations
 import enum
 from abc import abstractmethod
 from dataclasses import dataclass, field
+from struct import Struct
 from typing import NamedTuple
 
 from node.clocks import MAX_TIMESTAMP, ClockKind, clock_of
 from node.core import Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, SetTimer, Timer
-from node.errors import LocalError
+from node.errors import DropReason, LocalError, RemoteError
+from node.group.view import MAX_VIEW
 from node.parameters import require
 from node.protocols.base import CONTROL, MILLISECOND, OrderCore
 from node.reliable.parameters import ReliableParameters
@@ -106,6 +108,30 @@ class Request(NamedTuple):
 
     timestamp: int
     member: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Kept:
+    """The private state of an incarnation, passed from the core of one view to the core of the next. `lamport` has none:
+    its requests are in the memory of the view."""
+
+    holding: Request | None = None
+    """Our request for which we are inside."""
+    wanted: Request | None = None
+    """Of `ricart_agrawala`: our request that is not granted; the host has its submission."""
+    left: int = 0
+    """Number of times that we have left the section."""
+
+
+def decode_memory(layout: Struct, memory: bytes) -> tuple[int, ...]:
+    """The fields of a donor's memory, which begin with the ordinal of the view and the last timestamp before it.
+    RemoteError MALFORMED: no view can begin with it."""
+    if len(memory) != layout.size:
+        raise RemoteError(DropReason.MALFORMED, f"a memory of {len(memory)} bytes")
+    fields: tuple[int, ...] = layout.unpack(memory)
+    if not (1 < fields[0] <= MAX_VIEW and fields[1] <= MAX_TIMESTAMP):
+        raise RemoteError(DropReason.MALFORMED, "a memory that no view has ended with")
+    return fields
 
 
 class SectionCore(OrderCore):
