@@ -36,7 +36,7 @@ from testbed.fuzz.scenario import (
     clash,
 )
 from testbed.spec.raw import Dissemination
-from topologies.model import CLEAR, Bus, Direction, Distribution, Impairment
+from topologies.model import CLEAR, Access, Bus, Direction, Distribution, Impairment
 
 MICROSECOND = 1_000
 MILLISECOND = 1_000_000
@@ -91,7 +91,8 @@ def draw(protocol: str, seed: int) -> Scenario:
         dissemination=rng.choice((Dissemination.MULTICAST, Dissemination.UNICAST)),
         size_bytes=rng.choice((8, 16, 64, 500, 1200, 1400)),
     )
-    if scenario.dissemination is Dissemination.UNICAST:
+    scenario = _with_simulated_networks(scenario, Random(f"{seed}/network/{protocol}"))  # noqa: S311 (as above)
+    if scenario.dissemination is not Dissemination.MULTICAST:
         scenario = _with_room_for_a_fan_out(scenario)
     chance = Random(f"{seed}/outages/{protocol}")  # noqa: S311 (repeatable, not secret)
     if PROTOCOLS[protocol].has_views and chance.random() < OUTAGES_SHARE:
@@ -158,6 +159,19 @@ def _is_long(fault: Fault) -> TypeGuard[Freeze]:
 
 
 # Network.
+
+
+def _with_simulated_networks(scenario: Scenario, rng: Random) -> Scenario:
+    """The scenario with what only the simulator has: half of its buses have collisions, and in half of the networks
+    with routers these copy what would be sent to each member."""
+    segments = tuple(
+        replace(segment, bus=replace(segment.bus, access=Access.CSMA_CD)) if segment.bus and rng.random() < 0.5
+        else segment
+        for segment in scenario.segments
+    )  # fmt: skip
+    has_copies = scenario.dissemination is Dissemination.UNICAST and len(segments) > 1 and rng.random() < 0.5
+    dissemination = Dissemination.ROUTERS if has_copies else scenario.dissemination
+    return replace(scenario, segments=segments, dissemination=dissemination)
 
 
 def _with_room_for_a_fan_out(scenario: Scenario) -> Scenario:

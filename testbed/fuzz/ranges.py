@@ -93,7 +93,7 @@ _CHOICES: Mapping[str, Choices] = {
     },
     "mutex": {
         **TIMESTAMPS,
-        "algorithm": ("lamport", "ricart_agrawala"),
+        "algorithm": ("lamport", "ricart_agrawala", "central"),
         "acknowledge": ("always", "when_needed"),
         "hold_ns": _ms(0, 1, 5, 30),
         "outstanding": (1, 2, 64),
@@ -216,6 +216,7 @@ def _adaptive(rng: Random) -> Parameters:
         "estimate_every_ns": _ms(0, 10, 100),
         "probe_every_ns": _ms(0, 20, 100),
         "margin_permille": (0, 100),
+        "weigh_wait": EITHER,
         "abcast": {"outstanding": (1, 2, 8, 64)},
         "allack": ALLACK,
         "atop": ATOP,
