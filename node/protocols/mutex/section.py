@@ -112,8 +112,8 @@ class Request(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Kept:
-    """The private state of an incarnation, passed from the core of one view to the core of the next. `lamport` has none:
-    its requests are in the memory of the view."""
+    """The private state of an incarnation, passed from the core of one view to the core of the next. `lamport` needs
+    none: its requests are in the memory of the view."""
 
     holding: Request | None = None
     """Our request for which we are inside."""
