@@ -58,7 +58,6 @@ from node.host import config
 from node.objects.addresses import Addressing, News, NewsKind, Reference, decode_news, encode_news
 from node.objects.api.calls import CallBody, CallId, Outcome, ReplyBody, decode_body, encode_body
 from node.objects.api.values import decode_value, encode_value
-from node.objects.log.book import Book
 from node.objects.log.entries import (
     Call,
     Called,
@@ -76,6 +75,7 @@ from node.objects.log.entries import (
 )
 from node.objects.log.entries import CallId as CallOf
 from node.objects.log.entries import Outcome as Decided
+from node.objects.log.state import LogState
 from node.objects.processes import read_status
 from node.packing import numbers_of
 from node.parameters import from_mapping
@@ -116,7 +116,7 @@ from tests.mutations import (
 )
 from tests.node.group.test_codec import GOOD as GOOD_VALUE
 from tests.node.host.test_config import GOOD as GOOD_CONFIG
-from tests.node.objects.book_world import World
+from tests.node.objects.log_world import World
 from topologies import load
 from topologies.formats import yaml_source
 from topologies.formats.errors import InputError
@@ -697,8 +697,8 @@ def _of_objects() -> Mapping[str, Reader]:
     entries = [wire.encode_message(message) for message in _ENTRIES]
     return {
         "snapshot": Reader(
-            lambda data: Book.restore(data, place=machine.place, partitions=PARTITIONS),
-            [machine.book.snapshot()], refusals,
+            lambda data: LogState.restore(data, place=machine.place, partitions=PARTITIONS),
+            [machine.log_state.snapshot()], refusals,
         ),
         "values": Reader(lambda data: decode_value(data, lambda pointer: pointer), [encode_value(VALUE)], refusals),
         "call": Reader(lambda data: decode_body(data, lambda pointer: pointer), _calls(), refusals),

@@ -18,7 +18,7 @@ from node.objects.addresses import BINDS, Addressing, GroupId, News, NewsKind, O
 from node.objects.api.calls import Body, CallBody, NameBody, Origin, Receiver, ReplyBody, StateBody
 from node.objects.api.space import Space
 from node.objects.api.values import copy_value
-from node.objects.log.book import Group, Registry
+from node.objects.log.state import Group, Registry
 
 T = TypeVar("T")
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from node.objects.log.book import Book
 from node.objects.log.commit import Commit
 from node.objects.log.entries import CallId, Key, Outcome, Step
 from node.objects.log.records import Order, Record
+from node.objects.log.state import LogState
 from node.objects.manager import machine
 from node.objects.manager.context import Context
 from node.objects.manager.local import LocalCore
@@ -102,13 +102,13 @@ def test_sub_networks_that_begin_anew_under_their_first_name(monkeypatch: pytest
     assert "rest" in caught(BEGINNINGS)
 
 
-def test_a_log_that_ends_without_the_book(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Machines that join get an empty Book."""
-    empty = Book(place=0, partitions=((0, 1, 2),)).snapshot()
+def test_a_log_that_ends_without_the_log_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machines that join get an empty log state."""
+    empty = LogState(place=0, partitions=((0, 1, 2),)).snapshot()
     monkeypatch.setattr(LogCore, "close", lambda *given: replace(AmoebaCore.close(*given), memory=empty))
 
     with pytest.raises(AssertionError):
-        test_transfer.test_a_machine_with_the_book_gives_it_to_others_that_are_started_again_together()
+        test_transfer.test_a_machine_with_the_log_state_gives_it_to_others_that_are_started_again_together()
 
 
 def test_a_commit_without_votes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,7 @@
 """The calls of one sub-network among others: proposals, votes, outcomes, and the order of dispatch.
 
-This is a part of node/objects/log/book.py, which has the rules. Besides the steps, the Book takes `closed` and `left`
-from here.
+This is a part of node/objects/log/state.py, which has the rules. Besides the steps, the log state takes `closed` and
+`left` from here.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Commit:
         return self._links[place].epoch
 
     def has_everything(self, member: int, timestamp: int) -> bool:
-        """See Book.has_everything."""
+        """See LogState.has_everything."""
         return self.clock >= timestamp and not any(
             record.key.timestamp <= timestamp and any(one.member == member for one in record.objects)
             for record in self._records.values()

@@ -15,7 +15,7 @@ receiver. So a datagram from elsewhere and its entry in the log are the same wor
 `incarnation` is member and incarnation in one word, `id` is two words (incarnation, number), `link` is one word: the
 place that sends, its epoch, and the receiver's epoch as the sender knows it. `settled` is of the link back: the
 outcomes of all its numbers up to this one are in the sender's log. It is a supplement: two messages that differ in it
-alone are equal. Epochs: node/objects/log/book.py.
+alone are equal. Epochs: node/objects/log/state.py.
 
 Decoders assume that an enemy wrote the words: RemoteError MALFORMED, before anything else.
 """
@@ -168,8 +168,8 @@ class NewEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockAdvance:
-    """A machine here holds a direct message until the Book has everything up to `timestamp`, and the clock is not there
-    yet (the call that it waits for has left us out): from now on no call gets a timestamp up to this."""
+    """A machine here holds a direct message until the log state has everything up to `timestamp`, and the clock is not
+    there yet (the call that it waits for has left us out): from now on no call gets a timestamp up to this."""
 
     timestamp: int
 

@@ -1,4 +1,4 @@
-"""The record of one call in the Book of a sub-network, its encoding, and the queues of objects."""
+"""The record of one call in the log state of a sub-network, its encoding, and the queues of objects."""
 
 from __future__ import annotations
 

@@ -8,15 +8,15 @@ goes down; managers deliver strictly one after another. The argument: docs/proto
     LMM  local.py           delivers calls within its own space
     SMM  here               calls within the machine; direct messages; no overtaking
     log                     one order of all requests to the sub-network: Amoeba over the group layer, subnet-local
-    Book log/book.py        the log's state machine: proposals, votes, final timestamps, groups, names
-    MMM  duties.py          the sequencer of the log: sends the Book's duties to other sub-networks (votes.py, too)
+    state log/state.py      the log's state machine: proposals, votes, final timestamps, groups, names
+    MMM  duties.py          the sequencer of the log: sends the log state's duties to other sub-networks (votes.py, too)
 
 The parts, all of which share context.py. In this module: the log, the phases, the duties.
 
     requests.py     requests of our objects: their routes; no overtaking
-    service.py      requests of callers elsewhere to our Book, and the answers
+    service.py      requests of callers elsewhere to our log state, and the answers
     votes.py        two-phase commit: the votes of our spaces, and of the machines
-    steps.py        the steps of the Book, carried out; the dispatch to our objects
+    steps.py        the steps of the log state, carried out; the dispatch to our objects
     direct.py       channels to the managers of other machines
 
 Every message of a machine carries the highest timestamp that it knows of (`heard`): its later requests get a later one,
@@ -25,8 +25,8 @@ and a direct message waits at its target until everything up to there is dispatc
 Messages from outside are checked before anything changes; crossing messages are taken only from machines of the
 sub-network that they name, votes only from our own.
 
-Invariants. The Book has exactly the deliveries of the log. Steps are carried out in its order, before any other input
-from below. At rest there is no timer, no duty, no request. An ended core (excluded by the others) does nothing.
+Invariants. The log state has exactly the deliveries of the log. Steps are carried out in its order, before any other
+input from below. At rest there is no timer, no duty, no request. An ended core (excluded by the others) does nothing.
 Not here: state of joining objects (the application's, at the JOIN's place in the order), time-outs (the caller's).
 """
 
@@ -43,7 +43,6 @@ from node.errors import DropReason, LocalError, RemoteError
 from node.group.core import GROUP_KINDS, GroupCore
 from node.group.core import Phase as Standing
 from node.objects.addresses import Operation, decode_news
-from node.objects.log.book import Book, epoch_of
 from node.objects.log.entries import (
     MOST_AHEAD,
     Call,
@@ -59,6 +58,7 @@ from node.objects.log.entries import (
     message_of,
     timestamp_of,
 )
+from node.objects.log.state import LogState, epoch_of
 from node.objects.manager.context import Context
 from node.objects.manager.direct import TIMERS as DIRECT_TIMERS
 from node.objects.manager.direct import Acknowledged, Arrival, Direct, Event, Failed, Incarnation
@@ -80,8 +80,8 @@ CROSSINGS = frozenset({Kind.OBJECTS_ASK, Kind.OBJECTS_PROPOSAL, Kind.OBJECTS_OUT
 
 
 class Phase(enum.StrEnum):
-    """The phase of the core. JOINING: until it has the Book; ENDED: the other machines of the sub-network have excluded
-    it."""
+    """The phase of the core. JOINING: until it has the log state; ENDED: the other machines of the sub-network have
+    excluded it."""
 
     JOINING = "joining"
     RUNNING = "running"
@@ -130,7 +130,7 @@ class MachineCore(Core):
             membership=self._us, first_ns=first_ns, most_ns=most_ns, vote_ns=parameters.vote_ns, timers=context.timers
         )
         self._preparations = Preparations(context=context, votes=self._votes)
-        self._service = Service(context=context, book=lambda: self._book)
+        self._service = Service(context=context, log_state=lambda: self._log_state)
         self._requests = Requests(
             context=context,
             preparations=self._preparations,
@@ -148,21 +148,23 @@ class MachineCore(Core):
             is_master=lambda: self._is_master,
         )
         self._phase = Phase.JOINING
-        self._book = self._new_book({})
-        """An empty Book until we are in a view and have the state."""
+        self._log_state = self._new_log_state({})
+        """An empty log state until we are in a view and have the state."""
 
         self._crossing: set[tuple[int, int, int]] = set()
         """Messages of other sub-networks on their way into the log: kind, place, number."""
         self._pushed = 0
-        """The timestamp up to which we have asked the log to push the clock of our Book."""
+        """The timestamp up to which we have asked the log to push the clock of our log state."""
         self._was_master = False
         self._ended: tuple[int, int] | None = None
         """The last machine of our sub-network known to have ended, and the time at which we learnt of it."""
 
-    def _new_book(self, incarnations: Mapping[int, int]) -> Book:
-        """A new Book of machines that begin the log together."""
+    def _new_log_state(self, incarnations: Mapping[int, int]) -> LogState:
+        """A new log state of machines that begin the log together."""
         epoch = epoch_of(self._near.members, incarnations.items()) if incarnations else 1
-        return Book(place=self._context.place, partitions=self._us.partitions, epoch=epoch, incarnations=incarnations)
+        return LogState(
+            place=self._context.place, partitions=self._us.partitions, epoch=epoch, incarnations=incarnations
+        )
 
     # Properties for the host.
 
@@ -175,8 +177,8 @@ class MachineCore(Core):
         return f"{self._log.phase}/{self._phase}"
 
     @property
-    def book(self) -> Book:
-        return self._book
+    def log_state(self) -> LogState:
+        return self._log_state
 
     @property
     def sequencer(self) -> int:
@@ -188,7 +190,7 @@ class MachineCore(Core):
         if self._is_out:
             return 0
         context = self._context
-        parts = (self._log, self._book, context.channels, context.managers)
+        parts = (self._log, self._log_state, context.channels, context.managers)
         waiting = len(context.log_queue) + self._steps.waiting + self._requests.waiting
         return sum(part.buffered for part in parts) + waiting
 
@@ -209,7 +211,7 @@ class MachineCore(Core):
             return False
         if len(self._preparations) or self._steps.waiting or len(self._duties) or len(self._votes):
             return False
-        return all(part.is_idle for part in (self._book, context.channels, self._log, context.managers))
+        return all(part.is_idle for part in (self._log_state, context.channels, self._log, context.managers))
 
     @property
     def has_ended(self) -> bool:
@@ -357,7 +359,7 @@ class MachineCore(Core):
 
     def _check_timestamp(self, timestamp: int) -> None:
         """RemoteError for a timestamp that no machine can have heard of."""
-        if timestamp > max(self._context.heard, self._book.clock) + MOST_AHEAD:
+        if timestamp > max(self._context.heard, self._log_state.clock) + MOST_AHEAD:
             raise RemoteError(DropReason.MALFORMED, f"a timestamp of {timestamp}")
 
     def _on_call(self, source: Incarnation, call: Call, direct: Direct) -> None:
@@ -372,9 +374,9 @@ class MachineCore(Core):
     def _has_everything(self, timestamp: int) -> bool:
         if not timestamp:
             return True
-        return self._phase is Phase.RUNNING and self._book.has_everything(self._me, timestamp)
+        return self._phase is Phase.RUNNING and self._log_state.has_everything(self._me, timestamp)
 
-    # The log and the Book.
+    # The log and the log state.
 
     def _feed_log(self) -> bool:
         """Submit queued entries to the log. Returns whether it has taken any."""
@@ -395,39 +397,39 @@ class MachineCore(Core):
     def _new_log(self, us: Membership, _: Random, memory: bytes) -> ViewCore:
         """The log's core of a view. RemoteError: no view can have left this memory."""
         if self._phase is Phase.JOINING and memory:
-            self._book = Book.restore(memory, place=self._context.place, partitions=self._us.partitions)
+            self._log_state = LogState.restore(memory, place=self._context.place, partitions=self._us.partitions)
         return LogCore(
             membership=us,
             parameters=self._context.parameters.amoeba,
             begin=self._begin_view,
             apply=self._apply,
-            snapshot=lambda: self._book.snapshot(),
+            snapshot=lambda: self._log_state.snapshot(),
         )
 
     def _begin_view(self) -> None:
-        """Tell the Book the machines of ours that have ended or joined since the view before."""
+        """Tell the log state the machines of ours that have ended or joined since the view before."""
         view = self._log.view
         assert view is not None, "a log is that of a view"
         if self._phase is Phase.JOINING:
             self._phase = Phase.RUNNING
             if self._log.reason is ViewReason.FIRST:
-                self._book = self._new_book(view.incarnation_of)
-        for incarnation in sorted(self._book.incarnations.items()):
+                self._log_state = self._new_log_state(view.incarnation_of)
+        for incarnation in sorted(self._log_state.incarnations.items()):
             if incarnation not in view:
                 self._context.channels.end(Incarnation(*incarnation), self._context.out)
                 self._votes.ended(Incarnation(*incarnation))
                 self._ended = (incarnation[0], self._now_ns)
-                self._steps.carry_out(self._book.ended(*incarnation))
+                self._steps.carry_out(self._log_state.ended(*incarnation))
         for incarnation in sorted(view.incarnations):
-            if incarnation.member not in self._book.incarnations:
-                self._steps.carry_out(self._book.joined(*incarnation))
+            if incarnation.member not in self._log_state.incarnations:
+                self._steps.carry_out(self._log_state.joined(*incarnation))
 
     def _apply(self, delivery: Deliver) -> bool:
-        """Apply a delivery of the log, and carry the steps out at once: the Book does not keep them. A message that
-        does not decode, which is the same at all machines, is reported and left out.
+        """Apply a delivery of the log, and carry the steps out at once: the log state does not keep them. A message
+        that does not decode, which is the same at all machines, is reported and left out.
 
         True: other machines must have the delivery now, because their objects or callers have a step to take, one of
-        them waits for the clock (CLOCK_ADVANCE), or the Book is idle, so that no later entry needs to come."""
+        them waits for the clock (CLOCK_ADVANCE), or the log state is idle, so that no later entry needs to come."""
         try:
             message = decode_message(delivery.payload)
             entry = entry_of(message)
@@ -439,10 +441,10 @@ class MachineCore(Core):
             self._crossing.discard((message.kind, entry.link.place, message.seq))
         elif isinstance(entry, Voted):
             self._votes.close(entry.id)
-        steps = self._book.apply(entry)
+        steps = self._log_state.apply(entry)
         self._steps.carry_out(steps)
         is_theirs = isinstance(entry, ClockAdvance) or not all(isinstance(step, SendCrossing) for step in steps)
-        return is_theirs or self._book.is_idle
+        return is_theirs or self._log_state.is_idle
 
     # Between sub-networks.
 
@@ -460,12 +462,12 @@ class MachineCore(Core):
         self._check_timestamp(timestamp_of(entry))
         if self._phase is not Phase.RUNNING:
             return
-        reply = self._book.reply(entry)
+        reply = self._log_state.reply(entry)
         if reply is not None:
             self._context.out.append(Send(target=source, message=message_of(reply, self._us)))
         key = (message.kind, entry.link.place, message.seq)
         if key not in self._crossing:
-            for new in self._book.news(entry):
+            for new in self._log_state.news(entry):
                 if new is entry:
                     self._crossing.add(key)
                 self._context.append(new)
@@ -474,7 +476,7 @@ class MachineCore(Core):
         if self._phase is not Phase.RUNNING:
             return
         is_master = self._is_master
-        duties = self._book.duties() if is_master else ()
+        duties = self._log_state.duties() if is_master else ()
         if is_master != self._was_master:
             self._was_master = is_master
             if is_master:
@@ -484,10 +486,10 @@ class MachineCore(Core):
             self._context.append(vote, is_ours=self._votes.is_ours(vote.id))
 
     def _push_clock(self) -> None:
-        """Push the clock of our Book if a direct message waits for a timestamp that our sub-network may not reach for
-        long."""
+        """Push the clock of our log state if a direct message waits for a timestamp that our sub-network may not reach
+        for long."""
         awaited = self._steps.awaited if self._phase is Phase.RUNNING else 0
-        if awaited > max(self._pushed, self._book.clock):
+        if awaited > max(self._pushed, self._log_state.clock):
             self._pushed = awaited
             self._context.append(ClockAdvance(timestamp=awaited))
 
@@ -495,7 +497,7 @@ class MachineCore(Core):
         if self._ended is not None:
             member, ended_ns = self._ended
             self._context.out.append(Report(code=CallReport.TAKEN_OVER, member=member, value=self._now_ns - ended_ns))
-        for prepare in self._book.open_votes():
+        for prepare in self._log_state.open_votes():
             self._steps.open_vote(prepare)
 
     def _give_up_duties(self) -> None:

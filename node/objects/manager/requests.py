@@ -4,7 +4,7 @@
     one object; without the order     a direct message to each machine
     a list of objects elsewhere       the log of our sub-network
     a group; operations, names        the log of the group's sub-network: ours, or by a question to a machine there
-    members of a group, look-ups      a machine with the right Book, as the Book is
+    members of a group, look-ups      a machine with the right log state, as the log state is
 
 No request overtakes an earlier one of its machine (Holds; paper 004, end of section 4): a message that a lower manager
 could deliver by itself waits for an earlier one that had to go higher. Which request waits for which, and why:
@@ -78,7 +78,7 @@ class Requests:
         self._key = 0
         self._requests: dict[int, _Request] = {}
         self._numbered: dict[int, _Request] = {}
-        """Requests on NUMBERED routes, by the number of the call: a Book decides their result."""
+        """Requests on NUMBERED routes, by the number of the call: a log state decides their result."""
 
     @property
     def under_way(self) -> int:
@@ -200,7 +200,7 @@ class Requests:
     # Results in the log.
 
     def answered(self, answer: Answer) -> None:
-        """Take the answer of our sub-network's Book to a request of ours."""
+        """Take the answer of our sub-network's log state to a request of ours."""
         request = self._numbered.get(answer.id.number)
         if request is None or request.home != self._context.place:
             return
@@ -238,7 +238,7 @@ class Requests:
     # Questions.
 
     def _look_up(self, call: Call) -> None:
-        """Answer a question of ours from a Book as it is, our own first."""
+        """Answer a question of ours from a log state as it is, our own first."""
         addressing, context = call.addressing, self._context
         is_name = addressing.operation is Operation.LOOKUP
         home = context.place if is_name or addressing.group is None else addressing.group.partition

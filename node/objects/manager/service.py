@@ -1,4 +1,4 @@
-"""Requests of callers elsewhere that a machine serves, and the news made of a Book's answers.
+"""Requests of callers elsewhere that a machine serves, and the news made of a log state's answers.
 
 A machine of another sub-network asks one of ours, and may ask another when that one does not answer (Questions). The
 log drops duplicates, and the machine that was asked answers when the log does.
@@ -10,8 +10,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from node.objects.addresses import GroupId, News, NewsKind, Operation, Reference
-from node.objects.log.book import Book
 from node.objects.log.entries import Answer, Call, Called, CallId, Verdict
+from node.objects.log.state import LogState
 from node.objects.manager.context import Context
 from node.objects.manager.direct import Incarnation
 from node.objects.manager.local import news_message
@@ -20,15 +20,15 @@ from node.trace import STAMP_SIZE
 MOST_REMEMBERED = 4096
 """Most calls of other sub-networks that are kept for their answers."""
 ASKED_OF_ANY = frozenset({Operation.MEMBERS, Operation.LOOKUP})
-"""Operations that a machine answers from its Book as it is."""
+"""Operations that a machine answers from its log state as it is."""
 
 
 class Service:
-    """The service of one machine. `book`: its present Book."""
+    """The service of one machine. `log_state`: its present log state."""
 
-    def __init__(self, *, context: Context, book: Callable[[], Book]) -> None:
+    def __init__(self, *, context: Context, log_state: Callable[[], LogState]) -> None:
         self._context = context
-        self._book = book
+        self._log_state = log_state
         self._asked: OrderedDict[CallId, Call] = OrderedDict()
         """Calls that machines elsewhere have asked us to log."""
 
@@ -48,7 +48,7 @@ class Service:
             self._context.append(Called(call=call))
 
     def answered(self, answer: Answer) -> None:
-        """Take the Book's answer to a call of another machine: if we were asked to log it, tell the caller."""
+        """Take the log state's answer to a call of another machine: if we were asked to log it, tell the caller."""
         call = self._asked.pop(answer.id, None)
         if call is not None:
             for news in news_of(answer, call):
@@ -61,14 +61,14 @@ class Service:
             self._context.send(Incarnation(*caller[:2]), message)
 
     def look(self, call: Call) -> News:
-        """News with the present state of a group or a name in our Book."""
-        addressing, book = call.addressing, self._book()
+        """News with the present state of a group or a name in our log state."""
+        addressing, log_state = call.addressing, self._log_state()
         if addressing.operation is Operation.LOOKUP:
-            target = book.lookup(call.payload[STAMP_SIZE:])
+            target = log_state.lookup(call.payload[STAMP_SIZE:])
             group = target if isinstance(target, GroupId) else None
             objects = (target,) if isinstance(target, Reference) else ()
             return News(kind=NewsKind.DONE, operation=addressing.operation, group=group, objects=objects)
-        members = None if addressing.group is None else book.members(addressing.group)
+        members = None if addressing.group is None else log_state.members(addressing.group)
         if addressing.group is None or members is None:
             return no_group(call)
         if addressing.operation is Operation.CALL:
@@ -78,7 +78,7 @@ class Service:
             operation=addressing.operation,
             group=addressing.group,
             objects=members,
-            is_atomic=book.is_atomic(addressing.group),
+            is_atomic=log_state.is_atomic(addressing.group),
         )
 
     def _tell(self, call: Call, news: News) -> None:

@@ -1,4 +1,4 @@
-"""The Book's steps, carried out at one machine: calls and votes of its objects, and news to callers.
+"""The log state's steps, carried out at one machine: calls and votes of its objects, and news to callers.
 
 Every machine of the sub-network has the same steps in the same order. Each carries out the steps for its own objects;
 only the master (MMM) sends to other sub-networks and their callers. Calls and direct messages for objects of this
@@ -77,7 +77,7 @@ class Steps:
 
     @property
     def awaited(self) -> int:
-        """The timestamp that our Book's clock must reach before all waiting items can go out; 0: any."""
+        """The timestamp that our log state's clock must reach before all waiting items can go out; 0: any."""
         return self._agenda.awaited
 
     def carry_out(self, steps: Iterable[Step]) -> None:

@@ -234,7 +234,7 @@ def test_a_timestamp_that_nobody_can_have_heard_of_is_refused() -> None:
         )
         cluster._arrive(cluster.hosts[VICTIM], envelope_of(message, sender=LIAR))
     cluster.run(for_ns=60 * SECOND)
-    assert core.book.clock < 1000
+    assert core.log_state.clock < 1000
     assert core.is_idle
 
 

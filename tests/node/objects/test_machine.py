@@ -272,9 +272,9 @@ def test_a_sub_network_that_is_behind_keeps_no_direct_message_waiting() -> None:
     for _ in range(5):
         world.call(here, here, next_door)
     world.check_rest()
-    assert world.machine(2).book.clock == 0
+    assert world.machine(2).log_state.clock == 0
     call = world.call(here, far, is_direct=True)
     world.run(for_ns=50 * MILLISECOND)
     assert world.receivers(call) == [far]
-    assert world.machine(2).book.clock == world.machine(0).book.clock == 5
+    assert world.machine(2).log_state.clock == world.machine(0).log_state.clock == 5
     world.check_rest()

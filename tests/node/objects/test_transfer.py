@@ -1,4 +1,4 @@
-"""Restarted machines: they get the Book, or restart it with all others that lack it."""
+"""Restarted machines: they get the log state, or restart it with all others that lack it."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def check_that_calls_work(world: World) -> None:
     check_calls(world)
 
 
-def test_a_machine_that_restarts_gets_the_book_and_its_objects_are_called_again() -> None:
+def test_a_machine_that_restarts_gets_the_log_state_and_its_objects_are_called_again() -> None:
     world = World(3, 1)
     check_that_calls_work(world)
     name = world.call(world.object(1), world.object(0), world.object(1))
     restart(world, 2)
     world.check_rest()
-    assert world.machine(2).book.snapshot() == world.machine(0).book.snapshot()
-    assert world.machine(2).book.epoch == 1
+    assert world.machine(2).log_state.snapshot() == world.machine(0).log_state.snapshot()
+    assert world.machine(2).log_state.epoch == 1
     assert world.receivers(name) == [world.object(0), world.object(1)]
     check_that_calls_work(world)
 
 
-def test_a_minority_of_a_sub_network_refuses_what_needs_order_and_comes_back_with_the_book() -> None:
+def test_a_minority_of_a_sub_network_refuses_what_needs_order_and_comes_back_with_the_log_state() -> None:
     world = World(3)
     world.cut((0, 1), (2,))
     lonely = world.call(world.object(2), world.object(2), world.object(0))
@@ -57,7 +57,7 @@ def test_a_minority_of_a_sub_network_refuses_what_needs_order_and_comes_back_wit
     world.heal()
     world.check_rest()
     assert world.hosts[2].membership.incarnation == 2 and world.receivers(lonely) == []
-    assert world.machine(2).book.snapshot() == world.machine(1).book.snapshot()
+    assert world.machine(2).log_state.snapshot() == world.machine(1).log_state.snapshot()
     check_that_calls_work(world)
 
 
@@ -68,16 +68,16 @@ def test_a_whole_sub_network_that_restarts_begins_anew_and_others_drop_what_was(
     restart(world, 0, 1)
     world.check_rest()
     assert [news.kind for news in world.told[open_call]] == [NewsKind.ABORTED]
-    assert world.machine(0).book.epoch == world.machine(1).book.epoch > 1
+    assert world.machine(0).log_state.epoch == world.machine(1).log_state.epoch > 1
     check_that_calls_work(world)
 
 
 def hides_states(world: World) -> None:
-    """Drop all transfers of the Book."""
+    """Drop all transfers of the log state."""
     world.lose = lambda source, target, message: message.kind is Kind.GROUP_STATE
 
 
-def test_a_machine_without_the_book_whose_donor_is_started_again_begins_it_anew_with_it() -> None:
+def test_a_machine_without_the_log_state_whose_donor_is_started_again_begins_it_anew_with_it() -> None:
     """Seed 3316 of restarts of whole sub-networks: the two waited for each other."""
     world = World(2, 1)
     check_that_calls_work(world)
@@ -88,12 +88,12 @@ def test_a_machine_without_the_book_whose_donor_is_started_again_begins_it_anew_
     restart(world, 0)
     world.run(for_ns=5 * SECOND)
     assert is_running(world, 0) and is_running(world, 1)
-    assert world.machine(0).book.incarnations == {0: 2, 1: 3} and world.machine(0).book.epoch > 1
+    assert world.machine(0).log_state.incarnations == {0: 2, 1: 3} and world.machine(0).log_state.epoch > 1
     world.lose = lambda source, target, message: False
     check_that_calls_work(world)
 
 
-def test_a_machine_that_is_left_alone_without_the_book_waits_for_the_others() -> None:
+def test_a_machine_that_is_left_alone_without_the_log_state_waits_for_the_others() -> None:
     world = World(2, 1)
     hides_states(world)
     world.restart(1)
@@ -107,7 +107,7 @@ def test_a_machine_that_is_left_alone_without_the_book_waits_for_the_others() ->
     check_that_calls_work(world)
 
 
-def test_the_last_machine_with_the_book_keeps_it_when_the_first_of_two_is_started_again() -> None:
+def test_the_last_machine_with_the_log_state_keeps_it_when_the_first_of_two_is_started_again() -> None:
     world = World(2, 2)
     check_that_calls_work(world)
     world.call(world.object(1), world.object(1), operation=Operation.BIND, body=b"kept")
@@ -118,17 +118,17 @@ def test_the_last_machine_with_the_book_keeps_it_when_the_first_of_two_is_starte
     asked = world.call(world.object(0), operation=Operation.LOOKUP, body=b"kept")
     world.check_rest()
     assert [news.objects for news in world.told[asked]] == [(world.object(1),)]
-    assert world.machine(0).book.epoch == world.machine(1).book.epoch == 1
+    assert world.machine(0).log_state.epoch == world.machine(1).log_state.epoch == 1
     check_that_calls_work(world)
 
 
-def test_a_machine_with_the_book_gives_it_to_others_that_are_started_again_together() -> None:
+def test_a_machine_with_the_log_state_gives_it_to_others_that_are_started_again_together() -> None:
     world = World(3)
     check_that_calls_work(world)
     restart(world, 0, 1)
     world.check_rest()
-    assert world.machine(0).book.snapshot() == world.machine(2).book.snapshot()
-    assert world.machine(2).book.incarnations == {0: 2, 1: 2, 2: 1}
+    assert world.machine(0).log_state.snapshot() == world.machine(2).log_state.snapshot()
+    assert world.machine(2).log_state.incarnations == {0: 2, 1: 2, 2: 1}
     check_that_calls_work(world)
 
 
@@ -139,7 +139,7 @@ def test_a_master_manager_that_crashes_between_the_votes_and_the_outcome_leaves_
     world.lose = lambda source, target, message: message.kind is Kind.OBJECTS_PROPOSAL
     call = world.call(everybody[1], *everybody[1:], is_atomic=True)
     world.run(for_ns=20 * MILLISECOND)
-    assert world.machine(0).sequencer == 0 and world.machine(4).book.buffered and world.receivers(call) == []
+    assert world.machine(0).sequencer == 0 and world.machine(4).log_state.buffered and world.receivers(call) == []
     world.crash(0)
     world.lose = lambda source, target, message: False
     world.check_rest()

@@ -1,4 +1,4 @@
-"""Books in a random world: logs, losses, ends, incarnations and epochs; checked against the promises."""
+"""States of logs in a random world: logs, losses, ends, incarnations and epochs; checked against the promises."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from node.errors import RemoteError
-from node.objects.log.book import Book
-from tests.node.objects.book_world import Partitions, World
+from node.objects.log.state import LogState
+from tests.node.objects.log_world import Partitions, World
 
 SIZES = st.lists(st.integers(1, 3), min_size=2, max_size=4)
 
@@ -46,16 +46,16 @@ def test_all_get_everything_while_nobody_ends_or_gives_up(sizes: list[int], seed
 
 @given(seed=st.integers(0, 2**32), data=st.data())
 @settings(max_examples=30, deadline=None)
-def test_a_snapshot_that_an_enemy_has_touched_is_refused_or_a_book(seed: int, data: st.DataObject) -> None:
+def test_a_snapshot_that_an_enemy_has_touched_is_refused_or_a_log_state(seed: int, data: st.DataObject) -> None:
     world = World(((0, 1), (2,)), Random(seed), groups=0.3, faults=False)
     for _ in range(120):
         world.act()
     machine = next(iter(world.machines.values()))
-    wrong = bytearray(machine.book.snapshot())
+    wrong = bytearray(machine.log_state.snapshot())
     at = data.draw(st.integers(0, len(wrong) - 1))
     wrong[at] = data.draw(st.integers(0, 255))
     try:
-        found = Book.restore(bytes(wrong), place=machine.place, partitions=world.partitions)
+        found = LogState.restore(bytes(wrong), place=machine.place, partitions=world.partitions)
     except RemoteError:
         return
     assert found.snapshot() == wrong

@@ -2,9 +2,9 @@
 
 Paper 004 (DOOCE), section 4: the master managers (MMM) of the sub-networks order calls that concern several of them
 among themselves, and carry atomic calls out by two-phase commit. Here the MMM has no memory of its own: each
-sub-network is a replicated state machine whose log is totally ordered, and every machine keeps this Book of it.
-Machines that apply the same log have equal Books; the MMM is the machine that sends the duties of the Book. The course
-of a call and the proofs (one order, causality, all or none): docs/protocols/objects.md.
+sub-network is a replicated state machine whose log is totally ordered, and every machine keeps this state.
+Machines that apply the same log have equal states; the MMM is the machine that sends the duties of the log state. The
+course of a call and the proofs (one order, causality, all or none): docs/protocols/objects.md.
 
 - Key of a call: (final timestamp, id). An object gets a call when the call is final and no call to it that it has not
   got has a lower key, where the key of one that is not final is its proposal (Order, records.py).
@@ -27,13 +27,13 @@ of a call and the proofs (one order, causality, all or none): docs/protocols/obj
   the joiner is a member when it is final. An aborted one may be asked again.
 - Duplicates: a space's calls come into one log in the order of their numbers, so only the last number is kept. The last
   answer to a space elsewhere is kept, too, and given again when it asks again.
-- Epochs: a sub-network without any machine that has the Book begins anew and remembers nothing. Its messages name its
-  epoch and the receiver's as it knows it; messages that do not agree are not taken; a higher epoch (NEW_EPOCH) ends all
-  calls between the two. A sub-network of which others know a higher epoch takes the next one (NEW_EPOCH of our own
+- Epochs: a sub-network without any machine that has the log state begins anew and remembers nothing. Its messages name
+  its epoch and the receiver's as it knows it; messages that do not agree are not taken; a higher epoch (NEW_EPOCH) ends
+  all calls between the two. A sub-network of which others know a higher epoch takes the next one (NEW_EPOCH of our own
   place).
 
-Invariants: clock >= every timestamp in the Book; an object's queue is sorted; a record is in the queues of its objects
-until it is handed over or dropped; at rest there are no records.
+Invariants: clock >= every timestamp in the log state; an object's queue is sorted; a record is in the queues of its
+objects until it is handed over or dropped; at rest there are no records.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def epoch_of(members: tuple[int, ...], incarnations: Iterable[tuple[int, int]]) 
     return 1 if incarnation == 1 else min(2 * (incarnation * len(members) + members.index(member)), MAX_EPOCH)
 
 
-class Book:
+class LogState:
     """See the module's docstring. `place`: of our sub-network in `partitions`, the members by place. `epoch`: of this
     sub-network, from 1, and `incarnations`: the machines that begin its log (None: all of ours, in their first
     incarnations): the same for all machines that begin it together."""
@@ -224,7 +224,7 @@ class Book:
         return found is not None and found.is_atomic
 
     def snapshot(self) -> bytes:
-        """The whole Book as bytes, the same at all machines at the same place in the log."""
+        """The whole state as bytes, the same at all machines at the same place in the log."""
         writer = Writer()
         writer.words(FORMAT, self._place, len(self._partitions))
         self._commit.write(writer)
@@ -240,8 +240,8 @@ class Book:
         return bytes(writer.data)
 
     @classmethod
-    def restore(cls, data: bytes, *, place: int, partitions: tuple[tuple[int, ...], ...]) -> Book:
-        """The Book with the snapshot `data`. RemoteError MALFORMED for anything else."""
+    def restore(cls, data: bytes, *, place: int, partitions: tuple[tuple[int, ...], ...]) -> LogState:
+        """The log state with the snapshot `data`. RemoteError MALFORMED for anything else."""
         reader = Reader(data)
         if (reader.word(), reader.word(), reader.word()) != (FORMAT, place, len(partitions)):
             raise RemoteError(DropReason.MALFORMED, "the state of another sub-network")

@@ -1,4 +1,4 @@
-"""The Book's header, sentence by sentence, with Books that get exactly chosen entries."""
+"""The log state's header, sentence by sentence, with states that get exactly chosen entries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 
 from node.errors import RemoteError
 from node.objects.addresses import Addressing, GroupId, Operation, Reference
-from node.objects.log.book import Book, epoch_of
 from node.objects.log.entries import (
     Answer,
     Call,
@@ -29,14 +28,15 @@ from node.objects.log.entries import (
     Verdict,
     Voted,
 )
+from node.objects.log.state import LogState, epoch_of
 
 PLACES = ((0, 1), (2, 3), (4,))
 A, B, C = 0, 1, 2
 GROUP = GroupId(A, 0, 1, 1)
 
 
-def book(place: int, epoch: int = 1) -> Book:
-    return Book(place=place, partitions=PLACES, epoch=epoch)
+def log_state(place: int, epoch: int = 1) -> LogState:
+    return LogState(place=place, partitions=PLACES, epoch=epoch)
 
 
 def thing(member: int, incarnation: int = 1) -> Reference:
@@ -55,7 +55,7 @@ def on_group(member: int, number: int, operation: Operation = Operation.CALL, na
     return Called(call=Call(id=CallId(member, 1, number), addressing=addressing, payload=b"12345678" + name))
 
 
-def asked_by(one: Book, to: int, at: int = 0) -> ProposalRequest:
+def asked_by(one: LogState, to: int, at: int = 0) -> ProposalRequest:
     entry = [duty.entry for duty in one.duties() if duty.place == to][at]
     assert isinstance(entry, ProposalRequest)
     return entry
@@ -66,7 +66,7 @@ def answer_in(steps: list[Step]) -> Answer:
     return found
 
 
-def proposal(one: Book, to: int) -> Proposed:
+def proposal(one: LogState, to: int) -> Proposed:
     entry = next(duty.entry for duty in one.duties() if duty.place == to)
     assert isinstance(entry, Proposed)
     return entry
@@ -77,7 +77,7 @@ def told(steps: list[Step]) -> list[object]:
 
 
 def test_a_call_within_the_sub_network_is_final_at_once_and_answered_before_it_goes_out() -> None:
-    steps = book(A).apply(Called(call=call_of(0, 1, 0, 1, heard=7)))
+    steps = log_state(A).apply(Called(call=call_of(0, 1, 0, 1, heard=7)))
     answer, hand = steps
     assert isinstance(answer, Answer) and isinstance(hand, Dispatch)
     assert (answer.verdict, answer.timestamp, hand.timestamp) == (Verdict.ORDERED, 8, 8)
@@ -85,7 +85,7 @@ def test_a_call_within_the_sub_network_is_final_at_once_and_answered_before_it_g
 
 
 def test_the_final_timestamp_is_the_highest_proposal_and_at_the_end_nothing_is_left() -> None:
-    ours, theirs = book(A), book(B)
+    ours, theirs = log_state(A), log_state(B)
     theirs.apply(Called(call=call_of(2, 1, 2, heard=99)))
     assert ours.apply(Called(call=call_of(0, 1, 0, 2))) == []
     assert theirs.apply(asked_by(ours, B)) == []
@@ -104,7 +104,7 @@ def test_the_final_timestamp_is_the_highest_proposal_and_at_the_end_nothing_is_l
 
 
 def test_what_a_sub_network_says_next_settles_its_stored_outcomes_up_to_the_first_open_one() -> None:
-    ours, theirs = book(A), book(B)
+    ours, theirs = log_state(A), log_state(B)
     for number in (1, 2, 3):
         ours.apply(Called(call=call_of(0, number, 0, 2)))
     for at in range(3):
@@ -129,7 +129,7 @@ def test_what_a_sub_network_says_next_settles_its_stored_outcomes_up_to_the_firs
 
 
 def test_questions_are_taken_in_their_order_and_once() -> None:
-    ours, theirs = book(A), book(B)
+    ours, theirs = log_state(A), log_state(B)
     ours.apply(Called(call=call_of(0, 1, 2)))
     ours.apply(Called(call=call_of(0, 2, 2)))
     first, second = asked_by(ours, B, 0), asked_by(ours, B, 1)
@@ -140,7 +140,7 @@ def test_questions_are_taken_in_their_order_and_once() -> None:
 
 
 def test_a_question_that_was_given_up_is_no_gap() -> None:
-    ours, theirs = book(A), book(B)
+    ours, theirs = log_state(A), log_state(B)
     ours.apply(Called(call=call_of(0, 1, 0, 2)))
     ours.apply(Called(call=call_of(0, 2, 0, 2)))
     late = asked_by(ours, B)
@@ -155,7 +155,7 @@ def test_a_question_that_was_given_up_is_no_gap() -> None:
 
 
 def test_who_was_given_up_and_asks_hears_that_nothing_comes_of_it() -> None:
-    ours, theirs = book(A), book(B)
+    ours, theirs = log_state(A), log_state(B)
     ours.apply(Called(call=call_of(0, 1, 0, 2)))
     theirs.apply(asked_by(ours, B))
     ours.apply(GivenUp(id=CallId(0, 1, 1), place=B))
@@ -166,9 +166,9 @@ def test_who_was_given_up_and_asks_hears_that_nothing_comes_of_it() -> None:
     assert theirs.is_idle
 
 
-def test_a_book_that_lags_does_not_say_that_there_is_no_record() -> None:
+def test_a_state_that_lags_does_not_say_that_there_is_no_record() -> None:
     """Otherwise an atomic call could be aborted here and committed elsewhere."""
-    ours, late, theirs = book(A), book(A), book(B)
+    ours, late, theirs = log_state(A), log_state(A), log_state(B)
     ours.apply(Called(call=call_of(0, 1, 2, is_atomic=True)))
     theirs.apply(asked_by(ours, B))
     theirs.apply(Voted(id=CallId(0, 1, 1), is_yes=True))
@@ -176,11 +176,11 @@ def test_a_book_that_lags_does_not_say_that_there_is_no_record() -> None:
 
 
 def test_who_has_voted_yes_waits_and_who_has_not_may_do_without() -> None:
-    ours, theirs = book(A), book(B)
+    ours, theirs = log_state(A), log_state(B)
     ours.apply(Called(call=call_of(0, 1, 2, is_atomic=True)))
     (prepare,) = theirs.apply(asked_by(ours, B))
     assert isinstance(prepare, Prepare) and theirs.duties() == ()
-    unsure = Book.restore(theirs.snapshot(), place=B, partitions=PLACES)
+    unsure = LogState.restore(theirs.snapshot(), place=B, partitions=PLACES)
     theirs.apply(Voted(id=prepare.call.id, is_yes=True))
     assert theirs.apply(GivenUp(id=prepare.call.id, place=B)) == [] and proposal(theirs, A).is_yes
     unsure.apply(GivenUp(id=prepare.call.id, place=B))
@@ -189,7 +189,7 @@ def test_who_has_voted_yes_waits_and_who_has_not_may_do_without() -> None:
 
 
 def test_a_committed_call_is_kept_until_it_is_settled_whoever_loses_patience() -> None:
-    ours, theirs = book(A), book(B)
+    ours, theirs = log_state(A), log_state(B)
     ours.apply(Called(call=call_of(0, 1, 2, is_atomic=True)))
     theirs.apply(asked_by(ours, B))
     theirs.apply(Voted(id=CallId(0, 1, 1), is_yes=True))
@@ -201,7 +201,7 @@ def test_a_committed_call_is_kept_until_it_is_settled_whoever_loses_patience() -
 
 def test_a_call_that_lost_a_proposal_does_not_overtake_an_earlier_one_of_its_space() -> None:
     """The counter-example of the header: the earlier one has 100 from C, and waits for B; the later one gives C up."""
-    ours, theirs, far = book(A), book(B), book(C)
+    ours, theirs, far = log_state(A), log_state(B), log_state(C)
     far.apply(ClockAdvance(timestamp=99))
     ours.apply(Called(call=call_of(0, 1, 2, 4)))
     ours.apply(Called(call=call_of(0, 2, 2, 4)))
@@ -221,7 +221,7 @@ def test_a_call_that_lost_a_proposal_does_not_overtake_an_earlier_one_of_its_spa
 
 
 def test_every_timestamp_that_is_heard_of_pushes_the_clock() -> None:
-    ours, theirs = book(A), book(B)
+    ours, theirs = log_state(A), log_state(B)
     ours.apply(Called(call=call_of(0, 1, 0, 2, 4, heard=40)))
     question = asked_by(ours, B)
     assert question.call.heard == 41
@@ -236,7 +236,7 @@ def test_every_timestamp_that_is_heard_of_pushes_the_clock() -> None:
 
 
 def test_who_lacks_an_object_votes_no_on_an_atomic_call_without_asking_its_machines() -> None:
-    ours, theirs = book(A), book(B)
+    ours, theirs = log_state(A), log_state(B)
     theirs.ended(3, 1)
     ours.apply(Called(call=call_of(0, 1, 2, 3, is_atomic=True)))
     steps = theirs.apply(asked_by(ours, B))
@@ -248,13 +248,13 @@ def test_who_lacks_an_object_votes_no_on_an_atomic_call_without_asking_its_machi
 
 
 def test_nothing_is_said_to_be_settled_before_it_was_asked() -> None:
-    theirs = book(B)
+    theirs = log_state(B)
     early = Outcome(link=LinkHeader(A, 1, 1), number=1, id=CallId(0, 1, 1), timestamp=9)
     assert theirs.reply(early) is None and theirs.news(early) == () and theirs.apply(early) == []
 
 
 def test_a_machine_that_ends_is_not_waited_for_and_the_caller_hears_who_is_missing() -> None:
-    ours = book(A)
+    ours = log_state(A)
     ours.apply(Called(call=call_of(0, 1, 0, 1, 2)))
     ours.ended(1, 1)
     question = asked_by(ours, B)
@@ -266,7 +266,7 @@ def test_a_machine_that_ends_is_not_waited_for_and_the_caller_hears_who_is_missi
 
 
 def test_an_enemy_cannot_answer_for_another_sub_network() -> None:
-    ours = book(A)
+    ours = log_state(A)
     ours.apply(Called(call=call_of(0, 1, 2)))
     question = asked_by(ours, B)
     before = ours.snapshot()
@@ -282,7 +282,7 @@ def test_an_enemy_cannot_answer_for_another_sub_network() -> None:
 
 
 def test_a_sub_network_that_begins_anew_ends_all_that_was_between() -> None:
-    ours, reborn = book(A), book(B, epoch=2)
+    ours, reborn = log_state(A), log_state(B, epoch=2)
     ours.apply(Called(call=call_of(0, 1, 0, 2)))
     hello = reborn.reply(asked_by(ours, B))
     assert hello == Settled(link=LinkHeader(B, 2, 1)) and reborn.news(asked_by(ours, B)) == ()
@@ -295,7 +295,7 @@ def test_a_sub_network_that_begins_anew_ends_all_that_was_between() -> None:
 
 
 def test_a_sub_network_of_which_others_know_a_later_epoch_takes_a_new_one() -> None:
-    ours, early = book(A), book(B, epoch=4)
+    ours, early = log_state(A), log_state(B, epoch=4)
     ours.apply(NewEpoch(place=B, epoch=6))
     early.apply(Called(call=call_of(2, 1, 0, 2)))
     hello = ours.reply(asked_by(early, A))
@@ -322,8 +322,8 @@ def test_no_two_beginnings_have_the_same_epoch() -> None:
 # Groups.
 
 
-def group_of(*members: int) -> Book:
-    ours = book(A)
+def group_of(*members: int) -> LogState:
+    ours = log_state(A)
     assert answer_in(ours.apply(on_group(0, 1, Operation.CREATE))).verdict is Verdict.DONE
     for number, member in enumerate(members, 2):
         (prepare,) = ours.apply(on_group(member, number, Operation.JOIN))
@@ -386,7 +386,7 @@ def test_members_leave_with_their_machine_and_with_a_sub_network_that_is_given_u
 
 
 def test_who_missed_a_call_to_a_group_gets_no_more_of_it_until_it_joins_again() -> None:
-    theirs = book(B)
+    theirs = log_state(B)
     call = on_group(0, 1).call
     link = LinkHeader(A, 1, 1)
 
@@ -419,7 +419,7 @@ def test_a_caller_elsewhere_that_asks_again_hears_its_answer_again_and_nothing_h
 
 
 def test_names_are_bound_to_the_last_and_go_with_their_object() -> None:
-    ours = book(A)
+    ours = log_state(A)
     ours.apply(on_group(0, 1, Operation.CREATE))
     assert answer_in(ours.apply(on_group(0, 2, Operation.BIND, b"counter"))).verdict is Verdict.DONE
     assert ours.lookup(b"counter") == GROUP
@@ -438,7 +438,7 @@ def test_names_are_bound_to_the_last_and_go_with_their_object() -> None:
 
 
 def test_an_unknown_group_and_what_cannot_be_done_are_said() -> None:
-    ours = book(A)
+    ours = log_state(A)
     assert answer_in(ours.apply(on_group(0, 1))).verdict is Verdict.NO_GROUP
     ours.apply(on_group(0, 2, Operation.CREATE))
     assert answer_in(ours.apply(on_group(0, 3, Operation.CREATE))).verdict is Verdict.REFUSED
@@ -450,9 +450,9 @@ def test_a_snapshot_cut_short_or_of_another_place_is_refused() -> None:
     ours = group_of(0, 1)
     ours.apply(Called(call=call_of(0, 20, 0, 2)))
     data = ours.snapshot()
-    assert Book.restore(data, place=A, partitions=PLACES).snapshot() == data
+    assert LogState.restore(data, place=A, partitions=PLACES).snapshot() == data
     for wrong in (data[:-1], data + b"\0", b""):
         with pytest.raises(RemoteError):
-            Book.restore(wrong, place=A, partitions=PLACES)
+            LogState.restore(wrong, place=A, partitions=PLACES)
     with pytest.raises(RemoteError):
-        Book.restore(data, place=B, partitions=PLACES)
+        LogState.restore(data, place=B, partitions=PLACES)

@@ -1,10 +1,10 @@
-"""Sub-networks of machines, each with its own Book of its sub-network's log, in a random world with all faults.
+"""Sub-networks of machines, each with its own state of its sub-network's log, in a random world with all faults.
 
 The log of a sub-network is a list; its next entry is drawn from the submitted ones, each machine's calls in their
 order. Every machine applies it at its own pace. Messages between sub-networks are encoded, lost, duplicated and
-reordered; any machine may take itself for the MMM, with a Book that lags. Machines end and join, and an entry that no
-second machine had to store is lost with the only machine that has it; a sub-network restarts when all its machines have
-ended. Objects of a group keep the list of calls to it as their state, and transfer it.
+reordered; any machine may take itself for the MMM, with a log state that lags. Machines end and join, and an entry that
+no second machine had to store is lost with the only machine that has it; a sub-network restarts when all its machines
+have ended. Objects of a group keep the list of calls to it as their state, and transfer it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from random import Random
 
 from node.core import Membership
 from node.objects.addresses import OBJECTS_IN_SPACE, Addressing, GroupId, Operation, Reference
-from node.objects.log.book import Book
 from node.objects.log.entries import (
     Answer,
     Call,
@@ -41,6 +40,7 @@ from node.objects.log.entries import (
     entry_of,
     message_of,
 )
+from node.objects.log.state import LogState
 from node.wire import decode_message, encode_message
 
 Partitions = tuple[tuple[int, ...], ...]
@@ -73,7 +73,7 @@ class Machine:
     member: int
     incarnation: int
     place: int
-    book: Book
+    log_state: LogState
     log: Log
     applied: int = 0
     heard: int = 0
@@ -116,8 +116,8 @@ class World:
         self.states: dict[tuple[GroupId, Reference], list[CallId] | None] = {}
         self.handed_over: dict[CallId, list[CallId] | None] = {}
         for member, place in self.place_of.items():
-            book = Book(place=place, partitions=partitions)
-            self.machines[member] = Machine(member, 1, place, book, self.logs[place])
+            log_state = LogState(place=place, partitions=partitions)
+            self.machines[member] = Machine(member, 1, place, log_state, self.logs[place])
 
     # Steps.
 
@@ -188,10 +188,10 @@ class World:
             self._submit(machine, entry)
             return
         assert isinstance(entry, Crossing)
-        reply = machine.book.reply(entry)
+        reply = machine.log_state.reply(entry)
         if reply is not None:
             self._send(machine, entry.link.place, reply)
-        for each in machine.book.news(entry):
+        for each in machine.log_state.news(entry):
             self._submit(machine, each)
 
     def serve(self) -> None:
@@ -199,24 +199,24 @@ class World:
         machine = self._any_machine()
         if machine is None:
             return
-        for duty in machine.book.duties():
+        for duty in machine.log_state.duties():
             if self.rng.random() < 0.5:
                 self._send(machine, duty.place, duty.entry)
         self._ask_again(machine)
 
     def give_up(self) -> None:
         machine = self._any_machine()
-        duties = machine.book.duties() if machine else ()
+        duties = machine.log_state.duties() if machine else ()
         if machine and duties and self.rng.random() < 0.3:
             self._submit(machine, self.rng.choice(duties).given_up(machine.place))
 
     def copy(self) -> None:
-        """A machine goes on with a copy of its Book."""
+        """A machine goes on with a copy of its log state."""
         machine = self._any_machine()
         if machine is not None:
-            before = machine.book.snapshot()
-            machine.book = Book.restore(before, place=machine.place, partitions=self.partitions)
-            assert machine.book.snapshot() == before
+            before = machine.log_state.snapshot()
+            machine.log_state = LogState.restore(before, place=machine.place, partitions=self.partitions)
+            assert machine.log_state.snapshot() == before
 
     def end(self) -> None:
         machine = self._any_machine()
@@ -251,18 +251,18 @@ class World:
         if not mates:
             epoch = self.logs[place].epoch + 1
             log = self.logs[place] = Log(epoch, {member: incarnation})
-            book = Book(place=place, partitions=self.partitions, epoch=epoch, incarnations=log.incarnations)
-            self.machines[member] = Machine(member, incarnation, place, book, log)
+            log_state = LogState(place=place, partitions=self.partitions, epoch=epoch, incarnations=log.incarnations)
+            self.machines[member] = Machine(member, incarnation, place, log_state, log)
             return
         log = self.logs[place]
         log.events.append(News(member, incarnation, has_joined=True))
         mate = self.rng.choice(mates)
         while mate.applied < len(log.events):
             self.apply(mate)
-        book = Book.restore(mate.book.snapshot(), place=place, partitions=self.partitions)
-        self.machines[member] = Machine(member, incarnation, place, book, log, applied=len(log.events))
+        log_state = LogState.restore(mate.log_state.snapshot(), place=place, partitions=self.partitions)
+        self.machines[member] = Machine(member, incarnation, place, log_state, log, applied=len(log.events))
 
-    # Steps of a Book, carried out by its machine.
+    # Steps of a log state, carried out by its machine.
 
     def apply(self, machine: Machine) -> None:
         log = machine.log
@@ -270,14 +270,14 @@ class World:
             return
         event = log.events[machine.applied]
         if isinstance(event, News):
-            book = machine.book
-            steps = (book.joined if event.has_joined else book.ended)(event.member, event.incarnation)
+            log_state = machine.log_state
+            steps = (log_state.joined if event.has_joined else log_state.ended)(event.member, event.incarnation)
         else:
-            steps = machine.book.apply(event)
+            steps = machine.log_state.apply(event)
         is_first = machine.applied not in log.digests
         machine.applied += 1
-        digest = hashlib.sha256(machine.book.snapshot() + repr(steps).encode()).digest()
-        assert log.digests.setdefault(machine.applied - 1, digest) == digest, "two Books of one log differ"
+        digest = hashlib.sha256(machine.log_state.snapshot() + repr(steps).encode()).digest()
+        assert log.digests.setdefault(machine.applied - 1, digest) == digest, "two states of one log differ"
         for step in steps:
             self._do(machine, step, is_first=is_first)
 
@@ -331,7 +331,7 @@ class World:
         owner = self.machines.get(step.id.member)
         if owner is None or owner.incarnation != step.id.incarnation:
             return
-        # News of the machine's own Book are local; others are a datagram.
+        # News of the machine's own log state are local; others are a datagram.
         is_own = owner is machine if owner.place == machine.place else self.rng.random() > self.loss
         if is_own and owner.waits.pop(step.id, None) is not None:
             # Not only calls delivered here: the next call may have another coordinator.
@@ -356,12 +356,15 @@ class World:
                 return
             for place in range(len(self.partitions)):
                 master = next(one for one in self.machines.values() if one.place == place)
-                for duty in master.book.duties():
+                for duty in master.log_state.duties():
                     self._send(master, duty.place, duty.entry)
                 self._vote_late(master)
             for machine in self.machines.values():
                 self._ask_again(machine)
-        held = {one.member: (one.book.buffered, one.book.duties(), sorted(one.waits)) for one in self.machines.values()}
+        held = {
+            one.member: (one.log_state.buffered, one.log_state.duties(), sorted(one.waits))
+            for one in self.machines.values()
+        }
         raise AssertionError(f"not at rest: {held}")
 
     def _log_all(self) -> None:
@@ -383,12 +386,13 @@ class World:
     @property
     def is_at_rest(self) -> bool:
         return not self.bag and all(
-            one.book.is_idle and not one.waits and not any(one.log.submitted.values()) for one in self.machines.values()
+            one.log_state.is_idle and not one.waits and not any(one.log.submitted.values())
+            for one in self.machines.values()
         )
 
     def _vote_late(self, master: Machine) -> None:
         """Vote no for machines whose votes are late."""
-        for prepare in master.book.open_votes():
+        for prepare in master.log_state.open_votes():
             self._submit(master, Voted(id=prepare.call.id, is_yes=False))
 
     # Helpers.
@@ -432,7 +436,7 @@ class World:
         group = self.rng.choice(self.groups)
         draw = self.rng.random()
         home = next((one for one in self.machines.values() if one.place == group.partition), None)
-        if draw < 0.05 or (draw < 0.4 and home and caller not in (home.book.members(group) or ())):
+        if draw < 0.05 or (draw < 0.4 and home and caller not in (home.log_state.members(group) or ())):
             return Addressing(caller=caller, group=group, operation=Operation.JOIN, objects=(caller,))
         if 0.4 <= draw < 0.43:
             return Addressing(caller=caller, group=group, operation=Operation.LEAVE, objects=(caller,))
@@ -505,7 +509,7 @@ class World:
         """All members have the same state: the calls to the group, earlier ones by state transfer."""
         for group in self.groups:
             home = next(one for one in self.machines.values() if one.place == group.partition)
-            states = [self.state(group, one) for one in home.book.members(group) or ()]
+            states = [self.state(group, one) for one in home.log_state.members(group) or ()]
             known = [state for state in states if state is not None]
             assert all(state == known[0] for state in known), f"replicas of {group} differ: {known}"
 
