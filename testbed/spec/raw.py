@@ -102,7 +102,7 @@ class RawRestore(RawBlock):
 
 
 class RawCut(RawBlock):
-    """Who can no longer reach whom."""
+    """Nodes or links that are cut off from each other."""
 
     groups: list[Selectors] | None = Field(
         None, description="nodes in different groups are cut off from each other, such as [[p1/n1], [p1/n2, p1/n3]]"
@@ -340,7 +340,7 @@ class Stop(RawBlock):
 
 
 class RawLimits(RawBlock):
-    """What a node's processes may take together."""
+    """Limits for all processes of a node together."""
 
     memory: Size | None = Field(None, description="memory, such as 256 MiB")
     processes: whole(1, MAX_PROCESSES) | None = Field(None, description="processes and threads, such as 64")  # type: ignore[valid-type]
@@ -553,7 +553,7 @@ class RawCall(RawBlock):
 
 
 class RawWorkload(RawBlock):
-    """What some nodes' applications send."""
+    """The messages that the applications of some nodes send."""
 
     kind: choice(WorkloadKind) = Field(description="periodic, poisson, scheduled, saturating or silent")  # type: ignore[valid-type]
     rate: EventRate | None = Field(None, description="messages per second and sender, such as 50 /s")
