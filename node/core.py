@@ -273,7 +273,7 @@ class ViewStreams(Core):
         """By member, ascending, the number up to which all members are known to have received its stream."""
 
     @abstractmethod
-    def urge(self, now_ns: int) -> list[Effect]:
+    def acknowledge_soon(self, now_ns: int) -> list[Effect]:
         """Uniform delivery waits for stability: acknowledgements and watermarks go out soon."""
 
     @abstractmethod

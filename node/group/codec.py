@@ -49,27 +49,27 @@ class Status:
     """The state of a member that has installed the view that the message names.
 
     `promised`: the highest ballot that it has promised (0: none, it is not frozen). `suspects`: members of its view
-    that it suspects. `fresh`: members that others suspect and that it has heard lately.
+    that it suspects. `heard`: members that others suspect and that it has heard lately.
     """
 
     flags: int = 0
     promised: int = 0
     suspects: tuple[int, ...] = ()
-    fresh: tuple[int, ...] = ()
+    heard: tuple[int, ...] = ()
 
     def to_words(self) -> tuple[int, ...]:
-        sections = ([pack(member, 0, 0) for member in members] for members in (self.suspects, self.fresh))
+        sections = ([pack(member, 0, 0) for member in members] for members in (self.suspects, self.heard))
         return _packed(self.flags << 8, (self.promised,), *sections)
 
     @staticmethod
     def from_words(words: tuple[int, ...]) -> Status:
-        above, (suspects, fresh), rest = _sections("a status", words, fixed=2, count=2)
+        above, (suspects, heard), rest = _sections("a status", words, fixed=2, count=2)
         _require(not rest and above >> 12 == 0, "a status whose counts do not fit its words")
         return Status(
             flags=above >> 8,
             promised=_ballot(words[1]),
             suspects=tuple(entry.member for entry in suspects),
-            fresh=tuple(entry.member for entry in fresh),
+            heard=tuple(entry.member for entry in heard),
         )
 
 

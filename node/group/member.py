@@ -277,11 +277,11 @@ class ViewMember:
 
     # STATUS: heartbeats, probes, accusations, requests to leave.
 
-    def status(self, flags: int = 0, fresh: tuple[int, ...] = ()) -> Message:
+    def status(self, flags: int = 0, heard: tuple[int, ...] = ()) -> Message:
         suspects = tuple(sorted(self._detector.suspects))
         flags |= StatusFlag.LEAVING if self.is_leaving else 0
         flags |= 0 if self.is_stateful else StatusFlag.STATELESS
-        status = Status(flags=flags, promised=self.change.promised, suspects=suspects, fresh=fresh)
+        status = Status(flags=flags, promised=self.change.promised, suspects=suspects, heard=heard)
         return self.message(Kind.GROUP_STATUS, status.to_words())
 
     def message(self, kind: Kind, words: tuple[int, ...], payload: bytes = b"") -> Message:
@@ -290,7 +290,7 @@ class ViewMember:
 
     def on_status(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
         status = Status.from_words(message.words)
-        if any(member not in self.view.incarnation_of for member in (*status.suspects, *status.fresh)):
+        if any(member not in self.view.incarnation_of for member in (*status.suspects, *status.heard)):
             raise RemoteError(DropReason.MALFORMED, "a status about members of another view")
         self.change.check_round(status.promised)
         self.hear(source, now_ns, out)
@@ -303,15 +303,15 @@ class ViewMember:
         self._accusations.tell(source, status.suspects, now_ns)
         if status.flags & StatusFlag.ANSWER:  # other messages of a member do not show that it hears us
             self._answered_ns[source] = now_ns
-        self._contradicted_ns.update(dict.fromkeys(status.fresh, now_ns))
+        self._contradicted_ns.update(dict.fromkeys(status.heard, now_ns))
         if status.suspects:
             self._watch(now_ns, out)
         accuses_others = bool(set(status.suspects) - {self._me}) and not status.flags & StatusFlag.ANSWER
         if status.flags & StatusFlag.ASK or accuses_others:
             accused = sorted(self._accusations.accused - {self._me})
-            fresh = tuple(member for member in accused if self._detector.is_fresh(member, now_ns))
-            if status.flags & StatusFlag.ASK or fresh or self._leads_next:
-                out.append(Send(target=source, message=self.status(StatusFlag.ANSWER, fresh=fresh)))
+            heard = tuple(member for member in accused if self._detector.is_fresh(member, now_ns))
+            if status.flags & StatusFlag.ASK or heard or self._leads_next:
+                out.append(Send(target=source, message=self.status(StatusFlag.ANSWER, heard=heard)))
         self.arm_beat(now_ns, out)
         self.consider(now_ns, out)
 

@@ -206,7 +206,7 @@ class ViewStack:
             self._unstable.popleft()
             out.append(self._final(delivery))
         if self._unstable and not self.is_frozen:
-            out.extend(self.streams.urge(now_ns))
+            out.extend(self.streams.acknowledge_soon(now_ns))
 
     def _final(self, delivery: Deliver) -> Deliver:
         if not self._is_uniform or delivery.level is Level.FINAL:

@@ -99,7 +99,7 @@ class ReliableCore(ViewStreams):
         self._ticked_ns = 0
         self._announcements = 0
         self._pending_replies: set[int] = set()  # members that asked us for a heartbeat
-        self._is_urged = False  # uniform delivery waits for stability
+        self._acknowledges_soon = False  # uniform delivery waits for stability
         self._is_held = False
         self._frozen: dict[int, int] = {}  # the positions that `freeze` fixed
         self._handlers: dict[Kind, Callable[[Message, int, int, list[Effect]], None]] = {
@@ -204,10 +204,10 @@ class ReliableCore(ViewStreams):
     def acknowledged(self) -> dict[int, int]:
         return {one: stream.stable for one, stream in self._all.items()}
 
-    def urge(self, now_ns: int) -> list[Effect]:
+    def acknowledge_soon(self, now_ns: int) -> list[Effect]:
         """Acknowledge within `stability_ns` until this member is settled again."""
         out: list[Effect] = []
-        self._is_urged = self.phase is Phase.OPEN and not self._is_settled()
+        self._acknowledges_soon = self.phase is Phase.OPEN and not self._is_settled()
         self._arm_stability(now_ns, out)
         return out
 
@@ -289,7 +289,7 @@ class ReliableCore(ViewStreams):
     def _piggyback(self, room_bytes: int, now_ns: int) -> tuple[int, ...]:
         """Our positions that their origins do not know, as many as fit the frame; none soon after the last ones."""
         most = min(codec.MAX_PIGGYBACK, room_bytes // WORD_SIZE)
-        is_early = now_ns - self._acknowledged_ns < self._interval_ns // 2 and not self._is_urged
+        is_early = now_ns - self._acknowledged_ns < self._interval_ns // 2 and not self._acknowledges_soon
         if not self._unacknowledged or most <= 0 or self._fan_out > PIGGYBACK_COPIES or is_early:
             return ()
         self._acknowledged_ns = now_ns
@@ -520,12 +520,12 @@ class ReliableCore(ViewStreams):
         questions = self._questions.due(self.awaited(), elapsed_ns)
         self._tell_positions(questions, now_ns, out)
         if self._is_settled():
-            self._is_urged = False
+            self._acknowledges_soon = False
         else:
             self._arm_tick(now_ns, out)
 
     def _arm_stability(self, now_ns: int, out: list[Effect]) -> None:
-        if self._is_urged and (self._unacknowledged or self._own.announced < self._own.floor):
+        if self._acknowledges_soon and (self._unacknowledged or self._own.announced < self._own.floor):
             self._timers.arm(STABILITY, now_ns + self._parameters.stability_ns, out)
 
     def _tell_positions(self, questions: list[int], now_ns: int, out: list[Effect], *, is_urgent: bool = False) -> None:

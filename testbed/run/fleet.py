@@ -77,9 +77,9 @@ class Member:
     """The user's program that it runs; None: the project's node program."""
     since_s: float = 0.0
     """Time of its start (time.monotonic)."""
-    pressing: list[Callable[[], None]] = field(default_factory=list)
+    stop_steps: list[Callable[[], None]] = field(default_factory=list)
     """Remaining steps to end a user's program, the gentlest first."""
-    press_at_s: float = 0.0
+    next_stop_step_at_s: float = 0.0
     was_killed: bool = False
     """It did not end within its grace time."""
     cause: str = ""
@@ -283,13 +283,13 @@ class Fleet:
     def wait_gone(self, *, timeout_s: float) -> None:
         """Pump until every process has ended; FabricError when one does not."""
         presses = [
-            len(m.pressing) * m.user_program.choice.stop.grace_ns / 1e9
+            len(m.stop_steps) * m.user_program.choice.stop.grace_ns / 1e9
             for m in self.history
             if m.user_program is not None
         ]
         deadline = time.monotonic() + timeout_s + max(presses, default=0.0)
         while any(m.exit_code is None for m in self.history):
-            self._press()
+            self._take_stop_steps()
             if time.monotonic() >= deadline:
                 late = next(m for m in self.history if m.exit_code is None)
                 raise FabricError(f"{late.node.name} did not end within {timeout_s:.0f} s{_tail(late)}")
@@ -359,16 +359,16 @@ class Fleet:
         elif verb == "stop":
             member.state = State.STOPPED
             asks = [lambda: _cue(member, line)] if choice.cues else []
-            member.pressing = [*asks, lambda: member.handle.signal(choice.stop.number), lambda: _kill(member)]
-            self._press()
+            member.stop_steps = [*asks, lambda: member.handle.signal(choice.stop.number), lambda: _kill(member)]
+            self._take_stop_steps()
 
-    def _press(self) -> None:
+    def _take_stop_steps(self) -> None:
         """Take the next step to end each user's program that was told to end and has not."""
         for member in self.history:
-            if member.pressing and member.exit_code is None and time.monotonic() >= member.press_at_s:
+            if member.stop_steps and member.exit_code is None and time.monotonic() >= member.next_stop_step_at_s:
                 assert member.user_program is not None
-                member.pressing.pop(0)()
-                member.press_at_s = time.monotonic() + member.user_program.choice.stop.grace_ns / 1e9
+                member.stop_steps.pop(0)()
+                member.next_stop_step_at_s = time.monotonic() + member.user_program.choice.stop.grace_ns / 1e9
 
     def _configure_now(self, member: Member) -> None:
         if member.user_program is not None or self._configure is None:

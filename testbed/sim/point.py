@@ -142,10 +142,10 @@ def _broken(error: Exception) -> dict[str, Any]:
     return nothing | judged
 
 
-_What = tuple[str, int, int]
+_TrafficClass = tuple[str, int, int]
 """Class, kind, inner kind."""
 
-_NEIGHBOURS, _EVERYBODY = -1, -2
+_NEIGHBOURS, _ALL_NODES = -1, -2
 """Routers are below."""
 
 
@@ -164,14 +164,14 @@ class LoadMeter:
         self._until_ns = until_ns
         self._received = [0] * len(self._nodes)
         self._routers = {
-            part.name: (_EVERYBODY - part.index, ip_number(part.router_ip)) for part in topology.partitions
+            part.name: (_ALL_NODES - part.index, ip_number(part.router_ip)) for part in topology.partitions
         }
         """Destination and address of each."""
         self._flowed: dict[tuple[int, int], list[int]] = {}
-        """Datagrams and bytes, by source and destination: a member, a router, _EVERYBODY or _NEIGHBOURS."""
+        """Datagrams and bytes, by source and destination: a member, a router, _ALL_NODES or _NEIGHBOURS."""
         self._codes: dict[tuple[int, int], array[int]] = {}
-        """Code of each datagram of each incarnation: an index of `_whats`."""
-        self._whats: dict[_What, int] = {}
+        """Code of each datagram of each incarnation: an index of `_classes`."""
+        self._classes: dict[_TrafficClass, int] = {}
         self._message: Message | None = None
         self._code = 0
 
@@ -186,7 +186,7 @@ class LoadMeter:
         if message is not self._message:  # the datagrams of one multicast follow each other
             assert message is not None
             self._message = message
-            self._code = self._whats.setdefault(_what(message), len(self._whats))
+            self._code = self._classes.setdefault(_class_of(message), len(self._classes))
         destination = datagram.destination
         source = datagram.source.index
         if destination is not None:
@@ -194,7 +194,7 @@ class LoadMeter:
         elif datagram.router is not None:
             flow = (source, self._routers[datagram.router][0])
         else:
-            flow = (source, _NEIGHBOURS if datagram.is_near else _EVERYBODY)
+            flow = (source, _NEIGHBOURS if datagram.is_near else _ALL_NODES)
         try:
             counts = self._flowed[flow]
         except KeyError:
@@ -217,7 +217,7 @@ class LoadMeter:
         routers = dict(self._routers.values())
         sent: list[Flow] = []
         for (source, target), (datagrams, wire_bytes) in self._flowed.items():
-            if target == _EVERYBODY:
+            if target == _ALL_NODES:
                 eth_dst, ip_dst = MULTICAST_BIT, group
             elif target == _NEIGHBOURS:
                 eth_dst, ip_dst = MULTICAST_BIT, ip_number(self._near_groups[source])
@@ -235,10 +235,10 @@ class LoadMeter:
             codes = self._codes.get((incarnation.member, incarnation.incarnation), array("H"))
             firsts = (row[8] for row in incarnation.records if row[0] == Event.SEND and row[6] < self._until_ns)
             messages.update(codes[transmission - 1] for transmission in firsts)
-        return [Sent(*what, datagrams[code], messages[code]) for what, code in self._whats.items()]
+        return [Sent(*what, datagrams[code], messages[code]) for what, code in self._classes.items()]
 
 
-def _what(message: Message) -> _What:
+def _class_of(message: Message) -> _TrafficClass:
     """Class and kinds of a message. A copy of one sent before is a retransmission, as in analysis.capture.decode."""
     flags = message.flags
     if flags & Flag.RETRANSMISSION:

@@ -232,8 +232,8 @@ def leave_without_its_mark(patch: pytest.MonkeyPatch) -> None:
     """The STATUS of a leaving member does not say that it leaves."""
     status = ViewMember.status
 
-    def unmarked(member: ViewMember, flags: int = 0, fresh: tuple[int, ...] = ()) -> Message:
-        message = status(member, flags, fresh)
+    def unmarked(member: ViewMember, flags: int = 0, heard: tuple[int, ...] = ()) -> Message:
+        message = status(member, flags, heard)
         return replace(message, words=(message.words[0] & ~(StatusFlag.LEAVING << 32), *message.words[1:]))
 
     patch.setattr(ViewMember, "status", unmarked)

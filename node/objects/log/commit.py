@@ -155,7 +155,7 @@ class Commit:
         else:
             numbers = [number for at, number in self._requested if at == place and number <= entry.settled]
         for number in numbers:
-            record = self._records.get(self._requested.get((place, number), _NOBODY))
+            record = self._records.get(self._requested.get((place, number), _NO_CALL))
             if record is not None and record.stage is Stage.FINAL:
                 self._duties = None
                 self._part(record, place)
@@ -628,4 +628,4 @@ class Commit:
             self._open.setdefault(record.space, {})[name] = None
 
 
-_NOBODY = CallId(0, 0, 0)
+_NO_CALL = CallId(0, 0, 0)

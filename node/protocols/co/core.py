@@ -322,7 +322,7 @@ class CoCore(ViewStreams):
     def acknowledged(self) -> dict[int, int]:
         return {member: self._state.al.least[rank] - 1 for rank, member in enumerate(self._members)}
 
-    def urge(self, now_ns: int) -> list[Effect]:
+    def acknowledge_soon(self, now_ns: int) -> list[Effect]:
         """No effect: no delivery waits for an earlier acknowledgement of ours."""
         return []
 

@@ -99,7 +99,7 @@ STATUSES = st.builds(
     flags=st.integers(0, 3),
     promised=st.just(0) | BALLOTS,
     suspects=SOME_MEMBERS,
-    fresh=SOME_MEMBERS,
+    heard=SOME_MEMBERS,
 )
 ENCODED: dict[str, st.SearchStrategy[Words]] = {
     "status": STATUSES.map(Status.to_words),

@@ -735,8 +735,8 @@ def two_members_suspect_different_ones() -> None:
 def answers_are_answered(patch: pytest.MonkeyPatch) -> None:
     status = ViewMember.status
 
-    def without_mark(member: ViewMember, flags: int = 0, fresh: tuple[int, ...] = ()) -> Message:
-        return status(member, flags & ~StatusFlag.ANSWER, fresh)
+    def without_mark(member: ViewMember, flags: int = 0, heard: tuple[int, ...] = ()) -> Message:
+        return status(member, flags & ~StatusFlag.ANSWER, heard)
 
     patch.setattr(ViewMember, "status", without_mark)
 
@@ -753,8 +753,8 @@ def members_join_while_the_state_takes_long() -> None:
 def joiners_do_not_wait_for_the_state(patch: pytest.MonkeyPatch) -> None:
     status = ViewMember.status
 
-    def without_mark(member: ViewMember, flags: int = 0, fresh: tuple[int, ...] = ()) -> Message:
-        message = status(member, flags, fresh)
+    def without_mark(member: ViewMember, flags: int = 0, heard: tuple[int, ...] = ()) -> Message:
+        message = status(member, flags, heard)
         words = (message.words[0] & ~(StatusFlag.STATELESS << 32), *message.words[1:])
         return replace(message, words=words)
 

@@ -16,7 +16,7 @@ from node.host.config import Address
 from node.host.endpoint import MOST_HELD, NEAR_TTL, Endpoint
 from tests.node.processes import free_port, ip_of
 
-EVERYBODY = "239.77.0.1"
+MULTICAST_IP = "239.77.0.1"
 TTL = 16
 IP_RECVTTL = 12
 PARTITIONS = ((0, 1, 2), (3, 4))
@@ -35,7 +35,7 @@ class Ends:
                 made = Endpoint(
                     addresses[member],
                     {other: address for other, address in addresses.items() if other != member},
-                    multicast=Address(ip=EVERYBODY, port=port) if has_multicast else None,
+                    multicast=Address(ip=MULTICAST_IP, port=port) if has_multicast else None,
                     ttl=TTL,
                     near=Address(ip=f"239.77.1.{number}", port=port) if has_multicast else None,
                     neighbours=[other for other in members if other != member],
@@ -100,7 +100,7 @@ def test_without_multicast_each_neighbour_gets_a_datagram(unicast_ends: Ends) ->
 def test_without_neighbours_there_is_no_near_datagram(has_group: bool) -> None:
     own, peer = Address(ip=ip_of(0), port=free_port()), Address(ip=ip_of(1), port=7)
     near = Address(ip="239.77.1.1", port=free_port()) if has_group else None
-    wide = near and Address(ip=EVERYBODY, port=near.port)
+    wide = near and Address(ip=MULTICAST_IP, port=near.port)
     with closing(Endpoint(own, {1: peer}, multicast=wide, ttl=TTL, near=near, neighbours=())) as one:
         assert (one.near_fan_out, one.near_targets()) == (0, ())
 
@@ -109,7 +109,7 @@ def test_an_endpoint_that_cannot_have_one_of_its_addresses_keeps_no_socket() -> 
     """A socket that stays open would fail this test: a ResourceWarning is an error."""
     own, taken = Address(ip=ip_of(0), port=free_port()), Address(ip="192.0.2.1", port=7)
     with pytest.raises(OSError, match=os.strerror(errno.EADDRNOTAVAIL)):
-        Endpoint(own, {}, multicast=Address(ip=EVERYBODY, port=free_port()), ttl=TTL, near=taken, neighbours=())
+        Endpoint(own, {}, multicast=Address(ip=MULTICAST_IP, port=free_port()), ttl=TTL, near=taken, neighbours=())
     gc.collect()
     with closing(Endpoint(own, {}, multicast=None, ttl=TTL, near=None, neighbours=())) as again:
         assert len(again.sockets) == 1

@@ -318,8 +318,8 @@ def load(cluster: Cluster, rng: Random, unicasts: set[Identity]) -> None:
 
 def urge_all(cluster: Cluster) -> None:
     for member in cluster.members:
-        act = lambda member=member: core_of(cluster, member).urge(cluster.now_ns)  # noqa: E731
-        cluster._call(cluster.hosts[member], "urge", act)
+        act = lambda member=member: core_of(cluster, member).acknowledge_soon(cluster.now_ns)  # noqa: E731
+        cluster._call(cluster.hosts[member], "acknowledge_soon", act)
 
 
 def stable_after_ns(is_urged: bool) -> int:
@@ -349,7 +349,7 @@ def test_urging_batches_and_ends_in_silence() -> None:
     cluster.run()
     assert len(cluster.kinds(Kind.RELIABLE_HEARTBEAT)) < 4 * 30
     assert all(host.is_idle and not host.timers for host in cluster.up())
-    assert core_of(cluster, 0).urge(cluster.now_ns) == [], "nothing to wait for"
+    assert core_of(cluster, 0).acknowledge_soon(cluster.now_ns) == [], "nothing to wait for"
 
 
 def test_acknowledged_is_what_the_origins_say_and_never_more_than_has_come() -> None:

@@ -23,7 +23,7 @@ from node.registry import PROTOCOLS
 from tests.mutants.recorded import Recorded, verdicts
 from tests.node.protocols import scenarios
 
-EVERYBODY = frozenset(range(16))
+ALL_MEMBERS = frozenset(range(16))
 """Members that never crash, which are all: a crash stops the order."""
 seeds = st.integers(0, 2**32 - 1)
 
@@ -40,7 +40,7 @@ def run(protocol: str, seed: int) -> str:
     def build(membership: Membership, seed: int) -> Core:
         return PROTOCOLS[protocol].build(membership=membership, parameters=parameters, seed=seed)
 
-    made = scenarios.scenario(seed, build, spare=EVERYBODY, cluster_type=Recorded)
+    made = scenarios.scenario(seed, build, spare=ALL_MEMBERS, cluster_type=Recorded)
     cluster = made.cluster
     try:
         scenarios.check(made)
