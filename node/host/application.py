@@ -13,9 +13,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
-from random import Random
 
-from node.core import Membership, Submission
+from node.core import Membership, Submission, random_for
 from node.effects import Deliver, Report
 from node.host.workload import Filler, Workload, WorkloadKind, due_times_ns
 from node.trace import STAMP_SIZE, Stamp, encode_stamp
@@ -96,10 +95,11 @@ class Application(ABC):
 
 
 class WorkloadApplication(Application):
-    """Sends the messages of its workload. `rng` draws their times, `noise` their payloads."""
+    """Sends the messages of its workload; their times and payloads are drawn with `seed`."""
 
-    def __init__(self, workload: Workload, membership: Membership, rng: Random, *, noise: Random) -> None:
+    def __init__(self, workload: Workload, membership: Membership, *, seed: int) -> None:
         super().__init__(membership)
+        rng, noise = (random_for(seed, membership, purpose) for purpose in ("workload", "payloads"))
         self._workload = workload
         self._filler = Filler(workload.size_bytes - STAMP_SIZE, noise)
         self._due = due_times_ns(workload, rng)

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
-from node.core import MAX_MEMBER, Core, Submission, random_for
+from node.core import MAX_MEMBER, Core, Submission
 from node.effects import (
     CancelTimer,
     Deliver,
@@ -132,8 +132,7 @@ class Host:
         """The changes of the clock by faults that have not ended, by fault."""
         self._schedule = Schedule()
         if application is None:
-            rng, noise = (random_for(config.seed, config.membership, purpose) for purpose in ("workload", "payloads"))
-            application = WorkloadApplication(config.workload, config.membership, rng, noise=noise)
+            application = WorkloadApplication(config.workload, config.membership, seed=config.seed)
         self.application = application
         self._hears = application.hears
         self._tells = application.tells

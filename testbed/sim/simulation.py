@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from analysis.checks.properties import Incarnations
-from node.core import Core, Membership, Submission, random_for
+from node.core import Core, Membership, Submission
 from node.errors import LocalError
 from node.host.application import Application, WorkloadApplication
 from node.host.config import NodeConfig, parse
@@ -407,26 +407,27 @@ def _resume(member: Member) -> None:
         member.resume()
 
 
-class _Caller(WorkloadApplication):
-    """Tells, by telephone, the timestamp of each of its messages."""
-
-    tells = True
+class _Telephoning(WorkloadApplication):
+    """One of the two applications of a telephone call. `told`: timestamps of the caller's messages, in their order."""
 
     def __init__(self, config: NodeConfig, told: list[int]) -> None:
-        rng, noise = (random_for(config.seed, config.membership, purpose) for purpose in ("workload", "payloads"))
-        super().__init__(config.workload, config.membership, rng, noise=noise)
+        super().__init__(config.workload, config.membership, seed=config.seed)
         self._told = told
+
+
+class _Caller(_Telephoning):
+    """Tells the timestamp of each of its messages."""
+
+    tells = True
 
     def note_timestamp(self, timestamp: int) -> None:
         self._told.append(timestamp)
 
 
-class _Callee(_Caller):
+class _Callee(_Telephoning):
     """Its messages have later timestamps than those of the caller that they follow from. Of one that the caller's core
     has not taken yet there is none to tell.
     """
-
-    tells = False
 
     def __init__(self, config: NodeConfig, told: list[int], every: int) -> None:
         super().__init__(config, told)

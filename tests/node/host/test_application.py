@@ -135,7 +135,7 @@ def test_a_workload_that_cannot_be_is_refused() -> None:
 
 def application(kind: WorkloadKind = WorkloadKind.PERIODIC, **changes: object) -> WorkloadApplication:
     workload = Workload(**{"kind": kind, "rate_per_s": 10.0, "size_bytes": 64, "stop_after_ns": SECOND, **changes})  # type: ignore[arg-type]
-    made = WorkloadApplication(workload, US, Random(1), noise=Random(2))
+    made = WorkloadApplication(workload, US, seed=1)
     made.begin()
     return made
 
