@@ -101,13 +101,18 @@ def _explains_exclusion(fault: RecordedFault, name: str) -> bool:
 
 
 def _makes_silences(impairment: Impairment) -> bool:
-    """Whether a member may hear nothing from another for so long that it suspects it: heartbeats are lost, or so late
-    that the pause between two of them is a silence.
+    """Whether a member may hear nothing from another for so long that it suspects it: many messages in a row are lost,
+    or they are so late that the pause between two heartbeats is a silence.
     """
-    is_lossy = impairment.loss_ratio or impairment.corrupt_ratio or impairment.rate_bps is not None
-    return bool(is_lossy) or impairment.delay_ns + impairment.jitter_ns >= LEAST_SILENCE_NS
+    lost_ratio = impairment.loss_ratio + impairment.corrupt_ratio
+    is_lossy = lost_ratio >= LEAST_LOSS_RATIO or (lost_ratio > 0 and impairment.loss_burst_frames > 1)
+    is_late = impairment.delay_ns + impairment.jitter_ns >= LEAST_SILENCE_NS
+    return is_lossy or is_late or impairment.rate_bps is not None
 
 
+LEAST_LOSS_RATIO = 0.05
+"""With less loss of single frames no run is long enough to lose all of the 32 questions, or their answers, that come
+before a suspicion (docs/protocols/group.md, R8)."""
 LEAST_SILENCE_NS = 50_000_000
 """Shorter than any suspicion timeout that is sensible on a real machine."""
 

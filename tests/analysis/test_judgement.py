@@ -119,6 +119,14 @@ def fault(kind: str, *targets: str, at_ns: int) -> dict[str, Any]:
         ([fault("pause", "p1/n2", at_ns=START_NS + 50)], False),
         ([fault("cut", at_ns=START_NS + 5)], True),
         ([fault("impair", "p1/n1", at_ns=START_NS + 5) | {"asked": {"p1/n1": {"loss_ratio": 0.5}}}], True),
+        ([fault("impair", "p1/n1", at_ns=START_NS + 5) | {"asked": {"p1/n1": {"loss_ratio": 0.01}}}], False),
+        (
+            [
+                fault("impair", "p1/n1", at_ns=START_NS + 5)
+                | {"asked": {"p1/n1": {"loss_ratio": 0.01, "loss_burst_frames": 4.0}}}
+            ],
+            True,
+        ),
         ([fault("impair", "p1/n1", at_ns=START_NS + 5) | {"asked": {"p1/n1": {"delay_ns": 2_000_000_000}}}], True),
         ([fault("impair", "p1/n2", at_ns=START_NS + 5) | {"asked": {"p1/n2": {"delay_ns": 5_000_000}}}], False),
     ],
