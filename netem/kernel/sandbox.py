@@ -40,14 +40,14 @@ _MNT_DETACH = 2
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
 _LOAD, _IF_EQUAL, _IF_AT_LEAST, _IF_ANY, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000
-_CLONE_NEWUSER, _CLONE3 = 0x10000000, 435
+_CLONE_NEWUSER, _CLONE3, _IO_URING_SETUP, _AF_VSOCK = 0x10000000, 435, 425, 40
 _CALLS = {
-    "x86_64": (0xC000003E, 56, 272, 248, 249, 250, 298, 321, 323),
-    "aarch64": (0xC00000B7, 220, 97, 217, 218, 219, 241, 280, 282),
-    "riscv64": (0xC00000F3, 220, 97, 217, 218, 219, 241, 280, 282),
+    "x86_64": (0xC000003E, 56, 272, 41, 248, 249, 250, 298, 321, 323),
+    "aarch64": (0xC00000B7, 220, 97, 198, 217, 218, 219, 241, 280, 282),
+    "riscv64": (0xC00000F3, 220, 97, 198, 217, 218, 219, 241, 280, 282),
 }
-"""By machine: audit architecture; numbers of clone, unshare, and of the refused calls: add_key, request_key, keyctl,
-perf_event_open, bpf, userfaultfd."""
+"""By machine: audit architecture; numbers of clone, unshare, socket, and of the refused calls: add_key, request_key,
+keyctl, perf_event_open, bpf, userfaultfd."""
 _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 24, 38, 47, 4
 
 _SYSTEM = ("bin", "etc", "gnu", "lib", "lib32", "lib64", "libx32", "nix", "opt", "sbin", "usr")
@@ -124,13 +124,16 @@ def give_up_rights() -> None:
 
 def _forbid_calls() -> None:
     """Refuse system calls by which a user without privileges reaches large parts of the kernel: user namespaces, in
-    which it is root, and calls that no program of a node needs. On a machine that is not in `_CALLS`, none is refused.
+    which it is root, and calls that no program of a node needs. Refuse sockets to the hypervisor (AF_VSOCK) as well,
+    which no network namespace confines; io_uring would open them unseen. On a machine that is not in `_CALLS`, none is
+    refused.
     """
     machine = os.uname().machine
     if machine not in _CALLS:
         return
-    architecture, clone, unshare, *refused = _CALLS[machine]
-    end = len(refused) + 12
+    architecture, clone, unshare, open_socket, *refused = _CALLS[machine]
+    refused.append(_IO_URING_SETUP)
+    end = len(refused) + 16
     """Index of the refusal; a jump counts from the instruction after it."""
     checks = [
         (_LOAD, 0, 0, 4),
@@ -140,11 +143,15 @@ def _forbid_calls() -> None:
         (_IF_AT_LEAST, end - 5, 0, 0x40000000),
         (_IF_EQUAL, end - 5, 0, _CLONE3),
         *((_IF_EQUAL, end - position, 0, number) for position, number in enumerate(refused, start=7)),
-        (_IF_EQUAL, 2, 0, clone),
-        (_IF_EQUAL, 1, 0, unshare),
+        (_IF_EQUAL, 3, 0, clone),
+        (_IF_EQUAL, 2, 0, unshare),
+        (_IF_EQUAL, 4, 0, open_socket),
         (_RETURN, 0, 0, _ALLOW),
-        (_LOAD, 0, 0, 16),
-        (_IF_ANY, 1, 0, _CLONE_NEWUSER),
+        (_LOAD, 0, 0, 16),  # the flags
+        (_IF_ANY, 4, 0, _CLONE_NEWUSER),
+        (_RETURN, 0, 0, _ALLOW),
+        (_LOAD, 0, 0, 16),  # the family
+        (_IF_EQUAL, 1, 0, _AF_VSOCK),
         (_RETURN, 0, 0, _ALLOW),
         (_RETURN, 0, 0, _REFUSE | errno.EPERM),
         (_RETURN, 0, 0, _REFUSE | errno.ENOSYS),  # its flags are in memory, invisible to filters; libraries use clone

@@ -24,6 +24,7 @@ SECRETS = ("/proc/1/root/etc/shadow", "/proc/kcore")
 NAMESPACES = {"mnt": 0x20000, "net": 0x40000000, "pid": 0x20000000, "user": 0x10000000, "uts": 0x04000000}
 PTRACE_ATTACH = 16
 MS_REMOUNT, MS_BIND = 32, 4096
+IO_URING_SETUP = 425
 INIT_MODULE = {"x86_64": 175, "aarch64": 105, "riscv64": 105}
 MACHINE_FILES = (
     "/proc/sys/kernel/core_pattern", "/proc/sys/net/ipv4/ip_forward", "/proc/sysrq-trigger",
@@ -78,6 +79,8 @@ def attempts(asked: dict[str, Any]) -> list[tuple[str, Callable[[], object]]]:
         ("shadow's group", functools.partial(os.setgroups, [42])),
         ("another name", functools.partial(socket.sethostname, "mine")),
         ("raw frames", functools.partial(socket.socket, socket.AF_PACKET, socket.SOCK_RAW, 0x300)),
+        ("the hypervisor", functools.partial(socket.socket, socket.AF_VSOCK, socket.SOCK_STREAM)),
+        ("sockets unseen", functools.partial(call, "syscall", IO_URING_SETUP, 1, ctypes.create_string_buffer(256))),
         ("real time", functools.partial(os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(1))),
         ("a better niceness", functools.partial(os.setpriority, os.PRIO_PROCESS, 0, -10)),
         ("more memory that is never swapped", functools.partial(more, resource.RLIMIT_MEMLOCK)),
