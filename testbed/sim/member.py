@@ -16,7 +16,6 @@ command.
 from __future__ import annotations
 
 import enum
-import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -112,9 +111,9 @@ class Observer(Protocol):
 class Member:
     """One incarnation of one node. `nodes`: all of the topology, by member index.
 
-    `tells_tap`: there is a tap, so datagrams are encoded, and records are sent as trace datagrams. `before`: the
-    earlier incarnation of the same process; the faults of its machine go on. `on_end` is called when this one is
-    excluded, or has left.
+    `cpu_ns`: see Host. `tells_tap`: there is a tap, so datagrams are encoded, and records are sent as trace datagrams.
+    `before`: the earlier incarnation of the same process; the faults of its machine go on. `on_end` is called when this
+    one is excluded, or has left.
     """
 
     def __init__(
@@ -125,6 +124,7 @@ class Member:
         nodes: tuple[Node, ...],
         engine: Engine,
         *,
+        cpu_ns: Callable[[], int],
         tells_tap: bool,
         routers_copy: bool,
         keeps_records: bool,
@@ -162,7 +162,7 @@ class Member:
             core,
             _Wires(config, port, nodes, engine, encodes=tells_tap, routers_copy=routers_copy),
             true_ns=engine.read_ns,
-            cpu_ns=time.thread_time_ns,
+            cpu_ns=cpu_ns,
             record=self._recorder(),
             flush=self._tracer.flush if self._tracer is not None else lambda: None,
             traces_receipts=traces_receipts,

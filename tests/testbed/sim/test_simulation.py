@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,7 +23,7 @@ from node.registry import PROTOCOLS
 from node.trace import Event, decode_trace
 from node.wire import Kind, decode_datagram
 from testbed.sim.network import Datagram
-from testbed.sim.simulation import START_NS, Ending, IncarnationRun, Simulation, simulate
+from testbed.sim.simulation import START_NS, Ending, IncarnationRun, Simulation, _patient_collector, simulate
 from testbed.spec.faults import Crash, Cut, Heal, Impair, ImpairLink, LinkDirection, Pause, Restart, Resume
 from testbed.spec.nodes import derive_seed
 from testbed.spec.raw import Dissemination
@@ -533,3 +535,15 @@ def test_a_group_of_two_hundred() -> None:
     simulation = run(200, workload=at_instants(0, 100 * MILLISECOND), senders=[0, 77])
     assert [incarnation.delivered for incarnation in simulation.incarnations] == [4] * 200
     assert simulation.phases.drained_ns is not None
+
+
+def test_the_processor_time_of_cores_is_without_the_searches_of_the_collector() -> None:
+    searched = [[number] for number in range(300_000)]
+    with _patient_collector() as cpu_ns:
+        began_ns, core_ns = time.thread_time_ns(), cpu_ns()
+        gc.collect()
+        core_ns, took_ns = cpu_ns() - core_ns, time.thread_time_ns() - began_ns
+        began_ns = cpu_ns()
+        sum(len(one) for one in searched)
+        assert cpu_ns() > began_ns, "it counts other work"
+    assert core_ns < took_ns / 10
