@@ -95,11 +95,12 @@ class Application(ABC):
 
 
 class WorkloadApplication(Application):
-    """Sends the messages of its workload; their times and payloads are drawn with `seed`."""
+    """Sends the messages of its workload; their times and payloads are drawn with `seed`. `part`: of the member, if
+    several parts have applications."""
 
-    def __init__(self, workload: Workload, membership: Membership, *, seed: int) -> None:
+    def __init__(self, workload: Workload, membership: Membership, *, seed: int, part: str = "") -> None:
         super().__init__(membership)
-        rng, noise = (random_for(seed, membership, purpose) for purpose in ("workload", "payloads"))
+        rng, noise = (random_for(seed, membership, f"{purpose}{part}") for purpose in ("workload", "payloads"))
         self._workload = workload
         self._filler = Filler(workload.size_bytes - STAMP_SIZE, noise)
         self._due = due_times_ns(workload, rng)

@@ -128,12 +128,11 @@ class LoadApplication(WorkloadApplication):
 
     def __init__(self, config: NodeConfig, parameters: ObjectsParameters, space: int | None = None) -> None:
         us = config.membership
-        which = "" if space is None else f"/{space}"
+        part = "" if space is None else f"/{space}"
         workload = config.workload if space is None else _share(config.workload, space, parameters.spaces)
-        rng, noise = (random_for(config.seed, us, f"{purpose}{which}") for purpose in ("workload", "payloads"))
-        super().__init__(workload, us, rng, noise=noise)
+        super().__init__(workload, us, seed=config.seed, part=part)
         self._load = parameters.load
-        self._rng = random_for(config.seed, us, f"calls{which}")
+        self._rng = random_for(config.seed, us, f"calls{part}")
         self._field = Field(membership=us, spaces=parameters.spaces, objects=parameters.objects_per_space)
         self.lists = draw_lists(self._field, parameters.load, config.shared_seed)
         """The lists that all machines know."""
