@@ -561,7 +561,7 @@ def _of_groups() -> Mapping[str, Reader]:
     )  # fmt: skip
     promise = Promise(ballot=3 << 16, positions={2: 5}, is_stateful=True, accepted=(2 << 16, GOOD_VALUE))
     said = (
-        Status(flags=3, promised=1 << 16, suspects=(1, 2), fresh=(2,)).to_words(),
+        Status(flags=3, promised=1 << 16, suspects=(1, 2), heard=(2,)).to_words(),
         Join(basis=4, hears=frozenset((1, 2)), present={1: 2, 3: 4}, positions={1: 2}).to_words(),
         (1 << 16,), GOOD_VALUE.to_words(), promise.to_words(),
         Proposal(1 << 16, GOOD_VALUE, {2: 4, 4: 4, 7: 4, 8: 4}).to_words(), Decision(GOOD_VALUE, True).to_words(),
