@@ -40,7 +40,8 @@ _MNT_DETACH = 2
 _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
 _LOAD, _IF_EQUAL, _IF_AT_LEAST, _IF_ANY, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000
-_CLONE_NEWUSER, _CLONE3, _IO_URING_SETUP, _AF_VSOCK = 0x10000000, 435, 425, 40
+_CLONE_NEWUSER, _CLONE3, _IO_URING_SETUP = 0x10000000, 435, 425
+_AF_ALG, _AF_VSOCK = 38, 40
 _CALLS = {
     "x86_64": (0xC000003E, 56, 272, 41, 248, 249, 250, 298, 321, 323),
     "aarch64": (0xC00000B7, 220, 97, 198, 217, 218, 219, 241, 280, 282),
@@ -124,16 +125,17 @@ def give_up_rights() -> None:
 
 def _forbid_calls() -> None:
     """Refuse system calls by which a user without privileges reaches large parts of the kernel: user namespaces, in
-    which it is root, and calls that no program of a node needs. Refuse sockets to the hypervisor (AF_VSOCK) as well,
-    which no network namespace confines; io_uring would open them unseen. On a machine that is not in `_CALLS`, none is
-    refused.
+    which it is root, and calls that no program of a node needs. Refuse two families of sockets that no network
+    namespace confines: to the hypervisor (AF_VSOCK) and to the kernel's ciphers (AF_ALG), through which programs have
+    written to files that they may only read (CVE-2026-31431). io_uring would open both unseen. On a machine that is not
+    in `_CALLS`, none is refused.
     """
     machine = os.uname().machine
     if machine not in _CALLS:
         return
     architecture, clone, unshare, open_socket, *refused = _CALLS[machine]
     refused.append(_IO_URING_SETUP)
-    end = len(refused) + 16
+    end = len(refused) + 17
     """Index of the refusal; a jump counts from the instruction after it."""
     checks = [
         (_LOAD, 0, 0, 4),
@@ -148,9 +150,10 @@ def _forbid_calls() -> None:
         (_IF_EQUAL, 4, 0, open_socket),
         (_RETURN, 0, 0, _ALLOW),
         (_LOAD, 0, 0, 16),  # the flags
-        (_IF_ANY, 4, 0, _CLONE_NEWUSER),
+        (_IF_ANY, 5, 0, _CLONE_NEWUSER),
         (_RETURN, 0, 0, _ALLOW),
         (_LOAD, 0, 0, 16),  # the family
+        (_IF_EQUAL, 2, 0, _AF_ALG),
         (_IF_EQUAL, 1, 0, _AF_VSOCK),
         (_RETURN, 0, 0, _ALLOW),
         (_RETURN, 0, 0, _REFUSE | errno.EPERM),

@@ -79,6 +79,7 @@ def attempts(asked: dict[str, Any]) -> list[tuple[str, Callable[[], object]]]:
         ("shadow's group", functools.partial(os.setgroups, [42])),
         ("another name", functools.partial(socket.sethostname, "mine")),
         ("raw frames", functools.partial(socket.socket, socket.AF_PACKET, socket.SOCK_RAW, 0x300)),
+        ("the kernel's ciphers", functools.partial(socket.socket, socket.AF_ALG, socket.SOCK_SEQPACKET)),
         ("the hypervisor", functools.partial(socket.socket, socket.AF_VSOCK, socket.SOCK_STREAM)),
         ("sockets unseen", functools.partial(call, "syscall", IO_URING_SETUP, 1, ctypes.create_string_buffer(256))),
         ("real time", functools.partial(os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(1))),
