@@ -28,7 +28,7 @@ from testbed.live.starter import StartRequest
 from testbed.live.state import LiveState, wall_clock
 from testbed.live.status import CaptureStatus, Counters, Description
 from testbed.run import wires
-from testbed.run.program import require_images, write_hosts
+from testbed.run.program import refusal_of, require_images, write_hosts
 from testbed.run.schedule import Performer
 from testbed.run.wires import Capture, Effect
 from testbed.rundir import store
@@ -36,8 +36,8 @@ from testbed.rundir.manifest import pick, ports_of
 from testbed.rundir.store import RunDirectory, StoreError, clock_pair
 from testbed.spec.faults import Crash, Fault, Leave, NodeFault, NodeState
 from testbed.spec.plans import NODE_FAULTS
-from testbed.spec.program import require_world
-from testbed.spec.raw import Dissemination, RawTargets, World
+from testbed.spec.program import require_simulator, require_world
+from testbed.spec.raw import RawTargets, World
 from topologies.dump import dumps
 from topologies.formats.errors import InputError
 from topologies.formats.schema import RawBlock
@@ -204,8 +204,9 @@ class Controller:
     def _require_image(self) -> None:
         programs_image = None if self._request.program is None else self._request.program.image
         image, experiment = self._request.image or programs_image, self._experiment
-        dissemination = Dissemination.MULTICAST if experiment is None else experiment.dissemination
-        if sentence := require_world(self._world.world, self.topology, {}, image, dissemination):
+        world = self._world.world
+        refused = require_simulator(world, self.topology) if experiment is None else refusal_of(experiment, world)
+        if sentence := refused or require_world(world, {}, image):
             raise InputError(sentence)
         require_images(self._request.image, [programs_image], needs_python=self._experiment is not None)
 

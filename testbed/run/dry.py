@@ -12,7 +12,7 @@ from netem.wiring.steps import Kernel
 from node.host.workload import Workload, WorkloadKind
 from testbed.run.perform import Overrides, check_option, is_topology, load_experiment, untolerated
 from testbed.rundir.manifest import counted, programs_said
-from testbed.spec.program import require_world
+from testbed.spec.program import require_simulator
 from testbed.spec.raw import World
 from testbed.spec.values import Experiment
 from topologies import load as topology_files
@@ -55,7 +55,7 @@ def _network(topology: Topology, override: str, is_simulated: bool, *, in_full: 
     if is_simulated:
         said, lines = "simulated", _asked_of(topology)
     else:
-        if sentence := require_world(World.NETNS, topology, {}):
+        if sentence := require_simulator(World.NETNS, topology):
             raise InputError(sentence)
         kernel, said = _kernel(override)
         steps = [plan.describe(step) for step in plan.plan(topology, kernel)]

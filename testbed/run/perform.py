@@ -13,13 +13,12 @@ from netem.errors import FabricError
 from node.registry import CRASHES, PROTOCOLS
 from testbed.console import Console
 from testbed.paths import TOPOLOGIES, is_file
-from testbed.run.program import require_runnable, unlimited, without_limits
+from testbed.run.program import refusal_of, require_runnable, unlimited, without_limits
 from testbed.rundir import store
 from testbed.rundir.manifest import WorldChoice, first_manifest, pick, require_privilege
 from testbed.rundir.store import StoreError
 from testbed.sim.world import SimulatedWorld
 from testbed.spec import experiment as spec
-from testbed.spec.program import require_world
 from testbed.spec.rate_churn import reseeded
 from testbed.spec.raw import MAX_SEED, KernelOption, World
 from testbed.spec.values import Experiment
@@ -105,9 +104,7 @@ def apply_overrides(experiment: Experiment, overrides: Overrides) -> Experiment:
         if given is not None:
             changes[option] = given
     world = changes.get("world", experiment.world)
-    if sentence := require_world(
-        world, experiment.topology, experiment.programs, experiment.image, experiment.dissemination
-    ):
+    if sentence := refusal_of(experiment, world):
         raise InputError(f"--world: {sentence}")
     return dataclasses.replace(experiment, **changes)
 
@@ -130,7 +127,7 @@ def perform(
         require_java()
     store.require_space(overrides.runs, needed_bytes(experiment))
     world = pick(experiment.world)
-    can_be_simulated = not require_world(World.SIM, experiment.topology, experiment.programs, experiment.image)
+    can_be_simulated = not refusal_of(experiment, World.SIM)
     require_privilege(world.world, can_be_simulated=can_be_simulated)
     require_faults(experiment, world)
     require_runnable(experiment, world.world)

@@ -22,7 +22,7 @@ from pathlib import Path
 from netem.errors import FabricError
 from netem.runtimes.base import FOREIGN_PATH, NodeHandle, Program
 from netem.runtimes.cgroups import reason_against
-from testbed.spec.program import Place, ProgramChoice, require_world
+from testbed.spec.program import Place, ProgramChoice, require_simulator, require_world
 from testbed.spec.raw import World
 from testbed.spec.values import Experiment
 from topologies.formats.errors import InputError
@@ -132,19 +132,19 @@ def user_programs(experiment: Experiment, nodes: Path, *, group: int) -> dict[No
     }
 
 
+def refusal_of(experiment: Experiment, world: World) -> str:
+    """Sentence why this world cannot run the experiment; empty: it can."""
+    tells_timestamp = any(call.tells_timestamp for call in experiment.calls)
+    sentence = require_simulator(world, experiment.topology, experiment.dissemination, tells_timestamp=tells_timestamp)
+    return sentence or require_world(world, experiment.programs, experiment.image)
+
+
 def require_runnable(experiment: Experiment, world: World) -> None:
     """Raise InputError, before anything has started, when this machine or this world cannot run the experiment."""
-    if sentence := require_world(
-        world, experiment.topology, experiment.programs, experiment.image, experiment.dissemination
-    ):
+    if sentence := refusal_of(experiment, world):
         raise InputError(sentence)
     if sentence := _beyond_programs(experiment):
         raise InputError(sentence)
-    if world is not World.SIM and any(call.tells_timestamp for call in experiment.calls):
-        raise InputError(
-            "workload: the caller's timestamp would need a way to the callee beside the network; "
-            "say --world sim, or leave tells-timestamp out"
-        )
     if world is World.DOCKER:
         require_images(
             experiment.image,

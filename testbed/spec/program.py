@@ -200,27 +200,37 @@ def programs(
     found = {node.name: made[chosen[node.name][1]] for node in topology.nodes() if node.name in chosen}
     if raw.image is not None and not raw.image.strip():
         raise document.error(("image",), "expected the name of an image")
-    if sentence := require_world(raw.world, topology, found, raw.image, raw.dissemination):
+    tells_timestamp = any(block.call is not None and block.call.tells_timestamp for block in raw.workload)
+    sentence = require_simulator(raw.world, topology, raw.dissemination, tells_timestamp=tells_timestamp)
+    if sentence := sentence or require_world(raw.world, found, raw.image):
         raise document.error(("world",), sentence)
     return found
 
 
-def require_world(
+def require_simulator(
     world: World,
     topology: Topology,
-    programs: Mapping[NodeName, ProgramChoice],
-    image: str | None = None,
     dissemination: Dissemination = Dissemination.MULTICAST,
+    *,
+    tells_timestamp: bool = False,
 ) -> str:
-    """Sentence why this network, these programs, nodes in this image or these multicasts cannot be had in this world;
-    empty: they can.
-    """
-    if world in (World.NETNS, World.DOCKER) and dissemination is Dissemination.ROUTERS:
+    """Sentence why this network, these multicasts or these telephone calls cannot be had in this world; empty: they
+    can. Only the simulator has routers that copy, collisions, and calls that tell a timestamp."""
+    if world not in (World.NETNS, World.DOCKER):
+        return ""
+    if dissemination is Dissemination.ROUTERS:
         return (
             f"dissemination: routers needs the world sim: in {world.value} routers are kernels, which copy no unicast"
         )
-    if world in (World.NETNS, World.DOCKER) and topology.has_collisions:
+    if topology.has_collisions:
         return f"a bus with CSMA/CD needs the world sim: in {world.value} a bus is a queue without collisions"
+    if tells_timestamp:
+        return f"tells-timestamp needs the world sim: in {world.value} only the network leads from caller to callee"
+    return ""
+
+
+def require_world(world: World, programs: Mapping[NodeName, ProgramChoice], image: str | None = None) -> str:
+    """Sentence why these programs, or nodes in this image, cannot be had in this world; empty: they can."""
     if world is World.SIM and programs:
         return "a program of your own cannot run in the simulated world: take netns or docker"
     images = [name for name in (image, *(program.image for program in programs.values())) if name is not None]
