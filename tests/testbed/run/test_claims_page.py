@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,8 @@ def test_the_page_of_the_repository_has_every_claim_as_its_rows_say_it() -> None
     notes = {one["id"]: one["note"] for one in claims}
     silent = [one["id"] for one in rows if one["verdict"] == "fail" and not notes[one["id"]]]
     assert not silent, "a claim that does not hold says why"
+    opening = re.compile(r"(And|But|It|Nor|So|They|This|The same)\b")
+    assert not [one["statement"] for one in claims if opening.match(one["statement"])], "the page orders them by name"
 
 
 def test_measuring_again_replaces_one_row_and_keeps_the_others(tmp_path: Path) -> None:
