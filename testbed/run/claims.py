@@ -47,7 +47,7 @@ TITLES = {
 MARKS = {"pass": "✔", "fail": "✘", "unknown": "?"}
 HEAD = """# Claims
 
-What the papers say, and what comes out here. Each row is a claim of an experiment under `experiments/`.
+Statements of the papers, and the numbers that come out here. Each row is a claim of an experiment under `experiments/`.
 `orderbed claims --page docs/claims.md` runs them and writes this page. ✔ it holds, ✘ it does not, ? it cannot be told.
 `a ± b`: the mean over runs with different seeds, and the half-width of its 95 % interval. Below each value stand the
 commit and the date of its measurement, and over how many runs it was taken.
