@@ -47,6 +47,19 @@ class ClockKind(enum.StrEnum):
     """The node's clock, set forward by IR1' and IR2' with the timestamps of the messages themselves."""
 
 
+class Tie(enum.StrEnum):
+    """The precedence among equal timestamps."""
+
+    MEMBER = "member"
+    """The lower member first."""
+    FAIR = "fair"
+    """Note 3 of paper 001: at time C the member at place C mod n first, then the following places, cyclically."""
+
+    def precedence(self, timestamp: int, place: int, count: int) -> int:
+        """The precedence of the member at this place of `count`; the least goes first."""
+        return (place - timestamp) % count if self is Tie.FAIR else place
+
+
 def clock_of(kind: ClockKind, *, minimum_delay_ns: int) -> EventClock:
     """A new clock; the delay (IR2's mu) counts for SYNCHRONISED only."""
     match kind:

@@ -38,7 +38,7 @@ from dataclasses import dataclass, field
 from random import Random
 from struct import Struct
 
-from node.clocks import MAX_TIMESTAMP, ClockKind, EventClock, clock_of
+from node.clocks import MAX_TIMESTAMP, ClockKind, EventClock, Tie, clock_of
 from node.core import MakeCore, Membership, Submission
 from node.effects import Effect, Report
 from node.errors import DropReason, RemoteError
@@ -49,13 +49,6 @@ from node.trace import Notice
 from node.wire import Kind, Message
 
 _MEMORY = Struct(">Q")
-
-
-class Tie(enum.StrEnum):
-    """The precedence among equal timestamps."""
-
-    MEMBER = "member"
-    FAIR = "fair"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +118,7 @@ class LamportCore(HistoryCore):
             rng=rng,
         )
         self._places = {member: place for place, member in enumerate(membership.members)}
-        self._is_fair = parameters.tie == Tie.FAIR
+        self._tie = Tie(parameters.tie)
         self._clock = parameters.new_clock() if clock is None else clock
         self._reports_clock = parameters.report_clock
 
@@ -174,8 +167,7 @@ class LamportCore(HistoryCore):
 
     def _precedence(self, message: Message) -> int:
         """Rule 3."""
-        place = self._places[message.origin]
-        return (place - message.seq) % len(self._places) if self._is_fair else place
+        return self._tie.precedence(message.seq, self._places[message.origin], len(self._places))
 
     def _move_clock(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         self._clock.receive(message.seq, now_ns)

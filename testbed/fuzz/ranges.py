@@ -94,6 +94,7 @@ _CHOICES: Mapping[str, Choices] = {
     "mutex": {
         **TIMESTAMPS,
         "algorithm": ("lamport", "ricart_agrawala", "central"),
+        "tie": ("member", "fair"),
         "acknowledge": ("always", "when_needed"),
         "hold_ns": _ms(0, 1, 5, 30),
         "outstanding": (1, 2, 64),

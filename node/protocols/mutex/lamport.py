@@ -89,8 +89,8 @@ class _Agreed:
         view, clock, is_held, count = cls._HEAD.unpack_from(memory)
         found = [Request(*entry) for entry in cls._ENTRY.iter_unpack(memory[cls._HEAD.size :])]
         queue, left = tuple(found[:count]), {member: times for times, member in found[count:]}
-        rises = all(earlier < later for earlier, later in pairwise(queue))
-        is_queue = len(queue) == count and rises and max(queue, default=(0,))[0] <= clock <= MAX_TIMESTAMP
+        rises = all(earlier.timestamp <= later.timestamp for earlier, later in pairwise(queue))
+        is_queue = len(set(queue)) == count and rises and max(queue, default=(0,))[0] <= clock <= MAX_TIMESTAMP
         is_known = {one.member for one in queue} | set(left) <= set(members)
         if not (1 < view <= MAX_VIEW and is_held <= bool(queue) and is_queue and is_known):
             raise RemoteError(DropReason.MALFORMED, "a memory that no view has ended with")
@@ -113,7 +113,7 @@ class MutexCore(SectionCore):
         )
         self._saves = parameters.acknowledge == Acknowledge.WHEN_NEEDED
         self._queue = list(begin.queue)
-        """All open requests, sorted."""
+        """All open requests, in their order; those of earlier views in the order that the cut has agreed on."""
         self._absent = set(begin.queue[begin.is_held :])
         """Requests of earlier views whose submissions have not come back to their members."""
         self._places = deque(one for one in begin.queue[begin.is_held :] if one.member == self._me)
@@ -230,7 +230,7 @@ class MutexCore(SectionCore):
 
     def _acknowledge(self, request: Request, now_ns: int, out: list[Effect]) -> None:
         latest = max(self._sent, self._acknowledged[request.member])
-        if self._saves and (latest, self._me) > request:
+        if self._saves and self._order(Request(latest, self._me)) > self._order(request):
             return
         timestamp = self._acknowledged[request.member] = self._tick(now_ns)
         message = self._us.message(Kind.MUTEX_ACKNOWLEDGE, seq=timestamp, flags=CONTROL)
@@ -248,7 +248,9 @@ class MutexCore(SectionCore):
     def _is_past(self, request: Request, peer: int) -> bool:
         """Whether nothing before `request` can come from `peer` any more."""
         latest = self._latest[peer]
-        is_later = (latest, peer) > request if self._saves else latest > request.timestamp
+        is_later = latest > request.timestamp
+        if self._saves:
+            is_later = self._order(Request(latest, peer)) > self._order(request)
         return is_later or request.timestamp <= self._floor
 
     def _grant(self, request: Request, fence: int, out: list[Effect]) -> None:
@@ -264,7 +266,7 @@ class MutexCore(SectionCore):
     # Helpers of the rules.
 
     def _enqueue(self, request: Request) -> None:
-        insort(self._queue, request)
+        insort(self._queue, request, key=self._order)
         self._open[request.member] += 1
 
     def _remove(self, request: Request) -> None:

@@ -135,7 +135,9 @@ class RicartAgrawalaCore(SectionCore):
             self._reply(message.origin, now_ns, out)
 
     def _defers(self, request: Request) -> bool:
-        return self._holding is not None or (self._wanted is not None and self._wanted < request)
+        return self._holding is not None or (
+            self._wanted is not None and self._order(self._wanted) < self._order(request)
+        )
 
     def _on_reply(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         self._note_time(message, now_ns)
@@ -153,7 +155,7 @@ class RicartAgrawalaCore(SectionCore):
     def _leave(self, request: Request, now_ns: int, out: list[Effect]) -> None:
         self._left += request.timestamp != FIRST_TIMESTAMP
         out.append(Report(code=Notice.LEFT, member=self._me, value=self._left))
-        for deferred in sorted(self._deferred.values()):
+        for deferred in sorted(self._deferred.values(), key=self._order):
             if not self._defers(deferred):
                 del self._deferred[deferred.member]
                 self._reply(deferred.member, now_ns, out)

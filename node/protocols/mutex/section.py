@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import NamedTuple
 
-from node.clocks import MAX_TIMESTAMP, ClockKind, clock_of
+from node.clocks import MAX_TIMESTAMP, ClockKind, Tie, clock_of
 from node.core import Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, SetTimer, Timer
 from node.errors import DropReason, LocalError, RemoteError
@@ -66,6 +66,8 @@ class MutexParameters:
     outstanding: int = 64
     """Of `lamport` and `central`: most waiting requests of one member; more submissions wait in the host.
     `ricart_agrawala` has one."""
+    tie: str = "member"
+    """The precedence among equal timestamps: `member` or `fair` (see lamport)."""
     clock: str = "logical"
     """`logical`, `physical` or `synchronised` (see lamport)."""
     mu_ns: int = 0
@@ -75,7 +77,8 @@ class MutexParameters:
     reliable: ReliableParameters = field(default_factory=ReliableParameters)
 
     def __post_init__(self) -> None:
-        for name, choices in (("algorithm", Algorithm), ("acknowledge", Acknowledge), ("clock", ClockKind)):
+        choices_of = (("algorithm", Algorithm), ("acknowledge", Acknowledge), ("tie", Tie), ("clock", ClockKind))
+        for name, choices in choices_of:
             value = getattr(self, name)
             require(value in tuple(choices), f"{name} must be one of {', '.join(choices)}, not {value!r}")
         require(0 <= self.hold_ns <= 2**62, f"hold_ns must not be negative, not {self.hold_ns}")
@@ -104,7 +107,7 @@ class MutexReport(enum.IntEnum):
 
 
 class Request(NamedTuple):
-    """T_m:P_i. Requests compare as the relation => does."""
+    """T_m:P_i."""
 
     timestamp: int
     member: int
@@ -145,6 +148,8 @@ class SectionCore(OrderCore):
     ) -> None:
         super().__init__(membership)
         self._parameters = parameters
+        self._tie = Tie(parameters.tie)
+        self._rank_of = {member: rank for rank, member in enumerate(membership.members)}
         self._clock = clock_of(ClockKind(parameters.clock), minimum_delay_ns=parameters.mu_ns)
         self._view = view
         """The ordinal of the view, counted here: cores do not know the group's number."""
@@ -216,6 +221,11 @@ class SectionCore(OrderCore):
         alone."""
         last = (self._multicast_at if is_multicast else self._latest)[message.origin]
         return last < message.seq <= MAX_TIMESTAMP
+
+    def _order(self, request: Request) -> tuple[int, int]:
+        """The place of a request in the relation =>, for comparison."""
+        timestamp, member = request
+        return timestamp, self._tie.precedence(timestamp, self._rank_of[member], len(self._rank_of))
 
     def _note_time(self, message: Message, now_ns: int) -> None:
         self._latest[message.origin] = max(self._latest[message.origin], message.seq)

@@ -152,6 +152,19 @@ def test_note_5_also_counts_an_acknowledgement() -> None:
     assert [type(effect) for effect in give(one, request(2, 6))] == [Send], "but member 2 has not"
 
 
+@pytest.mark.parametrize(("tie", "first"), [("member", 0), ("fair", 1)])
+@pytest.mark.parametrize("mode", ACKNOWLEDGE)
+def test_note_3_the_precedence_among_equal_timestamps(tie: str, first: int, mode: str) -> None:
+    """All request at time 1, which is 1 mod 3: member 1 is the first of a fair order."""
+    for member in MEMBERS:
+        one, peers = core(member, tie=tie, acknowledge=mode), [peer for peer in MEMBERS if peer != member]
+        want(one)
+        effects = give(one, *(request(peer, 1) for peer in peers))
+        if mode == "always":
+            effects += give(one, *(acknowledge(peer, 3) for peer in peers))
+        assert granted(effects) == ([(1, 1)] if member == first else [])
+
+
 def test_note_6_if_p_i_precedes_p_j_then_the_same_timestamp_will_do() -> None:
     lower, higher = core(0, acknowledge="when_needed"), core(1, acknowledge="when_needed")
     want(lower)
@@ -403,6 +416,7 @@ def test_conditions_hold_in_random_histories(algorithm: str, seed: int) -> None:
         algorithm=algorithm,
         clock=rng.choice(CLOCKS),
         acknowledge=rng.choice(ACKNOWLEDGE),
+        tie=rng.choice(("member", "fair")),
         mu_ns=MILLISECOND,
         hold_ns=rng.choice((0, MILLISECOND, 20 * MILLISECOND)),
         initially_granted=rng.random() < 0.3,
