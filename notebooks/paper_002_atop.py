@@ -159,6 +159,30 @@ protocol_curves(axes, draws, "delay", "draws", form="o", **STYLE)
 axes.set(title="Delay", ylabel="inter-arrival times of the group", ylim=(0, None))
 
 # %% [markdown]
+# ## The drift of a lottery
+#
+# The turns that draws give a member and the messages that it has drift apart as a random walk does, until the next
+# distribution begins. With a distribution that stays (T of 100 s, threshold 10 %) dummies and delay grow with the
+# length of a run; the changes of rate that the paper has make no difference. A distribution that follows the rates (T
+# of 25 s, threshold 0) has less delay than the broker.
+
+# %%
+surface = Sweep.newest("atop-surface", runs).frame(
+    **MEASURES,
+    seconds="given.duration_ns / 1000000000",
+    window="given.parameters.window_ns / 1000000000",
+)
+steady = surface[surface["seconds"] != 250]  # the others have a sudden step of rate
+figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
+for (protocol, window), part in steady.groupby(["protocol", "window"]):
+    means = part.groupby("seconds")[["dummies", "delay"]].mean()
+    for place, column in ((left, "dummies"), (right, "delay")):
+        place.plot(means.index, means[column], "o-", label=f"{NAMES[protocol]}, T {window:g} s")
+left.set(title="Dummies per message", xlabel="length of the run (s)", ylim=(0, None))
+right.set(title="Delay (inter-arrival times of the group)", xlabel="length of the run (s)", ylim=(0, None))
+right.legend()
+
+# %% [markdown]
 # ## Leftovers, size, skew, fan-out
 
 # %%

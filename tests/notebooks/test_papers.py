@@ -24,7 +24,7 @@ from testbed.spec import experiment as spec
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 
-def _atop(name: str = "atop", **parameters: str) -> dict[str, Any]:
+def _atop(name: str = "atop", **parameters: Any) -> dict[str, Any]:
     return {"name": name, "parameters": {"dummy_after": "50 ms", "sub_window": "200 ms"} | parameters}
 
 
@@ -41,6 +41,7 @@ ATOP_SWEEPS: dict[str, dict[str, list[Any]]] = {
     "atop-subwindow": {"protocol": [_atop(sub_window="100 ms"), _atop("atop_mbs", sub_window="100 ms"), *BOTH]},
     "atop-patience": {"protocol": [{"name": "allack"}, {"name": "sequencer"}, *BOTH]},
     "atop-draws": {"protocol": [_atop(draws="random"), _atop(draws="smooth")]},
+    "atop-surface": {"protocol": [_atop(), _atop(window="200 ms", threshold=0)]},
     "atop-leftovers": {"protocol": [_atop("atop_mbs", dm="200 ms"), _atop("atop_mbs", dm="400 ms")]},
     "atop-size": {"topology.partitions.p1.nodes": [2, 4], "protocol": BOTH},
     "atop-skew": {"protocol": BOTH},
@@ -136,7 +137,7 @@ SMALL: dict[str, dict[str, dict[str, Any]]] = {
 FIGURES = {
     "paper_000_co": 5,
     "paper_001_lamport": 4,
-    "paper_002_atop": 8,
+    "paper_002_atop": 9,
     "paper_003_adaptive": 5,
     "paper_004_objects": 4,
 }
