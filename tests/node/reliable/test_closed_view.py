@@ -322,24 +322,24 @@ def urge_all(cluster: Cluster) -> None:
         cluster._call(cluster.hosts[member], "acknowledge_soon", act)
 
 
-def stable_after_ns(is_urged: bool) -> int:
+def stable_after_ns(acknowledges_soon: bool) -> int:
     cluster = group(4)
     cluster.submit(0)
     for now_ms in range(1, 400):
         cluster.run(for_ns=MILLISECOND)
         if all(core_of(cluster, member).acknowledged()[0] == 1 for member in cluster.members):
             return now_ms * MILLISECOND
-        if is_urged and now_ms == 2:
+        if acknowledges_soon and now_ms == 2:
             urge_all(cluster)
     raise AssertionError("never stable")
 
 
 def test_a_member_that_waits_for_stability_gets_it_soon() -> None:
-    assert stable_after_ns(is_urged=False) > 50 * MILLISECOND
-    assert stable_after_ns(is_urged=True) <= 2 * PARAMETERS.stability_ns + 6 * MILLISECOND
+    assert stable_after_ns(acknowledges_soon=False) > 50 * MILLISECOND
+    assert stable_after_ns(acknowledges_soon=True) <= 2 * PARAMETERS.stability_ns + 6 * MILLISECOND
 
 
-def test_urging_batches_and_ends_in_silence() -> None:
+def test_acknowledging_soon_batches_and_ends_in_silence() -> None:
     cluster = group(4)
     for number in range(50):
         cluster.submit_later(number % 4, number * MILLISECOND)
