@@ -132,16 +132,18 @@ def test_multicast_reaches_each_with_its_own_delay(group: Group) -> None:
 
 
 @pytest.mark.parametrize("ratio", [0.01, 0.1])
-def test_loss_lies_in_its_99_percent_confidence_interval(group: Group, ratio: float) -> None:
+def test_loss_is_what_was_asked(group: Group, ratio: float) -> None:
+    """Four deviations: one correct kernel in 16,000 fails, not one in 100. The frames are as many as make that interval
+    as narrow as one of 99 % of 30,000 frames."""
     impair(group, RECEIVER, TO, Impairment(loss_ratio=ratio))
     before = counts(group, RECEIVER, TO)
-    count = 30_000
+    count = 72_000
     arrivals = unicast(group, count, 12_000)
     lost = count - len(arrivals)
     assert since(before, counts(group, RECEIVER, TO)) == {
         "sent": len(arrivals), "delay_line": lost, "queue": 0, "cut": 0, "backlog": 0,
     }  # fmt: skip
-    assert lost / count == pytest.approx(ratio, abs=2.576 * math.sqrt(ratio * (1 - ratio) / count))
+    assert lost / count == pytest.approx(ratio, abs=4 * math.sqrt(ratio * (1 - ratio) / count))
 
 
 def test_bursty_loss_has_its_ratio_and_its_mean_burst(group: Group) -> None:
