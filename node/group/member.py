@@ -28,6 +28,7 @@ WATCH = Timer("group_watch")
 RETRY = Timer("group_retry")
 BEATS = 4  # beats in the time after which a silent member is suspected
 ASKS = 64  # questions to a silent member in that time: of a few questions a burst of loss would take most
+FETCH_LIMITS = 4  # times `suspect_after`: a member that has not installed the view by then must speak in it
 
 
 class GroupReport(enum.IntEnum):
@@ -82,6 +83,7 @@ class ViewMember:
         self._detector = Detector(self._peers, limit_ns=limit_ns, now_ns=now_ns)
         self._accusations = Accusations()
         self._is_probing = False
+        self._opened_ns = now_ns  # when the view was installed here
         self._asked_ns = now_ns  # when the current questions were first asked
         self._answered_ns: dict[int, int] = {}  # by member: when it last answered a question
         self._contradicted_ns: dict[int, int] = {}  # by suspect: when another member last said that it hears it
@@ -131,6 +133,15 @@ class ViewMember:
         if member not in self._installed:
             self._installed.add(member)
             self._settle(now_ns, out)
+        self._note_alive(member, now_ns, out)
+
+    def hear_in_former(self, member: int, now_ns: int, out: list[Effect]) -> None:
+        """R8: a message of the view before has come from `member` itself, which may still fetch for this view. One that
+        never installs it (it may not hear us) is silent from some time on."""
+        if member not in self._installed and now_ns - self._opened_ns < FETCH_LIMITS * self._limit_ns:
+            self._note_alive(member, now_ns, out)
+
+    def _note_alive(self, member: int, now_ns: int, out: list[Effect]) -> None:
         if self._detector.heard(member, now_ns):
             self._accusations.tell(self._me, self._detector.suspects, now_ns)
             out.append(Multicast(message=self.status()))

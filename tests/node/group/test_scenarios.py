@@ -290,9 +290,9 @@ def restarted_within_an_open_ballot() -> None:
 def votes_of_a_later_incarnation_count(patch: pytest.MonkeyPatch) -> None:
     is_of_view = GroupCore._is_of_view
 
-    def lax(core: GroupCore, here: ViewMember, message: Message, now_ns: int, out: list[Effect]) -> bool:
+    def lax(core: GroupCore, here: ViewMember, message: Message, source: int, now_ns: int, out: list[Effect]) -> bool:
         is_ours = message.seq == here.view.number and message.origin in here.view.members
-        return is_ours or is_of_view(core, here, message, now_ns, out)
+        return is_ours or is_of_view(core, here, message, source, now_ns, out)
 
     patch.setattr(GroupCore, "_is_of_view", lax)
 
@@ -577,8 +577,8 @@ def heal_in_mid_ballot() -> None:
 # 9. Changes back to back; joiners and donors that end; a flood.
 
 
-def member_still_fetches_when_the_next_view_begins() -> None:
-    """The others have installed view 2 while member 2 lacks a message of view 1."""
+def late_member() -> Scripted:
+    """View 2 of 0, 1, 2 and 3: member 2 cannot fetch a message of view 1, and so has not installed it."""
     group = calm(Scripted(5))
     group.lose = lambda source, target, message: source == 4 and target != 3
     group.submit(4)
@@ -588,6 +588,12 @@ def member_still_fetches_when_the_next_view_begins() -> None:
     group.until(in_view(group, 2, 0, 1, 3))
     group.run(STEP_NS)
     assert group.number(2) == 1
+    return group
+
+
+def member_still_fetches_when_the_next_view_begins() -> None:
+    """The others have installed view 2 while member 2 lacks a message of view 1."""
+    group = late_member()
     group.lose = lambda source, target, message: False
     group.settle(2)
     assert {tuple(group.history(member).all_delivered) for member in range(4)} == {((4, 1, 1),)}
@@ -603,15 +609,34 @@ def former_streams_are_dropped(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupCore, "_go_on", forgetful)
 
 
+def member_fetches_for_longer_than_a_limit() -> None:
+    """Its messages of view 1 show that it is alive."""
+    group = late_member()
+    group.run(2 * SUSPECT_AFTER_NS)
+    assert group.number(2) == 1
+    group.lose = lambda source, target, message: False
+    group.settle(2)
+    assert (2, 1) in group.incarnations_of(0)
+
+
+def only_messages_of_the_view_show_life(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ViewMember, "hear_in_former", lambda *_: None)
+
+
+def member_never_gets_what_it_fetches() -> None:
+    """Its messages of view 1 show that it is alive for four limits, not for ever."""
+    group = late_member()
+    group.until(in_view(group, 3, 0, 1, 3), 6 * SUSPECT_AFTER_NS)
+    assert 2 not in dict(group.incarnations_of(0))
+
+
+def messages_of_the_former_view_show_life_for_ever(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("node.group.member.FETCH_LIMITS", 1_000)
+
+
 def next_change_comes_while_a_member_still_fetches() -> None:
-    """The same, and member 3 ends: view 3 is decided without member 2, which comes back as its next incarnation."""
-    group = calm(Scripted(5))
-    group.lose = lambda source, target, message: source == 4 and target != 3
-    group.submit(4)
-    group.run(STEP_NS)
-    group.crash(4)
-    group.lose = lambda source, target, message: message.kind is DATA and target == 2
-    group.until(in_view(group, 2, 0, 1, 3))
+    """Member 3 ends: view 3 is decided without member 2, which comes back as its next incarnation."""
+    group = late_member()
     group.crash(3)
     group.until(in_view(group, 3, 0, 1))
     group.lose = lambda source, target, message: False
@@ -920,6 +945,8 @@ MUTANTS: tuple[tuple[Scenario, Mutate], ...] = (
     (first_ranked_of_two_is_dead, any_half_is_a_quorum),
     (duelling_coordinators, lower_ballots_are_taken),
     (member_still_fetches_when_the_next_view_begins, former_streams_are_dropped),
+    (member_fetches_for_longer_than_a_limit, only_messages_of_the_view_show_life),
+    (member_never_gets_what_it_fetches, messages_of_the_former_view_show_life_for_ever),
     (donor_does_not_answer, the_first_donor_is_asked_for_ever),
     (flood_of_the_next_view, the_next_view_has_no_window),
     (uniform_delivery_at_a_member_that_is_being_excluded, uniform_delivery_does_not_wait),
