@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from node.errors import DropReason
 from node.trace import (
     APPLICATION_STAMP,
     MAX_RECORDS,
@@ -29,7 +30,6 @@ from node.trace import (
     TRACE_MAGIC,
     TRACE_VERSION,
     CallReport,
-    DropReason,
     EndReason,
     Event,
     Level,

@@ -15,7 +15,7 @@ from node.core import Core
 from node.errors import LocalError
 from node.host.application import Application
 from node.host.config import NodeConfig, parse
-from node.host.driver import host, new_loop, say
+from node.host.driver import Driver, new_loop, say
 from node.registry import PROTOCOLS, ProtocolEntry
 
 MAX_LINE_BYTES = 8 * 2**20
@@ -39,15 +39,16 @@ async def _live() -> int:
             core, application = parts.core, None
         # Objects that exist now live as long as the process: the collector need not visit them again.
         gc.freeze()
-        return await host(
+        driver = Driver(
             config,
             core,
-            lines,
+            say,
             traces_receipts=entry.traces_receipts,
             application=application,
             parts=parts,
             follow=partial(_incarnation, entry) if entry.returns and parts is None else None,
         )
+        return await driver.run(lines)
     except LocalError as error:
         return _refuse(str(error))
     except OSError as error:

@@ -1,8 +1,7 @@
-"""Clocks as values and small objects: logical, vector, physical. Physical time is an argument.
+"""Logical and physical clocks as small objects. Physical time is an argument.
 
 Lamport, "Time, Clocks, and the Ordering of Events in a Distributed System", 1978: IR1 and IR2 (LamportClock), IR1' and
-IR2' (PhysicalClock). The clock condition: if a happened before b then C(a) < C(b). Vector clocks (Fidge, Mattern 1988)
-satisfy the converse, too: a happened before b exactly if V(a) < V(b).
+IR2' (PhysicalClock). The clock condition: if a happened before b then C(a) < C(b).
 
 All numbers are integers; physical readings are ns.
 """
@@ -10,7 +9,6 @@ All numbers are integers; physical readings are ns.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import Protocol
 
 from node.errors import LocalError
@@ -148,44 +146,3 @@ class PhysicalClock(EventClock):
         self.adjust(timestamp, now_ns)
         self._value = max(self._value + 1, timestamp + 1, self.read(now_ns))
         return self._value
-
-
-@dataclass(frozen=True, slots=True)
-class VectorClock:
-    """The number of known events of each process: one count per process, in the order of the members.
-
-    `<=` and `<` are the partial order: `a < b` means that a happened before b.
-    """
-
-    counts: tuple[int, ...]
-
-    @classmethod
-    def zero(cls, size: int) -> VectorClock:
-        """The vector of `size` processes of which no event is known."""
-        return cls((0,) * size)
-
-    def merge(self, other: VectorClock) -> VectorClock:
-        """The least upper bound: the events known to either."""
-        self._require_same_size(other)
-        return VectorClock(tuple(map(max, self.counts, other.counts)))
-
-    def concurrent(self, other: VectorClock) -> bool:
-        """Whether neither happened before the other, and they are not the same."""
-        return not self <= other and not other <= self
-
-    def __le__(self, other: VectorClock) -> bool:
-        self._require_same_size(other)
-        return all(map(int.__le__, self.counts, other.counts))
-
-    def __lt__(self, other: VectorClock) -> bool:
-        return self.counts != other.counts and self <= other
-
-    def __ge__(self, other: VectorClock) -> bool:
-        return other <= self
-
-    def __gt__(self, other: VectorClock) -> bool:
-        return other < self
-
-    def _require_same_size(self, other: VectorClock) -> None:
-        if len(self.counts) != len(other.counts):
-            raise LocalError(f"vectors of {len(self.counts)} and {len(other.counts)} processes do not compare")

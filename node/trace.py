@@ -22,36 +22,6 @@ from dataclasses import dataclass
 from node.errors import DropReason, LocalError, RemoteError
 from node.wire import Field, encode_fields, table_struct
 
-__all__ = [
-    "APPLICATION_STAMP",
-    "FIRST_RECORD",
-    "MAX_RECORDS",
-    "RECORD",
-    "STAMP_SIZE",
-    "TRACE_DELAY_NS",
-    "TRACE_HEADER",
-    "TRACE_MAGIC",
-    "TRACE_VERSION",
-    "CallReport",
-    "DropReason",
-    "EndReason",
-    "Event",
-    "Level",
-    "Notice",
-    "Record",
-    "Stamp",
-    "Timed",
-    "TraceHeader",
-    "ViewReason",
-    "decode_stamp",
-    "decode_trace",
-    "encode_record",
-    "encode_stamp",
-    "encode_trace",
-    "encode_trace_header",
-    "payload_checksum",
-]
-
 TRACE_MAGIC = 0x6F74
 """The letters `ot`."""
 

@@ -97,9 +97,10 @@ _PACK_RECORD = table_struct(RECORD).pack
 
 
 class Driver:
-    """One process of a node. `say` writes one JSON object to the process that started us. `follow`: makes the next
-    incarnation after an exclusion, or, after a leave, at the command to join; None: an ended incarnation is quiet until
-    we are stopped.
+    """One process of a node. `say` writes one JSON object to the process that started us. `application` None: one that
+    sends the messages of the workload. `parts`: the other processes of this machine, with the applications. `follow`:
+    makes the next incarnation after an exclusion, or, after a leave, at the command to join; None: an ended incarnation
+    is quiet until we are stopped. LocalError when a part cannot run.
     """
 
     def __init__(
@@ -537,31 +538,6 @@ def say(words: dict[str, Any]) -> None:
     # Without a buffer, whose rest the interpreter would try to write again at its end, and exit with 120 in place of 1.
     while line:
         line = line[os.write(sys.stdout.fileno(), line) :]
-
-
-async def host(
-    config: NodeConfig,
-    core: Core,
-    lines: asyncio.StreamReader,
-    *,
-    traces_receipts: bool,
-    application: Application | None = None,
-    parts: Parts | None = None,
-    follow: Follow | None = None,
-) -> int:
-    """Run `core` until the command to stop; `application` None: one that sends the messages of the workload. `parts`:
-    the other processes of this machine, with the applications. `follow`: for protocols with views, whose incarnations
-    may follow each other in one process. LocalError when a part cannot run."""
-    driver = Driver(
-        config,
-        core,
-        say,
-        traces_receipts=traces_receipts,
-        application=application,
-        parts=parts,
-        follow=follow,
-    )
-    return await driver.run(lines)
 
 
 def new_loop() -> asyncio.AbstractEventLoop:

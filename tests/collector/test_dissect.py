@@ -25,7 +25,7 @@ from collector.dissect import (
 )
 from collector.records import TRACE_PORT, Event, Kind
 from node import trace, wire
-from node.errors import RemoteError
+from node.errors import DropReason, RemoteError
 from tests.collector.captures import datagram, interface, packet, pcapng, section, trace_datagram, udp_frame, vectors
 from tests.node.vectors import levels_of
 
@@ -91,7 +91,7 @@ def test_scapy_shows_names() -> None:
     assert "kind      = RELIABLE_DATA" in shown
     assert "inner     = APPLICATION" in shown
     assert "application stamp" in shown
-    record = OrderbedRecord(event=Event.DROP, detail=trace.DropReason.OWN).show(dump=True)
+    record = OrderbedRecord(event=Event.DROP, detail=DropReason.OWN).show(dump=True)
     assert record is not None
     assert "event     = DROP" in record
     assert "detail    = OWN" in record

@@ -9,7 +9,7 @@ import pytest
 
 import node.protocols
 from node.core import Membership
-from node.errors import LocalError
+from node.errors import DropReason, LocalError
 from node.group.member import GroupReport
 from node.protocols.abcast import AbcastReport
 from node.protocols.adaptive.codec import AdaptiveReport
@@ -23,7 +23,6 @@ from node.protocols.mutex import MutexReport
 from node.protocols.sequencer import SequencerReport
 from node.protocols.timewarp.core import TimeWarpReport
 from node.registry import PROTOCOLS
-from node.trace import DropReason
 from node.wire import Kind
 from tests.node.cluster import Cluster, check_silence
 

@@ -47,12 +47,12 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from node.core import Closing, MakeCore, Membership, Submission
+from node.core import Closing, MakeCore, Membership, Submission, ViewCore
 from node.effects import Deliver, Effect, Multicast, Report, Send, Timer, Undo
 from node.errors import DropReason, RemoteError
 from node.parameters import require
 from node.protocols.abcast import AbcastParameters
-from node.protocols.adaptive.candidates import CANDIDATES, Candidate, InstanceArguments, candidates_in
+from node.protocols.adaptive.candidates import CANDIDATES, Candidate, candidates_in
 from node.protocols.adaptive.codec import (
     AdaptiveReport,
     Memory,
@@ -68,7 +68,7 @@ from node.protocols.allack import AllAckParameters
 from node.protocols.atop import AtopParameters
 from node.protocols.base import CONTROL, MILLISECOND, OrderCore
 from node.protocols.sequencer import SequencerParameters
-from node.protocols.timewarp.core import TimeWarpParameters
+from node.protocols.timewarp.core import TimeWarpCore, TimeWarpParameters
 from node.protocols.timewarp.execution import Command, Execution, Outcome, ServiceParameters
 from node.reliable.parameters import ReliableParameters
 from node.trace import Level, Notice
@@ -479,15 +479,15 @@ class AdaptiveCore(OrderCore):
 
     def _instance(self, number: int, code: int, memory: bytes = b"") -> Epoch:
         candidate = self._candidates[code]
-        arguments = InstanceArguments(
-            us=self._us,
-            epoch=number,
-            block=self._parameters.block(candidate),
-            rng=Random(f"{self._rng.random()}/{number}"),  # noqa: S311 (repeatable, not secret)
-            execution=self._execution,
-            memory=memory,
-        )
-        return Epoch(us=self._us, number=number, code=code, core=candidate.make(arguments))
+        block = self._parameters.block(candidate)
+        rng = Random(f"{self._rng.random()}/{number}")  # noqa: S311 (repeatable, not secret)
+        if candidate.begin is None:
+            core: ViewCore = TimeWarpCore(
+                membership=self._us, parameters=block, memory=memory, execution=self._execution, epoch=number
+            )
+        else:
+            core = candidate.begin(block)(self._us, rng, memory)
+        return Epoch(us=self._us, number=number, code=code, core=core)
 
     def _begin(self, now_ns: int, out: list[Effect]) -> None:
         """Begin to submit in this epoch."""

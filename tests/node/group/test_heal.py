@@ -8,10 +8,11 @@ from random import Random
 import pytest
 
 from node.effects import Effect
+from node.errors import DropReason
 from node.group.codec import Join, Value
 from node.group.core import GroupCore
 from node.group.member import ViewMember
-from node.trace import DropReason, ViewReason
+from node.trace import ViewReason
 from node.wire import Kind, Message
 from tests.node.cluster import MILLISECOND, SECOND
 from tests.node.group.scripted import SUSPECT_AFTER_NS, Ledger, Scripted, everything, ledger, of_kind

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from node.trace import DropReason, Event, Record
+from node.errors import DropReason
+from node.trace import Event, Record
 from node.wire import Kind, Message, encode_datagram
 from tests.node.processes import GROUP, NodeProcess, Nodes, ip_of, nodes
 
