@@ -127,6 +127,12 @@ class Membership:
             payload=payload,
         )
 
+    def carrying(self, submission: Submission, kind: Kind, *, seq: int, words: tuple[int, ...] = ()) -> Message:
+        """The message of this member that carries a submission."""
+        return self.message(
+            kind, seq=seq, flags=submission.flags, words=words, inner=submission.inner, payload=submission.payload
+        )
+
 
 @fast_init
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from node.errors import DropReason
+from node.errors import DropReason, RemoteError
 from node.packing import fast_init
 from node.trace import Level, ViewReason
-from node.wire import Kind, Message
+from node.wire import Kind, Message, decode_message
 
 
 class Timer(NamedTuple):
@@ -80,15 +80,25 @@ class Deliver:
     place: int = 0
 
     @classmethod
-    def of(cls, message: Message) -> Deliver:
+    def of(cls, message: Message, level: Level = Level.AGREED) -> Deliver:
         """The delivery of the payload of `message`, with its origin and number."""
         return cls(
             payload=message.payload,
             origin=message.origin,
             incarnation=message.incarnation,
             seq=message.seq,
+            level=level,
             inner=message.inner,
         )
+
+
+def inner_message(outer: Deliver | Message) -> Message:
+    """The message of the core above inside a delivery or a message. RemoteError: it does not decode, or names another
+    kind or sender than `outer`."""
+    message = decode_message(outer.payload)
+    if (message.kind, message.origin, message.incarnation) != (outer.inner, outer.origin, outer.incarnation):
+        raise RemoteError(DropReason.MALFORMED, "the inner message does not agree with the outer one")
+    return message
 
 
 @fast_init

@@ -39,3 +39,9 @@ class RemoteError(Exception):
         super().__init__(f"{reason.name}: {detail}")
         self.reason = reason
         self.detail = detail
+
+
+def check(is_right: bool, detail: str) -> None:
+    """RemoteError MALFORMED unless bytes of a peer are right. `detail` as for RemoteError."""
+    if not is_right:
+        raise RemoteError(DropReason.MALFORMED, detail)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
 
-from node.errors import DropReason, LocalError, RemoteError
+from node.errors import DropReason, LocalError, RemoteError, check
 from node.group.view import MAX_VIEW, Incarnation, View
 from node.packing import Entry, pack, unpack
 from node.trace import ViewReason
@@ -64,7 +64,7 @@ class Status:
     @staticmethod
     def from_words(words: tuple[int, ...]) -> Status:
         above, (suspects, heard), rest = _sections("a status", words, fixed=2, count=2)
-        _require(not rest and above >> 12 == 0, "a status whose counts do not fit its words")
+        check(not rest and above >> 12 == 0, "a status whose counts do not fit its words")
         return Status(
             flags=above >> 8,
             promised=_ballot(words[1]),
@@ -96,8 +96,8 @@ class Value:
         """`view`: the number of the old view."""
         above, (following, gone, cut), rest = _sections("a value", words, fixed=1, count=3)
         reason = above >> 4
-        _require(not rest and reason in _REASONS, f"a value of {len(words)} words with the reason {reason}")
-        _require(1 <= view < MAX_VIEW, f"a value that ends view {view}")
+        check(not rest and reason in _REASONS, f"a value of {len(words)} words with the reason {reason}")
+        check(1 <= view < MAX_VIEW, f"a value that ends view {view}")
         try:
             after = View(
                 number=view + 1,
@@ -108,7 +108,7 @@ class Value:
         except LocalError as error:
             raise RemoteError(DropReason.MALFORMED, f"a value whose view cannot be: {error}") from None
         stateful = frozenset(entry.member for entry in following if entry.number)
-        _require(after.is_quorum(stateful), "a view without the group's state")
+        check(after.is_quorum(stateful), "a view without the group's state")
         return Value(next=after, reason=ViewReason(reason), stateful=stateful, cut=_positions(cut))
 
 
@@ -137,8 +137,8 @@ class Promise:
     def from_words(words: tuple[int, ...], view: int) -> Promise:
         above, (positions, heard), value = _sections("a promise", words, fixed=3, count=2)
         ballot, accepted = _ballot(words[1]), _ballot(words[2])
-        _require(above <= 1 and (accepted == 0) == (not value), "a promise that names a value without its ballot")
-        _require(ballot != 0 and accepted <= ballot, "a promise that accepts beyond its ballot")
+        check(above <= 1 and (accepted == 0) == (not value), "a promise that names a value without its ballot")
+        check(ballot != 0 and accepted <= ballot, "a promise that accepts beyond its ballot")
         return Promise(
             ballot=ballot,
             positions=_positions(positions),
@@ -165,7 +165,7 @@ class Proposal(NamedTuple):
         holders = {entry.member: entry.number for entry in named}
         ballot, value = _ballot(words[0]), Value.from_words(rest, view)
         is_whole = above == 0 and ballot != 0 and holders.keys() == value.cut.keys()
-        _require(is_whole, "a proposal whose holders are not those of its cut")
+        check(is_whole, "a proposal whose holders are not those of its cut")
         return Proposal(ballot, value, holders)
 
 
@@ -191,7 +191,7 @@ class Join:
     def from_words(words: tuple[int, ...]) -> Join:
         basis, (named, positions), rest = _sections("a JOIN", words, fixed=1, count=2)
         is_whole = not rest and basis <= MAX_VIEW and (basis > 0 or not positions)
-        _require(is_whole, "a JOIN whose counts do not fit its words")
+        check(is_whole, "a JOIN whose counts do not fit its words")
         return Join(
             basis=basis,
             hears=frozenset(entry.member for entry in named if entry.number),
@@ -212,18 +212,18 @@ class Decision(NamedTuple):
 
     @staticmethod
     def from_words(words: tuple[int, ...], view: int) -> Decision:
-        _require(bool(words) and words[0] in (0, 1), "a decision without its first word")
+        check(bool(words) and words[0] in (0, 1), "a decision without its first word")
         return Decision(Value.from_words(words[1:], view), bool(words[0]))
 
 
 def one_ballot(words: tuple[int, ...]) -> int:
     """The only word of PREPARE and ACCEPTED."""
-    _require(len(words) == 1 and _ballot(words[0]) != 0, "a message that should name one ballot")
+    check(len(words) == 1 and _ballot(words[0]) != 0, "a message that should name one ballot")
     return words[0]
 
 
 def _ballot(word: int) -> int:
-    _require(word >> 48 == 0 and (word == 0 or round_of(word) > 0), f"the ballot {word:#x}")
+    check(word >> 48 == 0 and (word == 0 or round_of(word) > 0), f"the ballot {word:#x}")
     return word
 
 
@@ -239,20 +239,20 @@ def _sections(
 ) -> tuple[int, list[tuple[Entry, ...]], tuple[int, ...]]:
     """Parse `fixed` words, of which the first ends with `count` section lengths of 12 bits, and the sections' entries
     after them. Returns the bits above the lengths, the sections, and the words after them."""
-    _require(len(words) >= fixed, f"{name} without its first words")
+    check(len(words) >= fixed, f"{name} without its first words")
     sections: list[tuple[Entry, ...]] = []
     start = fixed
     for place in reversed(range(count)):
         end = start + (words[0] >> 12 * place & _COUNT)
         sections.append(tuple(map(unpack, words[start:end])))
         start = end
-    _require(start <= len(words), f"{name} whose counts do not fit its words")
+    check(start <= len(words), f"{name} whose counts do not fit its words")
     return words[0] >> 12 * count, sections, words[start:]
 
 
 def _positions(entries: tuple[Entry, ...]) -> dict[int, int]:
     positions = {entry.member: entry.number for entry in entries}
-    _require(len(positions) == len(entries), "positions that name a stream twice")
+    check(len(positions) == len(entries), "positions that name a stream twice")
     return positions
 
 
@@ -262,11 +262,6 @@ def _numbers(of: Mapping[int, int]) -> list[int]:
 
 def _incarnations(entries: tuple[Entry, ...]) -> tuple[Incarnation, ...]:
     return tuple(Incarnation(entry.member, entry.incarnation) for entry in entries)
-
-
-def _require(is_right: bool, detail: str) -> None:
-    if not is_right:
-        raise RemoteError(DropReason.MALFORMED, detail)
 
 
 _REASONS = {reason.value for reason in ViewReason}

@@ -14,10 +14,10 @@ from contextlib import suppress
 from dataclasses import replace
 
 from node.core import Closing, Submission, ViewCore, ViewStreams
-from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer
-from node.errors import DropReason, LocalError, RemoteError
+from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer, inner_message
+from node.errors import LocalError, RemoteError
 from node.trace import Level
-from node.wire import Message, decode_message, encode_message
+from node.wire import Message, encode_message
 
 
 class ViewStack:
@@ -180,7 +180,7 @@ class ViewStack:
     def _raise_to_core(self, delivery: Deliver, now_ns: int) -> list[Effect]:
         assert self.core is not None
         try:
-            return self.core.on_message(_inside(delivery), delivery.origin, now_ns)
+            return self.core.on_message(inner_message(delivery), delivery.origin, now_ns)
         except RemoteError as error:
             # Only the inner message is dropped, not the other effects of the streams' call.
             return [Report(code=error.reason, member=delivery.origin, value=len(delivery.payload))]
@@ -218,18 +218,10 @@ def _submission(message: Message, target: int | None) -> Submission:
     return Submission(payload=encode_message(message), inner=message.kind, flags=message.flags, target=target)
 
 
-def _inside(outer: Deliver | Message) -> Message:
-    """The core's message inside a delivery or a message of the streams."""
-    message = decode_message(outer.payload)
-    if (message.kind, message.origin, message.incarnation) != (outer.inner, outer.origin, outer.incarnation):
-        raise RemoteError(DropReason.MALFORMED, "the inner message does not agree with the outer one")
-    return message
-
-
 def _all_inside(messages: list[Message]) -> list[Message]:
     """The core's messages inside these; one that does not decode is skipped: its bytes are the same at every member."""
     found: list[Message] = []
     for message in messages:
         with suppress(RemoteError):
-            found.append(_inside(message))
+            found.append(inner_message(message))
     return found

@@ -503,16 +503,10 @@ class _Wires:
     def send(self, target: int, message: Message, transmission: int) -> None:
         self._endpoint.send(target, self._envelope(transmission) + encode_message(message))
 
-    def multicast(self, message: Message, transmission: int) -> None:
+    def multicast(self, message: Message, transmission: int, *, is_near: bool = False) -> None:
         encoded = encode_message(message)
-        for target in self._endpoint.multicast_targets():
-            self._endpoint.transmit(self._envelope(transmission) + encoded, target)
-            transmission = (transmission + 1) & TRANSMISSION_MASK
-
-    def multicast_near(self, message: Message, transmission: int) -> None:
-        encoded = encode_message(message)
-        for target in self._endpoint.near_targets():
-            self._endpoint.transmit_near(self._envelope(transmission) + encoded, target)
+        for target in self._endpoint.near_targets() if is_near else self._endpoint.multicast_targets():
+            self._endpoint.transmit(self._envelope(transmission) + encoded, target, is_near=is_near)
             transmission = (transmission + 1) & TRANSMISSION_MASK
 
     def _envelope(self, transmission: int) -> bytes:

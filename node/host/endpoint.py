@@ -87,26 +87,23 @@ class Endpoint:
         return min(1, len(self._neighbours)) if self._near else len(self._neighbours)
 
     def send(self, member: int, datagram: bytes) -> None:
-        self._transmit(datagram, self._peers[member])
+        self.transmit(datagram, self._peers[member])
 
     def multicast_targets(self) -> tuple[tuple[str, int], ...]:
         """The addresses of the datagrams of one multicast: the group, or each peer in ascending order."""
         return (self._group,) if self._group else self._everybody
-
-    def transmit(self, datagram: bytes, target: tuple[str, int]) -> None:
-        self._transmit(datagram, target)
 
     def near_targets(self) -> tuple[tuple[str, int], ...]:
         """The addresses of the datagrams of one near multicast: the group of our sub-network, or each neighbour in
         ascending order; none without neighbours."""
         return (self._near,) if self._near and self._neighbours else self._neighbours
 
-    def transmit_near(self, datagram: bytes, target: tuple[str, int]) -> None:
-        """As `transmit`, for the targets of near multicasts: no router forwards a datagram to the group."""
+    def transmit(self, datagram: bytes, target: tuple[str, int], *, is_near: bool = False) -> None:
+        """Send one datagram. `is_near`: no router forwards it, if the target is the group."""
         if self._first is not None:
-            self._hold(lambda: self._put_near(datagram, target))
+            self._hold(lambda: self._put(datagram, target, is_near))
         else:
-            self._put_near(datagram, target)
+            self._put(datagram, target, is_near)
 
     def hold(self, first: Callable[[], bool]) -> None:
         """Until `release` datagrams wait, so that the datagrams that `first` sends leave before them: one call of
@@ -166,12 +163,6 @@ class Endpoint:
         for one in self.sockets:
             one.close()
 
-    def _transmit(self, datagram: bytes, target: tuple[str, int]) -> None:
-        if self._first is not None:
-            self._hold(lambda: self._put(datagram, target))
-        else:
-            self._put(datagram, target)
-
     def _hold(self, leave: Callable[[], object]) -> None:
         self._held.append(leave)
         if len(self._held) >= MOST_HELD:
@@ -179,15 +170,12 @@ class Endpoint:
             self.release()
             self._first = first
 
-    def _put_near(self, datagram: bytes, target: tuple[str, int]) -> None:
+    def _put(self, datagram: bytes, target: tuple[str, int], is_near: bool) -> None:
         try:
-            self._own.sendmsg((datagram,), self._near_options, 0, target)
-        except OSError:
-            self.send_failures += 1
-
-    def _put(self, datagram: bytes, target: tuple[str, int]) -> None:
-        try:
-            self._own.sendto(datagram, target)
+            if is_near:
+                self._own.sendmsg((datagram,), self._near_options, 0, target)
+            else:
+                self._own.sendto(datagram, target)
         except OSError:
             # A datagram may be lost, as on any network; protocols repair it. It is counted.
             self.send_failures += 1

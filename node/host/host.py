@@ -74,11 +74,9 @@ class Wires(Protocol):
     def send(self, target: int, message: Message, transmission: int) -> None:
         """Send one datagram to one member."""
 
-    def multicast(self, message: Message, transmission: int) -> None:
-        """Send to all peers, in `fan_out` datagrams."""
-
-    def multicast_near(self, message: Message, transmission: int) -> None:
-        """Send to all peers of our own sub-network, in `near_fan_out` datagrams that no router forwards."""
+    def multicast(self, message: Message, transmission: int, *, is_near: bool = False) -> None:
+        """Send to all peers, in `fan_out` datagrams; `is_near`: to all peers of our own sub-network, in `near_fan_out`
+        datagrams that no router forwards."""
 
 
 class Host:
@@ -460,21 +458,14 @@ class Host:
         self._wires.send(effect.target, effect.message, transmission)
 
     def _multicast(self, effect: Multicast) -> None:
-        if effect.is_near:
-            self._multicast_near(effect.message)
-            return
-        transmission = self._next_transmission(self._wires.fan_out)
-        self._trace_send(effect.message, transmission)
-        self._wires.multicast(effect.message, transmission)
-
-    def _multicast_near(self, message: Message) -> None:
-        count = self._wires.near_fan_out
-        if not count:
+        is_near = effect.is_near
+        count = self._wires.near_fan_out if is_near else self._wires.fan_out
+        if is_near and not count:
             # Without a receiver there is no datagram whose number a record could name.
             return
         transmission = self._next_transmission(count)
-        self._trace_send(message, transmission)
-        self._wires.multicast_near(message, transmission)
+        self._trace_send(effect.message, transmission)
+        self._wires.multicast(effect.message, transmission, is_near=is_near)
 
     def _next_transmission(self, count: int) -> int:
         """The number of the first of `count` datagrams."""

@@ -24,6 +24,8 @@ MAX_TIMESTAMP = 2**62
 """Timestamps count events: no run comes near it; an enemy may."""
 MAX_ADDRESSED = 1024
 """Most objects that one list may name."""
+MAX_NAME_BYTES = 255
+"""Of a name in the name service, in UTF-8."""
 
 
 class Reference(NamedTuple):

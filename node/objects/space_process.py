@@ -227,10 +227,9 @@ class NoWires:
     def send(self, target: int, message: Message, transmission: int) -> None:
         raise LocalError(f"an address space cannot send {message.kind.name} to member {target} ({transmission})")
 
-    def multicast(self, message: Message, transmission: int) -> None:
+    def multicast(self, message: Message, transmission: int, *, is_near: bool = False) -> None:
+        del is_near
         raise LocalError(f"an address space cannot multicast {message.kind.name} ({transmission})")
-
-    multicast_near = multicast
 
 
 def _with_reports(effects: list[Effect]) -> list[Effect]:

@@ -134,14 +134,7 @@ class OrderCore(ViewCore):
 
     def _data(self, kind: Kind, seq: int, submission: Submission, *words: int) -> Message:
         """The message that carries a submission."""
-        return self._us.message(
-            kind,
-            seq=seq,
-            flags=submission.flags,
-            words=words,
-            inner=submission.inner,
-            payload=submission.payload,
-        )
+        return self._us.carrying(submission, kind, seq=seq, words=words)
 
     def _settle(self, ordered: Iterable[Message], survivors: frozenset[int], dropped: int, out: list[Effect]) -> None:
         """At the end of a view: deliver these messages, whose first word is a word of a Prefix, in this order. A

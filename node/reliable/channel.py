@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from node.core import Membership, Submission
 from node.effects import Effect, Report, Send, Timer
 from node.errors import DropReason
-from node.reliable.codec import CONTROL, MAX_FENCES, VIEW_SHIFT, carrying, entry
+from node.reliable.codec import CONTROL, MAX_FENCES, VIEW_SHIFT, entry
 from node.reliable.parameters import ReliableParameters
 from node.reliable.stream import Receiver
 from node.transport import RoundTrip, Timers, retransmission
@@ -108,7 +108,7 @@ class Channels:
         sender = self._senders[target]
         sender.last += 1
         words = (self._view_word | after, self._acknowledgement(target))
-        sender.queue.append(carrying(self._us, submission, Kind.RELIABLE_UNICAST, seq=sender.last, words=words))
+        sender.queue.append(self._us.carrying(submission, Kind.RELIABLE_UNICAST, seq=sender.last, words=words))
         self._lacking.add(target)
         self._pump(target, now_ns, out)
 

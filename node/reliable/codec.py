@@ -7,7 +7,6 @@ received).
 
 from __future__ import annotations
 
-from node.core import Membership, Submission
 from node.errors import DropReason, RemoteError
 from node.packing import Entry, pack, unpack
 from node.wire import Flag, Kind, Message
@@ -32,12 +31,6 @@ def view_of(message: Message) -> int:
 def entry(member: int, number: int) -> int:
     """One word: a number about one member of the view."""
     return pack(member, 0, number)
-
-
-def carrying(us: Membership, submission: Submission, kind: Kind, *, seq: int, words: tuple[int, ...]) -> Message:
-    """The message that carries a submission."""
-    inner, payload = submission.inner, submission.payload
-    return us.message(kind, seq=seq, flags=submission.flags, words=words, inner=inner, payload=payload)
 
 
 def pack_data(view: int, lag: int, fences: tuple[int, ...] = (), positions: tuple[int, ...] = ()) -> tuple[int, ...]:

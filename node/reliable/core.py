@@ -20,7 +20,7 @@ from node.errors import DropReason, LocalError, RemoteError
 from node.packing import MAX_NUMBER, numbers_of, ranges_of, unpack
 from node.reliable import codec
 from node.reliable.channel import ACKNOWLEDGE, RETRY, Channels
-from node.reliable.codec import CONTROL, VIEW_SHIFT, carrying, entry
+from node.reliable.codec import CONTROL, VIEW_SHIFT, entry
 from node.reliable.parameters import ReliableParameters
 from node.reliable.stream import IncomingStream, OutgoingStream, Stream
 from node.transport import RoundTrip, Timers, retransmission
@@ -144,7 +144,7 @@ class ReliableCore(ViewStreams):
         if target is None:
             self._multicast(submission, now_ns, out)
         elif target == self._me:
-            out.append(Deliver.of(carrying(self._us, submission, Kind.RELIABLE_UNICAST, seq=0, words=())))
+            out.append(Deliver.of(self._us.carrying(submission, Kind.RELIABLE_UNICAST, seq=0)))
         elif target not in self._streams:
             raise LocalError(f"member {target} is not in the view; its members are {self._us.members}")
         else:
@@ -268,7 +268,7 @@ class ReliableCore(ViewStreams):
     # Our own multicasts.
 
     def _data(self, submission: Submission, words: tuple[int, ...]) -> Message:
-        return carrying(self._us, submission, Kind.RELIABLE_DATA, seq=self._own.position + 1, words=words)
+        return self._us.carrying(submission, Kind.RELIABLE_DATA, seq=self._own.position + 1, words=words)
 
     def _multicast(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
         own = self._own

@@ -518,16 +518,10 @@ class _Wires:
         encoded = encode_message(message) if self._encodes else b""
         self._transmit(self._nodes[target], message, encoded, transmission)
 
-    def multicast(self, message: Message, transmission: int) -> None:
+    def multicast(self, message: Message, transmission: int, *, is_near: bool = False) -> None:
         encoded = encode_message(message) if self._encodes else b""
-        for target in self._targets:
-            self._transmit(target, message, encoded, transmission)
-            transmission = (transmission + 1) & TRANSMISSION_MASK
-
-    def multicast_near(self, message: Message, transmission: int) -> None:
-        encoded = encode_message(message) if self._encodes else b""
-        for target in self._near_targets:
-            self._transmit(target, message, encoded, transmission, is_near=target is None)
+        for target in self._near_targets if is_near else self._targets:
+            self._transmit(target, message, encoded, transmission, is_near=is_near and target is None)
             transmission = (transmission + 1) & TRANSMISSION_MASK
 
     def _transmit(

@@ -55,7 +55,7 @@ class Nodes:
     def near(self, name: str, payload: bytes) -> None:
         end = self.ends[name]
         for target in end.near_targets():
-            end.transmit_near(payload, target)
+            end.transmit(payload, target, is_near=True)
 
     def wide(self, name: str, payload: bytes) -> None:
         end = self.ends[name]

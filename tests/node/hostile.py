@@ -336,10 +336,7 @@ class Nowhere:
     def send(self, target: int, message: Message, transmission: int) -> None:
         self.sent += 1
 
-    def multicast(self, message: Message, transmission: int) -> None:
-        self.sent += 1
-
-    def multicast_near(self, message: Message, transmission: int) -> None:
+    def multicast(self, message: Message, transmission: int, *, is_near: bool = False) -> None:
         self.sent += 1
 
 

@@ -29,7 +29,8 @@ class Kept(Endpoint):
         self.sent: list[tuple[str, int]] = []
         """(IP address, transmission number)."""
 
-    def transmit_near(self, datagram: bytes, target: tuple[str, int]) -> None:
+    def transmit(self, datagram: bytes, target: tuple[str, int], *, is_near: bool = False) -> None:
+        assert is_near
         envelope, message = decode_datagram(datagram, group=GROUP)
         assert message == WORD
         self.sent.append((target[0], envelope.transmission))
@@ -45,7 +46,7 @@ def sent(dissemination: str, transmission: int) -> tuple[int, list[tuple[str, in
     endpoint = Kept(config)
     try:
         wires = _Wires(config, endpoint)
-        wires.multicast_near(WORD, transmission)
+        wires.multicast(WORD, transmission, is_near=True)
         return wires.near_fan_out, endpoint.sent
     finally:
         endpoint.close()

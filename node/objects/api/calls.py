@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from node.errors import DropReason, RemoteError
+from node.errors import DropReason, RemoteError, check
 from node.objects.addresses import Addressing, GroupId, News, Reference
 from node.objects.api.errors import BadArguments, CallError, Deadlock, DeadObject, NoSuchMethod, RemoteException
 from node.objects.api.values import Bind, decode_value, encode_value
@@ -132,9 +132,9 @@ def decode_body(data: bytes, bind: Bind) -> Body:
 def _call(fields: object) -> CallBody:
     match fields:
         case (Reference() as caller, int(number), str(name), tuple(arguments), dict(keywords), tuple(chain)):
-            _require(type(fields) is tuple and type(number) is int and number > 0, "a call without a number")
-            _require(type(arguments) is tuple, "a call with a reference for its arguments")
-            _require(all(type(key) is str for key in keywords), "keywords that are no texts")
+            check(type(fields) is tuple and type(number) is int and number > 0, "a call without a number")
+            check(type(arguments) is tuple, "a call with a reference for its arguments")
+            check(all(type(key) is str for key in keywords), "keywords that are no texts")
             return CallBody(
                 call=CallId(caller, number), name=name, arguments=arguments, keywords=keywords, chain=_chain(chain)
             )
@@ -142,21 +142,21 @@ def _call(fields: object) -> CallBody:
 
 
 def _chain(parts: tuple[Any, ...]) -> tuple[CallId, ...]:
-    _require(len(parts) % 2 == 0 and len(parts) <= 2 * MAX_CHAIN, f"a chain of {len(parts)} parts")
+    check(len(parts) % 2 == 0 and len(parts) <= 2 * MAX_CHAIN, f"a chain of {len(parts)} parts")
     callers, numbers = parts[::2], parts[1::2]
-    _require(all(type(one) is Reference for one in callers), "a chain of no calls")
-    _require(all(type(one) is int and one > 0 for one in numbers), "a chain of calls without numbers")
+    check(all(type(one) is Reference for one in callers), "a chain of no calls")
+    check(all(type(one) is int and one > 0 for one in numbers), "a chain of calls without numbers")
     return tuple(map(CallId, callers, numbers))
 
 
 def _reply(fields: object) -> ReplyBody:
     match fields:
         case (int(number), Reference() as member, int(outcome), value, str(type_name), str(text)):
-            _require(
+            check(
                 type(number) is int and number > 0 and outcome in _OUTCOMES,
                 f"a reply to call {number} with outcome {outcome}",
             )
-            _require(len(text) <= MAX_TEXT and len(type_name) <= MAX_TEXT, "a reply with too long a text or type name")
+            check(len(text) <= MAX_TEXT and len(type_name) <= MAX_TEXT, "a reply with too long a text or type name")
             return ReplyBody(
                 number=number,
                 member=member,
@@ -173,11 +173,6 @@ def _state(fields: object) -> StateBody:
         case (GroupId() as group, int(timestamp), state, str(problem)) if timestamp >= 0 and len(problem) <= MAX_TEXT:
             return StateBody(group=group, timestamp=timestamp, state=state, problem=problem)
     raise RemoteError(DropReason.MALFORMED, "a state with other fields than a state has")
-
-
-def _require(condition: bool, otherwise: str) -> None:
-    if not condition:
-        raise RemoteError(DropReason.MALFORMED, otherwise)
 
 
 _DECODERS: dict[int, Callable[[object], Body]] = {

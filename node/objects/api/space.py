@@ -21,7 +21,16 @@ from functools import lru_cache
 from typing import Any, ClassVar, TypeVar, cast
 
 from node.errors import DropReason, LocalError, RemoteError
-from node.objects.addresses import OBJECTS_IN_SPACE, Addressing, GroupId, News, NewsKind, Operation, Reference
+from node.objects.addresses import (
+    MAX_NAME_BYTES,
+    OBJECTS_IN_SPACE,
+    Addressing,
+    GroupId,
+    News,
+    NewsKind,
+    Operation,
+    Reference,
+)
 from node.objects.api.calls import Body, CallBody, CallId, NameBody, Origin, Outcome, ReplyBody, StateBody, Transport
 from node.objects.api.errors import (
     Aborted,
@@ -482,7 +491,6 @@ SHAPE_GROUP = 2
 """Shape of pointers to replicated groups."""
 SHAPE_UGROUP = 3
 """Shape of pointers to groups kept by one object, whose reference is the pointer's word."""
-MAX_NAME_BYTES = 255
 FIRST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 0.5
 

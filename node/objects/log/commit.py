@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import chain
 
+from node.errors import check
 from node.objects.addresses import MAX_TIMESTAMP, GroupId, Operation, Reference
 from node.objects.log.entries import (
     Answer,
@@ -34,7 +35,7 @@ from node.objects.log.entries import (
     Verdict,
     Voted,
 )
-from node.objects.log.records import LinkState, Order, Party, Reader, Record, SpaceOf, Stage, Vote, Writer, check
+from node.objects.log.records import LinkState, Order, Party, Reader, Record, SpaceOf, Stage, Vote, Writer
 
 
 class Commit:

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from node.core import MAX_INCARNATION, MAX_MEMBER, Membership
-from node.errors import DropReason, RemoteError
+from node.errors import DropReason, RemoteError, check
 from node.objects.addresses import MAX_ADDRESSED, MAX_TIMESTAMP, Addressing, Operation, Reference
 from node.wire import Flag, Kind, Message
 
@@ -59,7 +59,7 @@ class CallId(NamedTuple):
         found = cls(incarnation >> 16, incarnation & 0xFFFF, number)
         if not (found.member <= MAX_MEMBER and 1 <= found.incarnation <= MAX_INCARNATION):
             raise RemoteError(DropReason.MALFORMED, f"word {incarnation:#x} names no incarnation of a machine")
-        _check(1 <= number <= MAX_NUMBER, "a call has a number from 1")
+        check(1 <= number <= MAX_NUMBER, "a call has a number from 1")
         return found
 
 
@@ -113,10 +113,10 @@ class Call:
     @classmethod
     def of_words(cls, words: tuple[int, ...], payload: bytes) -> Call:
         """The inverse. RemoteError MALFORMED for anything that `words` never gives."""
-        _check(len(words) >= 4, "words that hold no call")
+        check(len(words) >= 4, "words that hold no call")
         incarnation, number, heard, head = words[:4]
         count = head >> 1
-        _check(heard <= MAX_TIMESTAMP and count <= MAX_ADDRESSED and len(words) > 4 + count, "words of no call")
+        check(heard <= MAX_TIMESTAMP and count <= MAX_ADDRESSED and len(words) > 4 + count, "words of no call")
         members = tuple(map(Reference.of_word, words[4 : 4 + count]))
         addressing = Addressing.of_words(words[4 + count :])
         found = cls(
@@ -127,9 +127,9 @@ class Call:
             is_atomic=bool(head & 1),
             payload=payload,
         )
-        _check(len(set(members)) == count, "a member is named twice")
-        _check(found.caller[:2] == found.id[:2], "the caller lives in another machine than its call")
-        _check(not (members and addressing.group is None), "members without a group")
+        check(len(set(members)) == count, "a member is named twice")
+        check(found.caller[:2] == found.id[:2], "the caller lives in another machine than its call")
+        check(not (members and addressing.group is None), "members without a group")
         return found
 
 
@@ -196,7 +196,7 @@ class LinkHeader(NamedTuple):
     def of_word(cls, word: int) -> LinkHeader:
         """RemoteError MALFORMED for a word that names no link."""
         found = cls(word >> 52, word >> 26 & MAX_EPOCH, word & MAX_EPOCH)
-        _check(found.place <= MAX_PLACE and found.epoch >= 1 and found.toward >= 1, f"word {word:#x} names no link")
+        check(found.place <= MAX_PLACE and found.epoch >= 1 and found.toward >= 1, f"word {word:#x} names no link")
         return found
 
 
@@ -399,19 +399,19 @@ def entry_of(message: Message) -> Entry:
     match message.kind:
         case Kind.OBJECTS_CALL:
             call = Call.of_words(words, message.payload)
-            _check(not call.members and message.seq == call.id.number, "a call that does not agree with its number")
+            check(not call.members and message.seq == call.id.number, "a call that does not agree with its number")
             return Called(call=call)
         case Kind.OBJECTS_ASK:
             return _proposal_request(message)
         case Kind.OBJECTS_PROPOSAL:
             return _proposed(message)
         case Kind.OBJECTS_OUTCOME:
-            _check(len(words) == 5 and words[4] <= MAX_TIMESTAMP, "words of no outcome")
+            check(len(words) == 5 and words[4] <= MAX_TIMESTAMP, "words of no outcome")
             link, settled = _link(words)
             name, number = CallId.of_words(*words[2:4]), _number(message.seq)
             return Outcome(link=link, number=number, id=name, timestamp=words[4], settled=settled)
         case Kind.OBJECTS_SETTLED:
-            _check(bool(words) and list(words[1:]) == sorted(set(words[1:])), "numbers that do not rise")
+            check(bool(words) and list(words[1:]) == sorted(set(words[1:])), "numbers that do not rise")
             return Settled(link=LinkHeader.of_word(words[0]), numbers=tuple(map(_number, words[1:])))
         case Kind.OBJECTS_ENTRY:
             return _own(message)
@@ -437,19 +437,19 @@ def _has_its_members(call: Call) -> bool:
 
 
 def _proposal_request(message: Message) -> ProposalRequest:
-    _check(len(message.words) > 3, "words of no request")
+    check(len(message.words) > 3, "words of no request")
     number, after = _number(message.seq), message.words[2]
     call = Call.of_words(message.words[3:], message.payload)
-    _check(after < number and bool(call.covered), "a request that no sub-network can take")
-    _check(_has_its_members(call), "a question about an operation")
+    check(after < number and bool(call.covered), "a request that no sub-network can take")
+    check(_has_its_members(call), "a question about an operation")
     link, settled = _link(message.words)
     return ProposalRequest(link=link, number=number, after=after, call=call, settled=settled)
 
 
 def _proposed(message: Message) -> Proposed:
     words = message.words
-    _check(6 <= len(words) <= 6 + MAX_ADDRESSED, "words of no proposal")
-    _check(1 <= words[4] <= MAX_TIMESTAMP and words[5] <= 1, "a proposal without a timestamp or a vote")
+    check(6 <= len(words) <= 6 + MAX_ADDRESSED, "words of no proposal")
+    check(1 <= words[4] <= MAX_TIMESTAMP and words[5] <= 1, "a proposal without a timestamp or a vote")
     link, settled = _link(words)
     name, missing = CallId.of_words(*words[2:4]), tuple(map(Reference.of_word, words[6:]))
     return Proposed(
@@ -467,31 +467,31 @@ def _own(message: Message) -> Entry:
     words = message.words
     match message.seq:
         case EntryCode.VOTED:
-            _check(len(words) == 3 and words[2] <= 1, "words of no vote")
+            check(len(words) == 3 and words[2] <= 1, "words of no vote")
             return Voted(id=CallId.of_words(*words[:2]), is_yes=bool(words[2]))
         case EntryCode.GIVEN_UP:
-            _check(len(words) == 3 and words[2] <= MAX_PLACE, "words that name no sub-network to give up")
+            check(len(words) == 3 and words[2] <= MAX_PLACE, "words that name no sub-network to give up")
             return GivenUp(id=CallId.of_words(*words[:2]), place=words[2])
         case EntryCode.NEW_EPOCH:
-            _check(len(words) == 2 and words[0] <= MAX_PLACE and 1 <= words[1] <= MAX_EPOCH, "words of no new epoch")
+            check(len(words) == 2 and words[0] <= MAX_PLACE and 1 <= words[1] <= MAX_EPOCH, "words of no new epoch")
             return NewEpoch(place=words[0], epoch=words[1])
         case EntryCode.CLOCK_ADVANCE:
-            _check(len(words) == 1 and words[0] <= MAX_TIMESTAMP, "words of no timestamp")
+            check(len(words) == 1 and words[0] <= MAX_TIMESTAMP, "words of no timestamp")
             return ClockAdvance(timestamp=words[0])
         case EntryCode.STORED:
-            _check(not words, "words of no such entry")
+            check(not words, "words of no such entry")
             return Stored()
     raise RemoteError(DropReason.MALFORMED, f"{message.seq} is no code of an entry")
 
 
 def _link(words: tuple[int, ...]) -> tuple[LinkHeader, int]:
     """The header of the link, and the number up to which the link back is settled."""
-    _check(words[1] <= MAX_NUMBER, "the numbers of a link start at 1")
+    check(words[1] <= MAX_NUMBER, "the numbers of a link start at 1")
     return LinkHeader.of_word(words[0]), words[1]
 
 
 def _number(number: int) -> int:
-    _check(1 <= number <= MAX_NUMBER, "the numbers of a link start at 1")
+    check(1 <= number <= MAX_NUMBER, "the numbers of a link start at 1")
     return number
 
 
@@ -511,8 +511,3 @@ _KINDS: dict[type[Entry], Kind] = {
     ClockAdvance: Kind.OBJECTS_ENTRY,
     Stored: Kind.OBJECTS_ENTRY,
 }
-
-
-def _check(condition: bool, sentence: str) -> None:
-    if not condition:
-        raise RemoteError(DropReason.MALFORMED, sentence)

@@ -146,12 +146,6 @@ MAX_COUNT = 2**20
 """Most elements of one list in a state."""
 
 
-def check(condition: bool, sentence: str) -> None:
-    """RemoteError MALFORMED with this sentence, unless the condition holds."""
-    if not condition:
-        raise RemoteError(DropReason.MALFORMED, sentence)
-
-
 class Writer:
     """Writer of a state; `data`: the bytes so far."""
 

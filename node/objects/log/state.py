@@ -43,7 +43,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from node.errors import DropReason, RemoteError
-from node.objects.addresses import BINDS, MAX_ADDRESSED, NAMING, GroupId, Operation, Reference
+from node.objects.addresses import BINDS, MAX_ADDRESSED, MAX_NAME_BYTES, NAMING, GroupId, Operation, Reference
 from node.objects.log.commit import Commit
 from node.objects.log.entries import (
     MAX_EPOCH,
@@ -428,7 +428,6 @@ def _answer(reader: Reader) -> Answer:
 
 MAX_GROUPS = 4096
 MAX_NAMES = 4096
-MAX_NAME_BYTES = 255
 
 
 @dataclass(slots=True)
@@ -508,21 +507,18 @@ class Registry:
 def _group(reader: Reader) -> Group:
     is_atomic = bool(reader.word())
     members = tuple(map(Reference.of_word, reader.list()))
-    joining = _ids(reader.list())
+    joining = _ids(reader)
     return Group(
         members=members,
         is_atomic=is_atomic,
         joining=joining[0] if joining else None,
-        open=dict.fromkeys(_ids(reader.list())),
+        open=dict.fromkeys(_ids(reader)),
         queue=deque(reader.many(lambda: Call.of_words(reader.list(), reader.text()))),
     )
 
 
-def _ids(words: Iterable[int]) -> tuple[CallId, ...]:
-    found = tuple(words)
-    if len(found) % 2:
-        raise RemoteError(DropReason.MALFORMED, "half the name of a call")
-    return tuple(CallId.of_words(*found[at : at + 2]) for at in range(0, len(found), 2))
+def _ids(reader: Reader) -> tuple[CallId, ...]:
+    return tuple(CallId.of_words(*pair) for pair in reader.pairs())
 
 
 def _name(reader: Reader) -> str:

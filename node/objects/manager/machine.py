@@ -48,11 +48,8 @@ from node.objects.log.entries import (
     Call,
     Called,
     ClockAdvance,
-    Outcome,
-    ProposalRequest,
-    Proposed,
+    Crossing,
     SendCrossing,
-    Settled,
     Voted,
     entry_of,
     message_of,
@@ -437,7 +434,7 @@ class MachineCore(Core):
             self._context.out.append(Report(code=error.reason, member=delivery.origin, value=len(delivery.payload)))
             self._steps.carry_out([])
             return True
-        if isinstance(entry, ProposalRequest | Proposed | Outcome | Settled):
+        if isinstance(entry, Crossing):
             self._crossing.discard((message.kind, entry.link.place, message.seq))
         elif isinstance(entry, Voted):
             self._votes.close(entry.id)
@@ -456,7 +453,7 @@ class MachineCore(Core):
         """Handle a message of another sub-network's master: news go into the log. RemoteError before anything has
         changed."""
         entry = entry_of(message)
-        assert isinstance(entry, ProposalRequest | Proposed | Outcome | Settled), "these are what crosses"
+        assert isinstance(entry, Crossing), "these are what crosses"
         if self._context.place_of[source] != entry.link.place or entry.link.place == self._context.place:
             raise RemoteError(DropReason.MALFORMED, f"machine {source} speaks for sub-network {entry.link.place}")
         self._check_timestamp(timestamp_of(entry))

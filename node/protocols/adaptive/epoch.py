@@ -16,13 +16,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from node.core import Closing, Membership, Submission, ViewCore
-from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer
+from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer, inner_message
 from node.errors import DropReason, RemoteError
 from node.protocols.adaptive.codec import Arrival, split_tail, with_tail
 from node.protocols.adaptive.costs import TIMEWARP
 from node.protocols.timewarp.core import TimeWarpCore
 from node.protocols.timewarp.execution import Outcome
-from node.wire import Kind, Message, decode_message, encode_message
+from node.wire import Kind, Message, encode_message
 
 LAYER = 1
 """The layer of the instance's timers; the owner's have 0."""
@@ -92,7 +92,7 @@ class Epoch:
 
     def receive(self, carried: Message, now_ns: int) -> list[Effect]:
         """Receive a message of this epoch. RemoteError before anything has changed."""
-        message = _inside(carried)
+        message = inner_message(carried)
         timestamp = _timestamp_of(message)
         if self.is_mute:
             self._keep(message)
@@ -130,7 +130,7 @@ class Epoch:
 
     def keep_rest(self, carried: Message) -> None:
         """Keep a message of the view's cut. RemoteError as `receive`."""
-        message = _inside(carried)
+        message = inner_message(carried)
         _timestamp_of(message)
         self._keep(message)
 
@@ -203,13 +203,6 @@ class Epoch:
 
 def _raised(timer: Timer) -> Timer:
     return timer._replace(layer=timer.layer + LAYER)
-
-
-def _inside(carried: Message) -> Message:
-    message = decode_message(carried.payload)
-    if (message.kind, message.origin, message.incarnation) != (carried.inner, carried.origin, carried.incarnation):
-        raise RemoteError(DropReason.MALFORMED, "the inner message does not agree with the outer one")
-    return message
 
 
 def _timestamp_of(message: Message) -> int | None:

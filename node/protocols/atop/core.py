@@ -271,14 +271,9 @@ class AtopCore(OrderCore):
         return (final,) if final else ()
 
     def _data_message(self, kind: Kind, submission: Submission, *words: int) -> Message:
-        return self._us.message(
-            kind,
-            seq=self._take_numbers(1),
-            flags=submission.flags,
-            inner=submission.inner,
-            words=(self._distribution, self._prefix.word, *words, *self._take_final()),
-            payload=submission.payload,
-        )
+        seq = self._take_numbers(1)
+        words = (self._distribution, self._prefix.word, *words, *self._take_final())
+        return self._us.carrying(submission, kind, seq=seq, words=words)
 
     def _say(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         """Multicast, and take into our own order at once: flow control below may delay the message."""

@@ -17,11 +17,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from node.errors import DropReason, RemoteError
+from node.reliable.codec import VIEW_SHIFT
 
-MAX_NUMBER = 0xFFFF_FFFE
-"""Greatest number of a message, and of bytes of buffer."""
-VIEW_SHIFT = 33
-"""As in the first word of every message of the reliable streams."""
 _LOW = 0x1_FFFF_FFFF
 """Mask of BUF or LSRC in the first word."""
 

@@ -33,10 +33,11 @@ from random import Random
 from node.core import Closing, Membership, Submission, ViewStreams
 from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
-from node.packing import numbers_of, ranges_of
+from node.packing import MAX_NUMBER, numbers_of, ranges_of
 from node.parameters import require
-from node.protocols.co.codec import MAX_NUMBER, VIEW_SHIFT, Layout, StateWords
+from node.protocols.co.codec import Layout, StateWords
 from node.protocols.co.state import Acceptance, CoState, Holding, Pdu, Recovery, Service, is_behind
+from node.reliable.codec import view_of
 from node.trace import Notice
 from node.transport import Requests, Retransmissions, RoundTrip, Timers, TransportParameters
 from node.transport import retransmission as again
@@ -437,7 +438,7 @@ class CoCore(ViewStreams):
         if source == self._us.member:
             return DropReason.OWN
         is_legal = message.kind in (self._handlers if self._ended is None else LEGAL[self._ended])
-        if not is_legal or not message.words or message.words[0] >> VIEW_SHIFT != self._view:
+        if not is_legal or not message.words or view_of(message) != self._view:
             return DropReason.UNEXPECTED
         if message.origin != source and (message.kind is not Kind.CO_DATA or self._ended is None):
             return DropReason.UNEXPECTED
@@ -450,14 +451,8 @@ class CoCore(ViewStreams):
         state = self._state
         ack = tuple(state.req)
         buf = state.free
-        message = self._us.message(
-            Kind.CO_DATA,
-            seq=state.seq,
-            flags=submission.flags,
-            words=self._layout.pack_data(ack, buf),
-            inner=submission.inner,
-            payload=submission.payload,
-        )
+        words = self._layout.pack_data(ack, buf)
+        message = self._us.carrying(submission, Kind.CO_DATA, seq=state.seq, words=words)
         return Pdu(self._me, message.seq, ack, buf, state.size_of(message.payload), message)
 
     def _on_data(self, message: Message, src: int, now_ns: int, out: list[Effect]) -> None:

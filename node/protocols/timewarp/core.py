@@ -59,7 +59,7 @@ from node.errors import DropReason, RemoteError
 from node.packing import MAX_NUMBER
 from node.parameters import require
 from node.protocols.base import CONTROL, MILLISECOND, OrderCore, Phase
-from node.protocols.timewarp.execution import Command, Execution, Key, Outcome, ServiceParameters, Undone
+from node.protocols.timewarp.execution import Command, Execution, Key, Outcome, ServiceParameters
 from node.protocols.timewarp.virtual_time import ENDLESS, RoundReport, Rounds
 from node.reliable.parameters import ReliableParameters
 from node.trace import Notice
@@ -318,7 +318,7 @@ class TimeWarpCore(OrderCore):
         undone = self._take_item(message, now_ns, out)
         self._cancel(self._doubted(undone), now_ns, out)
 
-    def _take_item(self, message: Message, now_ns: int, out: list[Effect]) -> list[Undone]:
+    def _take_item(self, message: Message, now_ns: int, out: list[Effect]) -> list[Key]:
         """Take an item of another member. Returns the executions undone by it. RemoteError: nothing has changed."""
         origin, before = message.origin, self._received[message.origin]
         if message.seq != before + 1 or message.seq > MAX_NUMBER:
@@ -333,7 +333,7 @@ class TimeWarpCore(OrderCore):
         self._received[origin] = message.seq
         if message.kind is not Kind.TIMEWARP_ANTI:
             return self._insert(message, now_ns, out)
-        undone: list[Undone] = []
+        undone: list[Key] = []
         for key in keys:
             self._drop(key)
             undone += self._execution.remove(key, now_ns, out)
@@ -366,7 +366,7 @@ class TimeWarpCore(OrderCore):
         if any(one is None or one.message.kind is not Kind.TIMEWARP_FOLLOW_UP for one in victims):
             raise RemoteError(DropReason.MALFORMED, f"an anti-message for what is final or never was: {numbers[:4]}")
 
-    def _insert(self, message: Message, now_ns: int, out: list[Effect]) -> list[Undone]:
+    def _insert(self, message: Message, now_ns: int, out: list[Effect]) -> list[Key]:
         """Insert a message at its place. Returns the undone executions after it."""
         key = (self._epoch, message.words[0], message.origin, message.seq)
         is_follow_up = Kind.TIMEWARP_FOLLOW_UP in (message.kind, message.inner)
@@ -422,17 +422,17 @@ class TimeWarpCore(OrderCore):
             self._tries[key] = self._tries[cause]
         return _Sent(key, payload)
 
-    def _doubted(self, undone: list[Undone]) -> list[_Sent]:
+    def _doubted(self, undone: list[Key]) -> list[_Sent]:
         """These executions were undone. Returns their follow-ups that are to be cancelled."""
         doomed: list[_Sent] = []
-        for one in undone:
-            self._undone.add(one.key)
-            self._certain.pop(one.key, None)
-            sent = self._sent.pop(one.key, [])
+        for key in undone:
+            self._undone.add(key)
+            self._certain.pop(key, None)
+            sent = self._sent.pop(key, [])
             if sent:
-                self._tries[one.key] = self._tries.get(one.key, 0) + 1
+                self._tries[key] = self._tries.get(key, 0) + 1
             if sent and self._is_lazy:
-                self._doubtful[one.key] = sent
+                self._doubtful[key] = sent
             else:
                 doomed += sent
         return doomed

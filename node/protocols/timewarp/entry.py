@@ -73,7 +73,7 @@ class Entry:
         if self.first_ns is None:
             self.first_ns = now_ns
         if self.is_for_host:
-            out.append(self._delivery(Level.OPTIMISTIC))
+            out.append(Deliver.of(self.command.message, Level.OPTIMISTIC))
 
     def take_back(self, out: list[Effect]) -> None:
         self.state = UNSAVED
@@ -93,7 +93,7 @@ class Entry:
     def deliver(self, out: list[Effect], *, reports_costs: bool) -> None:
         """It is final, and was handed over."""
         if self.is_for_host:
-            out.append(self._delivery(Level.FINAL))
+            out.append(Deliver.of(self.command.message, Level.FINAL))
         if self.is_optimistic and reports_costs:
             self._report_costs(out)
 
@@ -105,17 +105,6 @@ class Entry:
         self.deliver(out, reports_costs=reports_costs)
         self.is_optimistic = False
         self.is_silent = True
-
-    def _delivery(self, level: Level) -> Deliver:
-        message = self.command.message
-        return Deliver(
-            payload=message.payload,
-            origin=message.origin,
-            incarnation=message.incarnation,
-            seq=message.seq,
-            level=level,
-            inner=message.inner,
-        )
 
     def _report_costs(self, out: list[Effect]) -> None:
         assert self.first_ns is not None

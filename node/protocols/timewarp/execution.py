@@ -52,7 +52,7 @@ from node.protocols.timewarp.entry import (
 )
 from node.trace import Notice
 
-__all__ = ["Command", "Execution", "Key", "Outcome", "Result", "ServiceParameters", "Undone"]
+__all__ = ["Command", "Execution", "Key", "Outcome", "Result", "ServiceParameters"]
 
 LATE_NS = 10_000_000
 """Longest lateness of a host's timer that is made up for: the next command begins when the last one ended, but not
@@ -75,12 +75,6 @@ class Result(NamedTuple):
     state: Any
     output: bytes
     is_sent_by_us: bool
-
-
-class Undone(NamedTuple):
-    """An execution, ended or under way, that was taken back with its outputs."""
-
-    key: Key
 
 
 class Execution:
@@ -182,7 +176,7 @@ class Execution:
         place = bisect_left(self._keys, key)
         return self._fixed <= place < len(self._keys) and self._keys[place] == key
 
-    def insert(self, command: Command, now_ns: int, out: list[Effect]) -> list[Undone]:
+    def insert(self, command: Command, now_ns: int, out: list[Effect]) -> list[Key]:
         """Insert an optimistic command; `key[1]` is its timestamp. Returns the executions undone by it, the last first.
 
         It must not lie in the final part of the order: ask `may_insert` first if another member chooses the key.
@@ -196,7 +190,7 @@ class Execution:
         self._entries.insert(place, entry)
         return undone
 
-    def remove(self, key: Key, now_ns: int, out: list[Effect]) -> list[Undone]:
+    def remove(self, key: Key, now_ns: int, out: list[Effect]) -> list[Key]:
         """Remove the command, for an anti-message. Returns the undone executions, the last first, its own included if
         it has begun. No effect for a key that is not held. The command must not be final: ask `may_remove`.
         """
@@ -329,7 +323,7 @@ class Execution:
         command."""
         return output_of(entry.command.message.payload, self._answer(entry.decoded, state))
 
-    def _roll_back(self, place: int, now_ns: int, out: list[Effect]) -> list[Undone]:
+    def _roll_back(self, place: int, now_ns: int, out: list[Effect]) -> list[Key]:
         """Undo all executions from `place` on, and restore a state from which the processor can execute it anew."""
         is_under_way = self._due_ns is not None and self._next >= place
         undone = self._entries[place : self._reached + (is_under_way and self._next == self._reached)]
@@ -343,7 +337,7 @@ class Execution:
             entry.take_back(out)
         if self._parameters.report_costs:
             out.append(Report(code=Notice.ROLLED_BACK, member=min(len(undone), MOST_REPORTED), value=lost_ns))
-        return [Undone(entry.command.key) for entry in reversed(undone)]
+        return [entry.command.key for entry in reversed(undone)]
 
     def _stop(self, now_ns: int) -> int:
         """Abandon the current execution. Returns the time spent on it."""

@@ -73,7 +73,7 @@ def test_a_near_multicast_is_one_datagram_that_no_router_passes_on(multicast_end
     one = multicast_ends.ends[1]
     (target,) = one.near_targets()
     assert (one.near_fan_out, target[0]) == (1, "239.77.1.1")
-    one.transmit_near(b"near", target)
+    one.transmit(b"near", target, is_near=True)
     # The sender's own socket receives its copy here, because multicast loop is on.
     assert multicast_ends.received() == [(member, b"near", NEAR_TTL) for member in (0, 1, 2)]
     assert one.send_failures == 0
@@ -81,7 +81,7 @@ def test_a_near_multicast_is_one_datagram_that_no_router_passes_on(multicast_end
 
 def test_a_multicast_to_everybody_keeps_its_reach_after_a_near_one(multicast_ends: Ends) -> None:
     one = multicast_ends.ends[3]
-    one.transmit_near(b"near", one.near_targets()[0])
+    one.transmit(b"near", one.near_targets()[0], is_near=True)
     one.transmit(b"wide", one.multicast_targets()[0])
     near = [(member, b"near", NEAR_TTL) for member in (3, 4)]
     assert multicast_ends.received() == sorted([*near, *((member, b"wide", TTL) for member in range(5))])
@@ -92,7 +92,7 @@ def test_without_multicast_each_neighbour_gets_a_datagram(unicast_ends: Ends) ->
     assert one.near_fan_out == 2
     assert [ip for ip, _ in one.near_targets()] == [ip_of(0), ip_of(2)]
     for target in one.near_targets():
-        one.transmit_near(b"near", target)
+        one.transmit(b"near", target, is_near=True)
     assert [(member, data) for member, data, _ in unicast_ends.received()] == [(0, b"near"), (2, b"near")]
 
 
@@ -117,7 +117,7 @@ def test_an_endpoint_that_cannot_have_one_of_its_addresses_keeps_no_socket() -> 
 
 def test_a_near_datagram_that_the_kernel_refuses_is_counted(multicast_ends: Ends) -> None:
     one = multicast_ends.ends[0]
-    one.transmit_near(bytes(70_000), one.near_targets()[0])
+    one.transmit(bytes(70_000), one.near_targets()[0], is_near=True)
     assert one.send_failures == 1
 
 
@@ -130,7 +130,7 @@ def test_what_is_held_leaves_in_order_behind_what_must_come_first(unicast_ends: 
 
     end.hold(first)
     end.send(1, b"one")
-    end.transmit_near(b"two", end.near_targets()[0])
+    end.transmit(b"two", end.near_targets()[0], is_near=True)
     assert unicast_ends.received() == []
     end.release()
     end.send(1, b"after")

@@ -112,11 +112,8 @@ class World:
     def send(self, target: int, message: Message, transmission: int) -> None:
         self.out.append(("send", target, transmission))
 
-    def multicast(self, message: Message, transmission: int) -> None:
-        self.out.append(("multicast", transmission))
-
-    def multicast_near(self, message: Message, transmission: int) -> None:
-        self.out.append(("near", transmission))
+    def multicast(self, message: Message, transmission: int, *, is_near: bool = False) -> None:
+        self.out.append(("near" if is_near else "multicast", transmission))
 
     def start(self) -> World:
         self.host.start(self.now_ns)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from node.errors import DropReason, RemoteError
-from node.protocols.co.codec import MAX_NUMBER, Layout
+from node.packing import MAX_NUMBER
+from node.protocols.co.codec import Layout
 from node.protocols.co.state import Acceptance, CoState, Holding, Matrix, Pdu, Service, precedes
 from node.wire import Kind, Message
 

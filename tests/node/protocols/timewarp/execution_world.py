@@ -10,7 +10,7 @@ from node.core import Membership
 from node.effects import Deliver, Effect, Report, Undo
 from node.host.machines import APPLICATIONS, ApplicationName
 from node.protocols.timewarp.entry import Chance, output_of
-from node.protocols.timewarp.execution import Command, Execution, Key, Outcome, ServiceParameters, Undone
+from node.protocols.timewarp.execution import Command, Execution, Key, Outcome, ServiceParameters
 from node.trace import Level, Notice
 from node.wire import Kind, Message
 
@@ -143,8 +143,7 @@ class Processor:
             assert key not in self.outputs, "executed again, though it was not undone"
             self.outputs[key] = outputs
 
-    def _take_back(self, undone: list[Undone], out: list[Effect]) -> list[Key]:
-        keys = [key for (key,) in undone]
+    def _take_back(self, keys: list[Key], out: list[Effect]) -> list[Key]:
         assert keys == sorted(keys, reverse=True)
         for key in keys:
             self.outputs.pop(key, None)

@@ -150,9 +150,9 @@ def test_a_straggler_takes_back_what_lies_behind_it_the_last_first() -> None:
     processor = executed(2, 4, 6, 8)
     out: list[Effect] = []
     undone = processor.execution.insert(command_of(at(3), processor.now_ns), processor.now_ns, out)
-    assert [key for (key,) in undone] == [at(8), at(6), at(4)]
+    assert undone == [at(8), at(6), at(4)]
     taken_back = [effect.payload for effect in out if isinstance(effect, Undo)]
-    assert taken_back == [payload_of(key) for (key,) in undone]
+    assert taken_back == [payload_of(key) for key in undone]
     assert processor.execution.first_open == at(3)
 
 
