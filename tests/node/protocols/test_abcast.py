@@ -14,13 +14,14 @@ import pytest
 
 from node.clocks import MAX_TIMESTAMP
 from node.core import Core, Membership, Submission
-from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
+from node.effects import Deliver, Effect, Multicast, Report, Send
 from node.errors import DropReason, LocalError
 from node.protocols.abcast import MOST_OUTSTANDING, AbcastCore, AbcastParameters, AbcastReport
 from node.protocols.prefix import Prefix
 from node.registry import PROTOCOLS
 from node.trace import Notice
 from node.wire import Flag, Kind, Message, decode_message
+from tests.node.by_hand import delivered, give, multicasts
 from tests.node.cluster import (
     MILLISECOND,
     SECOND,
@@ -56,22 +57,12 @@ def final(origin: int, number: int, *timestamps: int) -> Message:
     return Message(kind=Kind.ABCAST_FINAL, origin=origin, incarnation=1, seq=number, flags=CONTROL, words=timestamps)
 
 
-def give(one: AbcastCore, *messages: Message, now_ns: int = 0) -> list[Effect]:
-    return [effect for message in messages for effect in one.on_message(message, message.origin, now_ns)]
-
-
 def submit(one: AbcastCore, payload: bytes = b"", now_ns: int = 0) -> list[Effect]:
     return one.on_submit(Submission(payload=payload), now_ns)
 
 
-def delivered(effects: list[Effect]) -> list[tuple[int, int]]:
-    """(origin, number) of each delivery."""
-    return [(effect.origin, effect.seq) for effect in effects if isinstance(effect, Deliver)]
-
-
 def multicast(effects: list[Effect]) -> list[tuple[Kind, int, tuple[int, ...]]]:
-    said = (effect.message for effect in effects if isinstance(effect, Multicast))
-    return [(message.kind, message.seq, message.words) for message in said]
+    return [(message.kind, message.seq, message.words) for message in multicasts(effects)]
 
 
 def sent(effects: list[Effect]) -> list[tuple[int, Kind, int, int]]:
@@ -350,10 +341,6 @@ def test_no_final_timestamp_is_beyond_the_last() -> None:
 
 
 def test_what_it_cannot_do_is_our_callers_mistake() -> None:
-    with pytest.raises(LocalError, match="order multicasts"):
-        core().on_submit(Submission(payload=b"", target=2), 0)
-    with pytest.raises(LocalError, match="no timer"):
-        core().on_timer(Timer("tick"), 0)
     for impossible in (-1, MAX_TIMESTAMP):
         with pytest.raises(LocalError, match="no timestamp"):
             core().on_submit(Submission(payload=b"", not_before=impossible), 0)
@@ -431,15 +418,6 @@ def kinds(cluster: Cluster) -> Counter[Kind]:
 def check_all(cluster: Cluster, members: list[int]) -> None:
     check_ordered(cluster, members)
     assert not any(host.core.buffered for host in cluster.survivors())
-
-
-def test_a_group_at_rest_is_silent_without_heartbeats() -> None:
-    cluster = Cluster(4, build(reliable={**RELIABLE, "heartbeat_at_rest": False}))
-    cluster.submit(0, 3)
-    cluster.run()
-    transmitted = len(cluster.sent)
-    cluster.run(for_ns=3600 * SECOND)
-    assert len(cluster.sent) == transmitted
 
 
 def test_all_deliver_the_same_order_under_loss() -> None:
