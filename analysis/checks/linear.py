@@ -21,8 +21,6 @@ import numpy as np
 
 from analysis.checks import call_orders, sections, synchrony
 from analysis.checks.calls import Calls, is_for_objects, read_calls
-from analysis.checks.oracle import raw
-from analysis.checks.oracle_views import History, Record
 from analysis.checks.properties import (
     ADDRESSED_TO_OBJECTS,
     CALL_PROPERTIES,
@@ -47,8 +45,8 @@ from analysis.checks.properties import (
     order_witness,
     undrained_reason,
 )
-from analysis.checks.views import NO_VIEWS, VIEW_EVENTS, ViewRecords, read_views, views_of
-from collector.records import Event, Level, Notice
+from analysis.checks.views import NO_VIEWS, ViewRecords, views_of
+from collector.records import Event, Level
 
 Id = tuple[int, int, int]
 """A MessageId without the cost of a class."""
@@ -70,21 +68,6 @@ _SPEAKING = frozenset((_SUBMIT, _DELIVER, _UNDO))
 _OPTIMISTIC = int(Level.OPTIMISTIC)
 
 
-def check(
-    history: History,
-    *,
-    members: Iterable[int],
-    names: Mapping[int, str] | None = None,
-    kinds: Iterable[Property] | None = None,
-) -> dict[Property, Finding]:
-    """Judge `kinds` (None: all properties of deliveries) of an oracle.History, as `analysis.checks.oracle.check` does.
-
-    `members` are all members that the run should have; `names` is for texts only.
-    """
-    incarnations = [_incarnation_of_history(incarnation, records) for incarnation, records in history.items()]
-    return check_run(JudgedRun(incarnations, members, names or {}, raw=lambda: raw(history)), kinds)
-
-
 def check_incarnations(
     incarnations: Incarnations,
     *,
@@ -92,7 +75,11 @@ def check_incarnations(
     names: Mapping[int, str] | None = None,
     kinds: Iterable[Property] | None = None,
 ) -> dict[Property, Finding]:
-    """As `check`, over the hosts' own records: all records of each incarnation from the first on."""
+    """Judge `kinds` (None: all properties of deliveries) of the hosts' own records: all of each incarnation, from the
+    first on.
+
+    `members` are all members that the run should have; `names` is for texts only.
+    """
     return check_run(judged_run(incarnations, members=members, names=names), kinds)
 
 
@@ -450,17 +437,6 @@ def _incarnation_of_records(name: tuple[int, int], records: Sequence[Raw]) -> In
         is_for_objects=is_for_objects(records),
         views=views_of(records),
     )
-
-
-def _incarnation_of_history(name: tuple[int, int], records: Sequence[Record]) -> IncarnationRecord:
-    steps: list[Step] = [(*record[:5], record[8:]) for record in records if record[1] in _SPEAKING]
-    end = next(((int(record[1]), record[2]) for record in records if record[1] in _ENDS), None)
-    numbers = [record[0] for record in records]
-    is_gapless = numbers == list(range(numbers[0], numbers[0] + len(numbers))) and records[0][1] == Event.START
-    has_calls = any(record[1] == Event.REPORT and record[2] == Notice.ADDRESSED for record in records)
-    rows = ((r.record, r.event, r.detail, *r.message, r.at_ns, r.value) for r in records if r.event in VIEW_EVENTS)
-    views = read_views(rows, last_record=records[-1].record)
-    return IncarnationRecord(name, steps, end=end, is_gapless=is_gapless, is_for_objects=has_calls, views=views)
 
 
 def _not_undone(rows: Sequence[Step]) -> Iterator[Step]:
