@@ -49,9 +49,6 @@ from analysis.traffic import section as traffic
 from collector.records import Level, Notice
 
 FORMAT = 1
-_FOR_ALL = frozenset((Property.AGREEMENT.value, Property.UNIFORM_AGREEMENT.value))
-"""Promises by which every full member delivers every message."""
-
 COUNTED = (*reported.COUNTED, *ordering_records.REPORTS)
 """Reports that any section reads."""
 
@@ -353,7 +350,7 @@ class _Analysis:
         self, orders: _Orders, load: offered.Load | None, counted: cost.Rows, links: cost.Rows, balance: cost.Rows
     ) -> dict[str, Any]:
         requests, deliveries = orders.requests, orders.findings[Property.FIFO].checked
-        is_for_all = not _FOR_ALL.isdisjoint(self.manifest.promises)
+        is_for_all = not measures.FOR_ALL.isdisjoint(self.manifest.promises)
         sent = None if load is None else offered.section(load, self.inputs.topology, requests)
         sections = orders.reported
         return {

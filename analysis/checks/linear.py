@@ -209,19 +209,16 @@ class JudgedRun:
         """Whether messages are addressed to objects: then `calls` has more facts than the deliveries of members."""
         self.has_views = any(incarnation.views.installations for incarnation in incarnations)
         self.level = level
-        self._calls: Calls | None = None
 
     @cached_property
     def of_views(self) -> dict[Property, Tally]:
         """Tallies that are counted view by view."""
         return _of_views(self) if self.has_views else synchrony.without_views()
 
-    @property
+    @cached_property
     def calls(self) -> Calls:
-        """Calls between objects; read at first use."""
-        if self._calls is None:
-            self._calls = read_calls(self.raw())
-        return self._calls
+        """Calls between objects."""
+        return read_calls(self.raw())
 
     def place(self, incarnation: Incarnation, message: Id) -> Place:
         return self.by_name[incarnation].place(message)
