@@ -229,7 +229,7 @@ def validity(run: JudgedRun) -> Tally:
     owed = [(at_ns, m) for m, at_ns in run.submitted_ns.items() if m[:2] in full]
     wrong = [(at_ns, m) for at_ns, m in owed if m not in full[Incarnation(*m[:2])].position]
     places = [run.place(Incarnation(*m[:2]), m) for _, m in [min(wrong)]] if wrong else []
-    return Tally(len(owed), len(wrong), _witness("its own submission is not delivered", places))
+    return Tally(len(owed), len(wrong), Witness.of("its own submission is not delivered", places))
 
 
 def agreement(run: JudgedRun) -> Tally:
@@ -252,9 +252,9 @@ def _agreement(run: JudgedRun, obliging: Sequence[IncarnationRecord]) -> Tally:
     message = min(wrong, key=lambda m: (first[m][0], m))
     missing = next(incarnation for incarnation in run.full if message not in incarnation.position)
     if message not in delivered:
-        return Tally(len(owed), len(wrong), _witness(STANDING, [run.place(first[message][1], message)]))
+        return Tally(len(owed), len(wrong), Witness.of(STANDING, [run.place(first[message][1], message)]))
     places = [run.place(first[message][1], message), missing.place(message)]
-    return Tally(len(owed), len(wrong), _witness("not everybody delivers it", places))
+    return Tally(len(owed), len(wrong), Witness.of("not everybody delivers it", places))
 
 
 def _standing(run: JudgedRun) -> dict[Id, tuple[int, Incarnation]]:
@@ -316,7 +316,7 @@ def fifo(run: JudgedRun) -> Tally:
         return Tally(run.deliveries, 0)
     (_, name, _), message, previous = min(wrong, key=lambda found: found[0])
     places = [run.place(name, m) for m in (previous, message) if m is not None]
-    return Tally(run.deliveries, len(wrong), _witness("delivered out of its origin's order", places))
+    return Tally(run.deliveries, len(wrong), Witness.of("delivered out of its origin's order", places))
 
 
 def causal(run: JudgedRun) -> Tally:
@@ -339,7 +339,7 @@ def causal(run: JudgedRun) -> Tally:
         return Tally(run.deliveries, 0)
     (_, name, _), message, unmet = min(wrong, key=lambda found: found[0])
     places = [run.place(name, min(unmet)), run.place(name, message)]
-    return Tally(run.deliveries, len(wrong), _witness("delivered before its cause", places))
+    return Tally(run.deliveries, len(wrong), Witness.of("delivered before its cause", places))
 
 
 def total_order(run: JudgedRun) -> Tally:
@@ -534,7 +534,3 @@ def _order_witness(run: JudgedRun, disputed: Iterable[Id]) -> Witness:
 
 def _named(message: Id | None) -> MessageId | None:
     return None if message is None else MessageId(*message)
-
-
-def _witness(what: str, places: Sequence[Place]) -> Witness:
-    return Witness(what=what, places=tuple(places))

@@ -309,6 +309,11 @@ class Witness:
     what: str
     places: tuple[Place, ...]
 
+    @classmethod
+    def of(cls, what: str, places: Sequence[Place]) -> Witness | None:
+        """None without places: there is no violation."""
+        return cls(what=what, places=tuple(places)) if places else None
+
     def sentence(self, names: Mapping[int, str]) -> str:
         """Sentence for a user, with the members' names."""
         parts = [_say(place, names) for place in self.places]
