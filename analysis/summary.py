@@ -44,14 +44,11 @@ from analysis.metrics import (
     reported,
     skew,
 )
-from analysis.network import accuracy, conservation, fault_overlap
+from analysis.network import accuracy, addresses, conservation, fault_overlap
 from analysis.traffic import section as traffic
 from collector.records import Level, Notice
 
 FORMAT = 1
-_FOR_ALL = frozenset((Property.AGREEMENT.value, Property.UNIFORM_AGREEMENT.value))
-"""Promises by which every full member delivers every message."""
-
 COUNTED = (*reported.COUNTED, *ordering_records.REPORTS)
 """Reports that any section reads."""
 
@@ -327,7 +324,7 @@ class _Analysis:
         extra = {(row["direction"], row["node"]): row.pop("extra_copies") for row in rows}
         self.stage.write_rows("links", rows, schema.LINKS)
         crashed = {target for fault in self.inputs.faults if fault.kind == "crash" for target in fault.targets}
-        flows = conservation.flows(self.counts.flows)
+        flows = addresses.flows(self.counts.flows)
         balance = conservation.balance(flows, self.inputs.topology, self.manifest, extra, crashed=crashed)
         return [row | {"asked": json.loads(row["asked"])} for row in rows], balance
 
@@ -336,9 +333,9 @@ class _Analysis:
         end_ns = self.manifest.phases.load_end_ns
         if end_ns is None or end_ns <= self.start_ns:
             return None
-        span = offered.LoadSpan(self.start_ns, end_ns)
+        span = ordering_records.Span(self.start_ns, end_ns)
         sent = offered.sent(self.stage.path("frames"), self.stage.path("trace"), span)
-        return offered.Load(span, offered.flows(self.counts.flows), sent)
+        return offered.Load(span, addresses.flows(self.counts.flows), sent)
 
     def _traffic(self) -> dict[str, Any]:
         """Conversations of any protocol: the only results for other programs."""
@@ -353,7 +350,7 @@ class _Analysis:
         self, orders: _Orders, load: offered.Load | None, counted: cost.Rows, links: cost.Rows, balance: cost.Rows
     ) -> dict[str, Any]:
         requests, deliveries = orders.requests, orders.findings[Property.FIFO].checked
-        is_for_all = not _FOR_ALL.isdisjoint(self.manifest.promises)
+        is_for_all = not measures.FOR_ALL.isdisjoint(self.manifest.promises)
         sent = None if load is None else offered.section(load, self.inputs.topology, requests)
         sections = orders.reported
         return {

@@ -42,47 +42,27 @@ from node.wire import MAGIC as PROTOCOL_MAGIC
 from node.wire import VERSION as PROTOCOL_VERSION
 
 __all__ = [
-    "APPLICATION_STAMP",
-    "APPLICATION_STAMP_DTYPE",
-    "DECODED_ROW",
-    "ENVELOPE_DTYPE",
-    "ETHERNET_LINK_TYPE",
-    "FRAME_ROW",
-    "INDEX_SUFFIX",
     "LOCAL_KINDS",
     "MAX_RECORDS",
-    "MESSAGE_DTYPE",
-    "NANOSECOND_RESOLUTION",
     "PROTOCOL_MAGIC",
-    "PROTOCOL_PORT",
     "PROTOCOL_VERSION",
     "RECORD",
-    "RECORD_DTYPE",
     "TRACE_DELAY_NS",
-    "TRACE_HEADER_DTYPE",
-    "TRACE_MAC",
     "TRACE_MAGIC",
-    "TRACE_PORT",
-    "TRACE_ROW",
     "TRACE_VERSION",
-    "WINDOW_DTYPE",
     "WORD_SIZE",
     "CallReport",
-    "CaptureError",
-    "Column",
     "DropReason",
     "EndReason",
     "Event",
     "Flag",
-    "Frames",
     "Kind",
     "Level",
     "Notice",
-    "PortDirection",
     "Timed",
     "ViewReason",
-    "dtype_of",
 ]
+"""Names of `node` that others import from here."""
 
 PROTOCOL_PORT = 7700
 TRACE_PORT = 7701

@@ -92,10 +92,14 @@ def call_causality(calls: Calls) -> Tally:
         still = np.full(len(place), _NEVER, np.int64)
         for index in range(len(sequence) - 1, -1, -1):
             delivery = sequence[index]
-            if (past[delivery.message] >= still).any():
-                wrong.append(
-                    (delivery, _first_late(calls, sequence[index + 1 :], delivery.message, place, ordinal, past))
+            known = past[delivery.message]
+            if (known >= still).any():
+                late = next(
+                    other
+                    for other in sequence[index + 1 :]
+                    if ordinal[other.message] <= known[place[calls.by_message[other.message].caller]]
                 )
+                wrong.append((delivery, late))
             caller = place[calls.by_message[delivery.message].caller]
             still[caller] = min(still[caller], ordinal[delivery.message])
     if not wrong:
@@ -319,21 +323,6 @@ def _in_time(calls: Calls) -> list[Delivery | Call]:
         events += [(delivery.at_ns, one[0], delivery.record, delivery) for delivery in sequence]
     events.sort(key=lambda event: event[:3])
     return [event for *_, event in events]
-
-
-def _first_late(
-    calls: Calls,
-    later: Sequence[Delivery],
-    message: Id,
-    place: Mapping[Object, int],
-    ordinal: Mapping[Id, int],
-    past: Mapping[Id, Vector],
-) -> Delivery:
-    """First delivery in `later` of a call in the past of `message`."""
-    for delivery in later:
-        if ordinal[delivery.message] <= past[message][place[calls.by_message[delivery.message].caller]]:
-            return delivery
-    raise AssertionError(f"nothing of the past of {message} comes late")
 
 
 def _witness(what: str, *places: Place) -> Witness:

@@ -6,8 +6,7 @@ needed, and no FIFO order is assumed (groupcomm 3.4, which also has the proof). 
 most one message per member: with n members and D deliveries there are at most n * D pairs to check, each in a few
 machine operations.
 
-The whole run is in memory: 25 bytes a row while rows are gathered (`gather`), 17 when they are in order, 8 for each
-pair.
+The whole run is in memory: 25 bytes a row (`Chunk`), 17 when the rows are in order, 8 for each pair.
 """
 
 from __future__ import annotations
@@ -28,25 +27,13 @@ PAIRS_AT_ONCE = 1 << 20
 
 
 class Chunk(NamedTuple):
-    """Some rows of one run, in any order: own submissions, and first deliveries of judged sequences."""
+    """Rows of one incarnation, in any order: its submissions, and the first deliveries of its judged sequence."""
 
-    incarnation: Ints
-    """Code of the incarnation of each row."""
     record: Ints
     message: Ints
     """Code of the message: its origin's incarnation in the upper half, its number in the lower one."""
     is_submission: Mask
     at_ns: Ints
-
-    def select(self, rows: npt.NDArray[np.intp]) -> Chunk:
-        """Rows of one incarnation, without its code; copies, so that the rest can be freed."""
-        return Chunk(
-            incarnation=np.empty(0, np.int64),
-            record=self.record[rows],
-            message=self.message[rows],
-            is_submission=self.is_submission[rows],
-            at_ns=self.at_ns[rows],
-        )
 
 
 class IncarnationSteps(NamedTuple):
@@ -86,33 +73,17 @@ class Answer(NamedTuple):
     earliest: Early | None
 
 
-def gather(chunks: Iterable[Chunk]) -> History:
-    """Put the rows of a run in order."""
-    parts: dict[int, list[Chunk]] = {}
-    for chunk in chunks:
-        for incarnation, rows in _by_incarnation(chunk.incarnation):
-            parts.setdefault(incarnation, []).append(chunk.select(rows))
-    codes = sorted(parts)
-    messages = np.empty(0, np.int64)
-    for incarnation in codes:
-        messages = _distinct(np.concatenate([messages, *(part.message for part in parts[incarnation])]))
-    incarnations = [in_order(parts.pop(incarnation), messages) for incarnation in codes]
-    return History(incarnations, np.array(codes, np.int64), messages)
-
-
-def in_order(parts: Sequence[Chunk], messages: Ints) -> IncarnationSteps:
+def in_order(chunk: Chunk, messages: Ints) -> IncarnationSteps:
     """Steps of one incarnation in order. `messages`: codes of the run's messages, ascending."""
-    record = np.concatenate([part.record for part in parts])
-    order = np.argsort(record, kind="stable")
-    record = record[order]
+    order = np.argsort(chunk.record, kind="stable")
+    record = chunk.record[order]
     place = np.zeros(len(record), np.int32)
     np.cumsum(record[1:] != record[:-1], out=place[1:])
-    message = np.searchsorted(messages, np.concatenate([part.message for part in parts])[order])
     return IncarnationSteps(
         place=place,
-        message=message.astype(np.int32),
-        is_submission=np.concatenate([part.is_submission for part in parts])[order],
-        at_ns=np.concatenate([part.at_ns for part in parts])[order],
+        message=np.searchsorted(messages, chunk.message[order]).astype(np.int32),
+        is_submission=chunk.is_submission[order],
+        at_ns=chunk.at_ns[order],
     )
 
 
@@ -157,33 +128,6 @@ def direct_causes(incarnations: Sequence[IncarnationSteps]) -> tuple[Shorts, Sho
         np.concatenate([empty, *(cause for cause, _ in pairs)]),
         np.concatenate([empty, *(effect for _, effect in pairs)]),
     )
-
-
-def dense(*columns: Ints) -> tuple[Ints, Ints]:
-    """Number the distinct rows 0, 1, … in sorted order: the number of each row, and one row index for each number."""
-    if not len(columns[0]):
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    order = np.lexsort(columns[::-1])
-    is_new = np.zeros(len(order), np.bool_)
-    is_new[0] = True
-    for column in columns:
-        is_new[1:] |= column[order[1:]] != column[order[:-1]]
-    numbers = np.empty(len(order), np.int64)
-    numbers[order] = np.cumsum(is_new) - 1
-    return numbers, order[is_new]
-
-
-def _by_incarnation(incarnation: Ints) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
-    """Rows of each incarnation."""
-    order = np.argsort(incarnation, kind="stable")
-    codes, begins = np.unique(incarnation[order], return_index=True)
-    return zip(codes.tolist(), np.split(order, begins[1:]), strict=len(codes) > 0)
-
-
-def _distinct(values: Ints) -> Ints:
-    """Distinct values, ascending. (`np.unique` hashes, which takes five times as long here.)"""
-    values.sort()
-    return values[np.concatenate([[True], values[1:] != values[:-1]])] if len(values) else values
 
 
 def _direct_causes(incarnation: IncarnationSteps) -> tuple[Shorts, Shorts]:

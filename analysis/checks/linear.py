@@ -21,8 +21,6 @@ import numpy as np
 
 from analysis.checks import call_orders, sections, synchrony
 from analysis.checks.calls import Calls, is_for_objects, read_calls
-from analysis.checks.oracle import raw
-from analysis.checks.oracle_views import History, Record
 from analysis.checks.properties import (
     ADDRESSED_TO_OBJECTS,
     CALL_PROPERTIES,
@@ -47,8 +45,8 @@ from analysis.checks.properties import (
     order_witness,
     undrained_reason,
 )
-from analysis.checks.views import NO_VIEWS, VIEW_EVENTS, ViewRecords, read_views, views_of
-from collector.records import Event, Level, Notice
+from analysis.checks.views import NO_VIEWS, ViewRecords, views_of
+from collector.records import Event, Level
 
 Id = tuple[int, int, int]
 """A MessageId without the cost of a class."""
@@ -70,21 +68,6 @@ _SPEAKING = frozenset((_SUBMIT, _DELIVER, _UNDO))
 _OPTIMISTIC = int(Level.OPTIMISTIC)
 
 
-def check(
-    history: History,
-    *,
-    members: Iterable[int],
-    names: Mapping[int, str] | None = None,
-    kinds: Iterable[Property] | None = None,
-) -> dict[Property, Finding]:
-    """Judge `kinds` (None: all properties of deliveries) of an oracle.History, as `analysis.checks.oracle.check` does.
-
-    `members` are all members that the run should have; `names` is for texts only.
-    """
-    incarnations = [_incarnation_of_history(incarnation, records) for incarnation, records in history.items()]
-    return check_run(JudgedRun(incarnations, members, names or {}, raw=lambda: raw(history)), kinds)
-
-
 def check_incarnations(
     incarnations: Incarnations,
     *,
@@ -92,7 +75,11 @@ def check_incarnations(
     names: Mapping[int, str] | None = None,
     kinds: Iterable[Property] | None = None,
 ) -> dict[Property, Finding]:
-    """As `check`, over the hosts' own records: all records of each incarnation from the first on."""
+    """Judge `kinds` (None: all properties of deliveries) of the hosts' own records: all of each incarnation, from the
+    first on.
+
+    `members` are all members that the run should have; `names` is for texts only.
+    """
     return check_run(judged_run(incarnations, members=members, names=names), kinds)
 
 
@@ -222,19 +209,16 @@ class JudgedRun:
         """Whether messages are addressed to objects: then `calls` has more facts than the deliveries of members."""
         self.has_views = any(incarnation.views.installations for incarnation in incarnations)
         self.level = level
-        self._calls: Calls | None = None
 
     @cached_property
     def of_views(self) -> dict[Property, Tally]:
         """Tallies that are counted view by view."""
         return _of_views(self) if self.has_views else synchrony.without_views()
 
-    @property
+    @cached_property
     def calls(self) -> Calls:
-        """Calls between objects; read at first use."""
-        if self._calls is None:
-            self._calls = read_calls(self.raw())
-        return self._calls
+        """Calls between objects."""
+        return read_calls(self.raw())
 
     def place(self, incarnation: Incarnation, message: Id) -> Place:
         return self.by_name[incarnation].place(message)
@@ -245,7 +229,7 @@ def validity(run: JudgedRun) -> Tally:
     owed = [(at_ns, m) for m, at_ns in run.submitted_ns.items() if m[:2] in full]
     wrong = [(at_ns, m) for at_ns, m in owed if m not in full[Incarnation(*m[:2])].position]
     places = [run.place(Incarnation(*m[:2]), m) for _, m in [min(wrong)]] if wrong else []
-    return Tally(len(owed), len(wrong), _witness("its own submission is not delivered", places))
+    return Tally(len(owed), len(wrong), Witness.of("its own submission is not delivered", places))
 
 
 def agreement(run: JudgedRun) -> Tally:
@@ -268,9 +252,9 @@ def _agreement(run: JudgedRun, obliging: Sequence[IncarnationRecord]) -> Tally:
     message = min(wrong, key=lambda m: (first[m][0], m))
     missing = next(incarnation for incarnation in run.full if message not in incarnation.position)
     if message not in delivered:
-        return Tally(len(owed), len(wrong), _witness(STANDING, [run.place(first[message][1], message)]))
+        return Tally(len(owed), len(wrong), Witness.of(STANDING, [run.place(first[message][1], message)]))
     places = [run.place(first[message][1], message), missing.place(message)]
-    return Tally(len(owed), len(wrong), _witness("not everybody delivers it", places))
+    return Tally(len(owed), len(wrong), Witness.of("not everybody delivers it", places))
 
 
 def _standing(run: JudgedRun) -> dict[Id, tuple[int, Incarnation]]:
@@ -332,7 +316,7 @@ def fifo(run: JudgedRun) -> Tally:
         return Tally(run.deliveries, 0)
     (_, name, _), message, previous = min(wrong, key=lambda found: found[0])
     places = [run.place(name, m) for m in (previous, message) if m is not None]
-    return Tally(run.deliveries, len(wrong), _witness("delivered out of its origin's order", places))
+    return Tally(run.deliveries, len(wrong), Witness.of("delivered out of its origin's order", places))
 
 
 def causal(run: JudgedRun) -> Tally:
@@ -355,7 +339,7 @@ def causal(run: JudgedRun) -> Tally:
         return Tally(run.deliveries, 0)
     (_, name, _), message, unmet = min(wrong, key=lambda found: found[0])
     places = [run.place(name, min(unmet)), run.place(name, message)]
-    return Tally(run.deliveries, len(wrong), _witness("delivered before its cause", places))
+    return Tally(run.deliveries, len(wrong), Witness.of("delivered before its cause", places))
 
 
 def total_order(run: JudgedRun) -> Tally:
@@ -450,17 +434,6 @@ def _incarnation_of_records(name: tuple[int, int], records: Sequence[Raw]) -> In
         is_for_objects=is_for_objects(records),
         views=views_of(records),
     )
-
-
-def _incarnation_of_history(name: tuple[int, int], records: Sequence[Record]) -> IncarnationRecord:
-    steps: list[Step] = [(*record[:5], record[8:]) for record in records if record[1] in _SPEAKING]
-    end = next(((int(record[1]), record[2]) for record in records if record[1] in _ENDS), None)
-    numbers = [record[0] for record in records]
-    is_gapless = numbers == list(range(numbers[0], numbers[0] + len(numbers))) and records[0][1] == Event.START
-    has_calls = any(record[1] == Event.REPORT and record[2] == Notice.ADDRESSED for record in records)
-    rows = ((r.record, r.event, r.detail, *r.message, r.at_ns, r.value) for r in records if r.event in VIEW_EVENTS)
-    views = read_views(rows, last_record=records[-1].record)
-    return IncarnationRecord(name, steps, end=end, is_gapless=is_gapless, is_for_objects=has_calls, views=views)
 
 
 def _not_undone(rows: Sequence[Step]) -> Iterator[Step]:
@@ -561,7 +534,3 @@ def _order_witness(run: JudgedRun, disputed: Iterable[Id]) -> Witness:
 
 def _named(message: Id | None) -> MessageId | None:
     return None if message is None else MessageId(*message)
-
-
-def _witness(what: str, places: Sequence[Place]) -> Witness:
-    return Witness(what=what, places=tuple(places))

@@ -144,7 +144,7 @@ def validity(run: JudgedRun) -> Tally:
     submitted = sorted((at_ns, m) for m, at_ns in run.submitted_ns.items() if Incarnation(*m[:2]) in run.full)
     wrong = [m for _, m in submitted if run.position(Incarnation(*m[:2]), m).position is None]
     places = [run.position(Incarnation(*m[:2]), m) for m in wrong[:1]]
-    return Tally(len(submitted), len(wrong), _witness("its own submission is not delivered", places))
+    return Tally(len(submitted), len(wrong), Witness.of("its own submission is not delivered", places))
 
 
 def agreement(run: JudgedRun, *, uniform: bool) -> Tally:
@@ -164,11 +164,11 @@ def agreement(run: JudgedRun, *, uniform: bool) -> Tally:
     for first, _ in wrong[:1]:
         if not delivered_by[first.message]:
             places = [run.position(first.incarnation, first.message)]
-            return Tally(len(delivered_by), len(wrong), _witness(STANDING, places))
+            return Tally(len(delivered_by), len(wrong), Witness.of(STANDING, places))
     places = [
         place for first, incarnation in wrong[:1] for place in (first.place, run.position(incarnation, first.message))
     ]
-    return Tally(len(delivered_by), len(wrong), _witness("not everybody delivers it", places))
+    return Tally(len(delivered_by), len(wrong), Witness.of("not everybody delivers it", places))
 
 
 def integrity(run: JudgedRun) -> Tally:
@@ -209,7 +209,7 @@ def fifo(run: JudgedRun) -> Tally:
             before[origin] = delivery
     found = min(wrong, key=lambda pair: _when(pair[0]), default=None)
     places = [] if found is None else [d.place for d in (found[1], found[0]) if d is not None]
-    return Tally(_count(run.first), len(wrong), _witness("delivered out of its origin's order", places))
+    return Tally(_count(run.first), len(wrong), Witness.of("delivered out of its origin's order", places))
 
 
 def causal(run: JudgedRun) -> Tally:
@@ -229,7 +229,7 @@ def causal(run: JudgedRun) -> Tally:
             seen.add(delivery.message)
     found = min(wrong, key=lambda pair: _when(pair[0]), default=None)
     places = [] if found is None else [run.position(found[0].incarnation, found[1]), found[0].place]
-    return Tally(_count(run.first), len(wrong), _witness("delivered before its cause", places))
+    return Tally(_count(run.first), len(wrong), Witness.of("delivered before its cause", places))
 
 
 def total_order(run: JudgedRun) -> Tally:
@@ -380,7 +380,3 @@ def _when(delivery: Delivery) -> tuple[int, Incarnation, int]:
 
 def _count(sequences: Mapping[Incarnation, Sequence[Delivery]]) -> int:
     return sum(len(sequence) for sequence in sequences.values())
-
-
-def _witness(what: str, places: Sequence[Place]) -> Witness | None:
-    return Witness(what=what, places=tuple(places)) if places else None

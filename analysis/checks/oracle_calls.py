@@ -119,7 +119,7 @@ def call_integrity(run: CallRecords) -> Tally:
             wrong.append((delivery, "an object gets it before it was asked for"))
     checked = sum(len(sequence) for sequence in run.repeated.values())
     first = min(wrong, default=None)
-    witness = _witness(first[1], [first[0].place]) if first else None
+    witness = Witness.of(first[1], [first[0].place]) if first else None
     return Tally(checked, len(wrong), witness)
 
 
@@ -137,7 +137,7 @@ def no_overtaking(run: CallRecords) -> Tally:
             if later:
                 wrong.append((delivery, max(later, key=lambda h: h.message.number)))
     places = [h.place for h in reversed(min(wrong, default=()))]
-    return Tally(checked, len(wrong), _witness("a call overtakes an earlier one of its sender", places))
+    return Tally(checked, len(wrong), Witness.of("a call overtakes an earlier one of its sender", places))
 
 
 def indivisibility(run: CallRecords) -> Tally:
@@ -151,7 +151,7 @@ def indivisibility(run: CallRecords) -> Tally:
     places = next(_disagreements(sequences), None) if wrong else []
     if places is None:
         places = [h.place for sequence in sequences for h in sequence if h.message in wrong]
-    witness = _witness("no one order agrees with what objects get", places)
+    witness = Witness.of("no one order agrees with what objects get", places)
     return Tally(sum(map(len, sequences)), len(wrong), witness)
 
 
@@ -181,7 +181,7 @@ def call_causality(run: CallRecords) -> Tally:
             late = [other for other in sequence[index + 1 :] if other.message in past[delivery.message]]
             wrong += [(delivery, late[0])] if late else []
     places = [h.place for h in min(wrong, default=())]
-    return Tally(checked, len(wrong), _witness("an object gets a call before one of its past", places))
+    return Tally(checked, len(wrong), Witness.of("an object gets a call before one of its past", places))
 
 
 def call_agreement(run: CallRecords) -> Tally:
@@ -196,7 +196,7 @@ def call_agreement(run: CallRecords) -> Tally:
             unexcused = [one for one in lacking if not run.is_excused(message, one)]
             wrong += [(run.calls[message], unexcused[0])] if unexcused else []
     places = [run.place(one, call.message) for call, one in sorted(wrong)[:1]]
-    return Tally(len(owed), len(wrong), _witness("an object does not get what is for it", places))
+    return Tally(len(owed), len(wrong), Witness.of("an object does not get what is for it", places))
 
 
 def atomicity(run: CallRecords) -> Tally:
@@ -212,7 +212,7 @@ def atomicity(run: CallRecords) -> Tally:
         elif lacks and not outcomes and Incarnation(*message[:2]) in run.living:
             wrong.append((run.calls[message], "nobody gets it, and its caller was not told", lacks[:1]))
     first = min(wrong, default=None)
-    return Tally(len(run.known), len(wrong), _witness(*first[1:]) if first else None)
+    return Tally(len(run.known), len(wrong), Witness.of(*first[1:]) if first else None)
 
 
 CHECKS: dict[str, Callable[[CallRecords], Tally]] = {
@@ -295,7 +295,3 @@ def _disagreements(sequences: list[list[Delivery]]) -> Iterator[list[Place]]:
                 for one, other in pairs:
                     if (one.message, other.message) == (x.message, y.message):
                         yield [one.place, other.place, y.place, x.place]
-
-
-def _witness(what: str, places: list[Place]) -> Witness | None:
-    return Witness(what=what, places=tuple(places)) if places else None

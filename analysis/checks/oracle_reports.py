@@ -71,7 +71,7 @@ def mutual_exclusion(incarnations: Incarnations) -> Tally:
     late = {other.key for _, other in wrong}
     found = min(wrong, key=lambda pair: pair[1].key, default=())
     places = [_place(grant, stays) for grant in found]
-    return Tally(len(stays), len(late), _witness("entered while another was inside", places))
+    return Tally(len(stays), len(late), Witness.of("entered while another was inside", places))
 
 
 def service(incarnations: Incarnations, full: Collection[Incarnation]) -> Tally:
@@ -83,9 +83,9 @@ def service(incarnations: Incarnations, full: Collection[Incarnation]) -> Tally:
     if missing:
         message = missing[0][1]
         place = Place(Incarnation(*message[:2]), message, None, None)
-        return Tally(len(asked), len(missing) + len(unleft), _witness("a request is never granted", [place]))
+        return Tally(len(asked), len(missing) + len(unleft), Witness.of("a request is never granted", [place]))
     places = [_place(grant, stays) for grant in sorted(unleft, key=lambda grant: grant.key)[:1]]
-    return Tally(len(asked), len(unleft), _witness("a section is never left", places))
+    return Tally(len(asked), len(unleft), Witness.of("a section is never left", places))
 
 
 def grant_order(incarnations: Incarnations) -> Tally:
@@ -103,7 +103,7 @@ def grant_order(incarnations: Incarnations) -> Tally:
             wrong += [(max(late, key=lambda m: grant_of.get(m, _NEVER)), message)] if late else []
     found = min(wrong, key=lambda pair: grant_of[pair[1]], default=())
     places = [_granted_place(message, stays) for message in found]
-    return Tally(checked, len(wrong), _witness("the later request is granted first", places))
+    return Tally(checked, len(wrong), Witness.of("the later request is granted first", places))
 
 
 def clock_condition(incarnations: Incarnations) -> Tally:
@@ -126,7 +126,7 @@ def clock_condition(incarnations: Incarnations) -> Tally:
             before_sending |= {message: set(past[h.incarnation]) for message in unsent[h.incarnation]}
             unsent[h.incarnation] = []
     places = [_shows(h) for h in wrong[0]] if wrong else []
-    return Tally(checked, len(wrong), _witness("what happened later has no larger timestamp", places))
+    return Tally(checked, len(wrong), Witness.of("what happened later has no larger timestamp", places))
 
 
 def clock_monotone(incarnations: Incarnations) -> Tally:
@@ -136,7 +136,7 @@ def clock_monotone(incarnations: Incarnations) -> Tally:
         before = [other for other in readings[:index] if other.incarnation == reading.incarnation][-1:]
         wrong += [(other, reading) for other in before if reading.record[8] < other.record[8]]
     places = [_shows(h) for h in wrong[0]] if wrong else []
-    return Tally(len(readings), len(wrong), _witness("set backwards", places))
+    return Tally(len(readings), len(wrong), Witness.of("set backwards", places))
 
 
 def state(incarnations: Incarnations, full: Collection[Incarnation]) -> Tally:
@@ -154,7 +154,7 @@ def state(incarnations: Incarnations, full: Collection[Incarnation]) -> Tally:
     k, *pair = min(wrong, default=(0,))
     places = [_shows(shown[incarnation][k - 1])._replace(position=k) for incarnation in pair]
     violations = len({command for command, *_ in wrong})
-    return Tally(len(compared), violations, _witness("committed states differ", places))
+    return Tally(len(compared), violations, Witness.of("committed states differ", places))
 
 
 _NEVER: Key = (1 << 70, Incarnation(0, 0), 0)
@@ -253,7 +253,3 @@ def _granted_place(message: MessageId, stays: list[tuple[Happening, Happening | 
 
 def _shows(h: Happening) -> Place:
     return Place(h.incarnation, None, None, h.key[0], h.record[8])
-
-
-def _witness(what: str, places: list[Place]) -> Witness | None:
-    return Witness(what=what, places=tuple(places)) if places else None

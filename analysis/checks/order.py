@@ -208,7 +208,7 @@ def _history(incarnations: Sequence[Walked], facts: RunFacts) -> causes.History:
     chunks = [_chunk(incarnation, facts) for incarnation in incarnations]
     messages = merged(chunk.message for chunk in chunks)
     codes = np.array([number_of(incarnation.name) for incarnation in incarnations], np.int64)
-    return causes.History([causes.in_order([chunk], messages) for chunk in chunks], codes, messages)
+    return causes.History([causes.in_order(chunk, messages) for chunk in chunks], codes, messages)
 
 
 def _chunk(incarnation: Walked, facts: RunFacts) -> causes.Chunk:
@@ -217,7 +217,6 @@ def _chunk(incarnation: Walked, facts: RunFacts) -> causes.Chunk:
     firsts = wanted.deliveries[~columns["is_repeat"][wanted.deliveries]]
     rows = np.concatenate([wanted.submissions, firsts])
     return causes.Chunk(
-        incarnation=np.empty(0, np.int64),
         record=columns["record"][rows],
         message=columns["message"][rows],
         is_submission=np.arange(len(rows)) < len(wanted.submissions),

@@ -166,11 +166,6 @@ def merge(verdicts: Iterable[Verdict]) -> Verdict:
     return max(verdicts, key=_BADNESS.__getitem__, default=Verdict.PASS)
 
 
-def at_best(verdict: Verdict, bound: Verdict) -> Verdict:
-    """`verdict`, but not better than `bound`."""
-    return merge((verdict, bound))
-
-
 FIRST_INCARNATION = 1
 
 
@@ -208,11 +203,9 @@ class Property(enum.Enum):
         return self in _NEED_A_DRAIN
 
     @property
-    def is_of_deliveries(self) -> bool:
-        """True when the property can be judged for every protocol; the others need views, or reports that few cores
-        make.
-        """
-        return self not in _OF_REPORTS and self not in VIEW_PROPERTIES
+    def needs_receivers(self) -> bool:
+        """Whether it compares the deliveries of members, so messages must be addressed to members."""
+        return self in _NEED_RECEIVERS
 
 
 CALL_PROPERTIES = (
@@ -240,26 +233,22 @@ _NEED_A_DRAIN = frozenset(
         *(Property.GRANT_ORDER, Property.SERVICE, Property.CALL_AGREEMENT, Property.ATOMICITY),
     )
 )
-_OF_REPORTS = frozenset(
-    (
-        Property.MUTUAL_EXCLUSION,
-        Property.GRANT_ORDER,
-        Property.SERVICE,
-        Property.CLOCK_CONDITION,
-        Property.CLOCK_MONOTONE,
-        Property.STATE,
-        *CALL_PROPERTIES,
-    )
+
+REPORT_PROPERTIES = (
+    Property.MUTUAL_EXCLUSION,
+    Property.GRANT_ORDER,
+    Property.SERVICE,
+    Property.CLOCK_CONDITION,
+    Property.CLOCK_MONOTONE,
+    Property.STATE,
+    *CALL_PROPERTIES,
 )
-DELIVERY_PROPERTIES = tuple(kind for kind in Property if kind.is_of_deliveries)
-REPORT_PROPERTIES = tuple(kind for kind in Property if kind in _OF_REPORTS)
-_OF_RECEIVERS = frozenset((*DELIVERY_PROPERTIES, Property.VIRTUAL_SYNCHRONY, Property.STATE_TRANSFER))
-"""Properties that compare the deliveries of members, so messages must be addressed to members."""
+"""Properties that need reports, which few cores make."""
 
+DELIVERY_PROPERTIES = tuple(kind for kind in Property if kind not in (*REPORT_PROPERTIES, *VIEW_PROPERTIES))
+"""Properties that can be judged for every protocol."""
 
-def needs_receivers(kind: Property) -> bool:
-    """Whether messages must be addressed to members for this property."""
-    return kind in _OF_RECEIVERS
+_NEED_RECEIVERS = frozenset((*DELIVERY_PROPERTIES, Property.VIRTUAL_SYNCHRONY, Property.STATE_TRANSFER))
 
 
 class Incarnation(NamedTuple):
@@ -320,6 +309,11 @@ class Witness:
     what: str
     places: tuple[Place, ...]
 
+    @classmethod
+    def of(cls, what: str, places: Sequence[Place]) -> Witness | None:
+        """None without places: there is no violation."""
+        return cls(what=what, places=tuple(places)) if places else None
+
     def sentence(self, names: Mapping[int, str]) -> str:
         """Sentence for a user, with the members' names."""
         parts = [_say(place, names) for place in self.places]
@@ -361,7 +355,7 @@ class Evidence:
 
 def judge(kind: Property, tally: Tally, evidence: Evidence) -> Finding:
     """Finding from counts and evidence. Missing evidence comes first: an incomplete history shows false violations."""
-    unknown = evidence.gap or (evidence.addressed if kind in _OF_RECEIVERS else "")
+    unknown = evidence.gap or (evidence.addressed if kind.needs_receivers else "")
     unknown = unknown or (evidence.undrained if kind.is_liveness else "")
     if unknown:
         return Finding(verdict=Verdict.UNKNOWN, checked=tally.checked, violations=tally.violations, reason=unknown)

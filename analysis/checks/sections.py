@@ -94,7 +94,7 @@ def mutual_exclusion(incarnations: Incarnations) -> Tally:
             wrong.append((latest, section))
         latest = section if latest is None or section.end_ns > latest.end_ns else latest
     places = [section.place for pair in wrong[:1] for section in pair]
-    return Tally(len(found), len(wrong), _witness("entered while another was inside", places))
+    return Tally(len(found), len(wrong), Witness.of("entered while another was inside", places))
 
 
 def service(incarnations: Incarnations, full: Iterable[Incarnation]) -> Tally:
@@ -108,9 +108,9 @@ def service(incarnations: Incarnations, full: Iterable[Incarnation]) -> Tally:
     witness = None
     if missing:
         _, message = missing[0]
-        witness = _witness("a request is never granted", [Place(_origin(message), message, None, None)])
+        witness = Witness.of("a request is never granted", [Place(_origin(message), message, None, None)])
     elif open_:
-        witness = _witness("a section is never left", [open_[0].place])
+        witness = Witness.of("a section is never left", [open_[0].place])
     return Tally(len(asked), len(missing) + len(open_), witness)
 
 
@@ -293,10 +293,6 @@ def _requests(incarnations: Incarnations) -> dict[MessageId, int]:
 
 def _origin(message: MessageId) -> Incarnation:
     return Incarnation(message.origin, message.incarnation)
-
-
-def _witness(what: str, places: Sequence[Place]) -> Witness | None:
-    return Witness(what=what, places=tuple(places)) if places else None
 
 
 CLOCK, TIMESTAMP = int(Notice.CLOCK), int(Notice.TIMESTAMP)

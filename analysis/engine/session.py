@@ -80,19 +80,19 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 
 
 @contextlib.contextmanager
-def open_session(*, long_run: bool = False, memory: str | None = None) -> Iterator[SparkSession]:
+def open_session(*, long_run: bool = False) -> Iterator[SparkSession]:
     """Session with the data source registered; it and its JVM end with the block.
 
-    `memory` is the heap of a local session (default `SPARK_DRIVER_MEMORY`, else `1g`); `long_run`: minutes of work are
-    expected. Raises MachineError when there is no Java or the cluster does not answer, AnalysisError when another
-    session is open in this process.
+    The heap of a local session is `SPARK_DRIVER_MEMORY`, else `1g`; `long_run`: minutes of work are expected. Raises
+    MachineError when there is no Java or the cluster does not answer, AnalysisError when another session is open in
+    this process.
     """
     if SparkContext._active_spark_context is not None:
         raise AnalysisError("a Spark session is open already in this process; pass it on instead of opening another")
     java = require_java()
     with tempfile.TemporaryDirectory(prefix="orderbed-spark-") as directory:
         scratch = Path(directory)
-        configuration = _configuration(scratch, java, long_run=long_run, memory=memory)
+        configuration = _configuration(scratch, java, long_run=long_run)
         with (scratch / "java.log").open("w+") as log:
             spark, gateway = _start(configuration, scratch, log)
             try:
@@ -205,7 +205,7 @@ def archive_path(java: Path) -> Path:
     return cache / f"spark-{hashlib.sha256(stamp.encode()).hexdigest()[:16]}.jsa"
 
 
-def _configuration(scratch: Path, java: Path, *, long_run: bool, memory: str | None) -> SparkConf:
+def _configuration(scratch: Path, java: Path, *, long_run: bool) -> SparkConf:
     master = os.environ.get("SPARK_MASTER") or LOCAL
     log_settings = scratch / "log4j2.properties"
     log_settings.write_text(_LOGGING, encoding="utf-8")
@@ -216,7 +216,7 @@ def _configuration(scratch: Path, java: Path, *, long_run: bool, memory: str | N
     flags.append(f"-Djava.io.tmpdir={scratch}")
     settings = _SETTINGS | {
         "spark.master": master,
-        "spark.driver.memory": memory or os.environ.get("SPARK_DRIVER_MEMORY") or DEFAULT_MEMORY,
+        "spark.driver.memory": os.environ.get("SPARK_DRIVER_MEMORY") or DEFAULT_MEMORY,
         "spark.driver.extraJavaOptions": " ".join(flags),
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),

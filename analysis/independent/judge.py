@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as pds
 
-from analysis.checks.properties import Incarnations, Property, Verdict, needs_receivers
+from analysis.checks.properties import Incarnations, Property, Verdict
 from analysis.errors import AnalysisError
 from analysis.inputs import RunInputs
 
@@ -146,7 +146,7 @@ def _opinions(
         database.execute(_text(f"properties/{kind.value}.sql"))
         given = {
             "liveness": kind.is_liveness,
-            "of_receivers": needs_receivers(kind),
+            "of_receivers": kind.needs_receivers,
         }
         rows = database.execute(_text("verdict.sql"), given).fetchall()
         yield (

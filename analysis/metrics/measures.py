@@ -17,9 +17,9 @@ from analysis.checks.properties import Property
 from analysis.metrics import call_cost
 from analysis.metrics.cost import QUANTILES, Requests, requests
 from analysis.metrics.figures import moments, quantiles, to_others
-from collector.records import Event, Level
+from collector.records import Level
 
-_FOR_ALL = frozenset((Property.AGREEMENT.value, Property.UNIFORM_AGREEMENT.value))
+FOR_ALL = frozenset((Property.AGREEMENT.value, Property.UNIFORM_AGREEMENT.value))
 """Promises by which every full member delivers every message."""
 
 
@@ -35,16 +35,12 @@ def messages(run: JudgedRun, *, promises: Collection[str]) -> dict[str, Any]:
     objects = (
         call_cost.messages(run.calls, [incarnation.name for incarnation in run.full]) if run.is_for_objects else {}
     )
-    level = max(
-        (s[2] for incarnation in run.incarnations for s in incarnation.steps if s[1] == Event.DELIVER),
-        default=int(Level.AGREED),
-    )
     return {
         "submitted": submitted,
         "deliveries": run.deliveries,
         "deliveries_full": sum(len(incarnation.firsts) for incarnation in run.full),
-        "deliveries_expected": submitted * len(run.full) if _FOR_ALL & set(promises) else None,
-        "level": Level(level).name.lower(),
+        "deliveries_expected": submitted * len(run.full) if FOR_ALL & set(promises) else None,
+        "level": Level(run.level).name.lower(),
         **objects,
     }
 

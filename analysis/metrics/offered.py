@@ -25,7 +25,8 @@ import pyarrow.dataset as pds
 
 from analysis.capture.decode import CLASSES
 from analysis.metrics.cost import Requests, ratio
-from analysis.network.addresses import LINK_LOCAL, Receivers
+from analysis.metrics.ordering_records import Span
+from analysis.network.addresses import Flow, Receivers
 from collector.records import LOCAL_KINDS, Event, Kind
 from topologies.model import Direction, PartitionName, Topology
 
@@ -35,17 +36,6 @@ _DATAGRAM = ("sender", "sender_incarnation", "transmission")
 _KEYS = ["class", "kind", "inner"]
 
 Ints = npt.NDArray[np.int64]
-
-
-class Flow(NamedTuple):
-    """Frames with one destination at one port in one direction; `datagrams`: those of the run's group."""
-
-    node_index: int
-    direction: str
-    eth_dst: int
-    ip_dst: int
-    datagrams: int
-    wire_bytes: int
 
 
 class Sent(NamedTuple):
@@ -58,34 +48,15 @@ class Sent(NamedTuple):
     messages: int
 
 
-class LoadSpan(NamedTuple):
-    """Span of CLOCK_MONOTONIC, without its end."""
-
-    start_ns: int
-    end_ns: int
-
-    @property
-    def seconds(self) -> float:
-        return (self.end_ns - self.start_ns) / 1e9
-
-
 class Load(NamedTuple):
     """All counts of the load."""
 
-    span: LoadSpan
+    span: Span
     flows: Sequence[Flow]
     sent: Sequence[Sent]
 
 
-def flows(counted: Iterable[Mapping[str, Any]]) -> list[Flow]:
-    """Flows from the counts of all frames of the span but trace, by port, direction and destination
-    (analysis.engine.ingest).
-    """
-    seen = [Flow(*(row[name] for name in Flow._fields)) for row in counted]
-    return [flow for flow in seen if flow.wire_bytes and flow.eth_dst >> 4 != LINK_LOCAL >> 4]
-
-
-def sent(frames: Path, trace: Path, span: LoadSpan) -> list[Sent]:
+def sent(frames: Path, trace: Path, span: Span) -> list[Sent]:
     """Datagrams of the group that nodes sent within the span, by class and kind, from the tables `frames` and
     `trace`.
     """
@@ -114,7 +85,7 @@ def _first_datagrams(trace: Path) -> Ints:
     return np.concatenate([np.empty(0, np.int64), *parts])
 
 
-def _own_datagrams(frames: Path, span: LoadSpan) -> Iterator[tuple[Ints, pa.Table]]:
+def _own_datagrams(frames: Path, span: Span) -> Iterator[tuple[Ints, pa.Table]]:
     """Datagrams that nodes sent, and the columns _KEYS, batch by batch."""
     is_within = (pc.field("time_ns") >= span.start_ns) & (pc.field("time_ns") < span.end_ns)
     is_own = (pc.field("direction") == FROM_NODE) & (pc.field("node_index") == pc.field("sender"))

@@ -1,9 +1,10 @@
-"""Addresses as numbers, as in the table of frames, and the receivers of a frame."""
+"""Addresses as numbers, as in the table of frames, the receivers of a frame, and counts of frames by destination."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from topologies.model import MULTICAST_GROUP, Node, Topology
 
@@ -20,6 +21,30 @@ def ip_number(ip: str) -> int:
 
 def mac_number(mac: str) -> int:
     return int(mac.replace(":", ""), 16)
+
+
+class Flow(NamedTuple):
+    """Frames with one destination at one port in one direction; fields as in analysis.engine.ingest."""
+
+    node_index: int
+    direction: str
+    eth_dst: int
+    ip_dst: int
+    frames: int = 0
+    datagrams: int = 0
+    """Those of the run's group, within the load."""
+    wire_bytes: int = 0
+    """Within the load."""
+
+    @property
+    def is_forwarded(self) -> bool:
+        return self.eth_dst >> 4 != LINK_LOCAL >> 4
+
+
+def flows(counted: Iterable[Mapping[str, Any]]) -> list[Flow]:
+    """Flows from the counts of all frames by port, direction and destination (analysis.engine.ingest)."""
+    seen = [Flow(*(row[name] for name in Flow._fields)) for row in counted if row["direction"] is not None]
+    return [flow for flow in seen if flow.is_forwarded]
 
 
 class Receivers:

@@ -14,34 +14,14 @@ so is `unexplained`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from analysis.inputs import Manifest, PortCounters
-from analysis.network.addresses import LINK_LOCAL, Receivers
+from analysis.network.addresses import Flow, Receivers
 from topologies.model import Direction, Node, Topology
 
 TO_NODE, FROM_NODE = Direction.TO_NODE.value, Direction.FROM_NODE.value
-
-
-class Flow(NamedTuple):
-    """Frames with one destination, seen at one port in one direction."""
-
-    node_index: int
-    direction: str
-    eth_dst: int
-    ip_dst: int
-    frames: int
-
-    @property
-    def is_forwarded(self) -> bool:
-        return self.eth_dst >> 4 != LINK_LOCAL >> 4
-
-
-def flows(counted: Iterable[Mapping[str, Any]]) -> list[Flow]:
-    """Flows from the counts of all frames by port and destination (analysis.engine.ingest)."""
-    seen = [Flow(*(row[name] for name in Flow._fields)) for row in counted if row["direction"] is not None]
-    return [flow for flow in seen if flow.is_forwarded]
 
 
 def balance(

@@ -21,7 +21,6 @@ from analysis.requested_network import Element, Network, Path, Span
 from topologies.model import Direction, Impairment
 
 Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 NEVER = -1

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis import formatting as words
-from analysis.checks.properties import Verdict, at_best, merge
+from analysis.checks.properties import Verdict, merge
 from analysis.traffic.flows import UNNUMBERED, is_unnumbered, is_untraced
 
 
@@ -44,12 +44,12 @@ def headline(summary: Mapping[str, Any], manifest: Mapping[str, Any]) -> Headlin
     status = words.clean(manifest.get("status"), 40)
     invalid = words.texts(manifest.get("invalid"))
     if status != "complete":
-        verdict = at_best(verdict, Verdict.UNKNOWN)
+        verdict = merge((verdict, Verdict.UNKNOWN))
         error = words.clean(manifest.get("error"))
         ended = f"the run is {status}" if status else "no manifest says how the run ended"
         reasons.append(ended + (f": {error}" if error else ""))
     if invalid:
-        verdict = at_best(verdict, Verdict.UNKNOWN)
+        verdict = merge((verdict, Verdict.UNKNOWN))
         reasons += invalid
     if verdict is not Verdict.PASS and not reasons:
         reasons = _broken(summary)

@@ -1,6 +1,6 @@
 """Results of a run for a terminal: the main results of the report, as `rich` renderables.
 
-    console.print(text.results(summary, manifest))
+    console.print(terminal.results(summary, manifest))
 
 Pure functions of the two JSON values. Texts from files never pass through rich's markup, and control characters are
 removed, so that a run directory cannot control the terminal.

@@ -328,25 +328,12 @@ class Diagram:
         return (at_ns - self.start_ns) / 1e9
 
 
-def steps_of(member: int, start: int, records: Iterable[Sequence[int]], first: int = 1) -> list[Step]:
-    """Steps of one incarnation from tuples in the order of `node.trace.RECORD`'s fields."""
+def steps_of(member: int, start: int, records: Iterable[Sequence[int]]) -> list[Step]:
+    """Steps of one incarnation from tuples in the order of `node.trace.RECORD`'s fields; the node's clock and the
+    check sum are left out.
+    """
     incarnation = Incarnation(member, start)
-    return [
-        Step(incarnation, number, event, detail, origin, its_incarnation, extra, message, at_ns, value, size_bytes)
-        for number, (
-            event,
-            detail,
-            origin,
-            its_incarnation,
-            extra,
-            message,
-            at_ns,
-            _,
-            value,
-            size_bytes,
-            _,
-        ) in enumerate(records, start=first)
-    ]
+    return [Step(incarnation, number, *row[:7], *row[8:10]) for number, row in enumerate(records, start=1)]
 
 
 def sighting(

@@ -90,7 +90,7 @@ def _switch(reader: Reader) -> Iterator[Choice]:
     begun = reader.reports(Notice.IN_FORCE)
     for step in begun:
         if step.value > epochs.setdefault(step.recorder, step.value):
-            members = _filled_up([step.recorder.member], range(len(reader.names)))
+            members = _filled_up(reader, [step.recorder.member])
             window = _fitted(reader, step.at_ns, members, before=BEFORE_ARROWS)
             last_ns = max(one.at_ns for one in begun if one.value == step.value)
             # The window includes the last member to change, but not an incarnation that joins much later.
@@ -107,7 +107,7 @@ def _roll_back(reader: Reader) -> Iterator[Choice]:
     found = reader.reports(Notice.ROLLED_BACK)
     swinging_ns = reader.start_ns + LONGEST_BEFORE_NS
     for step in sorted(found, key=lambda step: step.extra < TELLING_EXECUTIONS or step.at_ns < swinging_ns)[:1]:
-        members = _filled_up([step.recorder.member], range(len(reader.names)))
+        members = _filled_up(reader, [step.recorder.member])
         window = _fitted(reader, step.at_ns, members, before=BEFORE_ARROWS)
         undone = words.plural(step.extra, "execution")
         why = f"Something comes that belongs before what was executed already: {undone} undone, and done again."
@@ -122,7 +122,7 @@ def _view_change(reader: Reader) -> Iterator[Choice]:
     if changed:
         number = changed[0].number
         own = [step for step in changed if step.number == number]
-        members = _filled_up([step.recorder.member for step in own], range(len(reader.names)))
+        members = _filled_up(reader, [step.recorder.member for step in own])
         window = _fitted(reader, own[0].at_ns, members, before=BEFORE_ARROWS)
         # From the first to the last installation, but not to one that is much later.
         settled_ns = min(own[-1].at_ns + MARGIN_NS, own[0].at_ns + LONGEST_AROUND_SWITCH_NS)
@@ -166,7 +166,7 @@ def _around_witness(reader: Reader, places: Sequence[Mapping[str, Any]]) -> tupl
     times += reader.submitted_ns(messages)
     if not times or not involved:
         return None
-    chosen = _filled_up(sorted(involved), range(len(reader.names)))
+    chosen = _filled_up(reader, sorted(involved))
     window = Window(min(times) - MARGIN_NS, max(times) + MARGIN_NS)
     begins = _begins(compose(reader.scene(window), window, members=chosen, max_arrows=EVERYTHING))
     most = BEFORE_ARROWS + AFTER_ARROWS
@@ -176,7 +176,7 @@ def _around_witness(reader: Reader, places: Sequence[Mapping[str, Any]]) -> tupl
 def _faults(reader: Reader) -> Iterator[Choice]:
     """Windows at the effects of faults: the first of each kind, then others."""
     for fault in _notable(reader.scene(Window(reader.start_ns, reader.start_ns)))[:MAX_FAULTS]:
-        members = _filled_up(_struck(reader, fault), range(len(reader.names)))
+        members = _filled_up(reader, _struck(reader, fault))
         window = _fitted(reader, fault["effective_ns"], members, before=BEFORE_ARROWS)
         what = words.fault(fault)
         why = f"Fault #{words.clean(fault.get('id'), 12)} takes effect: {what}."
@@ -212,12 +212,12 @@ def _first_to_act(reader: Reader, at_ns: int) -> tuple[int, ...]:
         return tuple(range(len(reader.names)))
     steps = sorted(reader.scene(Window(at_ns, at_ns)).steps, key=lambda step: step.at_ns)
     senders = dict.fromkeys(step.recorder.member for step in steps if step.event == Event.SUBMIT)
-    return _filled_up(list(senders), range(len(reader.names)))
+    return _filled_up(reader, list(senders))
 
 
-def _filled_up(first: Sequence[int], others: Sequence[int]) -> tuple[int, ...]:
-    """At most MAX_MEMBERS members: `first`, then `others`."""
-    return tuple(sorted(list(dict.fromkeys([*first, *others]))[:MAX_MEMBERS]))
+def _filled_up(reader: Reader, first: Sequence[int]) -> tuple[int, ...]:
+    """At most MAX_MEMBERS members: `first`, then others."""
+    return tuple(sorted(list(dict.fromkeys([*first, *range(len(reader.names))]))[:MAX_MEMBERS]))
 
 
 def _fitted(reader: Reader, at_ns: int, members: Sequence[int], *, before: int) -> Window:

@@ -175,8 +175,7 @@ class Measurement:
         first = (self.first_ns - self.start_ns) // self.width_ns
         last = (self.last_ns - self.start_ns) // self.width_ns
         grid = {self.start_ns + place * self.width_ns for place in range(first, min(last, first + 2 * MAX_SPANS) + 1)}
-        struck = {at for fault in self.lasting_faults for at in (fault.from_ns, fault.until_ns) if at is not None}
-        return tuple(sorted(grid | {at for at in struck if self.first_ns <= at <= self.last_ns}))
+        return tuple(sorted(grid | {at for at in self._struck() if self.first_ns <= at <= self.last_ns}))
 
     def _begin_ns(self, span: int) -> int:
         """Beginning of the grid's span that contains this one, on the monotonic clock."""
@@ -258,8 +257,11 @@ class Measurement:
 
     def _phase_edges(self) -> list[int]:
         """Times at which the first faults began and ended."""
-        struck = {at for fault in self.lasting_faults for at in (fault.from_ns, fault.until_ns) if at is not None}
-        return sorted(struck)[:MAX_PHASES]
+        return sorted(self._struck())[:MAX_PHASES]
+
+    def _struck(self) -> set[int]:
+        """Beginnings and ends of lasting faults."""
+        return {at for fault in self.lasting_faults for at in (fault.from_ns, fault.until_ns) if at is not None}
 
     # --- results
 

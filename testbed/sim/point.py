@@ -27,8 +27,8 @@ from analysis import judgement
 from analysis.checks.linear import JudgedRun, check_run, judged_run
 from analysis.checks.properties import Property, Verdict
 from analysis.metrics import call_cost, measures, membership, offered, ordering_cost, ordering_records, sweep_rows
-from analysis.metrics.offered import FROM_NODE, TO_NODE, Flow, Load, LoadSpan, Sent
-from analysis.network.addresses import MULTICAST_BIT, ip_number
+from analysis.metrics.offered import FROM_NODE, TO_NODE, Load, Sent
+from analysis.network.addresses import MULTICAST_BIT, Flow, ip_number
 from node.host.workload import WorkloadKind
 from node.registry import PROTOCOLS
 from node.trace import Event
@@ -209,7 +209,7 @@ class LoadMeter:
 
     def load(self, incarnations: Iterable[IncarnationRun]) -> Load:
         """The counted load; `incarnations`: all of the simulation, with their records."""
-        return Load(LoadSpan(START_NS, self._until_ns), self._flows(), self._sent(incarnations))
+        return Load(ordering_records.Span(START_NS, self._until_ns), self._flows(), self._sent(incarnations))
 
     def _flows(self) -> list[Flow]:
         addresses = [ip_number(node.ip) for node in self._nodes]
@@ -223,8 +223,9 @@ class LoadMeter:
                 eth_dst, ip_dst = MULTICAST_BIT, ip_number(self._near_groups[source])
             else:
                 eth_dst, ip_dst = 0, routers[target] if target < 0 else addresses[target]
-            sent.append(Flow(source, FROM_NODE, eth_dst, ip_dst, datagrams, wire_bytes))
-        return sent + [Flow(node, TO_NODE, 0, addresses[node], count, 0) for node, count in enumerate(self._received)]
+            sent.append(Flow(source, FROM_NODE, eth_dst, ip_dst, datagrams=datagrams, wire_bytes=wire_bytes))
+        received = enumerate(self._received)
+        return sent + [Flow(node, TO_NODE, 0, addresses[node], datagrams=count) for node, count in received]
 
     def _sent(self, incarnations: Iterable[IncarnationRun]) -> list[Sent]:
         datagrams: Counter[int] = Counter()

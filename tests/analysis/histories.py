@@ -1,9 +1,9 @@
-"""Made histories of runs: correct ones from a seed, and mutations that break them."""
+"""Made histories of runs: correct ones from a seed, and mutations that break them; and the linear checks of one."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,9 +12,12 @@ import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from analysis import schema
-from analysis.checks.oracle_views import Record
-from analysis.checks.properties import Incarnation, MessageId
-from collector.records import EndReason, Event, Level, ViewReason
+from analysis.checks import linear
+from analysis.checks.oracle import raw
+from analysis.checks.oracle_views import History, Record
+from analysis.checks.properties import Finding, Incarnation, MessageId, Property
+from analysis.checks.views import VIEW_EVENTS, read_views
+from collector.records import EndReason, Event, Level, Notice, ViewReason
 
 Mutation = Callable[["PlainHistory", random.Random], "PlainHistory"]
 NO_MESSAGE = MessageId(0, 0, 0)
@@ -781,3 +784,30 @@ def _swapped(places: list[int], rng: random.Random, *, distance: int) -> list[in
     result = list(places)
     result[first], result[second] = result[second], result[first]
     return result
+
+
+def check_linear(
+    history: History,
+    *,
+    members: Iterable[int],
+    names: Mapping[int, str] | None = None,
+    kinds: Iterable[Property] | None = None,
+) -> dict[Property, Finding]:
+    """Judge `kinds` (None: all properties of deliveries) of an oracle.History with `analysis.checks.linear`, as
+    `analysis.checks.oracle.check` does.
+
+    `members` are all members that the run should have; `names` is for texts only.
+    """
+    incarnations = [_incarnation_of_history(incarnation, records) for incarnation, records in history.items()]
+    return linear.check_run(linear.JudgedRun(incarnations, members, names or {}, raw=lambda: raw(history)), kinds)
+
+
+def _incarnation_of_history(name: tuple[int, int], records: Sequence[Record]) -> linear.IncarnationRecord:
+    steps: list[linear.Step] = [(*record[:5], record[8:]) for record in records if record[1] in linear._SPEAKING]
+    end = next(((int(record[1]), record[2]) for record in records if record[1] in linear._ENDS), None)
+    numbers = [record[0] for record in records]
+    is_gapless = numbers == list(range(numbers[0], numbers[0] + len(numbers))) and records[0][1] == Event.START
+    has_calls = any(record[1] == Event.REPORT and record[2] == Notice.ADDRESSED for record in records)
+    rows = ((r.record, r.event, r.detail, *r.message, r.at_ns, r.value) for r in records if r.event in VIEW_EVENTS)
+    views = read_views(rows, last_record=records[-1].record)
+    return linear.IncarnationRecord(name, steps, end=end, is_gapless=is_gapless, is_for_objects=has_calls, views=views)

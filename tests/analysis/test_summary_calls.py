@@ -19,7 +19,7 @@ from analysis.summary import analyze
 from node.trace import CallReport, Timed
 from tests.analysis import histories
 from tests.analysis.checks.call_histories import CallAuthor, right
-from tests.analysis.histories import PlainHistory
+from tests.analysis.histories import PlainHistory, check_linear
 from tests.analysis.runs import START_NS, MadeRun
 
 pytestmark = pytest.mark.spark
@@ -106,7 +106,7 @@ def test_the_tasks_say_of_deliveries_what_the_linear_checker_says(tmp_path: Path
     trace = histories.write_trace(history, tmp_path / "trace.parquet")
     found = order.check(trace, members=range(3), scratch=tmp_path / "scratch")
 
-    expected = linear.check(history, members=range(3))
+    expected = check_linear(history, members=range(3))
     assert {kind: (one.verdict, one.reason) for kind, one in found.items()} == {
         kind: (one.verdict, one.reason) for kind, one in expected.items()
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.checks import linear, oracle
+from analysis.checks import oracle
 from analysis.checks.oracle_views import Record
 from analysis.checks.properties import Finding, Incarnation, MessageId, Property, Verdict
 from collector.records import Event, Level
@@ -16,6 +16,7 @@ from node.effects import Deliver, Effect, Installed, Minority, Report, StateTake
 from node.errors import RemoteError
 from node.trace import decode_stamp
 from node.wire import Kind, Message, decode_datagram
+from tests.analysis.histories import check_linear
 from tests.node.cluster import GROUP, Build, Cluster, Host, Network
 
 NO_MESSAGE = MessageId(0, 0, 0)
@@ -127,7 +128,7 @@ class Recorded(Cluster):
 def judge(history: History, members: tuple[int, ...], kinds: tuple[Property, ...]) -> dict[Property, Finding]:
     """Findings by the definitions; the verdicts of the linear checker must be the same."""
     findings = oracle.check(history, members=members, kinds=kinds)
-    for kind, finding in linear.check(history, members=members, kinds=kinds).items():
+    for kind, finding in check_linear(history, members=members, kinds=kinds).items():
         assert finding.verdict is findings[kind].verdict, f"the checkers disagree on {kind.value}"
     return findings
 

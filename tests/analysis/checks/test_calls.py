@@ -15,7 +15,7 @@ from analysis.checks.properties import CALL_PROPERTIES, DELIVERY_PROPERTIES, Fin
 from collector.records import CallReport, Event
 from tests.analysis import histories
 from tests.analysis.checks.call_histories import ATOMIC, DIRECT, SPACE, UNORDERED, CallAuthor, masks, right, wild
-from tests.analysis.histories import PlainHistory
+from tests.analysis.histories import PlainHistory, check_linear
 
 A, B, C = Incarnation(0, 1), Incarnation(1, 1), Incarnation(2, 1)
 A1, A2, B1, B2, C1 = (A, 1), (A, 2), (B, 1), (B, 2), (C, 1)
@@ -33,7 +33,7 @@ def findings(history: PlainHistory) -> dict[Property, Finding]:
     """Findings of both checkers, which must be equal."""
     members = range(max(incarnation.member for incarnation in history) + 1)
     expected = oracle.check(history, members=members, names=NAMES, kinds=CALL_PROPERTIES)
-    found = linear.check(history, members=members, names=NAMES, kinds=CALL_PROPERTIES)
+    found = check_linear(history, members=members, names=NAMES, kinds=CALL_PROPERTIES)
     assert {kind: outcome(one) for kind, one in found.items()} == {kind: outcome(one) for kind, one in expected.items()}
     return found
 
@@ -358,7 +358,7 @@ def test_what_happens_eventually_needs_a_drain() -> None:
 def test_the_properties_of_deliveries_say_nothing_where_messages_are_for_objects() -> None:
     history = right(3)
     expected = oracle.check(history, members=range(3))
-    found = linear.check(history, members=range(3))
+    found = check_linear(history, members=range(3))
     assert {found[kind].verdict for kind in DELIVERY_PROPERTIES} == {UNKNOWN}
     assert {kind: finding.reason for kind, finding in found.items()} == {
         kind: finding.reason for kind, finding in expected.items()
@@ -380,7 +380,7 @@ def test_linear_and_oracle_agree_on_what_is_broken(seed: int, mutations: list[hi
         history = mutate(history, rng)
     members = range(max(incarnation.member for incarnation in history) + 1)
     expected = oracle.check(history, members=members, kinds=CALL_PROPERTIES)
-    found = linear.check(history, members=members, kinds=CALL_PROPERTIES)
+    found = check_linear(history, members=members, kinds=CALL_PROPERTIES)
     for kind in CALL_PROPERTIES:
         assert (found[kind].verdict, found[kind].reason) == (expected[kind].verdict, expected[kind].reason), kind
         if "missing" not in expected[kind].reason:  # counts have no meaning in a history with gaps

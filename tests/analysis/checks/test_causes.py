@@ -8,25 +8,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.checks import causes
-from analysis.checks.causes import Chunk, Early, History, check, dense, direct_causes, gather
+from analysis.checks.causes import Chunk, Early, History, check, direct_causes, in_order
 
 MESSAGE = 1 << 32
 
 
 def steps(*rows: tuple[int, int, int, bool]) -> History:
-    """Rows (incarnation, record, message, is_submission), two to a chunk; messages are of incarnation 0, numbered from
-    0."""
+    """Rows (incarnation, record, message, is_submission); messages are of incarnation 0, numbered from 0."""
     columns = np.array(rows, np.int64).reshape(-1, 4)
-    return gather(
+    codes, messages = np.unique(columns[:, 0]), MESSAGE + np.unique(columns[:, 2])
+    chunks = [
         Chunk(
-            incarnation=part[:, 0],
             record=part[:, 1],
             message=MESSAGE + part[:, 2],
             is_submission=part[:, 3].astype(np.bool_),
             at_ns=part[:, 1] * 10,
         )
-        for part in (columns[begin : begin + 2] for begin in range(0, len(columns), 2))
-    )
+        for part in (columns[columns[:, 0] == code] for code in codes)
+    ]
+    return History([in_order(chunk, messages) for chunk in chunks], codes, messages)
 
 
 def pairs(given: History) -> set[tuple[int, int]]:
@@ -92,11 +92,3 @@ def test_in_small_pieces_the_answer_is_the_same(rows: list[tuple[int, int, int, 
         patch.setattr(causes, "PAIRS_AT_ONCE", 1)
 
         assert check(known, joiners=(2,)) == whole
-
-
-def test_dense_numbers_rows_in_sorted_order() -> None:
-    numbers, first = dense(np.array([5, 1, 5, 1]), np.array([0, 2, 0, 3]))
-
-    assert numbers.tolist() == [2, 0, 2, 1]
-    assert [(int(i) in (0, 2)) for i in first] == [False, False, True]
-    assert dense(np.empty(0, np.int64))[0].tolist() == []

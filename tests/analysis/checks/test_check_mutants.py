@@ -27,7 +27,7 @@ from tests.analysis import histories
 from tests.analysis.checks import call_histories, test_reports
 from tests.analysis.checks.test_linear import assert_same, made, members_of
 from tests.analysis.edits import Edit
-from tests.analysis.histories import PlainHistory
+from tests.analysis.histories import PlainHistory, check_linear
 
 SEEDS = 2
 MIXED = 400
@@ -76,7 +76,7 @@ def disputes() -> Iterator[Exception]:
     """Disagreements on the delivery cases; an exception in a check is one."""
     for history, expected in delivery_cases():
         try:
-            found = linear.check(history, members=members_of(history), kinds=KINDS)
+            found = check_linear(history, members=members_of(history), kinds=KINDS)
             for kind, finding in found.items():
                 assert_same(expected[kind], finding, kind)
         except Exception as error:
@@ -87,7 +87,7 @@ def wild_disputes() -> Iterator[Exception]:
     """Disagreements on reports and calls, counts included."""
     for history, expected in wild_cases():
         try:
-            found = linear.check(history, members=range(3), kinds=expected)
+            found = check_linear(history, members=range(3), kinds=expected)
             for kind, finding in found.items():
                 assert _outcome(finding) == _outcome(expected[kind]), kind
         except Exception as error:
@@ -131,7 +131,6 @@ DELIVERIES = (
     Edit(IncarnationRecord.judge_at, "step[1] != _SUBMIT and ", ""),
     Edit(JudgedRun.__init__, "and not incarnation.has_ended\n", "\n"),
     Edit(JudgedRun.__init__, "max(at, default", "min(at, default"),
-    Edit(linear._incarnation_of_history, "records[0][1] == Event.START", "True"),
     # Views.
     Edit(synchrony._disputes, "not np.array_equal(messages, start)", "len(messages) == len(start) == 0"),
     Edit(synchrony._beyond, "len(messages) > end", "len(messages) >= end"),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.checks import linear, oracle, sections
+from analysis.checks import oracle, sections
 from analysis.checks.oracle import raw
 from analysis.checks.oracle_views import Record
 from analysis.checks.properties import (
@@ -24,7 +24,7 @@ from analysis.checks.properties import (
     Verdict,
 )
 from collector.records import Event, Flag, Kind, Level, Notice
-from tests.analysis.histories import NO_MESSAGE, PlainHistory
+from tests.analysis.histories import NO_MESSAGE, PlainHistory, check_linear
 
 A, B, C = Incarnation(0, 1), Incarnation(1, 1), Incarnation(2, 1)
 NAMES = {0: "p1/a", 1: "p1/b", 2: "p1/c"}
@@ -90,7 +90,7 @@ def judge(history: PlainHistory, kind: Property) -> Finding:
     """The finding of both checkers, which must be equal."""
     members = range(max(incarnation.member for incarnation in history) + 1)
     expected = oracle.check(history, members=members, names=NAMES, kinds=[kind])[kind]
-    assert linear.check(history, members=members, names=NAMES, kinds=[kind])[kind] == expected
+    assert check_linear(history, members=members, names=NAMES, kinds=[kind])[kind] == expected
     return expected
 
 
@@ -446,7 +446,7 @@ def wild(seed: int, *, events: int) -> PlainHistory:
 def test_linear_and_oracle_agree_on_anything(seed: int, events: int) -> None:
     history = wild(seed, events=events)
     expected = oracle.check(history, members=range(3), kinds=REPORT_PROPERTIES)
-    found = linear.check(history, members=range(3), kinds=REPORT_PROPERTIES)
+    found = check_linear(history, members=range(3), kinds=REPORT_PROPERTIES)
 
     assert {kind: _outcome(finding) for kind, finding in found.items()} == {
         kind: _outcome(finding) for kind, finding in expected.items()
@@ -462,7 +462,7 @@ def test_the_wild_ones_break_every_property() -> None:
     """The comparison above meets a violation of every property. (Calls: test_calls.py.)"""
     failed: set[Property] = set()
     for seed in range(60):
-        findings = linear.check(wild(seed, events=60), members=range(3), kinds=REPORT_PROPERTIES)
+        findings = check_linear(wild(seed, events=60), members=range(3), kinds=REPORT_PROPERTIES)
         failed |= {kind for kind, finding in findings.items() if finding.verdict is Verdict.FAIL}
 
     assert failed == set(REPORT_PROPERTIES) - set(CALL_PROPERTIES)

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from analysis.checks.properties import Verdict, at_best, merge
+from analysis.checks.properties import Verdict, merge
 
 
 @pytest.mark.parametrize(
@@ -25,8 +25,3 @@ def test_the_worst_is_kept(verdicts: tuple[Verdict, ...], expected: Verdict) -> 
 def test_order_does_not_matter() -> None:
     for verdicts in itertools.product(Verdict, repeat=3):
         assert {merge(order) for order in itertools.permutations(verdicts)} == {merge(verdicts)}
-
-
-def test_a_bound_makes_no_failure_better() -> None:
-    assert at_best(Verdict.PASS, Verdict.UNKNOWN) is Verdict.UNKNOWN
-    assert at_best(Verdict.FAIL, Verdict.UNKNOWN) is Verdict.FAIL

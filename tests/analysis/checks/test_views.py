@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.checks import linear, oracle
+from analysis.checks import oracle
 from analysis.checks.oracle_views import Record
 from analysis.checks.properties import (
     DELIVERY_PROPERTIES,
@@ -25,7 +25,7 @@ from collector.records import EndReason, Event, Level
 from tests.analysis import histories
 from tests.analysis.checks.test_linear import assert_agreement
 from tests.analysis.checks.view_histories import C2, NAMES, A, B, C, HistoryBuilder
-from tests.analysis.histories import Author, PlainHistory
+from tests.analysis.histories import Author, PlainHistory, check_linear
 
 D, E = Incarnation(3, 1), Incarnation(4, 1)
 KINDS = (*VIEW_PROPERTIES, Property.TOTAL_ORDER)
@@ -35,7 +35,7 @@ FAIL, PASS, UNKNOWN = Verdict.FAIL, Verdict.PASS, Verdict.UNKNOWN
 def findings(history: PlainHistory) -> dict[Property, Finding]:
     """Findings of both checkers, which must be equal."""
     assert_agreement(history)
-    return linear.check(history, members=range(3), names=NAMES, kinds=(*KINDS, Property.AGREEMENT))
+    return check_linear(history, members=range(3), names=NAMES, kinds=(*KINDS, Property.AGREEMENT))
 
 
 def broken(history: PlainHistory) -> set[Property]:
@@ -45,7 +45,7 @@ def broken(history: PlainHistory) -> set[Property]:
 def sentence(history: PlainHistory, kind: Property) -> str:
     """The sentence of the witness, which is the same in both checkers."""
     sentences = set()
-    for check in (oracle.check, linear.check):
+    for check in (oracle.check, check_linear):
         witness = check(history, members=range(3), names=NAMES, kinds=[kind])[kind].witness
         assert witness is not None
         sentences.add(witness.sentence(NAMES))
@@ -100,8 +100,8 @@ def test_every_way_to_break_views_is_noticed(mutate: histories.Mutation) -> None
     for seed in range(40):
         history = histories.in_views(seed)
         kinds = (*DELIVERY_PROPERTIES, *VIEW_PROPERTIES)
-        before = linear.check(history, members=range(4), kinds=kinds)
-        after = linear.check(mutate(history, random.Random(seed)), members=range(4), kinds=kinds)
+        before = check_linear(history, members=range(4), kinds=kinds)
+        after = check_linear(mutate(history, random.Random(seed)), members=range(4), kinds=kinds)
         noticed += any(before[kind].verdict is not after[kind].verdict for kind in kinds)
 
     assert noticed > 8
@@ -325,7 +325,7 @@ def test_two_that_never_closed_a_view_must_agree_on_all_of_it() -> None:
     builder.deliver(D, "a1", "b1", "c1").deliver(E, "a1", "c1", "b1").install(2, A, B, C)
     history = builder.note(D, Event.ENDED).note(E, Event.ENDED).stop(A, B, C)
 
-    found = linear.check(history, members=range(5), kinds=KINDS)
+    found = check_linear(history, members=range(5), kinds=KINDS)
     assert_agreement(history)
     assert {kind for kind, one in found.items() if one.verdict is FAIL} == {Property.TOTAL_ORDER}
 
@@ -382,7 +382,7 @@ def test_both_checkers_agree_on_what_makes_no_sense(part: int) -> None:
         history = wild(seed)
         members = range(3)
         expected = oracle.check(history, members=members, kinds=KINDS)
-        found = linear.check(history, members=members, kinds=KINDS)
+        found = check_linear(history, members=members, kinds=KINDS)
         assert [one[:3] for one in map(_outcome, found.values())] == [
             one[:3] for one in map(_outcome, expected.values())
         ], seed

@@ -30,7 +30,7 @@ from collector.records import CallReport, Event, Kind, Notice
 from tests.analysis import histories
 from tests.analysis.checks import call_histories, test_reports
 from tests.analysis.checks.test_order import judge as judge_run
-from tests.analysis.histories import PlainHistory
+from tests.analysis.histories import PlainHistory, check_linear
 
 OF_ORDERS = (*DELIVERY_PROPERTIES, *VIEW_PROPERTIES)
 OF_REPORTS = tuple(kind for kind in REPORT_PROPERTIES if kind not in CALL_PROPERTIES)
@@ -53,7 +53,7 @@ def by_oracle(kinds: Sequence[Property]) -> Judge:
 
 
 def by_linear(kinds: Sequence[Property]) -> Judge:
-    return lambda history: linear.check(history, members=members_of(history), kinds=kinds)
+    return lambda history: check_linear(history, members=members_of(history), kinds=kinds)
 
 
 def assert_one_opinion(runs: Sequence[PlainHistory], kinds: Sequence[Property], *judges: Judge) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from analysis.checks import linear, oracle
+from analysis.checks import oracle
 from analysis.checks.properties import (
     DELIVERY_PROPERTIES,
     STANDING,
@@ -19,7 +19,7 @@ from analysis.checks.properties import (
 )
 from analysis.metrics import cost
 from collector.records import Event, Level
-from tests.analysis.histories import Author, PlainHistory
+from tests.analysis.histories import Author, PlainHistory, check_linear
 
 A, B = Incarnation(0, 1), Incarnation(1, 1)
 NAMES = {0: "p1/a", 1: "p1/b"}
@@ -49,7 +49,7 @@ def written(*steps: Step, stop: tuple[Incarnation, ...] = (A, B)) -> PlainHistor
 
 def judge(history: PlainHistory) -> dict[Property, Finding]:
     findings = oracle.check(history, members=(0, 1), names=NAMES)
-    for kind, finding in linear.check(history, members=(0, 1), names=NAMES).items():
+    for kind, finding in check_linear(history, members=(0, 1), names=NAMES).items():
         expected = findings[kind]
         assert (finding.verdict, finding.checked) == (expected.verdict, expected.checked), kind
         assert (finding.violations, finding.witness) == (expected.violations, expected.witness), kind

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from analysis.inputs import Manifest
-from analysis.network.conservation import Flow, balance
+from analysis.network.addresses import Flow
+from analysis.network.conservation import balance
 from topologies import load
 from topologies.model import TRACE_MAC, Topology
 

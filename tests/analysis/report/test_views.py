@@ -12,7 +12,6 @@ from rich.console import Console
 
 from analysis import formatting as words
 from analysis import judgement
-from analysis.checks import linear
 from analysis.checks.properties import VIEW_PROPERTIES, MessageId, Property
 from analysis.report import terminal as text
 from analysis.report.page import section, write_report
@@ -20,6 +19,7 @@ from analysis.report.witness import content
 from collector.records import EndReason, Event
 from tests import report_runs
 from tests.analysis.checks.view_histories import C2, NAMES, A, B, C, HistoryBuilder
+from tests.analysis.histories import check_linear
 from tests.analysis.metrics.test_membership import membership_of
 from tests.analysis.report.tables import facts, tables
 
@@ -92,7 +92,7 @@ def test_witnesses_of_views_are_told() -> None:
     builder = HistoryBuilder().install(1, A, B, C).deliver(A, "a1").install(2, A, B)
     builder.author.install(A, 3, [A, B])
     builder.author.install(B, 3, [B, A])
-    found = linear.check(builder.stop(A, B), members=range(3), names=NAMES, kinds=VIEW_PROPERTIES)
+    found = check_linear(builder.stop(A, B), members=range(3), names=NAMES, kinds=VIEW_PROPERTIES)
     entries = judgement.property_entries(found, [kind.value for kind in VIEW_PROPERTIES], NAMES)
 
     agreement = entries[Property.VIEW_AGREEMENT.value]["witness"]
