@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import struct
 from functools import cache
-from statistics import NormalDist
 from typing import Any
 
 from pyroute2.netlink import nla
 from pyroute2.netlink.rtnl.tcmsg import tcmsg
 from pyroute2.netlink.rtnl.tcmsg.common import stats2
 
+from topologies import jitter
 from topologies.model import Distribution
 
 
@@ -128,39 +128,7 @@ class TrafficMessage(tcmsg):  # type: ignore[misc]
         return nla.hex
 
 
-SIZE = 4096
-SCALE = 8192
-_MIN, _MAX = -32768, 32767
-_PARETO_SHAPE = 3.0
-
-
 @cache
 def delay_table(distribution: Distribution) -> bytes:
     """The table in netem's format: native 16-bit integers."""
-    make = {
-        Distribution.UNIFORM: _uniform,
-        Distribution.NORMAL: _normal,
-        Distribution.PARETO: _pareto,
-        Distribution.PARETONORMAL: _pareto_normal,
-    }[distribution]
-    values = [max(_MIN, min(_MAX, round(make((i + 0.5) / SIZE) * SCALE))) for i in range(SIZE)]
-    return struct.pack(f"={SIZE}h", *values)
-
-
-def _uniform(quantile: float) -> float:
-    return 2 * quantile - 1
-
-
-def _normal(quantile: float) -> float:
-    return NormalDist().inv_cdf(quantile)
-
-
-def _pareto(quantile: float) -> float:
-    """Pareto quantile: mean about 0; shape 3, scaled by 4/3, cut at 4 jitters as in iproute2."""
-    value: float = ((1 - quantile) ** (-1 / _PARETO_SHAPE) - 1.5) * 4 / 3
-    return min(value, _MAX / SCALE)
-
-
-def _pareto_normal(quantile: float) -> float:
-    """One part normal, three parts Pareto."""
-    return (_normal(quantile) + 3 * _pareto(quantile)) / 4
+    return struct.pack(f"={jitter.SIZE}h", *jitter.table(distribution))
