@@ -92,9 +92,10 @@ def ensure_image(client: docker.DockerClient, on_progress: Callable[[str], None]
         refusal = _refusal_of_build()
         if refusal is None and (built := find_image(client, layered_tag())) is not None:
             return built
+        refusal = refusal or f"Docker built {layered_tag()} but does not have it"
     on_progress(f"{refusal}: building the base image from {distribution.identifier} packages, once")
     try:
-        return bootstrap_image(client, distribution, why=refusal or "")
+        return bootstrap_image(client, distribution, why=refusal)
     except FabricError:
         if (plain := find_image(client, REGISTRY_IMAGE)) is None:
             raise
