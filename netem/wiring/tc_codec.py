@@ -83,7 +83,7 @@ class BpfOptions(nla):  # type: ignore[misc]
 
     nla_map = (
         ("TCA_BPF_UNSPEC", "none"),
-        ("TCA_BPF_ACT", "actions"),
+        ("TCA_BPF_ACT", "hex"),
         ("TCA_BPF_POLICE", "hex"),
         ("TCA_BPF_CLASSID", "uint32"),
         ("TCA_BPF_OPS_LEN", "uint16"),
@@ -92,21 +92,6 @@ class BpfOptions(nla):  # type: ignore[misc]
         ("TCA_BPF_NAME", "asciiz"),
         ("TCA_BPF_FLAGS", "uint32"),
     )
-
-    class actions(nla):  # type: ignore[misc]  # noqa: N801
-        nla_map = (("TCA_ACT_PRIO_0", "none"), ("TCA_ACT_PRIO_1", "action"))
-
-        class action(nla):  # type: ignore[misc]  # noqa: N801
-            nla_map = (("TCA_ACT_UNSPEC", "none"), ("TCA_ACT_KIND", "asciiz"), ("TCA_ACT_OPTIONS", "mirred"))
-
-            class mirred(nla):  # type: ignore[misc]  # noqa: N801
-                nla_map = (("TCA_MIRRED_UNSPEC", "none"), ("TCA_MIRRED_TM", "hex"), ("TCA_MIRRED_PARMS", "parms"))
-
-                class parms(nla):  # type: ignore[misc]  # noqa: N801
-                    fields = (
-                        ("index", "I"), ("capab", "I"), ("action", "i"), ("refcnt", "i"), ("bindcnt", "i"),
-                        ("eaction", "i"), ("ifindex", "I"),
-                    )  # fmt: skip
 
 
 _OPTIONS = {"netem": NetemOptions, "tbf": TbfOptions, "pfifo": FifoOptions, "bfifo": FifoOptions, "bpf": BpfOptions}
