@@ -9,6 +9,7 @@ from netem import probe as kernels
 from netem.errors import FabricError
 from netem.wiring import plan
 from netem.wiring.steps import Kernel
+from netem.wiring.steps import describe as describe_step
 from node.host.workload import Workload, WorkloadKind
 from testbed.run.perform import Overrides, check_option, is_topology, load_experiment, untolerated
 from testbed.rundir.manifest import counted, programs_said
@@ -58,7 +59,7 @@ def _network(topology: Topology, override: str, is_simulated: bool, *, in_full: 
         if sentence := require_simulator(World.NETNS, topology):
             raise InputError(sentence)
         kernel, said = _kernel(override)
-        steps = [plan.describe(step) for step in plan.plan(topology, kernel)]
+        steps = [describe_step(step) for step in plan.plan(topology, kernel)]
         lines = steps if in_full else [*_asked_of(topology), f"built in {len(steps)} steps: --verbose shows them"]
     return {f"network {topology.name}: {counted(len(topology), 'node')}, {said}": lines}
 
