@@ -22,9 +22,9 @@ from netem.fabric import BusCounters, Change, Fabric, LinkCounters, PortCounters
 from netem.kernel.agent import FABRIC
 from netem.kernel.supervised import ExecRequest, Process, Sandbox, SupervisorLink
 from netem.kernel.uml import Guest, find_guest_kernel
-from netem.probe import KernelChoice, KernelOption
+from netem.probe import KernelChoice
 from netem.wiring import plan
-from netem.wiring.steps import Kernel, MakeNamespaces, Side
+from netem.wiring.steps import Kernel, KernelOption, MakeNamespaces, Side
 from topologies.model import Node, NodeName, Topology
 
 __all__ = [

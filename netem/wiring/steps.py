@@ -18,6 +18,14 @@ class Kernel(enum.Enum):
     UML = "uml"
 
 
+class KernelOption(enum.Enum):
+    """The user's choice of a kernel."""
+
+    AUTO = "auto"
+    HOST = "host"
+    UML = "uml"
+
+
 class Side(enum.Enum):
     """Side on which a step acts: HOST is the supervisor's namespaces, CARRIER the kernel that holds the bridges (kernel
     host: the same).

@@ -8,7 +8,7 @@ from analysis.formatting import listed
 from netem import probe as kernels
 from netem.errors import FabricError
 from netem.wiring import plan
-from netem.wiring.steps import Kernel
+from netem.wiring.steps import Kernel, KernelOption
 from netem.wiring.steps import describe as describe_step
 from node.host.workload import Workload, WorkloadKind
 from testbed.run.perform import Overrides, check_option, is_topology, load_experiment, untolerated
@@ -46,7 +46,7 @@ def _kernel(name: str) -> tuple[Kernel, str]:
     if name != "auto":
         return (Kernel.UML if name == "uml" else Kernel.HOST), f"kernel {name}"
     try:
-        choice = kernels.pick(kernels.KernelOption.AUTO, kernels.probe())
+        choice = kernels.pick(KernelOption.AUTO, kernels.probe())
     except FabricError as error:
         return Kernel.HOST, f"as kernel host has it; none runs here: {error}"
     return choice.picked, f"kernel {choice.picked.value} ({choice.why})"
