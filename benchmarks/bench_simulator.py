@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from netem.wiring.steps import KernelOption
 from node.core import Core, Membership
 from node.host.workload import Workload, WorkloadKind
 from node.registry import PROTOCOLS
 from node.trace import Event
 from testbed.sim.simulation import START_NS, Simulation, simulate
-from testbed.spec.raw import Dissemination, KernelOption, World
+from testbed.spec.raw import Dissemination, World
 from testbed.spec.values import Experiment, ProtocolChoice
 from topologies.formats.yaml_source import Document
 from topologies.model import Impairment, Node, NodeName, Partition, PartitionName, Topology

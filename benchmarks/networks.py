@@ -18,7 +18,7 @@ from netem.network import EmulatedNetwork
 from netem.probe import KernelChoice
 from netem.wiring import netlink, plan
 from netem.wiring.executor import Executor
-from netem.wiring.steps import AnyStep, BuildBus, BuildTree, Kernel, Side
+from netem.wiring.steps import BuildBus, BuildTree, Kernel, Side, Step
 from topologies import shapes
 from topologies.model import Topology
 
@@ -29,7 +29,7 @@ _GONE_TIMEOUT_S = 60.0
 class WiresOnly(Executor):
     """Executor that skips the queueing disciplines, so that a plan for kernel `host` works without `sch_netem`."""
 
-    def run(self, steps: Iterable[AnyStep]) -> None:
+    def run(self, steps: Iterable[Step]) -> None:
         super().run(step for step in steps if not isinstance(step, BuildTree | BuildBus))
 
 

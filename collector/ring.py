@@ -19,7 +19,6 @@ import select
 import socket
 import struct
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -136,9 +135,7 @@ class PacketRing:
     def __enter__(self) -> PacketRing:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def fileno(self) -> int:

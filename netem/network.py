@@ -14,7 +14,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from netem import probe as kernels
@@ -23,9 +22,9 @@ from netem.fabric import BusCounters, Change, Fabric, LinkCounters, PortCounters
 from netem.kernel.agent import FABRIC
 from netem.kernel.supervised import ExecRequest, Process, Sandbox, SupervisorLink
 from netem.kernel.uml import Guest, find_guest_kernel
-from netem.probe import KernelChoice, KernelOption
+from netem.probe import KernelChoice
 from netem.wiring import plan
-from netem.wiring.steps import Kernel, MakeNamespaces, Side
+from netem.wiring.steps import Kernel, KernelOption, MakeNamespaces, Side
 from topologies.model import Node, NodeName, Topology
 
 __all__ = [
@@ -88,9 +87,7 @@ class EmulatedNetwork(Fabric):
     def __enter__(self) -> EmulatedNetwork:
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

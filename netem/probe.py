@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import enum
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,21 +14,13 @@ from netem.errors import FabricError
 from netem.kernel import uml as guest
 from netem.kernel.supervised import SupervisorLink
 from netem.wiring import filters, netlink, qdisc
-from netem.wiring.steps import Kernel
+from netem.wiring.steps import Kernel, KernelOption
 
 NETEM_REMEDY = (
     "on Ubuntu apt install linux-modules-extra-$(uname -r), on other systems a kernel with CONFIG_NET_SCH_NETEM"
 )
 _NAMESPACE = "probe"
 _CABLE, _FAR, _SHAPER, _BRIDGE = 11, 12, 13, 14
-
-
-class KernelOption(enum.Enum):
-    """The user's choice of a kernel."""
-
-    AUTO = "auto"
-    HOST = "host"
-    UML = "uml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

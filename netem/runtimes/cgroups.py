@@ -22,7 +22,6 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 
 from netem.errors import FabricError
 from netem.owner import Owner
@@ -192,9 +191,7 @@ class ControlGroup:
     def __enter__(self) -> ControlGroup:
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _t: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.remove()
 
     def _make_directories(self) -> None:
@@ -292,9 +289,7 @@ class CpuLimiter:
     def __enter__(self) -> CpuLimiter:
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _t: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -10,7 +10,7 @@ import socket
 import struct
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,10 +55,8 @@ def connect(*, timeout_s: int = REQUEST_TIMEOUT_S) -> docker.DockerClient:
 
 def require_rights(client: docker.DockerClient) -> None:
     """Raise FabricError for a rootless daemon: its containers' networks and files belong to another user."""
-    try:
+    with explained("Docker does not tell how it is set up"):
         options = client.info().get("SecurityOptions") or []
-    except (DockerException, OSError) as error:
-        raise FabricError(f"Docker does not tell how it is set up: {root_cause(error)}") from error
     if any(option.split(",")[0] == "name=rootless" for option in options):
         raise FabricError(
             "this Docker daemon is rootless and cannot carry nodes: point DOCKER_HOST at one that runs as root "
@@ -138,6 +136,15 @@ def remove_container(client: docker.DockerClient, container_id: str) -> None:
             raise FabricError(f"Docker would not remove a container: {root_cause(error)}") from error
 
 
+@contextmanager
+def explained(what: str) -> Iterator[None]:
+    """Raise Docker's error as a FabricError that begins with `what`."""
+    try:
+        yield
+    except (DockerException, OSError) as error:
+        raise FabricError(f"{what}: {root_cause(error)}") from error
+
+
 def is_gone(error: Exception) -> bool:
     """Whether the daemon refused because there is no such container, it is not running, or it is being removed."""
     gone = (requests.codes.not_found, requests.codes.conflict)
@@ -167,10 +174,8 @@ def _require_listener() -> None:
 
 def _list(client: docker.DockerClient, labels: list[str]) -> list[dict[str, Any]]:
     """All containers with these labels, running or not."""
-    try:
+    with explained("Docker does not list its containers"):
         return list(client.api.containers(all=True, filters={"label": labels}))
-    except (DockerException, OSError) as error:
-        raise FabricError(f"Docker does not list its containers: {root_cause(error)}") from error
 
 
 def _by_owner(client: docker.DockerClient) -> dict[str, tuple[str, ...]]:

@@ -24,7 +24,6 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from docker.errors import DockerException
 from docker.types import LogConfig
 
 from netem.errors import FabricError
@@ -38,11 +37,11 @@ from netem.runtimes.daemon import (
     OWNER_LABEL,
     RUN_LABEL,
     connect,
+    explained,
     remove_abandoned,
     remove_container,
     remove_containers,
     require_rights,
-    root_cause,
 )
 from netem.runtimes.image import ensure_image, provide_image
 from topologies.model import Node
@@ -120,21 +119,17 @@ class DockerRuntime:
         FabricError is raised.
         """
         image = self.image if program.image is None else provide_image(self._client, program.image)
-        try:
+        with explained(f"Docker would not create a container for {node.name}"):
             container_id = self._create(node, program, image)
-        except (DockerException, OSError) as error:
-            raise FabricError(f"Docker would not create a container for {node.name}: {root_cause(error)}") from error
         with ExitStack() as undo:
             undo.callback(remove_container, self._client, container_id)
-            try:
+            with explained(f"Docker would not start {node.name}"):
                 handle = ContainerHandle(
                     self._client, container_id, node.name, on_line=on_line, log_path=log_path,
                     event_listener=self._event_listener, limits=limits_of(program),
                 )  # fmt: skip
                 undo.callback(handle.close)
                 self._client.api.start(container_id)
-            except (DockerException, OSError) as error:
-                raise FabricError(f"Docker would not start {node.name}: {root_cause(error)}") from error
             self._wire(node, handle)
             if self._gathered_handles is None:
                 handle.send("")
@@ -175,10 +170,8 @@ class DockerRuntime:
 
     def facts(self) -> dict[str, Any]:
         """Entries of the manifest: the image, and the default limits of a node. Raises FabricError."""
-        try:
+        with explained("Docker does not tell about the image of the nodes"):
             image = self._client.images.get(self.image)
-        except (DockerException, OSError) as error:
-            raise FabricError(f"Docker does not tell about the image of the nodes: {root_cause(error)}") from error
         ours = {"memory_bytes": NODE_MEMORY_BYTES, "processes": NODE_PIDS}
         foreign = {"memory_bytes": FOREIGN_MEMORY_BYTES, "processes": FOREIGN_PIDS}
         return {

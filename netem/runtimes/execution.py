@@ -26,7 +26,7 @@ from docker.errors import DockerException
 from netem.errors import CannotStartError, FabricError
 from netem.kernel.framing import readable
 from netem.kernel.supervised import ExecRequest
-from netem.runtimes.daemon import CHUNK_BYTES, STDERR_STREAM, connect, frames, plain, root_cause, upgraded
+from netem.runtimes.daemon import CHUNK_BYTES, STDERR_STREAM, connect, explained, frames, plain, upgraded
 from topologies.model import NodeName
 
 OPERATOR = "0:0"
@@ -68,7 +68,7 @@ class DockerCommand:
         """Start it. Raises CannotStartError for a missing program, FabricError for a paused container."""
         with ExitStack() as undo:
             client = undo.enter_context(closing(connect()))
-            try:
+            with explained(f"{name} cannot be entered"):
                 created = client.api.exec_create(
                     container_id, list(request.argv), stdin=True, tty=request.is_terminal,
                     environment=dict(request.environment), user=OPERATOR,
@@ -76,8 +76,6 @@ class DockerCommand:
                 path = f"exec/{created['Id']}/start"
                 asked = {"Detach": False, "Tty": request.is_terminal}
                 connection = undo.enter_context(upgraded(client.api, path, json=asked))
-            except (DockerException, OSError) as error:
-                raise FabricError(f"{name} cannot be entered: {root_cause(error)}") from error
             made = cls(client, created["Id"], name, connection, request)
             undo.callback(made.close)
             made.begin(request.argv[0])
@@ -149,10 +147,8 @@ class DockerCommand:
         self._client.close()
 
     def _inspect(self) -> dict[str, Any]:
-        try:
+        with explained(f"Docker does not tell about a command in {self._name}"):
             found: dict[str, Any] = self._api.exec_inspect(self._id)
-        except (DockerException, OSError) as error:
-            raise FabricError(f"Docker does not tell about a command in {self._name}: {root_cause(error)}") from error
         return found
 
     def _said(self) -> Iterator[tuple[int, bytes]]:

@@ -25,7 +25,7 @@ from docker.errors import APIError, DockerException, ImageNotFound
 
 from netem.errors import FabricError
 from netem.owner import Owner
-from netem.runtimes.daemon import LABEL, OWNER_LABEL, connect, remove_container, root_cause
+from netem.runtimes.daemon import LABEL, OWNER_LABEL, connect, explained, remove_container, root_cause
 
 REGISTRY_IMAGE = "python:3.11-slim"
 REPOSITORY = "orderbed/node"
@@ -92,9 +92,10 @@ def ensure_image(client: docker.DockerClient, on_progress: Callable[[str], None]
         refusal = _refusal_of_build()
         if refusal is None and (built := find_image(client, layered_tag())) is not None:
             return built
+        refusal = refusal or f"Docker built {layered_tag()} but does not have it"
     on_progress(f"{refusal}: building the base image from {distribution.identifier} packages, once")
     try:
-        return bootstrap_image(client, distribution, why=refusal or "")
+        return bootstrap_image(client, distribution, why=refusal)
     except FabricError:
         if (plain := find_image(client, REGISTRY_IMAGE)) is None:
             raise
@@ -201,13 +202,10 @@ def _run_mmdebstrap(distribution: Distribution, sources: list[str], archive: Pat
 
 def _import_image(archive: Path, tag: str) -> None:
     repository, _, version = tag.rpartition(":")
-    with closing(connect(timeout_s=IMPORT_S)) as patient:
-        try:
-            patient.api.import_image_from_file(
-                str(archive), repository=repository, tag=version, changes=[f"LABEL {LABEL}=1"]
-            )
-        except (DockerException, OSError) as error:
-            raise FabricError(f"Docker would not import the base image: {root_cause(error)}") from error
+    with closing(connect(timeout_s=IMPORT_S)) as patient, explained("Docker would not import the base image"):
+        patient.api.import_image_from_file(
+            str(archive), repository=repository, tag=version, changes=[f"LABEL {LABEL}=1"]
+        )
 
 
 def _refusal_of_base(client: docker.DockerClient, on_progress: Callable[[str], None]) -> str | None:
@@ -275,10 +273,8 @@ def provide_image(client: docker.DockerClient, name: str, on_progress: Callable[
     if (present := _named_image(client, name)) is not None:
         return present
     on_progress(f"pulling {name}")
-    try:
+    with explained(f"there is no image {name} here, and it cannot be pulled"):
         client.images.pull(*name.rsplit("@", 1) if "@" in name else (name,))
-    except (DockerException, OSError) as error:
-        raise FabricError(f"there is no image {name} here, and it cannot be pulled: {root_cause(error)}") from error
     pulled = _named_image(client, name)
     if pulled is None:
         raise FabricError(f"Docker pulled {name} but does not have it; see the daemon's log")
@@ -286,10 +282,8 @@ def provide_image(client: docker.DockerClient, name: str, on_progress: Callable[
 
 
 def _named_image(client: docker.DockerClient, name: str) -> str | None:
-    try:
+    with explained(f"{name} cannot be the name of an image"):
         return find_image(client, name)
-    except (DockerException, OSError) as error:
-        raise FabricError(f"{name} cannot be the name of an image: {root_cause(error)}") from error
 
 
 def require_shell(client: docker.DockerClient, name: str) -> None:

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 from netem.errors import FabricError
@@ -56,9 +55,7 @@ class NetnsRuntime:
     def __enter__(self) -> NetnsRuntime:
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def start(self, node: Node, program: Program, *, on_line: Callable[[str], None], log_path: Path) -> NetnsNode:

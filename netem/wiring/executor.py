@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias
 from netem.errors import FabricError
 from netem.wiring import filters, netlink, qdisc
 from netem.wiring import steps as step_kinds
-from netem.wiring.steps import AnyStep, Kernel, Side
+from netem.wiring.steps import Kernel, Side, Step
 
 LONG_QUEUE_FRAMES = 10_000
 """Queue of taps and of the guest's devices: they only forward frames and must not drop a burst."""
@@ -39,7 +39,7 @@ class _Waits(enum.Enum):
     """Consecutive steps of this kind wait together."""
 
     @classmethod
-    def of(cls, step: AnyStep) -> _Waits:
+    def of(cls, step: Step) -> _Waits:
         match step:
             case step_kinds.MakeNamespaces() | step_kinds.FindDevices():
                 return cls.FOR_ANSWER
@@ -66,7 +66,7 @@ class _Batch:
 
     place: tuple[Side, str]
     messages: list[bytes] = field(default_factory=list)
-    steps: list[AnyStep] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
 
     def request(self) -> dict[str, Any]:
         return _netlink_request(self.place[1], self.messages)
@@ -77,7 +77,7 @@ class _Single:
     """A request other than netlink's; its answer carries no data."""
 
     place: tuple[Side, str]
-    step: AnyStep
+    step: Step
     words: dict[str, Any]
 
     def request(self) -> dict[str, Any]:
@@ -95,7 +95,7 @@ class Executor:
         self._indexes: dict[tuple[AgentLink, str, str], int] = {}
         self._namespaces: dict[tuple[AgentLink, str], int] = {}
 
-    def run(self, steps: Iterable[AnyStep]) -> None:
+    def run(self, steps: Iterable[Step]) -> None:
         """Carry out steps in order. Raises FabricError that names the step, its place and the kernel's reason.
 
         Steps that need no answer are gathered into few requests to their agent: netlink messages for one namespace in a
@@ -156,7 +156,7 @@ class Executor:
 
     # Helpers.
 
-    def _gathered(self, steps: Iterable[AnyStep]) -> Iterator[_Batch | _Single]:
+    def _gathered(self, steps: Iterable[Step]) -> Iterator[_Batch | _Single]:
         """Requests in order; messages of neighbouring steps in one namespace share a batch."""
         batch: _Batch | None = None
         for step in steps:
@@ -195,7 +195,7 @@ class Executor:
             failed = request.step if isinstance(request, _Single) else request.steps[_culprit(error, request)]
             raise self._refusal(step_kinds.describe(failed), error)
 
-    def _encode(self, step: AnyStep) -> list[bytes] | None:
+    def _encode(self, step: Step) -> list[bytes] | None:
         """The netlink messages of a step; None for a step without any."""
         match step:
             case step_kinds.AddCable():
@@ -224,7 +224,7 @@ class Executor:
             case _:
                 return self._encode_traffic_control(step)
 
-    def _encode_traffic_control(self, step: AnyStep) -> list[bytes] | None:
+    def _encode_traffic_control(self, step: Step) -> list[bytes] | None:
         match step:
             case step_kinds.BuildTree():
                 return self._encode_tree(step)
@@ -257,7 +257,7 @@ class Executor:
         except ValueError as error:
             raise FabricError(f"{step.label}: {error}") from error
 
-    def _words(self, step: AnyStep) -> dict[str, Any]:
+    def _words(self, step: Step) -> dict[str, Any]:
         """The request of a step without netlink messages."""
         here = {"namespace": step.namespace}
         match step:
@@ -283,7 +283,7 @@ class Executor:
         ]
         return {"interfaces": [self._of(step, device) for device in step.devices], "routes": routes}
 
-    def _ask(self, step: AnyStep) -> None:
+    def _ask(self, step: Step) -> None:
         """Carry out a step whose answer later steps need."""
         match step:
             case step_kinds.MakeNamespaces():
@@ -323,17 +323,17 @@ class Executor:
                     raise self._refusal(step_kinds.describe(step), reply["error"])
                 yield step, left - _ready_in(reply)
 
-    def _learn(self, step: AnyStep, device: str, index: int) -> int:
+    def _learn(self, step: Step, device: str, index: int) -> int:
         self._indexes[self._links[step.side], step.namespace, device] = index
         return index
 
-    def _of(self, step: AnyStep, device: str) -> int:
+    def _of(self, step: Step, device: str) -> int:
         return self.index(step.side, step.namespace, device)
 
     def _converse(self, side: Side, namespace: str, messages: Sequence[bytes]) -> dict[str, Any]:
         return self._links[side].agent(**_netlink_request(namespace, messages))
 
-    def _request(self, step: AnyStep, do: str, **arguments: Any) -> dict[str, Any]:
+    def _request(self, step: Step, do: str, **arguments: Any) -> dict[str, Any]:
         reply = self._links[step.side].agent(do, **arguments)
         if "error" in reply:
             raise self._refusal(step_kinds.describe(step), reply["error"])

@@ -22,35 +22,8 @@ from collections.abc import Iterator, Sequence
 
 from netem.kernel import uml as guest
 from netem.kernel.agent import FABRIC, MAX_ROUTER_INTERFACES
-from netem.wiring.steps import (
-    AddAddress,
-    AddBridge,
-    AddCable,
-    AddNeighbours,
-    AddRoute,
-    AddShaper,
-    AnyStep,
-    AwaitReady,
-    BringUp,
-    BuildBus,
-    BuildTree,
-    FindDevices,
-    Forward,
-    LengthenQueue,
-    MakeNamespaces,
-    MakeTaps,
-    OpenHooks,
-    Plug,
-    PollByThread,
-    PrepareCut,
-    Redirect,
-    RouteMulticast,
-    SetSysctls,
-    Side,
-    SwitchOffloadsOff,
-)
-from netem.wiring.steps import Kernel as Kernel  # re-exported with `describe`, for the dry run
-from netem.wiring.steps import describe as describe
+from netem.wiring import steps
+from netem.wiring.steps import Kernel, Side, Step
 from topologies.model import (
     MULTICAST_GROUP,
     NETWORK_PREFIX_LENGTH,
@@ -128,31 +101,31 @@ def link_device(number: int) -> str:
 # Plans.
 
 
-def plan(topology: Topology, kernel: Kernel) -> tuple[AnyStep, ...]:
+def plan(topology: Topology, kernel: Kernel) -> tuple[Step, ...]:
     """Every step from an empty namespace to a network without nodes. Raises ValueError if the network is impossible."""
     if kernel is Kernel.UML:
         return (*plan_host(topology), *plan_carrier(topology, kernel))
     return plan_carrier(topology, kernel)
 
 
-def plan_host(topology: Topology) -> tuple[AnyStep, ...]:
+def plan_host(topology: Topology) -> tuple[Step, ...]:
     """Kernel uml: steps on the host before the guest opens its taps."""
     return tuple(_host_steps(topology))
 
 
-def plan_carrier(topology: Topology, kernel: Kernel) -> tuple[AnyStep, ...]:
+def plan_carrier(topology: Topology, kernel: Kernel) -> tuple[Step, ...]:
     """Bridges, buses, ports, routers and links in the carrier kernel."""
     return tuple(_carrier_steps(topology, kernel))
 
 
-def plan_nodes(topology: Topology, nodes: Sequence[Node], kernel: Kernel) -> tuple[AnyStep, ...]:
+def plan_nodes(topology: Topology, nodes: Sequence[Node], kernel: Kernel) -> tuple[Step, ...]:
     """Connect several nodes, stage by stage, so that steps of one namespace form one batch and all nodes wait for their
     carriers together.
     """
     return tuple(_node_steps(topology, nodes, kernel))
 
 
-def _quiet(side: Side, namespace: str = FABRIC) -> Iterator[AnyStep]:
+def _quiet(side: Side, namespace: str = FABRIC) -> Iterator[Step]:
     """Settings of a namespace: no IPv6 on future devices, no firewall on bridges, one frame per multicast join, and no
     settings inherited from the host.
     """
@@ -164,39 +137,39 @@ def _quiet(side: Side, namespace: str = FABRIC) -> Iterator[AnyStep]:
         for habit in ("forwarding", "rp_filter", "send_redirects", "arp_notify")
     )
     # optional: a kernel without IPv6, or without br_netfilter, needs no such setting
-    yield SetSysctls(side=side, namespace=namespace, settings=ipv6 + bridge, optional=True)
-    yield SetSysctls(side=side, namespace=namespace, settings=(("net/ipv4/igmp_qrv", "1"), *habits))
+    yield steps.SetSysctls(side=side, namespace=namespace, settings=ipv6 + bridge, optional=True)
+    yield steps.SetSysctls(side=side, namespace=namespace, settings=(("net/ipv4/igmp_qrv", "1"), *habits))
 
 
-def _host_steps(topology: Topology) -> Iterator[AnyStep]:
+def _host_steps(topology: Topology) -> Iterator[Step]:
     yield from _quiet(Side.HOST)
     nodes = tuple(topology.nodes())
-    yield MakeTaps(side=Side.HOST, names=tuple(guest.tap_name(node.index) for node in nodes))
-    yield FindDevices(side=Side.HOST)
+    yield steps.MakeTaps(side=Side.HOST, names=tuple(guest.tap_name(node.index) for node in nodes))
+    yield steps.FindDevices(side=Side.HOST)
     for node in nodes:
         tap, wire = guest.tap_name(node.index), _wire_name(node)
-        yield AddBridge(side=Side.HOST, name=wire, index=WIRE_BASE + node.index)
-        yield LengthenQueue(side=Side.HOST, device=tap)
-        yield Plug(side=Side.HOST, device=tap, bridge=wire)
-        yield BringUp(side=Side.HOST, device=tap)
-        yield BringUp(side=Side.HOST, device=wire)
+        yield steps.AddBridge(side=Side.HOST, name=wire, index=WIRE_BASE + node.index)
+        yield steps.LengthenQueue(side=Side.HOST, device=tap)
+        yield steps.Plug(side=Side.HOST, device=tap, bridge=wire)
+        yield steps.BringUp(side=Side.HOST, device=tap)
+        yield steps.BringUp(side=Side.HOST, device=wire)
 
 
 def _wire_name(node: Node) -> str:
     return f"wire{node.index}"
 
 
-def _carrier_steps(topology: Topology, kernel: Kernel) -> Iterator[AnyStep]:
+def _carrier_steps(topology: Topology, kernel: Kernel) -> Iterator[Step]:
     yield from _quiet(Side.CARRIER)
     if kernel is Kernel.UML:  # the guest's machine-wide settings affect this network only
-        yield SetSysctls(settings=(("net/core/netdev_max_backlog", str(_BACKLOG_FRAMES)),))
+        yield steps.SetSysctls(settings=(("net/core/netdev_max_backlog", str(_BACKLOG_FRAMES)),))
     for partition in topology.partitions:
         yield from _partition_steps(partition)
     nodes = tuple(topology.nodes())
     for node in nodes:
         inner, outer = inner_end(node), outer_end(node)
-        yield AddCable(name=inner, index=INNER_BASE + node.index, peer=outer, peer_index=OUTER_BASE + node.index)
-    yield SwitchOffloadsOff(devices=tuple(end for node in nodes for end in (inner_end(node), outer_end(node))))
+        yield steps.AddCable(name=inner, index=INNER_BASE + node.index, peer=outer, peer_index=OUTER_BASE + node.index)
+    yield steps.SwitchOffloadsOff(devices=tuple(end for node in nodes for end in (inner_end(node), outer_end(node))))
     for node in nodes:
         yield from _port_steps(topology, node)
     if kernel is Kernel.UML:
@@ -206,80 +179,80 @@ def _carrier_steps(topology: Topology, kernel: Kernel) -> Iterator[AnyStep]:
     yield from _await_steps(topology, kernel)
 
 
-def _await_steps(topology: Topology, kernel: Kernel) -> Iterator[AnyStep]:
+def _await_steps(topology: Topology, kernel: Kernel) -> Iterator[Step]:
     nodes = tuple(topology.nodes())
     devices = [end for node in nodes for end in (inner_end(node), outer_end(node))]
     if kernel is Kernel.UML:
         devices += [guest.device_name(node.index) for node in nodes]
-        yield AwaitReady(side=Side.HOST, devices=tuple(guest.tap_name(node.index) for node in nodes))
+        yield steps.AwaitReady(side=Side.HOST, devices=tuple(guest.tap_name(node.index) for node in nodes))
     if len(topology.partitions) > 1:
         devices += [leg_port(partition) for partition in topology.partitions]
-    yield AwaitReady(devices=tuple(devices))
+    yield steps.AwaitReady(devices=tuple(devices))
 
 
-def _partition_steps(partition: Partition) -> Iterator[AnyStep]:
-    yield AddBridge(name=bridge_name(partition), index=BRIDGE_BASE + partition.index)
-    yield BringUp(device=bridge_name(partition))
+def _partition_steps(partition: Partition) -> Iterator[Step]:
+    yield steps.AddBridge(name=bridge_name(partition), index=BRIDGE_BASE + partition.index)
+    yield steps.BringUp(device=bridge_name(partition))
     if partition.bus is not None:
-        yield AddShaper(name=bus_name(partition), index=BUS_BASE + partition.index)
-        yield BuildBus(device=bus_name(partition), bus=partition.bus)
-        yield BringUp(device=bus_name(partition))
+        yield steps.AddShaper(name=bus_name(partition), index=BUS_BASE + partition.index)
+        yield steps.BuildBus(device=bus_name(partition), bus=partition.bus)
+        yield steps.BringUp(device=bus_name(partition))
 
 
-def _port_steps(topology: Topology, node: Node) -> Iterator[AnyStep]:
+def _port_steps(topology: Topology, node: Node) -> Iterator[Step]:
     partition = topology.partition(node.partition)
     inner, outer = inner_end(node), outer_end(node)
     for direction in Direction:
         label = f"{node.name} {direction.value}"
-        yield BuildTree(device=tree_device(node, direction), impairment=node.impairment(direction), label=label)
-    yield OpenHooks(device=inner)
-    yield OpenHooks(device=outer)
-    yield PrepareCut(device=outer)
+        yield steps.BuildTree(device=tree_device(node, direction), impairment=node.impairment(direction), label=label)
+    yield steps.OpenHooks(device=inner)
+    yield steps.OpenHooks(device=outer)
+    yield steps.PrepareCut(device=outer)
     yield from _bridge_port_steps(partition, outer, node.mac)
-    yield BringUp(device=inner)
+    yield steps.BringUp(device=inner)
 
 
-def _bridge_port_steps(partition: Partition, device: str, mac: str) -> Iterator[AnyStep]:
+def _bridge_port_steps(partition: Partition, device: str, mac: str) -> Iterator[Step]:
     """A device with open hooks as a port of its partition's bridge, with the bus (if any) on its way in."""
     if partition.bus is not None:
-        yield Redirect(device=device, target=bus_name(partition))
-    yield Plug(device=device, bridge=bridge_name(partition))
-    yield Forward(device=device, mac=mac)
-    yield BringUp(device=device)
+        yield steps.Redirect(device=device, target=bus_name(partition))
+    yield steps.Plug(device=device, bridge=bridge_name(partition))
+    yield steps.Forward(device=device, mac=mac)
+    yield steps.BringUp(device=device)
 
 
-def _guest_port_steps(topology: Topology) -> Iterator[AnyStep]:
+def _guest_port_steps(topology: Topology) -> Iterator[Step]:
     """Join the guest's ports to the patch cables, and bring them up last: from then on frames flow."""
     nodes = tuple(topology.nodes())
     devices = tuple(guest.device_name(node.index) for node in nodes)
-    yield FindDevices()
-    yield SwitchOffloadsOff(devices=devices)
+    yield steps.FindDevices()
+    yield steps.SwitchOffloadsOff(devices=devices)
     for node, device in zip(nodes, devices, strict=True):
-        yield LengthenQueue(device=device)
+        yield steps.LengthenQueue(device=device)
         yield from _join(node, Kernel.UML, open_hooks=True)
     for device in devices:
-        yield BringUp(device=device)
+        yield steps.BringUp(device=device)
     # The guest's handler of SIGIO keeps one list of taps that have frames. A SIGIO during the interrupt of one tap,
     # which forwards its frames, begins a new list, and the other taps of the old list are forgotten: 1 frame in 12,000
     # of 12 nodes that sent at once waited for the next one of its port, however long that took. With threads the
     # interrupt only wakes them, and no signal arrives during it.
-    yield PollByThread(devices=devices)
+    yield steps.PollByThread(devices=devices)
 
 
-def _join(node: Node, kernel: Kernel, *, open_hooks: bool) -> Iterator[AnyStep]:
+def _join(node: Node, kernel: Kernel, *, open_hooks: bool) -> Iterator[Step]:
     """Redirect a port's device and its patch cable into each other."""
     port = port_on_carrier(node, kernel)
     if open_hooks:
-        yield OpenHooks(device=port)
-    yield Redirect(device=port, target=inner_end(node), keep_trace=True)
-    yield Redirect(device=inner_end(node), target=port)
+        yield steps.OpenHooks(device=port)
+    yield steps.Redirect(device=port, target=inner_end(node), keep_trace=True)
+    yield steps.Redirect(device=inner_end(node), target=port)
 
 
 # Routers.
 
 
-def _router_steps(topology: Topology) -> Iterator[AnyStep]:
-    yield MakeNamespaces(names=tuple(router_namespace(partition) for partition in topology.partitions))
+def _router_steps(topology: Topology) -> Iterator[Step]:
+    yield steps.MakeNamespaces(names=tuple(router_namespace(partition) for partition in topology.partitions))
     for partition in topology.partitions:
         yield from _leg_steps(partition)
     for number, link in enumerate(topology.links):
@@ -288,44 +261,44 @@ def _router_steps(topology: Topology) -> Iterator[AnyStep]:
         yield from _routing_steps(topology, partition)
 
 
-def _leg_steps(partition: Partition) -> Iterator[AnyStep]:
+def _leg_steps(partition: Partition) -> Iterator[Step]:
     inside = router_namespace(partition)
     forwarding = (("net/ipv4/conf/all/forwarding", "1"), ("net/ipv4/conf/default/forwarding", "1"))
     yield from _quiet(Side.CARRIER, inside)
-    yield SetSysctls(namespace=inside, settings=forwarding)
-    yield AddCable(
+    yield steps.SetSysctls(namespace=inside, settings=forwarding)
+    yield steps.AddCable(
         name=leg_port(partition), index=LEG_BASE + partition.index, peer=LEG, peer_index=LEG_BASE + partition.index,
         peer_namespace=inside, peer_mac=partition.router_mac,
     )  # fmt: skip
-    yield SwitchOffloadsOff(devices=(leg_port(partition),))
-    yield OpenHooks(device=leg_port(partition))
+    yield steps.SwitchOffloadsOff(devices=(leg_port(partition),))
+    yield steps.OpenHooks(device=leg_port(partition))
     yield from _bridge_port_steps(partition, leg_port(partition), partition.router_mac)
-    yield SwitchOffloadsOff(namespace=inside, devices=(LEG,))
-    yield BringUp(namespace=inside, device=LEG)
-    yield AddAddress(
+    yield steps.SwitchOffloadsOff(namespace=inside, devices=(LEG,))
+    yield steps.BringUp(namespace=inside, device=LEG)
+    yield steps.AddAddress(
         namespace=inside, device=LEG, ip=partition.router_ip, prefix_length=NETWORK_PREFIX_LENGTH,
         broadcast=_broadcast(partition),
     )  # fmt: skip
     known = tuple((node.ip, node.mac) for node in partition.nodes)
-    yield AddNeighbours(namespace=inside, device=LEG, known=known)
+    yield steps.AddNeighbours(namespace=inside, device=LEG, known=known)
 
 
-def _link_steps(topology: Topology, number: int, link: Link) -> Iterator[AnyStep]:
+def _link_steps(topology: Topology, number: int, link: Link) -> Iterator[Step]:
     ends = ((topology.partition(link.a), link.a_to_b), (topology.partition(link.b), link.b_to_a))
     near, far = (router_namespace(partition) for partition, _impairment in ends)
     device = link_device(number)
-    yield AddCable(
+    yield steps.AddCable(
         namespace=near, name=device, index=LINK_BASE + number, mac=link_mac(number, 0),
         peer=device, peer_index=LINK_BASE + number, peer_namespace=far, peer_mac=link_mac(number, 1),
     )  # fmt: skip
     for partition, impairment in ends:
         inside = router_namespace(partition)
-        yield SwitchOffloadsOff(namespace=inside, devices=(device,))
+        yield steps.SwitchOffloadsOff(namespace=inside, devices=(device,))
         label = f"{link.name} from {partition.name}"
-        yield BuildTree(namespace=inside, device=device, impairment=impairment, label=label)
-        yield OpenHooks(namespace=inside, device=device)
-        yield PrepareCut(namespace=inside, device=device)
-        yield BringUp(namespace=inside, device=device)
+        yield steps.BuildTree(namespace=inside, device=device, impairment=impairment, label=label)
+        yield steps.OpenHooks(namespace=inside, device=device)
+        yield steps.PrepareCut(namespace=inside, device=device)
+        yield steps.BringUp(namespace=inside, device=device)
 
 
 def link_mac(number: int, end: int) -> str:
@@ -337,7 +310,7 @@ def _broadcast(partition: Partition) -> str:
     return f"10.{partition.index}.255.255"
 
 
-def _routing_steps(topology: Topology, here: Partition) -> Iterator[AnyStep]:
+def _routing_steps(topology: Topology, here: Partition) -> Iterator[Step]:
     """Unicast routes to every other partition by its next hop, and the multicast table."""
     inside = router_namespace(here)
     devices = {LEG: 0}
@@ -352,24 +325,24 @@ def _routing_steps(topology: Topology, here: Partition) -> Iterator[AnyStep]:
     for there in topology.partitions:
         if there is not here:
             yield from _unicast_route(topology, here, there)
-    yield AwaitReady(namespace=inside, devices=tuple(devices))
+    yield steps.AwaitReady(namespace=inside, devices=tuple(devices))
     routes = tuple(_multicast_routes(topology, here))
-    yield RouteMulticast(namespace=inside, devices=tuple(devices), routes=routes)
+    yield steps.RouteMulticast(namespace=inside, devices=tuple(devices), routes=routes)
 
 
-def _unicast_route(topology: Topology, here: Partition, there: Partition) -> Iterator[AnyStep]:
+def _unicast_route(topology: Topology, here: Partition, there: Partition) -> Iterator[Step]:
     hop = _next_hop(topology, here.name, there.name)
     if hop is None:
         return
     number = _link_between(topology, here.name, hop)
     inside, gateway = router_namespace(here), there.router_ip
     far_end = 1 if topology.links[number].a == here.name else 0
-    yield AddRoute(
+    yield steps.AddRoute(
         namespace=inside, destination=there.network.partition("/")[0], prefix_length=NETWORK_PREFIX_LENGTH,
         device=link_device(number), gateway=gateway,
     )  # fmt: skip
     known = ((gateway, link_mac(number, far_end)),)
-    yield AddNeighbours(namespace=inside, device=link_device(number), known=known)
+    yield steps.AddNeighbours(namespace=inside, device=link_device(number), known=known)
 
 
 def _multicast_routes(topology: Topology, here: Partition) -> Iterator[tuple[str, str, str, tuple[str, ...]]]:
@@ -404,52 +377,52 @@ def _link_between(topology: Topology, one: PartitionName, other: PartitionName) 
 # Nodes.
 
 
-def _node_steps(topology: Topology, nodes: Sequence[Node], kernel: Kernel) -> Iterator[AnyStep]:
+def _node_steps(topology: Topology, nodes: Sequence[Node], kernel: Kernel) -> Iterator[Step]:
     ports = tuple(node.port_device for node in nodes)
     for node in nodes:
         yield from _quiet(Side.HOST, node_namespace(node))
         # Any user may ping: a node's program has no rights for raw sockets.
-        yield SetSysctls(side=Side.HOST, namespace=node_namespace(node), settings=(_PING_FOR_ALL,))
+        yield steps.SetSysctls(side=Side.HOST, namespace=node_namespace(node), settings=(_PING_FOR_ALL,))
     for node in nodes:
-        yield AddCable(
+        yield steps.AddCable(
             side=Side.HOST, name=node.port_device, index=node.port_ifindex, peer=NODE_DEVICE,
             peer_index=node.port_ifindex, peer_namespace=node_namespace(node), peer_mac=node.mac,
         )  # fmt: skip
-    yield SwitchOffloadsOff(side=Side.HOST, devices=ports)
+    yield steps.SwitchOffloadsOff(side=Side.HOST, devices=ports)
     for node in nodes:
         if kernel is Kernel.UML:
-            yield Plug(side=Side.HOST, device=node.port_device, bridge=_wire_name(node))
+            yield steps.Plug(side=Side.HOST, device=node.port_device, bridge=_wire_name(node))
         else:
             yield from _join(node, kernel, open_hooks=True)
     for node in nodes:
-        yield SwitchOffloadsOff(side=Side.HOST, namespace=node_namespace(node), devices=(NODE_DEVICE,))
-        yield BringUp(side=Side.HOST, namespace=node_namespace(node), device="lo")
-        yield BringUp(side=Side.HOST, namespace=node_namespace(node), device=NODE_DEVICE)
+        yield steps.SwitchOffloadsOff(side=Side.HOST, namespace=node_namespace(node), devices=(NODE_DEVICE,))
+        yield steps.BringUp(side=Side.HOST, namespace=node_namespace(node), device="lo")
+        yield steps.BringUp(side=Side.HOST, namespace=node_namespace(node), device=NODE_DEVICE)
     # The ports last: once they are up the bridge may send to them, and frames that they cannot forward are lost.
     for port in ports:
-        yield BringUp(side=Side.HOST, device=port)
+        yield steps.BringUp(side=Side.HOST, device=port)
     for node in nodes:
-        yield AwaitReady(side=Side.HOST, namespace=node_namespace(node), devices=(NODE_DEVICE,))
-    yield AwaitReady(side=Side.HOST, devices=ports)
+        yield steps.AwaitReady(side=Side.HOST, namespace=node_namespace(node), devices=(NODE_DEVICE,))
+    yield steps.AwaitReady(side=Side.HOST, devices=ports)
     for node in nodes:
         yield from _node_address_steps(topology, node, topology.partition(node.partition))
 
 
-def _node_address_steps(topology: Topology, node: Node, partition: Partition) -> Iterator[AnyStep]:
+def _node_address_steps(topology: Topology, node: Node, partition: Partition) -> Iterator[Step]:
     """Address, neighbours and routes of a node, all static: it sends no ARP requests."""
     inside = node_namespace(node)
     known = [(other.ip, other.mac) for other in partition.nodes if other is not node]
     known.append((partition.monitor_ip, TRACE_MAC))
     if len(topology.partitions) > 1:
         known.append((partition.router_ip, partition.router_mac))
-    yield AddAddress(
+    yield steps.AddAddress(
         side=Side.HOST, namespace=inside, device=NODE_DEVICE, ip=node.ip, prefix_length=NETWORK_PREFIX_LENGTH,
         broadcast=_broadcast(partition),
     )  # fmt: skip
-    yield AddNeighbours(side=Side.HOST, namespace=inside, device=NODE_DEVICE, known=tuple(known))
-    yield AddRoute(side=Side.HOST, namespace=inside, destination=_MULTICAST, prefix_length=4, device=NODE_DEVICE)
+    yield steps.AddNeighbours(side=Side.HOST, namespace=inside, device=NODE_DEVICE, known=tuple(known))
+    yield steps.AddRoute(side=Side.HOST, namespace=inside, destination=_MULTICAST, prefix_length=4, device=NODE_DEVICE)
     if len(topology.partitions) > 1:
-        yield AddRoute(
+        yield steps.AddRoute(
             side=Side.HOST, namespace=inside, destination=_ALL_OF_OURS, prefix_length=8, device=NODE_DEVICE,
             gateway=partition.router_ip,
         )  # fmt: skip

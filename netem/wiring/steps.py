@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import ClassVar, TypeAlias
+from typing import ClassVar
 
 from netem.kernel.agent import FABRIC
 from topologies.model import Bus, Impairment
@@ -14,6 +14,14 @@ from topologies.model import Bus, Impairment
 class Kernel(enum.Enum):
     """The kernel that holds bridges and qdiscs."""
 
+    HOST = "host"
+    UML = "uml"
+
+
+class KernelOption(enum.Enum):
+    """The user's choice of a kernel."""
+
+    AUTO = "auto"
     HOST = "host"
     UML = "uml"
 
@@ -223,14 +231,7 @@ class RouteMulticast(Step):
     routes: tuple[tuple[str, str, str, tuple[str, ...]], ...]
 
 
-AnyStep: TypeAlias = (
-    MakeNamespaces | SetSysctls | MakeTaps | AddCable | AddBridge | AddShaper | FindDevices | SwitchOffloadsOff
-    | PollByThread | LengthenQueue | Plug | Forward | BuildTree | BuildBus | OpenHooks | Redirect | PrepareCut | BringUp
-    | AddAddress | AddRoute | AddNeighbours | RouteMulticast | AwaitReady
-)  # fmt: skip
-
-
-def describe(step: AnyStep) -> str:
+def describe(step: Step) -> str:
     """One line of text: place, verb, fields."""
     where = f"{step.side.value}, {step.namespace or 'fabric'}"
     details = (_detail(field.name, getattr(step, field.name)) for field in fields(step))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import struct
 from functools import cache
-from statistics import NormalDist
 from typing import Any
 
 from pyroute2.netlink import nla
 from pyroute2.netlink.rtnl.tcmsg import tcmsg
 from pyroute2.netlink.rtnl.tcmsg.common import stats2
 
+from topologies import jitter
 from topologies.model import Distribution
 
 
@@ -83,7 +83,7 @@ class BpfOptions(nla):  # type: ignore[misc]
 
     nla_map = (
         ("TCA_BPF_UNSPEC", "none"),
-        ("TCA_BPF_ACT", "actions"),
+        ("TCA_BPF_ACT", "hex"),
         ("TCA_BPF_POLICE", "hex"),
         ("TCA_BPF_CLASSID", "uint32"),
         ("TCA_BPF_OPS_LEN", "uint16"),
@@ -92,21 +92,6 @@ class BpfOptions(nla):  # type: ignore[misc]
         ("TCA_BPF_NAME", "asciiz"),
         ("TCA_BPF_FLAGS", "uint32"),
     )
-
-    class actions(nla):  # type: ignore[misc]  # noqa: N801
-        nla_map = (("TCA_ACT_PRIO_0", "none"), ("TCA_ACT_PRIO_1", "action"))
-
-        class action(nla):  # type: ignore[misc]  # noqa: N801
-            nla_map = (("TCA_ACT_UNSPEC", "none"), ("TCA_ACT_KIND", "asciiz"), ("TCA_ACT_OPTIONS", "mirred"))
-
-            class mirred(nla):  # type: ignore[misc]  # noqa: N801
-                nla_map = (("TCA_MIRRED_UNSPEC", "none"), ("TCA_MIRRED_TM", "hex"), ("TCA_MIRRED_PARMS", "parms"))
-
-                class parms(nla):  # type: ignore[misc]  # noqa: N801
-                    fields = (
-                        ("index", "I"), ("capab", "I"), ("action", "i"), ("refcnt", "i"), ("bindcnt", "i"),
-                        ("eaction", "i"), ("ifindex", "I"),
-                    )  # fmt: skip
 
 
 _OPTIONS = {"netem": NetemOptions, "tbf": TbfOptions, "pfifo": FifoOptions, "bfifo": FifoOptions, "bpf": BpfOptions}
@@ -128,39 +113,7 @@ class TrafficMessage(tcmsg):  # type: ignore[misc]
         return nla.hex
 
 
-SIZE = 4096
-SCALE = 8192
-_MIN, _MAX = -32768, 32767
-_PARETO_SHAPE = 3.0
-
-
 @cache
 def delay_table(distribution: Distribution) -> bytes:
     """The table in netem's format: native 16-bit integers."""
-    make = {
-        Distribution.UNIFORM: _uniform,
-        Distribution.NORMAL: _normal,
-        Distribution.PARETO: _pareto,
-        Distribution.PARETONORMAL: _pareto_normal,
-    }[distribution]
-    values = [max(_MIN, min(_MAX, round(make((i + 0.5) / SIZE) * SCALE))) for i in range(SIZE)]
-    return struct.pack(f"={SIZE}h", *values)
-
-
-def _uniform(quantile: float) -> float:
-    return 2 * quantile - 1
-
-
-def _normal(quantile: float) -> float:
-    return NormalDist().inv_cdf(quantile)
-
-
-def _pareto(quantile: float) -> float:
-    """Pareto quantile: mean about 0; shape 3, scaled by 4/3, cut at 4 jitters as in iproute2."""
-    value: float = ((1 - quantile) ** (-1 / _PARETO_SHAPE) - 1.5) * 4 / 3
-    return min(value, _MAX / SCALE)
-
-
-def _pareto_normal(quantile: float) -> float:
-    """One part normal, three parts Pareto."""
-    return (_normal(quantile) + 3 * _pareto(quantile)) / 4
+    return struct.pack(f"={jitter.SIZE}h", *jitter.table(distribution))

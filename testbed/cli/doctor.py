@@ -24,6 +24,7 @@ from netem.probe import REQUESTS, processors_awake
 from netem.runtimes.cgroups import CONTROLLERS, reason_against
 from netem.runtimes.daemon import connect, require_rights
 from netem.runtimes.image import Distribution, find_image, ready_tags
+from netem.wiring.steps import KernelOption
 
 GIB = 1024**3
 DISK_BYTES_MIN = 2 * GIB
@@ -90,7 +91,7 @@ def check_kernel() -> list[Check]:
     """The kernel that would emulate the links, then every probe that led to it."""
     probes = kernel.probe()
     try:
-        choice = kernel.pick(kernel.KernelOption.AUTO, probes)
+        choice = kernel.pick(KernelOption.AUTO, probes)
     except FabricError as error:
         wires = Check(name="wires", ok=False, detail="no kernel with netem", remedy=str(error))
     else:
@@ -122,7 +123,7 @@ def check_control_groups() -> Check:
 def check_guest() -> Check:
     """Whether a User-Mode Linux guest could emulate the links."""
     try:
-        kernel.pick(kernel.KernelOption.UML, kernel.probe())
+        kernel.pick(KernelOption.UML, kernel.probe())
     except FabricError as error:
         return Check(name="uml", ok=False, detail=str(error), remedy="install user-mode-linux")
     return Check(name="uml", ok=True, detail="a guest kernel can be booted")

@@ -20,8 +20,8 @@ from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from netem.errors import FabricError
 from netem.kernel.framing import readable
-from netem.probe import KernelOption
 from netem.runtimes.base import Program
+from netem.wiring.steps import KernelOption
 from node.registry import PROTOCOLS
 from testbed import paths
 from testbed.live import directory as places

@@ -20,6 +20,7 @@ from netem.errors import FabricError
 from netem.network import EmulatedNetwork
 from netem.runtimes.base import NodeHandle, Runtime
 from netem.runtimes.cgroups import CpuLimiter
+from netem.wiring.steps import KernelOption
 from node.registry import PROTOCOLS
 from testbed.live import requests as asks
 from testbed.live.ending import Stopped, note, write_notes_to
@@ -164,7 +165,7 @@ class Controller:
 
     def _open_network(self, on_progress: Callable[[str], None]) -> EmulatedNetwork:
         network, facts = wires.open_network(
-            self.topology, self._request.kernel, self.record.path / "network", on_progress
+            self.topology, KernelOption(self._request.kernel), self.record.path / "network", on_progress
         )
         self.record.note({"world": self._world.world.value, **facts})
         return network

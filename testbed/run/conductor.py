@@ -86,7 +86,7 @@ class Conductor:
         with self._console.stage("network", "starting") as stage:
             network, facts = wires.open_network(
                 self._topology,
-                self._experiment.kernel.value,
+                self._experiment.kernel,
                 self._directory.path / "network",
                 stage.say,
                 seed=self._experiment.seed,

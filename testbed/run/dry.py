@@ -8,7 +8,8 @@ from analysis.formatting import listed
 from netem import probe as kernels
 from netem.errors import FabricError
 from netem.wiring import plan
-from netem.wiring.steps import Kernel
+from netem.wiring.steps import Kernel, KernelOption
+from netem.wiring.steps import describe as describe_step
 from node.host.workload import Workload, WorkloadKind
 from testbed.run.perform import Overrides, check_option, is_topology, load_experiment, untolerated
 from testbed.rundir.manifest import counted, programs_said
@@ -45,7 +46,7 @@ def _kernel(name: str) -> tuple[Kernel, str]:
     if name != "auto":
         return (Kernel.UML if name == "uml" else Kernel.HOST), f"kernel {name}"
     try:
-        choice = kernels.pick(kernels.KernelOption.AUTO, kernels.probe())
+        choice = kernels.pick(KernelOption.AUTO, kernels.probe())
     except FabricError as error:
         return Kernel.HOST, f"as kernel host has it; none runs here: {error}"
     return choice.picked, f"kernel {choice.picked.value} ({choice.why})"
@@ -58,7 +59,7 @@ def _network(topology: Topology, override: str, is_simulated: bool, *, in_full: 
         if sentence := require_simulator(World.NETNS, topology):
             raise InputError(sentence)
         kernel, said = _kernel(override)
-        steps = [plan.describe(step) for step in plan.plan(topology, kernel)]
+        steps = [describe_step(step) for step in plan.plan(topology, kernel)]
         lines = steps if in_full else [*_asked_of(topology), f"built in {len(steps)} steps: --verbose shows them"]
     return {f"network {topology.name}: {counted(len(topology), 'node')}, {said}": lines}
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from analysis.engine.session import require_java
 from analysis.network import fault_overlap
 from netem.errors import FabricError
+from netem.wiring.steps import KernelOption
 from node.registry import CRASHES, PROTOCOLS
 from testbed.console import Console
 from testbed.paths import TOPOLOGIES, is_file
@@ -20,7 +21,7 @@ from testbed.rundir.store import StoreError
 from testbed.sim.world import SimulatedWorld
 from testbed.spec import experiment as spec
 from testbed.spec.rate_churn import reseeded
-from testbed.spec.raw import MAX_SEED, KernelOption, World
+from testbed.spec.raw import MAX_SEED, World
 from testbed.spec.values import Experiment
 from topologies.formats.errors import InputError
 

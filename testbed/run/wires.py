@@ -16,9 +16,9 @@ from typing import Any
 
 from netem.errors import FabricError
 from netem.network import Change, EmulatedNetwork
-from netem.probe import KernelOption
 from netem.runtimes.base import Runtime
 from netem.runtimes.netns import NetnsRuntime
+from netem.wiring.steps import KernelOption
 from testbed.paths import ROOT
 from testbed.rundir.manifest import collect
 from testbed.spec.faults import Fault, Impair, ImpairLink, LinkDirection
@@ -31,12 +31,10 @@ POLL_S = 0.05
 
 
 def open_network(
-    topology: Topology, kernel: str, log_dir: Path, on_progress: Callable[[str], None], *, seed: int = 0
+    topology: Topology, kernel: KernelOption, log_dir: Path, on_progress: Callable[[str], None], *, seed: int = 0
 ) -> tuple[EmulatedNetwork, dict[str, Any]]:
     """The network, and its entries of the manifest. Raises FabricError."""
-    network = EmulatedNetwork.open(
-        topology, kernel=KernelOption(kernel), log_dir=log_dir, seed=seed, on_progress=on_progress
-    )
+    network = EmulatedNetwork.open(topology, kernel=kernel, log_dir=log_dir, seed=seed, on_progress=on_progress)
     choice = network.choice
     return network, {
         "kernel": {

@@ -23,12 +23,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from functools import cache
 from random import Random
-from statistics import NormalDist
 from typing import Any, Generic, Protocol, TypeVar
 
 from testbed.sim.engine import Engine
+from topologies.jitter import SCALE, SIZE, table
 from topologies.model import Impairment
 
 MIN_BURST_BYTES = 1600
@@ -133,7 +132,7 @@ class Line(Generic[F]):
     def _take(self, impairment: Impairment) -> None:
         self._delay_ns = impairment.delay_ns
         self._jitter_ns = impairment.jitter_ns
-        self._table = table(impairment.distribution.value) if impairment.jitter_ns else ()
+        self._table = table(impairment.distribution) if impairment.jitter_ns else ()
         self._duplicate_ratio = impairment.duplicate_ratio
         self._reorder_ratio = impairment.reorder_ratio
         self._corrupt_ratio = impairment.corrupt_ratio
@@ -297,42 +296,8 @@ class Server(Generic[F]):
         self._forward(frame)
 
 
-SIZE = 4096
-SCALE = 8192
-_MIN, _MAX = -32768, 32767
-_PARETO_SHAPE = 3.0
-
-
-@cache
-def table(distribution: str) -> tuple[int, ...]:
-    """Table of `uniform`, `normal`, `pareto` or `paretonormal`. KeyError for another word."""
-    make = _MAKE[distribution]
-    return tuple(max(_MIN, min(_MAX, round(make((i + 0.5) / SIZE) * SCALE))) for i in range(SIZE))
-
-
 def delay_ns(mean_ns: int, jitter_ns: int, entry: int) -> int:
     """Delay by netem's tabledist(): rounded in two steps, half away from zero. It may be negative."""
     product = (jitter_ns % SCALE) * entry
     rounded = (abs(product) + SCALE // 2) // SCALE
     return (rounded if product >= 0 else -rounded) + (jitter_ns // SCALE) * entry + mean_ns
-
-
-def _uniform(quantile: float) -> float:
-    return 2 * quantile - 1
-
-
-def _normal(quantile: float) -> float:
-    return NormalDist().inv_cdf(quantile)
-
-
-def _pareto(quantile: float) -> float:
-    """Pareto quantile: mean about 0; shape 3, scaled by 4/3, cut at 4 jitters as in iproute2."""
-    value: float = ((1 - quantile) ** (-1 / _PARETO_SHAPE) - 1.5) * 4 / 3
-    return min(value, _MAX / SCALE)
-
-
-def _pareto_normal(quantile: float) -> float:
-    return (_normal(quantile) + 3 * _pareto(quantile)) / 4
-
-
-_MAKE = {"uniform": _uniform, "normal": _normal, "pareto": _pareto, "paretonormal": _pareto_normal}

@@ -71,11 +71,6 @@ class ProgramChoice:
         """The program's own name, or the image's."""
         return Path(self.command[0]).name if self.command else str(self.image)
 
-    def texts(self) -> list[str]:
-        """Every text that may have placeholders."""
-        written = [text for text in self.files.values() if isinstance(text, str)]
-        return [*self.command, *self.environment.values(), *written]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:

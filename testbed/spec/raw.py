@@ -20,6 +20,7 @@ from analysis.expression import (
     parse,
     summary_names,
 )
+from netem.wiring.steps import KernelOption
 from node.host.workload import WorkloadKind
 from topologies.formats.schema import (
     TEXT_SCHEMA,
@@ -412,14 +413,6 @@ class World(enum.Enum):
     NETNS = "netns"
     DOCKER = "docker"
     SIM = "sim"
-
-
-class KernelOption(enum.Enum):
-    """Choice of the kernel that emulates the network."""
-
-    AUTO = "auto"
-    HOST = "host"
-    UML = "uml"
 
 
 def parse_expression(given: object) -> Expression:

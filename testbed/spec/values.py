@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from analysis.expression import Expression
+from netem.wiring.steps import KernelOption
 from node.host.workload import Workload
 from testbed.spec.faults import Fault
 from testbed.spec.program import ProgramChoice
-from testbed.spec.raw import Claim, Dissemination, KernelOption, Parameter, World
+from testbed.spec.raw import Claim, Dissemination, Parameter, World
 from topologies.formats.yaml_source import Document, Value
 from topologies.model import Node, NodeName, Topology
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,6 +59,19 @@ def test_the_tag_follows_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Distribution(identifier="debian", codename="trixie").tag != before
     monkeypatch.setattr(image, "RECIPE", ("2", "essential", "python3"))
     assert before != BOOKWORM.tag
+
+
+def test_a_built_image_that_docker_does_not_have_is_the_reason_for_a_bootstrap(monkeypatch: pytest.MonkeyPatch) -> None:
+    client: Any = None
+    progress: list[str] = []
+    monkeypatch.setattr(Distribution, "of_this_machine", lambda: BOOKWORM)
+    monkeypatch.setattr(image, "find_image", lambda _client, _tag: None)
+    monkeypatch.setattr(image, "_refusal_of_base", lambda _client, _on_progress: None)
+    monkeypatch.setattr(image, "_refusal_of_build", lambda: None)
+    monkeypatch.setattr(image, "bootstrap_image", lambda _client, _distribution, *, why: f"image, because {why}")
+    why = f"Docker built {image.layered_tag()} but does not have it"
+    assert ensure_image(client, progress.append) == f"image, because {why}"
+    assert progress[-1] == f"{why}: building the base image from debian packages, once"
 
 
 @pytest.mark.docker

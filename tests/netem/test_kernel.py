@@ -8,8 +8,8 @@ import pytest
 
 from netem import probe as kernel
 from netem.errors import FabricError
-from netem.probe import KernelOption, Probe
-from netem.wiring.steps import Kernel
+from netem.probe import Probe
+from netem.wiring.steps import Kernel, KernelOption
 
 NAMES = (
     "namespaces", "host veth", "host bridge", "host netem", "host tbf", "host filters", "host redirect", "host ifb",

@@ -161,7 +161,7 @@ def test_a_tree_sits_where_its_direction_says(direction: Direction) -> None:
 def test_every_step_describes_itself_in_one_line(kernel: Kernel) -> None:
     network = topology(2, 2, links=[(1, 2)], bus=Bus(rate_bps=10_000_000), to_node=DELAY)
     made = [*plan.plan(network, kernel), *plan.plan_nodes(network, [network.node("p1/n1")], kernel)]
-    lines = [plan.describe(step) for step in made]
+    lines = [steps.describe(step) for step in made]
     assert all(line and "\n" not in line and len(line) < 250 for line in lines)
     assert any("delay_ns=5000000" in line for line in lines)
     assert len(set(lines)) > len(lines) * 0.9

@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from netem.wiring.tc_codec import SCALE, SIZE, delay_table
+from netem.wiring.tc_codec import delay_table
+from topologies.jitter import SCALE, SIZE
 from topologies.model import Distribution
 
 IPROUTE2 = {

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
+from netem.wiring.steps import KernelOption
 from node.host.workload import Workload, WorkloadKind
 from testbed.sim.engine import Engine
 from testbed.sim.network import Datagram, Network, frame_bytes
 from testbed.spec.faults import Fault
-from testbed.spec.raw import Dissemination, KernelOption, World
+from testbed.spec.raw import Dissemination, World
 from testbed.spec.values import Experiment, ProtocolChoice, WrongClock
 from topologies.formats.yaml_source import Document
 from topologies.model import Bus, Impairment, Link, Node, NodeName, Partition, PartitionName, Topology

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from math import sqrt
@@ -15,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from netem.wiring.qdisc import settings_of
-from netem.wiring.tc_codec import delay_table
 from testbed.sim import line
 from testbed.sim.engine import Engine
-from testbed.sim.line import DEFAULT_QUEUE_FRAMES, SCALE, Line, Server, table
+from testbed.sim.line import DEFAULT_QUEUE_FRAMES, Line, Server
 from tests.testbed.sim.made import MILLISECOND
+from topologies.jitter import SCALE, table
 from topologies.model import Distribution, Impairment
 
 MANY = 40_000
@@ -117,7 +116,7 @@ def test_a_delay_is_exact() -> None:
 def test_jitter_has_the_moments_of_its_table(distribution: Distribution) -> None:
     delay_ns, jitter_ns = 100 * MILLISECOND, 5 * MILLISECOND
     made = wire(delay_ns=delay_ns, jitter_ns=jitter_ns, distribution=distribution).send(MANY).run()
-    entries = [jitter_ns * entry / SCALE for entry in table(distribution.value)]
+    entries = [jitter_ns * entry / SCALE for entry in table(distribution)]
     deviation = pstdev(entries)
     assert abs(fmean(made.times_ns) - delay_ns - fmean(entries)) < SIGMAS * deviation / sqrt(MANY)
     assert pstdev(made.times_ns) == pytest.approx(deviation, rel=0.05)
@@ -432,25 +431,15 @@ def test_the_loss_chain_is_the_fabrics(ratio: float, burst: float) -> None:
         assert made._loss_ratio == pytest.approx(asked.loss / (2**32 - 1))
 
 
-# The tables of jitter and the rounding are netem's.
-
-
-@pytest.mark.parametrize("distribution", Distribution)
-def test_the_tables_are_those_that_netem_is_given(distribution: Distribution) -> None:
-    assert line.table(distribution.value) == struct.unpack(f"={line.SIZE}h", delay_table(distribution))
-
-
-def test_a_shape_that_netem_does_not_have_is_an_error() -> None:
-    with pytest.raises(KeyError):
-        line.table("triangle")
+# The rounding is netem's.
 
 
 @given(st.integers(0, 10**9), st.integers(1, 10**9), st.integers(-32768, 32767))
 def test_the_delay_is_the_mean_and_so_many_jitters(mean_ns: int, jitter_ns: int, entry: int) -> None:
-    exact = mean_ns + jitter_ns * entry / line.SCALE
+    exact = mean_ns + jitter_ns * entry / SCALE
     assert abs(line.delay_ns(mean_ns, jitter_ns, entry) - exact) <= 1
 
 
 def test_an_entry_of_one_jitter_is_one_jitter() -> None:
-    assert line.delay_ns(5_000_000, 300_000, line.SCALE) == 5_300_000
-    assert line.delay_ns(5_000_000, 300_000, -line.SCALE) == 4_700_000
+    assert line.delay_ns(5_000_000, 300_000, SCALE) == 5_300_000
+    assert line.delay_ns(5_000_000, 300_000, -SCALE) == 4_700_000

@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 
 from analysis.checks.properties import EXPECTABLE
 from analysis.expression import Unknown, parse
+from netem.wiring.steps import KernelOption
 from node.errors import LocalError
 from node.host.workload import RateChange, Workload, WorkloadKind
 from node.registry import PROTOCOLS as REAL_PROTOCOLS
 from testbed.paths import EXPERIMENTS
 from testbed.spec import experiment as spec
 from testbed.spec.faults import Crash, Impair
-from testbed.spec.raw import Dissemination, KernelOption, World
+from testbed.spec.raw import Dissemination, World
 from testbed.spec.values import Experiment, SweepAxis, WrongClock
 from topologies import load as topology_files
 from topologies.formats.errors import InputError
