@@ -11,8 +11,9 @@ from node.effects import Deliver, Report
 from node.protocols.abcast import AbcastCore, AbcastParameters, AbcastReport
 from node.wire import Flag, Kind, Message
 from tests.mutants import agreed
+from tests.node.by_hand import delivered, give
 from tests.node.group.views import Group, Make, run
-from tests.node.protocols.test_abcast import core, data, delivered, final, give, proposal, submit
+from tests.node.protocols.test_abcast import core, data, final, proposal, submit
 
 SURVIVORS = frozenset({0, 1})
 """Member 2 is excluded."""

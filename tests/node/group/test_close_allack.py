@@ -7,11 +7,12 @@ from random import Random
 import pytest
 
 from node.core import Membership, Submission
-from node.effects import Effect, Multicast
+from node.effects import Effect
 from node.protocols.allack import MAX_ROUND, AllAckCore, AllAckParameters
 from node.protocols.base import Phase
 from node.wire import Kind, Message
-from tests.node.group.views import Group, Make, after, delivered, give, run
+from tests.node.by_hand import after, delivered, give, multicasts
+from tests.node.group.views import Group, Make, run
 
 MILLISECOND = 1_000_000
 SEEDS = 30
@@ -91,13 +92,13 @@ def test_two_survivors_that_stand_at_different_places_end_with_the_same_order() 
     """Member 1 has delivered round 1, which member 0 has not, and has sent a message after that."""
     of_two, of_three = [data(2, 1), null(2, 4)], [data(3, 1)]
     late, early = core(0), core(1)
-    of_zero = [effect.message for effect in submit(late) if isinstance(effect, Multicast)]
-    of_one = [effect.message for effect in submit(early) if isinstance(effect, Multicast)]
+    of_zero = multicasts(submit(late))
+    of_one = multicasts(submit(early))
     round_1 = [(0, 1), (1, 1), (2, 1), (3, 1)]
     assert delivered(give(early, *of_zero, *of_two, *of_three)) == round_1
-    (effect,) = [effect for effect in submit(early) if isinstance(effect, Multicast)]
-    assert effect.message.words == (after(*round_1),)
-    of_one.append(effect.message)
+    (message,) = multicasts(submit(early))
+    assert message.words == (after(*round_1),)
+    of_one.append(message)
     at_early = early.close({1: of_one}, SURVIVORS, 0)
     at_late = late.close({0: of_zero, 1: of_one, 2: of_two, 3: of_three}, SURVIVORS, 0)
     assert delivered(at_early.effects) == [(1, 2)]

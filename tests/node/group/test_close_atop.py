@@ -13,10 +13,11 @@ from node.effects import Multicast, Report
 from node.errors import RemoteError
 from node.protocols.atop import AtopCore, AtopMbsCore, AtopMbsParameters, AtopParameters, AtopReport
 from node.protocols.atop.core import WINDOW
-from node.protocols.atop.policy import first_weights, pack_weights
+from node.protocols.atop.policy import first_weights
 from node.protocols.prefix import Prefix
 from node.wire import Kind, Message
-from tests.node.group.views import Group, Make, delivered, run
+from tests.node.by_hand import delivered, dummy, publication
+from tests.node.group.views import Group, Make, run
 
 MILLISECOND = 1_000_000
 MEMBERS = (0, 1, 2, 3)
@@ -78,15 +79,6 @@ def core(member: int, *, brokered: bool = False, memory: bytes = b"") -> AtopCor
 def data(origin: int, number: int, prefix: Prefix | None = None, *, distribution: int = 0) -> Message:
     words = (distribution, prefix.word if prefix is not None else 0)
     return Message(kind=Kind.ATOP_DATA, origin=origin, incarnation=1, seq=number, words=words)
-
-
-def dummy(origin: int, number: int, count: int = 1, *, distribution: int = 0) -> Message:
-    return Message(kind=Kind.ATOP_DUMMY, origin=origin, incarnation=1, seq=number, flags=1, words=(distribution, count))
-
-
-def publication(distribution: int, *weights: int) -> Message:
-    words = (distribution, *pack_weights(dict(enumerate(weights))))
-    return Message(kind=Kind.ATOP_DISTRIBUTION, origin=0, incarnation=1, flags=4, words=words)
 
 
 def brokered_data(origin: int, number: int, donor: int, slot: int) -> Message:

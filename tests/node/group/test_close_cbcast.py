@@ -12,8 +12,9 @@ from node.effects import Deliver, Effect, Report
 from node.protocols.cbcast import CbcastCore, CbcastParameters, CbcastReport
 from node.wire import Kind, Message
 from tests.mutants.cores import CountsReceipts, NoRelease, NoVector, OnlyItsSender
+from tests.node.by_hand import delivered
 from tests.node.group.views import Group, Make, Order, run
-from tests.node.protocols.test_cbcast import core, data, delivered, give, sent_by
+from tests.node.protocols.test_cbcast import core, data, give, sent_by
 
 Rest = Mapping[int, Sequence[Message]]
 SURVIVORS = frozenset({0, 3})

@@ -17,7 +17,8 @@ from node.protocols.base import Phase
 from node.protocols.lamport import LamportCore, LamportParameters, LamportReport
 from node.trace import Notice
 from node.wire import Kind, Message
-from tests.node.group.views import Group, after, delivered, give, run
+from tests.node.by_hand import after, delivered, give, multicasts
+from tests.node.group.views import Group, run
 
 MILLISECOND = 1_000_000
 SEEDS = 30
@@ -117,9 +118,9 @@ def test_two_survivors_that_stand_at_different_places_end_with_the_same_order() 
     of_three = [data(3, 2), null(3, 8)]
     late, early = core(0), core(1)
     assert delivered(give(early, *of_two, *of_three, null(0, 7))) == [(2, 1), (3, 2)]
-    (effect,) = [effect for effect in early.on_submit(Submission(payload=b""), 0) if isinstance(effect, Multicast)]
-    assert effect.message.words == (after((2, 1), (3, 2)),)
-    of_one = [effect.message]
+    (message,) = multicasts(early.on_submit(Submission(payload=b""), 0))
+    assert message.words == (after((2, 1), (3, 2)),)
+    of_one = [message]
     at_early = early.close({0: []}, SURVIVORS, 0)
     at_late = late.close({1: of_one, 2: of_two, 3: of_three}, SURVIVORS, 0)
     assert delivered(at_late.effects) == [(2, 1), (3, 2), *delivered(at_early.effects)]

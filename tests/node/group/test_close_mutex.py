@@ -31,8 +31,9 @@ from node.protocols.mutex.lamport import _Agreed
 from node.trace import Notice
 from node.wire import Kind, Message
 from tests.mutants.cores import DefersInsideOnly, RepliesInside
+from tests.node.by_hand import give
 from tests.node.group.views import Group, Make, Place
-from tests.node.protocols.test_mutex import acknowledge, core, give, granted, release, request, want
+from tests.node.protocols.test_mutex import acknowledge, core, granted, release, request, want
 
 Rest = Mapping[int, Sequence[Message]]
 SURVIVORS = frozenset({0, 1})

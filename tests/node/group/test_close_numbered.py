@@ -19,7 +19,7 @@ from node.errors import DropReason
 from node.protocols.allack import MAX_ROUND, AllAckCore, AllAckParameters, AllAckReport
 from node.protocols.lamport import LamportCore, LamportParameters, LamportReport
 from node.wire import Kind, Message
-from tests.node.group.views import after, delivered, dropped, give
+from tests.node.by_hand import after, delivered, dropped, give
 
 SURVIVORS = frozenset({0, 1})
 

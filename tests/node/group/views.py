@@ -18,16 +18,15 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from itertools import takewhile
 from random import Random
 from typing import TypeAlias
 
-from node.core import Closing, Core, Membership, Submission, ViewCore
+from node.core import Membership, Submission, ViewCore
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer, Undo
 from node.group.view import Incarnation, View, first_view
-from node.protocols.prefix import Prefix
 from node.trace import Level
 from node.wire import Kind, Message, decode_message, encode_message
 
@@ -375,30 +374,3 @@ def run(
             assert place.delivered == final[0].delivered
         assert sorted(place.delivered) == sorted(final[0].delivered)
     return group
-
-
-# Cases by hand.
-
-
-def give(core: Core, *messages: Message) -> list[Effect]:
-    """Give a core these messages, each transmitted by its origin; their effects."""
-    return [effect for message in messages for effect in core.on_message(message, message.origin, 0)]
-
-
-def delivered(effects: Iterable[Effect]) -> list[tuple[int, int]]:
-    """(origin, number) of each delivery."""
-    return [(effect.origin, effect.seq) for effect in effects if isinstance(effect, Deliver)]
-
-
-def dropped(closing: Closing, code: int) -> list[tuple[int, int]]:
-    """(origin, number) of each report with this code."""
-    reports = [effect for effect in closing.effects if isinstance(effect, Report)]
-    return [(report.member, report.value) for report in reports if report.code == code]
-
-
-def after(*deliveries: tuple[int, int]) -> int:
-    """The prefix word of a member that has delivered these: (origin, number)."""
-    prefix = Prefix()
-    for origin, number in deliveries:
-        prefix.delivered(origin, number)
-    return prefix.word

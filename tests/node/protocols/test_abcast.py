@@ -21,6 +21,7 @@ from node.protocols.prefix import Prefix
 from node.registry import PROTOCOLS
 from node.trace import Notice
 from node.wire import Flag, Kind, Message, decode_message
+from tests.node.by_hand import delivered, give, multicasts
 from tests.node.cluster import (
     MILLISECOND,
     SECOND,
@@ -56,22 +57,12 @@ def final(origin: int, number: int, *timestamps: int) -> Message:
     return Message(kind=Kind.ABCAST_FINAL, origin=origin, incarnation=1, seq=number, flags=CONTROL, words=timestamps)
 
 
-def give(one: AbcastCore, *messages: Message, now_ns: int = 0) -> list[Effect]:
-    return [effect for message in messages for effect in one.on_message(message, message.origin, now_ns)]
-
-
 def submit(one: AbcastCore, payload: bytes = b"", now_ns: int = 0) -> list[Effect]:
     return one.on_submit(Submission(payload=payload), now_ns)
 
 
-def delivered(effects: list[Effect]) -> list[tuple[int, int]]:
-    """(origin, number) of each delivery."""
-    return [(effect.origin, effect.seq) for effect in effects if isinstance(effect, Deliver)]
-
-
 def multicast(effects: list[Effect]) -> list[tuple[Kind, int, tuple[int, ...]]]:
-    said = (effect.message for effect in effects if isinstance(effect, Multicast))
-    return [(message.kind, message.seq, message.words) for message in said]
+    return [(message.kind, message.seq, message.words) for message in multicasts(effects)]
 
 
 def sent(effects: list[Effect]) -> list[tuple[int, Kind, int, int]]:

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from node.core import Core, Membership, Submission
-from node.effects import Deliver, Effect, Multicast, Report, SetTimer, Timer
+from node.effects import Effect, Multicast, Report, SetTimer, Timer
 from node.errors import DropReason, LocalError
 from node.protocols.allack import MAX_ROUND, AllAckCore, AllAckParameters, AllAckReport
 from node.protocols.base import Phase
 from node.protocols.prefix import Prefix
 from node.registry import PROTOCOLS
 from node.wire import Flag, Kind, Message, decode_message
+from tests.node.by_hand import give, kinds_and_numbers, multicasts, ordered
 from tests.node.cluster import (
     MILLISECOND,
     SECOND,
@@ -53,21 +54,8 @@ def null(origin: int, round_: int) -> Message:
     return Message(kind=Kind.ALLACK_NULL, origin=origin, incarnation=1, seq=round_, flags=Flag.DUMMY.value)
 
 
-def give(one: AllAckCore, *messages: Message, now_ns: int = 0) -> list[Effect]:
-    return [effect for message in messages for effect in one.on_message(message, message.origin, now_ns)]
-
-
 def submit(one: AllAckCore, times: int = 1) -> list[Effect]:
     return [effect for _ in range(times) for effect in one.on_submit(Submission(payload=b""), 0)]
-
-
-def delivered(effects: list[Effect]) -> list[tuple[int, int]]:
-    """(round, origin) of each delivery."""
-    return [(effect.seq, effect.origin) for effect in effects if isinstance(effect, Deliver)]
-
-
-def multicast(effects: list[Effect]) -> list[tuple[Kind, int]]:
-    return [(effect.message.kind, effect.message.seq) for effect in effects if isinstance(effect, Multicast)]
 
 
 def timers(effects: list[Effect]) -> list[SetTimer]:
@@ -80,44 +68,44 @@ def test_a_members_kth_message_belongs_to_its_round_k() -> None:
         kind=Kind.ALLACK_DATA, origin=0, incarnation=1, seq=1, flags=Flag.DUMMY.value, words=(0,), payload=b"x"
     )
     assert one.on_submit(Submission(payload=b"x", flags=Flag.DUMMY.value), 0) == [Multicast(message=message)]
-    assert multicast(submit(one)) == [(Kind.ALLACK_DATA, 2)]
+    assert kinds_and_numbers(submit(one)) == [(Kind.ALLACK_DATA, 2)]
 
 
 def test_a_member_waits_until_it_has_a_message_of_each_other_member() -> None:
     one = core(0)
     submit(one)
-    assert delivered(give(one, data(2, 1))) == []
-    assert delivered(give(one, data(1, 1))) == [(1, 0), (1, 1), (1, 2)], "in an order of members decided beforehand"
+    assert ordered(give(one, data(2, 1))) == []
+    assert ordered(give(one, data(1, 1))) == [(1, 0), (1, 1), (1, 2)], "in an order of members decided beforehand"
 
 
 def test_it_delivers_one_message_of_each_at_a_time() -> None:
     one = core(0)
     give(one, data(1, 1), data(1, 2), data(1, 3), data(2, 1), data(2, 2))
-    assert delivered(submit(one)) == [(1, 0), (1, 1), (1, 2)]
-    assert delivered(submit(one)) == [(2, 0), (2, 1), (2, 2)]
+    assert ordered(submit(one)) == [(1, 0), (1, 1), (1, 2)]
+    assert ordered(submit(one)) == [(2, 0), (2, 1), (2, 2)]
     assert one.buffered == 1
 
 
 def test_our_own_message_of_the_round_must_be_sent_too() -> None:
     """Otherwise it could be sent after the delivery of a message behind it: this rule makes the order causal."""
     one = core(0)
-    assert delivered(give(one, data(1, 1), data(2, 1))) == []
-    assert delivered(submit(one)) == [(1, 0), (1, 1), (1, 2)]
+    assert ordered(give(one, data(1, 1), data(2, 1))) == []
+    assert ordered(submit(one)) == [(1, 0), (1, 1), (1, 2)]
 
 
 def test_a_round_number_that_jumps_says_that_the_rounds_between_are_empty() -> None:
     one = core(0)
     submit(one, 5)
-    assert delivered(give(one, data(1, 4))) == []
-    assert delivered(give(one, data(2, 3))) == [(1, 0), (2, 0), (3, 0), (3, 2)]
-    assert delivered(give(one, null(2, 9))) == [(4, 0), (4, 1)]
+    assert ordered(give(one, data(1, 4))) == []
+    assert ordered(give(one, data(2, 3))) == [(1, 0), (2, 0), (3, 0), (3, 2)]
+    assert ordered(give(one, null(2, 9))) == [(4, 0), (4, 1)]
 
 
 def test_an_own_message_is_not_overtaken_while_the_layer_below_holds_it() -> None:
     """It has its round from its submission on."""
     one = core(0)
     submit(one)
-    assert delivered(give(one, null(1, 1), null(2, 1))) == [(1, 0)]
+    assert ordered(give(one, null(1, 1), null(2, 1))) == [(1, 0)]
     assert give(one, data(0, 1)) == [], "it has come back"
 
 
@@ -132,7 +120,7 @@ def test_a_sender_waits_with_as_many_undelivered_as_it_may_have() -> None:
 
 def test_a_member_that_is_alone_in_its_view_delivers_at_once() -> None:
     one = core(1, members=(1,))
-    assert delivered(submit(one)) == [(1, 1)]
+    assert ordered(submit(one)) == [(1, 1)]
     assert one.is_idle
 
 
@@ -140,10 +128,10 @@ def test_a_message_carries_the_number_and_a_digest_of_what_its_sender_had_delive
     one = core(0)
     prefix = Prefix()
     submit(one)
-    for round_, origin in delivered(give(one, data(1, 1), data(2, 1))):
+    for round_, origin in ordered(give(one, data(1, 1), data(2, 1))):
         prefix.delivered(origin, round_)
     assert prefix.count == 3
-    (message,) = [effect.message for effect in submit(one) if isinstance(effect, Multicast)]
+    (message,) = multicasts(submit(one))
     assert message.words == (prefix.word,)
 
 
@@ -161,8 +149,8 @@ def test_one_null_ahead_is_for_all_rounds_in_which_others_have_data() -> None:
     one = core(0)
     (timer,) = timers(give(one, *(data(1, number) for number in range(1, 8)), null(2, 7)))
     effects = one.on_timer(timer.timer, timer.at_ns)
-    assert multicast(effects) == [(Kind.ALLACK_NULL, 7)]
-    assert delivered(effects) == [(number, 1) for number in range(1, 8)]
+    assert kinds_and_numbers(effects) == [(Kind.ALLACK_NULL, 7)]
+    assert ordered(effects) == [(number, 1) for number in range(1, 8)]
     assert timers(effects) == []
 
 
@@ -170,31 +158,31 @@ def test_the_classical_form_is_one_null_a_round() -> None:
     one = core(0, ahead=False)
     (timer,) = timers(give(one, data(1, 1), data(1, 2), null(2, 2)))
     effects = one.on_timer(timer.timer, timer.at_ns)
-    assert (multicast(effects), delivered(effects)) == ([(Kind.ALLACK_NULL, 1)], [(1, 1)])
+    assert (kinds_and_numbers(effects), ordered(effects)) == ([(Kind.ALLACK_NULL, 1)], [(1, 1)])
     (timer,) = timers(effects)
     effects = one.on_timer(timer.timer, timer.at_ns)
-    assert (multicast(effects), delivered(effects), timers(effects)) == ([(Kind.ALLACK_NULL, 2)], [(2, 1)], [])
+    assert (kinds_and_numbers(effects), ordered(effects), timers(effects)) == ([(Kind.ALLACK_NULL, 2)], [(2, 1)], [])
 
 
 @pytest.mark.parametrize("is_ahead", [True, False])
 def test_a_null_at_once(is_ahead: bool) -> None:
     one = core(0, null_after_ns=0, ahead=is_ahead)
-    assert multicast(give(one, data(1, 1))) == [(Kind.ALLACK_NULL, 1)]
+    assert kinds_and_numbers(give(one, data(1, 1))) == [(Kind.ALLACK_NULL, 1)]
 
 
 def test_a_jump_in_the_classical_form_is_made_good_one_null_per_call() -> None:
     """A peer that jumps far must not keep this member in one call."""
     one = core(0, null_after_ns=0, ahead=False)
     effects = give(one, data(1, MAX_ROUND - 1))
-    assert multicast(effects) == [(Kind.ALLACK_NULL, 1)]
+    assert kinds_and_numbers(effects) == [(Kind.ALLACK_NULL, 1)]
     assert [effect.at_ns for effect in timers(effects)] == [0]
 
 
 def test_a_member_that_has_sent_the_round_owes_nothing() -> None:
     one = core(0, null_after_ns=0)
     submit(one, 2)
-    assert multicast(give(one, data(1, 1), data(1, 2))) == []
-    assert multicast(give(one, data(1, 3))) == [(Kind.ALLACK_NULL, 3)]
+    assert kinds_and_numbers(give(one, data(1, 1), data(1, 2))) == []
+    assert kinds_and_numbers(give(one, data(1, 3))) == [(Kind.ALLACK_NULL, 3)]
 
 
 def test_a_message_of_ours_makes_the_null_needless_when_it_reaches_the_round() -> None:
@@ -254,10 +242,10 @@ def test_only_a_member_of_the_view_is_heard_and_for_itself_alone() -> None:
 def test_the_last_round_stops_the_order_safely() -> None:
     one = core(0, null_after_ns=0)
     effects = give(one, data(1, MAX_ROUND))
-    assert multicast(effects) == [(Kind.ALLACK_NULL, MAX_ROUND)]
+    assert kinds_and_numbers(effects) == [(Kind.ALLACK_NULL, MAX_ROUND)]
     assert Report(code=AllAckReport.EXHAUSTED, member=0, value=MAX_ROUND) in effects
     assert (one.phase, one.can_submit) == (Phase.EXHAUSTED, False)
-    assert delivered(give(one, null(2, MAX_ROUND))) == [(MAX_ROUND, 1)]
+    assert ordered(give(one, null(2, MAX_ROUND))) == [(MAX_ROUND, 1)]
     assert one.is_idle
 
 

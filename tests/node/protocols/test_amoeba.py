@@ -15,6 +15,7 @@ from node.packing import pack
 from node.protocols.amoeba import AmoebaCore, AmoebaParameters, AmoebaReport
 from node.protocols.prefix import Prefix
 from node.wire import Flag, Kind, Message
+from tests.node.by_hand import multicasts, ordered, reported
 from tests.node.group.views import Group, Make, run
 
 MEMBERS = (0, 1, 2, 3)
@@ -74,14 +75,9 @@ def give(one: AmoebaCore, *messages: Message) -> list[Effect]:
     while work:
         message = work.pop(0)
         effects = one.on_message(message, message.origin, 0)
-        work += [effect.message for effect in effects if isinstance(effect, Multicast)]
+        work += multicasts(effects)
         out += effects
     return out
-
-
-def delivered(effects: Iterable[Effect]) -> list[tuple[int, int]]:
-    """(number in the log, origin) of each delivery."""
-    return [(effect.seq, effect.origin) for effect in effects if isinstance(effect, Deliver)]
 
 
 def said(effects: Iterable[Effect]) -> list[tuple[int | None, Kind, int]]:
@@ -91,10 +87,6 @@ def said(effects: Iterable[Effect]) -> list[tuple[int | None, Kind, int]]:
         for effect in effects
         if isinstance(effect, Send | Multicast)
     ]
-
-
-def reported(effects: Iterable[Effect]) -> list[tuple[int, int, int]]:
-    return [(effect.code, effect.member, effect.value) for effect in effects if isinstance(effect, Report)]
 
 
 def close(one: AmoebaCore, *rest: Message, survivors: Iterable[int] = MEMBERS) -> Closing:
@@ -114,7 +106,7 @@ def test_a_short_message_goes_to_the_sequencer_which_multicasts_it() -> None:
     out = give(sequencer, sent.message)
     assert said(out) == [(None, Kind.AMOEBA_DATA, 1)]
     assert out[-1] == Deliver(payload=b"x", origin=1, incarnation=1, seq=1)
-    (relayed,) = [effect.message for effect in out if isinstance(effect, Multicast)]
+    (relayed,) = multicasts(out)
     assert relayed.flags == Flag.DUMMY.value
 
 
@@ -123,7 +115,7 @@ def test_a_long_message_is_multicast_by_its_sender_and_numbered_by_the_sequencer
     (sent,) = sender.on_submit(Submission(payload=LARGE), 0)
     assert isinstance(sent, Multicast)
     assert said(give(sequencer, sent.message)) == [(None, Kind.AMOEBA_ACCEPT, 1)]
-    assert delivered(give(third, accept(1, 1, 1))) == [], "its number came first"
+    assert ordered(give(third, accept(1, 1, 1))) == [], "its number came first"
     assert give(third, sent.message) == [Deliver(payload=LARGE, origin=1, incarnation=1, seq=1)]
 
 
@@ -152,24 +144,24 @@ def test_numbers_follow_the_order_of_the_sender() -> None:
 
 def test_a_resilient_message_waits_for_the_first_others_by_rank() -> None:
     one = core(0, ranks=(0, 2, 1, 3))
-    assert delivered(give(one, request(3, 1, resilience=2), request(1, 1))) == []
+    assert ordered(give(one, request(3, 1, resilience=2), request(1, 1))) == []
     assert said(give(one, stored(1, 1), stored(3, 1))) == [], "3 is not asked: 1 and 2 are before it"
     out = give(one, stored(2, 1))
     assert said(out) == [(None, Kind.AMOEBA_ACCEPT, 2)], "2 wants no member to store it"
-    assert delivered(out) == [(1, 3), (2, 1)]
+    assert ordered(out) == [(1, 3), (2, 1)]
 
 
 def test_what_the_sender_of_a_message_had_delivered_is_accepted() -> None:
     one, first = core(1), data(1, 0, 1, resilience=1)
     give(one, first)
-    assert delivered(give(one, data(2, 2, 1, after=[(0, 1)], resilience=1))) == [(1, 0)], "the second is tentative"
+    assert ordered(give(one, data(2, 2, 1, after=[(0, 1)], resilience=1))) == [(1, 0)], "the second is tentative"
 
 
 def test_a_storer_tells_that_it_has_stored_the_message_and_delivers_when_it_is_accepted() -> None:
     one, other = core(1), core(2)
     assert said(give(one, data(1, 2, 1, resilience=1))) == [(0, Kind.AMOEBA_STORED, 1)]
     assert said(give(other, data(1, 2, 1, resilience=1))) == []
-    assert delivered(give(one, control(Kind.AMOEBA_ACCEPT, 0, 1))) == [(1, 2)]
+    assert ordered(give(one, control(Kind.AMOEBA_ACCEPT, 0, 1))) == [(1, 2)]
 
 
 def test_a_message_is_stored_when_its_body_is_there_and_all_before_it() -> None:
@@ -191,7 +183,7 @@ def test_a_group_of_one_delivers_at_once() -> None:
     (sent,) = one.on_submit(Submission(payload=LARGE, words=(3,)), 0)
     assert isinstance(sent, Multicast)
     out = give(one, sent.message)
-    assert (said(out), delivered(out), one.is_idle) == ([], [(1, 3)], True)
+    assert (said(out), ordered(out), one.is_idle) == ([], [(1, 3)], True)
 
 
 def test_a_message_says_what_its_sender_had_delivered_at_submission() -> None:
@@ -242,21 +234,21 @@ def test_what_is_tentative_is_delivered_at_the_end() -> None:
     one = core(2)
     give(one, data(1, 1, 1, resilience=3))
     closing = close(one, data(2, 1, 2, resilience=3), survivors={1, 2})
-    assert (delivered(closing.effects), closing.memory) == ([(1, 1), (2, 1)], b"")
+    assert (ordered(closing.effects), closing.memory) == ([(1, 1), (2, 1)], b"")
     assert one.buffered == 0
 
 
 def test_a_number_whose_body_no_survivor_has_is_passed_over() -> None:
     one = core(2)
     closing = close(one, accept(1, 3, 1), data(2, 1, 1), survivors={1, 2})
-    assert delivered(closing.effects) == [(2, 1)]
+    assert ordered(closing.effects) == [(2, 1)]
     assert reported(closing.effects) == [(AmoebaReport.VOID, 3, 1)]
 
 
 def test_after_a_missing_body_no_message_of_that_sender_is_delivered() -> None:
     """Its next message went through the sequencer, whose stream the survivors have."""
     closing = close(core(2), accept(1, 3, 1), data(2, 3, 2), survivors={1, 2})
-    assert delivered(closing.effects) == []
+    assert ordered(closing.effects) == []
     assert reported(closing.effects) == [(AmoebaReport.VOID, 3, 1), (AmoebaReport.DROPPED, 3, 2)]
 
 
@@ -267,7 +259,7 @@ def test_no_effect_without_its_cause_when_members_crash() -> None:
         one = core(2)
         before = give(one, *cut[:handed])
         closing = close(one, *cut[handed:], survivors={2})
-        assert delivered([*before, *closing.effects]) == [(1, 2), (4, 2)]
+        assert ordered([*before, *closing.effects]) == [(1, 2), (4, 2)]
 
 
 def test_submissions_without_a_number_are_handed_back_in_their_order() -> None:
@@ -275,11 +267,11 @@ def test_submissions_without_a_number_are_handed_back_in_their_order() -> None:
     one = core(1)
     submissions = [Submission(payload=payload, words=(2,), place=3) for payload in (b"a", b"b", LARGE)]
     effects = [effect for submission in submissions for effect in one.on_submit(submission, 0)]
-    own = [effect.message for effect in effects if isinstance(effect, Multicast)]
+    own = multicasts(effects)
     closing = close(one, data(1, 1, 1, resilience=2), *own)
-    assert delivered(closing.effects) == [(1, 1)]
+    assert ordered(closing.effects) == [(1, 1)]
     assert closing.handed_back == tuple(submissions[1:])
-    assert delivered(close(core(2), data(1, 1, 1, resilience=2), *own).effects) == [(1, 1)]
+    assert ordered(close(core(2), data(1, 1, 1, resilience=2), *own).effects) == [(1, 1)]
 
 
 def test_the_sequencer_delivers_what_it_has_handed_down_and_not_heard_yet() -> None:
@@ -287,7 +279,7 @@ def test_the_sequencer_delivers_what_it_has_handed_down_and_not_heard_yet() -> N
     (sent,) = one.on_submit(Submission(payload=b"x"), 0)
     assert isinstance(sent, Multicast)
     closing = close(one, sent.message)
-    assert (delivered(closing.effects), closing.handed_back) == ([(1, 0)], ())
+    assert (ordered(closing.effects), closing.handed_back) == ([(1, 0)], ())
 
 
 @pytest.mark.parametrize(
@@ -305,7 +297,7 @@ def test_the_sequencer_delivers_what_it_has_handed_down_and_not_heard_yet() -> N
     ids=repr,
 )
 def test_what_on_message_would_refuse_is_passed_over_in_the_rest(wrong: Message) -> None:
-    assert delivered(close(core(2), wrong, data(1, 3, 1)).effects) == [(1, 3)]
+    assert ordered(close(core(2), wrong, data(1, 3, 1)).effects) == [(1, 3)]
 
 
 # Groups through views.
@@ -412,7 +404,7 @@ def test_a_malformed_message_is_refused_before_anything_has_changed(member: int,
     assert reported(give(one, message)) == [(DropReason.MALFORMED, message.origin, len(message.payload))]
     assert one.is_idle
     first = request(1, 1) if member == 0 else data(1, 1, 1)
-    assert delivered(give(one, first)) == [(1, 1)]
+    assert ordered(give(one, first)) == [(1, 1)]
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,13 @@ import pytest
 
 from analysis.checks.properties import Verdict
 from node.core import Core, Membership, Submission
-from node.effects import Deliver, Effect, Multicast, Report, Timer
+from node.effects import Deliver, Multicast, Report, Timer
 from node.errors import DropReason, LocalError
 from node.protocols.cbcast import CbcastCore, CbcastParameters
 from node.registry import PROTOCOLS
 from node.wire import Flag, Kind, Message, encode_message
 from tests.mutants.recorded import Recorded, verdicts
+from tests.node.by_hand import delivered
 from tests.node.cluster import MILLISECOND, Network, check_silence
 from tests.node.protocols.scenarios import SUSPECT_AFTER_NS
 
@@ -55,10 +56,6 @@ def sent_by(one: CbcastCore, payload: bytes = b"") -> Message:
 def data(origin: int, seq: int, *causes: int) -> Message:
     """A data message. `causes`: number of deliveries at the sender, by member."""
     return Message(kind=Kind.CBCAST_DATA, origin=origin, incarnation=1, seq=seq, words=causes)
-
-
-def delivered(effects: list[Effect]) -> list[tuple[int, int]]:
-    return [(effect.origin, effect.seq) for effect in effects if isinstance(effect, Deliver)]
 
 
 def give(one: CbcastCore, *messages: Message) -> list[tuple[int, int]]:

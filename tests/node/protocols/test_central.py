@@ -17,7 +17,8 @@ from node.protocols.mutex.central import _MEMORY
 from node.registry import PROTOCOLS
 from node.trace import Notice
 from node.wire import Kind, Message
-from tests.node.protocols.test_mutex import MEMBERS, give, granted, request
+from tests.node.by_hand import give, multicasts
+from tests.node.protocols.test_mutex import MEMBERS, granted, request
 
 
 def core(member: int = 0, *, kept: Kept | None = None, memory: bytes = b"", **parameters: Any) -> CentralCore:
@@ -43,7 +44,7 @@ def want(one: CentralCore, payload: bytes = b"") -> list[Effect]:
 
 def granted_to(effects: list[Effect]) -> list[int]:
     """The members that GRANTs name."""
-    sent = [effect.message for effect in effects if isinstance(effect, Multicast)]
+    sent = multicasts(effects)
     return [message.words[0] for message in sent if message.kind is Kind.MUTEX_REPLY]
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from node.clocks import MAX_TIMESTAMP, PhysicalClock
 from node.core import Core, Membership, Submission
-from node.effects import Deliver, Effect, Multicast, Report, SetTimer, Timer
+from node.effects import Deliver, Multicast, Report, SetTimer, Timer
 from node.errors import DropReason, LocalError
 from node.group.core import GroupCore
 from node.host.node_clock import NodeClock
@@ -24,6 +24,7 @@ from node.protocols.prefix import Prefix
 from node.registry import PROTOCOLS
 from node.trace import Notice
 from node.wire import Flag, Kind, Message, decode_message
+from tests.node.by_hand import give, kinds_and_numbers, multicasts, ordered
 from tests.node.cluster import (
     MILLISECOND,
     SECOND,
@@ -59,19 +60,6 @@ def null(origin: int, timestamp: int) -> Message:
     return Message(kind=Kind.LAMPORT_NULL, origin=origin, incarnation=1, seq=timestamp, flags=Flag.DUMMY.value)
 
 
-def give(one: LamportCore, *messages: Message, now_ns: int = 0) -> list[Effect]:
-    return [effect for message in messages for effect in one.on_message(message, message.origin, now_ns)]
-
-
-def delivered(effects: list[Effect]) -> list[tuple[int, int]]:
-    """(timestamp, origin) of each delivery."""
-    return [(effect.seq, effect.origin) for effect in effects if isinstance(effect, Deliver)]
-
-
-def multicast(effects: list[Effect]) -> list[tuple[Kind, int]]:
-    return [(effect.message.kind, effect.message.seq) for effect in effects if isinstance(effect, Multicast)]
-
-
 def test_a_message_carries_the_time_at_which_it_is_sent() -> None:
     one = core()
     first = one.on_submit(Submission(payload=b"x", flags=Flag.DUMMY.value), 0)
@@ -79,36 +67,36 @@ def test_a_message_carries_the_time_at_which_it_is_sent() -> None:
         kind=Kind.LAMPORT_DATA, origin=0, incarnation=1, seq=1, flags=Flag.DUMMY.value, words=(0,), payload=b"x"
     )
     assert first == [Multicast(message=message)]
-    assert multicast(one.on_submit(Submission(payload=b"y"), 0)) == [(Kind.LAMPORT_DATA, 2)]
+    assert kinds_and_numbers(one.on_submit(Submission(payload=b"y"), 0)) == [(Kind.LAMPORT_DATA, 2)]
 
 
 def test_the_receiver_advances_its_clock_past_the_timestamp() -> None:
     one = core()
     give(one, data(1, 40))
     assert one.timestamp == 41
-    assert multicast(one.on_submit(Submission(payload=b""), 0)) == [(Kind.LAMPORT_DATA, 42)]
+    assert kinds_and_numbers(one.on_submit(Submission(payload=b""), 0)) == [(Kind.LAMPORT_DATA, 42)]
 
 
 def test_a_command_is_executed_when_all_up_to_its_timestamp_has_been_learned_from_everybody() -> None:
     one = core(0)
-    assert delivered(give(one, data(1, 5, b"five"))) == []
-    assert delivered(give(one, null(2, 4))) == [], "member 2 may still send something at 5 that precedes"
+    assert ordered(give(one, data(1, 5, b"five"))) == []
+    assert ordered(give(one, null(2, 4))) == [], "member 2 may still send something at 5 that precedes"
     effects = give(one, null(2, 5))
-    assert delivered(effects) == [(5, 1)]
+    assert ordered(effects) == [(5, 1)]
     assert Deliver(payload=b"five", origin=1, incarnation=1, seq=5) in effects
 
 
 def test_commands_are_ordered_by_their_timestamps() -> None:
     one = core(0)
-    assert delivered(give(one, data(1, 9), data(1, 12), data(2, 3), data(2, 11))) == [(3, 2), (9, 1), (11, 2)]
+    assert ordered(give(one, data(1, 9), data(1, 12), data(2, 3), data(2, 11))) == [(3, 2), (9, 1), (11, 2)]
     assert one.buffered == 1
-    assert delivered(give(one, null(2, 20))) == [(12, 1)]
+    assert ordered(give(one, null(2, 20))) == [(12, 1)]
 
 
 def test_equal_timestamps_are_ordered_by_an_arbitrary_order_of_the_processes() -> None:
     one = core(1)
-    assert multicast(one.on_submit(Submission(payload=b""), 0)) == [(Kind.LAMPORT_DATA, 1)]
-    assert delivered(give(one, data(2, 1), data(0, 1))) == [(1, 0), (1, 1), (1, 2)]
+    assert kinds_and_numbers(one.on_submit(Submission(payload=b""), 0)) == [(Kind.LAMPORT_DATA, 1)]
+    assert ordered(give(one, data(2, 1), data(0, 1))) == [(1, 0), (1, 1), (1, 2)]
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
@@ -122,13 +110,13 @@ def test_note_3_a_more_equitable_order_is_a_function_of_the_clock(count: int) ->
         # The group has one more member, a watcher: N is count + 1 here, also in the formula.
         is_i_first = j < time % (count + 1) <= i
         rest = [null(member, time) for member in range(count) if member not in (i, j)]
-        order = [origin for _, origin in delivered(give(watcher, *rest, data(j, time), data(i, time)))]
+        order = [origin for _, origin in ordered(give(watcher, *rest, data(j, time), data(i, time)))]
         assert order == ([i, j] if is_i_first else [j, i])
 
 
 def test_the_fair_order_lets_each_member_go_first_in_turn() -> None:
     watcher = core(3, members=(0, 1, 2, 3), tie="fair")
-    rounds = [delivered(give(watcher, *(data(member, time) for member in (0, 1, 2)))) for time in range(1, 9)]
+    rounds = [ordered(give(watcher, *(data(member, time) for member in (0, 1, 2)))) for time in range(1, 9)]
     assert Counter(first[1] for first, *_ in rounds) == {0: 4, 1: 2, 2: 2}, (
         "the watcher's turn goes to the next, member 0"
     )
@@ -139,19 +127,19 @@ def test_an_own_message_is_not_overtaken_while_the_layer_below_holds_it() -> Non
     one = core(0)
     one.on_submit(Submission(payload=b"ours"), 0)
     effects = give(one, data(1, 5), null(2, 9))
-    assert delivered(effects) == [(1, 0), (5, 1)]
+    assert ordered(effects) == [(1, 0), (5, 1)]
     assert give(one, data(0, 1, b"ours")) == [], "it has come back"
 
 
 def test_a_member_that_is_alone_in_its_view_delivers_at_once() -> None:
     one = core(1, members=(1,))
-    assert delivered(one.on_submit(Submission(payload=b""), 0)) == [(1, 1)]
+    assert ordered(one.on_submit(Submission(payload=b""), 0)) == [(1, 1)]
     assert one.is_idle
 
 
 def test_an_application_that_was_told_a_timestamp_hands_it_along() -> None:
     one = core(0)
-    assert multicast(one.on_submit(Submission(payload=b"", not_before=70), 0)) == [(Kind.LAMPORT_DATA, 71)]
+    assert kinds_and_numbers(one.on_submit(Submission(payload=b"", not_before=70), 0)) == [(Kind.LAMPORT_DATA, 71)]
     for impossible in (-1, MAX_TIMESTAMP):
         with pytest.raises(LocalError, match="no timestamp"):
             one.on_submit(Submission(payload=b"", not_before=impossible), 0)
@@ -160,12 +148,10 @@ def test_an_application_that_was_told_a_timestamp_hands_it_along() -> None:
 def test_a_message_carries_the_number_and_a_digest_of_what_its_sender_had_delivered() -> None:
     one = core(0)
     prefix = Prefix()
-    for timestamp, origin in delivered(give(one, data(1, 5), data(2, 6), null(1, 6))):
+    for timestamp, origin in ordered(give(one, data(1, 5), data(2, 6), null(1, 6))):
         prefix.delivered(origin, timestamp)
     assert prefix.count == 2
-    (message,) = [
-        effect.message for effect in one.on_submit(Submission(payload=b""), 0) if isinstance(effect, Multicast)
-    ]
+    (message,) = multicasts(one.on_submit(Submission(payload=b""), 0))
     assert message.words == (prefix.word,)
 
 
@@ -183,14 +169,14 @@ def test_a_member_that_blocks_others_sends_a_null_after_a_while() -> None:
 
 
 def test_a_null_at_once() -> None:
-    assert multicast(give(core(0, null_after_ns=0), data(1, 5))) == [(Kind.LAMPORT_NULL, 7)]
+    assert kinds_and_numbers(give(core(0, null_after_ns=0), data(1, 5))) == [(Kind.LAMPORT_NULL, 7)]
 
 
 def test_note_5_a_member_that_has_sent_something_later_owes_nothing() -> None:
     one = core(0, null_after_ns=0)
     one.on_submit(Submission(payload=b"", not_before=10), 0)
-    assert multicast(give(one, data(1, 5), data(2, 11))) == []
-    assert multicast(give(one, data(1, 12))) == [(Kind.LAMPORT_NULL, 15)]
+    assert kinds_and_numbers(give(one, data(1, 5), data(2, 11))) == []
+    assert kinds_and_numbers(give(one, data(1, 12))) == [(Kind.LAMPORT_NULL, 15)]
 
 
 def test_a_message_of_ours_makes_the_null_needless() -> None:
@@ -252,7 +238,7 @@ def test_a_clock_at_its_end_stops_the_order_safely() -> None:
     one = core(0, null_after_ns=0)
     effects = give(one, data(1, MAX_TIMESTAMP))
     assert Report(code=LamportReport.EXHAUSTED, member=0, value=MAX_TIMESTAMP + 1) in effects
-    assert (one.phase, one.can_submit, multicast(effects)) == (Phase.EXHAUSTED, False, [])
+    assert (one.phase, one.can_submit, kinds_and_numbers(effects)) == (Phase.EXHAUSTED, False, [])
     with pytest.raises(LocalError, match="can_submit"):
         one.on_submit(Submission(payload=b""), 0)
 
@@ -261,7 +247,7 @@ def test_the_last_timestamps_work() -> None:
     one = core(0, null_after_ns=0)
     one.on_submit(Submission(payload=b"", not_before=MAX_TIMESTAMP - 1), 0)
     assert not one.can_submit
-    assert delivered(give(one, null(1, MAX_TIMESTAMP), null(2, MAX_TIMESTAMP))) == [(MAX_TIMESTAMP, 0)]
+    assert ordered(give(one, null(1, MAX_TIMESTAMP), null(2, MAX_TIMESTAMP))) == [(MAX_TIMESTAMP, 0)]
 
 
 def test_a_call_that_cannot_be_is_a_local_error() -> None:

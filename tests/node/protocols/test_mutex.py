@@ -24,6 +24,7 @@ from node.protocols.mutex import HOLD, MutexCore, MutexParameters, MutexReport, 
 from node.registry import PROTOCOLS
 from node.trace import Notice
 from node.wire import Flag, Kind, Message, decode_message
+from tests.node.by_hand import give
 from tests.node.cluster import MILLISECOND, SECOND, Cluster, Host, Identity, Network, check_silence
 from tests.node.protocols.drifting import Drifting
 
@@ -63,10 +64,6 @@ def release(origin: int, timestamp: int, of: int) -> Message:
 
 def want(one: MutexCore, payload: bytes = b"", not_before: int = 0) -> list[Effect]:
     return one.on_submit(Submission(payload=payload, not_before=not_before), 0)
-
-
-def give(one: Core, *messages: Message) -> list[Effect]:
-    return [effect for message in messages for effect in one.on_message(message, message.origin, 0)]
 
 
 def granted(effects: Sequence[Effect]) -> list[tuple[int, int]]:

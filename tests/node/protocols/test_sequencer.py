@@ -17,6 +17,7 @@ from node.protocols.sequencer import Phase, SequencerCore, SequencerParameters, 
 from node.registry import PROTOCOLS
 from node.trace import Level
 from node.wire import Flag, Kind, Message, decode_message
+from tests.node.by_hand import give, reported
 from tests.node.cluster import MILLISECOND, SECOND, Cluster, check_ordered, kinds_above
 from tests.node.group.views import Group, run
 
@@ -65,17 +66,8 @@ def data(origin: int, number: int, payload: bytes = b"", *, after: Sequence[tupl
     )
 
 
-def receive(one: SequencerCore, *messages: Message) -> list[Effect]:
-    """Effects of these messages, one after the other."""
-    return [effect for message in messages for effect in one.on_message(message, message.origin, 0)]
-
-
 def delivered(effects: Iterable[Effect]) -> list[int]:
     return [effect.seq for effect in effects if isinstance(effect, Deliver)]
-
-
-def reported(effects: Iterable[Effect]) -> list[tuple[int, int, int]]:
-    return [(effect.code, effect.member, effect.value) for effect in effects if isinstance(effect, Report)]
 
 
 def close(one: SequencerCore, *rest: Message, survivors: Iterable[int] = MEMBERS) -> Closing:
@@ -118,22 +110,22 @@ def test_then_the_sender_multicasts_with_the_number() -> None:
 def test_a_message_says_what_its_sender_had_delivered_when_it_took_the_submission() -> None:
     """Not its deliveries when the number arrives: the message does not depend on them."""
     sender = core(1)
-    receive(sender, data(2, 1))
+    give(sender, data(2, 1))
     sender.on_submit(Submission(payload=b"x"), 0)
-    receive(sender, data(3, 2))
+    give(sender, data(3, 2))
     (effect,) = sender.on_message(answer(3, 1), 0, 0)
     assert effect == Multicast(message=data(1, 3, b"x", after=[(2, 1)]))
     server = core(0)
-    receive(server, data(2, 1))
+    give(server, data(2, 1))
     (effect,) = server.on_submit(Submission(payload=b"x"), 0)
     assert effect == Multicast(message=data(0, 1, b"x", after=[(2, 1)]))
 
 
 def test_delivery_is_by_number() -> None:
     receiver = core(2)
-    assert delivered(receive(receiver, data(1, 3), data(0, 2))) == []
+    assert delivered(give(receiver, data(1, 3), data(0, 2))) == []
     assert (receiver.buffered, receiver.is_idle) == (2, False)
-    effects = receive(receiver, data(1, 1, b"first"))
+    effects = give(receiver, data(1, 1, b"first"))
     assert delivered(effects) == [1, 2, 3]
     assert effects[0] == Deliver(payload=b"first", origin=1, incarnation=1, seq=1, level=Level.AGREED)
     assert (receiver.buffered, receiver.is_idle) == (0, True)
@@ -141,7 +133,7 @@ def test_delivery_is_by_number() -> None:
 
 def test_the_server_gives_its_own_messages_a_number_without_a_message() -> None:
     server = core(0)
-    receive(server, request(1, 1))
+    give(server, request(1, 1))
     (effect,) = server.on_submit(Submission(payload=b"x"), 0)
     assert isinstance(effect, Multicast)
     assert (effect.message.kind, effect.message.seq) == (Kind.SEQUENCER_DATA, 2)
@@ -151,7 +143,7 @@ def test_the_server_is_idle_when_the_numbers_that_it_gave_are_delivered() -> Non
     server = core(0)
     idle = []
     for message in (request(1, 1), request(2, 1), data(1, 1), data(2, 2)):
-        receive(server, message)
+        give(server, message)
         idle.append(server.is_idle)
     assert idle == [False, False, False, True]
 
@@ -162,16 +154,16 @@ def test_only_so_many_requests_are_under_way() -> None:
     sender.on_submit(Submission(payload=b"b"), 0)
     with pytest.raises(LocalError, match="can_submit"):
         sender.on_submit(Submission(payload=b"c"), 0)
-    receive(sender, answer(1, 1))
+    give(sender, answer(1, 1))
     assert sender.can_submit
     assert not sender.is_idle, "one request has no answer"
 
 
 def test_a_second_message_for_one_number_is_refused() -> None:
     receiver = core(2)
-    receive(receiver, data(1, 1), data(1, 3))
+    give(receiver, data(1, 1), data(1, 3))
     for number in (1, 3):
-        assert receive(receiver, data(0, number)) == [Report(code=DropReason.DUPLICATE, member=0)]
+        assert give(receiver, data(0, number)) == [Report(code=DropReason.DUPLICATE, member=0)]
 
 
 @pytest.mark.parametrize(
@@ -191,10 +183,10 @@ def test_a_second_message_for_one_number_is_refused() -> None:
 def test_a_malformed_message_is_refused_before_anything_has_changed(member: int, wrong: Message) -> None:
     one = core(member)
     one.on_submit(Submission(payload=b"x"), 0)
-    assert receive(one, wrong) == [Report(code=DropReason.MALFORMED, member=wrong.origin, value=len(wrong.payload))]
-    assert delivered(receive(one, data(2, 1), data(2, 2))) == [1, 2]
+    assert give(one, wrong) == [Report(code=DropReason.MALFORMED, member=wrong.origin, value=len(wrong.payload))]
+    assert delivered(give(one, data(2, 1), data(2, 2))) == [1, 2]
     expected: Effect = Multicast(message=data(1, 3, b"x")) if member else Send(target=1, message=answer(2, 1))
-    assert receive(one, answer(3, 1) if member else request(1, 1)) == [expected]
+    assert give(one, answer(3, 1) if member else request(1, 1)) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -213,12 +205,12 @@ def test_a_malformed_message_is_refused_before_anything_has_changed(member: int,
 def test_what_does_not_belong_here_is_refused(member: int, unexpected: Message) -> None:
     one = core(member)
     one.on_submit(Submission(payload=b"x"), 0)
-    assert receive(one, unexpected) == [Report(code=DropReason.UNEXPECTED, member=unexpected.origin)]
+    assert give(one, unexpected) == [Report(code=DropReason.UNEXPECTED, member=unexpected.origin)]
 
 
 def test_a_number_far_away_costs_no_time() -> None:
     member = core(1)
-    receive(member, data(2, 2**64 - 1))
+    give(member, data(2, 2**64 - 1))
     assert delivered(close(member).effects) == [2**64 - 1]
 
 
@@ -236,7 +228,7 @@ def test_what_it_cannot_do_is_our_callers_mistake() -> None:
 
 def test_the_rest_is_delivered_by_number_and_gaps_are_passed_over() -> None:
     member = core(2)
-    receive(member, data(1, 1), data(1, 4))
+    give(member, data(1, 1), data(1, 4))
     closing = close(member, data(3, 3), data(0, 9))
     assert delivered(closing.effects) == [3, 4, 9]
     assert reported(closing.effects) == [(SequencerReport.VOID, 0, 2), (SequencerReport.VOID, 0, 5)]
@@ -249,7 +241,7 @@ def test_submissions_without_a_number_are_handed_back_in_their_order() -> None:
     submissions = [Submission(payload=payload, not_before=7, place=2, words=(3,)) for payload in (b"a", b"b", b"c")]
     for submission in submissions:
         sender.on_submit(submission, 0)
-    (effect,) = receive(sender, answer(1, 1))
+    (effect,) = give(sender, answer(1, 1))
     assert isinstance(effect, Multicast)
     closing = close(sender, effect.message)
     assert delivered(closing.effects) == [1]
@@ -258,7 +250,7 @@ def test_submissions_without_a_number_are_handed_back_in_their_order() -> None:
 
 def test_a_message_of_an_excluded_sender_is_delivered_if_all_that_it_had_delivered_is() -> None:
     member = core(2)
-    receive(member, data(0, 1))
+    give(member, data(0, 1))
     closing = close(member, data(3, 2), data(1, 4, after=[(0, 1), (3, 2)]), survivors={0, 2})
     assert delivered(closing.effects) == [2, 4], "3 is void, and 1 had not delivered it"
 
@@ -271,7 +263,7 @@ def test_no_effect_without_its_cause_when_two_members_crash() -> None:
     for handed in range(len(cut) + 1):
         for member in (0, 2):
             one = core(member)
-            before = receive(one, *cut[:handed])
+            before = give(one, *cut[:handed])
             closing = close(one, *cut[handed:], survivors={0, 2})
             assert delivered([*before, *closing.effects]) == [1, 5], "a later message of 1 is dropped, too"
             assert [item for item in reported(closing.effects) if item[0] == SequencerReport.DROPPED] == [
@@ -295,12 +287,12 @@ def test_the_crash_of_server_and_sender_blocks_no_survivor() -> None:
     """The server gave 3 the number 1 and 2 the number 3; both messages are lost, and so are both crashed members."""
     member = core(2)
     member.on_submit(Submission(payload=b"x"), 0)
-    receive(member, data(1, 2))
+    give(member, data(1, 2))
     closing = close(member, survivors={1, 2})
     assert delivered(closing.effects) == [2]
     assert closing.handed_back == (Submission(payload=b"x"),)
     successor = core(1, members=(1, 2), ranks=(1, 2))
-    assert receive(successor, request(2, 1)) == [Send(target=2, message=answer(1, 1, server=1))]
+    assert give(successor, request(2, 1)) == [Send(target=2, message=answer(1, 1, server=1))]
 
 
 def test_what_was_delivered_before_is_a_prefix_of_one_sequence_whatever_was_received() -> None:
@@ -311,7 +303,7 @@ def test_what_was_delivered_before_is_a_prefix_of_one_sequence_whatever_was_rece
             one = core(0)
             if arrival.index(cut[2]) > arrival.index(cut[3]):
                 continue
-            before = receive(one, *arrival[:handed])
+            before = give(one, *arrival[:handed])
             after = close(one, *arrival[handed:], survivors={0, 1}).effects
             assert delivered([*before, *after]) == [1, 2], "2 had delivered number 3"
 
@@ -330,7 +322,7 @@ def test_what_was_delivered_before_is_a_prefix_of_one_sequence_whatever_was_rece
 )
 def test_what_on_message_would_refuse_is_passed_over_in_the_rest(wrong: Message) -> None:
     member = core(2)
-    receive(member, data(1, 1))
+    give(member, data(1, 1))
     assert delivered(close(member, wrong, data(3, 5)).effects) == [5]
 
 
@@ -348,7 +340,7 @@ def test_the_order_stops_without_the_server_if_nobody_replaces_it() -> None:
     assert (stopped.phase, stopped.can_submit, stopped.is_idle) == (Phase.STOPPED, False, True)
     with pytest.raises(LocalError, match="can_submit"):
         stopped.on_submit(Submission(payload=b"x"), 0)
-    assert receive(stopped, data(2, 1)) == [Report(code=DropReason.UNEXPECTED, member=2)]
+    assert give(stopped, data(2, 1)) == [Report(code=DropReason.UNEXPECTED, member=2)]
     again = close(stopped, data(2, 1))
     assert again == Closing(memory=closing.memory)
     resumed = core(1, members=(0, 1, 2), ranks=(1, 2, 0), replace_server=False, memory=again.memory)

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from node.core import Core, Membership, Submission
-from node.effects import Deliver, Effect, Multicast, Report, SetTimer, Timer
+from node.effects import Effect, Report, SetTimer, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.protocols.atop import AtopCore, AtopParameters, AtopReport, WeightedOrderParameters
 from node.protocols.atop.core import MOST_MEMBERS, SUB_WINDOW, TURN, WINDOW
 from node.protocols.atop.order import MAX_NUMBER
-from node.protocols.atop.policy import pack_weights
 from node.protocols.prefix import Prefix
 from node.wire import Flag, Kind, Message
+from tests.node.by_hand import delivered, dummy, give, multicasts, publication, reported
 from tests.node.cluster import MILLISECOND, SECOND, Cluster, check_ordered
 
 MEMBERS = (0, 1, 2)
@@ -45,34 +45,8 @@ def data(origin: int, number: int, distribution: int = 0, word: int = 0) -> Mess
     return Message(kind=Kind.ATOP_DATA, origin=origin, incarnation=1, seq=number, words=(distribution, word))
 
 
-def dummy(origin: int, number: int, count: int = 1, distribution: int = 0) -> Message:
-    return Message(kind=Kind.ATOP_DUMMY, origin=origin, incarnation=1, seq=number, flags=1, words=(distribution, count))
-
-
-def publication(distribution: int, *weights: int, origin: int = 0) -> Message:
-    words = (distribution, *pack_weights(dict(enumerate(weights))))
-    return Message(kind=Kind.ATOP_DISTRIBUTION, origin=origin, incarnation=1, flags=4, words=words)
-
-
-def give(one: AtopCore, *messages: Message, now_ns: int = 0) -> list[Effect]:
-    return [effect for message in messages for effect in one.on_message(message, message.origin, now_ns)]
-
-
 def submit(one: AtopCore, count: int = 1, now_ns: int = 0) -> list[Effect]:
     return [effect for _ in range(count) for effect in one.on_submit(Submission(payload=b""), now_ns)]
-
-
-def multicast(effects: list[Effect]) -> list[Message]:
-    return [effect.message for effect in effects if isinstance(effect, Multicast)]
-
-
-def delivered(effects: list[Effect]) -> list[tuple[int, int]]:
-    """(origin, number) of each delivery."""
-    return [(effect.origin, effect.seq) for effect in effects if isinstance(effect, Deliver)]
-
-
-def reports(effects: list[Effect]) -> list[tuple[int, int, int]]:
-    return [(effect.code, effect.member, effect.value) for effect in effects if isinstance(effect, Report)]
 
 
 def fire(one: AtopCore, timer: Timer, now_ns: int) -> list[Effect]:
@@ -85,7 +59,7 @@ FULL = [message for number in range(1, 21) for message in (data(1, number), data
 
 def test_a_message_carries_sender_distribution_and_number() -> None:
     one = core()
-    first, second = multicast(submit(one, 2))
+    first, second = multicasts(submit(one, 2))
     assert first == Message(kind=Kind.ATOP_DATA, origin=0, incarnation=1, seq=1, words=(0, 0))
     assert (second.seq, second.words[0]) == (2, 0)
 
@@ -97,12 +71,12 @@ def test_a_message_says_what_its_sender_had_delivered() -> None:
     prefix = Prefix()
     prefix.delivered(0, 0)
     prefix.delivered(1, 1)
-    (message,) = multicast(submit(one))
+    (message,) = multicasts(submit(one))
     assert message.words == (0, prefix.word)
 
 
 def test_flags_and_kind_of_a_submission_go_along() -> None:
-    (message,) = multicast(core().on_submit(Submission(payload=b"x", flags=1, inner=Kind.MUTEX_REQUEST), 0))
+    (message,) = multicasts(core().on_submit(Submission(payload=b"x", flags=1, inner=Kind.MUTEX_REQUEST), 0))
     assert (message.payload, message.flags, message.inner) == (b"x", 1, Kind.MUTEX_REQUEST)
 
 
@@ -110,8 +84,8 @@ def test_numbers_start_again_with_each_distribution() -> None:
     one = core(1)
     submit(one, 3)
     effects = give(one, publication(1, 5, 5, 1))
-    assert (AtopReport.ADOPTED, 0, 1) in reports(effects)
-    (message,) = multicast(submit(one))
+    assert (AtopReport.ADOPTED, 0, 1) in reported(effects)
+    (message,) = multicasts(submit(one))
     assert (message.seq, message.words[0]) == (1, 1)
 
 
@@ -150,7 +124,7 @@ def test_a_member_moves_on_when_everybody_shows_a_later_distribution() -> None:
     one = core(1)
     assert delivered(give(one, publication(1, 1, 1, 1))) == []
     effects = submit(one)
-    assert multicast(effects)[0].words[0] == 1
+    assert multicasts(effects)[0].words[0] == 1
     assert delivered(effects) == []
     filled = give(one, dummy(0, 1, 50, 1), dummy(2, 1, 50, 1))
     assert delivered(filled) == [(1, 1)], "member 2 has passed the first distribution only with its dummy"
@@ -170,7 +144,7 @@ def test_the_bookkeeper_publishes_what_it_counted_when_the_window_ends() -> None
     one = core(0, least_dummies=0)
     give(one, data(1, 1), data(1, 2), data(1, 3))
     submit(one)
-    (published,) = multicast(fire(one, WINDOW, SECOND))
+    (published,) = multicasts(fire(one, WINDOW, SECOND))
     assert published == publication(1, 1, 3, 0)
     assert one.distribution == 1
 
@@ -179,7 +153,7 @@ def test_only_the_bookkeeper_publishes() -> None:
     one = core(1)
     give(one, *FULL)
     submit(one)
-    assert multicast(fire(one, WINDOW, SECOND)) == []
+    assert multicasts(fire(one, WINDOW, SECOND)) == []
 
 
 def test_nothing_is_published_below_the_threshold() -> None:
@@ -187,7 +161,7 @@ def test_nothing_is_published_below_the_threshold() -> None:
         one = core(0, threshold=threshold, least_dummies=0)
         submit(one, 2)
         give(one, data(1, 1))
-        assert len(multicast(fire(one, WINDOW, SECOND))) == expected, "a third of the draws would go to others"
+        assert len(multicasts(fire(one, WINDOW, SECOND))) == expected, "a third of the draws would go to others"
 
 
 def test_fewer_messages_than_members_say_nothing_and_the_window_goes_on() -> None:
@@ -196,7 +170,7 @@ def test_fewer_messages_than_members_say_nothing_and_the_window_goes_on() -> Non
     assert fire(one, WINDOW, SECOND) == []
     effects = submit(one, now_ns=2 * SECOND)
     assert SetTimer(timer=WINDOW, at_ns=3 * SECOND) in effects
-    assert [message.kind for message in multicast(fire(one, WINDOW, 3 * SECOND))] == [Kind.ATOP_DISTRIBUTION]
+    assert [message.kind for message in multicasts(fire(one, WINDOW, 3 * SECOND))] == [Kind.ATOP_DISTRIBUTION]
 
 
 @pytest.mark.parametrize("timer", [SUB_WINDOW, WINDOW])
@@ -204,7 +178,7 @@ def test_a_sender_that_is_never_drawn_gets_a_weight(timer: Timer) -> None:
     memory = bytes.fromhex("0000 00000005 0001 00000005 0002 00000000")
     one = core(0, threshold=1000, memory=memory)
     give(one, *(data(1, number) for number in (1, 2)), data(2, 1))
-    assert multicast(fire(one, timer, SECOND))[-1] == publication(1, 5, 5, 1)
+    assert multicasts(fire(one, timer, SECOND))[-1] == publication(1, 5, 5, 1)
 
 
 # Dummies.
@@ -215,23 +189,23 @@ def test_a_member_that_is_waited_for_sends_a_dummy_after_a_while() -> None:
     (timer,) = [effect for effect in give(one, *FULL, now_ns=100) if getattr(effect, "timer", None) == TURN]
     assert timer == SetTimer(timer=TURN, at_ns=100 + AFTER_NS)
     effects = fire(one, TURN, timer.at_ns)
-    ((code, _, count),) = [report for report in reports(effects) if report[0] == AtopReport.TURN_DUMMY]
+    ((code, _, count),) = [report for report in reported(effects) if report[0] == AtopReport.TURN_DUMMY]
     assert code == AtopReport.TURN_DUMMY
-    assert multicast(effects) == [dummy(0, 1, count)]
+    assert multicasts(effects) == [dummy(0, 1, count)]
 
 
 def test_ahead_fills_all_draws_with_one_dummy() -> None:
     one = core(0)
     give(one, *FULL[:20])
     fire(one, TURN, AFTER_NS)
-    assert multicast(fire(one, TURN, 2 * AFTER_NS)) == [], "others are missing now"
+    assert multicasts(fire(one, TURN, 2 * AFTER_NS)) == [], "others are missing now"
 
 
 def test_the_paper_fills_one_draw_at_a_time() -> None:
     one = core(0, ahead=False)
     give(one, *FULL)
     for number in (1, 2, 3):
-        assert multicast(fire(one, TURN, number * SECOND)) == [dummy(0, number)]
+        assert multicasts(fire(one, TURN, number * SECOND)) == [dummy(0, number)]
 
 
 def test_what_is_delivered_puts_the_dummy_off() -> None:
@@ -244,16 +218,16 @@ def test_what_is_delivered_puts_the_dummy_off() -> None:
 def test_a_member_that_has_not_passed_the_distribution_in_force_says_a_word_under_its_own() -> None:
     one = core(1)
     give(one, publication(1, 1, 1, 1), data(0, 1, 1))
-    (word,) = multicast(fire(one, TURN, AFTER_NS))
+    (word,) = multicasts(fire(one, TURN, AFTER_NS))
     assert word == dummy(1, 1, 1, 1)
-    assert multicast(fire(one, TURN, 3 * AFTER_NS)) == [], "one is enough"
+    assert multicasts(fire(one, TURN, 3 * AFTER_NS)) == [], "one is enough"
 
 
 def test_a_member_that_knows_no_later_distribution_waits_for_it() -> None:
     """Others have moved on; a dummy under the distribution that all leave would help no member."""
     one = core(2)
     give(one, data(1, 1, 1))
-    assert multicast(fire(one, TURN, AFTER_NS)) == []
+    assert multicasts(fire(one, TURN, AFTER_NS)) == []
     assert one.buffered == 1
 
 
@@ -262,15 +236,15 @@ def test_a_member_that_sends_less_than_its_share_fills_one_number_per_sub_window
     one = core(0)
     give(one, *FULL)
     effects = fire(one, SUB_WINDOW, SECOND)
-    assert multicast(effects) == [dummy(0, 1)]
-    assert (AtopReport.GAP_DUMMY, 0, 1) in reports(effects)
+    assert multicasts(effects) == [dummy(0, 1)]
+    assert (AtopReport.GAP_DUMMY, 0, 1) in reported(effects)
 
 
 def test_a_member_that_sends_its_share_sends_no_dummy() -> None:
     one = core(0)
     submit(one, 20)
     give(one, *FULL)
-    assert multicast(fire(one, SUB_WINDOW, SECOND)) == []
+    assert multicasts(fire(one, SUB_WINDOW, SECOND)) == []
 
 
 @pytest.mark.parametrize("least", [0, 1, 3])
@@ -278,8 +252,8 @@ def test_a_least_number_of_dummies_keeps_the_weight_above_0(least: int) -> None:
     one = core(2, least_dummies=least)
     give(one, *(data(origin, number) for number in (1, 2) for origin in (0, 1)))
     effects = fire(one, WINDOW, SECOND)
-    assert multicast(effects) == ([dummy(2, 1, least)] if least else [])
-    assert reports(effects) == ([(AtopReport.WEIGHT_DUMMY, 2, least)] if least else [])
+    assert multicasts(effects) == ([dummy(2, 1, least)] if least else [])
+    assert reported(effects) == ([(AtopReport.WEIGHT_DUMMY, 2, least)] if least else [])
 
 
 def test_dummies_ask_for_no_dummies() -> None:
@@ -344,7 +318,7 @@ def test_what_cannot_be_is_refused_before_anything_changes(message: Message) -> 
     one = core(0)
     assert reason_of(one, message, 1) in (DropReason.MALFORMED, DropReason.UNEXPECTED)
     assert (one.buffered, one.is_idle, one.distribution) == (0, True, 0)
-    assert not reports(give(one, data(1, 1)))
+    assert not reported(give(one, data(1, 1)))
 
 
 @pytest.mark.parametrize(

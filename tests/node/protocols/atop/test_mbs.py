@@ -16,14 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.core import Core, Membership, Submission
-from node.effects import Deliver, Effect, Multicast, Report, Send, SetTimer
+from node.effects import Deliver, Effect, Multicast, Send, SetTimer
 from node.errors import DropReason, LocalError
 from node.protocols.atop import AtopMbsCore, AtopMbsParameters, AtopReport, MbsReport
 from node.protocols.atop.core import SUB_WINDOW, TURN
 from node.protocols.atop.mbs import LEFTOVER, MOST_RANGES, pack_ranges
 from node.protocols.atop.order import MAX_COUNT, MAX_NUMBER, Numbers
-from node.protocols.atop.policy import pack_weights
 from node.wire import Flag, Kind, Message
+from tests.node.by_hand import delivered, dummy, give, multicasts, publication, reported
 from tests.node.cluster import MILLISECOND, SECOND, Cluster, check_ordered
 from tests.node.protocols.atop.test_core import reason_of
 
@@ -53,10 +53,6 @@ def data(origin: int, number: int, distribution: int = 0, *final: int, word: int
     return Message(kind=Kind.ATOP_DATA, origin=origin, incarnation=1, seq=number, words=words)
 
 
-def dummy(origin: int, number: int, count: int = 1, distribution: int = 0) -> Message:
-    return Message(kind=Kind.ATOP_DUMMY, origin=origin, incarnation=1, seq=number, flags=1, words=(distribution, count))
-
-
 def brokered(origin: int, number: int, slot: tuple[int, int], distribution: int = 0) -> Message:
     words = (distribution, 0, *slot)
     return Message(kind=Kind.MBS_BROKERED, origin=origin, incarnation=1, seq=number, words=words)
@@ -84,23 +80,13 @@ def grant(*ranges: tuple[int, int, int], origin: int = BROKER, distribution: int
     return Message(kind=Kind.MBS_GRANT, origin=origin, incarnation=1, flags=4, words=words)
 
 
-def publication(distribution: int, *weights: int) -> Message:
-    words = (distribution, *pack_weights(dict(enumerate(weights))))
-    return Message(kind=Kind.ATOP_DISTRIBUTION, origin=BROKER, incarnation=1, flags=4, words=words)
-
-
-def give(one: AtopMbsCore, *messages: Message, now_ns: int = 0) -> list[Effect]:
-    return [effect for message in messages for effect in one.on_message(message, message.origin, now_ns)]
-
-
 def submit(one: AtopMbsCore, count: int = 1, now_ns: int = 0) -> list[Effect]:
     return [effect for _ in range(count) for effect in one.on_submit(Submission(payload=b""), now_ns)]
 
 
 def multicast(effects: list[Effect]) -> list[Message]:
     """Multicast messages, without the word of the sender's earlier deliveries."""
-    messages = [effect.message for effect in effects if isinstance(effect, Multicast)]
-    return [_without_prefix(message) for message in messages]
+    return [_without_prefix(message) for message in multicasts(effects)]
 
 
 def _without_prefix(message: Message) -> Message:
@@ -111,15 +97,6 @@ def _without_prefix(message: Message) -> Message:
 
 def sent(effects: list[Effect]) -> list[tuple[int, Message]]:
     return [(effect.target, effect.message) for effect in effects if isinstance(effect, Send)]
-
-
-def delivered(effects: list[Effect]) -> list[tuple[int, int]]:
-    """(origin, number) of each delivery."""
-    return [(effect.origin, effect.seq) for effect in effects if isinstance(effect, Deliver)]
-
-
-def reports(effects: list[Effect]) -> list[tuple[int, int, int]]:
-    return [(effect.code, effect.member, effect.value) for effect in effects if isinstance(effect, Report)]
 
 
 def sub_window(one: AtopMbsCore, now_ns: int = SUB_WINDOW_NS) -> list[Effect]:
@@ -267,7 +244,7 @@ def test_what_was_offered_and_used_makes_room() -> None:
 
 def test_a_new_distribution_resets_what_was_counted() -> None:
     donor = core(2)
-    give(donor, *stream(0, 6), publication(1, 4, 1, 1))
+    give(donor, *stream(0, 6), publication(1, 4, 1, 1, origin=BROKER))
     submit(donor)
     assert sent(sub_window(donor)) == []
     give(donor, *(data(0, number, 1) for number in range(1, 12)))
@@ -289,7 +266,7 @@ def test_a_donor_leaves_out_the_numbers_that_it_gave_away() -> None:
     give(donor, *stream(0, 8))
     effects = sub_window(donor)
     assert sent(effects) == [(BROKER, offer(2, 2, 2))]
-    assert (MbsReport.OFFERED, BROKER, 2) in reports(effects)
+    assert (MbsReport.OFFERED, BROKER, 2) in reported(effects)
     (message,) = multicast(submit(donor))
     assert message == data(2, 4)
 
@@ -299,7 +276,7 @@ def test_a_requester_sends_ordinary_messages_until_the_answer_comes() -> None:
     submit(one, 6)
     effects = sub_window(one)
     assert sent(effects) == [(BROKER, wish(0, 4))]
-    assert (MbsReport.WISHED, BROKER, 4) in reports(effects)
+    assert (MbsReport.WISHED, BROKER, 4) in reported(effects)
     assert multicast(submit(one)) == [data(0, 7)]
 
 
@@ -334,7 +311,7 @@ def test_a_member_that_wants_none_any_more_says_so_once() -> None:
     give(one, *stream(1, 4), *stream(2, 4))
     effects = sub_window(one, 2 * SUB_WINDOW_NS)
     assert sent(effects) == [(BROKER, wish(0, 0))]
-    assert (MbsReport.WISHED, BROKER, 0) in reports(effects)
+    assert (MbsReport.WISHED, BROKER, 0) in reported(effects)
     assert sent(sub_window(one, 3 * SUB_WINDOW_NS)) == []
 
 
@@ -359,7 +336,7 @@ def test_the_broker_hands_numbers_on_by_the_wishes() -> None:
     assert in_stock(broker) == 3
     effects = give(broker, wish(0, 5))
     assert sent(effects) == [(0, grant((2, 4, 3)))]
-    assert reports(effects) == [(MbsReport.GRANTED, 0, 3)]
+    assert reported(effects) == [(MbsReport.GRANTED, 0, 3)]
     assert sent(give(broker, offer(2, 9, 3))) == [(0, grant((2, 9, 2)))]
     assert in_stock(broker) == 1
 
@@ -368,8 +345,8 @@ def test_the_broker_gives_to_itself_and_takes_from_itself() -> None:
     broker = core(BROKER)
     submit(broker, 6)
     effects = sub_window(broker)
-    assert (sent(effects), (MbsReport.WISHED, BROKER, 4) in reports(effects)) == ([], True)
-    assert (MbsReport.GRANTED, BROKER, 2) in reports(give(broker, offer(2, 1, 2)))
+    assert (sent(effects), (MbsReport.WISHED, BROKER, 4) in reported(effects)) == ([], True)
+    assert (MbsReport.GRANTED, BROKER, 2) in reported(give(broker, offer(2, 1, 2)))
     assert multicast(submit(broker)) == [brokered(1, 7, (2, 1))]
     giver = core(BROKER)
     give(giver, *stream(0, 6))
@@ -437,7 +414,7 @@ def test_a_number_that_nobody_wants_goes_out_as_a_dummy_after_dm() -> None:
     ]
     effects = broker.on_timer(LEFTOVER, 1000 + DM_NS)
     assert multicast(effects) == [fill(BROKER, 1, (2, 4, 3))]
-    assert (MbsReport.LEFTOVER, BROKER, 3) in reports(effects)
+    assert (MbsReport.LEFTOVER, BROKER, 3) in reported(effects)
     assert (in_stock(broker), broker.is_idle) == (0, True)
 
 
@@ -482,7 +459,7 @@ def test_a_dm_of_its_own() -> None:
 def test_a_new_distribution_drops_grants() -> None:
     one = core(0)
     give(one, grant((2, 5, 2)))
-    effects = give(one, publication(1, 1, 1, 1))
+    effects = give(one, publication(1, 1, 1, 1, origin=BROKER))
     assert one.granted == 0
     assert LEFTOVER in [getattr(effect, "timer", None) for effect in effects], "its timer is disarmed"
     (message,) = multicast(submit(one))
@@ -504,7 +481,7 @@ def test_a_donor_tells_how_many_numbers_it_gave_out() -> None:
     submit(donor)
     give(donor, *stream(0, 8))
     sub_window(donor)
-    give(donor, publication(1, 1, 1, 1))
+    give(donor, publication(1, 1, 1, 1, origin=BROKER))
     first, second = multicast(submit(donor, 2))
     assert first == data(2, 1, 1, 3)
     assert second == data(2, 2, 1)
@@ -519,7 +496,7 @@ def test_any_first_word_under_a_distribution_tells_the_final_count(word: str) ->
         effects: list[Effect] = []
         donor._publish({0: 1, 1: 1, 2: 1}, 0, effects)
     else:
-        give(donor, publication(1, 1, 1, 1), grant((0, 5, 1), distribution=1))
+        give(donor, publication(1, 1, 1, 1, origin=BROKER), grant((0, 5, 1), distribution=1))
         if word == "dummy":
             effects = [*give(donor, data(0, 1, 1)), *donor.on_timer(TURN, SECOND)]
         else:
@@ -528,12 +505,12 @@ def test_any_first_word_under_a_distribution_tells_the_final_count(word: str) ->
     assert message.kind.name.lower().endswith(word)
     assert message.words[-1] == 2
     other = core(0)
-    give(other, *(() if word == "distribution" else (publication(1, 1, 1, 1),)), message)
+    give(other, *(() if word == "distribution" else (publication(1, 1, 1, 1, origin=BROKER),)), message)
 
 
 def test_numbers_are_given_away_under_a_distribution_that_the_stream_shows() -> None:
     donor = core(2)
-    give(donor, publication(1, 1, 1, 1), *(data(0, number, 1) for number in range(1, 7)))
+    give(donor, publication(1, 1, 1, 1, origin=BROKER), *(data(0, number, 1) for number in range(1, 7)))
     assert sent(sub_window(donor)) == []
     (word,) = multicast(donor.on_timer(TURN, SECOND))
     assert word == dummy(2, 1, 1, 1)

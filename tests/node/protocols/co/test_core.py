@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from node.core import Core, Membership, Submission, random_for
-from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
+from node.effects import Deliver, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.protocols.co.codec import Layout
 from node.protocols.co.core import CoCore, CoParameters, LoParameters, Phase
@@ -16,6 +16,7 @@ from node.protocols.co.state import Recovery, Service
 from node.registry import PROTOCOLS
 from node.trace import Level, Notice
 from node.wire import Flag, Kind, Message
+from tests.node.by_hand import give, multicasts
 from tests.node.cluster import (
     MILLISECOND,
     SECOND,
@@ -68,13 +69,8 @@ def ret(rank: int, lsrc: int, lseq: int, ack: tuple[int, ...], *ranges: tuple[in
     return Message(kind=Kind.CO_RET, origin=MEMBERS[rank], incarnation=1, seq=number, flags=4, words=words)
 
 
-def give(one: CoCore, *messages: Message, now_ns: int = 0) -> list[Effect]:
-    return [effect for message in messages for effect in one.on_message(message, message.origin, now_ns)]
-
-
 def submit(one: CoCore, count: int = 1) -> list[Message]:
-    out = [effect for _ in range(count) for effect in one.on_submit(Submission(payload=b"x"), 0)]
-    return [effect.message for effect in out if isinstance(effect, Multicast)]
+    return multicasts(effect for _ in range(count) for effect in one.on_submit(Submission(payload=b"x"), 0))
 
 
 def asked(one: CoCore, src: int, now_ns: int = 10 * MILLISECOND) -> list[Message]:

@@ -24,6 +24,7 @@ from node.protocols.timewarp.execution import Execution, Outcome, ServiceParamet
 from node.protocols.timewarp.virtual_time import ENDLESS
 from node.trace import Level, Notice
 from node.wire import Flag, Kind, Message
+from tests.node.by_hand import give, multicasts
 from tests.node.cluster import (
     MILLISECOND,
     SECOND,
@@ -93,10 +94,6 @@ def report(origin: int, number: int, floor: int, *received: int) -> Message:
     return message(Kind.TIMEWARP_REPORT, origin, number, floor, *received)
 
 
-def give(one: TimeWarpCore, *messages: Message, now_ns: int = 0) -> list[Effect]:
-    return [effect for each in messages for effect in one.on_message(each, each.origin, now_ns)]
-
-
 def submit(one: TimeWarpCore, payload: bytes = b"ours", now_ns: int = 0) -> list[Effect]:
     return one.on_submit(Submission(payload=payload), now_ns)
 
@@ -118,10 +115,6 @@ def said(effects: list[Effect]) -> list[tuple[Kind, int, tuple[int, ...]]]:
         for effect in effects
         if isinstance(effect, Multicast)
     ]
-
-
-def multicasts(effects: list[Effect]) -> list[Message]:
-    return [effect.message for effect in effects if isinstance(effect, Multicast)]
 
 
 def kinds(effects: list[Effect]) -> list[Kind]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from node.core import Membership, Submission
-from node.effects import Effect, Multicast
 from node.errors import LocalError, RemoteError
 from node.protocols.timewarp.core import (
     LAST_TIMESTAMP,
@@ -17,6 +16,7 @@ from node.protocols.timewarp.core import (
 )
 from node.protocols.timewarp.execution import ServiceParameters
 from node.wire import Kind, Message
+from tests.node.by_hand import give, multicasts
 from tests.node.cluster import MILLISECOND
 from tests.node.group.test_close_timewarp import maker
 from tests.node.group.views import run
@@ -27,17 +27,12 @@ from tests.node.protocols.timewarp.test_core import (
     core,
     data,
     follow_up,
-    give,
     report,
     submit,
 )
 
 LIAR = 0
 SEED = 11
-
-
-def spoken(effects: list[Effect]) -> list[Message]:
-    return [effect.message for effect in effects if isinstance(effect, Multicast)]
 
 
 def talkative(member: int) -> TimeWarpCore:
@@ -55,7 +50,7 @@ class Pair:
         self.now_ns = 10
         self.one, self.two = talkative(1), talkative(2)
         submission = Submission(payload=b"m", not_before=39)
-        items = spoken(self.one.on_submit(submission, self.now_ns))
+        items = multicasts(self.one.on_submit(submission, self.now_ns))
         assert [item.kind for item in items] == [Kind.TIMEWARP_DATA, Kind.TIMEWARP_FOLLOW_UP]
         self.hear(self.two, *items)
         first = self.begin_round(self.one), self.begin_round(self.two)
@@ -65,11 +60,11 @@ class Pair:
 
     def hear(self, one: TimeWarpCore, *messages: Message) -> list[Message]:
         self.now_ns += 1
-        return spoken(give(one, *messages, now_ns=self.now_ns))
+        return multicasts(give(one, *messages, now_ns=self.now_ns))
 
     def begin_round(self, one: TimeWarpCore) -> list[Message]:
         self.now_ns += 30 * MILLISECOND
-        return spoken(one.on_timer(ROUND, self.now_ns))
+        return multicasts(one.on_timer(ROUND, self.now_ns))
 
 
 STRAGGLER = data(LIAR, 1, 40)
@@ -92,7 +87,7 @@ def test_a_floor_beyond_what_somebody_lacked_cuts_nobody_off(is_early: bool) -> 
     pair.hear(pair.two, *second, *(() if is_early else (STRAGGLER,)), lie)
     assert pair.two.gvt < 40, "member 1 had not got it when it reported"
     pair.hear(pair.two, *news)
-    later = spoken(submit(pair.one, now_ns=pair.now_ns))
+    later = multicasts(submit(pair.one, now_ns=pair.now_ns))
     pair.hear(pair.two, *pair.hear(pair.one, *others, lie), *later)
     assert pair.two.buffered == pair.one.buffered, "nothing was refused"
 

@@ -1,0 +1,65 @@
+"""Cases by hand: what a test gives to one core, and what it reads from the effects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from node.core import Closing, Core
+from node.effects import Deliver, Effect, Multicast, Report
+from node.protocols.atop.policy import pack_weights
+from node.protocols.prefix import Prefix
+from node.wire import Kind, Message
+
+
+def give(core: Core, *messages: Message, now_ns: int = 0) -> list[Effect]:
+    """Give a core these messages, each transmitted by its origin; their effects."""
+    return [effect for message in messages for effect in core.on_message(message, message.origin, now_ns)]
+
+
+def delivered(effects: Iterable[Effect]) -> list[tuple[int, int]]:
+    """(origin, number) of each delivery."""
+    return [(effect.origin, effect.seq) for effect in effects if isinstance(effect, Deliver)]
+
+
+def ordered(effects: Iterable[Effect]) -> list[tuple[int, int]]:
+    """(number, origin) of each delivery: its place in an order by numbers."""
+    return [(number, origin) for origin, number in delivered(effects)]
+
+
+def multicasts(effects: Iterable[Effect]) -> list[Message]:
+    return [effect.message for effect in effects if isinstance(effect, Multicast)]
+
+
+def kinds_and_numbers(effects: Iterable[Effect]) -> list[tuple[Kind, int]]:
+    """(kind, number) of each multicast."""
+    return [(message.kind, message.seq) for message in multicasts(effects)]
+
+
+def reported(effects: Iterable[Effect]) -> list[tuple[int, int, int]]:
+    """(code, member, value) of each report."""
+    return [(effect.code, effect.member, effect.value) for effect in effects if isinstance(effect, Report)]
+
+
+def dropped(closing: Closing, code: int) -> list[tuple[int, int]]:
+    """(origin, number) of each report with this code."""
+    return [(member, value) for found, member, value in reported(closing.effects) if found == code]
+
+
+def after(*deliveries: tuple[int, int]) -> int:
+    """The prefix word of a member that has delivered these: (origin, number)."""
+    prefix = Prefix()
+    for origin, number in deliveries:
+        prefix.delivered(origin, number)
+    return prefix.word
+
+
+# ATOP.
+
+
+def dummy(origin: int, number: int, count: int = 1, distribution: int = 0) -> Message:
+    return Message(kind=Kind.ATOP_DUMMY, origin=origin, incarnation=1, seq=number, flags=1, words=(distribution, count))
+
+
+def publication(distribution: int, *weights: int, origin: int = 0) -> Message:
+    words = (distribution, *pack_weights(dict(enumerate(weights))))
+    return Message(kind=Kind.ATOP_DISTRIBUTION, origin=origin, incarnation=1, flags=4, words=words)
