@@ -14,7 +14,7 @@ import pytest
 
 from node.clocks import MAX_TIMESTAMP
 from node.core import Core, Membership, Submission
-from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
+from node.effects import Deliver, Effect, Multicast, Report, Send
 from node.errors import DropReason, LocalError
 from node.protocols.abcast import MOST_OUTSTANDING, AbcastCore, AbcastParameters, AbcastReport
 from node.protocols.prefix import Prefix
@@ -341,10 +341,6 @@ def test_no_final_timestamp_is_beyond_the_last() -> None:
 
 
 def test_what_it_cannot_do_is_our_callers_mistake() -> None:
-    with pytest.raises(LocalError, match="order multicasts"):
-        core().on_submit(Submission(payload=b"", target=2), 0)
-    with pytest.raises(LocalError, match="no timer"):
-        core().on_timer(Timer("tick"), 0)
     for impossible in (-1, MAX_TIMESTAMP):
         with pytest.raises(LocalError, match="no timestamp"):
             core().on_submit(Submission(payload=b"", not_before=impossible), 0)

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from node.core import Closing, Core, Membership, Submission
-from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
+from node.effects import Deliver, Effect, Multicast, Report, Send
 from node.errors import DropReason, LocalError, RemoteError
 from node.protocols.prefix import Prefix
 from node.protocols.sequencer import Phase, SequencerCore, SequencerParameters, SequencerReport
@@ -215,10 +215,6 @@ def test_a_number_far_away_costs_no_time() -> None:
 
 
 def test_what_it_cannot_do_is_our_callers_mistake() -> None:
-    with pytest.raises(LocalError, match="order multicasts"):
-        core(1).on_submit(Submission(payload=b"", target=2), 0)
-    with pytest.raises(LocalError, match="no timer"):
-        core(1).on_timer(Timer("tick"), 0)
     with pytest.raises(LocalError, match="outstanding"):
         SequencerParameters(outstanding=0)
 

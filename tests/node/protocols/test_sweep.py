@@ -11,8 +11,8 @@ import pytest
 
 from node.clocks import MAX_TIMESTAMP
 from node.core import Membership, Submission, ViewCore
-from node.effects import Effect, Report
-from node.errors import DropReason, RemoteError
+from node.effects import Effect, Report, Timer
+from node.errors import DropReason, LocalError, RemoteError
 from node.protocols.abcast import AbcastCore, AbcastParameters
 from node.protocols.adaptive.core import AdaptiveCore, AdaptiveParameters
 from node.protocols.allack import MAX_ROUND, AllAckCore, AllAckParameters
@@ -28,7 +28,7 @@ from node.wire import LOCAL_KINDS, Kind, Message
 MEMBERS = (0, 1, 2)
 STRANGER = 7
 WORDS: tuple[tuple[int, ...], ...] = ((), (0,), (1,), (5,), (0, 0), (1, 2), (1, 1), (2**64 - 1,), (0, 0, 0))
-MORE_WORDS = ((0, 1 << 16 | 1, 1), (0, 0, 2, 1), (1, 1 << 32 | 2, 3 << 32), (2**64 - 1,) * 5)
+MORE_WORDS = ((0, 1 << 16 | 1, 1), (0, 0, 2, 1), (1, 1 << 32 | 2, 3 << 32), (2**64 - 1,) * 3, (2**64 - 1,) * 5)
 NUMBERS = (0, 1, 2, 5, 9, MAX_TIMESTAMP, 2**64 - 1)
 
 
@@ -160,6 +160,16 @@ def test_every_phase_takes_or_refuses_every_message(row: Row) -> None:
             assert effects == refused, given
 
 
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_what_it_cannot_do_is_our_callers_mistake(row: Row) -> None:
+    one = row.make()
+    with pytest.raises(LocalError, match="no timer"):
+        one.on_timer(Timer("tick"), 0)
+    if one.can_submit:
+        with pytest.raises(LocalError, match="order multicasts"):
+            one.on_submit(Submission(payload=b"", target=2), 0)
+
+
 @pytest.mark.parametrize(
     ("name", "words", "last"),
     [
@@ -174,6 +184,12 @@ def test_numbers_that_rise_and_the_words_of_the_kind_are_taken_and_nothing_else(
 ) -> None:
     for kind, given, seq, origin in product(words, ((), (0,), (0, 0)), (0, 1, last, 2**64 - 1), (1, 2)):
         is_spent = name.endswith("exhausted") and origin == 1
-        effects = ROWS[name].make().on_message(message(kind, origin, seq, *given), origin, 0)
-        is_taken = len(given) == words[kind] and 1 <= seq <= last and not is_spent
-        assert (Report(code=DropReason.MALFORMED, member=origin) not in effects) is is_taken
+        one, untouched = ROWS[name].make(), ROWS[name].make()
+        effects = one.on_message(message(kind, origin, seq, *given), origin, 0)
+        refused = Report(code=DropReason.MALFORMED, member=origin)
+        if len(given) == words[kind] and 1 <= seq <= last and not is_spent:
+            assert refused not in effects
+        else:
+            assert effects == [refused]
+            assert (one.buffered, one.is_idle) == (untouched.buffered, untouched.is_idle)
+            assert one.close({}, frozenset(MEMBERS), 0) == untouched.close({}, frozenset(MEMBERS), 0)

@@ -347,13 +347,6 @@ def test_a_stream_that_goes_back_is_refused() -> None:
         assert reason_of(one, message) is DropReason.MALFORMED
 
 
-def test_what_it_cannot_do_is_our_callers_mistake() -> None:
-    with pytest.raises(LocalError, match="order multicasts"):
-        core().on_submit(Submission(payload=b"", target=2), 0)
-    with pytest.raises(LocalError, match="no timer"):
-        core().on_timer(Timer("tick"), 0)
-
-
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from node.core import Closing, Membership, Submission
-from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, SetTimer, Timer, Undo
+from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, SetTimer, Undo
 from node.errors import DropReason, LocalError, RemoteError
 from node.parameters import from_mapping
 from node.protocols.base import Phase
@@ -624,10 +624,6 @@ def test_strangers_and_other_kinds_are_not_heard() -> None:
 
 def test_a_caller_who_is_wrong_gets_a_sentence() -> None:
     one = core()
-    with pytest.raises(LocalError, match="no timer"):
-        one.on_timer(Timer("tea"), 0)
-    with pytest.raises(LocalError, match="order multicasts"):
-        one.on_submit(Submission(payload=b"", target=1), 0)
     with pytest.raises(LocalError, match="no timestamp"):
         one.on_submit(Submission(payload=b"", not_before=LAST_TIMESTAMP), 0)
     for wrong in ({"cancellation": "eager"}, {"gvt_every_ns": 0}, {"most_open": 0}, {"most_tries": -1}):
