@@ -23,6 +23,18 @@ def build(name: str) -> Build:
     return made
 
 
+@pytest.mark.parametrize("name", (*NAMES, "mutex", "timewarp"))
+def test_a_group_at_rest_is_silent_without_heartbeats(name: str) -> None:
+    parameters = {"reliable": {"heartbeat_at_rest": False}}
+    cluster = Cluster(4, lambda us, seed: PROTOCOLS[name].build(membership=us, parameters=parameters, seed=seed))
+    cluster.submit(0, 3)
+    cluster.run()
+    assert all(host.is_idle for host in cluster.up())
+    sent = len(cluster.sent)
+    cluster.run(for_ns=3600 * SECOND)
+    assert len(cluster.sent) == sent > 0
+
+
 def standing(cluster: Cluster, member: int) -> Phase:
     core = cluster.core(member)
     assert isinstance(core, GroupCore)

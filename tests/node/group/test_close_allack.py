@@ -12,7 +12,7 @@ from node.protocols.allack import MAX_ROUND, AllAckCore, AllAckParameters
 from node.protocols.base import Phase
 from node.wire import Kind, Message
 from tests.node.by_hand import after, delivered, give, multicasts
-from tests.node.group.views import Group, Make, run
+from tests.node.group.views import Make, run
 
 MILLISECOND = 1_000_000
 SEEDS = 30
@@ -43,15 +43,6 @@ def test_the_same_seed_gives_the_same_history() -> None:
     one, other = (run(making(AllAckParameters()), 7) for _ in range(2))
     assert one.streams == other.streams
     assert one.places[0].delivered == other.places[0].delivered
-
-
-def test_a_group_at_rest_is_silent() -> None:
-    group = Group(making(AllAckParameters()), 4, 1)
-    for _ in range(3):
-        group.submit(0)
-    group.settle()
-    assert [place.timers for place in group.places.values()] == [{}] * 4
-    assert sum(map(len, group.streams.values())) == 3 + 3, "three messages, and a null of each other member"
 
 
 # Cases by hand: four members, of which members 0 and 1 survive.

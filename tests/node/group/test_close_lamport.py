@@ -66,15 +66,6 @@ def test_the_same_seed_gives_the_same_history() -> None:
     assert one.places[0].delivered == other.places[0].delivered
 
 
-def test_a_group_at_rest_is_silent() -> None:
-    group = Group(Members(LamportParameters()), 4, 1)
-    for _ in range(3):
-        group.submit(0)
-    group.settle()
-    assert [place.timers for place in group.places.values()] == [{}] * 4
-    assert sum(map(len, group.streams.values())) == 3 + 3, "three messages, and a null of each other member"
-
-
 # Cases by hand: four members, of which members 0 and 1 survive.
 
 SURVIVORS = frozenset({0, 1})

@@ -420,15 +420,6 @@ def check_all(cluster: Cluster, members: list[int]) -> None:
     assert not any(host.core.buffered for host in cluster.survivors())
 
 
-def test_a_group_at_rest_is_silent_without_heartbeats() -> None:
-    cluster = Cluster(4, build(reliable={**RELIABLE, "heartbeat_at_rest": False}))
-    cluster.submit(0, 3)
-    cluster.run()
-    transmitted = len(cluster.sent)
-    cluster.run(for_ns=3600 * SECOND)
-    assert len(cluster.sent) == transmitted
-
-
 def test_all_deliver_the_same_order_under_loss() -> None:
     network = Network(loss_ratio=0.1, jitter_ns=5 * MILLISECOND, duplicate_ratio=0.05)
     cluster = Cluster(5, build(outstanding=4), network=network)

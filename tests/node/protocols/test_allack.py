@@ -278,15 +278,6 @@ def test_a_null_is_a_dummy_on_the_wire_and_data_is_not() -> None:
             assert decode_message(message.payload).kind is message.inner
 
 
-def test_a_group_at_rest_is_silent_without_heartbeats() -> None:
-    cluster = Cluster(4, build(reliable={"heartbeat_at_rest": False}))
-    cluster.submit(0, 3)
-    cluster.run()
-    transmitted = len(cluster.sent)
-    cluster.run(for_ns=3600 * SECOND)
-    assert len(cluster.sent) == transmitted
-
-
 def test_members_that_send_equally_often_need_hardly_a_null() -> None:
     cluster = Cluster(4, build(null_after_ns=30 * MILLISECOND))
     for number, member in product(range(100), range(4)):

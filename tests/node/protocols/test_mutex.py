@@ -438,15 +438,6 @@ def test_conditions_hold_in_random_histories(algorithm: str, seed: int) -> None:
     check_conditions(cluster)
 
 
-def test_at_rest_it_is_silent_without_heartbeats() -> None:
-    cluster = Watched(4, build(reliable={"heartbeat_at_rest": False}))
-    cluster.submit(2, 3)
-    check_conditions(cluster)
-    transmitted = len(cluster.sent)
-    cluster.run(for_ns=3600 * SECOND)
-    assert len(cluster.sent) == transmitted
-
-
 def test_the_payload_of_a_request_stays_at_home() -> None:
     cluster = Watched(3, build())
     cluster.submit(1, size=500)

@@ -417,16 +417,6 @@ def test_what_is_a_dummy_and_what_is_control_is_marked_on_the_wire() -> None:
     assert {message.kind for _, message in cluster.sent} == {Kind.ATOP_DATA, Kind.ATOP_DUMMY, Kind.ATOP_DISTRIBUTION}
 
 
-def test_a_group_at_rest_is_silent() -> None:
-    cluster = Cluster(4, build())
-    cluster.submit(0, 3)
-    cluster.run()
-    transmitted = len(cluster.sent)
-    cluster.run(for_ns=3600 * SECOND)
-    assert len(cluster.sent) == transmitted
-    assert all(host.is_idle for host in cluster.up())
-
-
 @pytest.mark.parametrize("draws", ["random", "smooth"])
 def test_distributions_follow_the_senders(draws: str) -> None:
     """One member sends ten times as often as the others: after a window its weight and the draws follow."""
