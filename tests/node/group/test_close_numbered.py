@@ -7,53 +7,19 @@ and 1 survive.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from random import Random
 
 import pytest
 
-from node.clocks import MAX_TIMESTAMP
-from node.core import Membership, Submission, ViewCore
+from node.core import Submission, ViewCore
 from node.effects import Deliver, Report
 from node.errors import DropReason
-from node.protocols.allack import MAX_ROUND, AllAckCore, AllAckParameters, AllAckReport
-from node.protocols.lamport import LamportCore, LamportParameters, LamportReport
 from node.wire import Kind, Message
 from tests.node.by_hand import after, delivered, dropped, give
+from tests.node.numbered import ALLACK, BOTH, LAMPORT, Order
 
+MEMBERS = range(4)
 SURVIVORS = frozenset({0, 1})
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    make: Callable[[Membership], ViewCore]
-    kind: Kind
-    most: int
-    code: int
-    """Code of the report of a dropped message."""
-
-    def core(self, member: int = 0, members: int = 4) -> ViewCore:
-        made = self.make(Membership(member=member, members=tuple(range(members))))
-        made.on_start(0)
-        return made
-
-    def data(self, origin: int, number: int, word: int = 0) -> Message:
-        return Message(kind=self.kind, origin=origin, incarnation=1, seq=number, words=(word,))
-
-
-ALLACK = Order(
-    make=lambda us: AllAckCore(membership=us, parameters=AllAckParameters(), rng=Random(1)),
-    kind=Kind.ALLACK_DATA,
-    most=MAX_ROUND,
-    code=AllAckReport.DROPPED,
-)
-LAMPORT = Order(
-    make=lambda us: LamportCore(membership=us, parameters=LamportParameters(), rng=Random(1)),
-    kind=Kind.LAMPORT_DATA,
-    most=MAX_TIMESTAMP,
-    code=LamportReport.DROPPED,
-)
-BOTH = pytest.mark.parametrize("order", [ALLACK, LAMPORT], ids=["allack", "lamport"])
 
 Sent = tuple[int, int, tuple[tuple[int, int], ...]]
 """Origin, number, and the sender's earlier deliveries."""
@@ -76,19 +42,21 @@ LOST = (4, 1)
     ],
 )
 def test_an_effect_is_delivered_with_its_cause_or_dropped(
-    order: Order, rest: list[Sent], expected: list[tuple[int, int]], expected_drops: list[tuple[int, int]]
+    order: Order[ViewCore], rest: list[Sent], expected: list[tuple[int, int]], expected_drops: list[tuple[int, int]]
 ) -> None:
     """Five members; a message of member 4 was received by excluded members alone."""
     streams: dict[int, list[Message]] = {origin: [] for origin in range(4)}
     for origin, number, had in rest:
-        streams[origin].append(order.data(origin, number, after(*had)))
-    closing = order.core(members=5).close(streams, SURVIVORS, 0)
+        streams[origin].append(order.data(origin, number, word=after(*had)))
+    closing = order.core(members=range(5)).close(streams, SURVIVORS, 0)
     assert (delivered(closing.effects), dropped(closing, order.code)) == (expected, expected_drops)
 
 
 @BOTH
-def test_what_a_survivor_submits_is_delivered_at_the_end_of_the_view_and_not_handed_back(order: Order) -> None:
-    one = order.core()
+def test_what_a_survivor_submits_is_delivered_at_the_end_of_the_view_and_not_handed_back(
+    order: Order[ViewCore],
+) -> None:
+    one = order.core(members=MEMBERS)
     for payload in (b"a", b"b"):
         one.on_submit(Submission(payload=payload), 0)
     assert one.buffered == 2
@@ -99,8 +67,8 @@ def test_what_a_survivor_submits_is_delivered_at_the_end_of_the_view_and_not_han
 
 
 @BOTH
-def test_messages_of_an_excluded_member_are_delivered_when_nothing_is_missing(order: Order) -> None:
-    one = order.core()
+def test_messages_of_an_excluded_member_are_delivered_when_nothing_is_missing(order: Order[ViewCore]) -> None:
+    one = order.core(members=MEMBERS)
     give(one, order.data(3, 5))
     assert delivered(one.close({}, SURVIVORS, 0).effects) == [(3, 5)]
 
@@ -114,15 +82,15 @@ def test_messages_of_an_excluded_member_are_delivered_when_nothing_is_missing(or
         (lambda order: order.data(2, 9), DropReason.UNEXPECTED),
         (lambda order: order.data(3, 5), DropReason.MALFORMED),
         (lambda order: order.data(3, order.most + 1), DropReason.MALFORMED),
-        (lambda order: Message(kind=order.kind, origin=3, incarnation=1, seq=9), DropReason.MALFORMED),
+        (lambda order: Message(kind=order.data_kind, origin=3, incarnation=1, seq=9), DropReason.MALFORMED),
     ],
 )
 def test_what_would_be_refused_is_passed_over_at_all_survivors(
-    order: Order, wrong: Callable[[Order], Message], reason: DropReason
+    order: Order[ViewCore], wrong: Callable[[Order[ViewCore]], Message], reason: DropReason
 ) -> None:
     """Both when it was handed over before the end and when it is in the rest."""
     message = wrong(order)
-    before, rest = order.core(0), order.core(1)
+    before, rest = (order.core(member, members=MEMBERS) for member in (0, 1))
     give(before, order.data(3, 5))
     assert before.on_message(message, 3, 0) == [Report(code=reason, member=3)]
     at_before = before.close({3: [order.data(3, 6)]}, SURVIVORS, 0)

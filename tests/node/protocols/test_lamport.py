@@ -1,63 +1,41 @@
 """Total order by Lamport's timestamps: paper 001 sentence by sentence, and the cases that it leaves open. The end of a
-view: tests/node/group/test_close_lamport.py.
+view: tests/node/group/test_close_lamport.py; what both orders by numbers have in common: test_numbered.py.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from itertools import product
 from random import Random
-from typing import Any
 
 import pytest
 
 from node.clocks import MAX_TIMESTAMP, PhysicalClock
 from node.core import Core, Membership, Submission
-from node.effects import Deliver, Multicast, Report, SetTimer, Timer
-from node.errors import DropReason, LocalError
+from node.effects import Deliver, Multicast, Report
+from node.errors import LocalError
 from node.group.core import GroupCore
 from node.host.node_clock import NodeClock
 from node.protocols.base import Phase
 from node.protocols.lamport import LamportCore, LamportParameters, LamportReport
-from node.protocols.prefix import Prefix
-from node.registry import PROTOCOLS
 from node.trace import Notice
 from node.wire import Flag, Kind, Message, decode_message
-from tests.node.by_hand import give, kinds_and_numbers, multicasts, ordered
+from tests.node.by_hand import give, kinds_and_numbers, ordered
 from tests.node.cluster import (
     MILLISECOND,
     SECOND,
     Cluster,
     Network,
     check_ordered,
-    kinds_above,
 )
+from tests.node.numbered import LAMPORT
 from tests.node.protocols.drifting import Drifting
 
-MEMBERS = (0, 1, 2)
 CLOCKS = ("logical", "physical", "synchronised")
+core, data, null, build = LAMPORT.core, LAMPORT.data, LAMPORT.null, LAMPORT.build
 
 
 # Core alone.
-
-
-def core(member: int = 0, *, members: tuple[int, ...] = MEMBERS, **parameters: Any) -> LamportCore:
-    made = LamportCore(
-        membership=Membership(member=member, members=members),
-        parameters=LamportParameters(**parameters),
-        rng=Random(1),
-    )
-    made.on_start(0)
-    return made
-
-
-def data(origin: int, timestamp: int, payload: bytes = b"") -> Message:
-    return Message(kind=Kind.LAMPORT_DATA, origin=origin, incarnation=1, seq=timestamp, words=(0,), payload=payload)
-
-
-def null(origin: int, timestamp: int) -> Message:
-    return Message(kind=Kind.LAMPORT_NULL, origin=origin, incarnation=1, seq=timestamp, flags=Flag.DUMMY.value)
 
 
 def test_a_message_carries_the_time_at_which_it_is_sent() -> None:
@@ -122,21 +100,6 @@ def test_the_fair_order_lets_each_member_go_first_in_turn() -> None:
     )
 
 
-def test_an_own_message_is_not_overtaken_while_the_layer_below_holds_it() -> None:
-    """It has its timestamp and its place in the order from its submission on."""
-    one = core(0)
-    one.on_submit(Submission(payload=b"ours"), 0)
-    effects = give(one, data(1, 5), null(2, 9))
-    assert ordered(effects) == [(1, 0), (5, 1)]
-    assert give(one, data(0, 1, b"ours")) == [], "it has come back"
-
-
-def test_a_member_that_is_alone_in_its_view_delivers_at_once() -> None:
-    one = core(1, members=(1,))
-    assert ordered(one.on_submit(Submission(payload=b""), 0)) == [(1, 1)]
-    assert one.is_idle
-
-
 def test_an_application_that_was_told_a_timestamp_hands_it_along() -> None:
     one = core(0)
     assert kinds_and_numbers(one.on_submit(Submission(payload=b"", not_before=70), 0)) == [(Kind.LAMPORT_DATA, 71)]
@@ -145,31 +108,7 @@ def test_an_application_that_was_told_a_timestamp_hands_it_along() -> None:
             one.on_submit(Submission(payload=b"", not_before=impossible), 0)
 
 
-def test_a_message_carries_the_number_and_a_digest_of_what_its_sender_had_delivered() -> None:
-    one = core(0)
-    prefix = Prefix()
-    for timestamp, origin in ordered(give(one, data(1, 5), data(2, 6), null(1, 6))):
-        prefix.delivered(origin, timestamp)
-    assert prefix.count == 2
-    (message,) = multicasts(one.on_submit(Submission(payload=b""), 0))
-    assert message.words == (prefix.word,)
-
-
 # Nulls.
-
-
-def test_a_member_that_blocks_others_sends_a_null_after_a_while() -> None:
-    one = core(0, null_after_ns=1000)
-    (timer,) = [effect for effect in give(one, data(1, 5), now_ns=100) if isinstance(effect, SetTimer)]
-    assert 600 <= timer.at_ns <= 1100
-    (effect,) = one.on_timer(timer.timer, timer.at_ns)
-    assert effect == Multicast(
-        message=Message(kind=Kind.LAMPORT_NULL, origin=0, incarnation=1, seq=7, flags=Flag.DUMMY.value)
-    )
-
-
-def test_a_null_at_once() -> None:
-    assert kinds_and_numbers(give(core(0, null_after_ns=0), data(1, 5))) == [(Kind.LAMPORT_NULL, 7)]
 
 
 def test_note_5_a_member_that_has_sent_something_later_owes_nothing() -> None:
@@ -187,37 +126,7 @@ def test_a_message_of_ours_makes_the_null_needless() -> None:
     assert [type(effect).__name__ for effect in effects] == ["Multicast", "CancelTimer"]
 
 
-def test_a_timer_that_comes_too_late_says_nothing() -> None:
-    one = core(0)
-    give(one, data(1, 5))
-    one.on_submit(Submission(payload=b""), 0)
-    assert one.on_timer(Timer("null"), 0) == []
-
-
-def test_nulls_call_for_no_nulls() -> None:
-    one = core(0, null_after_ns=0)
-    assert give(one, null(1, 5), null(2, 9)) == []
-    assert one.is_idle
-
-
 # Refusals.
-
-
-@pytest.mark.parametrize("kind", [Kind.LAMPORT_DATA, Kind.LAMPORT_NULL])
-def test_timestamps_of_one_member_rise_and_are_not_beyond_the_last(kind: Kind) -> None:
-    one = core(0)
-    give(one, null(1, 5))
-    for timestamp in (0, 4, 5, MAX_TIMESTAMP + 1, 2**64 - 1):
-        message = Message(kind=kind, origin=1, incarnation=1, seq=timestamp)
-        assert give(one, message) == [Report(code=DropReason.MALFORMED, member=1)]
-    assert (one.timestamp, one.buffered) == (6, 0)
-
-
-def test_only_a_member_of_the_view_is_heard_and_for_itself_alone() -> None:
-    one = core(0)
-    assert give(one, data(7, 5)) == [Report(code=DropReason.UNEXPECTED, member=7)]
-    assert one.on_message(data(2, 5), 1, 0) == [Report(code=DropReason.UNEXPECTED, member=1)]
-    assert (one.timestamp, one.buffered) == (0, 0)
 
 
 def test_a_clock_at_its_end_stops_the_order_safely() -> None:
@@ -250,39 +159,6 @@ def test_the_clock_is_reported_on_demand() -> None:
 
 
 # Over the reliable layer.
-
-
-def build(**parameters: Any) -> Callable[[Membership, int], Core]:
-    def made(membership: Membership, seed: int) -> Core:
-        return PROTOCOLS["lamport"].build(membership=membership, parameters=parameters, seed=seed)
-
-    return made
-
-
-@pytest.mark.parametrize("count", [2, 3, 8])
-def test_a_lone_message_costs_one_null_of_each_other_member(count: int) -> None:
-    cluster = Cluster(count, build())
-    cluster.submit(1)
-    check_ordered(cluster, list(range(count)))
-    assert (kinds_above(cluster)[Kind.LAMPORT_DATA], kinds_above(cluster)[Kind.LAMPORT_NULL]) == (1, count - 1)
-
-
-def test_a_null_is_a_dummy_on_the_wire_and_data_is_not() -> None:
-    cluster = Cluster(3, build())
-    cluster.submit(1)
-    cluster.run()
-    for _, message in cluster.sent:
-        if message.inner >> 4 == 5:
-            assert bool(message.flags & Flag.DUMMY) is (message.inner is Kind.LAMPORT_NULL)
-            assert decode_message(message.payload).kind is message.inner
-
-
-def test_members_that_talk_all_the_time_need_hardly_a_null() -> None:
-    cluster = Cluster(4, build(null_after_ns=30 * MILLISECOND))
-    for number, member in product(range(100), range(4)):
-        cluster.submit_later(member, number * 10 * MILLISECOND + member * MILLISECOND)
-    check_ordered(cluster, [0, 1, 2, 3])
-    assert kinds_above(cluster)[Kind.LAMPORT_NULL] <= 4, "only the end, where somebody falls silent"
 
 
 @pytest.mark.parametrize(("clock", "tie"), list(product(CLOCKS, ("member", "fair"))))
