@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from node.core import Core, Membership, Submission, random_for
+from node.core import Membership, Submission, random_for
 from node.effects import Deliver, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.protocols.co.codec import Layout
@@ -563,7 +563,3 @@ def test_lo_may_deliver_an_answer_before_its_question() -> None:
     check_all(cluster)
     assert cluster.hosts[1].delivered == [(0, 1, 1), (1, 1, 1)]
     assert cluster.hosts[2].delivered == [(1, 1, 1), (0, 1, 1)]
-
-
-def test_a_core_is_a_core() -> None:
-    assert isinstance(core(), Core)

@@ -79,6 +79,7 @@ def test_what_the_stages_mean_holds_at_the_moment_they_are_reached(seed: int) ->
     it. In every execution each stage of every entity comes after the stage before at all entities."""
     history = run_dense(seed)
     order = {event: position for position, event in enumerate(history.cluster.stages)}
+    assert any(notice is Notice.ACKNOWLEDGED for _, notice, _ in order)
     for before, after in ((Notice.ACCEPTED, Notice.PREACKNOWLEDGED), (Notice.PREACKNOWLEDGED, Notice.ACKNOWLEDGED)):
         for (_, notice, label), position in order.items():
             if notice is after:
