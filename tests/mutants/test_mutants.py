@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -18,6 +15,7 @@ from tests.mutants.table_calls import CALL_MUTANTS
 from tests.mutants.table_optimistic import OPTIMISTIC_MUTANTS
 from tests.mutants.table_views import VIEW_MUTANTS
 from tests.node.cluster import Build
+from tests.node.hash_seeds import said_under
 
 EVERYTHING = (*MUTANTS, *OPTIMISTIC_MUTANTS, *CALL_MUTANTS, *VIEW_MUTANTS)
 
@@ -54,18 +52,7 @@ def asked_for(build: Build) -> str:
 
 def digests(name: str) -> set[str]:
     """Transcripts of the scenario under several hash seeds."""
-    found = set()
-    for hash_seed in ("1", "2", "3"):
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.mutants.test_mutants", name],
-            cwd=Path(__file__).parents[2],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        found.add(done.stdout.strip())
-    return found
+    return said_under("tests.mutants.test_mutants", name, seeds=("1", "2", "3"))
 
 
 def test_52_a_set_that_is_walked_through_shows_under_another_hash_seed() -> None:

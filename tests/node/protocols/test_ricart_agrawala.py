@@ -21,6 +21,7 @@ from node.protocols.mutex.ricart_agrawala import _MEMORY, MOST_GRANTS
 from node.trace import Notice
 from node.wire import Kind, Message
 from testbed.fuzz.explore import OverIdealChannels, Scope, explore
+from tests.node.by_hand import give
 from tests.node.cluster import MILLISECOND
 from tests.node.protocols.test_mutex import (
     MEMBERS,
@@ -28,7 +29,6 @@ from tests.node.protocols.test_mutex import (
     acknowledge,
     build,
     check_conditions,
-    give,
     granted,
     kinds,
     release,
