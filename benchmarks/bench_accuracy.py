@@ -20,7 +20,7 @@ import numpy as np
 from analysis.capture.decode import decode_frames
 from benchmarks.networks import directory
 from benchmarks.rows import Row, Watch, at_most, shown
-from collector.parse import batches, map_capture, read_interfaces
+from collector.parse import frames_in, read_interfaces
 from collector.records import PortDirection
 from netem.errors import FabricError
 from netem.kernel.supervised import Sandbox
@@ -193,9 +193,8 @@ def _flood(network: EmulatedNetwork, topology: Topology, capture_path: Path, rat
 
 def _delays_ns(path: Path) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Delay of every frame that reached a port, since its sender sent it."""
-    head, buffer = read_interfaces(path), map_capture(path)
     times, directions, numbers = [], [], []
-    for frames in batches(buffer, start=head.first_offset, end=len(buffer), interfaces=head.interfaces):
+    for buffer, frames in frames_in(path, read_interfaces(path)):
         decoded = decode_frames(buffer, frames, ("is_protocol", "transmission"))
         ours = decoded["is_protocol"].astype(bool)
         times.append(frames.time_ns[ours])

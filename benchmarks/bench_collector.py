@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from analysis.capture.decode import decode_frames
 from benchmarks.rows import Compared, Row, Watch, at_least, at_most, shown, take_turns
-from collector.parse import batches, map_capture, read_interfaces
+from collector.parse import frames_in, read_interfaces
 
 PROGRAMS = ("dumpcap", "tshark", "editcap", "unshare", "ip")
 
@@ -195,10 +195,7 @@ def _wait_until_idle(pid: int) -> None:
 
 
 def _count(path: Path) -> int:
-    head, buffer = read_interfaces(path), map_capture(path)
-    return sum(
-        len(frames) for frames in batches(buffer, start=head.first_offset, end=len(buffer), interfaces=head.interfaces)
-    )
+    return sum(len(frames) for _, frames in frames_in(path, read_interfaces(path)))
 
 
 class _Message(ctypes.Structure):
@@ -299,9 +296,8 @@ def _used_s() -> float:
 
 
 def _parse_all(path: Path, expected: int) -> None:
-    head, buffer = read_interfaces(path), map_capture(path)
     count = 0
-    for frames in batches(buffer, start=head.first_offset, end=len(buffer), interfaces=head.interfaces):
+    for buffer, frames in frames_in(path, read_interfaces(path)):
         count += int(decode_frames(buffer, frames, TEN_COLUMNS)["is_protocol"].sum())
     if count != expected:
         raise RuntimeError(f"{count} of {expected} frames were decoded")

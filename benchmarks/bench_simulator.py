@@ -17,25 +17,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from netem.wiring.steps import KernelOption
 from node.core import Core, Membership
-from node.host.workload import Workload, WorkloadKind
 from node.registry import PROTOCOLS
 from node.trace import Event
 from testbed.sim.simulation import START_NS, Simulation, simulate
-from testbed.spec.raw import Dissemination, World
-from testbed.spec.values import Experiment, ProtocolChoice
-from topologies.formats.yaml_source import Document
-from topologies.model import Impairment, Node, NodeName, Partition, PartitionName, Topology
+from testbed.spec import experiment as spec
+from testbed.spec.values import Experiment
 
 NS_PER_S = 10**9
-WIRE = Impairment(delay_ns=1_000_000)
 SIZE_BYTES = 500
 RATE_PER_S = 500.0
 GOAL_PER_S = 150_000
 REPEATS = 3
 MILLION = 1_000_000
-_NO_FILE = Document(source="benchmark", text="", value={}, lines={(): 1})
 
 
 def main() -> None:
@@ -131,33 +125,21 @@ def made(
     members: int, *, protocol: str, duration_s: int, rate_per_s: float = RATE_PER_S, senders: int | None = None
 ) -> Experiment:
     """One segment; the first `senders` (or all) send periodically."""
-    name = PartitionName("p1")
-    nodes = tuple(
-        Node(name=NodeName(f"p1/n{i + 1}"), index=i, partition=name, partition_index=1, number=i + 1, to_node=WIRE)
-        for i in range(members)
-    )
-    workload = Workload(kind=WorkloadKind.PERIODIC, rate_per_s=rate_per_s, size_bytes=SIZE_BYTES)
-    return Experiment(
-        name="benchmark",
-        question="",
-        topology=Topology(name="benchmark", partitions=(Partition(name=name, index=1, nodes=nodes),)),
-        protocol=ProtocolChoice(name=protocol, parameters={}),
-        dissemination=Dissemination.MULTICAST,
-        workloads={node.name: workload for node in nodes[:senders]},
-        clocks={},
-        duration_ns=duration_s * NS_PER_S,
-        drain_ns=60 * NS_PER_S,
-        seed=1,
-        world=World.SIM,
-        kernel=KernelOption.AUTO,
-        faults=(),
-        expect=(),
-        sweep=(),
-        claims=(),
-        text="",
-        topology_text="",
-        document=_NO_FILE,
-    )
+    workload: dict[str, Any] = {"kind": "periodic", "rate": f"{rate_per_s} /s", "size": f"{SIZE_BYTES} B"}
+    if senders is not None:
+        workload["senders"] = [f"p1/n{number}" for number in range(1, senders + 1)]
+    block: dict[str, Any] = {
+        "name": "benchmark",
+        "question": "How fast is the simulator?",
+        "topology": {"partitions": {"p1": {"nodes": members}}, "impairments": {"*": {"to-node": {"delay": "1 ms"}}}},
+        "protocol": {"name": protocol},
+        "workload": workload,
+        "duration": f"{duration_s} s",
+        "drain": "60 s",
+        "seed": 1,
+        "world": "sim",
+    }
+    return spec.from_block(block, "benchmark", protocols=PROTOCOLS)
 
 
 def peak_mib() -> float:

@@ -25,7 +25,7 @@ from analysis.live.counts import Live, ports_of_capture
 from analysis.live.query import Batch, follow
 from benchmarks.bench_analysis import made_run
 from benchmarks.rows import Row, Watch, at_most
-from collector.parse import batches, map_capture, read_interfaces, split
+from collector.parse import frames_in, read_interfaces
 
 BAR_S = 0.5
 WARM_BATCHES = 5
@@ -121,11 +121,4 @@ def _restart(spark: SparkSession, capture: Path, directory: Path) -> Row:
 
 
 def _offsets(capture: Path) -> set[int]:
-    head, buffer = read_interfaces(capture), map_capture(capture)
-    ranges = split(capture, 1)
-    return {
-        offset
-        for start, end in ranges
-        for frames in batches(buffer, start=start, end=end, interfaces=head.interfaces)
-        for offset in frames.offset.tolist()
-    }
+    return {offset for _, frames in frames_in(capture, read_interfaces(capture)) for offset in frames.offset.tolist()}

@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
-from benchmarks.networks import directory, open_wires
+from benchmarks.networks import directory, open_wires, partitions_in_a_row
 from benchmarks.rows import Row, Watch, at_most, take_turns
 from netem.network import EmulatedNetwork, KernelOption
 from netem.runtimes.base import Runtime
@@ -26,6 +27,7 @@ from testbed.run.fleet import Fleet, State
 from testbed.spec import experiment as spec
 from testbed.spec.nodes import configuration
 from testbed.spec.values import Experiment
+from topologies import dump
 from topologies.model import Topology
 
 NODES, QUICK_NODES = 30, 4
@@ -96,12 +98,14 @@ def _open_uml(topology: Topology, logs: Path) -> EmulatedNetwork:
 
 
 def _experiment(nodes: int) -> Experiment:
-    sizes = [nodes // 4 + (number < nodes % 4) for number in range(4)]
-    partitions = "\n".join(f"    p{at}: {{nodes: {size}}}" for at, size in enumerate(sizes, start=1))
-    links = "\n".join(f"    - {{between: [p{at}, p{at + 1}]}}" for at in range(1, 4))
-    text = (
-        "name: benchmark\nquestion: How soon is everybody ready?\n"
-        f"topology:\n  name: benchmark\n  partitions:\n{partitions}\n  links:\n{links}\nprotocol: {{name: sequencer}}\n"
-        "workload: {kind: periodic, rate: 1 /s, size: 100 B, senders: ['*']}\nduration: 1 s\ndrain: 1 s\nseed: 1\n"
-    )
-    return spec.loads(text, protocols=PROTOCOLS)
+    block: dict[str, Any] = {
+        "name": "benchmark",
+        "question": "How soon is everybody ready?",
+        "topology": dump.as_block(partitions_in_a_row(nodes, 4)),
+        "protocol": {"name": "sequencer"},
+        "workload": {"kind": "periodic", "rate": "1 /s", "size": "100 B", "senders": ["*"]},
+        "duration": "1 s",
+        "drain": "1 s",
+        "seed": 1,
+    }
+    return spec.from_block(block, "benchmark", protocols=PROTOCOLS)

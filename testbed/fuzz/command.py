@@ -229,8 +229,7 @@ def _shown(tally: Tally, keep: Path, console: Console) -> tuple[Shown, ...]:
     for bad in tally.bad[:MAX_SHOWN]:
         with console.stage("shrink", f"seed {bad.seed}: {bad.kind}") as stage:
             one = show(
-                tally.protocol,
-                bad.seed,
+                draw(tally.protocol, bad.seed),
                 keep=keep,
                 on_progress=lambda made, stage=stage, bad=bad: stage.say(  # type: ignore[misc]
                     f"seed {bad.seed}: {bad.kind}, {made:,} simulations"

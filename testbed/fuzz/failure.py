@@ -10,10 +10,9 @@ from pathlib import Path
 from analysis.spacetime import text
 from analysis.spacetime.compose import compose
 from analysis.spacetime.model import Scene, Sighting, Window, sighting, steps_of
-from testbed.fuzz.draw import draw
 from testbed.fuzz.judge import GROUP, Build, Failure, builder_of, judge
 from testbed.fuzz.scenario import Scenario, experiment_of, names_of, yaml_of
-from testbed.fuzz.shrink import DEFAULT_BUDGET, Shrunk, shrink
+from testbed.fuzz.shrink import Shrunk, shrink
 from testbed.sim.simulation import START_NS, Datagram, Simulation, simulate
 from topologies.model import Node
 
@@ -43,30 +42,16 @@ class Shown:
 
 
 def show(
-    protocol: str,
-    seed: int,
-    *,
-    keep: Path | None,
-    budget: int = DEFAULT_BUDGET,
-    build: Build | None = None,
-    on_progress: Callable[[int], None] | None = None,
-) -> Shown | None:
-    """Shrink, draw and (under `keep`) write the failure of a seed; None if it does not fail.
-
-    `on_progress` gets the number of simulations so far.
-    """
-    return show_scenario(draw(protocol, seed), keep=keep, budget=budget, build=build, on_progress=on_progress)
-
-
-def show_scenario(
     scenario: Scenario,
     *,
     keep: Path | None,
-    budget: int = DEFAULT_BUDGET,
     build: Build | None = None,
     on_progress: Callable[[int], None] | None = None,
 ) -> Shown | None:
-    """The same for any scenario."""
+    """Shrink, draw and (under `keep`) write the failure of a scenario; None if it does not fail.
+
+    `on_progress` gets the number of simulations so far.
+    """
     judged = judge(scenario, build=build)
     if judged.is_good:
         return None
@@ -80,7 +65,7 @@ def show_scenario(
             on_progress(made)
         return any(failure.is_like(one) for one in judge(candidate, build=build).failures)
 
-    shrunk = shrink(scenario, fails, budget=budget)
+    shrunk = shrink(scenario, fails)
     again = next(one for one in judge(shrunk.scenario, build=build).failures if failure.is_like(one))
     return Shown(
         seed=scenario.seed,

@@ -17,11 +17,12 @@ from pathlib import Path
 
 import yaml
 
+from node.registry import ProtocolEntry
 from testbed.paths import EXPERIMENTS
 from testbed.spec import program as spec_program
 from testbed.spec import rate_churn
 from testbed.spec import sweeps as spec_sweep
-from testbed.spec.parts import Parts, ProtocolEntry
+from testbed.spec.parts import Parts
 from testbed.spec.raw import RawExperiment
 from testbed.spec.timeline import timeline
 from testbed.spec.values import Experiment

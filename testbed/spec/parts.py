@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, NoReturn, Protocol, get_type_hints
+from typing import Any, NoReturn, get_type_hints
 
 from node.errors import LocalError
 from node.host.node_clock import MAX_DRIFT_PPM
 from node.host.workload import RateChange, Workload, WorkloadKind
+from node.registry import ProtocolEntry
 from testbed.spec.faults import ClockShift, Crash, Fault, Recover
 from testbed.spec.program import ProgramChoice, selected
 from testbed.spec.rate_churn import MAX_CHANGES
@@ -28,33 +29,6 @@ MAX_SIZE_BYTES = 1400
 """So that a message and its headers fit one Ethernet frame: a fragment that is lost would take the others with it."""
 
 MAX_EVENT_RATE_PER_S = 1_000_000.0
-
-
-class ProtocolEntry(Protocol):
-    """A protocol as the loader uses it (`node.protocols.PROTOCOLS`)."""
-
-    @property
-    def kind(self) -> type[Any]:
-        """The dataclass of its parameters, with units in the names (`heartbeat_ns`); a field may be one again."""
-
-    @property
-    def takes_submissions(self) -> bool:
-        """Whether a workload can submit messages to it."""
-
-    @property
-    def has_timestamps(self) -> bool:
-        """Whether a message gets a timestamp, later than one that its submission names."""
-
-    @property
-    def application(self) -> object:
-        """The maker of its application; None: the sender of the workload."""
-
-    @property
-    def has_views(self) -> bool:
-        """Whether members may join and leave at their own request."""
-
-    def check(self, parameters: Mapping[str, Any], *, members: int) -> None:
-        """LocalError when it cannot run with these parameters in a group of this size."""
 
 
 _PARAMETER_UNITS: Mapping[str, Callable[[object], int | float]] = {

@@ -81,7 +81,7 @@ def test_ipv6_is_off_in_a_namespace_before_its_first_device_appears() -> None:
     made = plan.plan_nodes(topology(2), [topology(2).node("p1/n1")], Kernel.UML)
     off = next(number for number, step in enumerate(made) if isinstance(step, steps.SetSysctls))
     cable = next(number for number, step in enumerate(made) if isinstance(step, steps.AddCable))
-    assert ("net/ipv6/conf/default/disable_ipv6", "1") in made[off].settings  # type: ignore[union-attr]
+    assert ("net/ipv6/conf/default/disable_ipv6", "1") in made[off].settings  # type: ignore[attr-defined]
     assert off < cable
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from node.registry import PROTOCOLS
 from testbed.fuzz.draw import draw, is_fair
-from testbed.fuzz.failure import Shown, show, show_scenario
+from testbed.fuzz.failure import Shown, show
 from testbed.fuzz.judge import Build, judge
 from testbed.fuzz.scenario import Cut, LinkCut, Member, OneWayCut, Scenario, Segment
 from testbed.fuzz.shrink import shrink, with_submissions, without_member
@@ -22,7 +22,7 @@ SEEDS = range(60)
 def first_failure(protocol: str, build: Build, keep: Path | None = None) -> Shown:
     """Failure of the broken core at the first seed that shows it, shrunk."""
     for seed in SEEDS:
-        shown = show(protocol, seed, keep=keep, build=build)
+        shown = show(draw(protocol, seed), keep=keep, build=build)
         if shown is not None:
             return shown
     raise AssertionError("no seed shows the bug")
@@ -60,7 +60,7 @@ def test_the_same_failure_shrinks_to_the_same_scenario() -> None:
 
 
 def test_a_good_seed_has_nothing_to_show() -> None:
-    assert show("reliable", 1, keep=None) is None
+    assert show(draw("reliable", 1), keep=None) is None
 
 
 def test_the_budget_ends_the_search() -> None:
@@ -122,7 +122,7 @@ def test_submissions_are_dealt_to_their_members() -> None:
 
 def test_a_scenario_that_became_smaller_still_fails_by_itself() -> None:
     shown = first_failure("sequencer", hasty_sequencer)
-    again = show_scenario(shown.scenario, keep=None, build=hasty_sequencer)
+    again = show(shown.scenario, keep=None, build=hasty_sequencer)
     assert again is not None
     assert again.failure.kind == shown.failure.kind
     assert judge(replace(shown.scenario), build=None).is_good

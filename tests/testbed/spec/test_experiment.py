@@ -71,7 +71,7 @@ class Entry:
             raise LocalError("sample: the window must be larger")
 
 
-PROTOCOLS = {
+PROTOCOLS: Any = {
     "sequencer": Entry(kind=UpperParameters),
     "reliable": Entry(),
     "clocks": Entry(takes_submissions=False),
@@ -522,7 +522,7 @@ FIXED = BASE.replace("name: sequencer", "name: fixed")
 )
 def test_members_that_cannot_be_absent_join_or_leave_are_refused(text: str, sentence: str) -> None:
     with pytest.raises(InputError) as caught:
-        spec.loads(text, "x.yaml", protocols={**PROTOCOLS, "fixed": Entry(has_views=False)})
+        spec.loads(text, "x.yaml", protocols=PROTOCOLS | {"fixed": Entry(has_views=False)})
     assert str(caught.value).split(": ", 1)[1] == sentence
 
 
@@ -547,7 +547,7 @@ def test_the_schema_refuses_what_the_loader_refuses() -> None:
 def test_the_accuracy_experiments_are_what_is_promised() -> None:
     """5 ms under 2,000 multicasts/s to nine; 100,000 frames for each of two ratios; 20 frames at 5 Mbit/s."""
     delay, loss, overrun = (
-        spec.load(spec.find(name), protocols={"reliable": Entry()})
+        spec.load(spec.find(name), protocols=PROTOCOLS)
         for name in ("accuracy-delay", "accuracy-loss", "overrun")
     )
     assert (len(delay.topology), delay.faults) == (10, ())
