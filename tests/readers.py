@@ -35,7 +35,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from analysis import expression
-from analysis.capture.decode import decode_frames, decode_trace
+from analysis.capture.decode import decode_frames, decode_trace, udp_checksum_is_good
 from analysis.errors import AnalysisError
 from analysis.inputs import read_run
 from analysis.metrics import sweep_rows
@@ -55,9 +55,9 @@ from node.core import Membership, random_for
 from node.errors import LocalError, RemoteError
 from node.group.codec import Decision, Join, Promise, Proposal, Status, Value, one_ballot
 from node.host import config
-from node.objects.addresses import Addressing, News, NewsKind, Reference, decode_news, encode_news
-from node.objects.api.calls import CallBody, CallId, Outcome, ReplyBody, decode_body, encode_body
-from node.objects.api.values import decode_value, encode_value
+from node.objects.addresses import Addressing, GroupId, News, NewsKind, Reference, decode_news, encode_news
+from node.objects.api.calls import CallBody, CallId, decode_body, encode_body
+from node.objects.api.values import Pointer, decode_value, encode_value
 from node.objects.log.entries import (
     Call,
     Called,
@@ -100,6 +100,7 @@ from testbed.run import claims
 from testbed.run.fleet import said_in
 from testbed.rundir.store import read_manifest, read_summary
 from testbed.spec import experiment
+from testbed.spec.parts import ProtocolEntry
 from tests import report_runs
 from tests.analysis.runs import FOUR_NODES, MadeRun, ordered
 from tests.collector import captures
@@ -117,6 +118,10 @@ from tests.mutations import (
 from tests.node.group.test_codec import GOOD as GOOD_VALUE
 from tests.node.host.test_config import GOOD as GOOD_CONFIG
 from tests.node.objects.log_world import World
+from tests.node.objects.test_calls import BODIES
+from tests.node.objects.test_values import Pinned
+from tests.testbed.spec import test_experiment
+from tests.topologies import test_load
 from topologies import load
 from topologies.formats import yaml_source
 from topologies.formats.errors import InputError
@@ -132,11 +137,12 @@ MEMORY_BYTES = 1 << 30
 PARTITIONS = ((0, 1), (2,))
 MEMBERS = (0, 1, 2)
 VALUE = (1, -(2**70), 0.5, "text", b"bytes", None, True, [1, [2, (3,)]], {"a": [1, 2], 4: ()})
+REFERENCES = {"b": (Reference(1, 2, 3), {"c": True}), 7: Pinned(Pointer(0, (5,), "k"))}
 
 
 @dataclass(frozen=True)
 class Reader:
-    """A function under test. `samples`: valid inputs; `refusals`: the exceptions that it may raise."""
+    """A function under test. `samples`: valid inputs; `refusals`: the exceptions that it may raise, with one line."""
 
     read: Callable[[bytes], object]
     samples: Sequence[bytes]
@@ -185,8 +191,10 @@ def take(reader: Reader, data: bytes, number: int, outcome: Tally) -> None:
     try:
         with _given_up():
             reader.read(data)
-    except reader.refusals:
+    except reader.refusals as error:
         outcome.refused += 1
+        if not str(error) or "\n" in str(error):
+            outcome.finds.append((number, f"no refusal of one line: {error}"[:200], data))
     except (Exception, _TooLongError) as error:
         outcome.finds.append((number, f"{type(error).__name__}: {error}"[:200], data))
     took_s = time.process_time() - begun_s
@@ -237,34 +245,75 @@ def _dumped(value: object) -> bytes:
     return json.dumps(value).encode()
 
 
+def _exact(decode: Callable[[bytes], Any], encode: Callable[[Any], bytes]) -> Callable[[bytes], object]:
+    def read(data: bytes) -> object:
+        value = decode(data)
+        assert encode(value) == data, "read, but written otherwise"
+        return value
+
+    return read
+
+
 # Experiments, topologies, and the formulas in them.
 
 
 def _of_texts() -> Mapping[str, Reader]:
-    topologies = [path.read_bytes() for path in sorted(TOPOLOGIES.glob("*.yaml"))]
-    experiments = [path.read_bytes() for path in sorted(EXPERIMENTS.glob("*.yaml"))]
+    topologies = [test_load.FULL.encode(), *(path.read_bytes() for path in sorted(TOPOLOGIES.glob("*.yaml")))]
+    full = test_experiment.FULL.replace("name: sequencer", "name: sample").encode()
+    experiments = [full, *(path.read_bytes() for path in sorted(EXPERIMENTS.glob("*.yaml")))]
+    protocols: Mapping[str, ProtocolEntry] = {**PROTOCOLS, "sample": test_experiment.PROTOCOLS["sequencer"]}
     results = {"verdict": "pass", "latency": {"p99_ms": 1.5, "by_member": [{"p99_ms": 2}, {"p99_ms": None}]}, "n": 3}
     formulas = (
         "latency.p99_ms <= 80", "max(latency.by_member.p99_ms) / 2 ** n", "verdict == 'pass' and not n < -1",
         "estimate(where(latency.by_member, p99_ms > 1).p99_ms)", "latency['by_member'][0].p99_ms + len(n) * 1e9",
     )  # fmt: skip
 
+    def read_yaml(data: bytes) -> object:
+        with _named(is_first=True):
+            document = yaml_source.reads(data, FUZZED)
+        assert document.lines[()] >= 1
+        return document
+
+    def read_topology(data: bytes) -> object:
+        with _named(is_first=True):
+            topology = load.loads(data, FUZZED)
+        assert len(topology) >= 1
+        return topology
+
     def read_experiment(data: bytes) -> object:
-        return experiment.loads(_text(data), "fuzzed.yaml", protocols=PROTOCOLS, folder=EXPERIMENTS)
+        with _named(is_first=False):
+            found = experiment.loads(_text(data), FUZZED, protocols=protocols, folder=EXPERIMENTS)
+        assert found.duration_ns > 0
+        return found
 
     def read_formula(data: bytes) -> object:
         formula = expression.parse(_text(data))
-        told = expression.misnamed(formula, expression.summary_names())
-        return told, expression.condition(formula, results), expression.subject(formula, {"runs": [results], **results})
+        told, answer = expression.misnamed(formula, expression.summary_names()), expression.condition(formula, results)
+        assert isinstance(answer, bool | expression.Unknown)
+        return told, answer, expression.subject(formula, {"runs": [results], **results})
 
     return {
-        "yaml": Reader(lambda data: yaml_source.reads(data, "x"), [*topologies, *experiments], (InputError,), WORDS),
-        "topology": Reader(lambda data: load.loads(data, "x"), topologies, (InputError,), WORDS),
+        "yaml": Reader(read_yaml, [*topologies, *experiments], (InputError,), WORDS),
+        "topology": Reader(read_topology, topologies, (InputError,), WORDS),
         "experiment": Reader(read_experiment, experiments, (InputError,), WORDS),
         "formula": Reader(
             read_formula, [formula.encode() for formula in formulas], (expression.ExpressionError,), WORDS
         ),
     }
+
+
+FUZZED = "fuzzed.yaml"
+
+
+@contextlib.contextmanager
+def _named(*, is_first: bool) -> Iterator[None]:
+    """A refusal names the file, as its first word if `is_first`."""
+    try:
+        yield
+    except InputError as error:
+        place = str(error).find(FUZZED)
+        assert place == 0 if is_first else place >= 0, f"refused without its file: {error}"
+        raise
 
 
 # Messages between processes of a testbed.
@@ -304,12 +353,17 @@ def _of_controls(folder: Path) -> Mapping[str, Reader]:
         (place.path / "owner").write_bytes(data)
         return place.description(), place.is_dead()
 
+    def read_request(data: bytes) -> object:
+        request = unpacked(zlib.compress(data, 1))
+        assert isinstance(request, dict)
+        return requests.parse(request)
+
     owner = str(Owner(boot="a-b", pid_namespace="pid:[4026531836]", pid=7, started_ticks=12345)).encode()
     values = [_dumped(one) for one in asked]
     wrong = (MalformedFrameError, InputError)
     return {
         "request": Reader(unpacked, frames, (MalformedFrameError,)),
-        "request-in-form": Reader(lambda data: requests.parse(unpacked(zlib.compress(data, 1))), values, wrong, WORDS),
+        "request-in-form": Reader(read_request, values, wrong, WORDS),
         "frame": Reader(framing.unpack, frames, (ValueError,)),
         "frame-in-form": Reader(lambda data: framing.unpack(zlib.compress(data, 1)), values, (ValueError,), WORDS),
         "owner": Reader(lambda data: Owner.parse(_text(data)), [owner], (), WORDS),
@@ -484,11 +538,13 @@ def _of_captures(folder: Path) -> Mapping[str, Reader]:
     interfaces = read_head(Path("x"), np.frombuffer(head + captures.packet(frames[0]), np.uint8)).interfaces
 
     def read_frame(data: bytes) -> object:
-        packets = (captures.packet(data[:cut], port=port) for port, cut in enumerate((len(data), len(data) // 2)))
+        packets = [captures.packet(data[:cut], port=port) for port, cut in enumerate((len(data), len(data) // 2))]
         buffer = np.frombuffer(head + b"".join(packets), np.uint8)
         found = parse_blocks(buffer, start=len(head), end=len(buffer), interfaces=interfaces)
         decoded = decode_frames(buffer, found)
         decode_trace(buffer, found)
+        udp_checksum_is_good(buffer, decoded)
+        assert {len(values) for values in decoded.values()} == {len(packets)}
         return source.spans(buffer, found, decoded, plan), source.segments(buffer, found, decoded, plan)
 
     def dissect(data: bytes) -> object:
@@ -687,22 +743,22 @@ _ENTRIES = [
 
 def _of_objects() -> Mapping[str, Reader]:
     refusals = (RemoteError,)
-    world = World(PARTITIONS, random.Random(1), groups=0.3, faults=False)
-    for _ in range(120):
-        world.act()
-    machine = next(iter(world.machines.values()))
-    news = [encode_news(News(kind=NewsKind.UNREACHABLE, objects=(Reference(1, 1, 1), Reference(2, 1, 7))))]
-    caller = Reference(1, 1, 1)
-    addressing = Addressing(caller=caller, objects=(caller, Reference(2, 1, 7)), is_atomic=True)
+    states = [_log_state(seed) for seed in range(1, 5)]
+    caller, other = Reference(1, 1, 1), Reference(2, 1, 7)
+    wanted = News(kind=NewsKind.STATE_WANTED, objects=(caller, other), group=GroupId(2, 7, 1, 9), timestamp=5)
+    news = [encode_news(one) for one in (News(kind=NewsKind.UNREACHABLE, objects=(caller, other)), wanted)]
+    addressing = Addressing(caller=caller, objects=(caller, other), is_atomic=True)
     entries = [wire.encode_message(message) for message in _ENTRIES]
     return {
         "snapshot": Reader(
-            lambda data: LogState.restore(data, place=machine.place, partitions=PARTITIONS),
-            [machine.log_state.snapshot()], refusals,
+            _exact(lambda data: LogState.restore(data, place=0, partitions=PARTITIONS), LogState.snapshot),
+            [state.snapshot() for state in states], refusals,
         ),
-        "values": Reader(lambda data: decode_value(data, lambda pointer: pointer), [encode_value(VALUE)], refusals),
+        "values": Reader(
+            lambda data: decode_value(data, Pinned), [encode_value(VALUE), encode_value(REFERENCES)], refusals
+        ),
         "call": Reader(lambda data: decode_body(data, lambda pointer: pointer), _calls(), refusals),
-        "news": Reader(decode_news, news, refusals),
+        "news": Reader(_exact(decode_news, encode_news), news, refusals),
         "addressing": Reader(
             lambda data: Addressing.of_words(words_of(data)), [_tagged([addressing.words])[0][1:]], refusals
         ),
@@ -712,14 +768,20 @@ def _of_objects() -> Mapping[str, Reader]:
     }  # fmt: skip
 
 
+def _log_state(seed: int) -> LogState:
+    """That of the first machine of a world."""
+    world = World(PARTITIONS, random.Random(seed), groups=0.3, faults=False)
+    for _ in range(120):
+        world.act()
+    machine = next(iter(world.machines.values()))
+    assert machine.place == 0
+    return machine.log_state
+
+
 def _calls() -> list[bytes]:
     caller = Reference(1, 1, 1)
-    bodies = (
-        CallBody(call=CallId(caller, 1), name="add", arguments=VALUE, keywords={"by": 2}, chain=(CallId(caller, 2),)),
-        ReplyBody(number=1, member=caller, value=VALUE),
-        ReplyBody(number=1, member=caller, outcome=Outcome.EXCEPTION, type_name="KeyError", text="no such key"),
-    )
-    return [encode_body(body) for body in bodies]
+    long = CallBody(call=CallId(caller, 1), name="add", arguments=VALUE, keywords={"by": 2}, chain=(CallId(caller, 2),))
+    return [encode_body(body) for body in (long, *BODIES)]
 
 
 def main() -> int:

@@ -59,7 +59,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     except FileNotFoundError:
         raise AnalysisError(f"{path}: is missing; make it with: orderbed sweep --spark") from None
     except (OSError, pa.ArrowException) as error:
-        raise AnalysisError(f"{path}: cannot be read ({error})") from error
+        raise AnalysisError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
     if not table.schema.equals(SCHEMA):
         raise AnalysisError(f"{path}: is no table of a simulated sweep, or of another version of orderbed")
     try:

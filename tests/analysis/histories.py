@@ -46,6 +46,28 @@ class Author:
             message = MessageId(*member, number)
             self.note(incarnation, Event.VIEW, message, detail=reason, extra=rank, value=len(members))
 
+    def stop(self, *incarnations: Incarnation) -> PlainHistory:
+        for incarnation in incarnations:
+            self.note(incarnation, Event.STOP, detail=1)
+        return self.history
+
+
+def members_of(history: PlainHistory) -> range:
+    """All members up to the highest that left a record."""
+    return range(max(incarnation.member for incarnation in history) + 1)
+
+
+def made(name: str, seed: int, mutations: Iterable[Mutation]) -> PlainHistory:
+    """A correct history of this kind, with mutations."""
+    return mutated(CORRECT[name](seed), seed, mutations)
+
+
+def mutated(history: PlainHistory, seed: int, mutations: Iterable[Mutation]) -> PlainHistory:
+    rng = random.Random(seed)
+    for mutate in mutations:
+        history = mutate(history, rng)
+    return history
+
 
 def total_order(
     seed: int, *, members: int = 3, messages: int = 8, crash: bool = False, level: Level = Level.AGREED

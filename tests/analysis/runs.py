@@ -12,6 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from analysis.checks import oracle_views
+from analysis.checks.oracle import raw
+from analysis.checks.properties import Incarnation, Incarnations
 from collector.pcapng import PcapngWriter, Port
 from collector.records import PROTOCOL_PORT, TRACE_MAC, TRACE_PORT, Frames, PortDirection
 from node.trace import MAX_RECORDS, Event, Level, Record, encode_trace
@@ -104,6 +107,16 @@ class MadeRun:
         size = next((r.size_bytes for r in submitted), 100)
         named = {"detail": level, "origin": origin, "incarnation": 1, "number": number}
         self.note(member, Event.DELIVER, at_ns, **named, value=delivered + 1, size_bytes=size)
+
+    def tell(self, history: Mapping[Incarnation, Sequence[oracle_views.Record]]) -> Incarnations:
+        """The trace records of this history, from the start of the workload. Returns them as the checks read them."""
+        shifted = {one: [r._replace(at_ns=START_NS + r.at_ns) for r in records] for one, records in history.items()}
+        for (member, recorder), records in shifted.items():
+            for r in records:
+                named = {"origin": r.message[0], "incarnation": r.message[1], "number": r.message[2]}
+                more = {"detail": r.detail, "extra": r.extra, "value": r.value}
+                self.note(member, r.event, r.at_ns, recorder=recorder, **named, **more)
+        return raw(shifted)
 
     def write(self, path: Path, *, change: Callable[[dict[str, Any]], None] | None = None) -> Path:
         """Make the run directory at `path`."""

@@ -11,7 +11,6 @@ from pyspark.sql import SparkSession
 
 from analysis.checks import linear, order
 from analysis.checks.calls import read_calls
-from analysis.checks.oracle import raw
 from analysis.checks.properties import CALL_PROPERTIES, DELIVERY_PROPERTIES, Incarnations
 from analysis.metrics import call_cost, measures
 from analysis.report.page import write_report
@@ -20,7 +19,7 @@ from node.trace import CallReport, Timed
 from tests.analysis import histories
 from tests.analysis.checks.call_histories import CallAuthor, right
 from tests.analysis.histories import PlainHistory, check_linear
-from tests.analysis.runs import START_NS, MadeRun
+from tests.analysis.runs import MadeRun
 
 pytestmark = pytest.mark.spark
 
@@ -38,26 +37,18 @@ def spoilt(seed: int) -> PlainHistory:
 
 
 @pytest.fixture(scope="module")
-def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], PlainHistory]:
-    history, run = spoilt(4), MadeRun()
+def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], Incarnations]:
+    run = MadeRun()
     run.manifest["promises"] = [kind.value for kind in CALL_PROPERTIES]
     run.manifest["expect"] = ["max(where(calls.timed, kind == 'group' and objects == 10).median_ms) == 3"]
-    for incarnation, records in history.items():
-        for r in records:
-            origin, start, number = r.message
-            fields = {"origin": origin, "incarnation": start, "number": number, "extra": r.extra}
-            run.note(incarnation.member, r.event, START_NS + r.at_ns, detail=r.detail, value=r.value, **fields)
+    incarnations = run.tell(spoilt(4))
     path = run.write(tmp_path_factory.mktemp("objects") / "run")
-    return path, analyze(path, spark=spark, on_progress=lambda text: None), history
+    return path, analyze(path, spark=spark, on_progress=lambda text: None), incarnations
 
 
-def shifted(history: PlainHistory) -> Incarnations:
-    return raw({incarnation: [r._replace(at_ns=START_NS + r.at_ns) for r in rs] for incarnation, rs in history.items()})
-
-
-def test_the_verdicts_are_those_of_the_linear_checker(made: tuple[Path, dict[str, Any], PlainHistory]) -> None:
-    _, summary, history = made
-    expected = linear.check_incarnations(shifted(history), members=range(MEMBERS), kinds=CALL_PROPERTIES)
+def test_the_verdicts_are_those_of_the_linear_checker(made: tuple[Path, dict[str, Any], Incarnations]) -> None:
+    _, summary, incarnations = made
+    expected = linear.check_incarnations(incarnations, members=range(MEMBERS), kinds=CALL_PROPERTIES)
 
     found = {name: (one["verdict"], one["checked"], one["violations"]) for name, one in summary["properties"].items()}
     for kind, finding in expected.items():
@@ -66,16 +57,15 @@ def test_the_verdicts_are_those_of_the_linear_checker(made: tuple[Path, dict[str
     assert summary["verdict"] == "fail"
 
 
-def test_the_properties_of_deliveries_are_unknown(made: tuple[Path, dict[str, Any], PlainHistory]) -> None:
+def test_the_properties_of_deliveries_are_unknown(made: tuple[Path, dict[str, Any], Incarnations]) -> None:
     for kind in DELIVERY_PROPERTIES:
         entry = made[1]["properties"][kind.value]
         assert (entry["verdict"], entry["promised"]) == ("unknown", False)
         assert "call_agreement" in entry["reason"]
 
 
-def test_the_figures_are_those_in_memory(made: tuple[Path, dict[str, Any], PlainHistory]) -> None:
-    _, summary, history = made
-    incarnations = shifted(history)
+def test_the_figures_are_those_in_memory(made: tuple[Path, dict[str, Any], Incarnations]) -> None:
+    _, summary, incarnations = made
     run, calls = linear.judged_run(incarnations, members=range(MEMBERS)), read_calls(incarnations)
     full = [incarnation.name for incarnation in run.full]
     expected = call_cost.section(calls, incarnations, full=full, networks=dict.fromkeys(range(MEMBERS), 1))
@@ -91,7 +81,7 @@ def test_the_figures_are_those_in_memory(made: tuple[Path, dict[str, Any], Plain
     assert summary["expect"][0]["verdict"] == "pass"
 
 
-def test_the_witness_names_the_object(made: tuple[Path, dict[str, Any], PlainHistory]) -> None:
+def test_the_witness_names_the_object(made: tuple[Path, dict[str, Any], Incarnations]) -> None:
     path, summary, _ = made
     broken = next(one for one in summary["properties"].values() if one["verdict"] == "fail")
 

@@ -9,14 +9,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from analysis.checks import linear
-from analysis.checks.oracle import raw
 from analysis.checks.properties import VIEW_PROPERTIES, Incarnations, Property
 from analysis.report.page import write_report
 from analysis.summary import analyze
 from collector.records import EndReason, Event
 from tests.analysis.checks.view_histories import C2, A, B, C, HistoryBuilder
 from tests.analysis.histories import PlainHistory
-from tests.analysis.runs import START_NS, MadeRun
+from tests.analysis.runs import MadeRun
 
 pytestmark = pytest.mark.spark
 
@@ -31,37 +30,20 @@ def broken() -> PlainHistory:
 
 
 @pytest.fixture(scope="module")
-def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], PlainHistory]:
-    history, run = broken(), MadeRun()
+def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], Incarnations]:
+    run = MadeRun()
     run.manifest["promises"] = [kind.value for kind in KINDS]
     run.manifest["members"] = ["p1/n1", "p1/n2", "p1/n3"]
     run.manifest["expect"] = ["views.excluded == 1", "views.views[1].installations == 2"]
-    for incarnation, records in history.items():
-        for r in records:
-            origin, start, number = r.message
-            fields = {"origin": origin, "incarnation": start, "number": number, "extra": r.extra}
-            at_ns = START_NS + r.at_ns
-            run.note(
-                incarnation.member,
-                r.event,
-                at_ns,
-                recorder=incarnation.incarnation,
-                detail=r.detail,
-                value=r.value,
-                **fields,
-            )
+    incarnations = run.tell(broken())
     path = run.write(tmp_path_factory.mktemp("views") / "run")
-    return path, analyze(path, spark=spark, on_progress=lambda text: None), history
+    return path, analyze(path, spark=spark, on_progress=lambda text: None), incarnations
 
 
-def shifted(history: PlainHistory) -> Incarnations:
-    return raw({incarnation: [r._replace(at_ns=START_NS + r.at_ns) for r in rs] for incarnation, rs in history.items()})
-
-
-def test_the_verdicts_are_those_of_the_linear_checker(made: tuple[Path, dict[str, Any], PlainHistory]) -> None:
-    _, summary, history = made
+def test_the_verdicts_are_those_of_the_linear_checker(made: tuple[Path, dict[str, Any], Incarnations]) -> None:
+    _, summary, incarnations = made
     names = {member: f"p1/n{member + 1}" for member in range(4)}
-    expected = linear.check_incarnations(shifted(history), members=range(3), names=names, kinds=KINDS)
+    expected = linear.check_incarnations(incarnations, members=range(3), names=names, kinds=KINDS)
 
     for kind, finding in expected.items():
         entry = summary["properties"][kind.value]
@@ -74,7 +56,7 @@ def test_the_verdicts_are_those_of_the_linear_checker(made: tuple[Path, dict[str
     assert failed == {Property.TOTAL_ORDER, Property.STATE_TRANSFER}
 
 
-def test_the_section_and_the_doubt(made: tuple[Path, dict[str, Any], PlainHistory]) -> None:
+def test_the_section_and_the_doubt(made: tuple[Path, dict[str, Any], Incarnations]) -> None:
     summary = made[1]
 
     assert [view["number"] for view in summary["views"]["views"]] == [1, 2, 3]
@@ -83,7 +65,7 @@ def test_the_section_and_the_doubt(made: tuple[Path, dict[str, Any], PlainHistor
     assert [one["verdict"] for one in summary["expect"]] == ["pass", "pass"]
 
 
-def test_the_report_has_them(made: tuple[Path, dict[str, Any], PlainHistory]) -> None:
+def test_the_report_has_them(made: tuple[Path, dict[str, Any], Incarnations]) -> None:
     page = write_report(made[0]).read_text()
 
     assert 'id="views"' in page

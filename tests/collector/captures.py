@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -142,3 +143,13 @@ def traffic(count: int) -> list[bytes]:
         else:
             frames.append(udp_frame(datagram(number, payload=bytes(number % 61))))
     return frames
+
+
+def tshark(path: Path, *fields: str, lua: Path | None = None) -> list[list[str]]:
+    """One list per frame, one text per field; occurrences are joined by `|`. `lua`: a dissector to load."""
+    words = [word for name in fields for word in ("-e", name)]
+    script = [] if lua is None else ["-X", f"lua_script:{lua}"]
+    command = ["tshark", "-n", *script, "-r", str(path), "-T", "fields", "-E", "aggregator=|", *words]
+    result = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "Lua" not in result.stderr
+    return [line.split("\t") for line in result.stdout.splitlines()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,23 @@ from collector.dissect import (
 from collector.records import TRACE_PORT, Event, Kind
 from node import trace, wire
 from node.errors import DropReason, RemoteError
-from tests.collector.captures import datagram, interface, packet, pcapng, section, trace_datagram, udp_frame, vectors
+from tests.collector.captures import (
+    datagram,
+    interface,
+    packet,
+    pcapng,
+    section,
+    trace_datagram,
+    tshark,
+    udp_frame,
+    vectors,
+)
 from tests.node.vectors import levels_of
 
 PROTOCOL_VECTORS = vectors("datagrams")
 TRACE_VECTORS = vectors("trace")
+
+_tshark = functools.partial(tshark, lua=LUA_PATH)
 
 
 def _ids(found: list[dict[str, Any]]) -> list[str]:
@@ -156,15 +168,6 @@ def test_dissector_has_current_tables(capsys: pytest.CaptureFixture[str]) -> Non
     assert main() == 0
     assert LUA_PATH.read_text() == source
     assert capsys.readouterr().out.endswith("orderbed.lua is current\n")
-
-
-def _tshark(path: Path, *fields: str) -> list[list[str]]:
-    """One list per frame, one text per field; occurrences are joined by `|`."""
-    words = [word for name in fields for word in ("-e", name)]
-    command = ["tshark", "-n", "-X", f"lua_script:{LUA_PATH}", "-r", str(path), "-T", "fields", "-E", "aggregator=|"]
-    result = subprocess.run([*command, *words], check=True, capture_output=True, text=True)
-    assert "Lua" not in result.stderr
-    return [line.split("\t") for line in result.stdout.splitlines()]
 
 
 def _capture(path: Path, frames: list[bytes]) -> Path:

@@ -20,7 +20,7 @@ from collector.parse import map_capture, parse_blocks, read_interfaces, read_sec
 from collector.pcapng import MARK_BYTES, PcapngWriter, Port
 from collector.records import CaptureError, Frames
 from tests.collector import strict
-from tests.collector.captures import START_NS, traffic
+from tests.collector.captures import START_NS, traffic, tshark
 
 PORTS = (
     Port(ifindex=100_000, name="p1/n1", mac="02:0b:00:01:00:01"),
@@ -231,18 +231,10 @@ def test_index_that_cannot_grow_does_not_stop_the_capture(tmp_path: Path) -> Non
     _assert_frames(strict.read(path), traffic(12))
 
 
-def _tshark(path: Path, *fields: str) -> list[list[str]]:
-    words = [word for name in fields for word in ("-e", name)]
-    result = subprocess.run(
-        ["tshark", "-n", "-r", str(path), "-T", "fields", *words], check=True, capture_output=True, text=True
-    )
-    return [line.split("\t") for line in result.stdout.splitlines()]
-
-
 def test_tshark_reads_nanoseconds_directions_and_names(tmp_path: Path) -> None:
     path = tmp_path / "a.pcapng"
     assert _write(path, traffic(30)).close()
-    rows = _tshark(
+    rows = tshark(
         path, "frame.time_epoch", "frame.interface_name", "frame.packet_flags_direction", "frame.len", "frame.cap_len"
     )
     assert len(rows) == 30

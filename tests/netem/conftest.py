@@ -1,11 +1,15 @@
-"""A network and a runtime in each world, for modules that test both; a module may have a network of its own."""
+"""A network and a runtime in each world, for modules that test both; a module may have a network of its own. And a
+supervisor for each test that asks for one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from netem.kernel.supervised import SupervisorLink
 from netem.network import EmulatedNetwork, KernelOption
 from tests.netem.carriers import Carrier, carrier_of
 from tests.netem.wired import topology
@@ -24,6 +28,13 @@ def network(world: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Em
         topology(2), kernel=KernelOption.UML, log_dir=tmp_path_factory.mktemp(f"network-{world}")
     ) as opened:
         yield opened
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Iterator[SupervisorLink]:
+    link = SupervisorLink.start(tmp_path / "supervisor.log")
+    yield link
+    link.close()
 
 
 @pytest.fixture(scope="module")

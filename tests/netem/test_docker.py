@@ -8,7 +8,6 @@ import queue
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -23,6 +22,7 @@ from netem.runtimes.daemon import LABEL, RUN_LABEL, connect, remove_abandoned, r
 from netem.runtimes.docker import DockerRuntime
 from netem.runtimes.image import ensure_image
 from tests.netem.carriers import BOUND_S, Incarnation
+from tests.waiting import wait_until
 from topologies.model import Node, NodeName, PartitionName
 
 pytestmark = [pytest.mark.root, pytest.mark.docker]
@@ -89,13 +89,6 @@ def start(runtime: DockerRuntime, tmp_path: Path) -> Callable[[str], Talk]:
     return lambda code: Talk(runtime, tmp_path / "node.log", code)
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + BOUND_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.01)
-
-
 def containers(client: docker.DockerClient, run_id: str) -> list[str]:
     found = client.api.containers(all=True, filters={"label": [f"{LABEL}=1", f"{RUN_LABEL}={run_id}"]})
     return [container["Id"] for container in found]
@@ -141,7 +134,7 @@ def test_lines_go_in_and_out_and_errors_to_the_log(start: Callable[[str], Talk])
     node.handle.send('{"a": "ä"}')
     node.handle.send("second")
     assert [node.line(), node.line()] == ['got {"a": "ä"}', "got second"]
-    wait_until(lambda: node.log.read_text() == "oh\n")
+    wait_until(lambda: node.log.read_text() == "oh\n", "the log", BOUND_S)
     assert node.handle.poll() is None
 
 
@@ -209,7 +202,7 @@ def test_a_log_that_cannot_be_written_is_told_and_not_lost_in_a_thread(runtime: 
 
 def test_a_program_that_is_not_there_ends_at_once_and_says_why(runtime: DockerRuntime, tmp_path: Path) -> None:
     handle = runtime.start(NODE, Program(argv=["no-such-program"]), on_line=lambda _: None, log_path=tmp_path / "log")
-    wait_until(lambda: handle.poll() is not None)
+    wait_until(lambda: handle.poll() is not None, "the end of the node", BOUND_S)
     assert handle.poll() == 127
     assert "the image has no program no-such-program: name one that has it" in (tmp_path / "log").read_text()
 
@@ -299,8 +292,12 @@ def test_sigkill_of_the_conductor_leaves_no_container(
     assert len(containers(client, run_id)) == 3
     process.kill()
     process.wait()
-    wait_until(lambda: containers(client, run_id) == [])
-    wait_until(lambda: not Path(f"/proc/{guard}").exists() or "zombie" in Path(f"/proc/{guard}/status").read_text())
+    wait_until(lambda: containers(client, run_id) == [], "the removal of all containers", BOUND_S)
+    wait_until(
+        lambda: not Path(f"/proc/{guard}").exists() or "zombie" in Path(f"/proc/{guard}/status").read_text(),
+        "the end of the guard",
+        BOUND_S,
+    )
 
 
 def test_sigkill_of_everything_leaves_only_what_the_next_start_removes(
@@ -310,6 +307,7 @@ def test_sigkill_of_everything_leaves_only_what_the_next_start_removes(
     os.kill(guard, signal.SIGKILL)
     process.kill()
     process.wait()
-    wait_until(lambda: len(containers(client, run_id)) == 1)  # two have read the end of their input; one is frozen
-    wait_until(lambda: len(remove_abandoned(client)) == 1)
+    # Two have read the end of their input; one is frozen.
+    wait_until(lambda: len(containers(client, run_id)) == 1, "the end of two", BOUND_S)
+    wait_until(lambda: len(remove_abandoned(client)) == 1, "an abandoned container", BOUND_S)
     assert containers(client, run_id) == []

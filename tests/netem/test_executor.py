@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import errno
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,13 +15,6 @@ from netem.wiring.executor import Executor
 from netem.wiring.steps import Kernel, Side
 
 pytestmark = pytest.mark.root
-
-
-@pytest.fixture
-def supervisor(tmp_path: Path) -> Iterator[SupervisorLink]:
-    link = SupervisorLink.start(tmp_path / "supervisor.log")
-    yield link
-    link.close()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,13 +20,6 @@ from tests.netem.wired import topology
 from topologies.model import CLEAR, Direction, NodeName
 
 pytestmark = [pytest.mark.root, pytest.mark.uml]
-
-
-@pytest.fixture
-def supervisor(tmp_path: Path) -> Iterator[SupervisorLink]:
-    link = SupervisorLink.start(tmp_path / "supervisor.log")
-    yield link
-    link.close()
 
 
 def test_the_guest_kernel_is_found_with_all_of_its_modules() -> None:

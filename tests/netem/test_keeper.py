@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,13 +19,6 @@ pytestmark = pytest.mark.root
 
 SANDBOX = Sandbox(readable=[Path(sys.prefix), Path(sys.base_prefix)])
 SAY = "import os, sys; sys.stdout.write({}); sys.stdout.flush(); sys.stdin.read()"
-
-
-@pytest.fixture
-def supervisor(tmp_path: Path) -> Iterator[SupervisorLink]:
-    link = SupervisorLink.start(tmp_path / "supervisor.log")
-    yield link
-    link.close()
 
 
 class Child:

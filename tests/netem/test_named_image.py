@@ -27,7 +27,8 @@ from netem.runtimes.daemon import OWNER_LABEL, connect, remove_abandoned, requir
 from netem.runtimes.docker import DockerRuntime
 from netem.runtimes.image import ensure_image, require_python, require_shell
 from tests.netem.carriers import BOUND_S
-from tests.netem.test_docker import NODE, SLEEP, OneWire, wait_until
+from tests.netem.test_docker import NODE, SLEEP, OneWire
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.root, pytest.mark.docker]
 
@@ -143,7 +144,7 @@ def test_a_daemon_that_goes_in_mid_run_is_told_and_nothing_runs_on(
         relay.break_off()
         with pytest.raises(FabricError, match="the Docker daemon has gone in mid-run, and the nodes with it"):
             poll_until(handle)
-    wait_until(lambda: not Path(f"/proc/{pid}").exists())
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the end of the process", BOUND_S)
     monkeypatch.delenv("DOCKER_HOST")
     assert handle.pid() == 0
     remove_abandoned(client)

@@ -78,14 +78,6 @@ def test_round_trip(some: list[Record], node: int, incarnation: int, first: int)
     assert header == TraceHeader(count=len(some), group=7, node=node, node_incarnation=incarnation, first=first)
 
 
-@given(st.binary(max_size=200), st.booleans())
-def test_random_bytes_raise_nothing_but_remote_error(data: bytes, with_magic: bool) -> None:
-    try:
-        decode_trace(b"\x6f\x74\x02\x02" + data if with_magic else data)
-    except RemoteError as error:
-        assert error.reason in DropReason
-
-
 def test_a_full_datagram_fits_an_ethernet_frame() -> None:
     data = encode_trace(group=1, node=0, node_incarnation=1, first=1, records=[EXAMPLE] * MAX_RECORDS)
     assert len(data) == 1456

@@ -100,27 +100,6 @@ def test_round_trip(message: Message) -> None:
     assert decode_datagram(encode(message), group=GROUP)[1] == message
 
 
-@given(st.binary(max_size=200))
-def test_random_bytes_raise_nothing_but_remote_error(data: bytes) -> None:
-    try:
-        decode_datagram(data)
-    except RemoteError as error:
-        assert error.reason in DropReason
-
-
-@given(messages, st.data())
-def test_damaged_datagrams_raise_nothing_but_remote_error(message: Message, draw: st.DataObject) -> None:
-    data = bytearray(encode(message))
-    for position in draw.draw(st.lists(st.integers(0, len(data) - 1), min_size=1, max_size=4)):
-        data[position] ^= draw.draw(st.integers(1, 255))
-    cut = draw.draw(st.integers(0, len(data)))
-    for damaged in (bytes(data), bytes(data[:cut])):
-        try:
-            decode_datagram(damaged)
-        except RemoteError as error:
-            assert error.reason in DropReason
-
-
 @given(messages, st.data())
 def test_every_cut_is_truncated(message: Message, draw: st.DataObject) -> None:
     data = encode(message)

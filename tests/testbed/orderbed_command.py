@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +19,11 @@ from typing import Any
 import pytest
 
 from tests import proof
+from tests.waiting import wait_until
 
 ORDERBED = str(Path(sys.executable).parent / "orderbed")
 PATIENCE_S = 120
+wait_for = functools.partial(wait_until, within_s=60.0)
 
 POWERLESS = ("setpriv", "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs") if os.getuid() == 0 else ()
 """Prefix of a command that drops all capabilities."""
@@ -136,14 +139,6 @@ def interrupt(process: subprocess.Popen[str]) -> tuple[float, Done]:
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=30)
     return time.monotonic() - began, Done(code=process.returncode, out=out, err=err)
-
-
-def wait_for(condition: Callable[[], bool], *, what: str, timeout_s: float = 60.0) -> None:
-    """Wait for a condition; AssertionError after the time-out."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come about within {timeout_s:.0f} s"
-        time.sleep(0.02)
 
 
 def manifest_of(run: Path) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]  # publishes no types of its own
 import pytest
@@ -375,59 +374,3 @@ def test_a_dump_has_every_key() -> None:
 def test_every_shipped_topology_survives_a_dump(name: str) -> None:
     topology = load.load(load.find(name))
     assert load.loads(dump.dumps(topology)) == topology
-
-
-@given(st.binary(max_size=200) | st.text(max_size=200))
-def test_anything_loads_or_is_an_input_error(content: bytes | str) -> None:
-    _loads_or_refuses(content)
-
-
-@given(st.data())
-def test_a_damaged_file_loads_or_is_an_input_error(data: st.DataObject) -> None:
-    """Pieces of valid files cut, doubled, swapped or overwritten."""
-    texts = [FULL, *(load.find(name).read_text(encoding="utf-8") for name in SHIPPED)]
-    text = data.draw(st.sampled_from(texts))
-    for _ in range(data.draw(st.integers(1, 3))):
-        start = data.draw(st.integers(0, len(text)))
-        end = data.draw(st.integers(start, min(len(text), start + 40)))
-        piece = st.sampled_from(
-            [text[start:end] * 2, "", ":", "[", "\n", "- ", "-1", "*", "p9/n9", "1 %", "5 ms", "null"]
-        )
-        text = text[:start] + data.draw(piece | st.text(max_size=5)) + text[end:]
-    _loads_or_refuses(text)
-
-
-@given(st.data())
-def test_a_file_with_a_wrong_value_anywhere_loads_or_is_an_input_error(data: st.DataObject) -> None:
-    value = yaml.safe_load(FULL)
-    holder, key = data.draw(st.sampled_from(_places(value)))
-    quantities = ["1 %", "5 ms", "10 Mbit/s", "20 frames", "64 kB", "unlimited", "p1", "p1/*"]
-    holder[key] = data.draw(
-        st.none()
-        | st.booleans()
-        | st.integers()
-        | st.floats(allow_nan=False, allow_infinity=False)
-        | st.text(max_size=20)
-        | st.sampled_from([*quantities, [], {}, [[]]])
-    )
-    _loads_or_refuses(yaml.safe_dump(value))
-
-
-def _places(value: Any) -> list[tuple[Any, Any]]:
-    if isinstance(value, dict):
-        children: list[tuple[Any, Any]] = list(value.items())
-    elif isinstance(value, list):
-        children = list(enumerate(value))
-    else:
-        return []
-    return [(value, key) for key, _ in children] + [place for _, child in children for place in _places(child)]
-
-
-def _loads_or_refuses(content: bytes | str) -> None:
-    try:
-        topology = load.loads(content, "x.yaml")
-    except InputError as error:
-        assert str(error).startswith("x.yaml")
-        assert "\n" not in str(error)
-    else:
-        assert len(topology) >= 1

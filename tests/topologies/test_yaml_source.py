@@ -147,31 +147,6 @@ def test_did_you_mean() -> None:
     assert did_you_mean("n" * 10**6, ["nodes"]) == ""
 
 
-@given(st.binary(max_size=300))
-def test_bytes_are_read_or_refused(content: bytes) -> None:
-    _read_or_refused(content)
-
-
-@given(st.text(max_size=300))
-def test_text_is_read_or_refused(text: str) -> None:
-    _read_or_refused(text)
-
-
-@given(st.text(alphabet="ab:-?[]{},&*!|>'\"%@`#\\ \n\t\ufeff0~<.U", max_size=80))
-def test_text_of_yaml_marks_is_read_or_refused(text: str) -> None:
-    _read_or_refused(text)
-
-
-def _read_or_refused(content: str | bytes) -> None:
-    try:
-        document = reads(content, "x.yaml")
-    except InputError as error:
-        assert str(error).startswith("x.yaml")
-        assert "\n" not in str(error)
-    else:
-        assert document.lines[()] >= 1
-
-
 PRINTABLE = st.text(alphabet=st.characters(exclude_categories=["Cc", "Cs"]), max_size=12)
 SCALARS = st.none() | st.booleans() | st.integers(-(10**18), 10**18) | PRINTABLE
 VALUES = st.recursive(

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from analysis.capture.source import Pieces
 from analysis.capture.stream import BYTE, CaptureStream, Follower
 from analysis.errors import AnalysisError
 from tests.collector.captures import block, interface, packet, pcap, pcapng, section, traffic, udp_frame
+from tests.waiting import wait_until
 
 EVERYTHING = 1 << 40
 SCHEMA = T.StructType([T.StructField("offset", T.LongType(), False), T.StructField("length", T.IntegerType(), False)])
@@ -211,11 +211,9 @@ def _named_in(text: str) -> list[str]:
     return [part.partition('"')[0] for part in text.split("/out/")[1:]]
 
 
-def wait_until_grown(directory: Path, rows: int, timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not (directory / "_spark_metadata").exists() or len(rows_of(directory)) <= rows:
-        assert time.monotonic() < deadline, "the query wrote nothing"
-        time.sleep(0.1)
+def wait_until_grown(directory: Path, rows: int) -> None:
+    log = directory / "_spark_metadata"
+    wait_until(lambda: log.exists() and len(rows_of(directory)) > rows, "rows of the query", 60, every_s=0.1)
 
 
 @pytest.mark.spark

@@ -6,10 +6,10 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from analysis.checks.oracle_views import Record
 from analysis.checks.properties import Incarnation, MessageId
 from collector.records import CallReport, Event, Level, Notice
-from tests.analysis.histories import NO_MESSAGE, PlainHistory
+from tests.analysis.checks.view_histories import A, B, C
+from tests.analysis.histories import Author, PlainHistory
 
 Object = tuple[Incarnation, int]
 Whom = Iterable[tuple[int, int]]
@@ -29,18 +29,10 @@ def masks(objects: Whom, flags: int = 0) -> list[tuple[int, int]]:
 
 
 @dataclass
-class CallAuthor:
+class CallAuthor(Author):
     """Writes a history of calls event by event, one nanosecond after the other."""
 
-    history: PlainHistory = field(default_factory=dict)
-    now_ns: int = 1_000
     submitted: dict[Incarnation, int] = field(default_factory=dict)
-
-    def note(self, incarnation: Incarnation, event: Event, message: MessageId = NO_MESSAGE, **fields: int) -> None:
-        self.now_ns += 1
-        records = self.history.setdefault(incarnation, [])
-        detail = fields.pop("detail", 0)
-        records.append(Record(len(records) + 1, event, detail, message, self.now_ns, **fields))
 
     def start(self, *incarnations: Incarnation) -> None:
         for incarnation in incarnations:
@@ -73,10 +65,12 @@ class CallAuthor:
         for incarnation, number in objects:
             self.note(incarnation, Event.DELIVER, message, detail=Level.AGREED, extra=number)
 
-    def stop(self, *incarnations: Incarnation) -> PlainHistory:
-        for incarnation in incarnations:
-            self.note(incarnation, Event.STOP, detail=1)
-        return self.history
+
+def begun() -> CallAuthor:
+    """Of three members."""
+    author = CallAuthor()
+    author.start(A, B, C)
+    return author
 
 
 def right(seed: int, *, members: int = 3, objects: int = 3, calls: int = 12) -> PlainHistory:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,33 +12,22 @@ from analysis.checks.oracle import raw
 from analysis.checks.properties import CALL_PROPERTIES, DELIVERY_PROPERTIES, Finding, Incarnation, Property, Verdict
 from collector.records import CallReport, Event
 from tests.analysis import histories
-from tests.analysis.checks.call_histories import ATOMIC, DIRECT, SPACE, UNORDERED, CallAuthor, masks, right, wild
-from tests.analysis.histories import PlainHistory, check_linear
+from tests.analysis.checks.call_histories import ATOMIC, DIRECT, SPACE, UNORDERED, begun, masks, right, wild
+from tests.analysis.checks.comparisons import outcome
+from tests.analysis.checks.view_histories import NAMES, A, B, C
+from tests.analysis.histories import PlainHistory, check_linear, members_of, mutated
 
-A, B, C = Incarnation(0, 1), Incarnation(1, 1), Incarnation(2, 1)
 A1, A2, B1, B2, C1 = (A, 1), (A, 2), (B, 1), (B, 2), (C, 1)
-NAMES = {0: "p1/a", 1: "p1/b", 2: "p1/c"}
 FAIL, PASS, UNKNOWN = Verdict.FAIL, Verdict.PASS, Verdict.UNKNOWN
-
-
-def begun() -> CallAuthor:
-    author = CallAuthor()
-    author.start(A, B, C)
-    return author
 
 
 def findings(history: PlainHistory) -> dict[Property, Finding]:
     """Findings of both checkers, which must be equal."""
-    members = range(max(incarnation.member for incarnation in history) + 1)
+    members = members_of(history)
     expected = oracle.check(history, members=members, names=NAMES, kinds=CALL_PROPERTIES)
     found = check_linear(history, members=members, names=NAMES, kinds=CALL_PROPERTIES)
     assert {kind: outcome(one) for kind, one in found.items()} == {kind: outcome(one) for kind, one in expected.items()}
     return found
-
-
-def outcome(finding: Finding) -> tuple[object, ...]:
-    """The compared fields of a finding; of several violations, the checkers may show different ones."""
-    return finding.verdict, finding.checked, finding.violations, finding.reason, finding.witness is None
 
 
 def broken(history: PlainHistory) -> set[Property]:
@@ -375,10 +362,8 @@ def test_linear_and_oracle_agree_on_anything(seed: int, events: int) -> None:
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 1 << 32), mutations=st.lists(st.sampled_from(histories.MUTATIONS), min_size=1, max_size=3))
 def test_linear_and_oracle_agree_on_what_is_broken(seed: int, mutations: list[histories.Mutation]) -> None:
-    history, rng = right(seed), random.Random(seed)
-    for mutate in mutations:
-        history = mutate(history, rng)
-    members = range(max(incarnation.member for incarnation in history) + 1)
+    history = mutated(right(seed), seed, mutations)
+    members = members_of(history)
     expected = oracle.check(history, members=members, kinds=CALL_PROPERTIES)
     found = check_linear(history, members=members, kinds=CALL_PROPERTIES)
     for kind in CALL_PROPERTIES:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 
 import pytest
@@ -10,64 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.checks import linear, oracle
-from analysis.checks.properties import DELIVERY_PROPERTIES, VIEW_PROPERTIES, Finding, Place, Property, Verdict, Witness
+from analysis.checks.properties import DELIVERY_PROPERTIES, VIEW_PROPERTIES, Property, Verdict
 from collector.records import Event
 from tests.analysis import histories
-from tests.analysis.histories import PlainHistory, check_linear
+from tests.analysis.checks.comparisons import assert_same, assert_witness
+from tests.analysis.histories import PlainHistory, check_linear, made, members_of
 
 CASE = st.tuples(
     st.sampled_from(sorted(histories.CORRECT)),
     st.integers(0, 100_000),
     st.lists(st.sampled_from(histories.MUTATIONS), max_size=3),
 )
-
-
-def made(name: str, seed: int, mutations: list[histories.Mutation]) -> PlainHistory:
-    history, rng = histories.CORRECT[name](seed), random.Random(seed)
-    for mutate in mutations:
-        history = mutate(history, rng)
-    return history
-
-
-def members_of(history: PlainHistory) -> range:
-    """All members up to the highest that left a record."""
-    return range(max(incarnation.member for incarnation in history) + 1)
-
-
-def assert_same(expected: Finding, found: Finding, kind: Property) -> None:
-    assert found.verdict is expected.verdict, kind
-    assert found.reason == expected.reason, kind
-    if "missing" in expected.reason:
-        return  # counts have no meaning in a history with gaps and repeats
-    assert found.checked == expected.checked, kind
-    if kind is Property.CAUSAL:
-        # The oracle counts deliveries that lack any cause, the linear checker those that lack a direct one.
-        assert 0 < found.violations <= expected.violations or found.violations == expected.violations == 0
-    else:
-        assert found.violations == expected.violations, kind
-        assert (found.witness is None) is (expected.witness is None), kind
-
-
-def assert_witness(history: PlainHistory, kind: Property, witness: Witness | None) -> None:
-    """Each place that a witness names agrees with the history."""
-    if witness is None:
-        return
-    run = oracle.JudgedRun(history, members_of(history), {})
-    for place in witness.places:
-        if place.view is not None:
-            assert_place_in_run(run, place)
-        elif kind is not Property.INTEGRITY:
-            assert place.message is not None
-            assert place == run.position(place.incarnation, place.message), kind
-
-
-def assert_place_in_run(run: oracle.JudgedRun, place: Place) -> None:
-    """The place is an installation, a delivery in a view, or the absence of one."""
-    assert place.view is not None
-    if place.message is None:
-        assert place in [one.place for one in run.synchrony.installations]
-    else:
-        assert place == run.synchrony.place(place.incarnation, place.message, place.view)
 
 
 def assert_agreement(history: PlainHistory) -> None:

@@ -23,13 +23,12 @@ from analysis.checks.properties import (
     Incarnation,
     Property,
     Verdict,
-    Witness,
 )
 from analysis.tasks import Here, OfSpark, Result, Task, Workers
 from collector.records import Event
 from tests.analysis import histories
-from tests.analysis.checks.test_linear import assert_place_in_run
-from tests.analysis.histories import PlainHistory
+from tests.analysis.checks.comparisons import assert_same, assert_witness
+from tests.analysis.histories import PlainHistory, made, members_of
 
 IN_MEMORY = Path("/dev/shm")
 """Twice as fast as a disk, for short-lived files."""
@@ -49,7 +48,7 @@ def judge(history: PlainHistory, workers: Workers | None = None) -> dict[Propert
         scratch = Path(directory, "scratch")
         scratch.mkdir()
         trace = histories.write_trace(history, Path(directory, "trace.parquet"))
-        return order.check(trace, members=_members(history), scratch=scratch, workers=workers)
+        return order.check(trace, members=members_of(history), scratch=scratch, workers=workers)
 
 
 def in_many_pieces(history: PlainHistory) -> dict[Property, Finding]:
@@ -60,48 +59,15 @@ def in_many_pieces(history: PlainHistory) -> dict[Property, Finding]:
         return judge(history, Several())
 
 
-def _members(history: PlainHistory) -> range:
-    """All members up to the highest that left a record."""
-    return range(max(incarnation.member for incarnation in history) + 1)
-
-
 def assert_agreement(runs: Sequence[PlainHistory], notes: Sequence[str]) -> None:
     for number, (history, note) in enumerate(zip(runs, notes, strict=True)):
         found = in_many_pieces(history) if number % 2 else judge(history)
         has_views = any(record.event is Event.VIEW for records in history.values() for record in records)
         assert tuple(found) == (*DELIVERY_PROPERTIES, *(VIEW_PROPERTIES if has_views else ()))
-        expected = oracle.check(history, members=_members(history), kinds=found)
+        expected = oracle.check(history, members=members_of(history), kinds=found)
         for kind in found:
-            _compare(expected[kind], found[kind], f"{note}: {kind.value}", exact=kind is not Property.CAUSAL)
-            if found[kind].witness is not None:
-                assert_witness(history, kind, found[kind].witness, note)
-
-
-def _compare(expected: Finding, found: Finding, note: str, *, exact: bool) -> None:
-    assert found.verdict is expected.verdict, note
-    assert found.reason == expected.reason, note
-    if "missing" in expected.reason:
-        return  # counts have no meaning in a history with gaps and repeats
-    assert found.checked == expected.checked, note
-    if exact:
-        assert found.violations == expected.violations, note
-    else:
-        # The oracle counts deliveries that lack any cause, the tasks those that lack a direct one.
-        assert 0 < found.violations <= expected.violations or found.violations == expected.violations == 0, note
-
-
-def assert_witness(history: PlainHistory, kind: Property, witness: Witness | None, note: str) -> None:
-    """Each place that a witness names agrees with the history."""
-    assert witness is not None
-    if "missing" in note:
-        return
-    run = oracle.JudgedRun(history, _members(history), {})
-    for place in witness.places:
-        if place.view is not None:
-            assert_place_in_run(run, place)
-        elif kind is not Property.INTEGRITY:
-            assert place.message is not None
-            assert place == run.position(place.incarnation, place.message), (note, kind)
+            assert_same(expected[kind], found[kind], kind, note)
+            assert_witness(history, kind, found[kind].witness, note)
 
 
 CASES = st.lists(
@@ -120,10 +86,7 @@ CASES = st.lists(
 def test_tasks_and_oracle_agree(cases: list[tuple[str, int, list[histories.Mutation]]]) -> None:
     runs, notes = [], []
     for name, seed, mutations in cases:
-        history, rng = histories.CORRECT[name](seed), random.Random(seed)
-        for mutate in mutations:
-            history = mutate(history, rng)
-        runs.append(history)
+        runs.append(made(name, seed, mutations))
         notes.append(f"{name} {seed} {[mutate.__name__ for mutate in mutations]}")
 
     assert_agreement(runs, notes)
@@ -131,10 +94,10 @@ def test_tasks_and_oracle_agree(cases: list[tuple[str, int, list[histories.Mutat
 
 def test_each_mutation_of_each_kind_of_history() -> None:
     runs, notes = [], []
-    for name, make in histories.CORRECT.items():
+    for name in histories.CORRECT:
         for mutate in histories.MUTATIONS:
             for seed in range(2 if histories.suits(mutate, name) else 0):
-                runs.append(mutate(make(seed), random.Random(seed)))
+                runs.append(made(name, seed, [mutate]))
                 notes.append(f"{name} {seed} {mutate.__name__}")
 
     assert_agreement(runs, notes)

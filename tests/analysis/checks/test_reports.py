@@ -5,7 +5,7 @@ oracle.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from analysis.checks import oracle, sections
 from analysis.checks.oracle import raw
-from analysis.checks.oracle_views import Record
 from analysis.checks.properties import (
     CALL_PROPERTIES,
     REPORT_PROPERTIES,
@@ -24,30 +23,22 @@ from analysis.checks.properties import (
     Verdict,
 )
 from collector.records import Event, Flag, Kind, Level, Notice
-from tests.analysis.histories import NO_MESSAGE, PlainHistory, check_linear
-
-A, B, C = Incarnation(0, 1), Incarnation(1, 1), Incarnation(2, 1)
-NAMES = {0: "p1/a", 1: "p1/b", 2: "p1/c"}
+from tests.analysis import histories
+from tests.analysis.checks.comparisons import outcome
+from tests.analysis.checks.view_histories import NAMES, A, B, C
+from tests.analysis.histories import PlainHistory, check_linear, members_of
 
 
 @dataclass
-class Author:
-    """Writes a history event by event, one nanosecond after the other."""
+class Author(histories.Author):
+    """Writes a history of these incarnations with reports."""
 
     incarnations: tuple[Incarnation, ...] = (A, B)
-    history: PlainHistory = field(default_factory=dict)
-    now_ns: int = 1_000
 
     def __post_init__(self) -> None:
         self.transmissions = dict.fromkeys(self.incarnations, 0)
         for incarnation in self.incarnations:
             self.note(incarnation, Event.START)
-
-    def note(self, incarnation: Incarnation, event: Event, message: MessageId = NO_MESSAGE, **fields: int) -> None:
-        self.now_ns += 1
-        records = self.history.setdefault(incarnation, [])
-        detail = fields.pop("detail", 0)
-        records.append(Record(len(records) + 1, event, detail, message, self.now_ns, **fields))
 
     def submit(self, incarnation: Incarnation, number: int) -> None:
         self.note(incarnation, Event.SUBMIT, MessageId(*incarnation, number))
@@ -73,22 +64,16 @@ class Author:
         )
         return number
 
-    def install(self, incarnation: Incarnation, view: int, members: tuple[Incarnation, ...]) -> None:
-        for rank, member in enumerate(members):
-            self.note(incarnation, Event.VIEW, MessageId(*member, view), detail=1, extra=rank, value=len(members))
-
     def receive(self, incarnation: Incarnation, sender: Incarnation, transmission: int) -> None:
         self.note(incarnation, Event.RECEIVE, MessageId(*sender, transmission), detail=Kind.RELIABLE_DATA)
 
     def stop(self, *incarnations: Incarnation) -> PlainHistory:
-        for incarnation in incarnations or self.incarnations:
-            self.note(incarnation, Event.STOP, detail=1)
-        return self.history
+        return super().stop(*(incarnations or self.incarnations))
 
 
 def judge(history: PlainHistory, kind: Property) -> Finding:
     """The finding of both checkers, which must be equal."""
-    members = range(max(incarnation.member for incarnation in history) + 1)
+    members = members_of(history)
     expected = oracle.check(history, members=members, names=NAMES, kinds=[kind])[kind]
     assert check_linear(history, members=members, names=NAMES, kinds=[kind])[kind] == expected
     return expected
@@ -448,14 +433,7 @@ def test_linear_and_oracle_agree_on_anything(seed: int, events: int) -> None:
     expected = oracle.check(history, members=range(3), kinds=REPORT_PROPERTIES)
     found = check_linear(history, members=range(3), kinds=REPORT_PROPERTIES)
 
-    assert {kind: _outcome(finding) for kind, finding in found.items()} == {
-        kind: _outcome(finding) for kind, finding in expected.items()
-    }
-
-
-def _outcome(finding: Finding) -> tuple[object, ...]:
-    """The compared fields of a finding; of several violations, the checkers may show different ones."""
-    return finding.verdict, finding.checked, finding.violations, finding.reason, finding.witness is None
+    assert {kind: outcome(one) for kind, one in found.items()} == {kind: outcome(one) for kind, one in expected.items()}
 
 
 def test_the_wild_ones_break_every_property() -> None:

@@ -23,9 +23,10 @@ from analysis.checks.properties import (
 from analysis.checks.views import read_views
 from collector.records import EndReason, Event, Level
 from tests.analysis import histories
+from tests.analysis.checks.comparisons import outcome
 from tests.analysis.checks.test_linear import assert_agreement
 from tests.analysis.checks.view_histories import C2, NAMES, A, B, C, HistoryBuilder
-from tests.analysis.histories import Author, PlainHistory, check_linear
+from tests.analysis.histories import Author, PlainHistory, check_linear, made
 
 D, E = Incarnation(3, 1), Incarnation(4, 1)
 KINDS = (*VIEW_PROPERTIES, Property.TOTAL_ORDER)
@@ -368,11 +369,7 @@ CASE = st.tuples(
 @settings(max_examples=250, deadline=None)
 @given(case=CASE)
 def test_both_checkers_agree_on_broken_views(case: tuple[str, int, list[histories.Mutation]]) -> None:
-    name, seed, mutations = case
-    history, rng = histories.CORRECT[name](seed), random.Random(seed)
-    for mutate in mutations:
-        history = mutate(history, rng)
-    assert_agreement(history)
+    assert_agreement(made(*case))
 
 
 @pytest.mark.parametrize("part", range(8))
@@ -383,16 +380,10 @@ def test_both_checkers_agree_on_what_makes_no_sense(part: int) -> None:
         members = range(3)
         expected = oracle.check(history, members=members, kinds=KINDS)
         found = check_linear(history, members=members, kinds=KINDS)
-        assert [one[:3] for one in map(_outcome, found.values())] == [
-            one[:3] for one in map(_outcome, expected.values())
-        ], seed
+        assert [outcome(one)[:3] for one in found.values()] == [outcome(one)[:3] for one in expected.values()], seed
         failed |= {kind for kind in KINDS if found[kind].verdict is FAIL}
 
     assert failed == set(KINDS)
-
-
-def _outcome(finding: Finding) -> tuple[object, ...]:
-    return finding.verdict, finding.checked, finding.violations, finding.reason
 
 
 def wild(seed: int) -> PlainHistory:

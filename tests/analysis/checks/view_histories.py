@@ -50,9 +50,7 @@ class HistoryBuilder:
         return self
 
     def stop(self, *incarnations: Incarnation) -> PlainHistory:
-        for incarnation in incarnations:
-            self.author.note(incarnation, Event.STOP, detail=1)
-        return self.author.history
+        return self.author.stop(*incarnations)
 
 
 def _message(text: str) -> MessageId:

@@ -30,17 +30,12 @@ from collector.records import CallReport, Event, Kind, Notice
 from tests.analysis import histories
 from tests.analysis.checks import call_histories, test_reports
 from tests.analysis.checks.test_order import judge as judge_run
-from tests.analysis.histories import PlainHistory, check_linear
+from tests.analysis.histories import PlainHistory, check_linear, made, members_of
 
 OF_ORDERS = (*DELIVERY_PROPERTIES, *VIEW_PROPERTIES)
 OF_REPORTS = tuple(kind for kind in REPORT_PROPERTIES if kind not in CALL_PROPERTIES)
 
 Judge = Callable[[PlainHistory], Mapping[Property, Finding]]
-
-
-def members_of(history: PlainHistory) -> range:
-    """All members up to the highest that left a record."""
-    return range(max(incarnation.member for incarnation in history) + 1)
 
 
 def opinions(runs: Iterable[PlainHistory], kinds: Sequence[Property]) -> list[dict[Property, Opinion]]:
@@ -60,13 +55,6 @@ def assert_one_opinion(runs: Sequence[PlainHistory], kinds: Sequence[Property], 
     for number, (history, third) in enumerate(zip(runs, opinions(runs, kinds), strict=True)):
         for judge in judges:
             assert not disagreements(judge(history), third), f"history {number}"
-
-
-def made(name: str, seed: int, mutations: Iterable[histories.Mutation]) -> PlainHistory:
-    history, rng = histories.CORRECT[name](seed), random.Random(seed)
-    for mutate in mutations:
-        history = mutate(history, rng)
-    return history
 
 
 def random_orders(count: int, first: int) -> list[PlainHistory]:

@@ -16,12 +16,12 @@ from analysis.metrics import call_cost, measures, sweep_rows
 from collector.records import CallReport, Event, Timed
 from node.objects.addresses import OBJECTS_IN_SPACE
 from testbed.sim.point import measure
-from tests.analysis.checks.call_histories import ATOMIC, DIRECT, SPACE, UNORDERED, CallAuthor
+from tests.analysis.checks.call_histories import ATOMIC, DIRECT, SPACE, UNORDERED, begun
+from tests.analysis.checks.view_histories import A, B, C
 from tests.analysis.histories import PlainHistory
 from tests.testbed.sim.made import MILLISECOND, SECOND, experiment, periodic, topology
 from topologies.model import Impairment
 
-A, B, C = Incarnation(0, 1), Incarnation(1, 1), Incarnation(2, 1)
 A1, A2, A9, B1, C1 = (A, 1), (A, 2), (A, SPACE + 1), (B, 1), (C, 1)
 NETWORKS = {0: 1, 1: 1, 2: 2}
 
@@ -31,12 +31,6 @@ def section(history: PlainHistory) -> dict[str, object]:
     found = call_cost.section(read_calls(incarnations), incarnations, full=[A, B, C], networks=NETWORKS)
     assert found is not None
     return found
-
-
-def begun() -> CallAuthor:
-    author = CallAuthor()
-    author.start(A, B, C)
-    return author
 
 
 def value(text: str, history: PlainHistory) -> object:

@@ -22,7 +22,6 @@ from analysis.spacetime.model import (
     What,
     Window,
     read_datagram,
-    sighting,
     steps_of,
 )
 from collector.records import DropReason, Event, Level, Notice
@@ -242,12 +241,6 @@ def test_a_datagram_is_read_down_to_the_application_message() -> None:
     control = read_datagram(stacked(Flag.CONTROL))
     assert control is not None
     assert control[1].message is None
-
-
-@given(st.binary(max_size=120) | st.integers(0, len(stacked())).map(lambda size: stacked()[:size]))
-def test_any_bytes_are_read_or_refused(payload: bytes) -> None:
-    seen = sighting(payload, at_ns=1, member=0, is_arrival=True, target=None)
-    assert (seen.transmission is None) == (seen.header is None)
 
 
 def test_steps_come_from_a_hosts_records() -> None:

@@ -7,8 +7,6 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from node.core import Membership
 from node.errors import LocalError
@@ -155,18 +153,3 @@ def test_every_mistake_gets_its_sentence(path: str, value: object, sentence: str
 def test_what_is_no_configuration_is_refused(line: str) -> None:
     with pytest.raises(LocalError):
         parse(line)
-
-
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
-)
-
-
-@given(st.sampled_from(sorted(GOOD)), values)
-def test_any_value_anywhere_is_read_or_refused(key: str, value: object) -> None:
-    try:
-        parse(json.dumps({**GOOD, key: value}))
-    except LocalError as error:
-        assert str(error)

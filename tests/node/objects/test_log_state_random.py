@@ -7,8 +7,6 @@ from random import Random
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from node.errors import RemoteError
-from node.objects.log.state import LogState
 from tests.node.objects.log_world import Partitions, World
 
 SIZES = st.lists(st.integers(1, 3), min_size=2, max_size=4)
@@ -42,20 +40,3 @@ def test_all_get_everything_while_nobody_ends_or_gives_up(sizes: list[int], seed
     world = run(sizes, seed, actions=300, groups=groups, faults=False)
     living = {one for machine in world.machines.values() for one in machine.objects}
     assert not [(name, one) for name, one in world.missed if one in living and name in world.ordered]
-
-
-@given(seed=st.integers(0, 2**32), data=st.data())
-@settings(max_examples=30, deadline=None)
-def test_a_snapshot_that_an_enemy_has_touched_is_refused_or_a_log_state(seed: int, data: st.DataObject) -> None:
-    world = World(((0, 1), (2,)), Random(seed), groups=0.3, faults=False)
-    for _ in range(120):
-        world.act()
-    machine = next(iter(world.machines.values()))
-    wrong = bytearray(machine.log_state.snapshot())
-    at = data.draw(st.integers(0, len(wrong) - 1))
-    wrong[at] = data.draw(st.integers(0, 255))
-    try:
-        found = LogState.restore(bytes(wrong), place=machine.place, partitions=world.partitions)
-    except RemoteError:
-        return
-    assert found.snapshot() == wrong

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,12 @@ from tests import proof
 from tests.node.processes import Nodes, nodes
 from tests.testbed.orderbed_command import manifest_of, only_run, orderbed
 from tests.testbed.sim.made import experiment, periodic, topology
+from tests.waiting import wait_until
 
 SILENT = {"kind": "silent", "rate_per_s": 0.0, "size_bytes": 64, "stop_after_ns": 0, "events": []}
 BUSY = {"kind": "poisson", "rate_per_s": 200.0, "size_bytes": 64, "stop_after_ns": 1_000_000_000, "events": []}
 SATURATING = SILENT | {"kind": "saturating", "stop_after_ns": 1_000_000_000}
 ENDLESS = BUSY | {"stop_after_ns": 60_000_000_000}
-PATIENCE_S = 20.0
 
 
 def machines(count: int, *, workload: dict[str, Any] = BUSY, clock: dict[str, Any] | None = None, **words: Any) -> Any:
@@ -49,13 +49,6 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
-def until(is_so: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not is_so():
-        assert time.monotonic() < end, f"{what} has not happened after {PATIENCE_S} s"
-        time.sleep(0.01)
-
-
 def space_process(node: int, space: int) -> int:
     """The process of an address space of the machine whose process is `node`."""
     found: list[int] = []
@@ -68,7 +61,7 @@ def space_process(node: int, space: int) -> int:
                 found.append(pid)
         return bool(found)
 
-    until(look, f"the process of space {space}")
+    wait_until(look, f"the process of space {space}")
     return found[0]
 
 
@@ -99,7 +92,7 @@ def run_to_its_end(group: Nodes) -> dict[str, Any]:
 def loaded(group: Nodes) -> None:
     """Start all and wait for the end of the load."""
     at_ns = group.start_all()
-    until(lambda: time.monotonic_ns() > at_ns + 1_000_000_000, "the load")
+    wait_until(lambda: time.monotonic_ns() > at_ns + 1_000_000_000, "the load")
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -152,7 +145,7 @@ def test_a_program_calls_objects_in_other_processes() -> None:
         def timed() -> list[Record]:
             return list(reports(group.monitor.records().get((0, 1), []), CallReport.TIMED))
 
-        until(lambda: len(timed()) == 2 * 6 * len(("sync", "async", "group", "atomic")), "the measurement")
+        wait_until(lambda: len(timed()) == 2 * 6 * len(("sync", "async", "group", "atomic")), "the measurement")
         assert {one.extra >> 12 for one in timed()} == {Timed.SYNC, Timed.ASYNC, Timed.GROUP, Timed.ATOMIC}
         assert min(one.value for one in timed()) > 0
         run_to_its_end(group)
@@ -183,12 +176,12 @@ def test_a_space_that_is_killed_dies_alone() -> None:
     with machines(1, workload=ENDLESS) as group:
         group.start_all()
         node = group.processes[0]
-        until(lambda: len(group.monitor.records().get((0, 1), [])) > 100, "the load")
+        wait_until(lambda: len(group.monitor.records().get((0, 1), [])) > 100, "the load")
         victim = space_process(node.pid, 1)
         os.kill(victim, signal.SIGKILL)
-        until(lambda: victim not in children_of(node.pid) and len(children_of(node.pid)) == 3, "the replacement")
+        wait_until(lambda: victim not in children_of(node.pid) and len(children_of(node.pid)) == 3, "the replacement")
         before = len(group.monitor.records()[0, 1])
-        until(lambda: len(group.monitor.records()[0, 1]) > before + 200, "what comes after it")
+        wait_until(lambda: len(group.monitor.records()[0, 1]) > before + 200, "what comes after it")
         last = run_to_its_end(group)
         assert last["drained"]
         assert last["spaces_crashed"] == 1
@@ -205,7 +198,7 @@ def test_a_space_may_die_again_and_before_it_is_there() -> None:
         for _ in range(3):
             before = children_of(node.pid)
             os.kill(space_process(node.pid, 2), signal.SIGKILL)
-            until(lambda old=before: bool(set(children_of(node.pid)) - set(old)), "the replacement")  # type: ignore[misc]
+            wait_until(lambda old=before: bool(set(children_of(node.pid)) - set(old)), "the replacement")  # type: ignore[misc]
         last = run_to_its_end(group)
         assert last["drained"]
         assert last["spaces_crashed"] == 3
@@ -221,11 +214,11 @@ def test_a_call_of_a_dead_space_is_answered() -> None:
         group.start_all()
         node = group.processes[0]
         records = group.monitor.records
-        until(lambda: any(reports(records().get((0, 1), []), CallReport.TIMED)), "the first measurement")
+        wait_until(lambda: any(reports(records().get((0, 1), []), CallReport.TIMED)), "the first measurement")
         first = children_of(node.pid)
         os.kill(space_process(node.pid, 1), signal.SIGKILL)
         # The client's program does not catch the exception: its space ends, too, and is replaced.
-        until(lambda: len(set(children_of(node.pid)) - set(first)) == 2, "the replacement of both")
+        wait_until(lambda: len(set(children_of(node.pid)) - set(first)) == 2, "the replacement of both")
         last = run_to_its_end(group)
         # More than two if the object that the restarted first one finds by name is dead, too.
         assert last["spaces_crashed"] >= 2
@@ -241,7 +234,7 @@ def test_nothing_is_left_of_a_machine_that_is_killed() -> None:
         os.kill(children[0], signal.SIGSTOP)
         group.processes[0].signal(signal.SIGKILL)
         assert group.processes[0].exit_code() == -signal.SIGKILL
-        until(lambda: not any(map(is_alive, children)), "the end of the spaces")
+        wait_until(lambda: not any(map(is_alive, children)), "the end of the spaces")
 
 
 def test_a_machine_that_is_told_to_stop_takes_a_space_along_that_does_not_run() -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import zlib
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from testbed.live import requests as asks
-from testbed.live.rpc import MalformedFrameError, unpacked
 from topologies.formats.errors import InputError
 
 JSON = st.recursive(
@@ -29,17 +25,3 @@ def test_anything_is_understood_or_refused_in_a_sentence(verb: object, words: di
         assert len(str(error)) < 1000
     else:
         assert found in asks.VERBS
-
-
-@given(st.binary(max_size=200))
-def test_bytes_that_are_no_frame_are_refused(data: bytes) -> None:
-    for body in (data, zlib.compress(data)):
-        try:
-            assert isinstance(unpacked(body), dict)
-        except MalformedFrameError as error:
-            assert str(error)
-
-
-def test_depth_is_no_way_in() -> None:
-    with pytest.raises(MalformedFrameError):
-        unpacked(zlib.compress(b'{"do": ' + b"[" * 1_000_000))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
-import time
-from collections.abc import Callable
 from pathlib import Path
 
+from tests import waiting
+
 END_TIMEOUT_S = 10.0
-POLL_S = 0.02
+wait_until = functools.partial(waiting.wait_until, within_s=END_TIMEOUT_S)
 
 TOPOLOGY = """
 name: {name}
@@ -28,14 +29,6 @@ def written(name: str, folder: Path) -> Path:
     path = folder / f"{name}.yaml"
     path.write_text(TOPOLOGY.format(name=name), encoding="utf-8")
     return path
-
-
-def wait_until(holds: Callable[[], object], what: str) -> None:
-    """Wait until `holds` is true. Raises AssertionError after END_TIMEOUT_S."""
-    deadline = time.monotonic() + END_TIMEOUT_S
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {END_TIMEOUT_S:.0f} s: {what}"
-        time.sleep(POLL_S)
 
 
 def processes_with(mark: str) -> list[str]:

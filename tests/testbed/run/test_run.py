@@ -126,7 +126,7 @@ def test_ctrl_c_ends_in_under_3_s_and_keeps_the_run(stage: str, runs: Path, tmp_
     assert "interrupted; what was recorded is kept in" in done.err
     assert "Traceback" not in done.err
     assert manifest_of(only_run(runs))["status"] == "interrupted"
-    wait_for(lambda: processes_left(runs) == [], what="nothing left", timeout_s=3)
+    wait_for(lambda: processes_left(runs) == [], what="nothing left", within_s=3)
     if stage == "load":
         assert_readable(only_run(runs) / "capture.pcapng")
 
@@ -147,7 +147,7 @@ def test_sigkill_of_anything_leaves_nothing(victim: str, runs: Path, tmp_path: P
         assert process.returncode == 3, err
         assert "Traceback" not in err
         assert manifest_of(only_run(runs))["status"] == "failed"
-    wait_for(lambda: not any(alive(pid) for pid in family), what="nothing left", timeout_s=4)
+    wait_for(lambda: not any(alive(pid) for pid in family), what="nothing left", within_s=4)
     assert_readable(only_run(runs) / "capture.pcapng")
 
 
