@@ -88,7 +88,7 @@ from node.protocols.atop.policy import memory_of, pack_weights, unpack_weights
 from node.protocols.co.codec import Layout
 from node.protocols.timewarp import core as timewarp
 from node.protocols.timewarp.entry import CommittedState
-from node.registry import PROTOCOLS
+from node.registry import PROTOCOLS, ProtocolEntry
 from node.reliable import codec as streams
 from testbed.cli.overview import verdicts_of
 from testbed.fuzz import campaign
@@ -100,7 +100,6 @@ from testbed.run import claims
 from testbed.run.fleet import said_in
 from testbed.rundir.store import read_manifest, read_summary
 from testbed.spec import experiment
-from testbed.spec.parts import ProtocolEntry
 from tests import report_runs
 from tests.analysis.runs import FOUR_NODES, MadeRun, ordered
 from tests.collector import captures
