@@ -190,7 +190,7 @@ def test_corrupt_frames_reach_the_node_which_refuses_them(group: Group) -> None:
 def test_jitter_has_its_shape(group: Group, distribution: Distribution) -> None:
     delay, jitter = 30.0, 6.0
     impair(group, RECEIVER, TO, Impairment(delay_ns=30_000_000, jitter_ns=6_000_000, distribution=distribution))
-    arrivals = unicast(group, 4000, 1600)  # four and more deviations of each quantile lie within its bound
+    arrivals = unicast(group, 4000, 800)  # four and more deviations of each quantile lie within its bound
     assert len(arrivals) == 4000
     median, tail = {
         Distribution.UNIFORM: (0.0, 0.8),
