@@ -335,8 +335,9 @@ class GroupCore(Core):
         if here is None:
             if message.kind is Kind.GROUP_STATUS:
                 self._heard_as_joiner.add(source)
-        elif not self._is_of_view(here, message, source, now_ns, out):
-            return
+        elif not self._is_of_view(here, message, now_ns, out):
+            if message.seq == here.view.number - 1:
+                self._hear_in_former(here, message, source, now_ns, out)
         elif message.kind is Kind.GROUP_STATE_REQUEST:
             self._on_state_request(here, message, source, now_ns, out)
         elif message.kind is Kind.GROUP_STATE:
@@ -349,15 +350,13 @@ class GroupCore(Core):
         elif not here.is_lost:
             here.on_ballot(message, source, now_ns, out)
 
-    def _is_of_view(self, here: ViewMember, message: Message, source: int, now_ns: int, out: list[Effect]) -> bool:
+    def _is_of_view(self, here: ViewMember, message: Message, now_ns: int, out: list[Effect]) -> bool:
         """Whether a message belongs to our view. One of an earlier view is answered with a decision; for one of a later
         view we ask."""
         if message.seq == here.view.number and here.view.incarnation_of.get(message.origin) == message.incarnation:
             return True
         if message.seq <= here.view.number:
             self._tell_decision(here, message.origin, now_ns, out)
-            if message.seq == here.view.number - 1:
-                self._hear_in_former(here, message, source, now_ns, out)
         elif self._may_inform(message.origin, now_ns):
             # The sender is in a later view: it answers a message of an old view with the decision that ended it.
             out.append(Send(target=message.origin, message=here.status()))

@@ -290,9 +290,9 @@ def restarted_within_an_open_ballot() -> None:
 def votes_of_a_later_incarnation_count(patch: pytest.MonkeyPatch) -> None:
     is_of_view = GroupCore._is_of_view
 
-    def lax(core: GroupCore, here: ViewMember, message: Message, source: int, now_ns: int, out: list[Effect]) -> bool:
+    def lax(core: GroupCore, here: ViewMember, message: Message, now_ns: int, out: list[Effect]) -> bool:
         is_ours = message.seq == here.view.number and message.origin in here.view.members
-        return is_ours or is_of_view(core, here, message, source, now_ns, out)
+        return is_ours or is_of_view(core, here, message, now_ns, out)
 
     patch.setattr(GroupCore, "_is_of_view", lax)
 
