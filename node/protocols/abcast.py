@@ -182,7 +182,7 @@ class AbcastCore(OrderCore):
         return self._clock
 
     def _submit(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
-        message = self._data(Kind.ABCAST_DATA, self._own.last + 1, submission, self._prefix.word)
+        message = self._us.carrying(submission, Kind.ABCAST_DATA, seq=self._own.last + 1, words=(self._prefix.word,))
         out.append(Multicast(message=message))
         self._clock = max(self._clock, submission.not_before)
         # Buffered now, not at its delivery by the layer below: flow control may hold it there while we propose for

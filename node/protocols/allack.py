@@ -106,7 +106,7 @@ class AllAckCore(HistoryCore):
 
     def _submit(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
         """Rule 1."""
-        message = self._data(Kind.ALLACK_DATA, self.round + 1, submission, self._prefix.word)
+        message = self._us.carrying(submission, Kind.ALLACK_DATA, seq=self.round + 1, words=(self._prefix.word,))
         self._push(message)
         self._multicast(message, out)
 

@@ -173,7 +173,7 @@ class AmoebaCore(OrderCore):
         resilience = self._resilience_of(submission)
         is_large = len(submission.payload) >= self._parameters.large_bytes
         kind = Kind.AMOEBA_BODY if is_large and not self._is_sequencer else Kind.AMOEBA_REQUEST
-        message = self._data(kind, self._submitted + 1, submission, resilience, self._prefix.word)
+        message = self._us.carrying(submission, kind, seq=self._submitted + 1, words=(resilience, self._prefix.word))
         self._submitted += 1
         self._asked[self._submitted] = submission
         if self._is_sequencer:

@@ -132,10 +132,6 @@ class OrderCore(ViewCore):
         """Whether this is an own message that was handled when it was sent."""
         return message.origin == self._me and message.kind not in self.returning
 
-    def _data(self, kind: Kind, seq: int, submission: Submission, *words: int) -> Message:
-        """The message that carries a submission."""
-        return self._us.carrying(submission, kind, seq=seq, words=words)
-
     def _settle(self, ordered: Iterable[Message], survivors: frozenset[int], dropped: int, out: list[Effect]) -> None:
         """At the end of a view: deliver these messages, whose first word is a word of a Prefix, in this order. A
         message that may lack a cause is reported as `dropped`."""

@@ -99,7 +99,7 @@ class CbcastCore(OrderCore):
 
     def _submit(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
         number = self._delivered[self._own] + 1
-        message = self._data(Kind.CBCAST_DATA, number, submission, *self._delivered)
+        message = self._us.carrying(submission, Kind.CBCAST_DATA, seq=number, words=tuple(self._delivered))
         out.append(Multicast(message=message))
         self._deliver(message, self._own, out)
         self._release(self._own, out)

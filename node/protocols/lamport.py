@@ -145,7 +145,7 @@ class LamportCore(HistoryCore):
     def _submit(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
         """Rule 1."""
         timestamp = self._clock.tick(now_ns, submission.not_before)
-        message = self._data(Kind.LAMPORT_DATA, timestamp, submission, self._prefix.word)
+        message = self._us.carrying(submission, Kind.LAMPORT_DATA, seq=timestamp, words=(self._prefix.word,))
         self._push(message)
         self._multicast(message, out)
         self._deliver(out)

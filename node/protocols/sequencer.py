@@ -214,7 +214,9 @@ class SequencerCore(OrderCore):
         out.append(self._numbered(message.words[0], self._unnumbered.pop(message.seq)))
 
     def _numbered(self, number: int, unnumbered: Unnumbered) -> Multicast:
-        return Multicast(message=self._data(Kind.SEQUENCER_DATA, number, unnumbered.submission, unnumbered.word))
+        return Multicast(
+            message=self._us.carrying(unnumbered.submission, Kind.SEQUENCER_DATA, seq=number, words=(unnumbered.word,))
+        )
 
     # At every member.
 

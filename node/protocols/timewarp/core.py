@@ -234,7 +234,7 @@ class TimeWarpCore(OrderCore):
 
     def _submit(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
         timestamp = max(self.timestamp, submission.not_before) + 1
-        message = self._data(Kind.TIMEWARP_DATA, self._next_number, submission, timestamp)
+        message = self._us.carrying(submission, Kind.TIMEWARP_DATA, seq=self._next_number, words=(timestamp,))
         self._multicast(message, timestamp, out)
         # Inserted now, not at its delivery by the layer below: flow control may hold it there while others' messages
         # come.
