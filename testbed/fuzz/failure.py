@@ -80,7 +80,7 @@ def show(
 def _written(scenario: Scenario, seed: int, failure: Failure, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{scenario.protocol}-{seed}.yaml"
-    head = f"# Seed {seed} of {scenario.protocol}, made smaller. What it shows:\n#   {_one_line(str(failure))}\n"
+    head = f"# Seed {seed} of {scenario.protocol}, made smaller. Failure:\n#   {_one_line(str(failure))}\n"
     path.write_text(head + yaml_of(scenario), encoding="utf-8")
     return path
 

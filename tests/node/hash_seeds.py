@@ -1,4 +1,4 @@
-"""What a module says under several hash seeds, on which the order of a set of strings depends."""
+"""Runs of a module under several hash seeds: the order of a set of strings depends on them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from testbed.paths import ROOT
 
 
 def said_under(module: str, *words: str, seeds: Iterable[str] = ("0", "4711")) -> set[str]:
