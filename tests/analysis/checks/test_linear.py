@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.checks import linear, oracle
 from analysis.checks.properties import DELIVERY_PROPERTIES, VIEW_PROPERTIES, Property, Verdict
-from collector.records import Event
 from tests.analysis import histories
 from tests.analysis.checks.comparisons import assert_same, assert_witness
 from tests.analysis.histories import PlainHistory, check_linear, made, members_of
@@ -72,16 +69,3 @@ def test_nothing_at_all_is_unknown() -> None:
 
     assert {finding.verdict for finding in found.values()} == {Verdict.UNKNOWN}
     assert found[Property.FIFO].reason == "p1/a left no trace records; p1/b left no trace records"
-
-
-def test_a_small_history_is_judged_at_once() -> None:
-    """The fuzz campaign judges 100,000 of them. The bound is ten times the usual duration, for busy machines."""
-    incarnations = oracle.raw(histories.total_order(2, members=4, messages=50))
-    assert sum(record[0] == Event.DELIVER for records in incarnations.values() for record in records) == 200
-
-    linear.check_incarnations(incarnations, members=range(4))
-    began = time.perf_counter()
-    for _ in range(20):
-        linear.check_incarnations(incarnations, members=range(4))
-
-    assert (time.perf_counter() - began) / 20 < 0.01

@@ -10,6 +10,7 @@ import pytest
 
 from testbed.cli import doctor
 from testbed.cli.doctor import Check
+from tests.waiting import in_time
 
 
 def _program(folder: Path, name: str, text: str) -> Path:
@@ -22,7 +23,7 @@ def _program(folder: Path, name: str, text: str) -> Path:
 def test_all_probes_answer_quickly_and_each_failure_has_a_way_out() -> None:
     began = time.monotonic()
     found = doctor.checks()
-    assert time.monotonic() - began < 10.0, "3 s on an idle machine"
+    assert in_time(time.monotonic() - began, 10.0), "3 s on an idle machine"
     names = [check.name for check in found]
     assert names[:2] == ["root", "wires"]
     assert {"docker", "java", "cpus", "memory", "disk", "awake", "clock", "tshark", "browser"} <= set(names)
