@@ -193,8 +193,10 @@ def _bounded(finding: Finding, reason: str) -> Finding:
     return replace(finding, verdict=Verdict.UNKNOWN, reason=reason, witness=None)
 
 
-def expectation(text: str, results: Mapping[str, Any]) -> dict[str, Any]:
-    """Entry for one condition of the experiment; unknown when it cannot be parsed or has no value."""
+def expectation(text: str, results: Mapping[str, Any], *, is_valid: bool = True) -> dict[str, Any]:
+    """Entry for one condition of the experiment; unknown when it cannot be parsed or has no value, or when the run is
+    invalid: its values are those of a disturbed machine.
+    """
     entry = {"condition": text, "verdict": Verdict.UNKNOWN.value, "value": None, "reason": ""}
     try:
         condition = expression.parse(text)
@@ -204,8 +206,10 @@ def expectation(text: str, results: Mapping[str, Any]) -> dict[str, Any]:
     answer = expression.condition(condition, results)
     if isinstance(answer, expression.Unknown):
         return entry | {"reason": answer.reason}
-    verdict = Verdict.PASS if answer else Verdict.FAIL
-    return entry | {"verdict": verdict.value, "value": value if isinstance(value, int | float | str) else None}
+    entry["value"] = value if isinstance(value, int | float | str) else None
+    if not is_valid:
+        return entry | {"reason": "the run is invalid"}
+    return entry | {"verdict": (Verdict.PASS if answer else Verdict.FAIL).value}
 
 
 def overall(

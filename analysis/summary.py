@@ -403,7 +403,9 @@ class _Analysis:
                 **manifest.stalls.as_summary,
             },
         }
-        results["expect"] = [judgement.expectation(text, results) for text in manifest.expect]
+        results["expect"] = [
+            judgement.expectation(text, results, is_valid=not manifest.invalid) for text in manifest.expect
+        ]
         doubts = judgement.doubts(self.inputs, self.capture, staged)
         doubts += judgement.unexplained(self.inputs, facts.excluded, facts.left)
         verdict, reasons = judgement.overall(results["properties"], results["expect"], doubts)

@@ -271,6 +271,13 @@ def test_an_expectation_is_judged_over_the_results(text: str, verdict: str, valu
     assert bool(entry["reason"]) == (verdict == "unknown")
 
 
+@pytest.mark.parametrize("text", ["latency.p99_ms <= 80", "latency.p99_ms <= 60"])
+def test_an_expectation_of_an_invalid_run_is_unknown(text: str) -> None:
+    entry = judgement.expectation(text, {"latency": {"p99_ms": 61.5}}, is_valid=False)
+
+    assert entry == {"condition": text, "verdict": "unknown", "value": 61.5, "reason": "the run is invalid"}
+
+
 def test_the_certificate_in_short() -> None:
     rows = [{"verdict": text} for text in ("pass", "pass", "unknown")]
 

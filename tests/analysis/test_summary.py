@@ -335,6 +335,19 @@ def test_what_was_not_broken_passes(disordered: dict[str, Any]) -> None:
 # --- incomplete runs
 
 
+def test_expectations_of_an_invalid_run_are_unknown(spark: SparkSession, tmp_path: Path) -> None:
+    run = MadeRun()
+    ordered(run, messages=40)
+    run.manifest = {"invalid": ["a node fell 782 ms behind its workload"], "expect": ["latency.p50_ms < 0"]}
+    summary = analyze(run.write(tmp_path / "run"), spark=spark, on_progress=say)
+
+    (entry,) = summary["expect"]
+    assert entry["value"] > 0
+    assert (entry["verdict"], entry["reason"]) == ("unknown", "the run is invalid")
+    assert summary["verdict"] == "unknown"
+    assert summary["properties"]["total_order"]["verdict"] == "pass"
+
+
 def test_a_lost_trace_datagram_makes_everything_unknown(spark: SparkSession, tmp_path: Path) -> None:
     run = MadeRun()
     ordered(run, messages=80)
