@@ -197,7 +197,7 @@ def expectation(text: str, results: Mapping[str, Any], *, is_valid: bool = True)
     """Entry for one condition of the experiment; unknown when it cannot be parsed or has no value, or when the run is
     invalid: its values are those of a disturbed machine.
     """
-    entry = {"condition": text, "verdict": Verdict.UNKNOWN.value, "value": None, "reason": ""}
+    entry: dict[str, Any] = {"condition": text, "verdict": Verdict.UNKNOWN.value, "value": None, "reason": ""}
     try:
         condition = expression.parse(text)
     except expression.ExpressionError as error:
