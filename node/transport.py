@@ -1,13 +1,16 @@
 """Common parts of the transports of a group: the reliable streams, CO, and messages between sub-networks.
 
-Parameters; armed timers; time-outs from measured round trips (RFC 6298 in integers); the requests of a receiver for
-missing messages, and the answers of a sender.
+Parameters; armed timers; time-outs from measured round trips (RFC 6298 in integers); the sender's end of a channel to
+one receiver; the requests of a receiver for missing messages, and the answers of a sender.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Generic, TypeVar
 
 from node.effects import CancelTimer, Effect, Multicast, Send, SetTimer, Timer
 from node.parameters import require
@@ -139,6 +142,107 @@ class RoundTrip:
 def retransmission(message: Message) -> Message:
     """The same message, marked as transmitted before."""
     return replace(message, flags=message.flags | RETRANSMISSION)
+
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Sent(Generic[T]):
+    """An item under way. `number`: its place in the channel, from 1."""
+
+    number: int
+    item: T
+    first_ns: int
+    sent_ns: int
+    tries: int = 1
+
+    def again(self, now_ns: int) -> Sent[T]:
+        """The same, transmitted once more."""
+        self.tries += 1
+        self.sent_ns = now_ns
+        return self
+
+
+class Outbox(Generic[T]):
+    """Unacknowledged items to one receiver: transmitted ones, without a gap, and ones that wait for the window."""
+
+    __slots__ = ("_under_way", "_waiting", "_window", "acknowledged", "round_trip")
+
+    def __init__(self, round_trip: RoundTrip, window: int) -> None:
+        self.acknowledged = 0
+        self.round_trip = round_trip
+        self._window = window
+        self._under_way: dict[int, Sent[T]] = {}
+        self._waiting: deque[T] = deque()
+
+    def __len__(self) -> int:
+        return len(self._under_way) + len(self._waiting)
+
+    def __iter__(self) -> Iterator[T]:
+        """All items, in order."""
+        yield from (sent.item for sent in self._under_way.values())
+        yield from self._waiting
+
+    @property
+    def transmitted(self) -> int:
+        """The number of the last item that was transmitted."""
+        return self.acknowledged + len(self._under_way)
+
+    @property
+    def last(self) -> int:
+        """The number of the last item."""
+        return self.acknowledged + len(self)
+
+    @property
+    def first(self) -> Sent[T] | None:
+        """The first item under way; None: there is none."""
+        return self._under_way.get(self.acknowledged + 1)
+
+    def add(self, item: T) -> None:
+        self._waiting.append(item)
+
+    def start(self, now_ns: int) -> Iterator[Sent[T]]:
+        """The waiting items that the window allows, to be transmitted now."""
+        while self._waiting and len(self._under_way) < self._window:
+            sent = Sent(self.transmitted + 1, self._waiting.popleft(), now_ns, now_ns)
+            self._under_way[sent.number] = sent
+            yield sent
+
+    def late(self, now_ns: int, burst: int) -> list[Sent[T]]:
+        """Those of the first `burst` items whose time-out has passed, to be transmitted again."""
+        return [sent.again(now_ns) for sent in self._first(burst) if self._due_ns(sent) <= now_ns]
+
+    def next_late_ns(self, burst: int) -> int:
+        """When the first time-out of the first `burst` items passes. At least one item is under way."""
+        return min(map(self._due_ns, self._first(burst)))
+
+    def acknowledge(self, number: int, now_ns: int) -> list[T]:
+        """The items that the receiver has, now that it has all up to `number`. Empty: it said so before, or that item
+        was never transmitted."""
+        last = self._under_way.get(number)
+        if last is None:
+            return []
+        if last.tries == 1:
+            self.round_trip.sample(now_ns - last.sent_ns)
+        else:
+            self.round_trip.ambiguous(now_ns - last.first_ns)
+        received = [self._under_way.pop(one).item for one in range(self.acknowledged + 1, number + 1)]
+        self.acknowledged = number
+        return received
+
+    def lost(self, number: int, now_ns: int) -> Sent[T] | None:
+        """The item after `number`, which the receiver has acknowledged again while later items are under way, to be
+        transmitted again if it was transmitted once: it is lost."""
+        first = self.first
+        is_lost = number == self.acknowledged and first is not None and first.tries == 1 and len(self._under_way) > 1
+        return first.again(now_ns) if first is not None and is_lost else None
+
+    def _first(self, burst: int) -> list[Sent[T]]:
+        return list(islice(self._under_way.values(), burst))
+
+    def _due_ns(self, sent: Sent[T]) -> int:
+        return sent.sent_ns + self.round_trip.timeout_ns(sent.tries)
 
 
 class Requests:

@@ -6,9 +6,7 @@ multicasts of its sender are one FIFO.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 
 from node.core import Membership, Submission
 from node.effects import Effect, Report, Send, Timer
@@ -16,42 +14,11 @@ from node.errors import DropReason
 from node.reliable.codec import CONTROL, MAX_FENCES, VIEW_SHIFT, entry
 from node.reliable.parameters import ReliableParameters
 from node.reliable.stream import Receiver
-from node.transport import RoundTrip, Timers, retransmission
+from node.transport import Outbox, RoundTrip, Sent, Timers, retransmission
 from node.wire import Kind, Message
 
 RETRY = "retry"
 ACKNOWLEDGE = "acknowledge"
-
-
-@dataclass(slots=True)
-class _Sent:
-    """A unicast under way."""
-
-    message: Message
-    first_ns: int
-    sent_ns: int
-    tries: int = 1
-
-    def again(self, now_ns: int) -> Message:
-        """The message for one more transmission, which is counted."""
-        self.tries += 1
-        self.sent_ns = now_ns
-        return retransmission(self.message)
-
-
-@dataclass(slots=True)
-class _Sender:
-    """Unacknowledged unicasts to one member: transmitted ones (`under_way`, without a gap), and ones that wait for the
-    window."""
-
-    round_trip: RoundTrip
-    last: int = 0
-    acknowledged: int = 0
-    under_way: dict[int, _Sent] = field(default_factory=dict)
-    queue: deque[Message] = field(default_factory=deque)
-
-    def due_ns(self, sent: _Sent) -> int:
-        return sent.sent_ns + self.round_trip.timeout_ns(sent.tries)
 
 
 class Channels:
@@ -64,7 +31,7 @@ class Channels:
         self._view_word = view << VIEW_SHIFT
         self._parameters = parameters
         self._timers = timers
-        self._senders = {peer: _Sender(trip) for peer, trip in trips.items()}
+        self._outboxes = {peer: Outbox[Message](trip, parameters.window) for peer, trip in trips.items()}
         self.receivers = {peer: Receiver(window=parameters.window) for peer in us.peers}
         self._lacking: set[int] = set()  # targets that have not acknowledged all
         self._ack_due: set[int] = set()  # sources that await an acknowledgement
@@ -82,12 +49,11 @@ class Channels:
     @property
     def buffered(self) -> int:
         """Messages in all buffers."""
-        unacknowledged = sum(len(one.under_way) + len(one.queue) for one in self._senders.values())
-        return unacknowledged + sum(len(one.buffered) for one in self.receivers.values())
+        return sum(map(len, self._outboxes.values())) + sum(len(one.buffered) for one in self.receivers.values())
 
     def lacking(self) -> Iterator[tuple[int, int]]:
         """(target, its cumulative acknowledgement) of every target that has not acknowledged all."""
-        return ((target, self._senders[target].acknowledged) for target in self._lacking)
+        return ((target, self._outboxes[target].acknowledged) for target in self._lacking)
 
     def waiting(self) -> Iterator[tuple[int, int]]:
         """(source, received plus delivered unicasts) of every source of which a unicast waits for something earlier."""
@@ -95,20 +61,19 @@ class Channels:
 
     def fences(self) -> tuple[int, ...]:
         """One word for each target that has not acknowledged all."""
-        return tuple(entry(target, self._senders[target].last) for target in sorted(self._lacking))
+        return tuple(entry(target, self._outboxes[target].last) for target in sorted(self._lacking))
 
     def clear(self) -> None:
         """The view ends: all unicasts are void."""
-        self._senders.clear()
+        self._outboxes.clear()
         self.receivers.clear()
         self._lacking.clear()
 
     def send(self, submission: Submission, target: int, after: int, now_ns: int, out: list[Effect]) -> None:
         """Send to `target`, not to be delivered before our multicast number `after`."""
-        sender = self._senders[target]
-        sender.last += 1
+        outbox = self._outboxes[target]
         words = (self._view_word | after, self._acknowledgement(target))
-        sender.queue.append(self._us.carrying(submission, Kind.RELIABLE_UNICAST, seq=sender.last, words=words))
+        outbox.add(self._us.carrying(submission, Kind.RELIABLE_UNICAST, seq=outbox.last + 1, words=words))
         self._lacking.add(target)
         self._pump(target, now_ns, out)
 
@@ -132,35 +97,21 @@ class Channels:
 
     def acknowledge(self, member: int, position: int, now_ns: int, out: list[Effect]) -> None:
         """`member` has received all our unicasts up to `position`."""
-        sender = self._senders[member]
-        sent = sender.under_way.get(position)  # None: acknowledged before, or never sent
-        if sent is not None:
-            if sent.tries == 1:
-                sender.round_trip.sample(now_ns - sent.sent_ns)
-            else:
-                sender.round_trip.ambiguous(now_ns - sent.first_ns)
-            for number in range(sender.acknowledged + 1, position + 1):
-                del sender.under_way[number]
-            sender.acknowledged = position
+        outbox = self._outboxes[member]
+        if outbox.acknowledge(position, now_ns):
             self._timers.disarm(Timer(RETRY, member), out)
             self._pump(member, now_ns, out)
-            if not sender.under_way:
+            if not outbox:
                 self._lacking.discard(member)
-        elif position == sender.acknowledged and len(sender.under_way) > 1:
-            # A repeated acknowledgement while later unicasts are under way: the next unicast is lost if it was sent
-            # once.
-            following = sender.under_way[position + 1]
-            if following.tries == 1:
-                out.append(Send(target=member, message=following.again(now_ns)))
+        elif (lost := outbox.lost(position, now_ns)) is not None:
+            out.append(self._again(member, lost))
 
     def on_retry(self, target: int, now_ns: int, out: list[Effect]) -> None:
         """Retransmit unicasts that were not acknowledged in time."""
-        sender = self._senders[target]
-        some = list(sender.under_way.values())[: self._parameters.burst]
-        late = [sent for sent in some if sender.due_ns(sent) <= now_ns]
-        out.extend(Send(target=target, message=sent.again(now_ns)) for sent in late)
-        if some:
-            self._timers.arm(Timer(RETRY, target), min(map(sender.due_ns, some)), out)
+        outbox, burst = self._outboxes[target], self._parameters.burst
+        out.extend(self._again(target, sent) for sent in outbox.late(now_ns, burst))
+        if outbox:
+            self._timers.arm(Timer(RETRY, target), outbox.next_late_ns(burst), out)
 
     def on_acknowledge(self, source: int, out: list[Effect]) -> None:
         """No message carried the acknowledgement: send it by itself."""
@@ -175,10 +126,10 @@ class Channels:
         return self.receivers[source].position
 
     def _pump(self, target: int, now_ns: int, out: list[Effect]) -> None:
-        sender = self._senders[target]
-        while sender.queue and len(sender.under_way) < self._parameters.window:
-            message = sender.queue.popleft()
-            sender.under_way[message.seq] = _Sent(message, now_ns, now_ns)
-            out.append(Send(target=target, message=message))
-        if sender.under_way:
-            self._timers.arm(Timer(RETRY, target), now_ns + sender.round_trip.timeout_ns(), out)
+        outbox = self._outboxes[target]
+        out.extend(Send(target=target, message=sent.item) for sent in outbox.start(now_ns))
+        if outbox:
+            self._timers.arm(Timer(RETRY, target), now_ns + outbox.round_trip.timeout_ns(), out)
+
+    def _again(self, target: int, sent: Sent[Message]) -> Send:
+        return Send(target=target, message=retransmission(sent.item))

@@ -39,8 +39,8 @@ Idle is silent: with everything acknowledged both ways no timer is armed.
 from __future__ import annotations
 
 import enum
-from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import NamedTuple, TypeAlias
 
 from node.core import MAX_INCARNATION, Membership
@@ -48,7 +48,7 @@ from node.effects import Effect, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.objects.addresses import MAX_TIMESTAMP
 from node.reliable.parameters import ReliableParameters
-from node.transport import RETRANSMISSION, RoundTrip, Timers
+from node.transport import RETRANSMISSION, Outbox, RoundTrip, Sent, Timers
 from node.wire import Flag, Kind, Message
 
 RETRY = "direct-retry"
@@ -121,50 +121,18 @@ Event: TypeAlias = Arrival | Acknowledged | Failed
 
 
 @dataclass(slots=True)
-class _Sent:
-    """One message of a stream, waiting or under way."""
-
-    number: int
-    direct: Direct
-    first_ns: int = 0
-    sent_ns: int = 0
-    tries: int = 0
-
-
-@dataclass(slots=True)
 class _Outgoing:
-    """An own stream. `progress_ns`: when it last waited for nothing, or was acknowledged."""
+    """An own stream, of pairs (the number that `send` gave, message). `progress_ns`: when it last waited for nothing,
+    or was acknowledged."""
 
     incarnation: Incarnation
     session: int
-    round_trip: RoundTrip
-    last: int = 0
-    """The last number transmitted; `acked`: the last one acknowledged. The numbers between are the keys of
-    `unacked`."""
-    acked: int = 0
-    unacked: dict[int, _Sent] = field(default_factory=dict)
-    queue: deque[_Sent] = field(default_factory=deque)
+    outbox: Outbox[tuple[int, Direct]]
     progress_ns: int = 0
-
-    @property
-    def buffered(self) -> int:
-        return len(self.unacked) + len(self.queue)
 
     @property
     def timer(self) -> Timer:
         return Timer(RETRY, self.incarnation.member << 32 | self.session)
-
-    @property
-    def first(self) -> _Sent | None:
-        """The first message that is not acknowledged."""
-        if self.unacked:
-            return self.unacked[self.acked + 1]
-        return self.queue[0] if self.queue else None
-
-    @property
-    def messages(self) -> tuple[tuple[int, Direct], ...]:
-        """All messages that are not acknowledged, in order."""
-        return tuple((sent.number, sent.direct) for sent in (*self.unacked.values(), *self.queue))
 
 
 @dataclass(slots=True)
@@ -221,21 +189,21 @@ class DirectChannels:
         owner."""
         return (
             not self._events
-            and not any(stream.buffered for streams in self._outgoing.values() for stream in streams)
+            and not any(stream.outbox for streams in self._outgoing.values() for stream in streams)
             and not any(stream.buffered or stream.is_ack_due for stream in self._incoming.values())
         )
 
     @property
     def buffered(self) -> int:
         """Messages in all buffers."""
-        outgoing = sum(stream.buffered for streams in self._outgoing.values() for stream in streams)
+        outgoing = sum(len(stream.outbox) for streams in self._outgoing.values() for stream in streams)
         return outgoing + sum(len(stream.buffered) for stream in self._incoming.values())
 
     def first_open(self, member: int) -> int | None:
         """The lowest number of `send` that `member` has not acknowledged and that has not failed; None: there is none.
         A message below it has arrived or failed."""
-        firsts = (stream.first for stream in self._outgoing.get(member, ()))
-        return min((first.number for first in firsts if first is not None), default=None)
+        outboxes = (stream.outbox for stream in self._outgoing.get(member, ()))
+        return min((number for outbox in outboxes for number, _ in islice(outbox, 1)), default=None)
 
     def drain(self) -> list[Event]:
         """The events since the last call, in order. To be called after every other call."""
@@ -253,9 +221,9 @@ class DirectChannels:
         if not isinstance(stream, _Outgoing):
             self._events.append(Failed(target=target, reason=stream, messages=((self._number, direct),)))
             return self._number
-        if not stream.buffered:
+        if not stream.outbox:
             stream.progress_ns = now_ns
-        stream.queue.append(_Sent(self._number, direct))
+        stream.outbox.add((self._number, direct))
         self._pump(stream, now_ns, out)
         return self._number
 
@@ -306,39 +274,34 @@ class DirectChannels:
         streams = self._outgoing.setdefault(target.member, [])
         for stream in streams:
             if stream.incarnation.incarnation == incarnation or incarnation == 0:
-                return stream if stream.buffered < MOST_WAITING else Failure.FULL
+                return stream if len(stream.outbox) < MOST_WAITING else Failure.FULL
             if stream.incarnation.incarnation == 0:
                 # No incarnation has answered yet: the earlier messages are for this one, too.
                 stream.incarnation = Incarnation(target.member, incarnation)
-                return stream if stream.buffered < MOST_WAITING else Failure.FULL
+                return stream if len(stream.outbox) < MOST_WAITING else Failure.FULL
         session = self._sessions.get(target.member, 0) + 1
         if len(streams) >= MOST_INCARNATIONS or session > MAX_SESSION:
             return Failure.FULL
         self._sessions[target.member] = session
-        opened = _Outgoing(Incarnation(target.member, incarnation), session, self._round_trips[target.member])
+        outbox = Outbox[tuple[int, Direct]](self._round_trips[target.member], self._parameters.window)
+        opened = _Outgoing(Incarnation(target.member, incarnation), session, outbox)
         streams.append(opened)
         return opened
 
     def _pump(self, stream: _Outgoing, now_ns: int, out: list[Effect]) -> None:
         """Transmit as many messages as the window allows."""
-        while stream.queue and len(stream.unacked) < self._parameters.window:
-            sent = stream.queue.popleft()
-            stream.last += 1
-            stream.unacked[stream.last] = sent
-            sent.first_ns = now_ns
-            self._transmit(stream, stream.last, sent, now_ns, out)
-        if stream.unacked:
-            self._timers.arm(stream.timer, now_ns + stream.round_trip.timeout_ns(), out)
+        for sent in stream.outbox.start(now_ns):
+            self._transmit(stream, sent, out)
+        if stream.outbox:
+            self._timers.arm(stream.timer, now_ns + stream.outbox.round_trip.timeout_ns(), out)
 
-    def _transmit(self, stream: _Outgoing, number: int, sent: _Sent, now_ns: int, out: list[Effect]) -> None:
-        sent.tries += 1
-        sent.sent_ns = now_ns
-        direct = sent.direct
+    def _transmit(self, stream: _Outgoing, sent: Sent[tuple[int, Direct]], out: list[Effect]) -> None:
+        _, direct = sent.item
         member = stream.incarnation.member
         back, acked = self._taken_along(member, out)
         message = self._us.message(
             Kind.OBJECTS_DIRECT,
-            seq=number,
+            seq=sent.number,
             flags=direct.flags | (RETRANSMISSION if sent.tries > 1 else 0),
             words=(_pack(stream.incarnation.incarnation, stream.session), back, acked, direct.after, direct.heard),
             inner=direct.inner,
@@ -359,27 +322,26 @@ class DirectChannels:
     def _retry(self, stream: _Outgoing, now_ns: int, out: list[Effect]) -> None:
         """Retransmit messages that were not acknowledged in time; give the stream up after `patience_ns` without
         progress."""
-        if not stream.unacked:
+        outbox, burst = stream.outbox, self._parameters.burst
+        if outbox.first is None:
             return
         limit_ns = stream.progress_ns + self._patience_ns
         # We may have been paused, with the answer waiting for us: then ask once more before giving up.
-        was_away = now_ns - stream.unacked[stream.acked + 1].sent_ns > 2 * self._parameters.retry_most_ns
+        was_away = now_ns - outbox.first.sent_ns > 2 * self._parameters.retry_most_ns
         if now_ns >= limit_ns and not was_away:
             self._fail(stream, Failure.SILENT, out)
             return
-        due: list[int] = [limit_ns] if now_ns < limit_ns else []
-        for number, sent in list(stream.unacked.items())[: self._parameters.burst]:
-            if sent.sent_ns + stream.round_trip.timeout_ns(sent.tries) <= now_ns:
-                self._transmit(stream, number, sent, now_ns, out)
-            due.append(sent.sent_ns + stream.round_trip.timeout_ns(sent.tries))
-        self._timers.arm(stream.timer, min(due), out)
+        for sent in outbox.late(now_ns, burst):
+            self._transmit(stream, sent, out)
+        next_ns = outbox.next_late_ns(burst)
+        self._timers.arm(stream.timer, min(limit_ns, next_ns) if now_ns < limit_ns else next_ns, out)
 
     def _fail(self, stream: _Outgoing, reason: Failure, out: list[Effect]) -> None:
         """The stream is over; the next message to its target opens another."""
         self._outgoing[stream.incarnation.member].remove(stream)
         self._timers.disarm(stream.timer, out)
-        if stream.buffered:
-            self._events.append(Failed(target=stream.incarnation, reason=reason, messages=stream.messages))
+        if stream.outbox:
+            self._events.append(Failed(target=stream.incarnation, reason=reason, messages=tuple(stream.outbox)))
 
     # Receipts.
 
@@ -388,7 +350,7 @@ class DirectChannels:
         acknowledged = self._stream_acknowledged(member, message.incarnation, words.back, words.acked)
         if not self._has_spoken(message, out):
             return
-        if acknowledged is not None and words.acked > acknowledged.acked:
+        if acknowledged is not None and words.acked > acknowledged.outbox.acknowledged:
             self._advance(acknowledged, message.incarnation, words.acked, now_ns, out)
         stream = (message.incarnation, words.to[1])
         if words.to[0] not in (0, self._us.incarnation):
@@ -473,10 +435,11 @@ class DirectChannels:
         acknowledged = self._stream_acknowledged(message.origin, message.incarnation, stream, message.seq)
         if not self._has_spoken(message, out) or acknowledged is None:
             return
-        if message.seq > acknowledged.acked:
+        if message.seq > acknowledged.outbox.acknowledged:
             self._advance(acknowledged, message.incarnation, message.seq, now_ns, out)
-        else:
-            self._repair(acknowledged, message.seq, now_ns, out)
+        elif (lost := acknowledged.outbox.lost(message.seq, now_ns)) is not None:
+            # In an OBJECTS_DIRECT a repeated acknowledgement means nothing: every message of a burst repeats it.
+            self._transmit(acknowledged, lost, out)
 
     def _stream_acknowledged(
         self, member: int, number: int, stream: tuple[int, int], position: int
@@ -492,8 +455,10 @@ class DirectChannels:
             raise RemoteError(DropReason.MALFORMED, f"an acknowledgement of session {session}, which is to come")
         for found in self._outgoing.get(member, ()):
             is_it = stream == (self._us.incarnation, found.session) and found.incarnation.incarnation in (0, number)
-            if is_it and position > found.last:
-                raise RemoteError(DropReason.MALFORMED, f"{position} acknowledged of {found.last} messages sent")
+            if is_it and position > found.outbox.transmitted:
+                raise RemoteError(
+                    DropReason.MALFORMED, f"{position} acknowledged of {found.outbox.transmitted} messages sent"
+                )
             if is_it:
                 return found
         return None
@@ -517,25 +482,11 @@ class DirectChannels:
     def _advance(self, stream: _Outgoing, incarnation: int, position: int, now_ns: int, out: list[Effect]) -> None:
         """This incarnation has received all up to `position`: the stream is bound to it from here on."""
         stream.incarnation = Incarnation(stream.incarnation.member, incarnation)
-        last = stream.unacked[position]
-        if last.tries == 1:
-            stream.round_trip.sample(now_ns - last.sent_ns)
-        else:
-            stream.round_trip.ambiguous(now_ns - last.first_ns)
-        numbers = tuple(stream.unacked.pop(number).number for number in range(stream.acked + 1, position + 1))
-        stream.acked = position
+        numbers = tuple(number for number, _ in stream.outbox.acknowledge(position, now_ns))
         stream.progress_ns = now_ns
         self._timers.disarm(stream.timer, out)
         self._events.append(Acknowledged(target=stream.incarnation, numbers=numbers))
         self._pump(stream, now_ns, out)
-
-    def _repair(self, stream: _Outgoing, position: int, now_ns: int, out: list[Effect]) -> None:
-        """Retransmit the message after `position`, which an OBJECTS_RECEIVED has acknowledged again while later ones
-        are under way, if it was sent once. (In an OBJECTS_DIRECT a repetition means nothing: every message of a burst
-        repeats it.)"""
-        first = stream.unacked.get(stream.acked + 1)
-        if position == stream.acked and first is not None and first.tries == 1 and len(stream.unacked) > 1:
-            self._transmit(stream, stream.acked + 1, first, now_ns, out)
 
     def _drop(self, reason: DropReason, message: Message, out: list[Effect]) -> None:
         out.append(Report(code=reason, member=message.origin, value=len(message.payload)))
