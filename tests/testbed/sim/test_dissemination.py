@@ -4,6 +4,7 @@ on the buses, in captures and in diagrams.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,13 @@ from testbed.sim.capture import SimulatedCapture
 from testbed.sim.network import Datagram, Tap
 from testbed.sim.point import LoadMeter
 from testbed.sim.simulation import START_NS, Simulation, simulate
+from testbed.spec.faults import Fault, Pause, Resume
 from testbed.spec.raw import Dissemination
 from tests.node.near import NearCore
 from tests.testbed.fuzz.broken import PlainCore
-from tests.testbed.sim.made import MILLISECOND, SECOND, Lan, at_instants, experiment, topology
+from tests.testbed.sim.made import MILLISECOND, SECOND, Lan, at_instants, experiment, of, topology
 from tests.testbed.sim.scenes import SightingTap, scene_of
-from topologies.model import Bus, Impairment, Node, Topology
+from topologies.model import Bus, Impairment, Node, NodeName, Topology
 from topologies.shapes import link
 
 LAN = Impairment(delay_ns=MILLISECOND)
@@ -42,9 +44,12 @@ def neighbours(network: Topology, member: int) -> list[int]:
     return [node.index for node in network.nodes() if node.partition == home and node.index != member]
 
 
-def run_near(network: Topology, dissemination: Dissemination, tap: Tap | None = None) -> Simulation:
+def run_near(
+    network: Topology, dissemination: Dissemination, tap: Tap | None = None, faults: Sequence[Fault] = ()
+) -> Simulation:
     """Each member sends two messages to its neighbours."""
-    words = experiment(network, workload=at_instants(10 * MILLISECOND, 300 * MILLISECOND), dissemination=dissemination)
+    workload = at_instants(10 * MILLISECOND, 300 * MILLISECOND)
+    words = experiment(network, workload=workload, dissemination=dissemination, faults=faults)
     return simulate(words, group=7, tap=tap, build=lambda us, _seed: NearCore(us))
 
 
@@ -155,6 +160,14 @@ def test_transmissions_are_numbered_by_the_datagram(dissemination: Dissemination
     records: list[Any] = [[row[8] for row in one.records if row[0] == Event.SEND] for one in simulation.incarnations]
     assert records[1] == ([1, 3] if is_unicast else [1, 2])
     assert records[3] == [], "whoever has no neighbours sends nothing"
+
+
+def test_what_a_frozen_member_s_kernel_received_is_handled_when_it_is_thawed() -> None:
+    second = NodeName("p1/n2")
+    faults = [Pause(id=0, at_ns=0, targets=(second,)), Resume(id=1, at_ns=200 * MILLISECOND, targets=(second,))]
+    incarnations = run_near(topology(2, 1, to_node=LAN), Dissemination.MULTICAST, faults=faults).incarnations
+    times_ns = [row[6] for row in of(incarnations[1], Event.DELIVER) if row[2] == 0]
+    assert times_ns == [START_NS + 200 * MILLISECOND, START_NS + 301 * MILLISECOND]
 
 
 def test_the_capture_shows_the_group_of_the_segment_and_one_hop(tmp_path: Path) -> None:
