@@ -108,6 +108,14 @@ def inside(*arguments: str) -> Done:
     return Done(code=code, out=said[0], err=said[1])
 
 
+def refused(*arguments: str, code: int = 2) -> str:
+    """The one-sentence error of a command."""
+    done = orderbed(*arguments) if arguments[0] == "up" else inside(*arguments)
+    assert done.code == code, (done.out, done.err)
+    assert "Traceback" not in done.err
+    return done.err.splitlines()[-1]
+
+
 def write_experiment(
     folder: Path, *, world: str = "netns", duration: str = "3 s", faults: str = FAULTS, expect: str = "[]"
 ) -> Path:

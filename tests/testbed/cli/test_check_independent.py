@@ -17,7 +17,7 @@ from analysis.independent.judge import judge_run
 from analysis.inputs import read_run
 from tests.analysis import histories
 from tests.analysis.histories import PlainHistory
-from tests.testbed.orderbed_command import orderbed
+from tests.testbed.orderbed_command import inside, orderbed, refused
 
 NAMES = {0: "p1/n1", 1: "p1/n2", 2: "p1/n3"}
 PROMISED = ["validity", "agreement", "integrity", "fifo", "causal", "total_order"]
@@ -31,15 +31,10 @@ def written(
     run = path / "small" / "1-a"
     (run / "tables").mkdir(parents=True)
     (run / "topology.yaml").write_text("name: small\npartitions:\n  p1: {nodes: 3}\n")
-    ends = [{"node": name, "incarnation": 1, "exit": 0} for name in NAMES.values()]
     given = {
-        "format": 1,
-        "run": "small/1-a",
-        "status": "complete",
-        "group": 1,
-        "phases": {"drained_ns": 9},
-        "nodes": ends,
-    }
+        "format": 1, "run": "small/1-a", "status": "complete", "group": 1, "phases": {"drained_ns": 9},
+        "nodes": [{"node": name, "incarnation": 1, "exit": 0} for name in NAMES.values()],
+    }  # fmt: skip
     (run / "manifest.json").write_text(json.dumps({**given, **(manifest or {})}))
     histories.write_trace(history, run / "tables" / "trace.parquet")
     findings = oracle.check(judged or history, members=range(3), names=NAMES)
@@ -50,71 +45,53 @@ def written(
     return run
 
 
-def test_two_opinions_that_agree_on_a_good_run(tmp_path: Path) -> None:
-    run = written(tmp_path, GOOD)
-    done = orderbed("check", str(run), "--independent")
-    told = orderbed("check", str(run), "--independent", "--json").json()
-
-    assert done.code == 0, done.err
-    assert "both agree on 7 of 7 properties" in done.out
-    assert (told["verdict"], told["agrees"], list(told["properties"])) == (
-        "pass",
-        True,
-        [kind.value for kind in DELIVERY_PROPERTIES],
-    )
-    assert told["properties"]["fifo"]["independent"]["checked"] == 24
+REVERSED = histories.reverse(GOOD, random.Random(1))
+LOST = histories.lose_record(GOOD, random.Random(3))
+SHORTER = {
+    incarnation: [*records[:-2], records[-1]._replace(record=len(records) - 1)] for incarnation, records in GOOD.items()
+}
 
 
-def test_a_violation_that_both_see_shows_its_witness(tmp_path: Path) -> None:
-    done = orderbed(
-        "check", str(written(tmp_path, histories.reverse(GOOD, random.Random(1)))), "--independent", "--json"
-    )
+@pytest.mark.parametrize(
+    ("history", "judged", "code", "words"),
+    [
+        pytest.param(GOOD, GOOD, 0, "both agree on 7 of 7 properties", id="both agree on a good run"),
+        pytest.param(REVERSED, GOOD, 1, "NO", id="the product overlooked a violation"),
+        pytest.param(GOOD, SHORTER, 1, "checked by the product", id="the product overlooked a delivery"),
+        pytest.param(LOST, LOST, 3, "", id="too little evidence"),
+    ],
+)
+def test_two_opinions(history: PlainHistory, judged: PlainHistory, code: int, words: str, tmp_path: Path) -> None:
+    done = inside("check", str(written(tmp_path, history, judged=judged)), "--independent")
+
+    assert done.code == code, done.err
+    assert words in " ".join(done.out.split())
+
+
+def test_two_opinions_as_json_with_their_counts_and_witnesses(tmp_path: Path) -> None:
+    good = inside("check", str(written(tmp_path / "good", GOOD)), "--independent", "--json").json()
+    done = orderbed("check", str(written(tmp_path / "bad", REVERSED)), "--independent", "--json")
     order = done.json()["properties"]["total_order"]
 
+    assert (good["verdict"], good["agrees"]) == ("pass", True)
+    assert list(good["properties"]) == [kind.value for kind in DELIVERY_PROPERTIES]
+    assert good["properties"]["fifo"]["independent"]["checked"] == 24
     assert (done.code, done.json()["verdict"], done.json()["agrees"]) == (1, "fail", True)
     assert order["independent"]["witness"].startswith("p1/n")
     assert order["product"]["witness"]
 
 
-def test_a_disagreement_is_a_failure(tmp_path: Path) -> None:
-    run = written(tmp_path, histories.reverse(GOOD, random.Random(1)), judged=GOOD)
-    done = orderbed("check", str(run), "--independent")
-
-    assert orderbed("check", str(run)).code == 0
-    assert done.code == 1
-    assert "NO" in done.out
-
-
-def test_a_delivery_that_the_product_overlooked_is_a_disagreement(tmp_path: Path) -> None:
-    shorter = {
-        incarnation: [*records[:-2], records[-1]._replace(record=len(records) - 1)]
-        for incarnation, records in GOOD.items()
-    }
-    done = orderbed("check", str(written(tmp_path, GOOD, judged=shorter)), "--independent")
-
-    assert done.code == 1
-    assert "checked by the product" in " ".join(done.out.split())
-
-
-def test_too_little_evidence_is_exit_code_3(tmp_path: Path) -> None:
-    lost = histories.lose_record(GOOD, random.Random(3))
-
-    assert orderbed("check", str(written(tmp_path, lost)), "--independent").code == 3
-
-
-def test_wrong_use_is_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"no table", None])
+def test_wrong_use_is_one_sentence(content: bytes | None, tmp_path: Path) -> None:
     run = written(tmp_path, GOOD)
     trace = run / "tables" / "trace.parquet"
-    for content in (b"no table", None):
-        trace.unlink()
-        if content is not None:
-            trace.write_bytes(content)
-        done = orderbed("check", str(run), "--independent")
-        assert done.code == 2, done.err
-        assert "orderbed analyze" in done.err
-        assert "Traceback" not in done.err
+    trace.unlink()
+    if content is not None:
+        trace.write_bytes(content)
+    assert "orderbed analyze" in refused("check", str(run), "--independent")
 
 
+SECOND_OF_N3 = {"node": "p1/n3", "incarnation": 2}
 CUT = {"id": 0, "kind": "cut", "issued_ns": 2, "effective_ns": 3, "parameters": {"groups": [["p1/n1"], ["p1/n2"]]}}
 
 

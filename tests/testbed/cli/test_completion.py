@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,7 +13,7 @@ import pytest
 
 from netem.owner import Owner
 from testbed.cli import main as cli
-from tests.testbed.orderbed_command import ORDERBED
+from tests.testbed.orderbed_command import orderbed
 
 ABOUT = {
     "name": "lab",
@@ -23,15 +22,8 @@ ABOUT = {
     "links": ["p1--p2"],
 }
 HEAVY = (
-    "netem.network",
-    "pyroute2",
-    "docker",
-    "pyspark",
-    "numpy",
-    "pandas",
-    "scapy",
-    "testbed.cli.doctor",
-    "testbed.live.client",
+    *("netem.network", "pyroute2", "docker", "pyspark", "numpy", "pandas", "scapy"),
+    *("testbed.cli.doctor", "testbed.live.client"),
 )
 """Modules that completion must not import."""
 
@@ -84,31 +76,40 @@ def words(line: str, runtime: Path) -> dict[str, str]:
 
 
 def test_a_shell_asks_the_command_itself(runtime: Path) -> None:
-    asked = words("orderbed exec p2", runtime)
-    done = subprocess.run(
-        [ORDERBED], env={**os.environ, **asked}, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["p2/n1"], "")
+    zsh = {"_ORDERBED_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "orderbed up one"}
+    done = orderbed(environment=words("orderbed exec p2", runtime))
+    assert (done.code, done.out.split(), done.err) == (0, ["p2/n1"], "")
+    described = orderbed(environment=zsh | {"XDG_RUNTIME_DIR": str(runtime)}).out
+    assert '"one-partition":"Four nodes on one clean switch' in described
 
 
-def test_commands_and_topologies_are_offered(runtime: Path, complete: Complete) -> None:
+NODES = ["p1/n1", "p1/n2", "p1/n3", "p2/n1"]
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("up th", ["three-partitions"]),
+        ("run quicks", ["quickstart"]),
+        ("exec p", NODES),
+        ("logs p2", ["p2/n1"]),
+        ("crash p", ["p1/*", "p2/*", *NODES]),
+        ("impair p", ["p1/*", "p2/*", *NODES, "p1--p2"]),
+        ("cut p2 p1", ["p1", "p1/*", "p1/n1", "p1/n2", "p1/n3", "p1--p2"]),
+        ("pause p1/n1,p2/", ["p1/n1,p2/*", "p1/n1,p2/n1"]),
+        ("down ", ["lab"]),
+        ("capture ", ["start", "stop"]),
+        ("up wan --world n", ["netns"]),
+        ("up wan --kernel u", ["uml"]),
+        ("impair p1 --direction t", ["to-node", "there"]),
+    ],
+)
+def test_names_and_words_are_offered(line: str, offered: list[str], complete: Complete) -> None:
+    assert complete(f"orderbed {line}") == offered
+
+
+def test_commands_are_offered(complete: Complete) -> None:
     assert {"up", "down", "exec", "impair", "run"} <= set(complete("orderbed "))
-    assert complete("orderbed up th") == ["three-partitions"]
-    assert complete("orderbed run quicks") == ["quickstart"]
-
-
-def test_names_of_the_only_testbed_are_offered(runtime: Path, complete: Complete) -> None:
-    nodes = ["p1/n1", "p1/n2", "p1/n3", "p2/n1"]
-    assert complete("orderbed exec p") == nodes
-    assert complete("orderbed logs p2") == ["p2/n1"]
-    assert complete("orderbed crash p") == ["p1/*", "p2/*", *nodes]
-    assert complete("orderbed impair p") == ["p1/*", "p2/*", *nodes, "p1--p2"]
-    assert complete("orderbed cut p2 p1") == ["p1", "p1/*", "p1/n1", "p1/n2", "p1/n3", "p1--p2"]
-    assert complete("orderbed down ") == ["lab"]
-
-
-def test_what_stands_before_a_comma_stays(runtime: Path, complete: Complete) -> None:
-    assert complete("orderbed pause p1/n1,p2/") == ["p1/n1,p2/*", "p1/n1,p2/n1"]
 
 
 def test_the_testbed_that_is_meant_is_the_one_that_is_named(runtime: Path, complete: Complete) -> None:
@@ -151,19 +152,6 @@ def test_a_large_testbed_offers_partitions_first(runtime: Path, complete: Comple
     assert len(complete("orderbed crash --testbed large p2/")) == 301
 
 
-@pytest.mark.parametrize(
-    ("line", "offered"),
-    [
-        ("orderbed capture ", ["start", "stop"]),
-        ("orderbed up wan --world n", ["netns"]),
-        ("orderbed up wan --kernel u", ["uml"]),
-        ("orderbed impair p1 --direction t", ["to-node", "there"]),
-    ],
-)
-def test_words_with_few_values_are_offered(line: str, offered: list[str], runtime: Path, complete: Complete) -> None:
-    assert complete(line) == offered
-
-
 def test_files_are_offered_as_topologies(
     runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, complete: Complete
 ) -> None:
@@ -171,18 +159,6 @@ def test_files_are_offered_as_topologies(
     (tmp_path / "nets" / "mine.yaml").touch()
     monkeypatch.chdir(tmp_path)
     assert complete("orderbed up nets/m") == ["nets/mine.yaml"]
-
-
-def test_zsh_is_told_what_the_words_mean(runtime: Path) -> None:
-    asked = {
-        "_ORDERBED_COMPLETE": "complete_zsh",
-        "_TYPER_COMPLETE_ARGS": "orderbed up one",
-        "XDG_RUNTIME_DIR": str(runtime),
-    }
-    done = subprocess.run(
-        [ORDERBED], env={**os.environ, **asked}, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert '"one-partition":"Four nodes on one clean switch' in done.stdout
 
 
 def test_completion_and_help_load_nothing_heavy() -> None:

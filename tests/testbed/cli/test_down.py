@@ -1,4 +1,4 @@
-"""`orderbed down --all`: containers that it removes and leaves. In a fake daemon, containers are labels only."""
+"""Commands where no testbed is up; `orderbed down --all`: containers that it removes and leaves, in a fake daemon."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from netem.owner import Owner
 from netem.runtimes import daemon
 from netem.runtimes.daemon import LABEL, OWNER_LABEL
 from testbed.cli.live import staying_sentence
-from tests.testbed.orderbed_command import inside
+from testbed.live.directory import none_up
+from testbed.paths import EXPERIMENTS
+from tests.testbed.orderbed_command import inside, refused
 
 
 class LabelsOnly:
@@ -88,3 +90,20 @@ def test_one_container_and_several_runs_are_told_in_their_own_words() -> None:
     assert staying_sentence({"": ["x"], "b/n/12/7": ["y", "z"]}) == (
         "3 containers of runs that live (processes unknown, 12) stay; --force removes them, too"
     )
+
+
+def test_where_nothing_is_up_a_sentence_says_what_to_do(client: LabelsOnly) -> None:
+    for words in ("ps", "exec p1/n1 -- true", "down lab"):
+        assert none_up() in refused(*words.split())
+    assert inside("ps", "--all", "--json").json() == []
+
+
+def test_what_cannot_come_up_is_refused_before_anything_starts(client: LabelsOnly, tmp_path: Path) -> None:
+    assert "did you mean one-partition?" in refused("up", "one-partitoin", "-d")
+    for given in ("quickstart", str(EXPERIMENTS / "quickstart.yaml")):
+        assert f"{given} is an experiment, not a topology: `orderbed run {given}` runs it" in refused("up", given, "-d")
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text("name: wrong\npartitions: {p1: {nodes: 1001}}\n")
+    assert "expected a count from 1 to 1000" in refused("up", str(wrong), "-d")
+    assert "No closing quotation" in refused("up", "one-partition", "-d", "--program", "sh -c 'x")
+    assert inside("ps", "--all", "--json").json() == []

@@ -11,21 +11,24 @@ import pytest
 from rich.console import Console as RichConsole
 
 from netem.network import BusCounters, LinkCounters, PortCounters
+from testbed.cli import listings
 from testbed.cli import live_tables as tables
+from testbed.cli.doctor import Check
 from testbed.cli.listings import over_seeds
 from testbed.cli.live_tables import groups_named, named, nodes_named, one_node, rest_of
 from testbed.live import CaptureStatus, Counters, Description, LinkStatus, NodeState, NodeStatus
 from testbed.spec.sweeps import setting
 from topologies.formats.errors import InputError
 from topologies.load import loads
-from topologies.model import CLEAR, Direction, Impairment, NodeName, PartitionName, Topology
+from topologies.model import CLEAR, Direction, Impairment, NodeName, PartitionName
 
 SMALL = loads("name: small\npartitions: {p1: {nodes: 4}, p2: {nodes: 2}}\nlinks: [{between: [p1, p2]}]\n")
+WIDE = loads("name: wide\npartitions: {p1: {nodes: 10}, p2: {nodes: 10}}\nlinks: [{between: [p1, p2]}]\n")
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 LOSSY = Impairment(loss_ratio=0.1, delay_ns=20_000_000)
 
 
-def shown(renderable: object, width: int = 100) -> str:
+def shown(renderable: object, width: int = 140) -> str:
     console = RichConsole(width=width)
     with console.capture() as captured:
         console.print(renderable)
@@ -33,7 +36,7 @@ def shown(renderable: object, width: int = 100) -> str:
 
 
 def node(name: str, **changes: Any) -> NodeStatus:
-    one = SMALL.node(name)
+    one = WIDE.node(name)
     plain = {
         "state": NodeState.RUNNING, "incarnation": 1, "since": NOW - timedelta(seconds=42),
         "to_node": CLEAR, "from_node": CLEAR, "cut_off_from": (),
@@ -46,6 +49,12 @@ def link(**changes: Any) -> LinkStatus:
     return LinkStatus(name="p1--p2", a=PartitionName("p1"), b=PartitionName("p2"), **{**plain, **changes})
 
 
+def lines_of(*rows: NodeStatus) -> list[str]:
+    """The line of each of them in the table."""
+    lines = shown(tables.nodes_table(rows, SMALL, NOW)).splitlines()
+    return [next(line for line in lines if one.name in line) for one in rows]
+
+
 def test_what_holds_for_nobody_has_no_column() -> None:
     text = shown(tables.nodes_table([node(one.name) for one in SMALL.nodes()], SMALL, NOW))
     assert "10.2.0.2" in text
@@ -55,14 +64,12 @@ def test_what_holds_for_nobody_has_no_column() -> None:
 
 def test_everything_that_is_done_to_a_node_is_told() -> None:
     everybody = tuple(one.name for one in SMALL.nodes() if one.name != "p1/n1")
-    rows = [
+    first, second, third, fourth = lines_of(
         node("p1/n1", to_node=LOSSY, cut_off_from=everybody),
         node("p1/n2", from_node=LOSSY, cut_off_from=(NodeName("p2/n1"), NodeName("p2/n2"))),
         node("p1/n3", state=NodeState.CRASHED, incarnation=2, exit_code=-9, since=NOW - timedelta(seconds=7)),
         node("p1/n4", state=NodeState.ENDED, exit_code=3),
-    ]
-    lines = shown(tables.nodes_table(rows, SMALL, NOW), 140).splitlines()
-    first, second, third, fourth = (next(line for line in lines if one.name in line) for one in rows)
+    )
     assert "delay=20ms, loss=10%" in first
     assert "everybody" in first
     assert "p2/*" in second
@@ -74,14 +81,12 @@ def test_everything_that_is_done_to_a_node_is_told() -> None:
 
 
 def test_members_of_a_group_show_their_views() -> None:
-    rows = [
+    first, second, third, fourth = lines_of(
         node("p1/n1", phase="member", view=7, view_members=4),
         node("p1/n2", phase="minority", view=6, view_members=5),
         node("p1/n3", phase="joining"),
         node("p1/n4", state=NodeState.ABSENT, phase="ended", view=6, view_members=5),
-    ]
-    lines = shown(tables.nodes_table(rows, SMALL, NOW), 140).splitlines()
-    first, second, third, fourth = (next(line for line in lines if one.name in line) for one in rows)
+    )
     assert "7: 4 members" in first
     assert "6: 5 members, minority" in second
     assert "joining" in third
@@ -110,19 +115,12 @@ def test_tables_keep_names_and_addresses_whole(width: int) -> None:
         assert one.ip in text
 
 
-WIDE = loads("name: wide\npartitions: {p1: {nodes: 10}, p2: {nodes: 10}}\nlinks: [{between: [p1, p2]}]\n")
-
-
 def test_many_nodes_that_stand_alike_share_a_row() -> None:
     busy = Impairment(rate_bps=10**6, queue_frames=20, delay_ns=10**7, loss_ratio=0.1)
     rows = [
-        NodeStatus(
-            name=one.name, ip=one.ip, state=NodeState.RUNNING, incarnation=1, since=NOW,
-            to_node=busy if one.name.startswith("p1/") else CLEAR, from_node=busy if one.name == "p2/n1" else CLEAR,
-            cut_off_from=(NodeName("p2/n1"),) if one.name.startswith("p1/") else (),
-        )
-        for one in WIDE.nodes()
-    ]  # fmt: skip
+        *(node(f"p1/n{at}", to_node=busy, cut_off_from=(NodeName("p2/n1"),)) for at in range(1, 11)),
+        *(node(f"p2/n{at}", from_node=busy if at == 1 else CLEAR) for at in range(1, 11)),
+    ]
     text = shown(tables.nodes_table(rows, WIDE, NOW), 80)
     assert re.findall(r"^ (p\S+)", text, re.MULTILINE) == ["p1/*", "p2/n1", "p2/n2..n10"]
     assert "10.2.0.2 … .10" in text
@@ -132,14 +130,8 @@ def test_many_nodes_that_stand_alike_share_a_row() -> None:
 
 
 def test_two_neighbours_that_stand_alike_are_both_named() -> None:
-    rows = [
-        NodeStatus(
-            name=one.name, ip=one.ip, state=NodeState.CRASHED if one.number <= 2 else NodeState.RUNNING, incarnation=1,
-            since=NOW, to_node=CLEAR, from_node=CLEAR, cut_off_from=(),
-        )
-        for one in WIDE.nodes()
-    ]  # fmt: skip
-    text = shown(tables.nodes_table(rows, WIDE, NOW), 80)
+    states = {one.name: NodeState.CRASHED if one.number <= 2 else NodeState.RUNNING for one in WIDE.nodes()}
+    text = shown(tables.nodes_table([node(name, state=state) for name, state in states.items()], WIDE, NOW), 80)
     names = re.findall(r"^ (p\S+)", text, re.MULTILINE)
     assert names == ["p1/n1..n2", "p1/n3..n10", "p2/n1..n2", "p2/n3..n10"]
 
@@ -224,10 +216,6 @@ def test_cuts_are_told_as_they_were_asked_for(parameters: dict[str, Any], text: 
 # Names.
 
 
-def names(topology: Topology) -> list[NodeName]:
-    return [node.name for node in topology.nodes()]
-
-
 def test_a_partition_alone_is_all_its_nodes_and_commas_join() -> None:
     assert named(["p1", "p2/n1"], SMALL).nodes == ("p1/*", "p2/n1")
     assert named(["p1/n1,p1/n2", "*"], SMALL).nodes == ("p1/n1", "p1/n2", "*")
@@ -287,11 +275,8 @@ def test_runs_of_one_point_become_a_mean_with_its_interval() -> None:
     assert slow["variant"] == {"protocol": {"name": "sequencer"}, "workload.rate": "1 /s", "seed": "2 seeds"}
     assert (slow["verdict"], slow["p50_ms"]) == ("fail", "4 ± 13")
     assert (fast["verdict"], fast["p50_ms"]) == ("pass", "1 ± 0")
-
-
-def test_what_one_of_them_did_not_measure_has_no_mean() -> None:
     (both,) = over_seeds([point("1 /s", 1, 3.0), point("1 /s", 2, None)])
-    assert both["p50_ms"] is None
+    assert both["p50_ms"] is None, "one of them did not measure it"
 
 
 def test_a_run_with_no_other_of_its_kind_stands_as_it_is() -> None:
@@ -305,3 +290,26 @@ def test_settings_are_short() -> None:
     assert setting({"name": "atop"}) == "atop"
     assert setting({"name": "atop", "parameters": {"window": "9 s"}}) == "{name: atop, parameters: {window: 9 s}}"
     assert setting([1, 2]) == "[1, 2]"
+
+
+# Claims, sweeps and the doctor.
+
+
+def test_tables_show_every_row_and_never_interpret_markup() -> None:
+    claim = {"id": "[red]x[/]", "statement": "so it is " * 8, "value": 1.23456, "ours": None, "accept": "1 to 2"}
+    listed = shown(listings.claims_table([claim | {"verdict": "", "reason": ""}]))
+    assert "[red]x[/]" in listed
+    assert "ours" not in listed
+    assert "…" not in listed
+    assert "ours" in shown(listings.claims_table([claim | {"verdict": "pass", "reason": ""}]))
+    text = shown(listings.sweep_table([point("1 /s", 2, 5.25) | {"given": {"members": 7}}]))
+    assert "members" not in text
+    assert "5.25" in text
+    assert "pass" in text
+    checks = [Check(name="java", ok=False, detail="none", remedy="apt install java")]
+    assert "→ apt install java" in shown(listings.doctor_table(checks))
+
+
+def test_the_worst_verdict_counts_and_nothing_is_unknown() -> None:
+    verdicts: tuple[list[str], ...] = (["pass", "unknown"], ["pass", "unknown", "fail"], ["pass"], [])
+    assert [listings.worst(one) for one in verdicts] == ["unknown", "fail", "pass", "unknown"]

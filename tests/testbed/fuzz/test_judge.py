@@ -14,7 +14,7 @@ from node.effects import Effect, Multicast, SetTimer, Timer
 from node.registry import PROTOCOLS
 from node.trace import Event, Level
 from node.wire import Kind, Message
-from testbed.fuzz.coverage import Coverage, from_rows
+from testbed.fuzz.coverage import Coverage, Met, from_rows
 from testbed.fuzz.draw import FUZZED, draw
 from testbed.fuzz.judge import (
     COMPARED_EVERY,
@@ -57,9 +57,7 @@ class TalkativeCore(PlainCore):
 class RestlessCore(TalkativeCore):
     """Never idle, and sends for ever."""
 
-    @property
-    def is_idle(self) -> bool:
-        return False
+    is_idle = False
 
 
 class HoardingCore(PlainCore):
@@ -67,7 +65,25 @@ class HoardingCore(PlainCore):
 
     @property
     def buffered(self) -> int:
-        return self._number
+        return self._last
+
+
+class EndingCore(PlainCore):
+    """Reports that it is excluded as soon as it receives a message."""
+
+    has_ended = False
+
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        self.has_ended = True
+        return super().on_message(message, source, now_ns)
+
+
+class LeavingCore(EndingCore):
+    """Reports that it has left."""
+
+    @property
+    def has_left(self) -> bool:
+        return self.has_ended
 
 
 @pytest.mark.parametrize("protocol", FUZZED)
@@ -77,23 +93,34 @@ def test_a_right_core_in_a_quiet_network_is_good(protocol: str) -> None:
     assert judged.deliveries > 0
 
 
+def failures_of(core: type[PlainCore]) -> tuple[Failure, ...]:
+    return judge(small(), build=lambda membership, seed: core(membership)).failures
+
+
 @pytest.mark.parametrize(
     ("core", "kind"),
     [(RestlessCore, "rest"), (TalkativeCore, "silence"), (HoardingCore, "buffered"), (RaisingCore, "exception")],
 )
 def test_each_kind_of_failure(core: type[PlainCore], kind: str) -> None:
-    def build(membership: Membership, seed: int) -> Core:
-        return core(membership)
-
-    kinds = {failure.kind for failure in judge(small(), build=build).failures}
-    assert kinds == {kind}
+    assert {failure.kind for failure in failures_of(core)} == {kind}
 
 
 def test_an_exception_is_named_by_its_place() -> None:
-    failure = judge(small(), build=lambda membership, seed: RaisingCore(membership)).failures[0]
+    failure = failures_of(RaisingCore)[0]
     assert "AssertionError" in failure.sentence
     assert "a second message" in failure.sentence
     assert failure.where.endswith(":on_message")
+
+
+@pytest.mark.parametrize(
+    ("core", "sentence"),
+    [
+        (EndingCore, "member 0 was given up although it was never away long"),
+        (LeavingCore, "member 0 left although nobody asked it to"),
+    ],
+)
+def test_an_end_that_no_fault_explains_is_a_failure(core: type[PlainCore], sentence: str) -> None:
+    assert sentence in {failure.sentence for failure in failures_of(core)}
 
 
 def test_a_core_that_repairs_nothing_loses_what_a_cut_took() -> None:
@@ -104,22 +131,30 @@ def test_a_core_that_repairs_nothing_loses_what_a_cut_took() -> None:
     assert judge(cut).failures == ()
 
 
+PATIENT_FOR_A_SECOND = {"suspect_after_ns": 1000 * MILLISECOND}
+
+
 def test_who_was_silent_for_too_long_counts_as_crashed() -> None:
     """The others exclude it, which is no failure."""
-    parameters = {"suspect_after_ns": 1000 * MILLISECOND}
     away = Freeze(at_ns=MILLISECOND, for_ns=5000 * MILLISECOND, member=2)
-    judged = judge(replace(small("reliable"), parameters=parameters, faults=(away,)))
+    judged = judge(replace(small(), parameters=PATIENT_FOR_A_SECOND, faults=(away,)))
     assert judged.failures == ()
     assert ("excluded", "group_decided") in judged.coverage.pairs
 
 
 def test_who_is_given_up_without_need_is_a_failure() -> None:
     """Each silence is short; together they exceed the patience of the group."""
-    parameters = {"suspect_after_ns": 1000 * MILLISECOND}
-    away = [Freeze(at_ns=(1 + 200 * n) * MILLISECOND, for_ns=199 * MILLISECOND, member=2) for n in range(1)]
-    cut = [Cut(at_ns=200 * n * MILLISECOND, for_ns=200 * MILLISECOND, sides=((2,), (0, 1))) for n in range(25)]
-    judged = judge(replace(small("reliable"), parameters=parameters, faults=(*away, *cut)))
+    away = Freeze(at_ns=MILLISECOND, for_ns=199 * MILLISECOND, member=2)
+    cuts = [Cut(at_ns=200 * n * MILLISECOND, for_ns=200 * MILLISECOND, sides=((2,), (0, 1))) for n in range(25)]
+    judged = judge(replace(small(), parameters=PATIENT_FOR_A_SECOND, faults=(away, *cuts)))
     assert "expelled" in [failure.kind for failure in judged.failures]
+
+
+def test_a_restarted_member_is_judged_as_a_joiner() -> None:
+    down = Crash(at_ns=2 * MILLISECOND, for_ns=50 * MILLISECOND, member=1)
+    judged = judge(replace(small(), parameters=PATIENT_FOR_A_SECOND, faults=(down,)))
+    assert judged.failures == ()
+    assert ("joining", "group_decided") in judged.coverage.pairs
 
 
 @pytest.mark.parametrize("is_quorum_left", [True, False])
@@ -127,7 +162,7 @@ def test_only_a_group_with_a_quorum_is_simulated_for_longer_than_its_patience(is
     """Each run makes the cores anew."""
     made: list[int] = []
     gone = tuple(Crash(at_ns=0, for_ns=1, member=member, is_final=True) for member in (1, 2))
-    scenario = small("reliable") if is_quorum_left else replace(small("reliable"), faults=gone)
+    scenario = small() if is_quorum_left else replace(small(), faults=gone)
 
     def build(membership: Membership, seed: int) -> Core:
         made.append(membership.member)
@@ -141,30 +176,17 @@ def test_only_a_group_with_a_quorum_is_simulated_for_longer_than_its_patience(is
     assert made == [0, 1, 2] * (2 if is_quorum_left else 1)
 
 
-def test_a_restarted_member_is_judged_as_a_joiner() -> None:
-    down = Crash(at_ns=2 * MILLISECOND, for_ns=50 * MILLISECOND, member=1)
-    judged = judge(replace(small("reliable"), faults=(down,), parameters={"suspect_after_ns": 1000 * MILLISECOND}))
-    assert judged.failures == ()
-    assert ("joining", "group_decided") in judged.coverage.pairs
-
-
 def test_of_two_members_either_may_be_given_up_when_one_of_them_hears_nobody() -> None:
-    members = tuple(Member(submissions_ns=(0, 8000 * MILLISECOND)) for _ in range(2))
-    scenario = Scenario(
-        protocol="reliable",
-        seed=1,
-        segments=(Segment(members=members),),
-        parameters={"suspect_after_ns": 1200 * MILLISECOND},
-        faults=(
-            Worsening(
-                at_ns=1000 * MILLISECOND,
-                for_ns=5000 * MILLISECOND,
-                member=0,
-                direction=Direction.TO_NODE,
-                changes=(("loss_ratio", 1.0), ("loss_burst_frames", 1.0)),
-            ),
-        ),
+    members = (Member(submissions_ns=(0, 8000 * MILLISECOND)),) * 2
+    deaf = Worsening(
+        at_ns=1000 * MILLISECOND,
+        for_ns=5000 * MILLISECOND,
+        member=0,
+        direction=Direction.TO_NODE,
+        changes=(("loss_ratio", 1.0), ("loss_burst_frames", 1.0)),
     )
+    parameters = {"suspect_after_ns": 1200 * MILLISECOND}
+    scenario = replace(small(), segments=(Segment(members=members),), parameters=parameters, faults=(deaf,))
     incarnations = simulate(experiment_of(scenario), group=GROUP).incarnations
     assert [incarnation.member for incarnation in incarnations if is_excluded(incarnation)] == [1]
     assert judge(scenario).is_good
@@ -198,19 +220,16 @@ def test_a_message_that_a_cut_keeps_away_counts_as_met() -> None:
 
 def test_coverage_adds_up_and_survives_its_rows() -> None:
     total = Coverage()
-    for seed in range(5):
+    for seed in range(8):
         total.add(judge(draw("reliable", seed)).coverage)
-    again = from_rows(total.rows())
-    assert (again.occurred, again.met) == (total.occurred, +total.met)
+    again = from_rows(total.rows(), total.view_rows())
+    assert (again.occurred, again.met, again.views) == (total.occurred, +total.met, total.views)
+    assert total.views_as_dict()["join"]["views"] == total.views["join", Met.VIEWS]
     assert total.as_dict()["member"]["reliable_data"]["occurred"] == total.occurred["member", "reliable_data"]
 
 
-def order_of(history: PlainHistory) -> Verdict:
-    """Verdict on total order for this history, as of a run of the sequencer."""
-    return findings_in(history)[Property.TOTAL_ORDER].verdict
-
-
 def findings_in(history: PlainHistory) -> dict[Property, Finding]:
+    """Verdicts on this history, as of a run of the sequencer."""
     scenario = small("sequencer")
     incarnations = tuple(
         IncarnationRun(member=m, incarnation=i, records=list(rows)) for (m, i), rows in raw(history).items()
@@ -230,8 +249,8 @@ def test_crashed_incarnations_are_held_to_the_order_and_with_views_excluded_ones
             builder.install(2, A, B)
         return (builder if end is None else builder.note(C, end)).stop(A, B)
 
-    assert order_of(history(has_views=False)) is (Verdict.FAIL if end is None else Verdict.PASS)
-    assert order_of(history(has_views=True)) is Verdict.FAIL
+    plain, viewed = (findings_in(history(has_views=one))[Property.TOTAL_ORDER].verdict for one in (False, True))
+    assert (plain, viewed) == (Verdict.FAIL if end is None else Verdict.PASS, Verdict.FAIL)
 
 
 def test_what_a_crashed_member_is_not_on_record_to_have_submitted_is_invented() -> None:
@@ -248,40 +267,6 @@ def test_an_unknown_safety_property_is_a_failure_if_no_record_was_lost() -> None
     failures = list(unknown_safety(findings_in(history)))
     assert {failure.kind for failure in failures} == {"untold"}
     assert "trace records of p1/n1 are missing" in failures[0].sentence
-
-
-class EndingCore(PlainCore):
-    """Reports that it is excluded as soon as it receives a message."""
-
-    has_heard = False
-
-    @property
-    def has_ended(self) -> bool:
-        return self.has_heard
-
-    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
-        self.has_heard = True
-        return super().on_message(message, source, now_ns)
-
-
-class LeavingCore(EndingCore):
-    """Reports that it has left."""
-
-    @property
-    def has_left(self) -> bool:
-        return self.has_heard
-
-
-@pytest.mark.parametrize(
-    ("core", "sentence"),
-    [
-        (EndingCore, "member 0 was given up although it was never away long"),
-        (LeavingCore, "member 0 left although nobody asked it to"),
-    ],
-)
-def test_an_end_that_no_fault_explains_is_a_failure(core: type[PlainCore], sentence: str) -> None:
-    failures = judge(small(), build=lambda membership, seed: core(membership)).failures
-    assert sentence in {failure.sentence for failure in failures}
 
 
 def test_an_incarnation_that_learnt_its_exclusion_is_excluded_and_one_that_left_is_not() -> None:

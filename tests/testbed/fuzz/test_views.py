@@ -6,10 +6,9 @@ from io import StringIO
 
 import pytest
 from rich.console import Console
-from rich.table import Table
 
 from node.trace import Event, ViewReason
-from testbed.fuzz.coverage import Coverage, Freeze, IncarnationId, Met, from_rows, views_met
+from testbed.fuzz.coverage import Coverage, Freeze, IncarnationId, Met, views_met
 from testbed.fuzz.draw import draw
 from testbed.fuzz.judge import judge
 from testbed.fuzz.listing import coverage_tables, views_table
@@ -90,10 +89,7 @@ def test_views_of_drawn_worlds_are_counted_by_reason(protocol: str) -> None:
         total.add(judge(draw(protocol, seed)).coverage)
     assert {reason for reason, _ in total.views} >= {"suspicion", "join"}
     assert total.views["suspicion", Met.UNDELIVERED] > 0
-    for (reason, what), count in total.views.items():
-        assert 0 < count <= total.views[reason, Met.VIEWS], what
-    assert from_rows((), total.view_rows()).views == total.views
-    assert total.views_as_dict()["join"]["views"] == total.views["join", Met.VIEWS]
+    assert all(0 < count <= total.views[reason, Met.VIEWS] for (reason, _), count in total.views.items())
 
 
 def test_a_crash_at_rest_ends_one_view() -> None:
@@ -107,15 +103,6 @@ def test_a_crash_at_rest_ends_one_view() -> None:
     assert judge(scenario).coverage.views_as_dict() == {"suspicion": {"views": 1, "nothing": 1}}
 
 
-def printed(*tables: Table, width: int) -> str:
-    """The tables on a terminal of that width."""
-    out = StringIO()
-    console = Console(file=out, width=width, highlight=False)
-    for table in tables:
-        console.print(table)
-    return out.getvalue()
-
-
 def test_the_tables_fit_the_terminal_and_cut_no_name_short() -> None:
     coverage = Coverage()
     for phase in ("changing", "member", "minority/undecided", "member/voting-timewarp", "joining", "over/undecided"):
@@ -124,7 +111,10 @@ def test_the_tables_fit_the_terminal_and_cut_no_name_short() -> None:
         coverage.views["bad pair", Met.PARTLY_DELIVERED] += 1
         coverage.views["bad pair", Met.VIEWS] += 2
         coverage.views["join", Met.VIEWS] += 3
-    text = printed(*coverage_tables(coverage, width=80), views_table(coverage), width=80)
+    console = Console(file=StringIO(), width=80, highlight=False, record=True)
+    for table in (*coverage_tables(coverage, width=80), views_table(coverage)):
+        console.print(table)
+    text = console.export_text()
     assert max(map(len, text.splitlines())) <= 80
     assert "12k / 1.2M" in text
     assert "…" not in text

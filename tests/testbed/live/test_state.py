@@ -1,4 +1,4 @@
-"""Rules of the state: allowed changes and their events. Pure, without a network."""
+"""Requests, and rules of the state: allowed changes and their events. Pure, without a network."""
 
 from __future__ import annotations
 
@@ -170,3 +170,24 @@ def test_the_record_of_an_impairment_has_its_whole_effect(state: LiveState) -> N
     assert isinstance(event, Impair)
     assert event.record()["parameters"] == {"delay_ns": 9_000_000}
     assert event.record()["asked"] == {"p1/n1": {"loss_ratio": 0.01, "delay_ns": 9_000_000}}
+
+
+# Requests as an attacker writes them.
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+KEYS = sorted({key for model in asks.VERBS.values() for key in model.keys()})  # noqa: SIM118  # not a mapping's
+
+
+@given(st.sampled_from(sorted(asks.VERBS)) | JSON, st.dictionaries(st.sampled_from(KEYS), JSON, max_size=5))
+def test_anything_is_understood_or_refused_in_a_sentence(verb: object, words: dict[str, object]) -> None:
+    try:
+        found, _words = asks.parse({"do": verb, **words})
+    except InputError as error:
+        assert "\n" not in str(error)
+        assert len(str(error)) < 1000
+    else:
+        assert found in asks.VERBS

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
+import re
+import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +24,8 @@ from typing import Any
 import pytest
 
 from netem.errors import FabricError
+from netem.runtimes.base import Program
+from netem.runtimes.daemon import LABEL, connect
 from testbed.live import NodeState, Testbed, running
 from testbed.paths import ROOT
 from tests.testbed.live import testbeds
@@ -28,7 +37,7 @@ from topologies.model import Direction
 pytestmark = [pytest.mark.root, pytest.mark.uml]
 
 IN_NETNS = pytest.mark.parametrize("world", ["netns"], indirect=True)
-"""Tests in netns only: `test_docker` tests the behaviour of containers instead."""
+IN_DOCKER = pytest.mark.parametrize("world", [pytest.param("docker", marks=pytest.mark.docker)], indirect=True)
 
 
 @pytest.fixture(scope="module", params=WORLDS)
@@ -123,15 +132,11 @@ def test_a_command_has_streams_and_an_exit_code(testbed: Testbed) -> None:
 
 
 @IN_NETNS
-def test_a_command_has_the_operators_rights(testbed: Testbed) -> None:
-    assert testbed.run("p1/n1", ["ip", "link", "set", "lo", "mtu", "60000"]).code == 0
-    assert "mtu 60000" in testbed.run("p1/n1", ["ip", "link", "show", "lo"]).text
-
-
-@IN_NETNS
-def test_a_command_starts_where_its_caller_is(
+def test_a_command_has_the_operators_rights_and_directory(
     testbed: Testbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert testbed.run("p1/n1", ["ip", "link", "set", "lo", "mtu", "60000"]).code == 0
+    assert "mtu 60000" in testbed.run("p1/n1", ["ip", "link", "show", "lo"]).text
     monkeypatch.chdir(tmp_path)
     assert testbed.run("p1/n1", ["pwd"]).text.strip() == str(tmp_path)
 
@@ -347,14 +352,11 @@ def test_a_restarted_node_has_all_of_its_wires_again(clear: Testbed) -> None:
     assert clear.stop_capture()["frames"] >= 12 + 3 + 2, "capture"
 
 
-@pytest.mark.parametrize("name", ["n3.p1", "p1-n3", "n3"])
-def test_nodes_know_each_other_by_name(clear: Testbed, name: str) -> None:
-    said = clear.run("p1/n1", ["ping", "-c", "1", "-W", "2", name], timeout_s=20)
-    assert "(10.1.0.3)" in said.text
-    assert received(said.text) == 1
-
-
-def test_a_node_that_was_started_again_knows_the_others_by_name(clear: Testbed) -> None:
+def test_nodes_know_each_other_by_name_also_after_a_restart(clear: Testbed) -> None:
+    for name in ("n3.p1", "p1-n3", "n3"):
+        said = clear.run("p1/n1", ["ping", "-c", "1", "-W", "2", name], timeout_s=20).text
+        assert "(10.1.0.3)" in said
+        assert received(said) == 1
     clear.crash("p1/n2")
     clear.restart("p1/n2")
     assert received(clear.run("p1/n2", ["ping", "-c", "1", "-W", "2", "n1.p2"], timeout_s=20).text) == 1
@@ -399,6 +401,137 @@ def test_a_node_that_ends_by_itself_is_told_and_can_be_started_again(clear: Test
     clear.restart("p1/n3")
     assert status(clear, "p1/n3").incarnation == 2
     assert received(ping(clear, "p1/n3", "p1/n1")) == 3
+
+
+# Containers.
+
+
+@IN_DOCKER
+def test_a_crashed_or_paused_container_says_so(clear: Testbed) -> None:
+    clear.crash("p1/n2")
+    clear.pause("p1/n3")
+    with pytest.raises(InputError, match="p1/n2 has crashed and its container with it: `orderbed restart p1/n2`"):
+        clear.run("p1/n2", ["true"])
+    with pytest.raises(InputError, match="p1/n3 is paused and runs nothing: resume it, then enter it"):
+        clear.run("p1/n3", ["true"])
+    clear.restart("p1/n2")
+    clear.resume("p1/n3")
+    assert [clear.run(name, ["true"]).code for name in ("p1/n2", "p1/n3")] == [0, 0]
+    with pytest.raises(FabricError, match=r'p1/n1: cannot start no-such-program: .*"no-such-program": .* not found'):
+        clear.run("p1/n1", ["no-such-program"])
+
+
+@IN_DOCKER
+@pytest.mark.parametrize("verb", ["kill", "restart"])
+def test_a_container_that_somebody_else_ends_is_told_removed_and_comes_back_with_its_wires(
+    clear: Testbed, verb: str
+) -> None:
+    with closing(connect()) as client:
+        (found,) = (one["Id"] for one in client.api.containers() if re.search("shared.*p2-n1", one["Names"][0]))
+        client.api.kill(found) if verb == "kill" else client.api.restart(found, timeout=0)
+        testbeds.wait_until(lambda: status(clear, "p2/n1").state is NodeState.ENDED, "its end is noticed")
+        sentence = "somebody else ended its container through Docker (kill, stop or restart"
+        assert status(clear, "p2/n1").cause.startswith(sentence)
+        assert found not in [one["Id"] for one in client.api.containers(all=True)]
+    clear.restart("p2/n1")
+    assert received(ping(clear, "p1/n1", "p2/n1", count=1)) == 1
+
+
+@pytest.mark.docker
+def test_a_killed_server_leaves_no_container(places: Path, tmp_path: Path) -> None:
+    def left() -> list[str]:
+        with closing(connect()) as client:
+            found = client.api.containers(all=True, filters={"label": [f"{LABEL}=1"]})
+        return [one["Names"][0] for one in found if "crates" in one["Names"][0]]
+
+    with Testbed(testbeds.written("crates", tmp_path), world="docker", runs=tmp_path / "runs") as testbed:
+        assert len(left()) == 4
+        os.kill(testbed.description.server_pid, signal.SIGKILL)
+        testbeds.wait_until(lambda: not left(), "the containers are removed")
+
+
+# A shell on a user's terminal.
+
+SHELL = """
+import sys
+from testbed.live import Testbed
+sys.exit(Testbed.attach("shared").terminal("p1/n1", sys.argv[1:]))
+"""
+TIMEOUT_S = 20.0
+
+
+class Screen:
+    """A terminal with a shell in a node on it."""
+
+    def __init__(self) -> None:
+        self.outer, inner = pty.openpty()
+        self.resize(24, 80)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SHELL, "sh", "-c", "echo ready; exec sh"],
+            cwd=ROOT, stdin=inner, stdout=inner, stderr=inner, start_new_session=True,
+        )  # fmt: skip
+        os.close(inner)
+        self.read_until("ready")
+
+    def resize(self, rows: int, columns: int) -> None:
+        fcntl.ioctl(self.outer, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def type(self, text: str) -> None:
+        os.write(self.outer, text.encode())
+
+    def read_until(self, wanted: str) -> str:
+        """Output until it contains `wanted`."""
+        said = ""
+        deadline = time.monotonic() + TIMEOUT_S
+        while wanted not in said:
+            assert select.select([self.outer], [], [], max(0.0, deadline - time.monotonic()))[0], said
+            said += os.read(self.outer, 4096).decode()
+        return said
+
+
+@pytest.fixture
+def screen(testbed: Testbed) -> Iterator[Screen]:
+    made = Screen()
+    yield made
+    made.process.kill()
+    made.process.wait()
+    os.close(made.outer)
+
+
+def test_a_shell_is_in_the_node_and_has_a_terminal_whose_size_follows(screen: Screen, world: str) -> None:
+    """Sizes and typed input use different channels. The patterns do not match their own echo."""
+    screen.type("hostname; tty\n")
+    assert "p1-n1" in screen.read_until("/dev/pts/")
+    if world == "netns":
+        screen.type("stty size\n")
+        screen.read_until("24 80")
+    screen.resize(50, 132)
+    os.kill(screen.process.pid, signal.SIGWINCH)
+    screen.type("until stty size | grep '50 13[2]'; do sleep 0.02; done\n")
+    screen.read_until("50 132")
+
+
+def test_ctrl_c_is_for_what_runs_in_it(testbed: Testbed, screen: Screen) -> None:
+    screen.type("sleep 600; echo stopped $?\n")
+    testbeds.wait_until(lambda: testbed.run("p1/n1", ["pgrep", "-x", "sleep"]).code == 0, "sleep runs in front")
+    screen.type("\x03")
+    screen.type("echo still $((40 + 2))\n")
+    screen.read_until("still 42")
+
+
+def test_its_exit_code_is_ours_and_the_terminal_is_as_before(screen: Screen) -> None:
+    assert termios.tcgetattr(screen.outer)[3] & termios.ECHO == 0, "it is raw meanwhile"
+    screen.type("exit 7\n")
+    assert screen.process.wait(TIMEOUT_S) == 7
+    assert termios.tcgetattr(screen.outer)[3] & termios.ECHO
+
+
+def test_without_a_terminal_streams_pass_through(testbed: Testbed) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SHELL, "sh", "-c", "cat; echo err >&2; exit 3"],
+        cwd=ROOT, input="in\n", capture_output=True, text=True, timeout=TIMEOUT_S,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (3, "in\n", "err\n")
 
 
 # Capture.
@@ -451,8 +584,6 @@ def test_the_record_is_a_runs(testbed: Testbed, world: str) -> None:
 
 
 def test_what_a_node_says_is_in_its_log(places: Path, tmp_path: Path) -> None:
-    from netem.runtimes.base import Program
-
     talk = Program(argv=("sh", "-c", "echo out; echo err >&2; exec cat"))
     with Testbed(testbeds.written("talk", tmp_path), world="netns", program=talk, runs=tmp_path) as testbed:
         testbeds.wait_until(lambda: len(testbed.logs("p1/n1").splitlines()) == 2, "both lines are in the log")

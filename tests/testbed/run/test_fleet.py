@@ -10,19 +10,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
 from netem.errors import FabricError
 from netem.runtimes.base import Command, Program
-from testbed.run.fleet import Fleet, State
-from topologies.model import Node, NodeName, PartitionName
+from testbed.run.fleet import Fleet, Member, State
+from topologies.model import Node, NodeName
+from topologies.shapes import one_partition
 
-NODES = tuple(
-    Node(name=NodeName(f"p1/n{i + 1}"), index=i, partition=PartitionName("p1"), partition_index=1, number=i + 1)
-    for i in range(2)
-)
+NODES = tuple(one_partition(2).nodes())
 
 OBEDIENT = """
 import json, sys
@@ -66,10 +64,6 @@ for line in sys.stdin:
         say(event="stopped", submitted=incarnation, drained=True, ended=False)
         sys.exit(0)
 """
-MUTE = "import sys; print('waiting for nothing', file=sys.stderr, flush=True); sys.stdin.read()"
-DIES_AT_ONCE = "import sys; sys.stdin.readline(); sys.exit('the core is broken')"
-CANNOT = 'import sys; print(\'{"event": "error", "message": "window must be at least 1"}\', flush=True); sys.exit(2)'
-BABBLES = "import sys; print('hello world', flush=True); sys.stdin.read()"
 
 
 class ProcessHandle:
@@ -151,62 +145,82 @@ def runtime() -> Iterator[ProcessRuntime]:
     made.close()
 
 
-def crew_of(script: str, runtime: ProcessRuntime, tmp_path: Path, *, absent: tuple[NodeName, ...] = ()) -> Fleet:
-    def configure(node: Node, incarnation: int) -> dict[str, Any]:
-        return {"member": node.index, "incarnation": incarnation}
-
-    return Fleet(
-        runtime,
-        NODES,
-        configure=configure,
-        log_path=lambda name: tmp_path / f"{name.replace('/', '.')}.log",
-        program=Program(argv=("python3", "-c", script)),
-        absent=absent,
-    )
+MakeFleet: TypeAlias = Callable[..., Fleet]
 
 
-def test_a_whole_incarnation(runtime: ProcessRuntime, tmp_path: Path) -> None:
-    fleet = crew_of(OBEDIENT, runtime, tmp_path)
+@pytest.fixture
+def fleet_of(runtime: ProcessRuntime, tmp_path: Path) -> MakeFleet:
+    def make(script: str, *, absent: tuple[NodeName, ...] = ()) -> Fleet:
+        return Fleet(
+            runtime,
+            NODES,
+            configure=lambda node, incarnation: {"member": node.index, "incarnation": incarnation},
+            log_path=lambda name: tmp_path / f"{name.replace('/', '.')}.log",
+            program=Program(argv=("python3", "-c", script)),
+            absent=absent,
+        )
+
+    return make
+
+
+def wait(fleet: Fleet, state: State, *, members: list[Member] | None = None) -> None:
+    fleet.wait_all((state,), timeout_s=10, doing=state.value, members=members)
+
+
+def started(fleet: Fleet) -> Fleet:
+    """The fleet when all members run."""
     fleet.start_all()
-    fleet.wait_all((State.READY,), timeout_s=10, doing="ready")
+    wait(fleet, State.READY)
     fleet.broadcast("start {}")
-    fleet.wait_all((State.RUNNING,), timeout_s=10, doing="started")
+    wait(fleet, State.RUNNING)
+    return fleet
+
+
+def test_a_whole_incarnation(fleet_of: MakeFleet) -> None:
+    fleet = started(fleet_of(OBEDIENT))
     fleet.broadcast("drain")
-    fleet.wait_all((State.DRAINED,), timeout_s=10, doing="drained")
+    wait(fleet, State.DRAINED)
     assert fleet.totals() == {"submitted": 2, "delivered": 10, "waiting": 0, "lag_max_ns": 3}
     members = fleet.alive()
     fleet.broadcast("stop")
-    fleet.wait_all((State.STOPPED,), timeout_s=10, doing="stopped", members=members)
+    wait(fleet, State.STOPPED, members=members)
     fleet.wait_gone(timeout_s=10)
-    entries = [member.manifest() for member in fleet.history]
-    assert [entry["exit"] for entry in entries] == [0, 0]
-    assert [(entry["drained"], entry["ended"], entry["crashed"]) for entry in entries] == [
-        (True, False, False), (True, True, False),
+    assert [entries(fleet, node) for node in NODES] == [
+        [(1, 0, True, False, False, 1)], [(1, 0, True, False, True, 1)],
     ]  # fmt: skip
 
 
-def test_a_node_that_never_becomes_ready(runtime: ProcessRuntime, tmp_path: Path) -> None:
-    fleet = crew_of(MUTE, runtime, tmp_path)
-    fleet.start_all()
-    with pytest.raises(FabricError, match=r"p1/n1, p1/n2 did not become ready within 1 s; its log .* waiting"):
-        fleet.wait_all((State.READY,), timeout_s=1, doing="ready")
+MUTE = "import sys; print('waiting for nothing', file=sys.stderr, flush=True); sys.stdin.read()"
+DIES_AT_ONCE = "import sys; sys.stdin.readline(); sys.exit('the core is broken')"
+ENDLESS_LOG = "import sys; sys.stderr.write('x' * 3_000_000 + '\\n' + 'y' * 5000); sys.exit(1)"
+CANNOT = 'import sys; print(\'{"event": "error", "message": "window must be at least 1"}\', flush=True); sys.exit(2)'
+BABBLES = "import sys; print('hello world', flush=True); sys.stdin.read()"
 
 
-def test_a_node_that_dies_at_once(runtime: ProcessRuntime, tmp_path: Path) -> None:
-    fleet = crew_of(DIES_AT_ONCE, runtime, tmp_path)
-    fleet.start_all()
-    with pytest.raises(
-        FabricError, match=r"p1/n\d ended by itself \(exit code 1\); its log .* ends: the core is broken"
-    ):
-        fleet.wait_all((State.READY,), timeout_s=10, doing="ready")
+@pytest.mark.parametrize(
+    ("script", "sentence"),
+    [
+        (MUTE, r"p1/n1, p1/n2 did not become ready within 1 s; its log .* waiting"),
+        (DIES_AT_ONCE, r"p1/n\d ended by itself \(exit code 1\); its log .* ends: the core is broken"),
+        (ENDLESS_LOG, r"ends: x+… \| y+…$"),
+        (CANNOT, "cannot run: window must be at least 1"),
+        (BABBLES, "wrote a line that is not one of ours: 'hello world'"),
+    ],
+    ids=["is mute", "dies at once", "dies with a long log", "says why it cannot", "babbles"],
+)
+def test_a_node_that_does_not_come_up(script: str, sentence: str, fleet_of: MakeFleet) -> None:
+    fleet = fleet_of(script)
+    with pytest.raises(FabricError, match=sentence) as told:
+        fleet.start_all()
+        fleet.wait_all((State.READY,), timeout_s=1 if script is MUTE else 10, doing="ready")
+    assert len(str(told.value)) < 1500
 
 
 def test_what_others_say_while_a_dead_node_is_heard_out_is_not_lost(
-    runtime: ProcessRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fleet_of: MakeFleet, runtime: ProcessRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fleet = running(OBEDIENT, runtime, tmp_path)
-    dead, other = (fleet.member(node.name).handle for node in NODES)
-    assert isinstance(dead, ProcessHandle)
+    fleet = started(fleet_of(OBEDIENT))
+    dead, other = runtime.handles
     found_dead = dead.poll
 
     def poll() -> int | None:
@@ -224,52 +238,17 @@ def test_what_others_say_while_a_dead_node_is_heard_out_is_not_lost(
     assert fleet.member(NODES[1].name).state is State.DRAINED
 
 
-def test_of_a_log_without_end_only_the_end_is_quoted(runtime: ProcessRuntime, tmp_path: Path) -> None:
-    fleet = crew_of(
-        "import sys; sys.stderr.write('x' * 3_000_000 + '\\n' + 'y' * 5000); sys.exit(1)", runtime, tmp_path
-    )
-    with pytest.raises(FabricError, match=r"ends: x+… \| y+…$") as told:
-        fleet.start_all()
-        fleet.wait_all((State.READY,), timeout_s=10, doing="ready")
-    assert len(str(told.value)) < 1500
-
-
-def test_a_node_that_says_why_is_quoted(runtime: ProcessRuntime, tmp_path: Path) -> None:
-    fleet = crew_of(CANNOT, runtime, tmp_path)
-    with pytest.raises(FabricError, match="cannot run: window must be at least 1"):
-        fleet.start_all()
-        fleet.wait_all((State.READY,), timeout_s=10, doing="ready")
-
-
-def test_a_node_that_babbles_is_not_ours(runtime: ProcessRuntime, tmp_path: Path) -> None:
-    fleet = crew_of(BABBLES, runtime, tmp_path)
-    fleet.start_all()
-    with pytest.raises(FabricError, match="wrote a line that is not one of ours: 'hello world'"):
-        fleet.wait_all((State.READY,), timeout_s=10, doing="ready")
-
-
-def test_a_crash_is_no_surprise_and_a_restart_is_a_new_incarnation(runtime: ProcessRuntime, tmp_path: Path) -> None:
-    fleet = crew_of(OBEDIENT, runtime, tmp_path)
-    fleet.start_all()
-    fleet.wait_all((State.READY,), timeout_s=10, doing="ready")
+def test_a_crash_is_no_surprise_and_a_restart_is_a_new_incarnation(fleet_of: MakeFleet) -> None:
+    fleet = started(fleet_of(OBEDIENT))
     fleet.pause(NODES[0].name)
     fleet.crash(NODES[0].name)
     fleet.pump(time.monotonic() + 0.2)
     assert [m.node.index for m in fleet.alive()] == [1]
     second = fleet.start(NODES[0])
-    fleet.wait_all((State.READY,), timeout_s=10, doing="ready")
-    assert second.incarnation == 2
-    first = fleet.history[0].manifest()
-    assert (first["exit"], first["crashed"]) == (-signal.SIGKILL, True)
-
-
-def running(script: str, runtime: ProcessRuntime, tmp_path: Path) -> Fleet:
-    fleet = crew_of(script, runtime, tmp_path)
-    fleet.start_all()
-    fleet.wait_all((State.READY,), timeout_s=10, doing="ready")
-    fleet.broadcast("start {}")
-    fleet.wait_all((State.RUNNING,), timeout_s=10, doing="started")
-    return fleet
+    wait(fleet, State.READY, members=[second])
+    assert [entry[:4] for entry in entries(fleet, NODES[0])] == [
+        (1, -signal.SIGKILL, False, True), (2, None, False, False),
+    ]  # fmt: skip
 
 
 def entries(fleet: Fleet, node: Node) -> list[tuple[int, Any, bool, bool, bool, int]]:
@@ -278,56 +257,46 @@ def entries(fleet: Fleet, node: Node) -> list[tuple[int, Any, bool, bool, bool, 
     return [tuple(entry[key] for key in keys) for entry in found]
 
 
-def test_a_process_that_goes_on_as_the_next_incarnation_has_an_entry_for_each(
-    runtime: ProcessRuntime, tmp_path: Path
-) -> None:
-    fleet = running(RETURNS, runtime, tmp_path)
+def test_a_process_that_goes_on_as_the_next_incarnation_has_an_entry_for_each(fleet_of: MakeFleet) -> None:
+    fleet = started(fleet_of(RETURNS))
+    first = NODES[0].name
     fleet.broadcast("drain")
-    fleet.wait_all((State.DRAINED,), timeout_s=10, doing="drained")
-    fleet.member(NODES[0].name).was_paused = True
-    assert fleet.change([NODES[0].name], "clock {}")[NODES[0].name]["at_ns"] == 1
+    wait(fleet, State.DRAINED)
+    fleet.member(first).was_paused = True
+    assert fleet.change([first], "clock {}")[first]["at_ns"] == 1
     members = fleet.alive()
     assert fleet.await_states((State.RUNNING,), timeout_s=10, members=members[:1]), "what it said of itself is old"
-    assert (fleet.member(NODES[0].name).incarnation, fleet.member(NODES[0].name).was_paused) == (2, True)
+    assert (fleet.member(first).incarnation, fleet.member(first).was_paused) == (2, True)
     fleet.broadcast("stop")
-    fleet.wait_all((State.STOPPED,), timeout_s=10, doing="stopped", members=members)
+    wait(fleet, State.STOPPED, members=members)
     fleet.wait_gone(timeout_s=10)
     assert entries(fleet, NODES[0]) == [(1, 0, False, False, True, 20), (2, 0, True, False, False, 2)]
     assert fleet.totals()["submitted"] == 20 + 2 + 1
 
 
-def test_a_restart_never_uses_a_number_that_the_killed_process_has_used(
-    runtime: ProcessRuntime, tmp_path: Path
-) -> None:
-    fleet = running(RETURNS, runtime, tmp_path)
-    fleet.member(NODES[0].name).handle.send("buffer {}")
+def test_a_restart_never_uses_a_number_that_the_killed_process_has_used(fleet_of: MakeFleet) -> None:
+    fleet = started(fleet_of(RETURNS))
+    first = NODES[0].name
+    fleet.member(first).handle.send("buffer {}")
     time.sleep(0.5)  # its lines wait, unread
-    fleet.crash(NODES[0].name)
-    assert fleet.member(NODES[0].name).incarnation == 4
-    fleet.restart([NODES[0].name])
+    fleet.crash(first)
+    assert fleet.member(first).incarnation == 4
+    fleet.restart([first])
     assert entries(fleet, NODES[0]) == [
-        (1, 0, False, False, True, 20),
-        (2, 0, False, False, True, 30),
-        (3, 0, False, False, True, 40),
+        *((number, 0, False, False, True, 10 * number + 10) for number in (1, 2, 3)),
         (4, -signal.SIGKILL, False, True, False, 0),
         (5, None, False, False, False, 0),
-    ]  # fmt: skip
+    ]
 
 
-def test_an_absent_node_is_started_when_it_joins_and_one_that_has_left_goes_on(
-    runtime: ProcessRuntime, tmp_path: Path
-) -> None:
-    absent = NODES[1].name
-    fleet = crew_of(RETURNS, runtime, tmp_path, absent=(absent,))
-    fleet.start_all()
-    fleet.wait_all((State.READY,), timeout_s=10, doing="ready")
-    fleet.broadcast("start {}")
-    fleet.wait_all((State.RUNNING,), timeout_s=10, doing="started")
-    assert [member.node.name for member in fleet.alive()] == [NODES[0].name]
-    assert fleet.leave([NODES[0].name])[NODES[0].name]["refused"] == "no"
-    assert fleet.join([NODES[0].name, absent]) == {NODES[0].name: {"event": "changed", "at_ns": 3}}
+def test_an_absent_node_is_started_when_it_joins_and_one_that_has_left_goes_on(fleet_of: MakeFleet) -> None:
+    first, absent = (node.name for node in NODES)
+    fleet = started(fleet_of(RETURNS, absent=(absent,)))
+    assert [member.node.name for member in fleet.alive()] == [first]
+    assert fleet.leave([first])[first]["refused"] == "no"
+    assert fleet.join([first, absent]) == {first: {"event": "changed", "at_ns": 3}}
     fleet.pump(time.monotonic() + 0.2)
     assert [(one.node.name, one.incarnation, one.state) for one in fleet.history] == [
-        (NODES[0].name, 1, State.ENDED), (absent, 2, State.RUNNING), (NODES[0].name, 2, State.RUNNING),
+        (first, 1, State.ENDED), (absent, 2, State.RUNNING), (first, 2, State.RUNNING),
     ]  # fmt: skip
     assert fleet.history[0].manifest()["left"] is True

@@ -16,7 +16,6 @@ import pytest
 from analysis.capture.source import inspect
 from tests import guard
 from tests.testbed.orderbed_command import (
-    POWERLESS,
     alive,
     assert_good,
     command_line,
@@ -192,15 +191,6 @@ def test_a_disk_that_fills_up_keeps_what_was_recorded(small_disk: Path, tmp_path
     assert_readable(only_run(small_disk) / "capture.pcapng")
 
 
-def test_without_privileges_one_sentence(runs: Path, tmp_path: Path) -> None:
-    experiment = write_experiment(tmp_path, duration="1 s", faults="[]")
-    done = orderbed("run", str(experiment), "--runs", str(runs), "--no-analyze", prefix=POWERLESS)
-    assert done.code == 2, done.err
-    assert "real wires need root" in done.err
-    assert "Traceback" not in done.err
-    assert not runs.exists()
-
-
 def test_without_java_nothing_is_started(runs: Path, tmp_path: Path) -> None:
     experiment = write_experiment(tmp_path, duration="1 s", faults="[]")
     path = os.pathsep.join([str(Path(sys.executable).parent), str(tmp_path)])
@@ -211,19 +201,3 @@ def test_without_java_nothing_is_started(runs: Path, tmp_path: Path) -> None:
     assert re.search(r"[Jj]ava", done.err)
     assert "Traceback" not in done.err
     assert not runs.exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (["run", "quikstart"], "did you mean quickstart?"),
-        (["run", "quickstart", "--world", "moon"], "--world: 'moon' is none of"),
-        (["check", "nothing-there"], "no such run"),
-        (["plan", "nothing-there"], "no experiment is called"),
-    ],
-)
-def test_wrong_use_is_one_sentence_and_exit_code_2(words: list[str], sentence: str, tmp_path: Path) -> None:
-    done = orderbed(*words, *(["--runs", str(tmp_path)] if words[0] != "plan" else []))
-    assert done.code == 2
-    assert sentence in done.err
-    assert "Traceback" not in done.err

@@ -87,9 +87,8 @@ def test_three_languages_deliver_in_one_order(world: str, members: Path, tmp_pat
     text = (members / "experiment.yaml").read_text(encoding="utf-8") + f"world: {world}\n"
     summary, directory = run(text, tmp_path, spark=spark)
     promised = {name: entry["verdict"] for name, entry in summary["properties"].items() if entry["promised"]}
-    assert promised == dict.fromkeys(
-        ("validity", "agreement", "integrity", "fifo", "causal", "total_order"), "pass"
-    )  # fmt: skip
+    properties = ("validity", "agreement", "integrity", "fifo", "causal", "total_order")
+    assert promised == dict.fromkeys(properties, "pass")
     assert [one["verdict"] for one in summary["expect"]] == ["pass"] * 3
     assert summary["capture"]["trace_gaps"] == 0
     manifest = manifest_of(directory)
@@ -203,15 +202,17 @@ def test_programs_know_the_nodes_by_name(world: str, tmp_path: Path) -> None:
         assert [line.split()[:2] for line in found] == [[f"10.1.0.{one}", f"n{one}.p1"] for one in (2, 3, 1)]
 
 
-def test_a_program_that_does_not_end_is_killed_and_that_is_told(tmp_path: Path) -> None:
-    stubborn = "program: {command: \"bash -c 'trap : TERM; while :; do sleep 0.1; done'\", stop: {grace: 200 ms}}\n"
-    manifest, _ = run(HEAD + stubborn, tmp_path)
-    assert [(node["exit"], node["killed"]) for node in manifest["nodes"]] == [(-9, True)] * 3
-
-
-def test_a_program_may_end_where_that_is_said(tmp_path: Path) -> None:
-    manifest, _ = run(HEAD + "program: {command: 'true', may_end: true}\n", tmp_path)
-    assert [(node["exit"], node["killed"]) for node in manifest["nodes"]] == [(0, False)] * 3
+@pytest.mark.parametrize(
+    ("program", "end"),
+    [
+        ("{command: \"bash -c 'trap : TERM; while :; do sleep 0.1; done'\", stop: {grace: 200 ms}}", (-9, True)),
+        ("{command: 'true', may_end: true}", (0, False)),
+    ],
+    ids=["is killed if it does not end", "may end where that is said"],
+)
+def test_a_program(program: str, end: tuple[int, bool], tmp_path: Path) -> None:
+    manifest, _ = run(f"{HEAD}program: {program}\n", tmp_path)
+    assert [(node["exit"], node["killed"]) for node in manifest["nodes"]] == [end] * 3
 
 
 @pytest.mark.parametrize(

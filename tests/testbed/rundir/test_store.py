@@ -61,25 +61,17 @@ def test_the_default_name_is_seed_and_stamp(tmp_path: Path) -> None:
     assert store.stamp(datetime(2026, 1, 31, 23, 59, 59, tzinfo=UTC)) == "20260131T235959Z"
 
 
-def test_groups_of_two_runs_differ(tmp_path: Path) -> None:
-    first = store.create(tmp_path, "quickstart", 1, name="1-a")
-    second = store.create(tmp_path, "quickstart", 1, name="1-b")
-    assert first.group != second.group
-    assert 0 <= first.group < 2**32
-
-
 def test_find_takes_a_path_a_name_an_experiment_or_nothing(tmp_path: Path) -> None:
     older = store.create(tmp_path, "quickstart", 1, name="1-a")
     newer = store.create(tmp_path, "quickstart", 1, name="1-b")
     other = store.create(tmp_path, "wan", 1, name="1-a")
+    assert len({older.group, newer.group, other.group}) == 3, "of each run its own"
     for age, run in enumerate((other, newer, older)):
         run.manifest = {"format": store.MANIFEST_FORMAT}
         run.save()
         os.utime(run.path / "manifest.json", (1_000_000 - age, 1_000_000 - age))
-    assert store.find(tmp_path, str(older.path)) == older.path
-    assert store.find(tmp_path, "quickstart/1-a") == older.path
-    assert store.find(tmp_path, "quickstart") == newer.path
-    assert store.find(tmp_path, None) == other.path
+    asked = (str(older.path), "quickstart/1-a", "quickstart", None)
+    assert [store.find(tmp_path, name) for name in asked] == [older.path, older.path, newer.path, other.path]
 
 
 def test_the_record_of_a_testbed_is_no_run(tmp_path: Path) -> None:
@@ -103,19 +95,13 @@ def test_find_says_what_a_run_is(tmp_path: Path) -> None:
             store.find(tmp_path, name)
 
 
-def test_a_name_of_a_file_that_is_not_utf_8_is_written_too(tmp_path: Path) -> None:
-    given = os.fsdecode(b"capture-\xff.pcapng")
-    run = store.create(tmp_path, "quickstart", 1)
-    run.append_fault({"id": 0, "path": given})
-    assert json.loads((run.path / "faults.jsonl").read_text(encoding="utf-8"))["path"] == given
-
-
 def test_faults_are_appended_line_by_line(tmp_path: Path) -> None:
     run = store.create(tmp_path, "quickstart", 1)
-    run.append_fault({"id": 0, "kind": "cut"})
-    run.append_fault({"id": 1, "kind": "heal"})
+    faults = [{"id": 0, "kind": "cut"}, {"id": 1, "path": os.fsdecode(b"no utf-8: capture-\xff.pcapng")}]
+    for fault in faults:
+        run.append_fault(fault)
     lines = (run.path / "faults.jsonl").read_text(encoding="utf-8").splitlines()
-    assert [json.loads(line)["kind"] for line in lines] == ["cut", "heal"]
+    assert [json.loads(line) for line in lines] == faults
 
 
 def test_clock_pair_is_taken_together() -> None:

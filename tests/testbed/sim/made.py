@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from netem.wiring.steps import KernelOption
+from node.host.host import TraceRow
 from node.host.workload import Workload, WorkloadKind
+from node.trace import Event
 from testbed.sim.engine import Engine
+from testbed.sim.member import IncarnationRun
 from testbed.sim.network import Datagram, Network, frame_bytes
 from testbed.spec.faults import Fault
 from testbed.spec.raw import Dissemination, World
 from testbed.spec.values import Experiment, ProtocolChoice, WrongClock
 from topologies.formats.yaml_source import Document
-from topologies.model import Bus, Impairment, Link, Node, NodeName, Partition, PartitionName, Topology
+from topologies.model import CLEAR, Bus, Impairment, Link, Node, NodeName, Topology
+from topologies.shapes import link, network, with_ports
 
 MILLISECOND = 1_000_000
 SECOND = 1_000 * MILLISECOND
-CLEAR = Impairment()
 _SOURCE = Document(source="by hand", text="", value={}, lines={(): 1})
 
 
@@ -31,30 +35,20 @@ def topology(
     links: Sequence[Link] = (),
 ) -> Topology:
     """Partitions p1, p2, … of these sizes, all with the same ports; linked in a row unless `links` are given."""
-    partitions: list[Partition] = []
-    index = 0
-    for position, size in enumerate(sizes, start=1):
-        name = PartitionName(f"p{position}")
-        nodes = tuple(
-            Node(
-                name=NodeName(f"{name}/n{number}"),
-                index=index + number - 1,
-                partition=name,
-                partition_index=position,
-                number=number,
-                to_node=to_node,
-                from_node=from_node,
-            )
-            for number in range(1, size + 1)
-        )
-        index += size
-        partitions.append(Partition(name=name, index=position, nodes=nodes, bus=bus))
-    row = tuple(link(a.name, b.name) for a, b in pairwise(partitions))
-    return Topology(name="made", partitions=tuple(partitions), links=tuple(links) or row)
+    members = {f"p{at}": [f"n{number}" for number in range(1, size + 1)] for at, size in enumerate(sizes, start=1)}
+    row = [link(a, b) for a, b in pairwise(members)]
+    buses = {} if bus is None else dict.fromkeys(members, bus)
+    return with_ports(network("made", members, links=links or row, buses=buses), to_node, from_node)
 
 
-def link(a: str, b: str, there: Impairment = CLEAR, back: Impairment = CLEAR) -> Link:
-    return Link(name=f"{a}--{b}", a=PartitionName(a), b=PartitionName(b), a_to_b=there, b_to_a=back)
+def of(incarnation: IncarnationRun, event: Event) -> list[TraceRow]:
+    """Its records of this kind."""
+    return [row for row in incarnation.records if row[0] == event]
+
+
+def delivered(incarnation: IncarnationRun) -> list[tuple[int, int, int]]:
+    """The messages that it delivered, in its order."""
+    return [(row[2], row[3], row[5]) for row in of(incarnation, Event.DELIVER)]
 
 
 def periodic(rate_per_s: float = 100.0, size_bytes: int = 64) -> Workload:
@@ -70,7 +64,7 @@ def saturating(size_bytes: int = 64) -> Workload:
 
 
 def experiment(
-    network: Topology,
+    topology: Topology,
     *,
     protocol: str = "reliable",
     parameters: Mapping[str, Any] | None = None,
@@ -86,11 +80,11 @@ def experiment(
 ) -> Experiment:
     """An experiment. All nodes send `workload` (None: they are silent), or only the members `senders`."""
     chosen = None if senders is None else set(senders)
-    active = [node for node in network.nodes() if chosen is None or node.index in chosen]
+    active = [node for node in topology.nodes() if chosen is None or node.index in chosen]
     return Experiment(
         name="made",
         question="",
-        topology=network,
+        topology=topology,
         protocol=ProtocolChoice(name=protocol, parameters=parameters or {}),
         dissemination=dissemination,
         workloads={node.name: workload for node in active} if workload is not None else {},
@@ -130,7 +124,7 @@ class Lan:
         self.network = Network(self.topology, self.engine, seed=self.seed, tap=self)
         self.nodes = tuple(self.topology.nodes())
         for port in self.network.ports:
-            port.receiver = self._receiver(port.node.index)
+            port.receiver = partial(self._receive, port.node.index)
 
     def frame(self, port: Node, inbound: bool, at_ns: int, datagram: Datagram) -> None:
         self.seen.append((at_ns, port.name, inbound, datagram.transmission))
@@ -161,8 +155,5 @@ class Lan:
         """Receivers of a datagram, each as often as it arrived."""
         return sorted(receiver for _, receiver, number in self.arrived if number == transmission)
 
-    def _receiver(self, index: int) -> Any:
-        def receive(datagram: Datagram) -> None:
-            self.arrived.append((self.engine.now_ns, index, datagram.transmission))
-
-        return receive
+    def _receive(self, index: int, datagram: Datagram) -> None:
+        self.arrived.append((self.engine.now_ns, index, datagram.transmission))

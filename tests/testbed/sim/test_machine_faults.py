@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
@@ -11,31 +10,22 @@ from node.trace import Event
 from testbed.sim.member import INPUT_NS
 from testbed.sim.simulation import START_NS, Simulation, simulate
 from testbed.spec.faults import ClockShift, Deaf, Fault, Pause, Recover, Resume, Slow
-from testbed.spec.values import Experiment
-from tests.testbed.sim import made
-from tests.testbed.sim.made import MILLISECOND, SECOND
+from tests.testbed.sim.made import MILLISECOND, SECOND, experiment, of, periodic, topology
 from topologies.model import Impairment, NodeName
 
 N2 = (NodeName("p1/n2"),)
-TWO = made.topology(2, to_node=Impairment(delay_ns=MILLISECOND))
+TWO = topology(2, to_node=Impairment(delay_ns=MILLISECOND))
 
 
-def run(*faults: Fault, rate_per_s: float = 1000.0, **changes: Any) -> Simulation:
-    """n1 sends to n2 for a second."""
-    experiment: Experiment = made.experiment(
-        TWO,
-        workload=made.periodic(rate_per_s),
-        senders=[0],
-        protocol=changes.pop("protocol", "reliable"),
-        faults=faults,
-        **changes,
-    )
-    return simulate(experiment, group=1)
+def run(*faults: Fault) -> Simulation:
+    """n1 sends to n2 for a second, a message each millisecond."""
+    made = experiment(TWO, workload=periodic(1000.0), senders=[0], faults=faults, drain_ns=20 * SECOND)
+    return simulate(made, group=1)
 
 
-def deliveries(simulation: Simulation, incarnation: int = 1) -> list[int]:
-    """Times of deliveries, from the start of the load."""
-    return [row[6] - START_NS for row in simulation.incarnations[incarnation].records if row[0] == Event.DELIVER]
+def deliveries(simulation: Simulation) -> list[int]:
+    """Times of deliveries at n2, from the start of the load."""
+    return [row[6] - START_NS for row in of(simulation.incarnations[1], Event.DELIVER)]
 
 
 def test_a_slow_node_takes_its_time_for_each_datagram_and_catches_up_when_it_is_over() -> None:
@@ -64,7 +54,6 @@ def test_a_deaf_node_loses_what_comes_faster_than_it_takes_it() -> None:
     simulation = run(
         Slow(id=0, at_ns=200 * MILLISECOND, targets=N2, cpu_ratio=0.02),
         Deaf(id=1, at_ns=200 * MILLISECOND, targets=N2, buffer_bytes=4096),
-        drain_ns=20 * SECOND,
     )
     deaf = simulation.incarnations[1]
     assert deaf.overrun > 400

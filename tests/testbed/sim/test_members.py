@@ -4,6 +4,7 @@ for longer than the group's patience counts as crashed, and the run comes to res
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ from node.registry import PROTOCOLS
 from node.trace import EndReason, Event
 from testbed.sim.simulation import START_NS, Ending, IncarnationRun, Simulation, simulate
 from testbed.spec.faults import Crash, Fault, Join, Leave, Pause, Resume
-from tests.testbed.sim.made import MILLISECOND, SECOND, experiment, periodic, topology
+from tests.testbed.sim.made import MILLISECOND, SECOND, delivered, experiment, periodic, topology
 from topologies.model import Impairment, NodeName
 
 NETWORK = topology(4, to_node=Impairment(delay_ns=5 * MILLISECOND, jitter_ns=2 * MILLISECOND))
@@ -51,8 +52,8 @@ def views(incarnation: IncarnationRun) -> dict[int, tuple[int, ...]]:
     return found
 
 
-def delivered(incarnation: IncarnationRun) -> list[tuple[int, int, int]]:
-    return [(row[2], row[3], row[5]) for row in incarnation.records if row[0] == Event.DELIVER]
+def endings(simulation: Simulation) -> list[Ending | None]:
+    return [incarnation.ending for incarnation in simulation.incarnations]
 
 
 @pytest.mark.parametrize("protocol", ["sequencer", "lamport", "reliable"])
@@ -61,13 +62,8 @@ def test_an_absent_member_joins_as_a_later_incarnation_than_those_of_founders(pr
     *founders, joiner = simulation.incarnations
 
     assert simulation.phases.drained_ns is not None
-    assert [(incarnation.member, incarnation.incarnation) for incarnation in simulation.incarnations] == [
-        (0, 1),
-        (1, 1),
-        (2, 1),
-        (3, 2),
-    ]
-    assert {incarnation.ending for incarnation in simulation.incarnations} == {Ending.DRAINED}
+    assert [(one.member, one.incarnation) for one in simulation.incarnations] == [(0, 1), (1, 1), (2, 1), (3, 2)]
+    assert endings(simulation) == [Ending.DRAINED] * 4
     assert joiner.records[0][0] == Event.START
     assert joiner.records[0][6] == START_NS + 2 * SECOND
     assert all(views(incarnation)[1] == (0, 1, 2) for incarnation in founders)
@@ -82,9 +78,8 @@ def test_one_founder_is_enough() -> None:
     others = (SECOND_NODE, THIRD, LAST)
     simulation = run(Join(id=0, at_ns=SECOND, targets=others), absent=others)
     assert views(simulation.incarnations[0])[1] == (0,)
-    assert {tuple(sorted(list(views(incarnation).values())[-1])) for incarnation in simulation.incarnations} == {
-        (0, 1, 2, 3)
-    }
+    last = {tuple(sorted(list(views(incarnation).values())[-1])) for incarnation in simulation.incarnations}
+    assert last == {(0, 1, 2, 3)}
 
 
 def test_a_member_that_leaves_rests_and_the_others_go_on() -> None:
@@ -125,9 +120,8 @@ def test_a_leave_that_cannot_be_is_told_and_changes_nothing() -> None:
     others = (SECOND_NODE, THIRD, LAST)
     crashes = [Crash(id=at, at_ns=at * SECOND, targets=(name,)) for at, name in enumerate(reversed(others), start=1)]
     simulation = run(*crashes, Leave(id=3, at_ns=4900 * MILLISECOND, targets=(FIRST,)))
-    assert simulation.faults[-1]["readback"] == {
-        FIRST: {"refused": "member 0 is the last one of its group: stop it instead"}
-    }
+    told = simulation.faults[-1]["readback"]
+    assert told == {FIRST: {"refused": "member 0 is the last one of its group: stop it instead"}}
     assert (simulation.incarnations[0].has_ended, simulation.incarnations[0].ending) == (False, Ending.DRAINED)
 
 
@@ -148,15 +142,9 @@ def test_a_member_that_was_away_for_too_long_is_excluded_and_its_process_goes_on
     excluded, again = simulation.incarnations[3:]
 
     assert simulation.phases.drained_ns is not None
-    assert [incarnation.has_ended for incarnation in simulation.incarnations] == [False, False, False, True, False]
-    assert [incarnation.ending for incarnation in simulation.incarnations] == [Ending.DRAINED] * 3 + [
-        Ending.EXCLUDED,
-        Ending.DRAINED,
-    ]
-    assert [incarnation.records[-1][0] for incarnation in simulation.incarnations] == [Event.STOP] * 3 + [
-        Event.ENDED,
-        Event.STOP,
-    ]
+    assert [one.has_ended for one in simulation.incarnations] == [False, False, False, True, False]
+    assert endings(simulation) == [Ending.DRAINED] * 3 + [Ending.EXCLUDED, Ending.DRAINED]
+    assert [one.records[-1][0] for one in simulation.incarnations] == [Event.STOP] * 3 + [Event.ENDED, Event.STOP]
     assert (again.member, again.incarnation, again.records[0][0]) == (3, 2, Event.START)
     ended_ns, submitted = excluded.records[-1][6], excluded.records[-1][8]
     assert AWAY[1].at_ns <= ended_ns - START_NS <= AWAY[1].at_ns + SECOND, "as soon as it hears of it"
@@ -168,10 +156,7 @@ def test_a_member_that_was_away_for_too_long_is_excluded_and_its_process_goes_on
 
 
 def test_one_that_is_excluded_while_it_drains_drains_as_the_next_incarnation() -> None:
-    away = (
-        Pause(id=0, at_ns=500 * MILLISECOND, targets=(LAST,), until_id=1),
-        Resume(id=1, at_ns=2000 * MILLISECOND, targets=(LAST,)),
-    )
+    away = (AWAY[0], replace(AWAY[1], at_ns=2 * SECOND))
     simulation = run(*away, protocol="reliable", patience_ns=SECOND, duration_ns=2 * SECOND)
     *_, excluded, again = simulation.incarnations
     assert [excluded.ending, again.ending] == [Ending.EXCLUDED, Ending.DRAINED]

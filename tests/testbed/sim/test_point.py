@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from testbed.sim.point import measure
 from testbed.spec.raw import Dissemination
 from testbed.spec.values import Experiment
 from tests import report_runs
-from tests.testbed.sim.made import CLEAR, MILLISECOND, SECOND, at_instants, experiment, periodic, topology
+from tests.testbed.sim.made import MILLISECOND, SECOND, at_instants, experiment, periodic, topology
 from topologies.model import Bus, Impairment
 
 BUS = Bus(rate_bps=10_000_000, queue_frames=1000)
@@ -31,12 +32,16 @@ def small(protocol: str = "sequencer", *, dissemination: Dissemination = Dissemi
     return experiment(network, protocol=protocol, workload=periodic(20.0, 392), dissemination=dissemination)
 
 
+@cache
+def measured(protocol: str = "sequencer") -> dict[str, Any]:
+    return measure(rolling_back() if protocol == "timewarp" else small(protocol))
+
+
 def test_a_good_run_passes_with_all_that_it_promises() -> None:
-    result = measure(small())
+    result = measured()
     assert (result["verdict"], result["reasons"], result["invalid"]) == ("pass", [], [])
-    assert {name for name, entry in result["properties"].items() if entry["promised"]} == set(
-        PROTOCOLS["sequencer"].promises
-    )
+    promised = {name for name, entry in result["properties"].items() if entry["promised"]}
+    assert promised == set(PROTOCOLS["sequencer"].promises)
     messages = result["messages"]
     assert messages["deliveries"] == messages["deliveries_expected"] == 5 * messages["submitted"] == 500
     assert result["given"]["members"] == 5
@@ -44,26 +49,18 @@ def test_a_good_run_passes_with_all_that_it_promises() -> None:
 
 
 def test_the_same_seed_gives_the_same_numbers() -> None:
-    first, second = measure(small()), measure(small())
-    assert {**first, "seconds": 0} == {**second, "seconds": 0}
-    assert measure(replace(small(), seed=2))["latency"] != first["latency"]
+    assert {**measure(small()), "seconds": 0} == {**measured(), "seconds": 0}
+    assert measure(replace(small(), seed=2))["latency"] != measured()["latency"]
 
 
-def test_a_multicast_is_one_message_and_its_datagrams_are_copies() -> None:
+@pytest.mark.parametrize(("dissemination", "copies"), [(Dissemination.UNICAST, 3), (Dissemination.MULTICAST, 0)])
+def test_a_multicast_is_one_message_and_its_datagrams_are_copies(dissemination: Dissemination, copies: int) -> None:
     """One message of the reliable layer, over an unimpaired network to four others."""
-    lone = experiment(
-        topology(3, 2, bus=BUS),
-        protocol="reliable",
-        workload=at_instants(100 * MILLISECOND, size_bytes=392),
-        senders=[0],
-        dissemination=Dissemination.UNICAST,
-    )
+    workload = at_instants(100 * MILLISECOND, size_bytes=392)
+    network = topology(3, 2, bus=BUS)
+    lone = experiment(network, workload=workload, senders=[0], dissemination=dissemination)
     load = measure(lone)["load"]
-    assert load["messages_by_kind"]["RELIABLE_DATA"] == 1
-    assert load["copies_by_kind"]["RELIABLE_DATA"] == 3
-    multicast = measure(replace(lone, dissemination=Dissemination.MULTICAST))["load"]
-    assert multicast["messages_by_kind"]["RELIABLE_DATA"] == 1
-    assert multicast["copies_by_kind"]["RELIABLE_DATA"] == 0
+    assert (load["messages_by_kind"]["RELIABLE_DATA"], load["copies_by_kind"]["RELIABLE_DATA"]) == (1, copies)
 
 
 def test_delays_are_those_at_the_others() -> None:
@@ -78,22 +75,20 @@ def test_delays_are_those_at_the_others() -> None:
 
 
 def test_expectations_are_judged_and_one_about_frames_is_unknown() -> None:
-    expecting = replace(small(), expect=(parse("latency.p99_ms < 0"), parse("traffic.dummy_rate <= 1")))
-    result = measure(expecting)
+    result = measure(replace(small(), expect=(parse("latency.p99_ms < 0"), parse("traffic.dummy_rate <= 1"))))
     assert [entry["verdict"] for entry in result["expect"]] == ["fail", "unknown"]
     assert result["verdict"] == "fail"
 
 
 def test_nothing_sent_is_nothing_measured() -> None:
-    result = measure(experiment(topology(3, to_node=CLEAR), duration_ns=SECOND // 10))
+    result = measure(experiment(topology(3), duration_ns=SECOND // 10))
     assert (result["messages"]["submitted"], result["latency"]["mean_ms"]) == (0, None)
     assert result["load"]["lan_load"] is None
-    assert sweep_rows.from_table(table(result))[0]["load"]["lan_load"] is None
+    assert row_of(result)["load"]["lan_load"] is None
 
 
 def test_a_run_that_does_not_come_to_rest_is_unknown_where_it_matters() -> None:
-    hurried = replace(small(), drain_ns=0)
-    result = measure(hurried)
+    result = measure(replace(small(), drain_ns=0))
     assert "had become quiet" in result["properties"]["agreement"]["reason"]
     assert (result["properties"]["total_order"]["verdict"], result["verdict"]) == ("pass", "unknown")
 
@@ -105,7 +100,7 @@ def test_what_a_core_raises_is_the_failure_of_its_run(monkeypatch: pytest.Monkey
     monkeypatch.setattr(SequencerCore, "on_submit", broken)
     result = measure(small())
     assert (result["verdict"], result["reasons"]) == ("fail", ["ZeroDivisionError in broken: division by zero"])
-    assert sweep_rows.from_table(table(result))[0]["latency"] is None
+    assert row_of(result)["latency"] is None
 
 
 def rolling_back() -> Experiment:
@@ -116,8 +111,8 @@ def rolling_back() -> Experiment:
 
 
 def test_what_the_order_costs_is_measured_where_cores_report_it() -> None:
-    assert measure(small())["ordering"] is None
-    found = measure(rolling_back())
+    assert measured()["ordering"] is None
+    found = measured("timewarp")
     ordering = found["ordering"]
     assert 0 < ordering["messages"] <= found["messages"]["deliveries"] == 500
     assert ordering["roll_backs"] == sum(entry["roll_backs"] for entry in ordering["by_member"]) > 0
@@ -128,32 +123,22 @@ def test_what_the_order_costs_is_measured_where_cores_report_it() -> None:
 
 
 def test_a_claim_may_speak_of_what_the_order_costs() -> None:
-    rows = sweep_rows.from_table(table(measure(rolling_back())))
-    rows += sweep_rows.from_table(table(measure(small())))
+    rows = [row_of(measured("timewarp")), row_of(measured())]
     cost = evaluate(parse("where(runs, given.protocol == 'timewarp').ordering.cost_mean_ms"), {"runs": rows})
     assert cost == [rows[0]["ordering"]["cost_mean_ms"]]
     assert isinstance(evaluate(parse("runs[1].ordering.cost_mean_ms < 1"), {"runs": rows}), Unknown)
 
 
-def test_a_row_keeps_all_that_was_measured() -> None:
-    for given in (small("sequencer"), small("lamport"), rolling_back()):
-        result = measure(given) | {"point": 7}
-        (row,) = sweep_rows.from_table(table(result))
-        assert row == json.loads(json.dumps(result))
-
-
-def test_a_row_keeps_what_there_is_to_say_of_views(tmp_path: Path) -> None:
+def test_a_row_keeps_all_that_was_measured_and_what_there_is_to_say_of_views(tmp_path: Path) -> None:
     run = report_runs.with_views(tmp_path / "run", changes=2)
     views = json.loads((run / "summary.json").read_text())["views"]
-    (row,) = sweep_rows.from_table(table(measure(small()) | {"point": 0, "views": views}))
-
-    assert row["views"] == views
+    for result in (measured(), measured("lamport"), measured("timewarp"), measured() | {"views": views}):
+        assert row_of(result | {"point": 7}) == json.loads(json.dumps(result | {"point": 7}))
 
 
 def test_rows_are_kept_in_the_order_of_their_points(tmp_path: Path) -> None:
     path = tmp_path / "sweep-1.parquet"
-    result = measure(small())
-    sweep_rows.write(path, [table(result | {"point": point}) for point in (2, 0, 1)])
+    sweep_rows.write(path, [table(measured() | {"point": point}) for point in (2, 0, 1)])
     assert [row["point"] for row in sweep_rows.read(path)] == [0, 1, 2]
     assert list(tmp_path.iterdir()) == [path]
 
@@ -171,3 +156,9 @@ def test_what_is_no_table_of_a_sweep_is_one_sentence(tmp_path: Path) -> None:
 
 def table(result: dict[str, Any]) -> pa.Table:
     return pa.Table.from_batches([sweep_rows.to_batch([{"point": 0} | result])])
+
+
+def row_of(result: dict[str, Any]) -> dict[str, Any]:
+    """The result read back from its table."""
+    (row,) = sweep_rows.from_table(table(result))
+    return row

@@ -8,7 +8,7 @@ from analysis.spacetime.compose import compose
 from analysis.spacetime.model import Fate, What, Window
 from analysis.spacetime.text import draw
 from node.registry import PROTOCOLS
-from testbed.sim.simulation import Simulation, simulate
+from testbed.sim.simulation import simulate
 from testbed.spec import experiment as spec
 from tests.testbed.sim.scenes import SightingTap, scene_of
 
@@ -33,15 +33,10 @@ faults:
 """
 
 
-def watched() -> tuple[Simulation, SightingTap]:
-    tap = SightingTap()
-    return simulate(spec.loads(EXPERIMENT, protocols=PROTOCOLS), group=7, tap=tap), tap
-
-
-def test_losses_copies_and_damage_are_those_that_were_counted() -> None:
-    simulation, tap = watched()
-    topology = spec.loads(EXPERIMENT, protocols=PROTOCOLS).topology
-    scene = scene_of(topology, simulation, tap)
+def test_losses_copies_and_damage_are_those_that_were_counted_and_can_be_drawn() -> None:
+    experiment, tap = spec.loads(EXPERIMENT, protocols=PROTOCOLS), SightingTap()
+    simulation = simulate(experiment, group=7, tap=tap)
+    scene = scene_of(experiment.topology, simulation, tap)
     diagram = compose(scene, Window(scene.first_ns, scene.last_ns), max_arrows=100_000, max_marks=100_000)
     counters = [port for port in simulation.counters if port["direction"] == "to-node"]
     arrived = [arrow for arrow in diagram.arrows if arrow.fate is Fate.ARRIVED]
@@ -55,10 +50,6 @@ def test_losses_copies_and_damage_are_those_that_were_counted() -> None:
     assert {What.CRASH, What.PAUSE, What.RESUME} <= {mark.what for mark in diagram.marks}
     assert all(arrow.is_causal for arrow in arrived if not arrow.is_corrupt)
 
-
-def test_it_can_be_drawn_in_a_terminal() -> None:
-    simulation, tap = watched()
-    scene = scene_of(spec.loads(EXPERIMENT, protocols=PROTOCOLS).topology, simulation, tap)
     text = draw(compose(scene, Window(scene.start_ns, scene.start_ns + 120_000_000)), width=100)
     assert re.search(r"fault #0: cut p1/n1 \| p1/n2, p1/n3", text)
     assert "✗" in text

@@ -32,7 +32,9 @@ from tests.testbed.sim.made import (
     MILLISECOND,
     SECOND,
     at_instants,
+    delivered,
     experiment,
+    of,
     periodic,
     saturating,
     topology,
@@ -46,7 +48,14 @@ ROUGH = Impairment(
 )  # fmt: skip
 FIRST, SECOND_NODE, THIRD = (NodeName(f"p1/n{number}") for number in (1, 2, 3))
 
-Identity = tuple[int, int, int]
+CRASHED_AND_BACK = (
+    Crash(id=0, at_ns=300 * MILLISECOND, targets=(SECOND_NODE,)),
+    Restart(id=1, at_ns=600 * MILLISECOND, targets=(SECOND_NODE,)),
+)
+FROZEN_AND_THAWED = (
+    Pause(id=0, at_ns=200 * MILLISECOND, targets=(SECOND_NODE,), until_id=1),
+    Resume(id=1, at_ns=700 * MILLISECOND, targets=(SECOND_NODE,)),
+)
 
 
 def run(*sizes: int, port: Impairment = LAN, **fields: Any) -> Simulation:
@@ -54,40 +63,21 @@ def run(*sizes: int, port: Impairment = LAN, **fields: Any) -> Simulation:
     return simulate(experiment(topology(*sizes, to_node=port), **fields), group=7)
 
 
-def of(incarnation: IncarnationRun, event: Event) -> list[TraceRow]:
-    return [row for row in incarnation.records if row[0] == event]
-
-
-def delivered(incarnation: IncarnationRun) -> list[Identity]:
-    return [(row[2], row[3], row[5]) for row in of(incarnation, Event.DELIVER)]
-
-
-def submitted(simulation: Simulation) -> list[Identity]:
-    return [
-        (row[2], row[3], row[5]) for incarnation in simulation.incarnations for row in of(incarnation, Event.SUBMIT)
-    ]
-
-
 # A run.
 
 
 @pytest.mark.parametrize("dissemination", Dissemination)
 @pytest.mark.parametrize("protocol", ["reliable", "sequencer"])
-@pytest.mark.parametrize("port", [LAN, ROUGH], ids=["lan", "rough"])
+@pytest.mark.parametrize("port", [LAN, ROUGH, Impairment()], ids=["lan", "rough", "clear"])
 def test_everybody_delivers_everything_and_the_run_ends_when_all_are_quiet(
     protocol: str, dissemination: Dissemination, port: Impairment
 ) -> None:
     simulation = run(3, port=port, protocol=protocol, dissemination=dissemination, workload=periodic())
-    sent = submitted(simulation)
+    sent = [(row[2], row[3], row[5]) for one in simulation.incarnations for row in of(one, Event.SUBMIT)]
     assert len(sent) == 300
-    for incarnation in simulation.incarnations:
-        assert sorted(delivered(incarnation)) == sorted(sent)
-        assert (incarnation.ending, incarnation.submitted, incarnation.delivered, incarnation.waiting) == (
-            Ending.DRAINED,
-            100,
-            300,
-            0,
-        )
+    for one in simulation.incarnations:
+        assert sorted(delivered(one)) == sorted(sent)
+        assert (one.ending, one.submitted, one.delivered, one.waiting) == (Ending.DRAINED, 100, 300, 0)
     if protocol == "sequencer":
         assert len({tuple(delivered(incarnation)) for incarnation in simulation.incarnations}) == 1
     phases = simulation.phases
@@ -110,11 +100,8 @@ def test_a_message_takes_the_delay_of_its_way() -> None:
     simulation = run(3, workload=at_instants(10 * MILLISECOND), senders=[0])
     asked = of(simulation.incarnations[0], Event.SUBMIT)[0][6]
     assert asked == START_NS + 10 * MILLISECOND
-    assert [of(incarnation, Event.DELIVER)[0][6] - asked for incarnation in simulation.incarnations] == [
-        0,
-        MILLISECOND,
-        MILLISECOND,
-    ]
+    waits = [of(incarnation, Event.DELIVER)[0][6] - asked for incarnation in simulation.incarnations]
+    assert waits == [0, MILLISECOND, MILLISECOND]
 
 
 def test_partitions_a_bus_and_links_carry_a_run() -> None:
@@ -125,20 +112,14 @@ def test_partitions_a_bus_and_links_carry_a_run() -> None:
     assert all(one["sent_frames"] > 200 for one in simulation.bus_counters)
 
 
-def test_over_clear_wires_time_passes_too() -> None:
-    simulation = run(3, port=Impairment(), protocol="sequencer", workload=periodic())
-    assert [incarnation.delivered for incarnation in simulation.incarnations] == [300] * 3
-
-
 def test_a_saturating_application_is_held_by_flow_control_and_by_time() -> None:
     simulation = run(
         3, port=Impairment(), workload=saturating(), duration_ns=50 * MILLISECOND, parameters={"window": 64}
     )
     sent = simulation.incarnations[0].submitted
     assert 200 < sent <= 50 * MILLISECOND // 20_000 + 64
-    assert {incarnation.delivered for incarnation in simulation.incarnations} == {
-        sum(incarnation.submitted for incarnation in simulation.incarnations)
-    }
+    total = sum(incarnation.submitted for incarnation in simulation.incarnations)
+    assert [incarnation.delivered for incarnation in simulation.incarnations] == [total] * 3
 
 
 def test_a_silent_run_is_silent() -> None:
@@ -167,9 +148,7 @@ def test_records_can_be_left_out() -> None:
     made = experiment(topology(3, to_node=LAN), workload=periodic())
     with_them, without = simulate(made, group=7), simulate(made, group=7, keeps_records=False)
     assert [incarnation.records for incarnation in without.incarnations] == [[], [], []]
-    assert [incarnation.delivered for incarnation in without.incarnations] == [
-        incarnation.delivered for incarnation in with_them.incarnations
-    ]
+    assert [one.delivered for one in without.incarnations] == [one.delivered for one in with_them.incarnations]
     assert without.events == with_them.events
 
 
@@ -184,12 +163,9 @@ def test_anomalous_behaviour_b_can_get_a_lower_timestamp_than_a_unless_it_is_tol
 ) -> None:
     """The second node sends 10 ms after each fifth message of the first one, before that message can have come."""
     call = Call(caller=FIRST, callee=SECOND_NODE, after_ns=10 * MILLISECOND, every=5, tells_timestamp=tells)
-    made = experiment(
-        topology(3, to_node=Impairment(delay_ns=20 * MILLISECOND)), protocol="lamport", duration_ns=SECOND
-    )
+    made = experiment(topology(3, to_node=Impairment(delay_ns=20 * MILLISECOND)), protocol="lamport")
     workloads = {FIRST: periodic(500), SECOND_NODE: at_instants()}
-    made = replace(made, workloads=workloads, calls=(call,))
-    found = simulate(made, group=7)
+    found = simulate(replace(made, workloads=workloads, calls=(call,)), group=7)
     asked_ns = {(row[2], row[5]): row[6] for one in found.incarnations for row in of(one, Event.SUBMIT)}
     order = [(member, number) for member, _, number in delivered(found.incarnations[2])]
     pairs = [((0, 5 * number), (1, number)) for number in range(1, 99)]
@@ -227,11 +203,7 @@ def test_a_wrong_clock_shows_in_the_records_and_moves_the_timers_of_its_node() -
 
 
 def test_a_crash_ends_an_incarnation_at_its_instant_and_a_restart_begins_the_next() -> None:
-    faults = [
-        Crash(id=0, at_ns=300 * MILLISECOND, targets=(SECOND_NODE,)),
-        Restart(id=1, at_ns=600 * MILLISECOND, targets=(SECOND_NODE,)),
-    ]
-    simulation = run(3, workload=periodic(), faults=faults)
+    simulation = run(3, workload=periodic(), faults=CRASHED_AND_BACK)
     old, new = (incarnation for incarnation in simulation.incarnations if incarnation.member == 1)
     assert (old.incarnation, old.ending) == (1, Ending.CRASHED)
     assert old.records[-1][6] <= START_NS + 300 * MILLISECOND
@@ -256,9 +228,7 @@ def test_a_crash_forgets_timers_and_frames_that_come_later() -> None:
 
 
 def test_a_frozen_node_does_nothing_and_takes_what_waited_when_it_is_thawed() -> None:
-    pause = Pause(id=0, at_ns=200 * MILLISECOND, targets=(SECOND_NODE,), until_id=1)
-    resume = Resume(id=1, at_ns=700 * MILLISECOND, targets=(SECOND_NODE,))
-    simulation = run(3, workload=periodic(), faults=[pause, resume])
+    simulation = run(3, workload=periodic(), faults=FROZEN_AND_THAWED)
     frozen = simulation.incarnations[1]
     silence = [row for row in frozen.records if 200 * MILLISECOND < row[6] - START_NS < 700 * MILLISECOND]
     assert silence == []
@@ -273,10 +243,12 @@ def test_a_frozen_node_does_nothing_and_takes_what_waited_when_it_is_thawed() ->
 
 def test_the_buffer_of_a_frozen_node_is_bounded() -> None:
     """Each datagram of 1,200 bytes is accounted as 2 KiB and more: RECEIVE_BUFFER_BYTES hold some 3,600 of them."""
-    pause = Pause(id=0, at_ns=1, targets=(SECOND_NODE,), until_id=1)
-    resume = Resume(id=1, at_ns=900 * MILLISECOND, targets=(SECOND_NODE,))
     simulation = run(
-        2, workload=periodic(5000, size_bytes=1200), senders=[0], faults=[pause, resume], parameters={"window": 8192}
+        2,
+        workload=periodic(5000, size_bytes=1200),
+        senders=[0],
+        faults=[replace(FROZEN_AND_THAWED[0], at_ns=1), replace(FROZEN_AND_THAWED[1], at_ns=900 * MILLISECOND)],
+        parameters={"window": 8192},
     )
     frozen = simulation.incarnations[1]
     assert frozen.overrun > 500
@@ -381,11 +353,8 @@ def watched(**fields: Any) -> tuple[Simulation, Watcher]:
 
 
 def test_a_tap_changes_nothing_but_the_bytes() -> None:
-    pause = Pause(id=0, at_ns=200 * MILLISECOND, targets=(SECOND_NODE,), until_id=1)
-    resume = Resume(id=1, at_ns=600 * MILLISECOND, targets=(SECOND_NODE,))
-    faults = [pause, resume]
-    tapped, _ = watched(workload=periodic(), faults=faults)
-    plain = run(3, port=ROUGH, workload=periodic(), faults=faults)
+    tapped, _ = watched(workload=periodic(), faults=FROZEN_AND_THAWED)
+    plain = run(3, port=ROUGH, workload=periodic(), faults=FROZEN_AND_THAWED)
     assert tapped.incarnations == plain.incarnations
     assert tapped.counters == plain.counters
 
@@ -407,11 +376,7 @@ def test_a_tap_sees_all_datagrams_as_bytes_and_in_the_order_of_time() -> None:
 
 
 def test_the_trace_on_the_wire_is_the_trace_of_the_incarnation() -> None:
-    faults = [
-        Crash(id=0, at_ns=300 * MILLISECOND, targets=(SECOND_NODE,)),
-        Restart(id=1, at_ns=600 * MILLISECOND, targets=(SECOND_NODE,)),
-    ]
-    simulation, watcher = watched(workload=periodic(), faults=faults)
+    simulation, watcher = watched(workload=periodic(), faults=CRASHED_AND_BACK)
     rows: dict[tuple[int, int], list[TraceRow]] = {}
     for _, inbound, at_ns, datagram in watcher.frames:
         if datagram.is_trace:
@@ -442,8 +407,7 @@ def test_a_request_is_in_the_capture_before_its_message() -> None:
 
 
 def test_an_observer_is_told_of_every_call_and_every_fault() -> None:
-    crash = Crash(id=0, at_ns=300 * MILLISECOND, targets=(SECOND_NODE,))
-    simulation, watcher = watched(workload=periodic(), faults=[crash])
+    simulation, watcher = watched(workload=periodic(), faults=CRASHED_AND_BACK[:1])
     assert watcher.faults == list(simulation.faults)
     given = Counter((member, number) for member, number, kind, _ in watcher.inputs if kind is not None)
     assert given == {
@@ -509,28 +473,24 @@ def test_the_order_of_hashes_plays_no_part() -> None:
 
 def test_memory_of_a_member_does_not_grow_with_the_messages() -> None:
     """Stable messages are dropped: at the end of a longer run no member holds more than in a short one."""
-    held: list[int] = []
 
-    class Holder:
-        def __init__(self) -> None:
-            self.cores: list[Core] = []
-            self.most = 0
+    def most_held(duration_ns: int) -> int:
+        cores: list[Core] = []
+        held: list[int] = []
 
-        def build(self, membership: Membership, seed: int) -> Core:
-            core = PROTOCOLS["reliable"].build(membership=membership, parameters={}, seed=seed)
-            self.cores.append(core)
-            return core
+        def build(membership: Membership, seed: int) -> Core:
+            cores.append(PROTOCOLS["reliable"].build(membership=membership, parameters={}, seed=seed))
+            return cores[-1]
 
-        def look(self, _now_ns: int) -> None:
-            self.most = max(self.most, *(core.buffered for core in self.cores))
+        def look(_now_ns: int) -> None:
+            held.append(max(core.buffered for core in cores))
 
-    for duration_ns in (SECOND, 4 * SECOND):
-        holder = Holder()
         made = experiment(topology(4, to_node=LAN), workload=periodic(500), duration_ns=duration_ns)
-        simulate(made, group=7, build=holder.build, on_progress=holder.look, keeps_records=False)
-        assert all(core.buffered == 0 for core in holder.cores)
-        held.append(holder.most)
-    assert held[1] <= held[0] * 1.25
+        simulate(made, group=7, build=build, on_progress=look, keeps_records=False)
+        assert all(core.buffered == 0 for core in cores)
+        return max(held)
+
+    assert most_held(4 * SECOND) <= most_held(SECOND) * 1.25
 
 
 def test_a_group_of_two_hundred() -> None:

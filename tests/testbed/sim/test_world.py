@@ -16,14 +16,13 @@ from netem.errors import FabricError
 from node.core import Core
 from node.registry import PROTOCOLS
 from testbed.console import Console
-from testbed.run.perform import Overrides, apply_overrides, perform
+from testbed.run.perform import Overrides, run_experiment
 from testbed.sim.capture import EPOCH_NS
 from testbed.sim.simulation import START_NS
 from testbed.spec import experiment as spec
-from testbed.spec.values import Experiment
 from tests import guard
 from tests.testbed.orderbed_command import (
-    Done,
+    POWERLESS,
     assert_good,
     interrupt,
     manifest_of,
@@ -43,27 +42,25 @@ FAULTS = """
 """
 
 
-def small(tmp_path: Path, *, name: str = "a", faults: str = FAULTS) -> Path:
+def small(folder: Path, *, name: str = "a", seed: int | None = None) -> Path:
     """A run of the small experiment in the simulated world, not analysed."""
-    tmp_path.mkdir(exist_ok=True)
-    path = write_experiment(tmp_path, world="sim", duration="2 s", faults=faults)
-    experiment = spec.load(path, protocols=PROTOCOLS)
-    return run(experiment, tmp_path / "runs", name)
+    path = write_experiment(folder, world="sim", duration="2 s", faults=FAULTS)
+    return run_experiment(
+        str(path), Overrides(runs=folder / "runs", name=name, seed=seed, analyze=False), Console(quiet=True)
+    ).directory
 
 
-def run(experiment: Experiment, runs: Path, name: str = "a") -> Path:
-    overrides = Overrides(world="sim", runs=runs, name=name, analyze=False)
-    return perform(apply_overrides(experiment, overrides), overrides, Console(quiet=True)).directory
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small(tmp_path_factory.mktemp("world"))
 
 
 def lines(run_directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run_directory / "faults.jsonl").read_text().splitlines()]
 
 
-def test_the_run_directory_is_that_of_real_wires(tmp_path: Path) -> None:
-    found = small(tmp_path)
-    names = {entry.name for entry in found.iterdir()}
-    assert names == {
+def test_the_run_directory_is_that_of_real_wires(found: Path) -> None:
+    assert {entry.name for entry in found.iterdir()} == {
         "experiment.yaml", "topology.yaml", "manifest.json", "faults.jsonl", "nodes",
         "capture.pcapng", "capture.pcapng.index",
     }  # fmt: skip
@@ -80,17 +77,23 @@ def test_the_run_directory_is_that_of_real_wires(tmp_path: Path) -> None:
     assert spec.load(found / "experiment.yaml", protocols=PROTOCOLS).name == "small"
 
 
-def test_faults_strike_at_their_time_and_take_none(tmp_path: Path) -> None:
-    found = lines(small(tmp_path))
-    assert [line["kind"] for line in found] == [
-        "impair", "impair", "crash", "restart", "cut", "heal", "pause", "resume",
-    ]  # fmt: skip
-    assert [line["id"] for line in found] == list(range(8))
-    assert all(line["issued_ns"] == line["effective_ns"] == START_NS + line["asked_ns"] for line in found)
+def test_faults_strike_at_their_time_and_take_none(found: Path) -> None:
+    struck = lines(found)
+    assert [line["kind"] for line in struck] == [
+        "impair",
+        "impair",
+        "crash",
+        "restart",
+        "cut",
+        "heal",
+        "pause",
+        "resume",
+    ]
+    assert [line["id"] for line in struck] == list(range(8))
+    assert all(line["issued_ns"] == line["effective_ns"] == START_NS + line["asked_ns"] for line in struck)
 
 
-def test_the_capture_holds_what_the_manifest_says(tmp_path: Path) -> None:
-    found = small(tmp_path)
+def test_the_capture_holds_what_the_manifest_says(found: Path) -> None:
     manifest, capture = manifest_of(found), inspect(found / "capture.pcapng")
     assert capture.problem == ""
     assert capture.frames == manifest["capture"]["frames"] > 1000
@@ -101,18 +104,17 @@ def test_the_capture_holds_what_the_manifest_says(tmp_path: Path) -> None:
     assert not manifest["capture"]["kernel_dropped_frames"]
 
 
-def test_every_incarnation_is_in_the_manifest(tmp_path: Path) -> None:
-    nodes = manifest_of(small(tmp_path))["nodes"]
-    assert [(node["node"], node["incarnation"], node["exit"]) for node in nodes] == [
-        ("p1/n1", 1, 0), ("p1/n2", 1, 0), ("p1/n3", 1, -9), ("p1/n3", 2, 0),
+def test_every_incarnation_is_in_the_manifest(found: Path) -> None:
+    nodes = manifest_of(found)["nodes"]
+    assert [(node["node"], node["incarnation"], node["exit"], node["crashed"]) for node in nodes] == [
+        ("p1/n1", 1, 0, False), ("p1/n2", 1, 0, False), ("p1/n3", 1, -9, True), ("p1/n3", 2, 0, False),
     ]  # fmt: skip
-    assert [node["crashed"] for node in nodes] == [False, False, True, False]
     assert all(node["drained"] for node in nodes if not node["crashed"])
     assert all(node["handled"] > 0 and node["core_ns"] > 0 and node["delivered"] > 0 for node in nodes)
 
 
-def test_counters_account_for_losses_of_every_kind(tmp_path: Path) -> None:
-    manifest = manifest_of(small(tmp_path))
+def test_counters_account_for_losses_of_every_kind(found: Path) -> None:
+    manifest = manifest_of(found)
     by_port = {(entry["node"], entry["direction"]): entry for entry in manifest["counters"]}
     assert len(by_port) == 6
     assert by_port["p1/n2", "to-node"]["delay_line_dropped_frames"] > 0
@@ -121,41 +123,54 @@ def test_counters_account_for_losses_of_every_kind(tmp_path: Path) -> None:
     assert manifest["infrastructure_drops"] == {}
 
 
-def test_names_and_places_of_runs_leave_no_trace_in_them(tmp_path: Path) -> None:
-    one, other = small(tmp_path / "x"), small(tmp_path / "y", name="another")
-    for name in ("capture.pcapng", "capture.pcapng.index", "faults.jsonl"):
-        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+BYTES = ("capture.pcapng", "capture.pcapng.index", "faults.jsonl")
 
 
-def test_another_seed_is_another_run(tmp_path: Path) -> None:
-    path = write_experiment(tmp_path, world="sim", duration="1 s", faults="[]")
-    experiment = spec.load(path, protocols=PROTOCOLS)
-    captures = []
-    for seed in (5, 6):
-        overrides = Overrides(seed=seed, runs=tmp_path / "runs", name=str(seed), analyze=False)
-        found = perform(apply_overrides(experiment, overrides), overrides, Console(quiet=True)).directory
-        captures.append((found / "capture.pcapng").read_bytes())
-        assert manifest_of(found)["seed"] == seed
-    assert captures[0] != captures[1]
+def test_names_and_places_of_runs_leave_no_trace_in_them_but_another_seed_does(found: Path, tmp_path: Path) -> None:
+    again, other = small(tmp_path, name="another"), small(tmp_path, name="seed", seed=6)
+    assert [(again / name).read_bytes() == (found / name).read_bytes() for name in BYTES] == [True] * 3
+    assert (other / "capture.pcapng").read_bytes() != (found / "capture.pcapng").read_bytes()
+    assert manifest_of(other)["seed"] == 6
+
+
+RUN_ALL = """
+import sys
+from pathlib import Path
+from testbed.console import Console
+from testbed.run.perform import Overrides, run_experiment
+runs, *files = map(Path, sys.argv[1:])
+for file in files:
+    run_experiment(str(file), Overrides(runs=runs, name=file.stem, analyze=False), Console(quiet=True))
+"""
+
+
+@pytest.fixture(scope="module")
+def under_hash_seeds(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Runs of all protocols under two hash seeds, each in a process of its own."""
+    folder = tmp_path_factory.mktemp("hash-seeds")
+    faults = FAULTS[: FAULTS.index("  - {at: 1 s")]
+    text = write_experiment(folder, world="sim", duration="1 s", faults=faults).read_text()
+    for name, entry in PROTOCOLS.items():
+        mine = text.replace("name: sequencer", f"name: {name}")
+        if not entry.takes_submissions:
+            mine = mine.replace("kind: poisson, rate: 40 /s, size: 128 B", "kind: silent")
+        if "crash" not in entry.tolerates:
+            mine = "\n".join(line for line in mine.splitlines() if "crash" not in line)
+        (folder / f"{name}.yaml").write_text(mine)
+    files = [str(folder / f"{name}.yaml") for name in PROTOCOLS]
+    for hash_seed in ("0", "4711"):
+        argv = [sys.executable, "-c", RUN_ALL, str(folder / hash_seed), *files]
+        subprocess.run(argv, env=os.environ | {"PYTHONHASHSEED": hash_seed}, check=True)
+    return folder / "0" / "small", folder / "4711" / "small"
 
 
 @pytest.mark.parametrize("protocol", sorted(PROTOCOLS))
-def test_the_same_seed_gives_the_same_bytes_under_any_hash_seed(protocol: str, tmp_path: Path) -> None:
-    path = write_experiment(tmp_path, world="sim", duration="1 s", faults=FAULTS[: FAULTS.index("  - {at: 1 s")])
-    path.write_text(path.read_text().replace("name: sequencer", f"name: {protocol}"))
-    if not PROTOCOLS[protocol].takes_submissions:
-        path.write_text(path.read_text().replace("kind: poisson, rate: 40 /s, size: 128 B", "kind: silent"))
-    if "crash" not in PROTOCOLS[protocol].tolerates:
-        path.write_text("\n".join(line for line in path.read_text().splitlines() if "crash" not in line))
-    for hash_seed in ("0", "4711"):
-        done = orderbed(
-            "run", str(path), "--no-analyze", "--runs", str(tmp_path / "runs"), "--name", hash_seed,
-            environment={"PYTHONHASHSEED": hash_seed},
-        )  # fmt: skip
-        assert done.code == 0, done.err
-    one, other = ((tmp_path / "runs" / "small" / name) for name in ("0", "4711"))
-    for name in ("capture.pcapng", "capture.pcapng.index", "faults.jsonl"):
-        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+def test_the_same_seed_gives_the_same_bytes_under_any_hash_seed(
+    protocol: str, under_hash_seeds: tuple[Path, Path]
+) -> None:
+    one, other = under_hash_seeds
+    for name in BYTES:
+        assert (one / protocol / name).read_bytes() == (other / protocol / name).read_bytes(), name
 
 
 def test_it_needs_no_rights_and_touches_no_kernel(tmp_path: Path) -> None:
@@ -181,8 +196,7 @@ assert not opened, opened
 capabilities = [line for line in open("/proc/self/status") if line.startswith("CapEff")]
 assert int(capabilities[0].split()[1], 16) == 0, capabilities
 """
-    powerless = ["setpriv", "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"] if os.getuid() == 0 else []
-    argv = [*powerless, sys.executable, "-c", program]
+    argv = [*POWERLESS, sys.executable, "-c", program]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert manifest_of(only_run(tmp_path / "runs"))["status"] == "complete"
@@ -240,19 +254,9 @@ def test_a_disk_that_is_full_ends_the_run_and_keeps_it(tmp_path: Path) -> None:
         subprocess.run(["umount", str(runs)], check=True)
 
 
-def test_the_plan_of_a_simulated_world_builds_nothing() -> None:
-    done = orderbed("plan", "partition", "--world", "sim", "--json")
-    assert done.code == 0, done.err
-    schedule, _, network = done.json().values()
-    assert network == [
-        f"p1/n1, p1/n2, p1/n3 and 3 more {asked}" for asked in ("to-node: delay 2 ms", "from-node: clear")
-    ]
-    assert any("cut" in line for line in schedule)
-
-
 @pytest.mark.spark
 def test_the_quickstart_in_the_simulated_world(tmp_path: Path) -> None:
-    done: Done = orderbed("run", "quickstart", "--world", "sim", "--runs", str(tmp_path / "runs"), "--json")
+    done = orderbed("run", "quickstart", "--world", "sim", "--runs", str(tmp_path / "runs"), "--json")
     found = only_run(tmp_path / "runs")
     assert_good(done, found)
     summary = done.json()

@@ -30,28 +30,13 @@ def test_numbers_in_base_units_with_defaults() -> None:
     found = given(spec.loads(TEXT, protocols=PROTOCOLS))
     parameters = found.pop("parameters")
     assert found == {
-        "members": 3,
-        "protocol": "reliable",
-        "world": "auto",
-        "dissemination": "multicast",
-        "duration_ns": 2_000_000_000,
-        "rate_per_s": 100.0,
-        "size_bytes": 512,
-        "unrest_share_ratio": 0,
-        "unrest_length_ns": 0,
-        "unrest_rise_ratio": 0,
-        "drift_ppm": 40.0,
-        "offset_ns": 4_000_000,
-        "delay_ns": 30_000_000,
-        "jitter_ns": 2_000_000,
-        "loss_ratio": 0.0,
-        "duplicate_ratio": 0.0,
-        "reorder_ratio": 0.0,
-        "corrupt_ratio": 0.0,
-        "rate_bps": 1_000_000,
-        "queue_frames": 20,
-        "bus_access": None,
-    }
+        "members": 3, "protocol": "reliable", "world": "auto", "dissemination": "multicast",
+        "duration_ns": 2_000_000_000, "rate_per_s": 100.0, "size_bytes": 512,
+        "unrest_share_ratio": 0, "unrest_length_ns": 0, "unrest_rise_ratio": 0,
+        "drift_ppm": 40.0, "offset_ns": 4_000_000, "delay_ns": 30_000_000, "jitter_ns": 2_000_000,
+        "loss_ratio": 0.0, "duplicate_ratio": 0.0, "reorder_ratio": 0.0, "corrupt_ratio": 0.0,
+        "rate_bps": 1_000_000, "queue_frames": 20, "bus_access": None,
+    }  # fmt: skip
     assert parameters["window"] == 64
     assert parameters["suspect_after_ns"] == 10_000_000_000
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from node.registry import PROTOCOLS
 from testbed.run.perform import Overrides, apply_overrides
 from testbed.spec import experiment as spec
+from testbed.spec.faults import Impair
 from testbed.spec.sweeps import derived_seeds
 from testbed.spec.values import Experiment
 from topologies.formats.errors import InputError
@@ -31,26 +33,55 @@ def expanded(text: str) -> list[Experiment]:
     return spec.expand_sweep(loads(text), protocols=PROTOCOLS)
 
 
-def test_keys_that_go_together_move_together() -> None:
+def test_a_sweep_is_every_combination_and_keys_that_go_together_move_together() -> None:
+    """The last key changes fastest, and each run has a text that gives it again."""
     runs = expanded(
-        BASE + "sweep:\n"
-        "  drain: [1 s, 2 s]\n"
+        BASE + "faults: [{at: 1 s, impair: {targets: '*', loss: 1 %}}]\n"
+        "sweep:\n"
+        "  faults[0].impair.loss: [2 %, 3 %]\n"
         "  workload.rate, protocol.parameters.reliable.heartbeat:\n"
         "    - [10 /s, 40 ms]\n"
         "    - [80 /s, 5 ms]\n"
     )
-    found = [(run.drain_ns, next(iter(run.workloads.values())).rate_per_s, run.protocol.parameters) for run in runs]
+    found = []
+    for run in runs:
+        (impair,) = run.faults
+        assert isinstance(impair, Impair)
+        rate_per_s = next(iter(run.workloads.values())).rate_per_s
+        found.append((impair.changes["loss_ratio"], rate_per_s, run.protocol.parameters))
+        assert replace(loads(run.text), variant=run.variant) == run
+        assert (run.sweep, run.name) == ((), "sample")
     assert found == [
-        (drain_ns, rate, {"reliable": {"heartbeat_ns": heartbeat_ns}})
-        for drain_ns in (10**9, 2 * 10**9)
+        (loss, rate, {"reliable": {"heartbeat_ns": heartbeat_ns}})
+        for loss in (0.02, 0.03)
         for rate, heartbeat_ns in ((10.0, 40_000_000), (80.0, 5_000_000))
     ]
     assert runs[1].variant == {
-        "drain": "1 s",
-        "workload.rate": "80 /s",
-        "protocol.parameters.reliable.heartbeat": "5 ms",
-    }
-    assert loads(runs[1].text).protocol == runs[1].protocol
+        "faults[0].impair.loss": "2 %", "workload.rate": "80 /s", "protocol.parameters.reliable.heartbeat": "5 ms",
+    }  # fmt: skip
+
+
+def test_topologies_and_their_numbers_of_nodes_can_be_swept() -> None:
+    runs = expanded(BASE + "sweep: {topology: [one-partition, wan], seed: [1, 2]}")
+    assert [(run.topology.name, loads(run.text).topology.name, loads(run.text).seed) for run in runs] == [
+        (name, name, seed) for name in ("one-partition", "wan") for seed in (1, 2)
+    ]
+    inline = BASE.replace("one-partition", "{partitions: {p1: {nodes: 2}}}")
+    runs = expanded(inline + "sweep: {topology.partitions.p1.nodes: [3, 4, 8]}")
+    assert [len(run.topology) for run in runs] == [3, 4, 8]
+
+
+def test_without_a_sweep_there_is_one_run() -> None:
+    assert expanded(BASE) == [loads(BASE)]
+
+
+def test_a_combination_that_cannot_be_is_refused_when_it_is_expanded() -> None:
+    experiment = loads(
+        BASE + "faults: {at: 15 s, heal: }\nimpairments: {'*': {to-node: {delay: 5 ms}}}\n"
+        "sweep: {'impairments.*.to-node.delay': [5 ms, 1 ms], 'impairments.*.to-node.jitter': [1 ms, 5 ms]}"
+    )
+    with pytest.raises(InputError, match=r"^x\.yaml:8: impairments\.\*\.to-node: jitter must not exceed the delay"):
+        spec.expand_sweep(experiment, protocols=PROTOCOLS)
 
 
 def test_a_whole_protocol_can_be_swept_and_a_parameter_of_it_beside_it() -> None:
@@ -83,10 +114,6 @@ def test_each_combination_is_run_with_each_seed() -> None:
     assert [(run.drain_ns, run.seed) for run in runs] == [(s * 10**9, seed) for s in (1, 2) for seed in seeds]
     assert runs[0].variant == {"drain": "1 s", "seed": seeds[0]}
     assert loads(runs[0].text).seed == seeds[0]
-
-
-def test_seeds_alone_are_a_sweep() -> None:
-    assert [run.seed for run in expanded(BASE + "sweep: {seeds: 4}")] == list(derived_seeds(1, 4))
 
 
 def test_seeds_are_different_and_more_of_them_begin_with_the_same() -> None:
