@@ -156,12 +156,13 @@ def run_on_terminal(
         stack.callback(os.close, outer)
         closing_inner = stack.enter_context(ExitStack())
         closing_inner.callback(os.close, inner)
-        _copy_size(streams[1], outer)
+        size = _copy_size(streams[1], outer)
         environment = {"TERM": os.environ.get("TERM", "xterm"), **environment}
         command = stack.enter_context(
             start(node, argv, stdin=inner, stdout=inner, stderr=inner, environment=environment, is_terminal=True)
         )
         closing_inner.close()  # the command has its own copy; only without this one is its end visible
+        command.resize(*size)  # a command in a container has a terminal of its own
         stack.enter_context(_raw(streams[0]))
         resized = stack.enter_context(_wakeups((signal.SIGWINCH,)))
         return _converse(command, outer, streams[0], streams[1], resized)

@@ -498,13 +498,12 @@ def screen(testbed: Testbed) -> Iterator[Screen]:
     os.close(made.outer)
 
 
-def test_a_shell_is_in_the_node_and_has_a_terminal_whose_size_follows(screen: Screen, world: str) -> None:
+def test_a_shell_is_in_the_node_and_has_a_terminal_whose_size_follows(screen: Screen) -> None:
     """Sizes and typed input use different channels. The patterns do not match their own echo."""
     screen.type("hostname; tty\n")
     assert "p1-n1" in screen.read_until("/dev/pts/")
-    if world == "netns":
-        screen.type("stty size\n")
-        screen.read_until("24 80")
+    screen.type("until stty size | grep '24 8[0]'; do sleep 0.02; done\n")
+    screen.read_until("24 80")
     screen.resize(50, 132)
     os.kill(screen.process.pid, signal.SIGWINCH)
     screen.type("until stty size | grep '50 13[2]'; do sleep 0.02; done\n")
