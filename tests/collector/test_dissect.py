@@ -146,7 +146,7 @@ def test_scapy_takes_nothing_apart_that_a_node_refuses(name: str) -> None:
         assert is_shown == (vector.get("reason") == "OTHER_GROUP"), vector["name"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_scapy_columns_and_codec_accept_the_same_bytes(data: st.DataObject) -> None:
     is_trace = data.draw(st.booleans())

@@ -104,6 +104,8 @@ def test_closing_ends_a_request_that_waits(channel: Channel, pair: tuple[socket.
         receive_frame(pair[1])
         channel.close()
         assert isinstance(request.exception(5), ChannelClosedError)
+    with pytest.raises(ChannelClosedError, match="end of file"):
+        receive_frame(pair[1])
 
 
 @pytest.mark.parametrize("size", [0, 1, LINE_PIECE - 60, LINE_PIECE, 3 * LINE_PIECE, 100_000])
