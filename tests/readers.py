@@ -58,23 +58,7 @@ from node.host import config
 from node.objects.addresses import Addressing, GroupId, News, NewsKind, Reference, decode_news, encode_news
 from node.objects.api.calls import CallBody, CallId, decode_body, encode_body
 from node.objects.api.values import Pointer, decode_value, encode_value
-from node.objects.log.entries import (
-    Call,
-    Called,
-    ClockAdvance,
-    GivenUp,
-    LinkHeader,
-    NewEpoch,
-    ProposalRequest,
-    Proposed,
-    Settled,
-    Stored,
-    Voted,
-    entry_of,
-    message_of,
-)
-from node.objects.log.entries import CallId as CallOf
-from node.objects.log.entries import Outcome as Decided
+from node.objects.log import entries
 from node.objects.log.state import LogState
 from node.objects.processes import read_status
 from node.packing import numbers_of
@@ -100,20 +84,11 @@ from testbed.run import claims
 from testbed.run.fleet import said_in
 from testbed.rundir.store import read_manifest, read_summary
 from testbed.spec import experiment
-from tests import report_runs
+from tests import mutations, report_runs
 from tests.analysis.runs import FOUR_NODES, MadeRun, ordered
 from tests.collector import captures
 from tests.collector.captures import vectors
-from tests.mutations import (
-    NUMBERS,
-    WORDS,
-    changed,
-    datagram_in_form,
-    index_in_form,
-    message_in_form,
-    trace_in_form,
-    words_of,
-)
+from tests.mutations import NUMBERS, WORDS, words_of
 from tests.node.group.test_codec import GOOD as GOOD_VALUE
 from tests.node.host.test_config import GOOD as GOOD_CONFIG
 from tests.node.objects.log_world import World
@@ -180,7 +155,7 @@ def _inputs(reader: Reader, seed: int, numbers: range) -> Iterator[tuple[int, by
     for first in range(numbers.start - numbers.start % BLOCK, numbers.stop, BLOCK):
         draw = random.Random(f"{seed}/{first}")
         for number in range(first, min(first + BLOCK, numbers.stop)):
-            data = changed(reader.samples, reader.words, draw)
+            data = mutations.changed(reader.samples, reader.words, draw)
             if number in numbers:
                 yield number, data
 
@@ -515,7 +490,7 @@ def _of_captures(folder: Path) -> Mapping[str, Reader]:
         captures.udp_frame(b"x" * 60, fragment=0x2005),
         _tcp_frame(b"hello"),
     ]
-    foreign = [captures.pcapng(frames[:4], order=">"), _pcap(frames[:4], "<"), _pcap(frames[:4], ">")]
+    foreign = [captures.pcapng(frames[:4], order=">"), *(captures.pcap(frames[:4], order=one) for one in "<>")]
 
     def read(data: bytes) -> object:
         written.write_bytes(data)
@@ -548,19 +523,19 @@ def _of_captures(folder: Path) -> Mapping[str, Reader]:
         return source.spans(buffer, found, decoded, plan), source.segments(buffer, found, decoded, plan)
 
     def dissect(data: bytes) -> object:
-        layers = OrderbedEnvelope(datagram_in_form(data)), OrderbedTrace(trace_in_form(data)), OrderbedEnvelope(data)
-        return [layer.summary() for layer in layers]
+        in_form = OrderbedEnvelope(mutations.datagram_in_form(data)), OrderbedTrace(mutations.trace_in_form(data))
+        return [layer.summary() for layer in (*in_form, OrderbedEnvelope(data))]
 
     comments = [_dumped({"run": "made/1", "group": 7, "clock": "CLOCK_REALTIME"})]
     deep = [*datagrams, _nested(40), _nested(1200)]
     return {
         "capture": Reader(read, [capture, *foreign], (CaptureError,)),
         "index": Reader(read_marks, [marks], (CaptureError,)),
-        "index-in-form": Reader(lambda data: read_marks(index_in_form(data)), [marks], (CaptureError,)),
+        "index-in-form": Reader(lambda data: read_marks(mutations.index_in_form(data)), [marks], (CaptureError,)),
         "frame-of-a-capture": Reader(read_frame, frames, (CaptureError,)),
         "comment-of-a-capture": Reader(lambda data: Section(comment=_text(data)).metadata, comments, (), WORDS),
         "datagram-of-a-diagram": Reader(
-            lambda data: (read_datagram(data), read_datagram(datagram_in_form(data))), deep, ()
+            lambda data: (read_datagram(data), read_datagram(mutations.datagram_in_form(data))), deep, ()
         ),
         "dissected": Reader(dissect, deep, ()),
     }
@@ -570,12 +545,6 @@ def _tcp_frame(payload: bytes) -> bytes:
     tcp = struct.pack(">HHIIBBHHH", 40_000, 5_000, 7, 9, 0x50, 0x18, 1_000, 0, 0) + payload
     ip = struct.pack(">BBHHHBBHII", 0x45, 0, 20 + len(tcp), 7, 0, 64, 6, 0, 0x0A010001, 0x0A010002)
     return bytes.fromhex("020b00010002020b000100010800") + ip + tcp
-
-
-def _pcap(frames: Sequence[bytes], order: str) -> bytes:
-    head = struct.pack(order + "IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 0x40000, 1)
-    records = (struct.pack(order + "IIII", 1, n, len(frame), len(frame)) + frame for n, frame in enumerate(frames))
-    return head + b"".join(records)
 
 
 def _nested(depth: int) -> bytes:
@@ -596,9 +565,11 @@ def _of_datagrams() -> Mapping[str, Reader]:
     datagrams, traces = _bytes_of("datagrams"), _bytes_of("trace")
     return {
         "datagram": Reader(wire.decode_datagram, datagrams, refusals),
-        "datagram-in-form": Reader(lambda data: wire.decode_datagram(datagram_in_form(data)), datagrams, refusals),
+        "datagram-in-form": Reader(
+            lambda data: wire.decode_datagram(mutations.datagram_in_form(data)), datagrams, refusals
+        ),
         "trace": Reader(trace.decode_trace, traces, refusals),
-        "trace-in-form": Reader(lambda data: trace.decode_trace(trace_in_form(data)), traces, refusals),
+        "trace-in-form": Reader(lambda data: trace.decode_trace(mutations.trace_in_form(data)), traces, refusals),
         "stamp": Reader(trace.decode_stamp, [bytes(12)], refusals),
     }
 
@@ -718,25 +689,22 @@ def _read_memory(data: bytes) -> object:
 
 # Objects, their calls and their logs.
 
-_LINK = LinkHeader(1, 1, 1)
-_CALL = Call(
-    id=CallOf(1, 1, 4),
-    addressing=Addressing(caller=Reference(1, 1, 1), objects=(Reference(1, 1, 1), Reference(2, 1, 7))),
-    heard=9,
-)
+_LINK = entries.LinkHeader(1, 1, 1)
+_ADDRESSING = Addressing(caller=Reference(1, 1, 1), objects=(Reference(1, 1, 1), Reference(2, 1, 7)))
+_CALL = entries.Call(id=entries.CallId(1, 1, 4), addressing=_ADDRESSING, heard=9)
 _ENTRIES = [
-    message_of(entry, Membership(member=1, members=MEMBERS))
+    entries.message_of(entry, Membership(member=1, members=MEMBERS))
     for entry in (
-        Called(call=_CALL),
-        ProposalRequest(link=_LINK, number=4, after=3, call=_CALL),
-        Proposed(link=_LINK, number=4, id=_CALL.id, timestamp=8, missing=(Reference(2, 1, 7),)),
-        Decided(link=_LINK, number=4, id=_CALL.id, timestamp=8),
-        Settled(link=_LINK, numbers=(1, 2)),
-        Voted(id=_CALL.id, is_yes=True),
-        GivenUp(id=_CALL.id, place=1),
-        NewEpoch(place=1, epoch=2),
-        ClockAdvance(timestamp=4),
-        Stored(),
+        entries.Called(call=_CALL),
+        entries.ProposalRequest(link=_LINK, number=4, after=3, call=_CALL),
+        entries.Proposed(link=_LINK, number=4, id=_CALL.id, timestamp=8, missing=(Reference(2, 1, 7),)),
+        entries.Outcome(link=_LINK, number=4, id=_CALL.id, timestamp=8),
+        entries.Settled(link=_LINK, numbers=(1, 2)),
+        entries.Voted(id=_CALL.id, is_yes=True),
+        entries.GivenUp(id=_CALL.id, place=1),
+        entries.NewEpoch(place=1, epoch=2),
+        entries.ClockAdvance(timestamp=4),
+        entries.Stored(),
     )
 ]
 
@@ -748,7 +716,7 @@ def _of_objects() -> Mapping[str, Reader]:
     wanted = News(kind=NewsKind.STATE_WANTED, objects=(caller, other), group=GroupId(2, 7, 1, 9), timestamp=5)
     news = [encode_news(one) for one in (News(kind=NewsKind.UNREACHABLE, objects=(caller, other)), wanted)]
     addressing = Addressing(caller=caller, objects=(caller, other), is_atomic=True)
-    entries = [wire.encode_message(message) for message in _ENTRIES]
+    logged = [wire.encode_message(message) for message in _ENTRIES]
     return {
         "snapshot": Reader(
             _exact(lambda data: LogState.restore(data, place=0, partitions=PARTITIONS), LogState.snapshot),
@@ -763,7 +731,7 @@ def _of_objects() -> Mapping[str, Reader]:
             lambda data: Addressing.of_words(words_of(data)), [_tagged([addressing.words])[0][1:]], refusals
         ),
         "entry-of-a-log": Reader(
-            lambda data: entry_of(wire.decode_message(message_in_form(data))), entries, refusals
+            lambda data: entries.entry_of(wire.decode_message(mutations.message_in_form(data))), logged, refusals
         ),
     }  # fmt: skip
 

@@ -53,26 +53,22 @@ impairments:
 Fault: TypeAlias = tuple[str, list[str], str | None, dict[str, Any], float, int | None]
 """Kind, targets, direction, parameters, seconds, and the fault that ends it."""
 
+USUAL = {"delay_ns": 5_000_000, "jitter_ns": 1_000_000}
+NARROW = {"rate_bps": 500_000, "queue_frames": 20, "delay_ns": 5_000_000}
 QUICKSTART_FAULTS: tuple[Fault, ...] = (
-    ("impair", ["p1/n3"], "to-node", {"loss_ratio": 0.1, "delay_ns": 5_000_000, "jitter_ns": 1_000_000}, 4.0, 2),
-    ("impair", ["p1/n2"], "to-node", {"rate_bps": 500_000, "queue_frames": 20, "delay_ns": 5_000_000}, 7.0, 3),
-    (
-        "impair",
-        ["p1/n3"],
-        "to-node",
-        {"loss_ratio": 0.01, "delay_ns": 5_000_000, "jitter_ns": 1_000_000},
-        9.0,
-        None,
-    ),
-    ("impair", ["p1/n2"], "to-node", {"delay_ns": 5_000_000, "jitter_ns": 1_000_000}, 11.0, None),
+    ("impair", ["p1/n3"], "to-node", {"loss_ratio": 0.1, **USUAL}, 4.0, 2),
+    ("impair", ["p1/n2"], "to-node", NARROW, 7.0, 3),
+    ("impair", ["p1/n3"], "to-node", {"loss_ratio": 0.01, **USUAL}, 9.0, None),
+    ("impair", ["p1/n2"], "to-node", USUAL, 11.0, None),
     ("pause", ["p1/n4"], None, {}, 14.0, 5),
     ("resume", ["p1/n4"], None, {}, 15.5, None),
 )
 
 CUT_GROUPS = [[f"p{p}/n{n}" for p in ps for n in range(1, 11)] for ps in ((1,), (2, 3))]
+EVERYBODY = [name for group in CUT_GROUPS for name in group]
 THREE_FAULTS: tuple[Fault, ...] = (
-    ("cut", [name for group in CUT_GROUPS for name in group], None, {"groups": CUT_GROUPS}, 5.0, 1),
-    ("heal", [name for group in CUT_GROUPS for name in group], None, {}, 8.0, None),
+    ("cut", EVERYBODY, None, {"groups": CUT_GROUPS}, 5.0, 1),
+    ("heal", EVERYBODY, None, {}, 8.0, None),
     ("crash", ["p2/n4"], None, {}, 12.0, 3),
     ("restart", ["p2/n4"], None, {}, 16.0, None),
 )
@@ -128,18 +124,9 @@ TABLES = ("latency_series", "traffic_series", "latency_cdf")
 def _views(changes: int) -> dict[str, Any]:
     """As analysis.metrics.membership makes it: each change has a view without the last node and one with it again."""
     others: list[dict[str, Any]] = [{"member": f"p1/n{number}", "incarnation": 1} for number in range(1, 4)]
-    last: list[dict[str, Any]] = [
-        {"member": "p1/n4", "incarnation": incarnation} for incarnation in range(1, changes + 2)
-    ]
-    first = {
-        "number": 1,
-        "reason": "first",
-        "members": [*others, last[0]],
-        "joined": [],
-        "gone": [],
-        "installations": 4,
-    }
-    views = [first | {"first_ms": -310.2, "last_ms": -308.9, "change_ms": None}]
+    last: list[dict[str, Any]] = [{"member": "p1/n4", "incarnation": number} for number in range(1, changes + 2)]
+    first = {"number": 1, "reason": "first", "members": [*others, last[0]], "joined": [], "gone": []}
+    views = [first | {"installations": 4, "first_ms": -310.2, "last_ms": -308.9, "change_ms": None}]
     for change in range(1, changes + 1):
         at_ms = 3_000.0 * change
         gone, back = last[change - 1], last[change]
@@ -156,19 +143,13 @@ def _views(changes: int) -> dict[str, Any]:
         for change in range(1, changes + 1)
     ]
     return {
-        "installed": len(views),
-        "last": len(views),
-        "change_max_ms": 411.7,
-        "spread_max_ms": 8.4,
-        "minority_max_ms": 1_190.0,
-        "transfer_max_ms": 23.1,
-        "excluded": changes,
-        "left": 0,
+        "installed": len(views), "last": len(views), "change_max_ms": 411.7, "spread_max_ms": 8.4,
+        "minority_max_ms": 1_190.0, "transfer_max_ms": 23.1, "excluded": changes, "left": 0,
         "views": views,
         "minorities": [one | {"ended": False} for one in lost],
         "transfers": [one | {"at_ms": 3_000.0 * one["incarnation"] + 930} for one in got],
         "ended": [one | {"how": "excluded", "at_ms": 3_000.0 * one["incarnation"] + 890} for one in last[:-1]],
-    }
+    }  # fmt: skip
 
 
 def edit_json(path: Path, change: Mapping[str, Any]) -> None:
@@ -184,10 +165,7 @@ def _write(path: Path, topology_text: str, faults: Sequence[Fault], *, failing: 
     topology = load.loads(topology_text)
     names = [str(node.name) for node in topology.nodes()]
     asked = {
-        str(node.name): {
-            "to-node": _set_fields(node.to_node),
-            "from-node": _set_fields(node.from_node),
-        }
+        str(node.name): {"to-node": _set_fields(node.to_node), "from-node": _set_fields(node.from_node)}
         for node in topology.nodes()
     }
     lines = [_fault(number, fault) for number, fault in enumerate(faults)]
@@ -212,16 +190,10 @@ def _fault(number: int, fault: Fault) -> dict[str, Any]:
     issued_ns = START_NS + int(asked_s * 1e9) + 800_000 + 150_000 * number
     effective_ns = issued_ns + (1_900_000 if kind == "impair" else 11_400_000)
     line = {
-        "id": number,
-        "kind": kind,
-        "targets": targets,
-        "parameters": parameters,
-        "asked_ns": int(asked_s * 1e9),
-        "issued_ns": issued_ns,
-        "effective_ns": effective_ns,
-        "until_id": until,
+        "id": number, "kind": kind, "targets": targets, "parameters": parameters, "asked_ns": int(asked_s * 1e9),
+        "issued_ns": issued_ns, "effective_ns": effective_ns, "until_id": until,
         "readback": parameters if kind == "impair" else {},
-    }
+    }  # fmt: skip
     return line | ({"direction": direction} if direction else {})
 
 
@@ -235,17 +207,15 @@ def _met(fault: Mapping[str, Any]) -> dict[str, Any]:
 
 def _manifest(run: str, topology: str, names: Sequence[str], asked: Mapping[str, Any]) -> dict[str, Any]:
     ends = {"load_end_ns": LOAD_S, "drained_ns": LOAD_S + 0.412, "end_ns": LOAD_S + 0.95}
+    probes = (
+        ("host netem", False, "sch_netem is not in this kernel and no modules are installed"),
+        ("user-mode-linux", True, "/usr/bin/linux.uml, 6.1.158, with sch_netem and sch_tbf"),
+        ("docker daemon", False, "no daemon answers at /var/run/docker.sock"),
+    )
+    question = "What do loss, delay and one overrun cost a sequencer, and does every member still deliver in one order?"
     return {
-        "format": 1,
-        "run": run,
-        "status": "complete",
-        "invalid": [],
-        "experiment": topology,
-        "question": (
-            "What do loss, delay and one overrun cost a sequencer, and does every member still deliver in one order?"
-        ),
-        "seed": 1,
-        "group": 3735928559,
+        "format": 1, "run": run, "status": "complete", "invalid": [], "experiment": topology, "question": question,
+        "seed": 1, "group": 3735928559,
         "protocol": {"name": "sequencer", "parameters": {"nack_delay_ms": 10, "window": 64}},
         "promises": ["validity", "agreement", "integrity", "fifo", "total_order"],
         "dissemination": "multicast",
@@ -255,19 +225,7 @@ def _manifest(run: str, topology: str, names: Sequence[str], asked: Mapping[str,
         "kernel": {
             "picked": "uml",
             "why": "the host has no sch_netem, and user-mode-linux is installed",
-            "probes": [
-                {
-                    "name": "host netem",
-                    "ok": False,
-                    "detail": "sch_netem is not in this kernel and no modules are installed",
-                },
-                {
-                    "name": "user-mode-linux",
-                    "ok": True,
-                    "detail": "/usr/bin/linux.uml, 6.1.158, with sch_netem and sch_tbf",
-                },
-                {"name": "docker daemon", "ok": False, "detail": "no daemon answers at /var/run/docker.sock"},
-            ],
+            "probes": [{"name": name, "ok": ok, "detail": detail} for name, ok, detail in probes],
         },
         "clock": {"monotonic_ns": START_NS, "realtime_ns": REALTIME_NS},
         "phases": {"start_ns": START_NS} | {name: START_NS + int(at_s * 1e9) for name, at_s in ends.items()},
@@ -276,26 +234,16 @@ def _manifest(run: str, topology: str, names: Sequence[str], asked: Mapping[str,
         "capture": {"frames": 61_402, "bytes": 38_220_114, "kernel_dropped_frames": 0, "complete": True},
         "nodes": [
             {
-                "node": name,
-                "incarnation": 1,
-                "exit": 0,
-                "drained": True,
-                "submitted": 1000 + 7 * index,
-                "delivered": 4012,
-                "lag_max_ns": 2_100_000 + 90_000 * index,
-                "cpu_ns": 1_450_000_000,
+                "node": name, "incarnation": 1, "exit": 0, "drained": True, "submitted": 1000 + 7 * index,
+                "delivered": 4012, "lag_max_ns": 2_100_000 + 90_000 * index, "cpu_ns": 1_450_000_000,
             }
             for index, name in enumerate(names)
         ],
         "health": {"cpu_busy_ratio": 0.41, "steal_ratio": 0.012, "lag_max_ns": 2_370_000},
         "versions": {
-            "orderbed": "0.1.0",
-            "python": "3.11.2",
-            "linux": "6.18.5",
-            "guest_linux": "6.1.158",
-            "pyspark": "4.3.0",
+            "orderbed": "0.1.0", "python": "3.11.2", "linux": "6.18.5", "guest_linux": "6.1.158", "pyspark": "4.3.0",
         },
-    }
+    }  # fmt: skip
 
 
 def _summary(
@@ -309,75 +257,66 @@ def _summary(
 ) -> dict[str, Any]:
     by_member = [
         {
-            "member": name,
-            "count": 4012,
-            "mean_ms": round(13.0 + 9 * random.random(), 3),
-            "p50_ms": round(10.6 + 3.2 * random.random(), 3),
-            "p99_ms": round(70 + 130 * random.random(), 3),
+            "member": name, "count": 4012, "mean_ms": round(13.0 + 9 * random.random(), 3),
+            "p50_ms": round(10.6 + 3.2 * random.random(), 3), "p99_ms": round(70 + 130 * random.random(), 3),
         }
         for name in names
-    ]
+    ]  # fmt: skip
     deliveries = 4012 * len(names)
+    verdict, dummy_rate = ("fail", 0.0712) if failing else ("pass", 0.0162)
     return {
-        "format": 1,
-        "run": run,
-        "verdict": "fail" if failing else "pass",
-        "reasons": ["total_order: 3 violations"] if failing else [],
+        "format": 1, "run": run, "verdict": verdict, "reasons": ["total_order: 3 violations"] if failing else [],
         "properties": _properties(deliveries, failing=failing),
         "expect": [
             {"condition": "latency.p99_ms <= 200", "verdict": "pass", "value": 148.6, "reason": ""},
-            {
-                "condition": "traffic.dummy_rate <= 0.05",
-                "verdict": "fail" if failing else "pass",
-                "value": 0.0712 if failing else 0.0162,
-                "reason": "",
-            },
+            {"condition": "traffic.dummy_rate <= 0.05", "verdict": verdict, "value": dummy_rate, "reason": ""},
         ],
         "messages": {
-            "submitted": 4012,
-            "deliveries": deliveries,
-            "deliveries_expected": deliveries + (3 if failing else 0),
+            "submitted": 4012, "deliveries": deliveries, "deliveries_expected": deliveries + (3 if failing else 0),
         },
         "latency": {
-            "count": deliveries,
-            "mean_ms": 17.42,
-            "variance_ms2": 812.4,
-            "p50_ms": 11.83,
-            "p90_ms": 24.7,
-            "p99_ms": 148.6,
-            "p999_ms": 402.2,
-            "max_ms": 1523.9,
+            "count": deliveries, "mean_ms": 17.42, "variance_ms2": 812.4, "p50_ms": 11.83, "p90_ms": 24.7,
+            "p99_ms": 148.6, "p999_ms": 402.2, "max_ms": 1523.9,
             "others": {"count": deliveries - 4012, "mean_ms": 18.31, "variance_ms2": 830.7},
-            "normalised_mean": 0.87,
-            "variance_over_mean": 45.37,
-            "by_member": by_member,
+            "normalised_mean": 0.87, "variance_over_mean": 45.37, "by_member": by_member,
         },
-        "load": _load(),
-        "traffic": _traffic(),
+        "load": LOAD,
+        "traffic": TRAFFIC,
         "links": list(_links(names, asked, faults, random)),
         "faults": [_met(fault) for fault in faults if not is_end(fault)],
         "conservation": list(_conservation(names, random)),
         "capture": {"frames": 61_402, "kernel_dropped_frames": 0, "trace_gaps": 0, "undecodable": 0},
         "health": {"cpu_busy_ratio": 0.41, "lag_max_ms": 2.37, "stalls": 3, "stall_max_ms": 4.91},
-    }
+    }  # fmt: skip
+
+
+LOAD = {
+    "seconds": LOAD_S, "submitted": 4012, "rate_per_s": 4012 / LOAD_S, "dummy_rate": 0.0162, "messages": 8791,
+    "messages_by_kind": {"RELIABLE_HEARTBEAT": 803, "SEQUENCER_DATA": 4012, "SEQUENCER_CLOSED": 0},
+    "lan_load": 0.413, "lan_loads": [{"partition": "p1", "load": 0.413}, {"partition": "p2", "load": 0.287}],
+    "server_share": 3.25,
+}  # fmt: skip
+KINDS = {"RELIABLE_DATA": 4077, "SEQUENCER_NUMBER": 3911, "RELIABLE_HEARTBEAT": 811, "RELIABLE_NACK": 203}
+TRAFFIC = {
+    "datagrams": 9002, "application": 4012, "control": 4714, "dummy": 65, "retransmission": 211,
+    "wire_bytes": 7_322_180, "dummy_rate": 0.0162, "control_ratio": 0.5237, "wire_bytes_per_delivery": 456.3,
+    "datagrams_per_message": 2.24,
+    "by_kind": [{"kind": kind, "datagrams": count, "wire_bytes": count * 300} for kind, count in KINDS.items()],
+}  # fmt: skip
 
 
 def _properties(checked: int, *, failing: bool) -> dict[str, Any]:
     kept = {"verdict": "pass", "promised": True, "checked": checked, "violations": 0, "reason": "", "witness": None}
+    what = "two members deliver two messages in different orders"
+    orders = (("p1/n1", 1, "p1/n2", 417, 1203), ("p1/n1", 1, "p3/n7", 388, 1204),
+              ("p2/n4", 2, "p3/n7", 388, 97), ("p2/n4", 2, "p1/n2", 417, 98))  # fmt: skip
+    said = [
+        f"{origin} #{number}: {member}{' (incarnation 2)' * (incarnation - 1)} delivers it at position {position:,}"
+        for member, incarnation, origin, number, position in orders
+    ]
     witness = {
-        "what": "two members deliver two messages in different orders",
-        "sentence": (
-            "two members deliver two messages in different orders: p1/n2 #417: p1/n1 delivers it at position 1,203; "
-            "p3/n7 #388: p1/n1 delivers it at position 1,204; p3/n7 #388: p2/n4 (incarnation 2) delivers it at "
-            "position 97; p1/n2 #417: p2/n4 (incarnation 2) delivers it at position 98"
-        ),
-        "places": [
-            _place("p1/n1", 1, "p1/n2", 417, 1203),
-            _place("p1/n1", 1, "p3/n7", 388, 1204),
-            _place("p2/n4", 2, "p3/n7", 388, 97),
-            _place("p2/n4", 2, "p1/n2", 417, 98),
-        ],
-    }
+        "what": what, "sentence": f"{what}: {'; '.join(said)}", "places": [_place(*order) for order in orders],
+    }  # fmt: skip
     broken = kept | {"verdict": "fail", "violations": 3, "witness": witness}
     unknown = kept | {"verdict": "unknown", "promised": False, "checked": 0, "reason": "not every member had drained"}
     return {
@@ -398,37 +337,6 @@ def _place(member: str, incarnation: int, origin: str, number: int, position: in
         "message": {"origin": origin, "incarnation": 1, "number": number},
         "position": position,
         "at_ns": START_NS + 9_000_000_000,
-    }
-
-
-def _load() -> dict[str, Any]:
-    return {
-        "seconds": LOAD_S,
-        "submitted": 4012,
-        "rate_per_s": 4012 / LOAD_S,
-        "dummy_rate": 0.0162,
-        "messages": 8791,
-        "messages_by_kind": {"RELIABLE_HEARTBEAT": 803, "SEQUENCER_DATA": 4012, "SEQUENCER_CLOSED": 0},
-        "lan_load": 0.413,
-        "lan_loads": [{"partition": "p1", "load": 0.413}, {"partition": "p2", "load": 0.287}],
-        "server_share": 3.25,
-    }
-
-
-def _traffic() -> dict[str, Any]:
-    kinds = (("RELIABLE_DATA", 4077), ("SEQUENCER_NUMBER", 3911), ("RELIABLE_HEARTBEAT", 811), ("RELIABLE_NACK", 203))
-    return {
-        "datagrams": 9002,
-        "application": 4012,
-        "control": 4714,
-        "dummy": 65,
-        "retransmission": 211,
-        "wire_bytes": 7_322_180,
-        "dummy_rate": 0.0162,
-        "control_ratio": 0.5237,
-        "wire_bytes_per_delivery": 456.3,
-        "datagrams_per_message": 2.24,
-        "by_kind": [{"kind": kind, "datagrams": count, "wire_bytes": count * 300} for kind, count in kinds],
     }
 
 
@@ -456,24 +364,17 @@ def _link(
     queued_ms = 180.0 if asked.get("rate_bps") else 0.0
     overran = asked.get("queue_frames") is not None
     return {
-        "node": name,
-        "direction": direction,
-        "from_ns": start,
-        "until_ns": end,
-        "frames": frames,
-        "asked": dict(asked),
+        "node": name, "direction": direction, "from_ns": start, "until_ns": end, "frames": frames, "asked": dict(asked),
         "delay_p50_ms": round(delay_ms + 0.11 + 0.05 * random.random() + queued_ms, 3),
         "delay_p99_ms": round(delay_ms + 0.42 + asked.get("jitter_ns", 0) / 1e6 + queued_ms * 1.9, 3),
         "jitter_ms": round(asked.get("jitter_ns", 0) / 1e6 * 0.577, 3),
-        "loss_ratio": round(realised, 5),
-        "loss_low": round(max(realised - spread, 0), 5),
+        "loss_ratio": round(realised, 5), "loss_low": round(max(realised - spread, 0), 5),
         "loss_high": round(realised + spread, 5),
         "loss_burst_frames": round(asked.get("loss_burst_frames", 1.0) * (0.97 + 0.06 * random.random()), 2),
-        "duplicate_ratio": 0.0,
-        "rate_bps": int(asked["rate_bps"] * 0.997) if "rate_bps" in asked else None,
+        "duplicate_ratio": 0.0, "rate_bps": int(asked["rate_bps"] * 0.997) if "rate_bps" in asked else None,
         "verdict": "unknown" if overran else "pass",
         "reason": "the queue overran, so the delay holds waiting time" if overran else "",
-    }
+    }  # fmt: skip
 
 
 def _conservation(names: Sequence[str], random: np.random.Generator) -> Iterable[dict[str, Any]]:
@@ -483,15 +384,9 @@ def _conservation(names: Sequence[str], random: np.random.Generator) -> Iterable
             lost = int(random.integers(0, 90)) if direction == "to-node" else 0
             queued = 212 if name == "p1/n2" and direction == "to-node" else 0
             yield {
-                "node": name,
-                "direction": direction,
-                "offered": offered,
-                "arrived": offered - lost - queued,
-                "dropped_delay_line": lost,
-                "dropped_queue": queued,
-                "dropped_cut": 0,
-                "unexplained": 0,
-            }
+                "node": name, "direction": direction, "offered": offered, "arrived": offered - lost - queued,
+                "dropped_delay_line": lost, "dropped_queue": queued, "dropped_cut": 0, "unexplained": 0,
+            }  # fmt: skip
 
 
 def _tables(path: Path, names: Sequence[str], faults: Sequence[Mapping[str, Any]], random: np.random.Generator) -> None:
@@ -520,80 +415,39 @@ def _ordering(every_s: float, random: np.random.Generator) -> dict[str, Any]:
     """Each protocol is the cheaper one while it is in force."""
     begins = np.arange(0, LOAD_S, every_s).tolist()
     return {
-        "seconds": LOAD_S,
-        **_ordering_figures(),
-        "switches": len(begins) - 1,
-        "switch_max_ms": 29.417,
-        "pause_max_ms": 41.2,
-        "implausible": 0,
-        "by_member": [],
+        "seconds": LOAD_S, "messages": 12_000, "cost_mean_ms": 2.41, "cost_p50_ms": 1.93, "cost_p99_ms": 9.71,
+        "cost_max_ms": 31.6, "cost_per_s": 364e6, "redone": 211, "redone_mean_ms": 7.13, "roll_backs": 320,
+        "roll_backs_per_message": 0.0267, "undone_per_roll_back": 3.31, "lost_ms": 4310.0, "finality_p50_ms": 21.3,
+        "finality_p99_ms": 44.1, "finality_max_ms": 81.0, "gvt_still_max_ms": 61.7,
+        "switches": len(begins) - 1, "switch_max_ms": 29.417, "pause_max_ms": 41.2, "implausible": 0, "by_member": [],
         "epochs": [_epoch(number, begin_s, every_s, random) for number, begin_s in enumerate(begins)],
         "by_protocol": {"abcast": _protocol(505e6, 0), "timewarp": _protocol(141e6, 320), "sequencer": NOT_IN_FORCE},
         "series": [_costs(at_s, every_s, random) for at_s in range(int(LOAD_S))],
-    }
-
-
-def _ordering_figures() -> dict[str, Any]:
-    return {
-        "messages": 12_000,
-        "cost_mean_ms": 2.41,
-        "cost_p50_ms": 1.93,
-        "cost_p99_ms": 9.71,
-        "cost_max_ms": 31.6,
-        "cost_per_s": 364e6,
-        "redone": 211,
-        "redone_mean_ms": 7.13,
-        "roll_backs": 320,
-        "roll_backs_per_message": 0.0267,
-        "undone_per_roll_back": 3.31,
-        "lost_ms": 4310.0,
-        "finality_p50_ms": 21.3,
-        "finality_p99_ms": 44.1,
-        "finality_max_ms": 81.0,
-        "gvt_still_max_ms": 61.7,
-    }
+    }  # fmt: skip
 
 
 def _epoch(number: int, begin_s: float, every_s: float, random: np.random.Generator) -> dict[str, Any]:
     return {
-        "number": number,
-        "protocol": _in_force(begin_s, every_s),
-        "from_ms": begin_s * 1000,
+        "number": number, "protocol": _in_force(begin_s, every_s), "from_ms": begin_s * 1000,
         "to_ms": min(begin_s + every_s, LOAD_S) * 1000,
         "switch_ms": round(float(random.uniform(8, 30)), 3) if number else None,
         "pause_ms": round(float(random.uniform(12, 42)), 3) if number else None,
-        "messages": 2400,
-        "cost_mean_ms": 2.4,
-        "cost_per_s": (505e6, 141e6)[number % 2],
+        "messages": 2400, "cost_mean_ms": 2.4, "cost_per_s": (505e6, 141e6)[number % 2],
         "roll_backs": (0, 160)[number % 2],
-    }
+    }  # fmt: skip
 
 
 def _protocol(cost_per_s: float, roll_backs: int) -> dict[str, Any]:
     return NOT_IN_FORCE | {
-        "seconds": LOAD_S / 2,
-        "messages": 6000,
-        "cost_mean_ms": cost_per_s / 6000 / 1e4,
-        "cost_per_s": cost_per_s,
-        "roll_backs": roll_backs,
-        "estimates": 80,
-        "estimate_per_s": cost_per_s * 1.04,
-        "estimate_ratio": 1.04,
-    }
+        "seconds": LOAD_S / 2, "messages": 6000, "cost_mean_ms": cost_per_s / 6000 / 1e4, "cost_per_s": cost_per_s,
+        "roll_backs": roll_backs, "estimates": 80, "estimate_per_s": cost_per_s * 1.04, "estimate_ratio": 1.04,
+    }  # fmt: skip
 
 
 NOT_IN_FORCE: dict[str, Any] = {
-    "seconds": 0.0,
-    "messages": 0,
-    "cost_mean_ms": None,
-    "cost_per_s": None,
-    "roll_backs": 0,
-    "estimates": 0,
-    "estimate_per_s": None,
-    "estimate_ratio": None,
-    "estimates_otherwise": 80,
-    "estimate_otherwise_per_s": 640e6,
-}
+    "seconds": 0.0, "messages": 0, "cost_mean_ms": None, "cost_per_s": None, "roll_backs": 0, "estimates": 0,
+    "estimate_per_s": None, "estimate_ratio": None, "estimates_otherwise": 80, "estimate_otherwise_per_s": 640e6,
+}  # fmt: skip
 
 
 def _costs(at_s: float, every_s: float, random: np.random.Generator) -> dict[str, Any]:
@@ -633,25 +487,16 @@ def _fault_table(path: Path, faults: Sequence[Mapping[str, Any]]) -> None:
 def _latency_series(path: Path, t_s: Any, strain: Any, silent: Any, random: np.random.Generator) -> None:
     p50 = 10.8 * strain**0.45 * random.normal(1, 0.03, len(t_s))
     p99 = p50 + 14 * strain**1.7 * random.gamma(9, 1 / 9, len(t_s))
-    frame = pd.DataFrame(
-        {
-            "t_s": t_s,
-            "count": random.poisson(160, len(t_s)),
-            "p50_ms": p50,
-            "p99_ms": p99,
-            "max_ms": p99 * random.uniform(1.05, 1.9, len(t_s)),
-        }
-    )
+    frame = pd.DataFrame({"t_s": t_s, "count": random.poisson(160, len(t_s)), "p50_ms": p50, "p99_ms": p99})
+    frame["max_ms"] = p99 * random.uniform(1.05, 1.9, len(t_s))
     frame[~silent].to_parquet(path / "latency_series.parquet", index=False)
 
 
 def _traffic_series(path: Path, t_s: Any, strain: Any, random: np.random.Generator) -> None:
     means = {
-        "application": 40 * np.ones(len(t_s)),
-        "dummy": 0.8 * strain,
-        "control": 44 + 3 * strain,
+        "application": 40 * np.ones(len(t_s)), "dummy": 0.8 * strain, "control": 44 + 3 * strain,
         "retransmission": 0.4 + 2.2 * (strain - 1),
-    }
+    }  # fmt: skip
     frames = []
     for name, mean in means.items():
         datagrams = random.poisson(np.maximum(mean, 0))

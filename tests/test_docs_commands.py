@@ -62,7 +62,7 @@ ELSEWHERE = {
 SMALLER = {
     "SPARK_MASTER=spark://host:7077 orderbed fuzz reliable --seeds 1000000 --spark": (
         "SPARK_MASTER=local[2] orderbed fuzz reliable --seeds 20 --spark"
-    ),
+    )
 }
 """Commands that take hours or a cluster, and the commands that run here instead: the same words, other numbers."""
 
@@ -241,9 +241,3 @@ def test_help_fits_a_terminal_and_says_what_each_verb_is_for(monkeypatch: pytest
     assert [verb for verb, help_ in shown.items() if help_.exit_code != 0] == []
     assert [verb for verb, help_ in shown.items() if max(map(len, help_.output.splitlines())) > COLUMNS] == []
     assert [verb for verb in verbs if f" {verb} " not in shown[""].output] == []
-
-
-def test_make_help_fits_a_terminal() -> None:
-    done = subprocess.run(["make", "-C", str(ROOT), "--no-print-directory", "help"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert max(map(len, done.stdout.splitlines())) <= COLUMNS

@@ -57,13 +57,16 @@ def test_wires():
 
 
 def run_suite(folder: Path, *arguments: str, **environment: str) -> str:
+    return perform(SUITE, folder, *arguments, **environment).stdout
+
+
+def perform(suite: str, folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     (folder / "conftest.py").write_text(CONFTEST)
-    (folder / "test_suite.py").write_text(SUITE)
+    (folder / "test_suite.py").write_text(suite)
     command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), f"--rootdir={folder}", *arguments]
-    clean = {name: value for name, value in os.environ.items() if name not in ("CI", "ORDERBED_REQUIRE_ALL")}
-    clean |= {"PYTHONPATH": str(ROOT), "COLUMNS": "200"} | environment
-    done = subprocess.run([*command, str(folder)], cwd=folder, env=clean, capture_output=True, text=True)
-    return done.stdout
+    inherited = {name: value for name, value in os.environ.items() if name not in ("CI", "ORDERBED_REQUIRE_ALL")}
+    inherited |= {"PYTHONPATH": str(ROOT), "COLUMNS": "200"} | environment
+    return subprocess.run([*command, str(folder)], cwd=folder, env=inherited, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")
@@ -112,11 +115,7 @@ def test_the_wish_for_everything_is_read_as_a_word(name: str, value: str, requir
 
 
 def test_a_suite_of_wires_that_proved_nothing_fails_with_the_machines_reason(tmp_path: Path) -> None:
-    (tmp_path / "test_wires.py").write_text(WIRES)
-    (tmp_path / "conftest.py").write_text(CONFTEST)
-    command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), f"--rootdir={tmp_path}"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "200"}
-    done = subprocess.run([*command, str(tmp_path)], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = perform(WIRES, tmp_path)
     assert done.returncode == pytest.ExitCode.TESTS_FAILED
     assert "1 passed" in done.stdout
     _, partly, nothing = re.split("NOT EVERYTHING WAS TESTED|WIRES THAT PROVED NOTHING", done.stdout)
@@ -124,11 +123,8 @@ def test_a_suite_of_wires_that_proved_nothing_fails_with_the_machines_reason(tmp
     assert "wires: 0 of 1 attempts count, the last that does not since the CPUs were busy" in nothing
 
 
-def test_a_session_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
-    (tmp_path / "test_killed.py").write_text(KILLED)
-    (tmp_path / "conftest.py").write_text(CONFTEST)
-    command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), f"--rootdir={tmp_path}"]
-    clean = {name: value for name, value in os.environ.items() if name != guard.VARIABLE} | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run([*command, str(tmp_path)], cwd=tmp_path, env=clean, stdout=subprocess.DEVNULL)
+def test_a_session_that_is_killed_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(guard.VARIABLE)  # the session is to have a guard of its own
+    done = perform(KILLED, tmp_path)
     assert done.returncode == -signal.SIGKILL
     wait_for(lambda: processes_mentioning("sleep 4719") == [], what="the end of what the session started")

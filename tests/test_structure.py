@@ -7,13 +7,15 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
+N = TypeVar("N", bound=ast.AST)
 
 ROOMS = ("node", "topologies", "netem", "collector", "analysis", "testbed")
 
@@ -41,9 +43,6 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "testbed": ("paths", "console", "spec", "reference", "rundir", "sim", "run", "live", "fuzz", "cli"),
 }
 """The parts of these packages; each may import those before it in its package."""
-
-STANDARD_LIBRARY_ONLY = ("node",)
-
 
 PURE_CORES_FORBID = {"asyncio", "socket", "time", "os", "logging", "secrets"}
 """A core has no clock, socket, log or entropy of its own."""
@@ -84,25 +83,22 @@ def module_name(path: Path) -> str:
 
 
 @cache
-def imports(path: Path) -> frozenset[tuple[str, bool]]:
-    """Modules that a file imports, and whether at its top level. `from a import b` is `a.b` if that is a module."""
-    tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
-    top = {id(node) for node in _top_level(tree)}
-    return frozenset((name, id(node) in top) for node in ast.walk(tree) for name in _imported(node, path))
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
-def _top_level(tree: ast.Module) -> Iterator[ast.AST]:
-    """Nodes that run at import: everything but bodies of functions and `if TYPE_CHECKING`."""
-    waiting: list[ast.AST] = [tree]
-    while waiting:
-        node = waiting.pop()
-        yield node
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            continue
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            waiting.extend(node.orelse)
-            continue
-        waiting.extend(ast.iter_child_nodes(node))
+def nodes_of(files: Iterable[Path], *kinds: type[N]) -> Iterator[tuple[str, N]]:
+    """Nodes of these kinds in the syntax of the files, each with its place."""
+    for path in files:
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, kinds):
+                yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}", node
+
+
+@cache
+def imports(path: Path) -> frozenset[str]:
+    """Modules that a file imports. `from a import b` is `a.b` if that is a module."""
+    return frozenset(name for node in ast.walk(tree_of(path)) for name in _imported(node, path))
 
 
 def _imported(node: ast.AST, path: Path) -> Iterator[str]:
@@ -125,17 +121,24 @@ def _is_within(module: str, prefix: str) -> bool:
     return module == prefix or module.startswith(prefix + ".")
 
 
-def arrows(files: Iterable[Path], allowed: Collection[str]) -> Iterator[str]:
-    """Imports of other packages by these files, beyond the allowed prefixes of modules."""
-    for path in files:
-        for module, _ in sorted(imports(path)):
-            if module.split(".")[0] in ROOMS and not any(_is_within(module, prefix) for prefix in allowed):
-                yield f"{path.relative_to(ROOT)} imports {module}"
+def forbidden(files: Iterable[Path], is_forbidden: Callable[[str], bool]) -> list[str]:
+    """Imports of the files that are forbidden."""
+    return [
+        f"{path.relative_to(ROOT)} imports {module}"
+        for path in files
+        for module in sorted(imports(path))
+        if is_forbidden(module)
+    ]
 
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_import_directions(room: str) -> None:
-    assert not (wrong := list(arrows(python_files(room), (room, *MAY_IMPORT[room])))), "\n".join(wrong)
+    allowed = (room, *MAY_IMPORT[room])
+
+    def is_forbidden(module: str) -> bool:
+        return module.split(".")[0] in ROOMS and not any(_is_within(module, prefix) for prefix in allowed)
+
+    assert forbidden(python_files(room), is_forbidden) == []
 
 
 @pytest.mark.parametrize(("package", "floor"), [(package, floor) for package in FLOORS for floor in FLOORS[package]])
@@ -144,13 +147,11 @@ def test_packages_are_built_floor_by_floor(package: str, floor: str) -> None:
     below = [f"{package}.{name}" for name in floors[: floors.index(floor) + 1]]
     files = [path for path in package_files(package) if _is_within(module_name(path), below[-1])]
     assert files
-    wrong = [
-        f"{path.relative_to(ROOT)} imports {module}"
-        for path in files
-        for module, _ in sorted(imports(path))
-        if _is_within(module, package) and not any(_is_within(module, prefix) for prefix in below)
-    ]
-    assert not wrong, "\n".join(wrong)
+
+    def is_forbidden(module: str) -> bool:
+        return _is_within(module, package) and not any(_is_within(module, prefix) for prefix in below)
+
+    assert forbidden(files, is_forbidden) == []
 
 
 @pytest.mark.parametrize("package", FLOORS)
@@ -159,49 +160,32 @@ def test_every_part_of_a_package_is_on_a_floor(package: str) -> None:
     assert names == set(FLOORS[package])
 
 
-@pytest.mark.parametrize("room", STANDARD_LIBRARY_ONLY)
-def test_nodes_need_nothing_but_the_standard_library(room: str) -> None:
-    wrong = [
-        f"{path.relative_to(ROOT)} imports {module}"
-        for path in python_files(room)
-        for module, _ in imports(path)
-        if module.split(".")[0] not in sys.stdlib_module_names | {room}
-    ]
-    assert not wrong, "\n".join(wrong)
+def test_nodes_need_nothing_but_the_standard_library() -> None:
+    known = sys.stdlib_module_names | {"node"}
+    assert forbidden(python_files("node"), lambda module: module.split(".")[0] not in known) == []
 
 
 def test_protocol_cores_are_pure() -> None:
-    wrong = [
-        f"{path.relative_to(ROOT)} imports {module}"
-        for path in pure_files()
-        for module, _ in imports(path)
-        if module in PURE_CORES_FORBID
-    ]
-    assert not wrong, "\n".join(wrong)
+    assert forbidden(pure_files(), PURE_CORES_FORBID.__contains__) == []
 
 
 def test_protocol_cores_draw_only_from_their_own_seeded_generator() -> None:
-    wrong = [
-        f"{path.relative_to(ROOT)}:{node.lineno}: random.{node.attr}"
-        for path in pure_files()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-        if node.value.id == "random" and node.attr != "Random"
+    drawn = [
+        f"{place}: random.{node.attr}"
+        for place, node in nodes_of(pure_files(), ast.Attribute)
+        if isinstance(node.value, ast.Name) and node.value.id == "random" and node.attr != "Random"
     ]
-    assert not wrong, "\n".join(wrong)
+    assert drawn == []
 
 
 def test_the_product_does_not_import_its_tests() -> None:
-    wrong = [path for path in python_files(*ROOMS) for module, _ in imports(path) if _is_within(module, "tests")]
-    assert not wrong, wrong
+    assert forbidden(python_files(*ROOMS), lambda module: _is_within(module, "tests")) == []
 
 
 def test_modules_import_each_other_in_one_direction() -> None:
     """Imports inside functions and for types count, too: they only move the time at which a cycle is met."""
     graph = {
-        module_name(path): sorted(
-            name for name, _ in imports(path) if name.split(".")[0] in ROOMS and _module_file(name)
-        )
+        module_name(path): sorted(name for name in imports(path) if name.split(".")[0] in ROOMS and _module_file(name))
         for path in python_files(*ROOMS)
     }
     cycle = find_cycle(graph)
@@ -211,10 +195,8 @@ def test_modules_import_each_other_in_one_direction() -> None:
 def test_few_imports_stand_inside_functions() -> None:
     """Each has its reason beside it: it loads Spark, Docker, or the code that touches kernels."""
     found = {
-        f"{path.relative_to(ROOT)}:{node.lineno}"
-        for path in python_files(*ROOMS)
-        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        f"{place.partition(':')[0]}:{node.lineno}"
+        for place, function in nodes_of(python_files(*ROOMS), ast.FunctionDef, ast.AsyncFunctionDef)
         for node in ast.walk(function)
         if isinstance(node, ast.Import | ast.ImportFrom)
     }
@@ -245,23 +227,13 @@ def test_cycles_are_found() -> None:
 
 
 def test_the_product_prints_only_through_its_doors() -> None:
-    calls = [
-        f"{path.relative_to(ROOT)}:{node.lineno}"
-        for path in python_files(*ROOMS)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
-    ]
-    assert not calls, "\n".join(calls)
+    calls = nodes_of(python_files(*ROOMS), ast.Call)
+    assert [place for place, call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"] == []
 
 
 def test_every_module_says_what_it_is_for() -> None:
-    silent = [
-        str(path.relative_to(ROOT))
-        for path in python_files(*ROOMS)
-        if path.read_text(encoding="utf-8").strip()
-        and not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    ]
-    assert not silent, "\n".join(silent)
+    modules = [(path, tree_of(path)) for path in python_files(*ROOMS)]
+    assert [path for path, tree in modules if tree.body and not ast.get_docstring(tree)] == []
 
 
 # Split, so that this file does not match itself.

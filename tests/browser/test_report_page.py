@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
 }
 DESKTOP, PHONE = 1280, 390
 
-CONTRAST = """
+LIGHT = """
 const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
 const rgba = (colour) => {
   canvas.clearRect(0, 0, 1, 1);
@@ -37,52 +38,51 @@ const rgba = (colour) => {
   const [r, g, b, a] = canvas.getImageData(0, 0, 1, 1).data;
   return [r, g, b, a / 255];
 };
-const over = (top, below) => [0, 1, 2].map((i) => top[i] * top[3] + below[i] * (1 - top[3])).concat(1);
-const ground = (element) => {
-  const layers = [];
-  for (let e = element; e; e = e.parentElement) layers.push(rgba(getComputedStyle(e).backgroundColor));
-  return layers.reverse().reduce((below, top) => over(top, below), rgba("Canvas"));
-};
 const light = ([r, g, b]) => {
   const linear = [r, g, b].map((c) => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
   return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
 };
+const contrast = (one, other) => {
+  const [hi, lo] = [light(one), light(other)].sort((a, b) => b - a);
+  return (hi + 0.05) / (lo + 0.05);
+};
+"""
+"""The luminance of a colour and the contrast of two, as WCAG defines them."""
+
+CONTRAST = f"""{LIGHT}
+const over = (top, below) => [0, 1, 2].map((i) => top[i] * top[3] + below[i] * (1 - top[3])).concat(1);
+const ground = (element) => {{
+  const layers = [];
+  for (let e = element; e; e = e.parentElement) layers.push(rgba(getComputedStyle(e).backgroundColor));
+  return layers.reverse().reduce((below, top) => over(top, below), rgba("Canvas"));
+}};
 const faint = [];
 let seen = 0;
 const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-while (walker.nextNode()) {
+while (walker.nextNode()) {{
   const node = walker.currentNode, element = node.parentElement;
   if (!node.textContent.trim() || element.closest("svg, script, style") || !element.checkVisibility()) continue;
-  const below = ground(element), text = over(rgba(getComputedStyle(element).color), below);
-  const [hi, lo] = [light(text), light(below)].sort((a, b) => b - a);
-  const ratio = (hi + 0.05) / (lo + 0.05);
+  const below = ground(element), ratio = contrast(over(rgba(getComputedStyle(element).color), below), below);
   seen += 1;
-  if (ratio < 4.5) faint.push(`${ratio.toFixed(2)} ${node.textContent.trim().slice(0, 40)}`);
-}
-return {seen, faint};
+  if (ratio < 4.5) faint.push(`${{ratio.toFixed(2)}} ${{node.textContent.trim().slice(0, 40)}}`);
+}}
+return {{seen, faint}};
 """
 
-BAND_CONTRAST = """
-const canvas = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
-const light = (colour) => {
-  canvas.fillStyle = colour;
-  canvas.fillRect(0, 0, 1, 1);
-  const linear = (c) => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
-  const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map(linear);
-  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-};
-const fill = (element) => light(getComputedStyle(element).fill);
+BAND_CONTRAST = f"""{LIGHT}
+const fill = (element) => rgba(getComputedStyle(element).fill);
 const grounds = [...document.querySelectorAll("#order-wide .epoch")];
-return [...document.querySelectorAll("#order-wide .epoch-name")].flatMap((name) => {
+return [...document.querySelectorAll("#order-wide .epoch-name")].map((name) => {{
   const x = name.getBoundingClientRect().left;
-  const below = grounds.filter((one) => {
+  const below = grounds.find((one) => {{
     const box = one.getBoundingClientRect();
     return box.left <= x && x < box.right;
-  });
-  const [hi, lo] = [fill(name), fill(below[0])].sort((a, b) => b - a);
-  return [(hi + 0.05) / (lo + 0.05)];
-});
+  }});
+  return contrast(fill(name), fill(below));
+}});
 """
+
+OPEN_DETAILS = "document.querySelectorAll('details').forEach((d) => { d.open = true; });"
 
 OVERFLOWING = """
 return [...document.querySelectorAll("body *")].filter((e) => {
@@ -105,12 +105,6 @@ return visible.flatMap((svg) => {
 
 
 @pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    with headless.chromium(tmp_path_factory.mktemp("profile")) as driver:
-        yield driver
-
-
-@pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     directory = tmp_path_factory.mktemp("runs")
     return {name: write_report(make(directory / name)) for name, make in MAKERS.items()}
@@ -123,24 +117,58 @@ def show(chrome: webdriver.Chrome, report: Path, *, width: int = DESKTOP, scheme
     headless.show(chrome, report, width=width, scheme=scheme)
 
 
-def requests(chrome: webdriver.Chrome) -> list[str]:
-    """URLs requested by the page since `show`, without those of the browser's own pages."""
+def errors(chrome: webdriver.Chrome) -> list[str]:
+    return [entry["message"] for entry in chrome.get_log("browser")]  # type: ignore[no-untyped-call]
+
+
+def assert_quiet(chrome: webdriver.Chrome) -> None:
+    """The page has reported no error and, since `show`, has requested nothing from elsewhere."""
+    assert errors(chrome) == []
     entries = chrome.get_log("performance")  # type: ignore[no-untyped-call]
     messages = [json.loads(entry["message"])["message"] for entry in entries]
     asked = [m["params"] for m in messages if m["method"] == "Network.requestWillBeSent"]
-    return [one["request"]["url"] for one in asked if not one["documentURL"].startswith("chrome://")]
+    urls = [one["request"]["url"] for one in asked if not one["documentURL"].startswith("chrome://")]
+    assert [url for url in urls if not url.startswith(("file://", "data:"))] == []
 
 
-def errors(chrome: webdriver.Chrome) -> list[str]:
-    return [entry["message"] for entry in chrome.get_log("browser")]  # type: ignore[no-untyped-call]
+@contextmanager
+def without_scripts(chrome: webdriver.Chrome) -> Iterator[None]:
+    chrome.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        yield
+    finally:
+        chrome.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+
+
+def on_paper(chrome: webdriver.Chrome, script: str) -> Any:
+    """Value of a script in the printed form of the page, which can be printed."""
+    chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        found = chrome.execute_script(script)
+        printed = chrome.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})
+    finally:
+        chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    assert base64.b64decode(printed["data"]).startswith(b"%PDF")
+    return found
+
+
+def pointed_at(chrome: webdriver.Chrome, plot_id: str, at_s: float) -> str:
+    """What is read out at this time of a plot."""
+    plot = chrome.find_element(By.ID, plot_id)
+    chrome.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", plot)
+    # 58 and 1066 of 1080 are the ends of the axis, 20.412 s its length.
+    at_share = (58 + (1066 - 58) * at_s / 20.412) / 1080
+    offset = round((at_share - 0.5) * plot.rect["width"])
+    ActionChains(chrome).move_to_element_with_offset(plot, offset, 0).perform()
+    readout = chrome.find_element(By.ID, "readout")
+    assert readout.is_displayed()
+    return readout.text
 
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_it_opens_without_error_or_request(chromium: webdriver.Chrome, reports: dict[str, Path], name: str) -> None:
     show(chromium, reports[name])
-    assert errors(chromium) == []
-    outside = [url for url in requests(chromium) if not url.startswith(("file://", "data:"))]
-    assert outside == []
+    assert_quiet(chromium)
     for id_ in {name for name, _ in SECTIONS} - set(ONLY_OF_SOME):
         assert chromium.find_element(By.ID, id_).is_displayed()
 
@@ -160,22 +188,14 @@ def test_the_verdict_is_on_the_first_screen(
 
 @pytest.mark.parametrize("width", [320, PHONE, 800, DESKTOP, 1920])
 @pytest.mark.parametrize("name", MAKERS)
-def test_nothing_is_wider_than_the_page(
-    chromium: webdriver.Chrome, reports: dict[str, Path], name: str, width: int
-) -> None:
-    show(chromium, reports[name], width=width)
-    chromium.execute_script("document.querySelectorAll('details').forEach((d) => { d.open = true; });")
-    assert chromium.execute_script("return document.documentElement.scrollWidth") <= width
-    assert chromium.execute_script(OVERFLOWING) == []
-
-
-@pytest.mark.parametrize("width", [PHONE, DESKTOP])
-@pytest.mark.parametrize("name", MAKERS)
-def test_no_text_of_a_picture_is_cut(
+def test_nothing_is_wider_than_the_page_and_no_text_of_a_picture_is_cut(
     chromium: webdriver.Chrome, reports: dict[str, Path], name: str, width: int
 ) -> None:
     show(chromium, reports[name], width=width)
     assert chromium.execute_script(CUT_TEXT) == []
+    chromium.execute_script(OPEN_DETAILS)
+    assert chromium.execute_script("return document.documentElement.scrollWidth") <= width
+    assert chromium.execute_script(OVERFLOWING) == []
 
 
 @pytest.mark.parametrize("width", [PHONE, DESKTOP])
@@ -195,34 +215,21 @@ def test_text_stands_out_from_its_ground(
 ) -> None:
     """WCAG AA: 4.5 to 1 for every text outside the pictures."""
     show(chromium, reports[name], scheme=scheme)
-    chromium.execute_script("document.querySelectorAll('details').forEach((d) => { d.open = true; });")
+    ground = chromium.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert ground == {"light": "rgb(244, 245, 247)", "dark": "rgb(13, 17, 23)"}[scheme]
+    chromium.execute_script(OPEN_DETAILS)
     found: Any = chromium.execute_script(CONTRAST)
     assert found["seen"] > 100
     assert found["faint"] == []
 
 
-def test_dark_is_dark(chromium: webdriver.Chrome, reports: dict[str, Path]) -> None:
-    grounds = []
-    for scheme in ("light", "dark"):
-        show(chromium, reports["quickstart"], scheme=scheme)
-        grounds.append(chromium.execute_script("return getComputedStyle(document.body).backgroundColor"))
-    assert grounds == ["rgb(244, 245, 247)", "rgb(13, 17, 23)"]
-
-
 def test_pointing_at_a_plot_reads_its_values(chromium: webdriver.Chrome, reports: dict[str, Path]) -> None:
     show(chromium, reports["quickstart"])
-    readout = chromium.find_element(By.ID, "readout")
-    assert not readout.is_displayed()
-    plot = chromium.find_element(By.ID, "latency-wide")
-    chromium.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", plot)
-    # 58 and 1066 of 1080 are the ends of the axis, 20.412 s its length: this is 8.0 s, where two faults are in effect.
-    at_share = (58 + (1066 - 58) * 8.0 / 20.412) / 1080
-    offset = round((at_share - 0.5) * plot.rect["width"])
-    ActionChains(chromium).move_to_element_with_offset(plot, offset, 0).perform()
-    assert readout.is_displayed()
-    assert readout.text.startswith("8.0 s")
+    assert not chromium.find_element(By.ID, "readout").is_displayed()
+    said = pointed_at(chromium, "latency-wide", 8.0)  # two faults are in effect
+    assert said.startswith("8.0 s")
     for expected in ("p50 ", "p99 ", "application ", "#0 ", "#1 5 ms, 500 kbit/s, queue 20 frames to p1/n2"):
-        assert expected in readout.text
+        assert expected in said
     visible = chromium.execute_script(
         "return [...document.querySelectorAll('.wide .crosshair')].map((l) => l.getAttribute('visibility'))"
     )
@@ -233,18 +240,11 @@ def test_pointing_at_the_band_reads_protocol_cost_and_roll_backs(
     chromium: webdriver.Chrome, reports: dict[str, Path]
 ) -> None:
     show(chromium, reports["adaptive"])
-    band = chromium.find_element(By.ID, "order-wide")
-    chromium.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", band)
-    said = []
-    for at_s in (2.0, 5.5):
-        at_share = (58 + (1066 - 58) * at_s / 20.412) / 1080
-        offset = round((at_share - 0.5) * band.rect["width"])
-        ActionChains(chromium).move_to_element_with_offset(band, offset, 0).perform()
-        said.append(chromium.find_element(By.ID, "readout").text)
-    assert "ABCAST" in said[0]
-    assert "roll-backs" not in said[0]
-    assert "Time Warp" in said[1]
-    assert all("ms/s" in text for text in said)
+    first, second = (pointed_at(chromium, "order-wide", at_s) for at_s in (2.0, 5.5))
+    assert "ABCAST" in first
+    assert "roll-backs" not in first
+    assert "Time Warp" in second
+    assert all("ms/s" in text for text in (first, second))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -271,12 +271,9 @@ def test_the_band_keeps_its_axis(chromium: webdriver.Chrome, reports: dict[str, 
 
 
 def test_it_reads_without_a_script(chromium: webdriver.Chrome, reports: dict[str, Path]) -> None:
-    chromium.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
-    try:
+    with without_scripts(chromium):
         show(chromium, reports["three"])
         source = chromium.find_element(By.TAG_NAME, "main").text
-    finally:
-        chromium.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
     assert "What happened, over time" in source
     assert "position 1,203" in source
 
@@ -291,8 +288,7 @@ def test_a_hostile_run_runs_nothing(chromium: webdriver.Chrome, tmp_path: Path) 
     show(chromium, write_report(run))
     assert chromium.execute_script("return window.hacked") is None
     assert "<script>window.hacked" in chromium.find_element(By.TAG_NAME, "h1").text
-    assert errors(chromium) == []
-    assert all(url.startswith(("file://", "data:")) for url in requests(chromium))
+    assert_quiet(chromium)
 
 
 def test_even_a_hole_in_the_escaping_would_run_nothing(chromium: webdriver.Chrome, tmp_path: Path) -> None:
@@ -307,16 +303,9 @@ def test_even_a_hole_in_the_escaping_would_run_nothing(chromium: webdriver.Chrom
 
 def test_paper_shows_everything_in_light(chromium: webdriver.Chrome, reports: dict[str, Path]) -> None:
     show(chromium, reports["three"], scheme="dark")
-    chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-    try:
-        ground = chromium.execute_script("return getComputedStyle(document.body).backgroundColor")
-        hidden = chromium.execute_script("return getComputedStyle(document.querySelector('nav')).display")
-        printed = chromium.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})
-    finally:
-        chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
-    assert ground == "rgb(255, 255, 255)"
-    assert hidden == "none"
-    assert base64.b64decode(printed["data"]).startswith(b"%PDF")
+    style = "getComputedStyle(document.querySelector"
+    shown = on_paper(chromium, f"return [{style}('body')).backgroundColor, {style}('nav')).display]")
+    assert shown == ["rgb(255, 255, 255)", "none"]
 
 
 def test_pictures_and_tables_speak_to_a_screen_reader(chromium: webdriver.Chrome, reports: dict[str, Path]) -> None:

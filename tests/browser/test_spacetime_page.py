@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from selenium import webdriver
@@ -18,8 +15,16 @@ from selenium.webdriver.support.ui import WebDriverWait
 from analysis.report.page import write_report
 from tests import report_runs
 from tests.analysis.spacetime.test_read import made
-from tests.browser import headless
-from tests.browser.test_report_page import CUT_TEXT, DESKTOP, OVERFLOWING, PHONE, errors, requests, show
+from tests.browser.test_report_page import (
+    CUT_TEXT,
+    DESKTOP,
+    OVERFLOWING,
+    PHONE,
+    assert_quiet,
+    on_paper,
+    show,
+    without_scripts,
+)
 
 pytestmark = pytest.mark.browser
 
@@ -27,12 +32,6 @@ PLACES = """
 const marks = [...document.querySelectorAll("#spacetime-0 .m[data-n]")];
 return marks.map((mark) => mark.transform.baseVal.consolidate().matrix.e);
 """
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    with headless.chromium(tmp_path_factory.mktemp("profile")) as driver:
-        yield driver
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +68,7 @@ def press(chrome: webdriver.Chrome, *keys: str) -> None:
 
 def test_it_asks_nobody_and_reports_no_error(chromium: webdriver.Chrome, report: Path) -> None:
     opened(chromium, report)
-    assert errors(chromium) == []
-    assert [url for url in requests(chromium) if not url.startswith(("file://", "data:"))] == []
+    assert_quiet(chromium)
 
 
 def test_buttons_zoom_and_move_and_bring_back(chromium: webdriver.Chrome, report: Path) -> None:
@@ -182,29 +180,18 @@ def test_lines_stand_out_from_their_ground(chromium: webdriver.Chrome, report: P
 
 
 def test_every_window_is_shown_without_a_script_and_on_paper(chromium: webdriver.Chrome, report: Path) -> None:
-    chromium.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
-    try:
+    with without_scripts(chromium):
         show(chromium, report)
         windows = chromium.find_elements(By.CSS_SELECTOR, "#spacetime .st-window")
         assert all(window.is_displayed() for window in windows)
         assert not chromium.find_element(By.CSS_SELECTOR, ".st-bar").is_displayed()
-    finally:
-        chromium.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
     opened(chromium, report, scheme="dark")
-    chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-    try:
-        displays: Any = chromium.execute_script(
-            "return [...document.querySelectorAll('.st-window')].map((one) => getComputedStyle(one).display)"
-        )
-        printed = chromium.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})
-    finally:
-        chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
-    assert displays == ["block", "block"]
-    assert base64.b64decode(printed["data"]).startswith(b"%PDF")
+    displays = "return [...document.querySelectorAll('.st-window')].map((one) => getComputedStyle(one).display)"
+    assert on_paper(chromium, displays) == ["block", "block"]
 
 
 def test_a_run_without_tables_says_so(chromium: webdriver.Chrome, tmp_path: Path) -> None:
     show(chromium, write_report(report_runs.quickstart(tmp_path / "run")))
     text = chromium.find_element(By.ID, "spacetime").text
     assert "No space-time diagram" in text
-    assert errors(chromium) == []
+    assert_quiet(chromium)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import socket
 import subprocess
@@ -12,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-CLONE_NEWNET = 0x40000000
+from tests.netem.wired import inside, new_namespace
+
 IFINDEX_BASE = 100_000
-_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass
@@ -59,25 +58,16 @@ class Wires:
             handle.send(frame)
 
 
-def _call(name: str, *arguments: int) -> None:
-    if getattr(_LIBC, name)(*arguments):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-
-
 @pytest.fixture
 def wires() -> Iterator[Wires]:
     """The test runs in a namespace of its own with two wires; processes that it starts run there, too."""
-    home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-    _call("unshare", CLONE_NEWNET)
+    namespace = new_namespace()
     made = Wires()
-    try:
+    with inside(namespace):
         Path("/proc/sys/net/ipv6/conf/all/disable_ipv6").write_text("1")
         for number in range(2):
             made.add(number)
         yield made
-    finally:
-        for handle in made.handles.values():
-            handle.close()
-        _call("setns", home, CLONE_NEWNET)
-        os.close(home)
+    for handle in made.handles.values():
+        handle.close()
+    os.close(namespace)

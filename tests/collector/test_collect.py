@@ -4,6 +4,7 @@ event.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import queue
@@ -15,6 +16,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from analysis.capture.decode import decode_frames, decode_trace
 from analysis.capture.source import inspect
 from collector import index
 from collector.parse import map_capture, parse_blocks, read_interfaces, read_statistics
-from collector.records import MAX_RECORDS, PortDirection
+from collector.records import MAX_RECORDS, Frames, PortDirection
 from tests import guard
 from tests.collector import strict
 from tests.collector.captures import TRACE_PORT, datagram, trace_datagram, udp_frame
@@ -61,14 +63,20 @@ class Collector:
             if event["event"] == name:
                 return event
 
-    def stop(self) -> dict[str, Any]:
+    def say(self, text: str) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write("stop\n")
+        self.process.stdin.write(text)
         self.process.stdin.flush()
-        return self.event("stopped")
 
     def end(self) -> int:
         return self.process.wait(WAIT_S)
+
+    def stopped(self) -> dict[str, Any]:
+        """The closing status of a collector that is told to stop and ends in order."""
+        self.say("stop\n")
+        status = self.event("stopped")
+        assert self.end() == 0
+        return status
 
     def packets(self) -> list[strict.Packet]:
         return strict.read(self.path)
@@ -111,6 +119,26 @@ def _frames(first: int, count: int) -> list[bytes]:
     return [udp_frame(datagram(number, payload=bytes(number * 7 % 400))) for number in range(first, first + count)]
 
 
+@contextmanager
+def repeated(act: Callable[[int], None]) -> Iterator[None]:
+    """Calls `act` with 0, 1, … from another thread meanwhile."""
+    done = threading.Event()
+
+    def go_on() -> None:
+        for number in itertools.count():
+            if done.is_set():
+                return
+            act(number)
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
 def test_every_frame_is_recorded_once_with_port_direction_and_time(start: Start, wires: Wires) -> None:
     collector = start()
     before = time.time_ns()
@@ -119,8 +147,7 @@ def test_every_frame_is_recorded_once_with_port_direction_and_time(start: Start,
     wires.send("ob0", outbound)
     wires.send("eth1", other)
     after = time.time_ns()
-    stopped = collector.stop()
-    assert collector.end() == 0
+    stopped = collector.stopped()
     assert (stopped["frames"], stopped["kernel_dropped_frames"], stopped["complete"]) == (6000, 0, True)
     packets = collector.packets()
     assert [p.data for p in packets] == [*inbound, *outbound, *other]
@@ -139,8 +166,7 @@ def test_every_frame_is_recorded_once_with_port_direction_and_time(start: Start,
 def test_head_of_the_file_and_closing_status(start: Start, wires: Wires, tmp_path: Path) -> None:
     collector = start()
     wires.send("eth0", _frames(0, 10))
-    stopped = collector.stop()
-    collector.end()
+    stopped = collector.stopped()
     state = inspect(collector.path)
     assert (state.problem, state.interface_names) == ("", ("p1/n1", "p1/n2"))
     comment, statistics = state.metadata, read_statistics(collector.path, read_interfaces(collector.path))
@@ -151,42 +177,39 @@ def test_head_of_the_file_and_closing_status(start: Start, wires: Wires, tmp_pat
         assert abs(clock["realtime_ns"] - clock["monotonic_ns"] - offset) < 10**6
     assert abs(stopped["clock_step_ns"]) < 10**6
     assert stopped["bytes"] == collector.path.stat().st_size
-    assert [item.delivered for item in statistics.values()] == [10, 0]
-    assert [item.received for item in statistics.values()] == [10, 0]
+    assert [(item.delivered, item.received) for item in statistics.values()] == [(10, 10), (0, 0)]
     assert statistics[0].dropped == 0
+    assert index.read(collector.path).end is not None
+
+
+def _parsed(path: Path) -> tuple[Any, Frames]:
+    head, buffer = read_interfaces(path), map_capture(path)
+    return buffer, parse_blocks(buffer, start=head.first_offset, end=len(buffer), interfaces=head.interfaces)
 
 
 def test_columns_of_a_real_capture(start: Start, wires: Wires) -> None:
     collector = start()
     wires.send("eth0", [*_frames(0, 50), udp_frame(trace_datagram(1, (1, 2, 8)), port=TRACE_PORT)])
-    collector.stop()
-    collector.end()
-    head, buffer = read_interfaces(collector.path), map_capture(collector.path)
-    frames = parse_blocks(buffer, start=head.first_offset, end=len(buffer), interfaces=head.interfaces)
+    collector.stopped()
+    buffer, frames = _parsed(collector.path)
     columns = decode_frames(buffer, frames)
     assert columns["transmission"][columns["is_protocol"]].tolist() == list(range(50))
     assert columns["is_trace"].tolist() == [False] * 50 + [True]
     assert decode_trace(buffer, frames)["record"].tolist() == [1, 2, 3]
-    assert index.read(collector.path).end is not None
 
 
-def _say(collector: Collector, how: str) -> None:
-    assert collector.process.stdin is not None
-    if how == "stop":
-        collector.process.stdin.write("other words\nstop\n")
-        collector.process.stdin.flush()
-    elif how == "end of input":
-        collector.process.stdin.close()
-    else:
-        collector.process.send_signal(signal.Signals[how])
-
-
-@pytest.mark.parametrize("how", ["stop", "end of input", "SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("how", ["other words\nstop\n", "end of input", "SIGTERM", "SIGINT"])
 def test_a_stop_drains_what_was_on_the_wire(start: Start, wires: Wires, how: str) -> None:
     collector = start()
     frames = _frames(0, 800)
     wires.send("eth0", frames)
-    _say(collector, how)
+    if how == "end of input":
+        assert collector.process.stdin is not None
+        collector.process.stdin.close()
+    elif how.startswith("SIG"):
+        collector.process.send_signal(signal.Signals[how])
+    else:
+        collector.say(how)
     stopped = collector.event("stopped")
     assert collector.end() == 0
     assert stopped["frames"] == 800
@@ -195,24 +218,9 @@ def test_a_stop_drains_what_was_on_the_wire(start: Start, wires: Wires, how: str
 
 def test_nothing_behind_a_stop_is_recorded(start: Start, wires: Wires) -> None:
     collector = start()
-    wires.send("eth0", _frames(0, 5))
-    done = threading.Event()
-
-    def send_on() -> None:
-        number = 5
-        while not done.is_set():
-            wires.send("eth0", _frames(number, 1))
-            number += 1
-
-    sender = threading.Thread(target=send_on)
-    sender.start()
-    try:
+    with repeated(lambda number: wires.send("eth0", _frames(number, 1))):
         collector.event("status")
-        stopped = collector.stop()
-    finally:
-        done.set()
-        sender.join()
-    assert collector.end() == 0
+        stopped = collector.stopped()
     packets = collector.packets()
     assert len(packets) == stopped["frames"] > 100
     assert [p.data for p in packets] == _frames(0, len(packets))
@@ -235,23 +243,15 @@ def test_status_comes_every_second(start: Start, wires: Wires) -> None:
 def test_foreign_interfaces_never_appear(start: Start, wires: Wires) -> None:
     wires.add(7, ifindex=50_000)
     wires.add(8, ifindex=IFINDEX_BASE + 500)
-    done = threading.Event()
 
-    def chatter() -> None:
-        while not done.is_set():
-            wires.send("eth7", _frames(90_000, 5))
-            wires.send("eth8", _frames(91_000, 5))
+    def chatter(_number: int) -> None:
+        wires.send("eth7", _frames(90_000, 5))
+        wires.send("eth8", _frames(91_000, 5))
 
-    noise = threading.Thread(target=chatter)
-    noise.start()
-    try:
+    with repeated(chatter):
         collector = start()
         wires.send("eth0", _frames(0, 100))
-        stopped = collector.stop()
-    finally:
-        done.set()
-        noise.join()
-    collector.end()
+        stopped = collector.stopped()
     assert stopped["unlisted_frames"] == 0
     assert [p.data for p in collector.packets()] == _frames(0, 100)
 
@@ -260,8 +260,7 @@ def test_a_device_in_the_range_that_is_no_port_is_counted_but_not_recorded(start
     collector = start(ports=[PORTS[1]])
     wires.send("eth0", _frames(0, 30))
     wires.send("eth1", _frames(100, 20))
-    stopped = collector.stop()
-    collector.end()
+    stopped = collector.stopped()
     assert (stopped["frames"], stopped["unlisted_frames"]) == (20, 30)
     assert [p.data for p in collector.packets()] == _frames(100, 20)
 
@@ -272,8 +271,7 @@ def test_snap_length_cuts_frames_but_never_trace(start: Start, wires: Wires) -> 
     trace = to_monitor + udp_frame(trace_datagram(1, [1] * MAX_RECORDS), port=TRACE_PORT)[6:]
     whole = udp_frame(datagram(1, payload=bytes(300)))
     wires.send("eth0", [whole, trace, whole[:60]])
-    collector.stop()
-    collector.end()
+    collector.stopped()
     packets = collector.packets()
     assert [len(p.data) for p in packets] == [100, len(trace), 60]
     assert [p.length for p in packets] == [len(whole), len(trace), 60]
@@ -287,8 +285,7 @@ def test_ports_that_vanish_and_come_back_with_their_index(start: Start, wires: W
         wires.send("eth1", _frames(1000 + 100 * round_, 10))
         wires.add(0)
     wires.send("ob0", _frames(900, 5))
-    stopped = collector.stop()
-    assert collector.end() == 0
+    stopped = collector.stopped()
     assert stopped["frames"] == 3 * 60 + 5
     assert Counter(p.interface for p in collector.packets()) == {0: 155, 1: 30}
 
@@ -299,8 +296,7 @@ def test_vlan_tags_stay_in_the_frames(start: Start, wires: Wires) -> None:
     frames.append(udp_frame(datagram(9), tags=(0x88A8, 0x8100)))
     wires.send("eth0", frames)
     wires.send("ob1", frames)
-    collector.stop()
-    collector.end()
+    collector.stopped()
     packets = collector.packets()
     assert [p.data for p in packets] == frames * 2
     assert [p.length for p in packets] == [len(frame) for frame in frames] * 2
@@ -313,8 +309,7 @@ def test_drops_are_counted_not_hidden(start: Start, wires: Wires) -> None:
         os.sched_yield()
     wires.send("eth0", _frames(0, 4000))
     collector.process.send_signal(signal.SIGCONT)
-    stopped = collector.stop()
-    assert collector.end() == 0
+    stopped = collector.stopped()
     assert stopped["kernel_dropped_frames"] > 1000
     assert stopped["freezes"] > 0
     assert stopped["frames"] + stopped["kernel_dropped_frames"] == 4000
@@ -336,8 +331,7 @@ def test_a_killed_collector_leaves_a_readable_file(start: Start, wires: Wires) -
     known = index.read(collector.path)
     assert known.end is None
     assert known.marks
-    head, buffer = read_interfaces(collector.path), map_capture(collector.path)
-    frames = parse_blocks(buffer, start=head.first_offset, end=len(buffer), interfaces=head.interfaces)
+    _buffer, frames = _parsed(collector.path)
     assert (len(frames), frames.problem) == (3000, "")
 
 
@@ -371,15 +365,6 @@ def test_a_full_disk_ends_the_recording_and_keeps_it(start: Start, wires: Wires,
     assert [p.data for p in collector.packets()] == frames[:kept]
 
 
-def test_the_collector_ends_when_its_parent_is_gone(start: Start, wires: Wires) -> None:
-    collector = start()
-    wires.send("eth0", _frames(0, 10))
-    assert collector.process.stdin is not None
-    collector.process.stdin.close()
-    assert collector.end() == 0
-    assert len(collector.packets()) == 10
-
-
 def test_a_broken_output_pipe_still_closes_the_file(wires: Wires, tmp_path: Path) -> None:
     path = tmp_path / "capture.pcapng"
     reader, writer = os.pipe()
@@ -407,89 +392,81 @@ def test_two_collectors_see_the_same_frames(start: Start, wires: Wires, tmp_path
     first, second = start(), start(path=tmp_path / "second.pcapng")
     wires.send("eth0", _frames(0, 100))
     for collector in (first, second):
-        collector.stop()
-        collector.end()
+        collector.stopped()
     assert [p.data for p in first.packets()] == [p.data for p in second.packets()] == _frames(0, 100)
 
 
-def test_without_the_right_to_capture(wires: Wires, tmp_path: Path) -> None:
-    prefix = ("setpriv", "--bounding-set", "-net_raw", "--inh-caps", "-net_raw")
-    collector = Collector(tmp_path / "capture.pcapng", prefix=prefix)
-    try:
-        assert collector.event("error")["message"] == "capturing needs root (or the capability CAP_NET_RAW)"
-        assert collector.end() == 2
-        assert not collector.path.exists()
-    finally:
-        collector.close()
-
-
-def test_an_existing_file_is_not_touched(wires: Wires, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("prefix", "before", "sentence"), [
+    (("setpriv", "--bounding-set", "-net_raw", "--inh-caps", "-net_raw"), None,
+     "capturing needs root (or the capability CAP_NET_RAW)"),
+    ((), "precious", "exists already"),
+])  # fmt: skip
+def test_what_cannot_be_recorded_is_told_and_no_file_is_touched(
+    wires: Wires, tmp_path: Path, prefix: tuple[str, ...], before: str | None, sentence: str
+) -> None:
     path = tmp_path / "capture.pcapng"
-    path.write_text("precious")
-    collector = Collector(path)
+    if before is not None:
+        path.write_text(before)
+    collector = Collector(path, prefix=prefix)
     try:
-        assert "exists already" in collector.event("error")["message"]
+        assert sentence in collector.event("error")["message"]
         assert collector.end() == 2
-        assert path.read_text() == "precious"
+        assert (path.read_text() if path.exists() else None) == before
     finally:
         collector.close()
-
-
-def _text(*words: str) -> str:
-    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
-
-
-def _tc(*words: str) -> None:
-    subprocess.run(["tc", *words], check=True)
 
 
 def test_frames_across_a_bridge_are_seen_once_at_each_port(start: Start, wires: Wires) -> None:
     """As in the fabric: inbound at the sender's port, outbound at the receiver's; trace frames end at the port that
     they enter.
     """
-    # As in the fabric: else the bridge hands frames to netfilter, which drops these IP headers without checksums.
+    # Else the bridge hands frames to netfilter, which drops these IP headers without checksums.
     for setting in Path("/proc/sys/net/bridge").glob("bridge-nf-call-*tables"):
         setting.write_text("0")
     wires.ip("link", "add", "br0", "type", "bridge", "stp_state", "0", "mcast_snooping", "0")
     for name in ("ob0", "ob1"):
         wires.ip("link", "set", name, "master", "br0")
     wires.ip("link", "set", "br0", "addrgenmode", "none", "up")
-    while _text("bridge", "link").count("state forwarding") < 2:
+    while subprocess.check_output(["bridge", "link"], text=True).count("state forwarding") < 2:
         pass  # until the kernel has done it; pytest's timeout ends a vain wait
     collector = start()
     frames = _frames(0, 200)
     trace = bytes.fromhex("0180c200000e") + udp_frame(trace_datagram(1), port=TRACE_PORT)[6:]
     wires.send("eth0", [*frames, trace])
-    stopped = collector.stop()
-    collector.end()
+    stopped = collector.stopped()
     packets = collector.packets()
-    seen = {key: [p.data for p in packets if (p.interface, p.direction) == key] for key in _PLACES}
-    assert seen == {
-        (0, PortDirection.INBOUND): [*frames, trace],
-        (0, PortDirection.OUTBOUND): [],
-        (1, PortDirection.INBOUND): [],
-        (1, PortDirection.OUTBOUND): frames,
-    }
-    assert stopped["frames"] == 401
-
-
-_PLACES = [(port, direction) for port in (0, 1) for direction in (PortDirection.INBOUND, PortDirection.OUTBOUND)]
+    assert [p.data for p in packets if (p.interface, p.direction) == (0, PortDirection.INBOUND)] == [*frames, trace]
+    assert [p.data for p in packets if (p.interface, p.direction) == (1, PortDirection.OUTBOUND)] == frames
+    assert len(packets) == stopped["frames"] == 401
 
 
 def test_frames_that_pass_an_ifb_are_seen_once(start: Start, wires: Wires) -> None:
     """Impairments send a port's frames through an ifb and back; the capture must not see them twice."""
     wires.ip("link", "add", "ifb0", "type", "ifb")
     wires.ip("link", "set", "ifb0", "addrgenmode", "none", "up")
-    _tc("qdisc", "add", "dev", "ob0", "clsact")
+    every = (
+        "protocol",
+        "all",
+        "u32",
+        "match",
+        "u32",
+        "0",
+        "0",
+        "action",
+        "mirred",
+        "egress",
+        "redirect",
+        "dev",
+        "ifb0",
+    )
+    subprocess.run(["tc", "qdisc", "add", "dev", "ob0", "clsact"], check=True)
     for hook in ("ingress", "egress"):
-        redirect = ("action", "mirred", "egress", "redirect", "dev", "ifb0")
-        _tc("filter", "add", "dev", "ob0", hook, "protocol", "all", "u32", "match", "u32", "0", "0", *redirect)
+        subprocess.run(["tc", "filter", "add", "dev", "ob0", hook, *every], check=True)
     collector = start()
     frames, answers = _frames(0, 200), _frames(1000, 100)
     wires.send("eth0", frames)
     wires.send("ob0", answers)
-    collector.stop()
-    collector.end()
+    collector.stopped()
     packets = collector.packets()
     assert [p.data for p in packets if p.direction == PortDirection.INBOUND] == frames
     assert [p.data for p in packets if p.direction == PortDirection.OUTBOUND] == answers

@@ -37,6 +37,7 @@ from tests.collector.captures import (
     udp_frame,
     vectors,
 )
+from tests.collector.test_decode import decoded
 from tests.node.vectors import levels_of
 
 PROTOCOL_VECTORS = vectors("datagrams")
@@ -145,9 +146,9 @@ def test_scapy_takes_nothing_apart_that_a_node_refuses(name: str) -> None:
         assert is_shown == (vector.get("reason") == "OTHER_GROUP"), vector["name"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(data=st.data())
-def test_scapy_and_codec_accept_the_same_bytes(data: st.DataObject) -> None:
+def test_scapy_columns_and_codec_accept_the_same_bytes(data: st.DataObject) -> None:
     is_trace = data.draw(st.booleans())
     whole = bytearray(trace_datagram(4, (1, 4, 8)) if is_trace else datagram(9, payload=b"payload!"))
     for _ in range(data.draw(st.integers(0, 3))):
@@ -158,8 +159,11 @@ def test_scapy_and_codec_accept_the_same_bytes(data: st.DataObject) -> None:
         is_accepted = True
     except RemoteError:
         is_accepted = False
-    frame = Ether(udp_frame(payload, port=TRACE_PORT if is_trace else 7700))
-    assert ((OrderbedTrace if is_trace else OrderbedEnvelope) in frame) == is_accepted
+    frame = udp_frame(payload, port=TRACE_PORT if is_trace else 7700)
+    assert ((OrderbedTrace if is_trace else OrderbedEnvelope) in Ether(frame)) == is_accepted
+    columns = decoded(frame)
+    assert columns["is_trace" if is_trace else "is_protocol"].tolist() == [is_accepted]
+    assert columns["is_undecodable"].tolist() == [not is_accepted]
 
 
 def test_dissector_has_current_tables(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ FRAMES = [udp_frame(datagram(number, payload=bytes(number % 300))) for number in
 PROGRAMS = {
     "tcpdump": ["tcpdump", "-U", "-ni", "ob0", "-Z", "root", "-w", "{file}"],
     "tcpdump with nanoseconds": [
-        *("tcpdump", "-U", "-ni", "ob0", "-Z", "root", "--time-stamp-precision=nano", "-w", "{file}"),
+        *("tcpdump", "-U", "-ni", "ob0", "-Z", "root", "--time-stamp-precision=nano", "-w", "{file}")
     ],
     "dumpcap": ["dumpcap", "-i", "ob0", "-i", "ob1", "-w", "{file}"],
     "dumpcap as pcap": ["dumpcap", "-P", "-i", "ob0", "-w", "{file}"],

@@ -96,6 +96,8 @@ def test_head_and_statistics(tmp_path: Path) -> None:
     assert [item.delivered for item in statistics.values()] == [11, 10, 10]
     assert [item.dropped for item in statistics.values()] == [7, None, None]
     assert "all ports together" in statistics[0].comment
+    frames = parse_blocks(map_capture(path), start=head.first_offset, end=head.end, interfaces=head.interfaces)
+    assert (len(frames), frames.problem) == (31, "")
 
 
 def test_file_is_whole_after_every_write_and_before_close(tmp_path: Path) -> None:
@@ -108,34 +110,17 @@ def test_file_is_whole_after_every_write_and_before_close(tmp_path: Path) -> Non
     assert writer.close()
 
 
-def test_no_frames_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "a.pcapng"
-    writer = _write(path, [])
-    assert writer.close()
-    assert strict.read(path) == []
-    known = index.read(path)
-    assert known.marks == ()
-    assert known.end is not None
-    assert known.end.frames == 0
-
-
-def test_a_capture_is_written_once(tmp_path: Path) -> None:
-    path = tmp_path / "a.pcapng"
-    path.write_text("precious")
-    with pytest.raises(CaptureError, match="exists already; a capture is written once, so name another file"):
-        PcapngWriter(path, PORTS)
-    assert path.read_text() == "precious"
-
-
-def test_a_directory_that_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(CaptureError, match="cannot be made: No such file or directory"):
-        PcapngWriter(tmp_path / "missing" / "a.pcapng", PORTS)
-
-
-def test_texts_too_long_for_the_format(tmp_path: Path) -> None:
-    with pytest.raises(CaptureError, match="too long for pcapng, which takes 65535"):
-        PcapngWriter(tmp_path / "a.pcapng", PORTS, comment="x" * 70_000)
-    assert not (tmp_path / "a.pcapng").exists()
+def test_a_capture_that_cannot_be_made_is_told_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "old.pcapng").write_text("precious")
+    for name, comment, sentence in (
+        ("old.pcapng", "", "exists already; a capture is written once, so name another file"),
+        ("missing/a.pcapng", "", "cannot be made: No such file or directory"),
+        ("new.pcapng", "x" * 70_000, "too long for pcapng, which takes 65535"),
+    ):
+        with pytest.raises(CaptureError, match=sentence):
+            PcapngWriter(tmp_path / name, PORTS, comment=comment)
+    assert (tmp_path / "old.pcapng").read_text() == "precious"
+    assert not (tmp_path / "new.pcapng").exists()
 
 
 def test_index_marks_are_block_boundaries_and_complete(tmp_path: Path) -> None:
@@ -246,38 +231,18 @@ def test_tshark_reads_nanoseconds_directions_and_names(tmp_path: Path) -> None:
         assert (int(row[3]), int(row[4])) == (len(frame) + 5, len(frame))
 
 
-def test_capinfos_reads_comment_precision_interfaces_and_statistics(tmp_path: Path) -> None:
+def test_other_programs_read_comment_precision_interfaces_and_statistics(tmp_path: Path) -> None:
     path = tmp_path / "a.pcapng"
-    assert _write(path, traffic(30)).close(dropped_frames=3)
+    assert _write(path, traffic(30)).close(received=np.array([40, 50, 60]), dropped_frames=3)
     text = subprocess.run(["capinfos", str(path)], check=True, capture_output=True, text=True).stdout
     assert "nanoseconds (9)" in text
     assert '{"run": "test"}' in text
     assert "Number of interfaces in file: 3" in text
     assert text.count("Number of stat entries = 1") == 3
     assert "Name = p2/n1" in text
-
-
-def test_tshark_reads_the_drop_counter(tmp_path: Path) -> None:
-    path = tmp_path / "a.pcapng"
-    assert _write(path, traffic(30)).close(received=np.array([40, 50, 60]), dropped_frames=3)
-    result = subprocess.run(
-        ["tshark", "-n", "-r", str(path), "-X", "read_format:MIME Files Format", "-T", "json"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    command = ["tshark", "-n", "-r", str(path), "-X", "read_format:MIME Files Format", "-T", "json"]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     # Compared as text: the objects have many members of the same name.
-    assert '"pcapng.options.option.data.interface.dropped": "3"' in result.stdout
+    assert '"pcapng.options.option.data.interface.dropped": "3"' in text
     for received in (40, 50, 60):
-        assert f'"pcapng.options.option.data.interface.received": "{received}"' in result.stdout
-
-
-def test_our_own_parser_reads_it_through_the_index(tmp_path: Path) -> None:
-    path = tmp_path / "a.pcapng"
-    assert _write(path, traffic(30)).close()
-    head, buffer = read_interfaces(path), map_capture(path)
-    frames = parse_blocks(buffer, start=head.first_offset, end=len(buffer), interfaces=head.interfaces)
-    assert len(frames) == 30
-    assert not frames.problem
-    assert head.interfaces.names == tuple(port.name for port in PORTS)
-    assert head.section.metadata == {"run": "test"}
+        assert f'"pcapng.options.option.data.interface.received": "{received}"' in text

@@ -12,8 +12,9 @@ from scapy.layers.l2 import Ether
 from scapy.sendrecv import AsyncSniffer, sniff
 
 from collector.records import CaptureError, PortDirection
-from collector.ring import MAX_SNAP_LENGTH, Instruction, PacketRing, RingStatistics, port_filter
+from collector.ring import MAX_SNAP_LENGTH, PacketRing, RingStatistics, port_filter
 from collector.sniffer import RingSocket
+from tests.bpf import run
 from tests.collector.captures import datagram, udp_frame
 from tests.collector.conftest import IFINDEX_BASE, Wires
 from tests.waiting import in_time
@@ -22,27 +23,11 @@ PORTS = range(IFINDEX_BASE, IFINDEX_BASE + 2)
 TRACE = bytes.fromhex("0180c200000e") + bytes(60)
 
 
-def _filter(program: list[Instruction], frame: bytes, ifindex: int) -> int:
-    """Interpreter for the few instructions of the filter program: number of bytes of the frame that it lets pass."""
-    at, value = 0, 0
-    while True:
-        code, if_true, if_false, operand = program[at]
-        at += 1
-        if code == 0x06:
-            return operand
-        if code in (0x20, 0x28):
-            size = 4 if code == 0x20 else 2
-            value = ifindex if operand == 0xFFFFF008 else int.from_bytes(frame[operand : operand + size], "big")
-            continue
-        is_true = {0x35: value >= operand, 0x25: value > operand, 0x15: value == operand}[code]
-        at += if_true if is_true else if_false
-
-
 @pytest.mark.parametrize(("ifindex", "passes"), [(1, False), (99, False), (100, True), (109, True), (110, False)])
 def test_filter_lets_only_the_ports_pass(ifindex: int, passes: bool) -> None:
     program = port_filter(range(100, 110), 128)
-    assert _filter(program, udp_frame(datagram()), ifindex) == (128 if passes else 0)
-    assert _filter(program, TRACE, ifindex) == (MAX_SNAP_LENGTH if passes else 0)
+    assert run(program, udp_frame(datagram()), ifindex=ifindex) == (128 if passes else 0)
+    assert run(program, TRACE, ifindex=ifindex) == (MAX_SNAP_LENGTH if passes else 0)
 
 
 def test_filter_knows_trace_by_its_whole_address() -> None:
@@ -50,7 +35,7 @@ def test_filter_knows_trace_by_its_whole_address() -> None:
     for place in range(6):
         other = bytearray(TRACE)
         other[place] ^= 1
-        assert _filter(program, bytes(other), 100) == 128
+        assert run(program, bytes(other), ifindex=100) == 128
 
 
 def test_a_range_with_gaps_is_our_own_mistake() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -19,26 +20,25 @@ from collector.walk import walk
 from tests.collector.captures import block, packet, pcap, pcapng, traffic
 
 
-def _serially(data: bytes, layout: Layout, start: int = 0) -> list[int]:
+def _captured(frames: Iterable[bytes], layout: Layout) -> bytes:
+    """The blocks of these frames, without a head."""
+    return b"".join(map(packet, frames)) if layout is Layout.PCAPNG else pcap(frames)[24:]
+
+
+def _serially(data: bytes, layout: Layout) -> list[int]:
     """The plain loop that `walk` must agree with."""
-    offsets, at = [], start
+    offsets, at = [], 0
     while at < len(data):
-        length = (
-            struct.unpack_from("<I", data, at + 4)[0]
-            if layout is Layout.PCAPNG
-            else 16 + struct.unpack_from("<I", data, at + 8)[0]
-        )
         offsets.append(at)
-        at += length
+        place, head = (4, 0) if layout is Layout.PCAPNG else (8, 16)
+        at += head + int.from_bytes(data[at + place : at + place + 4], "little")
     return offsets
 
 
-def _walk(data: bytes, layout: Layout = Layout.PCAPNG, start: int = 0) -> list[int]:
-    found = walk(np.frombuffer(data, np.uint8), start=start, end=len(data), layout=layout, byte_order="<")
-    assert found.problem == ""
-    assert found.stop == len(data)
-    offsets: list[int] = found.offsets.tolist()
-    return offsets
+def _assert_walked(data: bytes, layout: Layout) -> None:
+    found = walk(np.frombuffer(data, np.uint8), start=0, end=len(data), layout=layout, byte_order="<")
+    assert (found.problem, found.stop) == ("", len(data))
+    assert found.offsets.tolist() == _serially(data, layout)
 
 
 @pytest.fixture
@@ -51,37 +51,30 @@ pytestmark = pytest.mark.usefixtures("short_pieces")
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_random_sizes(seed: int) -> None:
+@pytest.mark.parametrize("layout", [Layout.PCAPNG, Layout.PCAP])
+def test_random_sizes(layout: Layout, seed: int) -> None:
     rng = random.Random(seed)
-    data = b"".join(packet(rng.randbytes(rng.choice([20, 64, 300, 1500]))) for _ in range(400))
-    assert _walk(data) == _serially(data, Layout.PCAPNG)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_random_sizes_of_pcap(seed: int) -> None:
-    rng = random.Random(seed)
-    data = pcap(rng.randbytes(rng.choice([20, 64, 300, 1500])) for _ in range(400))
-    assert _walk(data, Layout.PCAP, 24) == _serially(data, Layout.PCAP, 24)
+    frames = [rng.randbytes(rng.choice([20, 64, 300, 1500])) for _ in range(400)]
+    _assert_walked(_captured(frames, layout), layout)
 
 
 @pytest.mark.parametrize("shift", range(4))
 @pytest.mark.parametrize("layout", [Layout.PCAPNG, Layout.PCAP])
 def test_payloads_that_are_captures_do_not_deceive(layout: Layout, shift: int) -> None:
-    inner = packet(bytes(100)) if layout is Layout.PCAPNG else pcap([bytes(100)])[24:]
-    frame = bytes(shift) + inner * 9
-    data = b"".join(packet(frame) for _ in range(200)) if layout is Layout.PCAPNG else pcap([frame] * 200)
-    start = 0 if layout is Layout.PCAPNG else 24
-    assert _walk(data, layout, start) == _serially(data, layout, start)
+    frame = bytes(shift) + _captured([bytes(100)], layout) * 9
+    _assert_walked(_captured([frame] * 200, layout), layout)
 
 
-def test_blocks_that_are_no_packets_and_blocks_of_many_pieces() -> None:
-    data = block("<", 0xBAD, bytes(60_000)) * 3 + block("<", 10, bytes(8)) * 900 + packet(bytes(40)) * 500
-    assert _walk(data) == _serially(data, Layout.PCAPNG)
-
-
-def test_smallest_blocks() -> None:
-    data = (block("<", 10, b"") * 50 + packet(b"")) * 100
-    assert _walk(data) == _serially(data, Layout.PCAPNG)
+@pytest.mark.parametrize(
+    "data",
+    [
+        block("<", 0xBAD, bytes(60_000)) * 3 + block("<", 10, bytes(8)) * 900 + packet(bytes(40)) * 500,
+        (block("<", 10, b"") * 50 + packet(b"")) * 100,
+    ],
+    ids=["blocks of many pieces", "smallest blocks"],
+)
+def test_blocks_that_are_no_packets(data: bytes) -> None:
+    _assert_walked(data, Layout.PCAPNG)
 
 
 @settings(max_examples=60, deadline=None)

@@ -31,15 +31,8 @@ MACHINE_FILES = (
     "/sys/kernel/uevent_helper", "/sys/fs/cgroup/cgroup.procs",
 )  # fmt: skip
 DEVICES = (
-    "/dev/kmsg",
-    "/dev/mem",
-    "/dev/kvm",
-    "/dev/net/tun",
-    "/dev/fuse",
-    "/dev/vda",
-    "/dev/sda",
-    "/dev/loop-control",
-)
+    "/dev/kmsg", "/dev/mem", "/dev/kvm", "/dev/net/tun", "/dev/fuse", "/dev/vda", "/dev/sda", "/dev/loop-control",
+)  # fmt: skip
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 

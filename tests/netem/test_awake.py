@@ -4,8 +4,6 @@ reported.
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -32,20 +30,12 @@ def test_the_kernel_is_asked_and_forgets() -> None:
 @pytest.mark.root
 def test_nothing_is_left_of_one_that_was_killed() -> None:
     before = asked_us()
-    script = (
-        "from netem.probe import processors_awake\n"
-        "with processors_awake():\n    print('awake', flush=True)\n    input()"
-    )
-    holder = subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path.cwd()
-    )
-    assert holder.stdout is not None
-    assert holder.stdin is not None
-    with holder.stdin, holder.stdout:
-        assert holder.stdout.readline() == "awake\n"
+    script = "from netem.probe import processors_awake\nwith processors_awake(): print('awake', flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"awake\n"
         assert asked_us() == 0
-        os.kill(holder.pid, signal.SIGKILL)
-        holder.wait()
+        holder.kill()
     assert asked_us() == before
 
 

@@ -7,14 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.netem import holder
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.root, pytest.mark.uml]
 
@@ -22,24 +21,15 @@ ROOT = Path(__file__).parents[2]
 GONE_WITHIN_S = 2.0
 
 
-@dataclass(frozen=True)
-class Surroundings:
-    """Devices, mounts, namespaces and shared memory in the machine's own namespaces."""
-
-    devices: tuple[str, ...]
-    mounts: str
-    named_namespaces: tuple[str, ...]
-    shared_memory: tuple[str, ...]
-
-    @classmethod
-    def now(cls) -> Surroundings:
-        named = Path("/run/netns")
-        return cls(
-            devices=tuple(sorted(name for _index, name in socket.if_nameindex())),
-            mounts=Path("/proc/self/mounts").read_text(),
-            named_namespaces=tuple(sorted(path.name for path in named.iterdir())) if named.is_dir() else (),
-            shared_memory=tuple(sorted(path.name for path in Path("/dev/shm").iterdir())),
-        )
+def surroundings() -> tuple[object, ...]:
+    """Devices, mounts, named namespaces and shared memory of the machine's own namespaces."""
+    named = Path("/run/netns")
+    return (
+        sorted(name for _index, name in socket.if_nameindex()),
+        Path("/proc/self/mounts").read_text(),
+        sorted(path.name for path in named.iterdir()) if named.is_dir() else [],
+        sorted(path.name for path in Path("/dev/shm").iterdir()),
+    )
 
 
 class Conductor:
@@ -64,9 +54,9 @@ class Conductor:
             waiting += [child for child, parent in parents.items() if parent == pid]
         return found
 
-    def pid(self, part: str) -> int:
-        """The first descendant whose command line contains `part`: parents come before their children."""
-        return next(pid for pid in self.family if part in _command(pid))
+    def pids(self, part: str) -> list[int]:
+        """Descendants whose command lines contain `part`, in order."""
+        return sorted(pid for pid in self.family if part in _command(pid))
 
     def alive(self) -> set[int]:
         """Processes of the family that still run (a zombie that waits for its parent does not)."""
@@ -76,13 +66,9 @@ class Conductor:
             if started and _started(pid) == started and (_stat(pid) or ["Z"])[0] not in "ZX"
         }
 
-    def await_gone(self, *, but: set[int] = frozenset()) -> float:  # type: ignore[assignment]
-        """Seconds until only `but` is left."""
-        began = time.monotonic()
-        while self.alive() - but:
-            assert time.monotonic() - began < GONE_WITHIN_S, {pid: _command(pid) for pid in self.alive()}
-            time.sleep(0.01)
-        return time.monotonic() - began
+    def await_gone(self, *, but: Collection[int] = ()) -> None:
+        """Wait until only `but` is left."""
+        wait_until(lambda: not self.alive() - set(but), "the end of the others", GONE_WITHIN_S)
 
     def end(self) -> None:
         self.process.kill()
@@ -113,72 +99,47 @@ def _command(pid: int) -> str:
 
 @pytest.fixture
 def conductor(tmp_path: Path) -> Iterator[Conductor]:
+    """After its end the machine is as before."""
+    before = surroundings()
     made = Conductor(tmp_path)
     yield made
     made.end()
     made.await_gone()
+    assert surroundings() == before
 
 
-def test_nothing_of_a_living_bed_shows_outside_of_it(conductor: Conductor) -> None:
-    outside = Surroundings.now()
-    assert not [name for name in outside.devices if name.startswith(("ob", "br", "wire", "t0", "leg"))]
-    assert (
-        len({Path(f"/proc/{pid}/ns/net").stat().st_ino for pid in conductor.alive()}) >= 5
-    )  # the machine's, the fabric's, three nodes'
+def test_nothing_of_a_living_bed_shows_outside_of_it_nor_gets_a_terminals_ctrl_c(conductor: Conductor) -> None:
+    """A terminal's Ctrl-C reaches a whole process group; the network must survive it to be closed in order."""
+    devices = [name for _index, name in socket.if_nameindex()]
+    assert not [name for name in devices if name.startswith(("ob", "br", "wire", "t0", "leg"))]
+    namespaces = {Path(f"/proc/{pid}/ns/net").stat().st_ino for pid in conductor.alive()}
+    assert len(namespaces) >= 5, "the machine's, the fabric's, three nodes'"
     assert len(conductor.family) >= 6
+    inside = {*conductor.pids("netem.kernel.supervisor"), *conductor.pids("linux.uml")}
+    assert len(inside) >= 3
+    assert os.getpgid(conductor.process.pid) not in {os.getpgid(pid) for pid in inside}
 
 
 @pytest.mark.parametrize(
-    "victim",
+    ("part", "place"),
     [
-        pytest.param("holder.py", id="the conductor"),
-        pytest.param("netem.kernel.supervisor", id="the supervisor's outer process"),
+        pytest.param("holder.py", 0, id="the conductor"),
+        pytest.param("netem.kernel.supervisor", 0, id="the supervisor's outer process"),
+        pytest.param("netem.kernel.supervisor", -1, id="init in the bed"),
     ],
 )
-def test_sigkill_leaves_nothing(tmp_path: Path, victim: str) -> None:
-    before = Surroundings.now()
-    conductor = Conductor(tmp_path)
-    killed = conductor.pid(victim)
-    os.kill(killed, signal.SIGKILL)
-    survivors = set() if victim == "holder.py" else {conductor.process.pid}
-    conductor.await_gone(but=survivors)
-    conductor.end()
-    assert Surroundings.now() == before
-
-
-def test_sigkill_of_init_in_the_bed_leaves_nothing(tmp_path: Path) -> None:
-    before = Surroundings.now()
-    conductor = Conductor(tmp_path)
-    inner = max(pid for pid in conductor.family if "netem.kernel.supervisor" in _command(pid))
-    os.kill(inner, signal.SIGKILL)
-    conductor.await_gone(but={conductor.process.pid})
-    conductor.end()
-    assert Surroundings.now() == before
+def test_sigkill_leaves_nothing(conductor: Conductor, part: str, place: int) -> None:
+    os.kill(conductor.pids(part)[place], signal.SIGKILL)
+    conductor.await_gone(but=() if part == "holder.py" else {conductor.process.pid})
 
 
 def test_sigkill_of_the_guest_leaves_the_bed_to_be_closed(conductor: Conductor) -> None:
-    guests = {pid for pid in conductor.family if "linux.uml" in _command(pid)}
-    os.kill(min(guests), signal.SIGKILL)
-    conductor.await_gone(but=set(conductor.family) - guests)
-    conductor.end()
-    conductor.await_gone()
+    guests = conductor.pids("linux.uml")
+    os.kill(guests[0], signal.SIGKILL)
+    conductor.await_gone(but=set(conductor.family) - set(guests))
 
 
-def test_ctrl_c_does_not_reach_the_bed(conductor: Conductor) -> None:
-    """A terminal's Ctrl-C reaches a whole process group; the network must survive it to be closed in order."""
-    group = os.getpgid(conductor.process.pid)
-    inside = {
-        pid for pid in conductor.family if "netem.kernel.supervisor" in _command(pid) or "linux.uml" in _command(pid)
-    }
-    assert len(inside) >= 3
-    assert group not in {os.getpgid(pid) for pid in inside}
-
-
-def test_an_orderly_end_leaves_nothing(tmp_path: Path) -> None:
-    before = Surroundings.now()
-    conductor = Conductor(tmp_path)
+def test_an_orderly_end_leaves_nothing(conductor: Conductor) -> None:
     conductor.process.send_signal(signal.SIGINT)
     assert conductor.process.wait(3) != 0
     conductor.await_gone()
-    conductor.end()
-    assert Surroundings.now() == before

@@ -15,6 +15,7 @@ from netem.errors import FabricError
 from netem.owner import Owner
 from netem.runtimes.base import LINE_BYTES_MAX, LineSplitter
 from netem.runtimes.container import freezer_file, is_frozen
+from testbed.paths import ROOT
 
 
 @given(st.lists(st.binary(max_size=40)))
@@ -84,9 +85,8 @@ def test_an_owner_reads_back_and_lives() -> None:
 
 
 def test_an_ended_process_is_dead_even_if_its_pid_is_used_again() -> None:
-    root = Path(__file__).parents[2]
     script = "from netem.owner import Owner; print(Owner.this_process())"
-    text = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True).stdout
+    text = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     gone = Owner.parse(text.strip())
     assert gone is not None
     assert gone.is_dead()

@@ -17,9 +17,13 @@ from netem.wiring.steps import Kernel, Side
 pytestmark = pytest.mark.root
 
 
+def executor_of(agent: SupervisorLink | Overtaken, seed: int = 1) -> Executor:
+    return Executor(Kernel.HOST, {Side.HOST: agent, Side.CARRIER: agent}, seed=seed)
+
+
 @pytest.fixture
 def executor(supervisor: SupervisorLink) -> Executor:
-    return Executor(Kernel.HOST, {Side.HOST: supervisor, Side.CARRIER: supervisor}, seed=1)
+    return executor_of(supervisor)
 
 
 def names(executor: Executor, namespace: str = "") -> set[str]:
@@ -28,17 +32,10 @@ def names(executor: Executor, namespace: str = "") -> set[str]:
 
 
 def test_steps_may_refer_to_what_the_same_batch_makes(executor: Executor) -> None:
-    executor.run(
-        [
-            steps.AddBridge(name="br1", index=500),
-            steps.AddCable(name="a", index=501, peer="b", peer_index=502),
-            steps.Plug(device="b", bridge="br1"),
-            steps.BringUp(device="br1"),
-            steps.BringUp(device="a"),
-            steps.BringUp(device="b"),
-            steps.AwaitReady(devices=("a", "b", "br1")),
-        ]
-    )
+    cable = steps.AddCable(name="a", index=501, peer="b", peer_index=502)
+    ups = [steps.BringUp(device=device) for device in ("br1", "a", "b")]
+    ready = steps.AwaitReady(devices=("a", "b", "br1"))
+    executor.run([steps.AddBridge(name="br1", index=500), cable, steps.Plug(device="b", bridge="br1"), *ups, ready])
     assert {"br1", "a", "b"} <= names(executor)
     assert executor.index(Side.CARRIER, "", "b") == 502
 
@@ -56,15 +53,9 @@ def test_a_cable_may_end_in_another_namespace(executor: Executor) -> None:
 
 
 def test_a_refusal_names_the_step_its_place_and_the_kernels_reason(executor: Executor) -> None:
+    bridges = (("br1", 500), ("br2", 501), ("br1", 502), ("br3", 503))
     with pytest.raises(FabricError) as caught:
-        executor.run(
-            [
-                steps.AddBridge(name="br1", index=500),
-                steps.AddBridge(name="br2", index=501),
-                steps.AddBridge(name="br1", index=502),
-                steps.AddBridge(name="br3", index=503),
-            ]
-        )
+        executor.run([steps.AddBridge(name=name, index=index) for name, index in bridges])
     said = str(caught.value)
     assert said.startswith("[carrier, fabric] add a bridge br1 index 502: the host kernel refused: ")
     assert "exists" in said
@@ -117,16 +108,15 @@ class Overtaken:
 
 def test_an_overtaken_dump_is_asked_for_again_but_not_for_ever(supervisor: SupervisorLink) -> None:
     patient = Overtaken(supervisor, 3)
-    assert "lo" in names(Executor(Kernel.HOST, {Side.HOST: patient, Side.CARRIER: patient}, seed=1))
+    assert "lo" in names(executor_of(patient))
     assert patient.left == 0
     hopeless = Overtaken(supervisor, 1000)
     with pytest.raises(FabricError, match="overtaken"):
-        names(Executor(Kernel.HOST, {Side.HOST: hopeless, Side.CARRIER: hopeless}, seed=1))
+        names(executor_of(hopeless))
 
 
 def test_every_change_of_every_place_gets_a_seed_of_its_own(supervisor: SupervisorLink) -> None:
-    links = {Side.HOST: supervisor, Side.CARRIER: supervisor}
-    one, same, other = (Executor(Kernel.HOST, links, seed=seed) for seed in (1, 1, 2))
+    one, same, other = (executor_of(supervisor, seed) for seed in (1, 1, 2))
     sequence = [one.next_seed(label) for label in ("a", "a", "b")]
     assert len(set(sequence)) == 3
     assert sequence == [same.next_seed(label) for label in ("a", "a", "b")]

@@ -1,4 +1,4 @@
-"""Filter programs, run by an interpreter of classic BPF in this module: passed and dropped frames."""
+"""Filter programs, run by an interpreter of classic BPF: passed and dropped frames."""
 
 from __future__ import annotations
 
@@ -10,32 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netem.wiring import filters
-from netem.wiring.filters import DROP, MATCH, NO_MATCH, PASS, Program
+from netem.wiring.filters import DROP, MATCH, NO_MATCH, PASS
+from tests.bpf import run
 from tests.netem.wired import topology
 from topologies.model import TRACE_MAC, Node
 
 NETWORK = topology(6, 4, 3, links=[(1, 2), (2, 3)])
 NODES = tuple(NETWORK.nodes())
 nodes = st.sampled_from(NODES)
-
-
-def run(program: Program, frame: bytes) -> int:
-    """Return value of the program for a frame, as in the kernel; a load beyond the end of the frame returns 0."""
-    accumulator = place = 0
-    while True:
-        code, if_true, if_false, value = program[place]
-        place += 1
-        if code == 0x06:
-            return value
-        if code == 0x05:
-            place += value
-        elif code == 0x15:
-            place += if_true if accumulator == value else if_false
-        else:
-            size = {0x20: 4, 0x28: 2}[code]
-            if value + size > len(frame):
-                return 0
-            accumulator = int.from_bytes(frame[value : value + size], "big")
 
 
 def mac(text: str) -> bytes:

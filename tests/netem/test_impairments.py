@@ -13,10 +13,11 @@ import math
 import statistics
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
-from netem.network import EmulatedNetwork, KernelOption
 from netem.probe import processors_awake
 from tests.netem.quiet import shown_on_the_wire
 from tests.netem.wired import (
@@ -25,7 +26,7 @@ from tests.netem.wired import (
     behind_full,
     counts,
     datagrams,
-    gather,
+    opened,
     quantile_ms,
     since,
     stream,
@@ -41,11 +42,8 @@ SENDER, RECEIVER, OTHER = "p1/n1", "p1/n2", "p1/n3"
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    log_dir = tmp_path_factory.mktemp("network")
-    with processors_awake(), EmulatedNetwork.open(topology(3), kernel=KernelOption.UML, log_dir=log_dir) as network:
-        group = gather(network)
+    with processors_awake(), opened(topology(3), tmp_path_factory.mktemp("network")) as group:
         yield group
-        group.close()
 
 
 @pytest.fixture
@@ -78,15 +76,63 @@ def at_most(arrivals: list[Arrival], bounds_ms: dict[float, float]) -> str:
     )
 
 
-@pytest.mark.parametrize(("name", "direction"), [(RECEIVER, TO), (SENDER, FROM)])
-def test_delay_is_what_was_asked(group: Group, name: str, direction: Direction) -> None:
-    impair(group, name, direction, Impairment(delay_ns=5_000_000))
+def milliseconds(delay: int, **others: Any) -> Impairment:
+    return Impairment(delay_ns=delay * 1_000_000, **others)
+
+
+Impaired = tuple[str, Direction, Impairment]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delayed:
+    """Impairments in their order, a stream, and its bounds: none is dropped, and none is earlier than `least_ms`."""
+
+    ports: tuple[Impaired, ...]
+    least_ms: int
+    most_ms: dict[float, float]
+    """Bound of each quantile."""
+    count: int = 300
+    rate: float = 300
+    size: int = 64
+
+
+DELAYS = {
+    "to the receiver": Delayed(
+        ports=((RECEIVER, TO, milliseconds(5)),), least_ms=5, most_ms={0.5: 5.3, 0.99: 6.0}, count=1000, rate=1000
+    ),
+    "from the sender": Delayed(
+        ports=((SENDER, FROM, milliseconds(5)),), least_ms=5, most_ms={0.5: 5.3, 0.99: 6.0}, count=1000, rate=1000
+    ),
+    "both directions add up": Delayed(
+        ports=((SENDER, FROM, milliseconds(4)), (RECEIVER, TO, milliseconds(6))), least_ms=10, most_ms={0.5: 10.4}
+    ),
+    # netem keeps a table that it was given; without jitter the table must have no effect.
+    "jitter goes when it is taken away": Delayed(
+        ports=(
+            (RECEIVER, TO, milliseconds(9, jitter_ns=5_000_000, distribution=Distribution.PARETO)),
+            (RECEIVER, TO, milliseconds(9)),
+        ),
+        least_ms=9,
+        most_ms={0.5: 9.3},
+    ),
+    # 100 frames on the line, a queue of 20 frames: with one limit for both, most would be lost.
+    "the delay line takes no room in the queue": Delayed(
+        ports=((RECEIVER, TO, milliseconds(200, rate_bps=50_000_000, queue_frames=20)),),
+        least_ms=200, most_ms={0.5: 200.8}, count=500, rate=500, size=1000,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DELAYS.values(), ids=DELAYS)
+def test_delay_is_what_was_asked(group: Group, case: Delayed) -> None:
+    for port in case.ports:
+        impair(group, *port)
 
     def attempt() -> str:
-        arrivals = unicast(group, 1000, 400)
-        assert len(arrivals) == 1000
-        assert min(arrival.delay_ns for arrival in arrivals) >= 5_000_000
-        return at_most(arrivals, {0.5: 5.3, 0.99: 6.0})
+        arrivals = unicast(group, case.count, case.rate, size=case.size)
+        assert len(arrivals) == case.count
+        assert min(arrival.delay_ns for arrival in arrivals) >= case.least_ms * 1_000_000
+        return at_most(arrivals, case.most_ms)
 
     shown_on_the_wire(attempt)
 
@@ -116,17 +162,17 @@ def test_no_lone_frame_waits_for_the_next_one(group: Group) -> None:
         udp.settimeout(None)
 
 
-def test_multicast_reaches_each_with_its_own_delay(group: Group) -> None:
-    impair(group, RECEIVER, TO, Impairment(delay_ns=10_000_000))
-    impair(group, OTHER, TO, Impairment(delay_ns=20_000_000))
+def test_two_thousand_multicasts_a_second_reach_each_with_its_own_delay(group: Group) -> None:
+    impair(group, RECEIVER, TO, milliseconds(5))
+    impair(group, OTHER, TO, milliseconds(20))
     receivers = [group[RECEIVER], group[OTHER]]
 
     def attempt() -> str:
-        near, far = stream(group[SENDER], MULTICAST_GROUP, receivers, count=300, rate=300)
-        assert len(near) == len(far) == 300
-        assert min(arrival.delay_ns for arrival in near) >= 10_000_000
+        near, far = stream(group[SENDER], MULTICAST_GROUP, receivers, count=4000, rate=2000, size=200)
+        assert len(near) == len(far) == 4000
+        assert min(arrival.delay_ns for arrival in near) >= 5_000_000
         assert min(arrival.delay_ns for arrival in far) >= 20_000_000
-        return at_most(near, {0.5: 10.3}) or at_most(far, {0.5: 20.3})
+        return at_most(near, {0.5: 5.3}) or at_most(far, {0.5: 20.3})
 
     shown_on_the_wire(attempt)
 
@@ -170,7 +216,7 @@ def test_duplicates_arrive_twice_and_are_counted_as_sent(group: Group) -> None:
 
 def test_reordered_frames_skip_the_delay(group: Group) -> None:
     impair(group, RECEIVER, TO, Impairment(delay_ns=20_000_000, reorder_ratio=0.25))
-    arrivals = unicast(group, 1000, 500)
+    arrivals = unicast(group, 1000, 1000)
     early = [arrival for arrival in arrivals if arrival.delay_ns < 10_000_000]
     assert len(arrivals) == 1000
     assert len(early) == pytest.approx(250, abs=4 * math.sqrt(1000 * 0.25 * 0.75))
@@ -190,7 +236,7 @@ def test_corrupt_frames_reach_the_node_which_refuses_them(group: Group) -> None:
 def test_jitter_has_its_shape(group: Group, distribution: Distribution) -> None:
     delay, jitter = 30.0, 6.0
     impair(group, RECEIVER, TO, Impairment(delay_ns=30_000_000, jitter_ns=6_000_000, distribution=distribution))
-    arrivals = unicast(group, 4000, 800)  # four and more deviations of each quantile lie within its bound
+    arrivals = unicast(group, 4000, 4000)  # four and more deviations of each quantile lie within its bound
     assert len(arrivals) == 4000
     median, tail = {
         Distribution.UNIFORM: (0.0, 0.8),
@@ -200,19 +246,6 @@ def test_jitter_has_its_shape(group: Group, distribution: Distribution) -> None:
     }[distribution]
     assert quantile_ms(arrivals, 0.5) == pytest.approx(delay + median * jitter, abs=0.7)
     assert quantile_ms(arrivals, 0.9) == pytest.approx(delay + tail * jitter, abs=1.3)
-
-
-def test_jitter_goes_when_it_is_taken_away(group: Group) -> None:
-    """netem keeps a table that it was given; without jitter the table must have no effect."""
-    impair(group, RECEIVER, TO, Impairment(delay_ns=9_000_000, jitter_ns=5_000_000, distribution=Distribution.PARETO))
-    impair(group, RECEIVER, TO, Impairment(delay_ns=9_000_000))
-
-    def attempt() -> str:
-        arrivals = unicast(group, 300, 300)
-        assert min(arrival.delay_ns for arrival in arrivals) >= 9_000_000
-        return at_most(arrivals, {0.5: 9.3})
-
-    shown_on_the_wire(attempt)
 
 
 @pytest.mark.parametrize("rate_bps", [2_000_000, 20_000_000])
@@ -252,19 +285,6 @@ def test_an_overrun_drops_exactly_what_its_counters_say(
     # line.
     assert quantile_ms(full, 0.5) == pytest.approx(5 + 33.3, abs=1.5)
     assert min(arrival.delay_ns for arrival in arrivals) >= 5_000_000
-
-
-def test_the_delay_line_takes_no_room_in_the_queue(group: Group) -> None:
-    """100 frames on a line of 200 ms, a queue of 20 frames: with one limit for both, most would be lost."""
-    impair(group, RECEIVER, TO, Impairment(delay_ns=200_000_000, rate_bps=50_000_000, queue_frames=20))
-
-    def attempt() -> str:
-        arrivals = unicast(group, 500, 500, size=1000)
-        assert len(arrivals) == 500
-        assert min(arrival.delay_ns for arrival in arrivals) >= 200_000_000
-        return at_most(arrivals, {0.5: 200.8})
-
-    shown_on_the_wire(attempt)
 
 
 def test_a_change_during_traffic_loses_nothing(group: Group) -> None:
@@ -308,28 +328,3 @@ def test_a_queue_that_changes_its_unit_counts_what_it_lost(group: Group) -> None
     assert found["queue"] > 0
     assert found["sent"] == len(arrivals)
     assert found["sent"] + found["queue"] + found["delay_line"] == 400
-
-
-def test_both_directions_add_up(group: Group) -> None:
-    impair(group, SENDER, FROM, Impairment(delay_ns=4_000_000))
-    impair(group, RECEIVER, TO, Impairment(delay_ns=6_000_000))
-
-    def attempt() -> str:
-        arrivals = unicast(group, 300, 300)
-        assert min(arrival.delay_ns for arrival in arrivals) >= 10_000_000
-        return at_most(arrivals, {0.5: 10.4})
-
-    shown_on_the_wire(attempt)
-
-
-def test_two_thousand_multicasts_a_second_keep_their_delay(group: Group) -> None:
-    for name in (RECEIVER, OTHER):
-        impair(group, name, TO, Impairment(delay_ns=5_000_000))
-    receivers = [group[RECEIVER], group[OTHER]]
-
-    def attempt() -> str:
-        near, far = stream(group[SENDER], MULTICAST_GROUP, receivers, count=4000, rate=2000, size=200)
-        assert len(near) == len(far) == 4000
-        return at_most(near, {0.5: 5.3}) or at_most(far, {0.5: 5.3})
-
-    shown_on_the_wire(attempt)

@@ -39,17 +39,11 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-def test_a_kernel_with_netem_is_picked(measured: dict[str, Any]) -> None:
+def test_a_kernel_with_netem_is_picked_and_carries_every_kind_of_frame(measured: dict[str, Any]) -> None:
     assert measured["picked"] == "host"
-
-
-def test_every_kind_of_frame_reaches_everybody_and_a_cut_stops_its_pair(measured: dict[str, Any]) -> None:
     assert measured["whole"]
-    assert measured["cut"]
-
-
-def test_a_node_in_a_new_namespace_gets_its_wires_back(measured: dict[str, Any]) -> None:
-    assert measured["reattached"]
+    assert measured["cut"], "a cut stops its pair"
+    assert measured["reattached"], "a node in a new namespace gets its wires back"
 
 
 def test_delay_and_loss_are_the_hosts_netem_s(measured: dict[str, Any]) -> None:

@@ -17,6 +17,7 @@ from netem.errors import FabricError
 from netem.owner import Owner
 from netem.runtimes import cgroups as limits
 from netem.runtimes.cgroups import ControlGroup, Limits
+from tests.waiting import wait_until
 
 MEBIBYTE = 1 << 20
 MOUNTED_V1 = "30 20 0:1 / {root}/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
@@ -46,6 +47,13 @@ def mounted(root: Path, lines: str, controllers: str = "") -> Path:
     return root / "proc"
 
 
+def groups_named(pattern: str) -> list[Path]:
+    """Groups of the controller cpu on this machine."""
+    mount = limits.find_mount("cpu")
+    assert mount is not None
+    return list(mount.parent.glob(f"{pattern}*"))
+
+
 @given(st.floats(limits.CPU_MIN_RATIO, 64))
 def test_quota_and_period_are_what_the_kernel_takes_and_make_the_share(ratio: float) -> None:
     quota_us, period_us = limits.cpu_quota_us(ratio)
@@ -60,14 +68,11 @@ def test_a_share_that_no_kernel_takes_is_refused(ratio: float) -> None:
         Limits(cpu_ratio=ratio)
 
 
-def test_version_1_groups_lie_beside_our_own(tmp_path: Path) -> None:
-    mount = limits.find_mount("cpu", mounted(tmp_path, MOUNTED_V1 + MOUNTED_V2, "cpu memory"))
-    assert mount == limits.Mount(version=1, root=tmp_path / "cpu", parent=tmp_path / "cpu" / "ours")
-
-
-def test_version_2_groups_lie_at_the_root(tmp_path: Path) -> None:
-    mount = limits.find_mount("memory", mounted(tmp_path, MOUNTED_V1 + MOUNTED_V2, "cpu memory"))
-    assert mount == limits.Mount(version=2, root=tmp_path / "unified", parent=tmp_path / "unified")
+def test_version_1_groups_lie_beside_our_own_and_version_2_groups_at_the_root(tmp_path: Path) -> None:
+    proc = mounted(tmp_path, MOUNTED_V1 + MOUNTED_V2, "cpu memory")
+    cpu, unified = tmp_path / "cpu", tmp_path / "unified"
+    assert limits.find_mount("cpu", proc) == limits.Mount(version=1, root=cpu, parent=cpu / "ours")
+    assert limits.find_mount("memory", proc) == limits.Mount(version=2, root=unified, parent=unified)
 
 
 def test_a_controller_that_nobody_mounted_is_refused_in_a_sentence(
@@ -92,23 +97,17 @@ def test_a_tenth_of_a_core_is_about_a_tenth(busy: int) -> None:
         assert group.set_cpu(None) is None
         os.kill(busy, 9)
         os.waitid(os.P_PID, busy, os.WEXITED | os.WNOWAIT)
-    assert limits.find_mount("cpu") is not None
-    assert not list(limits.find_mount("cpu").parent.glob(f"{group.name}*"))  # type: ignore[union-attr]
+    assert groups_named(group.name) == []
 
 
 @pytest.mark.root
 @pytest.mark.cgroups
-def test_all_limits_are_read_back_and_lifted() -> None:
+def test_limits_are_read_back_and_lifted_and_refused_without_their_controller() -> None:
     asked = Limits(cpu_ratio=0.5, memory_bytes=64 * MEBIBYTE, processes=10)
     with ControlGroup.make("all", asked.controllers) as group:
         assert group.set(asked) == asked
         assert group.set(Limits(memory_bytes=32 * MEBIBYTE)) == Limits(memory_bytes=32 * MEBIBYTE)
         assert group.set(Limits()) == Limits()
-
-
-@pytest.mark.root
-@pytest.mark.cgroups
-def test_a_limit_without_its_controller_is_refused() -> None:
     with ControlGroup.make("cpu only", {"cpu"}) as group, pytest.raises(FabricError, match="made without pids"):
         group.set(Limits(processes=3))
 
@@ -117,14 +116,13 @@ def test_a_limit_without_its_controller_is_refused() -> None:
 @pytest.mark.cgroups
 def test_what_a_dead_owner_left_is_swept_and_what_a_living_one_has_is_not() -> None:
     with ControlGroup.make("living", {"cpu"}) as group:
-        place = limits.find_mount("cpu")
-        assert place is not None
+        (living,) = groups_named(group.name)
         owner = Owner.this_process()
         dead = f"{limits.PREFIX}-{limits._plain(str(owner).replace(str(owner.started_ticks), '1'))}-x"
-        (place.parent / dead).mkdir()
+        (living.parent / dead).mkdir()
         limits.sweep()
-        assert not (place.parent / dead).exists()
-        assert (place.parent / group.name).exists()
+        assert groups_named(dead) == []
+        assert groups_named(group.name) == [living]
 
 
 @pytest.mark.root
@@ -133,9 +131,10 @@ def test_brakes_slow_all_processes_of_a_namespace_and_let_them_go() -> None:
     inner = f"{sys.executable} -c 'while True: pass' & {sys.executable} -c 'while True: pass'"
     command = ["unshare", "--pid", "--fork", "--kill-child", "sh", "-c", inner]
     with subprocess.Popen(command) as outer:
-        first = child_of(outer.pid)
-        while len(limits.processes_with(first)) < 3:
-            time.sleep(0.01)
+        children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children")
+        wait_until(lambda: children.read_text(encoding="ascii"), "the first process of the namespace")
+        first = int(children.read_text(encoding="ascii"))
+        wait_until(lambda: len(limits.processes_with(first)) == 3, "all processes of the namespace")
         with limits.CpuLimiter() as cpu_limiter:
             assert cpu_limiter.slow("p1/n1", first, 0.05) == 0.05
             assert [limits.cpu_of(pid) for pid in limits.processes_with(first)] == [0.05, 0.05, 0.05]
@@ -145,23 +144,8 @@ def test_brakes_slow_all_processes_of_a_namespace_and_let_them_go() -> None:
             cpu_limiter.release("p1/n9")  # no such node
             outer.kill()
             outer.wait()
-            while Path(f"/proc/{first}").exists():
-                time.sleep(0.01)
-    mount = limits.find_mount("cpu")
-    assert mount is not None
-    assert not [one for one in mount.parent.glob(f"{limits.PREFIX}-*") if "p1_n1" in one.name or "p1+n1" in one.name]
-
-
-def child_of(pid: int) -> int:
-    while True:
-        for stat in Path("/proc").glob("[0-9]*/stat"):
-            try:
-                fields = stat.read_text(encoding="ascii").rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[1]) == pid:
-                return int(stat.parent.name)
-        time.sleep(0.01)
+            wait_until(lambda: not Path(f"/proc/{first}").exists(), "the end of the namespace")
+    assert groups_named(f"{limits.PREFIX}-*p1?n1") == []
 
 
 def test_a_process_that_has_ended_is_told_in_a_sentence() -> None:

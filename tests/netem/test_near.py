@@ -10,17 +10,15 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
 
 import pytest
 
-from netem.network import EmulatedNetwork, KernelOption
 from node.host.config import Address
 from node.host.endpoint import Endpoint
 from testbed.sim.capture import Framer
 from testbed.spec.nodes import MULTICAST_TTL
-from tests.netem.wired import Group, gather, inside, topology
-from topologies.model import MULTICAST_GROUP, PROTOCOL_PORT, Bus, Direction, Node, NodeName
+from tests.netem.wired import Group, counts, inside, opened, topology
+from topologies.model import MULTICAST_GROUP, PROTOCOL_PORT, Bus, Direction, NodeName
 
 pytestmark = [pytest.mark.root, pytest.mark.uml]
 
@@ -29,19 +27,16 @@ NAMES = tuple(str(node.name) for node in NETWORK.nodes())
 P1, P2 = NAMES[:3], NAMES[3:]
 
 
-@dataclass
 class Nodes:
     """An endpoint in each node's namespace."""
 
-    group: Group
-    stack: ExitStack
-    ends: dict[str, Endpoint] = field(default_factory=dict)
-
-    def open(self, *, has_multicast: bool) -> None:
+    def __init__(self, group: Group, stack: ExitStack, *, has_multicast: bool = True) -> None:
+        self.group = group
+        self.ends: dict[str, Endpoint] = {}
         addresses = {node.index: Address(ip=node.ip, port=PROTOCOL_PORT) for node in NETWORK.nodes()}
         for node in NETWORK.nodes():
             partition = NETWORK.partition(node.partition)
-            with inside(self.group[node.name].namespace):
+            with inside(group[node.name].namespace):
                 made = Endpoint(
                     addresses[node.index],
                     {index: address for index, address in addresses.items() if index != node.index},
@@ -50,17 +45,12 @@ class Nodes:
                     near=Address(ip=partition.multicast_group, port=PROTOCOL_PORT) if has_multicast else None,
                     neighbours=[other.index for other in partition.nodes if other is not node],
                 )
-            self.ends[node.name] = self.stack.enter_context(closing(made))
+            self.ends[node.name] = stack.enter_context(closing(made))
 
     def near(self, name: str, payload: bytes) -> None:
         end = self.ends[name]
         for target in end.near_targets():
             end.transmit(payload, target, is_near=True)
-
-    def wide(self, name: str, payload: bytes) -> None:
-        end = self.ends[name]
-        for target in end.multicast_targets():
-            end.transmit(payload, target)
 
     def received(self, expected: int) -> Counter[tuple[str, bytes]]:
         """Number of receipts of each payload by each node's program: waits for `expected` (3 s), then for
@@ -89,12 +79,10 @@ class Nodes:
 
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    with EmulatedNetwork.open(NETWORK, kernel=KernelOption.UML, log_dir=tmp_path_factory.mktemp("network")) as network:
-        made = gather(network)
+    with opened(NETWORK, tmp_path_factory.mktemp("network")) as made:
         for member in made.members.values():
             member.udp.close()  # its port is used by the endpoint
         yield made
-        made.close()
 
 
 @pytest.fixture
@@ -114,20 +102,20 @@ def others(names: tuple[str, ...], sender: str, payload: bytes) -> Counter[tuple
 
 
 def test_all_of_the_segment_get_it_and_nobody_else(nodes: Nodes) -> None:
-    nodes.open(has_multicast=True)
     before = of_link(nodes.group)
     nodes.near(P1[1], b"near of p1")
     nodes.near(P2[0], b"near of p2")
     assert nodes.received(3) == others(P1, P1[1], b"near of p1") + others(P2, P2[0], b"near of p2")
     assert of_link(nodes.group) == before, "no router has put it on the link"
-    nodes.wide(P1[1], b"for everybody")
+    end = nodes.ends[P1[1]]
+    for target in end.multicast_targets():
+        end.transmit(b"for everybody", target)
     assert nodes.received(4) == others(NAMES, P1[1], b"for everybody")
     assert of_link(nodes.group) == before + 1
 
 
 def test_no_router_passes_it_on_even_if_it_could_live_longer(nodes: Nodes) -> None:
     """Two guards: the time to live, and that routers have no route for the group."""
-    nodes.open(has_multicast=True)
     before = of_link(nodes.group)
     end = nodes.ends[P1[0]]
     for _ in range(40):
@@ -139,7 +127,6 @@ def test_no_router_passes_it_on_even_if_it_could_live_longer(nodes: Nodes) -> No
 
 
 def test_who_joins_the_group_of_another_segment_gets_nothing_of_it(nodes: Nodes) -> None:
-    nodes.open(has_multicast=True)
     spy = NETWORK.node(P2[1])
     with inside(nodes.group[spy.name].namespace), closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as ear:
         foreign = NETWORK.partition("p1").multicast_group
@@ -152,20 +139,18 @@ def test_who_joins_the_group_of_another_segment_gets_nothing_of_it(nodes: Nodes)
 
 
 def test_a_cut_stops_it_between_neighbours_and_is_counted(nodes: Nodes) -> None:
-    nodes.open(has_multicast=True)
     nodes.group.network.block(frozenset({(NodeName(P1[0]), NodeName(P1[1]))}))
-    before = cut_at(nodes.group, P1[1])
+    before = counts(nodes.group, P1[1], Direction.TO_NODE)["cut"]
     for _ in range(25):
         nodes.near(P1[0], b"cut")
     nodes.near(P1[1], b"back")
     assert nodes.received(27) == Counter({(P1[2], b"cut"): 25, (P1[0], b"back"): 1, (P1[2], b"back"): 1})
     # The cut also stops IGMP reports of the sender's kernel about its groups, if they are late.
-    assert 25 <= cut_at(nodes.group, P1[1]) - before <= 27
+    assert 25 <= counts(nodes.group, P1[1], Direction.TO_NODE)["cut"] - before <= 27
 
 
 def test_its_frames_are_those_of_the_simulator(nodes: Nodes) -> None:
     """Byte for byte, but for the identification that Linux draws and the checksum over it, as in tests.parity."""
-    nodes.open(has_multicast=True)
     nodes.passed(b"")
     nodes.near(P1[2], b"a near multicast")
     nodes.received(2)
@@ -179,19 +164,11 @@ def test_its_frames_are_those_of_the_simulator(nodes: Nodes) -> None:
         assert (real[:6].hex(":"), real[22]) == ("01:00:5e:4d:01:01", 1)
 
 
-def test_without_multicast_each_neighbour_gets_its_own_datagram(nodes: Nodes) -> None:
-    nodes.open(has_multicast=False)
-    nodes.passed(b"")
-    nodes.near(P1[0], b"one each")
-    assert nodes.received(2) == others(P1, P1[0], b"one each")
-    targets = [mac_of(NETWORK.node(name)) for name in P1[1:]]
-    assert [frame[:6] for frame in nodes.passed(b"one each")[P1[0]]] == targets
-
-
-def cut_at(group: Group, name: str) -> int:
-    found = (one for one in group.network.counters() if (one.node, one.direction) == (name, Direction.TO_NODE))
-    return next(found).cut_dropped_frames
-
-
-def mac_of(node: Node) -> bytes:
-    return bytes.fromhex(node.mac.replace(":", ""))
+def test_without_multicast_each_neighbour_gets_its_own_datagram(group: Group) -> None:
+    with ExitStack() as stack:
+        nodes = Nodes(group, stack, has_multicast=False)
+        nodes.passed(b"")
+        nodes.near(P1[0], b"one each")
+        assert nodes.received(2) == others(P1, P1[0], b"one each")
+        targets = [NETWORK.node(name).mac for name in P1[1:]]
+        assert [frame[:6].hex(":") for frame in nodes.passed(b"one each")[P1[0]]] == targets

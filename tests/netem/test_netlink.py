@@ -20,10 +20,7 @@ def link(index: int, *attributes: tuple[str, Any], flags: int = netlink.ACKNOWLE
 
 
 def test_a_cable() -> None:
-    far = {
-        "index": 6,
-        "attrs": [("IFLA_IFNAME", "eth0"), *QUEUES, ("IFLA_ADDRESS", MAC), ("IFLA_NET_NS_FD", 9)],
-    }
+    far = {"index": 6, "attrs": [("IFLA_IFNAME", "eth0"), *QUEUES, ("IFLA_ADDRESS", MAC), ("IFLA_NET_NS_FD", 9)]}
     info = [("IFLA_INFO_KIND", "veth"), ("IFLA_INFO_DATA", {"attrs": [("VETH_INFO_PEER", far)]})]
     asked = link(5, ("IFLA_IFNAME", "ob5"), *QUEUES, ("IFLA_LINKINFO", {"attrs": info}), flags=NEW)
     assert netlink.add_veth("ob5", 5, "eth0", 6, peer_namespace=9, peer_mac=MAC) == asked

@@ -9,7 +9,8 @@ import pytest
 from netem.wiring import plan, steps
 from netem.wiring.steps import Kernel, Side
 from tests.netem.wired import topology
-from topologies.model import MULTICAST_GROUP, TRACE_MAC, Bus, Direction, Impairment, Link, PartitionName, Topology
+from topologies import shapes
+from topologies.model import MULTICAST_GROUP, TRACE_MAC, Bus, Direction, Impairment
 
 LINE = topology(2, 1, 2, links=[(1, 2), (2, 3)])
 DELAY = Impairment(delay_ns=5_000_000)
@@ -134,13 +135,8 @@ def test_partitions_that_no_path_joins_get_no_route() -> None:
 
 
 def test_a_router_with_more_links_than_the_kernel_can_forward_multicast_over_is_refused() -> None:
-    hub = topology(*[1] * 40)
-    links = tuple(
-        Link(name=f"p1--p{number}", a=PartitionName("p1"), b=PartitionName(f"p{number}")) for number in range(2, 41)
-    )
-    star = Topology(name="star", partitions=hub.partitions, links=links)
     with pytest.raises(ValueError, match="at most 31"):
-        plan.plan(star, Kernel.HOST)
+        plan.plan(shapes.star(40, 1), Kernel.HOST)
 
 
 def test_a_bus_takes_in_every_port_and_the_leg_of_the_router() -> None:

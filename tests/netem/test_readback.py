@@ -13,7 +13,8 @@ from netem.errors import FabricError
 from netem.network import EmulatedNetwork, KernelOption
 from netem.wiring import qdisc
 from tests.netem.wired import topology
-from topologies.model import CLEAR, Bus, Direction, Distribution, Impairment, Link, NodeName, PartitionName
+from topologies import shapes
+from topologies.model import CLEAR, Bus, Direction, Distribution, Impairment, NodeName, PartitionName
 
 pytestmark = [pytest.mark.root, pytest.mark.uml]
 
@@ -109,8 +110,5 @@ def test_the_choice_is_explained(network: EmulatedNetwork) -> None:
 
 
 def test_a_topology_that_no_router_can_carry_is_refused(tmp_path: Path) -> None:
-    hub = topology(*[1] * 34)
-    links = tuple(Link(name=f"p1--p{n}", a=PartitionName("p1"), b=PartitionName(f"p{n}")) for n in range(2, 35))
-    star = type(hub)(name="star", partitions=hub.partitions, links=links)
     with pytest.raises(FabricError, match="star: partition p1 has 33 links"):
-        EmulatedNetwork.open(star, kernel=KernelOption.UML, log_dir=tmp_path)
+        EmulatedNetwork.open(shapes.star(34, 1), kernel=KernelOption.UML, log_dir=tmp_path)

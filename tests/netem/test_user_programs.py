@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,9 +42,9 @@ class Running(Incarnation):
 
 
 def test_its_directory_is_where_it_stands_and_outlives_it(runtime: Carrier, tmp_path: Path) -> None:
-    node = Running(runtime, tmp_path, "pwd; hostname; echo $HOME; echo kept > state")
+    node = Running(runtime, tmp_path, "pwd; hostname; echo $HOME; echo kept > state; exit 3")
     assert [node.line() for _ in range(3)] == [str(node.work), "p1-n1", str(node.work)]
-    assert node.end() == 0
+    assert node.end() == 3, "its own exit code comes through its init"
     assert (node.work / "state").read_text() == "kept\n"
 
 
@@ -76,10 +75,6 @@ def test_it_is_not_process_one_so_that_signals_end_it_and_orphans_are_collected(
     assert node.handle.pid() == 0
 
 
-def test_its_own_exit_code_comes_through_its_init(runtime: Carrier, tmp_path: Path) -> None:
-    assert Running(runtime, tmp_path, "exit 3").end() == 3
-
-
 def test_pause_stops_all_of_it_and_resume_lets_it_go_on(runtime: Carrier, tmp_path: Path) -> None:
     node = Running(runtime, tmp_path, "trap 'echo asked; exit 0' TERM; echo up; while :; do sleep 0.01; done")
     assert node.line() == "up"
@@ -93,17 +88,20 @@ def test_pause_stops_all_of_it_and_resume_lets_it_go_on(runtime: Carrier, tmp_pa
 
 
 @IN_NETNS
-def test_what_cannot_be_started_is_a_sentence(runtime: Carrier, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("argv", "place", "sentence"),
+    [
+        ("no-such-program", "/tmp", "cannot start no-such-program: No such file or directory"),
+        ("true", "/usr/no/such", "a directory of its own at /usr/no/such: Read-only file system"),
+    ],
+)
+def test_what_cannot_be_started_is_a_sentence(
+    runtime: Carrier, tmp_path: Path, argv: str, place: str, sentence: str
+) -> None:
     """In a container its shell reports it, and private directories are made."""
-    program = Program(argv=("no-such-program",), work=tmp_path)
-
-    def start(program: Program) -> None:
+    program = Program(argv=(argv,), work=tmp_path, private={place: tmp_path})
+    with pytest.raises(FabricError, match=sentence):
         runtime.start(NODE, program, on_line=lambda _line: None, log_path=tmp_path / "log")
-
-    with pytest.raises(FabricError, match="cannot start no-such-program: No such file or directory"):
-        start(program)
-    with pytest.raises(FabricError, match="a directory of its own at /usr/no/such: Read-only file system"):
-        start(replace(program, argv=("true",), private={"/usr/no/such": tmp_path}))
     assert not Path("/usr/no").exists()
 
 

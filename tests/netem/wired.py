@@ -11,8 +11,10 @@ import struct
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from netem.network import EmulatedNetwork
+from netem.network import EmulatedNetwork, KernelOption
+from topologies import shapes
 from topologies.model import (
     CLEAR,
     MULTICAST_GROUP,
@@ -20,13 +22,10 @@ from topologies.model import (
     Bus,
     Direction,
     Impairment,
-    Link,
     Node,
     NodeName,
-    Partition,
-    PartitionName,
     Topology,
-)
+)  # fmt: skip
 
 CLONE_NEWNET = 0x40000000
 SO_RCVBUFFORCE = 33
@@ -39,43 +38,17 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def topology(
-    *sizes: int,
-    links: Sequence[tuple[int, int]] = (),
-    to_node: Impairment = CLEAR,
-    from_node: Impairment = CLEAR,
-    bus: Bus | None = None,
-    link_impairment: Impairment = CLEAR,
+    *sizes: int, links: Sequence[tuple[int, int]] = (), to_node: Impairment = CLEAR, bus: Bus | None = None
 ) -> Topology:
     """Partitions p1, p2, … of the given sizes; links by partition number."""
-    partitions = []
-    index = 0
-    for number, size in enumerate(sizes, start=1):
-        nodes = []
-        for position in range(1, size + 1):
-            nodes.append(
-                Node(
-                    name=NodeName(f"p{number}/n{position}"),
-                    index=index,
-                    partition=PartitionName(f"p{number}"),
-                    partition_index=number,
-                    number=position,
-                    to_node=to_node,
-                    from_node=from_node,
-                )
-            )
-            index += 1
-        partitions.append(Partition(name=PartitionName(f"p{number}"), index=number, nodes=tuple(nodes), bus=bus))
-    wires = tuple(
-        Link(
-            name=f"p{a}--p{b}",
-            a=PartitionName(f"p{a}"),
-            b=PartitionName(f"p{b}"),
-            a_to_b=link_impairment,
-            b_to_a=link_impairment,
-        )
-        for a, b in links
+    members = {f"p{number}": [f"n{n}" for n in range(1, size + 1)] for number, size in enumerate(sizes, start=1)}
+    made = shapes.network(
+        "test",
+        members,
+        links=[shapes.link(f"p{a}", f"p{b}") for a, b in links],
+        buses=dict.fromkeys(members, bus) if bus else None,
     )
-    return Topology(name="test", partitions=tuple(partitions), links=wires)
+    return shapes.with_ports(made, to_node=to_node)
 
 
 @contextlib.contextmanager
@@ -141,6 +114,15 @@ def gather(network: EmulatedNetwork) -> Group:
     for node in network.topology.nodes():
         gather_one(network, group, node.name)
     return group
+
+
+@contextlib.contextmanager
+def opened(topology: Topology, log_dir: Path) -> Iterator[Group]:
+    """A network in a guest, with all nodes attached."""
+    with EmulatedNetwork.open(topology, kernel=KernelOption.UML, log_dir=log_dir) as network:
+        group = gather(network)
+        yield group
+        group.close()
 
 
 def gather_one(network: EmulatedNetwork, group: Group, name: str) -> None:

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 from pathlib import Path
 from typing import Any
 
-import jupytext
 import nbclient
-import numpy as np
 import pytest
 import yaml
-from PIL import Image
 from pyspark.sql import SparkSession
 
 from testbed.console import Console
 from testbed.run.perform import Overrides
 from testbed.run.sweep import run_sweep
 from testbed.spec import experiment as spec
-
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+from tests.notebooks.executed import assert_figures, execute
 
 
 def _atop(name: str = "atop", **parameters: Any) -> dict[str, Any]:
@@ -30,10 +24,7 @@ def _atop(name: str = "atop", **parameters: Any) -> dict[str, Any]:
 
 OFTEN = {"kind": "poisson", "rate": "5 /s", "size": "64 B", "senders": ["*"]}
 _BUS = {"nodes": 2, "bus": {"rate": "10 Mbit/s", "queue": "1000 frames"}}
-TWO_BUSES = {
-    "partitions": {"p1": _BUS, "p2": _BUS},
-    "links": [{"between": ["p1", "p2"], "rate": "1 Gbit/s"}],
-}
+TWO_BUSES = {"partitions": {"p1": _BUS, "p2": _BUS}, "links": [{"between": ["p1", "p2"], "rate": "1 Gbit/s"}]}
 BOTH = [_atop(), _atop("atop_mbs")]
 ATOP_SWEEPS: dict[str, dict[str, list[Any]]] = {
     "atop-figures": {"workload.rate": ["2 /s", "5 /s"], "protocol": BOTH},
@@ -92,10 +83,7 @@ SMALL: dict[str, dict[str, dict[str, Any]]] = {
         "co-scale": {"duration": "200 ms", "sweep": {"topology.partitions.p1.nodes": [2, 8]}},
         "co-buffers": {"duration": "100 ms", "sweep": {"topology.partitions.p1.nodes": [2, 3]}},
         "co-overrun": {"duration": "500 ms", "sweep": {"impairments.p1/n4.to-node.rate": ["2 Mbit/s"]}},
-        "cbcast-overrun": {
-            "duration": "500 ms",
-            "sweep": {"impairments.p1/n4.to-node.rate": ["2 Mbit/s"]},
-        },
+        "cbcast-overrun": {"duration": "500 ms", "sweep": {"impairments.p1/n4.to-node.rate": ["2 Mbit/s"]}},
     },
     "paper_001_lamport": {
         "mutex-messages": {"duration": "1 s", "sweep": {"topology.partitions.p1.nodes": [2, 3]}},
@@ -112,11 +100,7 @@ SMALL: dict[str, dict[str, dict[str, Any]]] = {
         for name, sweep in ADAPTIVE_SWEEPS.items()
     },
     "paper_004_objects": {
-        "objects-near": {
-            "duration": "1 s",
-            "protocol": _figures(spaces=3),
-            "sweep": {LOCALITY: ["space", "machine"]},
-        },
+        "objects-near": {"duration": "1 s", "protocol": _figures(spaces=3), "sweep": {LOCALITY: ["space", "machine"]}},
         "objects-far": {
             "duration": "1 s",
             "protocol": _figures(spaces=1),
@@ -135,12 +119,8 @@ SMALL: dict[str, dict[str, dict[str, Any]]] = {
 """Keys that differ from the shipped files, to make the sweeps small."""
 
 FIGURES = {
-    "paper_000_co": 5,
-    "paper_001_lamport": 4,
-    "paper_002_atop": 9,
-    "paper_003_adaptive": 5,
-    "paper_004_objects": 4,
-}
+    "paper_000_co": 5, "paper_001_lamport": 4, "paper_002_atop": 9, "paper_003_adaptive": 5, "paper_004_objects": 4,
+}  # fmt: skip
 
 
 def sweep_small(name: str, changes: dict[str, Any], folder: Path, spark: SparkSession) -> None:
@@ -154,25 +134,8 @@ def sweep_small(name: str, changes: dict[str, Any], folder: Path, spark: SparkSe
     points = run_sweep(
         str(path), Console(quiet=True), lambda _point: None, overrides=overrides, spark=spark, is_job=is_job
     )
-    promised = [
-        entry
-        for point in points
-        for entry in point.summary["properties"].values()
-        if entry["promised"] and entry["verdict"] == "fail"
-    ]
-    assert not promised, promised
-
-
-def execute(notebook: str, folder: Path) -> Any:
-    read = jupytext.read(NOTEBOOKS / f"{notebook}.py")
-    nbclient.NotebookClient(read, timeout=120, resources={"metadata": {"path": str(folder)}}).execute()
-    return read
-
-
-def pictures(executed: Any) -> list[Any]:
-    outputs = [output for cell in executed.cells for output in cell.get("outputs", [])]
-    found = [output["data"]["image/png"] for output in outputs if "image/png" in output.get("data", {})]
-    return [np.asarray(Image.open(io.BytesIO(base64.b64decode(picture))).convert("RGB")) for picture in found]
+    properties = [entry for point in points for entry in point.summary["properties"].values()]
+    assert not [entry for entry in properties if entry["promised"] and entry["verdict"] == "fail"]
 
 
 @pytest.mark.spark
@@ -181,11 +144,7 @@ def pictures(executed: Any) -> list[Any]:
 def test_every_figure_of_the_paper_is_drawn(notebook: str, tmp_path: Path, spark: SparkSession) -> None:
     for name, changes in SMALL[notebook].items():
         sweep_small(name, changes, tmp_path, spark)
-    drawn = pictures(execute(notebook, tmp_path))
-    assert len(drawn) == FIGURES[notebook]
-    for picture in drawn:
-        assert picture.shape[1] > 400
-        assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 50, "an empty picture"
+    assert_figures(execute(notebook, tmp_path), FIGURES[notebook], wider_than=400)
 
 
 @pytest.mark.parametrize("notebook", sorted(SMALL))

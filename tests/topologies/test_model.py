@@ -11,15 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topologies import shapes
-from topologies.model import (
-    CLEAR,
-    MAX_NODES_PER_PARTITION,
-    MAX_PARTITIONS,
-    MULTICAST_GROUP,
-    Bus,
-    Direction,
-    Impairment,
-)
+from topologies.model import CLEAR, MAX_NODES_PER_PARTITION, MAX_PARTITIONS, MULTICAST_GROUP, Bus, Direction, Impairment
 
 
 @pytest.mark.parametrize(

@@ -52,15 +52,14 @@ def test_specificity_orders_selectors() -> None:
 
 def test_selects_links_by_name() -> None:
     assert select_link(TOPOLOGY, "p1--p2") is TOPOLOGY.links[0]
-    with pytest.raises(SelectError) as caught:
-        select_link(TOPOLOGY, "p2--p1")
-    assert str(caught.value) == "'p2--p1' names no link of pair; did you mean p1--p2?"
-    with pytest.raises(SelectError) as caught:
-        select_link(TOPOLOGY, "x")
-    assert str(caught.value) == "'x' names no link of pair; its links are p1--p2"
-    with pytest.raises(SelectError) as caught:
-        select_link(shapes.one_partition(2), "p1--p2")
-    assert str(caught.value) == "'p1--p2' names no link: the topology one-partition has none"
+    for topology, name, sentence in (
+        (TOPOLOGY, "p2--p1", "'p2--p1' names no link of pair; did you mean p1--p2?"),
+        (TOPOLOGY, "x", "'x' names no link of pair; its links are p1--p2"),
+        (shapes.one_partition(2), "p1--p2", "'p1--p2' names no link: the topology one-partition has none"),
+    ):
+        with pytest.raises(SelectError) as caught:
+            select_link(topology, name)
+        assert str(caught.value) == sentence
 
 
 def names(topology: Topology) -> list[NodeName]:

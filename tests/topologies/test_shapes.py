@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from topologies import dump, load, shapes
+from topologies import shapes
 from topologies.model import Impairment, Topology
 
 Shape = Callable[[int, int], Topology]
@@ -30,13 +30,6 @@ def test_links_of_four_partitions(shape: Shape, links: list[str]) -> None:
 def test_one_partition_has_no_link() -> None:
     topology = shapes.one_partition(7)
     assert (len(topology), topology.links, topology.name) == (7, (), "one-partition")
-
-
-@pytest.mark.parametrize("shape", [shapes.ring, shapes.star, shapes.tree, shapes.mesh])
-@pytest.mark.parametrize("partitions", [1, 2, 3, 9])
-def test_every_shape_is_a_valid_topology_file(shape: Shape, partitions: int) -> None:
-    topology = shape(partitions, 2)
-    assert load.loads(dump.dumps(topology)) == topology
 
 
 @pytest.mark.parametrize(("partitions", "nodes"), [(0, 1), (1, 0)])

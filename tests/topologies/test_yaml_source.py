@@ -110,21 +110,15 @@ def test_key_text_stays_one_short_line() -> None:
     assert len(key_text(["k" * 40] * 100) or "") <= 121
 
 
-def test_missing_file(tmp_path: Path) -> None:
-    path = tmp_path / "none.yaml"
-    with pytest.raises(InputError) as caught:
-        read(path)
-    assert str(caught.value) == f"{path}: there is no such file"
-
-
-def test_directory_and_impossible_names(tmp_path: Path) -> None:
-    with pytest.raises(InputError) as caught:
-        read(tmp_path)
-    assert str(caught.value) == f"{tmp_path}: this is a directory; give the file in it"
-    with pytest.raises(InputError, match="the file cannot be read"):
-        read(Path("a\0b"))
-    with pytest.raises(InputError, match="the file cannot be read"):
-        read(Path("a" * 5000))
+def test_what_is_no_file_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    for path, sentence in (
+        (tmp_path / "none.yaml", f"{tmp_path}/none.yaml: there is no such file"),
+        (tmp_path, f"{tmp_path}: this is a directory; give the file in it"),
+        (Path("a\0b"), "the file cannot be read"),
+        (Path("a" * 5000), "the file cannot be read"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            read(path)
 
 
 def test_an_endless_file_is_read_no_further_than_the_limit() -> None:
