@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -101,7 +102,8 @@ def performed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
     """
     folder = tmp_path_factory.mktemp("parity")
     on_wires = {name: run_on_wires(folder, name) for name in EXPERIMENTS}
-    simulated = {name: run(folder, name, SIM, 1) for name in EXPERIMENTS}
+    with ThreadPoolExecutor(2) as pool:
+        simulated = dict(zip(EXPERIMENTS, pool.map(lambda name: run(folder, name, SIM, 1), EXPERIMENTS), strict=True))
     runs = [str(one.directory) for one in (*on_wires.values(), *simulated.values())]
     argv = [sys.executable, "-m", "tests.parity.analyse", *runs]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
@@ -170,27 +172,17 @@ def pair(request: pytest.FixtureRequest, performed: dict[str, Pair]) -> Pair:
 
 
 def test_both_worlds_keep_every_promise(pair: Pair) -> None:
+    """The verdicts of other properties depend on chance."""
+    assert set(pair[SIM].summary["properties"]) == set(pair[WIRE].summary["properties"])
     for world, one in pair.items():
         promised = {name: found["verdict"] for name, found in one.summary["properties"].items() if found["promised"]}
-        assert promised, world
         assert set(promised.values()) == {"pass"}, (world, promised)
-
-
-def test_both_worlds_judge_every_property_alike(pair: Pair) -> None:
-    """Only promised properties: the verdicts of others depend on chance."""
-    sim, wire = (
-        {name: found["verdict"] for name, found in pair[world].summary["properties"].items()} for world in pair
-    )
-    assert set(sim) == set(wire)
-    promised = {name for name, found in pair[SIM].summary["properties"].items() if found["promised"]}
-    assert {name: sim[name] for name in promised} == {name: wire[name] for name in promised}
 
 
 def test_the_verdict_of_the_run(pair: Pair) -> None:
     assert pair[SIM].manifest["invalid"] == []
-    assert pair[SIM].summary["verdict"] == "pass", pair[SIM].summary["reasons"]
-    expected = "pass" if pair[WIRE].is_valid else "unknown"
-    assert pair[WIRE].summary["verdict"] == expected, pair[WIRE].summary["reasons"]
+    for world, expected in ((SIM, "pass"), (WIRE, "pass" if pair[WIRE].is_valid else "unknown")):
+        assert pair[world].summary["verdict"] == expected, pair[world].summary["reasons"]
 
 
 def test_median_latency(pair: Pair, performed: dict[str, Pair]) -> None:
@@ -210,11 +202,9 @@ def test_median_latency(pair: Pair, performed: dict[str, Pair]) -> None:
 
 
 def test_the_simulator_accounts_for_every_frame(pair: Pair) -> None:
-    assert [entry["unexplained"] for entry in pair[SIM].summary["conservation"]] == [0] * len(
-        pair[SIM].summary["conservation"]
-    )
-    assert pair[SIM].summary["capture"]["trace_gaps"] == 0
-    assert pair[SIM].summary["accuracy"]["fail"] == 0
+    summary = pair[SIM].summary
+    assert {entry["unexplained"] for entry in summary["conservation"]} == {0}
+    assert (summary["capture"]["trace_gaps"], summary["accuracy"]["fail"]) == (0, 0)
 
 
 def test_the_load_is_the_same(pair: Pair) -> None:
