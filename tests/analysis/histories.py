@@ -46,10 +46,39 @@ class Author:
             message = MessageId(*member, number)
             self.note(incarnation, Event.VIEW, message, detail=reason, extra=rank, value=len(members))
 
+    def start(self, *incarnations: Incarnation) -> None:
+        for incarnation in incarnations:
+            self.note(incarnation, Event.START)
+
     def stop(self, *incarnations: Incarnation) -> PlainHistory:
         for incarnation in incarnations:
             self.note(incarnation, Event.STOP, detail=1)
         return self.history
+
+
+WORDS = {
+    "submits": (Event.SUBMIT, 0),
+    "shows": (Event.DELIVER, Level.OPTIMISTIC),
+    "hides": (Event.UNDO, Level.OPTIMISTIC),
+    "delivers": (Event.DELIVER, Level.AGREED),
+    "undoes": (Event.UNDO, Level.AGREED),
+    "finalizes": (Event.DELIVER, Level.FINAL),
+    "withdraws": (Event.UNDO, Level.FINAL),
+}
+
+
+def written(*steps: str, stop: str = "ab") -> PlainHistory:
+    """The history of these steps: `b delivers a2` is the delivery of the second message of a at b. Only the members in
+    `stop` stop in order.
+    """
+    author = Author()
+    author.start(*(Incarnation("abc".index(name), 1) for name in sorted({step[0] for step in steps} | set(stop))))
+    for step in steps:
+        name, word, message = step.split()
+        event, level = WORDS[word]
+        identity = MessageId("abc".index(message[0]), 1, int(message[1:]))
+        author.note(Incarnation("abc".index(name), 1), event, identity, level)
+    return author.stop(*(Incarnation("abc".index(name), 1) for name in stop))
 
 
 def members_of(history: PlainHistory) -> range:
@@ -78,8 +107,7 @@ def total_order(
     done = dict.fromkeys(incarnations, 0)
     submitted = dict.fromkeys(incarnations, 0)
     log: list[MessageId] = []
-    for incarnation in incarnations:
-        author.note(incarnation, Event.START)
+    author.start(*incarnations)
     crash_at = rng.randrange(messages) if crash else -1
     while len(log) < messages or any(count < len(log) for count in done.values()):
         if len(log) == crash_at and incarnations[-1].incarnation == 1:
@@ -95,9 +123,7 @@ def total_order(
         elif done[incarnation] < len(log):
             author.note(incarnation, Event.DELIVER, log[done[incarnation]], level)
             done[incarnation] += 1
-    for incarnation in incarnations:
-        author.note(incarnation, Event.STOP, detail=1)
-    return author.history
+    return author.stop(*incarnations)
 
 
 def excluded(seed: int, *, members: int = 4, messages: int = 12) -> PlainHistory:
@@ -110,8 +136,7 @@ def excluded(seed: int, *, members: int = 4, messages: int = 12) -> PlainHistory
     past: dict[MessageId, set[MessageId]] = {}
     done = {incarnation: list[MessageId]() for incarnation in (*living, lost)}
     excluded_at = rng.randrange(1, messages)
-    for incarnation in done:
-        author.note(incarnation, Event.START)
+    author.start(*done)
     while len(log) < messages or any(len(done[incarnation]) < messages for incarnation in living):
         if len(log) >= excluded_at and lost in done:
             _go_astray(author, lost, done.pop(lost), log, past)
@@ -120,9 +145,7 @@ def excluded(seed: int, *, members: int = 4, messages: int = 12) -> PlainHistory
             log.append(_submit(author, incarnation, log, done[incarnation], past))
         elif len(done[incarnation]) < len(log):
             _deliver(author, incarnation, done[incarnation], log[len(done[incarnation])])
-    for incarnation in living:
-        author.note(incarnation, Event.STOP, detail=1)
-    return author.history
+    return author.stop(*living)
 
 
 def _go_astray(
@@ -167,8 +190,7 @@ def causal_order(seed: int, *, members: int = 3, messages: int = 8) -> PlainHist
     past: dict[MessageId, frozenset[MessageId]] = {}
     known: dict[Incarnation, set[MessageId]] = {incarnation: set() for incarnation in incarnations}
     delivered: dict[Incarnation, set[MessageId]] = {incarnation: set() for incarnation in incarnations}
-    for incarnation in incarnations:
-        author.note(incarnation, Event.START)
+    author.start(*incarnations)
     while len(past) < messages or any(len(d) < messages for d in delivered.values()):
         incarnation = rng.choice(incarnations)
         ready = sorted(m for m in past if m not in delivered[incarnation] and past[m] <= delivered[incarnation])
@@ -182,9 +204,7 @@ def causal_order(seed: int, *, members: int = 3, messages: int = 8) -> PlainHist
             delivered[incarnation].add(message)
             known[incarnation] |= {message, *past[message]}
             author.note(incarnation, Event.DELIVER, message, Level.AGREED)
-    for incarnation in incarnations:
-        author.note(incarnation, Event.STOP, detail=1)
-    return author.history
+    return author.stop(*incarnations)
 
 
 def optimistic(seed: int, *, members: int = 3, messages: int = 6) -> PlainHistory:
@@ -213,8 +233,7 @@ def rolled_back(seed: int, *, members: int = 3, messages: int = 8) -> PlainHisto
     log: list[MessageId] = []
     taken = {incarnation: list[int]() for incarnation in incarnations}
     final = dict.fromkeys(incarnations, 0)
-    for incarnation in incarnations:
-        author.note(incarnation, Event.START)
+    author.start(*incarnations)
     while len(log) < messages or any(count < messages for count in final.values()):
         incarnation = rng.choice(incarnations)
         missing = [place for place in range(len(log)) if place not in taken[incarnation]]
@@ -226,9 +245,7 @@ def rolled_back(seed: int, *, members: int = 3, messages: int = 8) -> PlainHisto
         elif final[incarnation] in taken[incarnation]:
             author.note(incarnation, Event.DELIVER, log[final[incarnation]], Level.FINAL)
             final[incarnation] += 1
-    for incarnation in incarnations:
-        author.note(incarnation, Event.STOP, detail=1)
-    return author.history
+    return author.stop(*incarnations)
 
 
 def _take(author: Author, incarnation: Incarnation, log: list[MessageId], taken: list[int], place: int) -> None:
@@ -243,10 +260,7 @@ def _take(author: Author, incarnation: Incarnation, log: list[MessageId], taken:
 
 def only_optimistic(seed: int) -> PlainHistory:
     """Optimistic deliveries only; without the undone ones they are one log."""
-    history = optimistic(seed)
-    return _rewrite(
-        history, lambda incarnation, record: record.event is not Event.DELIVER or record.detail != Level.FINAL
-    )
+    return _rewrite(optimistic(seed), lambda _, r: r.event is not Event.DELIVER or r.detail != Level.FINAL)
 
 
 class Group:
@@ -262,8 +276,7 @@ class Group:
         self.done: dict[Incarnation, int] = {}
         self.submitted: dict[Incarnation, int] = {}
         self.knew: dict[MessageId, int] = {}
-        for incarnation in self.members:
-            self.author.note(incarnation, Event.START)
+        self.author.start(*self.members)
         self.install([])
 
     def install(self, log: list[MessageId]) -> None:
@@ -357,10 +370,8 @@ class Group:
                 self.take_state(incarnation)
             while self.done[incarnation] < len(self.log):
                 self.deliver(incarnation)
-            self.author.note(incarnation, Event.STOP, detail=1)
-        for incarnation in self.waiting:
-            self.author.note(incarnation, Event.STOP, detail=1)
-        return self.author.history
+            self.author.stop(incarnation)
+        return self.author.stop(*self.waiting)
 
 
 def in_views(
@@ -433,8 +444,7 @@ def drop_submission(history: PlainHistory, rng: random.Random) -> PlainHistory:
 
 
 def duplicate(history: PlainHistory, rng: random.Random) -> PlainHistory:
-    found = _pick(history, rng, Event.DELIVER)
-    return history if found is None else _with(history, found[0], rng, _record(history, found))
+    return _with_another(history, rng, lambda r: r)
 
 
 def invent(history: PlainHistory, rng: random.Random) -> PlainHistory:
@@ -446,15 +456,11 @@ def invent(history: PlainHistory, rng: random.Random) -> PlainHistory:
 
 def invent_incarnation(history: PlainHistory, rng: random.Random) -> PlainHistory:
     """A delivery whose message names another incarnation of its origin."""
-    found = _pick(history, rng, Event.DELIVER)
-    if found is None:
-        return history
-    return _replace(history, found, lambda r: r._replace(message=r.message._replace(incarnation=5)))
+    return _change(history, rng, Event.DELIVER, lambda r: r._replace(message=r.message._replace(incarnation=5)))
 
 
 def deliver_before_submission(history: PlainHistory, rng: random.Random) -> PlainHistory:
-    found = _pick(history, rng, Event.DELIVER)
-    return history if found is None else _replace(history, found, lambda r: r._replace(at_ns=1))
+    return _change(history, rng, Event.DELIVER, lambda r: r._replace(at_ns=1))
 
 
 def crash(history: PlainHistory, rng: random.Random) -> PlainHistory:
@@ -470,8 +476,7 @@ def forget_stop(history: PlainHistory, rng: random.Random) -> PlainHistory:
 
 def expel(history: PlainHistory, rng: random.Random) -> PlainHistory:
     """One member turns out to have been ended by the others."""
-    found = _pick(history, rng, Event.STOP)
-    return history if found is None else _replace(history, found, lambda r: r._replace(event=Event.ENDED, detail=0))
+    return _change(history, rng, Event.STOP, lambda r: r._replace(event=Event.ENDED, detail=0))
 
 
 def go_on_after_the_end(history: PlainHistory, rng: random.Random) -> PlainHistory:
@@ -481,8 +486,7 @@ def go_on_after_the_end(history: PlainHistory, rng: random.Random) -> PlainHisto
 
 
 def cut_short(history: PlainHistory, rng: random.Random) -> PlainHistory:
-    found = _pick(history, rng, Event.STOP)
-    return history if found is None else _replace(history, found, lambda r: r._replace(detail=0))
+    return _change(history, rng, Event.STOP, lambda r: r._replace(detail=0))
 
 
 def lose_record(history: PlainHistory, rng: random.Random) -> PlainHistory:
@@ -519,25 +523,17 @@ def alter_optimistic_payload(history: PlainHistory, rng: random.Random) -> Plain
     if found is None:
         return history
     record = _record(history, found)._replace(detail=Level.OPTIMISTIC, checksum=1)
-    at = found[1] - 1
-    records = history[found[0]]
+    at, records = found[1] - 1, history[found[0]]
     shown = [record, record._replace(event=Event.UNDO, checksum=0)]
     return history | {found[0]: _numbered([*records[:at], *shown, *records[at:]])}
 
 
 def undo(history: PlainHistory, rng: random.Random) -> PlainHistory:
-    found = _pick(history, rng, Event.DELIVER)
-    if found is None:
-        return history
-    return _with(history, found[0], rng, _record(history, found)._replace(event=Event.UNDO))
+    return _with_another(history, rng, lambda r: r._replace(event=Event.UNDO))
 
 
 def undo_optimistic(history: PlainHistory, rng: random.Random) -> PlainHistory:
-    found = _pick(history, rng, Event.DELIVER)
-    if found is None:
-        return history
-    record = _record(history, found)._replace(event=Event.UNDO, detail=Level.OPTIMISTIC)
-    return _with(history, found[0], rng, record)
+    return _with_another(history, rng, lambda r: r._replace(event=Event.UNDO, detail=Level.OPTIMISTIC))
 
 
 def deliver_optimistically(history: PlainHistory, rng: random.Random) -> PlainHistory:
@@ -555,10 +551,8 @@ def show_only(history: PlainHistory, rng: random.Random) -> PlainHistory:
     if found is None:
         return history
     shown = _record(history, found)
-    without = _rewrite(
-        history,
-        lambda _, r: not (r.event is Event.DELIVER and (r.detail, r.message) == (shown.detail, shown.message)),
-    )
+    known = (shown.event, shown.detail, shown.message)
+    without = _rewrite(history, lambda _, r: (r.event, r.detail, r.message) != known)
     return _with(without, found[0], rng, shown._replace(detail=Level.OPTIMISTIC))
 
 
@@ -578,8 +572,7 @@ def rejoin(history: PlainHistory, rng: random.Random) -> PlainHistory:
 
 def raise_level(history: PlainHistory, rng: random.Random) -> PlainHistory:
     """One delivery has a higher level than all others, which are judged all the same."""
-    found = _pick(history, rng, Event.DELIVER)
-    return history if found is None else _replace(history, found, lambda r: r._replace(detail=Level.FINAL))
+    return _change(history, rng, Event.DELIVER, lambda r: r._replace(detail=Level.FINAL))
 
 
 def swap_records(history: PlainHistory, rng: random.Random) -> PlainHistory:
@@ -609,19 +602,16 @@ def renumber_view(history: PlainHistory, rng: random.Random) -> PlainHistory:
         return history
     incarnation, number = found[0], _record(history, found).message.number
     other = max(0, number + rng.choice([-1, 1, 2]))
-    return history | {
-        incarnation: [
-            r._replace(message=r.message._replace(number=other))
-            if r.event is Event.VIEW and r.message.number == number
-            else r
-            for r in history[incarnation]
-        ]
-    }
+
+    def renumbered(r: Record) -> Record:
+        is_of_it = r.event is Event.VIEW and r.message.number == number
+        return r._replace(message=r.message._replace(number=other)) if is_of_it else r
+
+    return history | {incarnation: [renumbered(r) for r in history[incarnation]]}
 
 
 def resize_view(history: PlainHistory, rng: random.Random) -> PlainHistory:
-    found = _pick(history, rng, Event.VIEW)
-    return history if found is None else _replace(history, found, lambda r: r._replace(value=r.value + 1))
+    return _change(history, rng, Event.VIEW, lambda r: r._replace(value=r.value + 1))
 
 
 def drop_view_record(history: PlainHistory, rng: random.Random) -> PlainHistory:
@@ -656,48 +646,20 @@ def deliver_again(history: PlainHistory, rng: random.Random) -> PlainHistory:
 
 
 OF_VIEWS: tuple[Mutation, ...] = (
-    swap_records,
-    rename_member,
-    renumber_view,
-    resize_view,
-    drop_view_record,
-    forget_views,
-    drop_state,
-    take_state,
-    lose_quorum,
-    deliver_again,
+    *(swap_records, rename_member, renumber_view, resize_view, drop_view_record),
+    *(forget_views, drop_state, take_state, lose_quorum, deliver_again),
 )
 """Mutations of features that only runs with views have, or of the content of a view."""
 
 MUTATIONS: tuple[Mutation, ...] = (
-    swap_neighbours,
-    swap_far,
-    rotate,
-    reverse,
-    drop_delivery,
-    drop_tail,
-    drop_message_everywhere,
-    drop_submission,
-    duplicate,
-    invent,
-    invent_incarnation,
-    deliver_before_submission,
-    crash,
-    forget_stop,
-    expel,
-    go_on_after_the_end,
-    cut_short,
-    lose_record,
-    repeat_record,
-    silence,
-    alter_payload,
-    alter_optimistic_payload,
-    undo,
-    undo_optimistic,
-    deliver_optimistically,
-    show_only,
-    rejoin,
-    raise_level,
+    *(swap_neighbours, swap_far, rotate, reverse),
+    *(drop_delivery, drop_tail, drop_message_everywhere, drop_submission),
+    *(duplicate, invent, invent_incarnation, deliver_before_submission),
+    *(crash, forget_stop, expel, go_on_after_the_end, cut_short),
+    *(lose_record, repeat_record, silence),
+    *(alter_payload, alter_optimistic_payload),
+    *(undo, undo_optimistic, deliver_optimistically, show_only),
+    *(rejoin, raise_level),
     *OF_VIEWS,
 )
 
@@ -709,8 +671,6 @@ def suits(mutate: Mutation, name: str) -> bool:
 
 HARMLESS = (deliver_optimistically, forget_stop, expel, go_on_after_the_end, rejoin, raise_level)
 """They make a member crash or join late, which excuses much, or deliver optimistically what is delivered anyway."""
-
-Row = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int, int]
 
 
 def write_trace(history: PlainHistory, path: Path) -> Path:
@@ -777,6 +737,20 @@ def _replace(history: PlainHistory, found: Found, change: Callable[[Record], Rec
         incarnation: [change(r) if (incarnation, r.record) == found else r for r in records]
         for incarnation, records in history.items()
     }
+
+
+def _change(
+    history: PlainHistory, rng: random.Random, event: Event, change: Callable[[Record], Record]
+) -> PlainHistory:
+    """Some record of this event is changed."""
+    found = _pick(history, rng, event)
+    return history if found is None else _replace(history, found, change)
+
+
+def _with_another(history: PlainHistory, rng: random.Random, change: Callable[[Record], Record]) -> PlainHistory:
+    """A changed copy of some delivery, somewhere at its member."""
+    found = _pick(history, rng, Event.DELIVER)
+    return history if found is None else _with(history, found[0], rng, change(_record(history, found)))
 
 
 def _with(history: PlainHistory, incarnation: Incarnation, rng: random.Random, record: Record) -> PlainHistory:

@@ -24,17 +24,8 @@ from analysis.inputs import RunInputs, read_run
 from analysis.judgement import Staged
 from tests.analysis.runs import START_NS, MadeRun
 
-GOOD = CaptureState(
-    interface_names=("p1/n1",),
-    metadata={},
-    frames=5,
-    bytes=900,
-    truncated=False,
-    problem="",
-    damaged=0,
-    first_ns=1,
-    last_ns=2,
-)
+GOOD = CaptureState(interface_names=("p1/n1",), metadata={}, frames=5, bytes=900, truncated=False, problem="",
+                    damaged=0, first_ns=1, last_ns=2)  # fmt: skip
 
 
 def inputs(tmp_path: Path, **changes: Any) -> RunInputs:
@@ -43,37 +34,28 @@ def inputs(tmp_path: Path, **changes: Any) -> RunInputs:
     return read_run(run.write(tmp_path / "run"))
 
 
-def test_a_whole_run_casts_no_doubt(tmp_path: Path) -> None:
-    assert judgement.doubts(inputs(tmp_path), GOOD, Staged()) == []
+LOST = {"capture": {"kernel_dropped_frames": 3}}
+NO_CLOCK = "the manifest has no clock readings, so the capture cannot be set against the faults"
 
 
 @pytest.mark.parametrize(
-    ("changes", "capture", "staged", "doubt"),
+    ("changes", "capture", "staged", "doubts"),
     [
-        ({"status": "interrupted"}, GOOD, Staged(), "the run is interrupted"),
-        ({"status": "failed", "error": "p1: no"}, GOOD, Staged(), "the run is failed: p1: no"),
-        ({"invalid": ["the machine was busy"]}, GOOD, Staged(), "the machine was busy"),
-        ({}, None, Staged(), "there is no capture"),
-        ({"capture": {"kernel_dropped_frames": 3}}, GOOD, Staged(), "the collector lost 3 frames"),
-        ({}, GOOD, Staged(foreign_records=2), "2 trace records came from another port than their member's"),
-        (
-            {"clock": None},
-            GOOD,
-            Staged(),
-            "the manifest has no clock readings, so the capture cannot be set against the faults",
-        ),
+        ({}, GOOD, Staged(), []),
+        ({"status": "interrupted"}, GOOD, Staged(), ["the run is interrupted"]),
+        ({"status": "failed", "error": "p1: no"}, GOOD, Staged(), ["the run is failed: p1: no"]),
+        ({"invalid": ["the machine was busy"]}, GOOD, Staged(), ["the machine was busy"]),
+        ({}, None, Staged(), ["there is no capture"]),
+        (LOST, GOOD, Staged(), ["the collector lost 3 frames"]),
+        (LOST | {"invalid": ["the collector lost 3 frames"]}, GOOD, Staged(), ["the collector lost 3 frames"]),
+        ({}, GOOD, Staged(foreign_records=2), ["2 trace records came from another port than their member's"]),
+        ({"clock": None}, GOOD, Staged(), [NO_CLOCK]),
     ],
 )
 def test_what_casts_doubt(
-    tmp_path: Path, changes: dict[str, Any], capture: CaptureState | None, staged: Staged, doubt: str
+    tmp_path: Path, changes: dict[str, Any], capture: CaptureState | None, staged: Staged, doubts: list[str]
 ) -> None:
-    assert judgement.doubts(inputs(tmp_path, **changes), capture, staged) == [doubt]
-
-
-def test_a_lost_frame_is_told_once(tmp_path: Path) -> None:
-    told = {"invalid": ["the collector lost 3 frames"], "capture": {"kernel_dropped_frames": 3}}
-
-    assert judgement.doubts(inputs(tmp_path, **told), GOOD, Staged()) == ["the collector lost 3 frames"]
+    assert judgement.doubts(inputs(tmp_path, **changes), capture, staged) == doubts
 
 
 def test_a_torn_faults_file_casts_doubt(tmp_path: Path) -> None:
@@ -110,54 +92,39 @@ def fault(kind: str, *targets: str, at_ns: int) -> dict[str, Any]:
     return given | {"asked_ns": 0, "issued_ns": at_ns, "effective_ns": at_ns}
 
 
-@pytest.mark.parametrize(
-    ("faults", "explained"),
-    [
-        ([], False),
-        ([fault("pause", "p1/n2", at_ns=START_NS + 5)], True),
-        ([fault("pause", "p1/n1", at_ns=START_NS + 5)], False),
-        ([fault("pause", "p1/n2", at_ns=START_NS + 50)], False),
-        ([fault("cut", at_ns=START_NS + 5)], True),
-        ([fault("impair", "p1/n1", at_ns=START_NS + 5) | {"asked": {"p1/n1": {"loss_ratio": 0.5}}}], True),
-        ([fault("impair", "p1/n1", at_ns=START_NS + 5) | {"asked": {"p1/n1": {"loss_ratio": 0.01}}}], False),
-        (
-            [
-                fault("impair", "p1/n1", at_ns=START_NS + 5)
-                | {"asked": {"p1/n1": {"loss_ratio": 0.01, "loss_burst_frames": 4.0}}}
-            ],
-            True,
-        ),
-        ([fault("impair", "p1/n1", at_ns=START_NS + 5) | {"asked": {"p1/n1": {"delay_ns": 2_000_000_000}}}], True),
-        ([fault("impair", "p1/n2", at_ns=START_NS + 5) | {"asked": {"p1/n2": {"delay_ns": 5_000_000}}}], False),
-    ],
-)
-def test_an_exclusion_that_no_fault_explains_casts_doubt(
-    tmp_path: Path, faults: list[dict[str, Any]], *, explained: bool
-) -> None:
-    run = MadeRun()
-    run.faults += faults
-    found = judgement.unexplained(read_run(run.write(tmp_path / "run")), {Incarnation(1, 1): START_NS + 20}, {})
+SOON, LATE = START_NS + 5, START_NS + 50
 
-    assert found == ([] if explained else ["p1/n2 (incarnation 1) was excluded, which no fault of the run explains"])
+
+def impaired(target: str, **asked: float) -> dict[str, Any]:
+    return fault("impair", target, at_ns=SOON) | {"asked": {target: asked}}
 
 
 @pytest.mark.parametrize(
-    ("faults", "explained"),
+    ("what", "faults", "is_explained"),
     [
-        ([fault("leave", "p1/n2", at_ns=START_NS + 5)], True),
-        ([fault("leave", "p1/n1", at_ns=START_NS + 5)], False),
-        ([fault("leave", "p1/n2", at_ns=START_NS + 50)], False),
-        ([fault("cut", at_ns=START_NS + 5)], False),
+        ("was excluded", [], False),
+        ("was excluded", [fault("pause", "p1/n2", at_ns=SOON)], True),
+        ("was excluded", [fault("pause", "p1/n1", at_ns=SOON)], False),
+        ("was excluded", [fault("pause", "p1/n2", at_ns=LATE)], False),
+        ("was excluded", [fault("cut", at_ns=SOON)], True),
+        ("was excluded", [impaired("p1/n1", loss_ratio=0.5)], True),
+        ("was excluded", [impaired("p1/n1", loss_ratio=0.01)], False),
+        ("was excluded", [impaired("p1/n1", loss_ratio=0.01, loss_burst_frames=4.0)], True),
+        ("was excluded", [impaired("p1/n1", delay_ns=2_000_000_000)], True),
+        ("was excluded", [impaired("p1/n2", delay_ns=5_000_000)], False),
+        ("left", [fault("leave", "p1/n2", at_ns=SOON)], True),
+        ("left", [fault("leave", "p1/n1", at_ns=SOON)], False),
+        ("left", [fault("leave", "p1/n2", at_ns=LATE)], False),
+        ("left", [fault("cut", at_ns=SOON)], False),
     ],
 )
-def test_a_leave_that_nobody_asked_for_casts_doubt(
-    tmp_path: Path, faults: list[dict[str, Any]], *, explained: bool
+def test_an_end_of_membership_that_no_fault_explains_casts_doubt(
+    tmp_path: Path, what: str, faults: list[dict[str, Any]], *, is_explained: bool
 ) -> None:
-    run = MadeRun()
-    run.faults += faults
-    found = judgement.unexplained(read_run(run.write(tmp_path / "run")), {}, {Incarnation(1, 1): START_NS + 20})
-
-    assert found == ([] if explained else ["p1/n2 (incarnation 1) left, which no fault of the run explains"])
+    run, ended = MadeRun(faults=faults), {Incarnation(1, 1): START_NS + 20}
+    ends = ({}, ended) if what == "left" else (ended, {})
+    found = judgement.unexplained(read_run(run.write(tmp_path / "run")), *ends)
+    assert found == ([] if is_explained else [f"p1/n2 (incarnation 1) {what}, which no fault of the run explains"])
 
 
 def test_a_crash_takes_records_along_and_that_is_said_and_bounded(tmp_path: Path) -> None:
@@ -199,11 +166,8 @@ def test_liveness_is_bounded_by_the_drain_and_everything_by_a_gap() -> None:
     live = judgement.bounded(findings, undrained="the run did not drain")
     gap = judgement.bounded(findings, gap="records are missing", undrained="the run did not drain")
 
-    assert {kind for kind, finding in live.items() if finding.verdict is Verdict.UNKNOWN} == {
-        Property.VALIDITY,
-        Property.AGREEMENT,
-        Property.UNIFORM_AGREEMENT,
-    }
+    bounded = {kind for kind, finding in live.items() if finding.verdict is Verdict.UNKNOWN}
+    assert bounded == {Property.VALIDITY, Property.AGREEMENT, Property.UNIFORM_AGREEMENT}
     assert live[Property.VALIDITY].witness is None
     assert {finding.reason for finding in gap.values()} == {"records are missing"}
 
@@ -220,13 +184,9 @@ def test_a_witness_names_members_and_messages() -> None:
         "delivered twice: p1/a #7: p1/b (incarnation 2) delivers it at position 3; "
         "p1/a #7: member 7 does not deliver it"
     )
-    assert witness["places"][0] == {
-        "member": "p1/b",
-        "incarnation": 2,
-        "message": {"origin": "p1/a", "incarnation": 1, "number": 7},
-        "position": 3,
-        "at_ns": 99,
-    }
+    message = {"origin": "p1/a", "incarnation": 1, "number": 7}
+    place = {"member": "p1/b", "incarnation": 2, "message": message, "position": 3, "at_ns": 99}
+    assert witness["places"][0] == place
     assert json.dumps(witness)
 
 
@@ -241,16 +201,12 @@ def test_the_verdict_is_the_worst_of_what_was_promised_and_expected() -> None:
     assert judgement.overall(entries(fifo=FAIL), [], ["it was cold"])[0] is Verdict.FAIL
 
 
-def test_what_was_not_promised_does_not_count() -> None:
+def test_only_what_was_promised_and_expected_counts() -> None:
     unpromised = judgement.property_entries({Property.FIFO: FAIL, Property.CAUSAL: PASS}, ["causal"], {})
+    nothing = (Verdict.UNKNOWN, ["nothing was promised and nothing expected"])
 
     assert judgement.overall(unpromised, [], []) == (Verdict.PASS, [])
-
-
-def test_nothing_promised_and_nothing_expected_is_no_pass() -> None:
-    verdict, reasons = judgement.overall({}, [], [])
-
-    assert (verdict, reasons) == (Verdict.UNKNOWN, ["nothing was promised and nothing expected"])
+    assert judgement.overall({}, [], []) == nothing
 
 
 @pytest.mark.parametrize(

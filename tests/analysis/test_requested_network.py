@@ -29,72 +29,67 @@ def fault(id_: int, kind: str, at_ns: int, **fields: object) -> RecordedFault:
     return RecordedFault(id=id_, kind=kind, issued_ns=at_ns, effective_ns=at_ns + 5, **given)  # type: ignore[arg-type]
 
 
-def network(*faults: RecordedFault) -> Network:
-    return build(load.loads(TWO), {}, faults)
+def network(*faults: RecordedFault, asked: dict[str, dict[str, Impairment]] | None = None) -> Network:
+    return build(load.loads(TWO), asked or {}, faults)
+
+
+CHANGE = fault(0, "impair", 100, targets=(B,), direction="to-node", asked={B: LOSSY})
 
 
 def test_without_faults_one_span_lasts_for_ever() -> None:
     (span,) = network().spans(A, B)
 
     assert (span.from_ns, span.until_ns) == (BEGIN_NS, END_NS)
-    assert span.path.delay_ns == 1_000_000
-    assert not span.path.has_queue
+    assert (span.path.delay_ns, span.path.has_queue) == (1_000_000, False)
+    assert span.path.without(("to-node", B)).is_clear
+    assert not span.path.without(("from-node", A)).is_clear
 
 
 def test_a_path_between_partitions_holds_the_link_and_the_shared_medium() -> None:
     (there,), (back,) = network().spans(A, C), network().spans(C, A)
 
-    assert [element for element, _ in there.path.elements] == [
-        ("from-node", A), ("there", "p1--p2"), ("to-node", C)
-    ]  # fmt: skip
+    elements = [element for element, _ in there.path.elements]
+    assert elements == [("from-node", A), ("there", "p1--p2"), ("to-node", C)]
     assert (there.path.delay_ns, back.path.delay_ns) == (10_000_000, 20_000_000)
-    assert there.path.has_queue
-    assert not there.path.is_clear
+    assert (there.path.has_queue, there.path.is_clear) == (True, False)
 
 
 def test_what_the_manifest_asked_outweighs_the_topology() -> None:
-    asked = build(load.loads(TWO), {B: {"to-node": LOSSY}}, ())
-
+    asked = network(asked={B: {"to-node": LOSSY}})
     assert asked.intervals(("to-node", B)) == [(BEGIN_NS, END_NS, LOSSY)]
 
 
 def test_an_impairment_changes_its_port_and_leaves_out_the_change_itself() -> None:
-    changed = network(fault(0, "impair", 100, targets=(B,), direction="to-node", asked={B: LOSSY}))
+    changed = network(CHANGE)
 
-    assert changed.intervals(("to-node", B)) == [
-        (BEGIN_NS, 100, Impairment(delay_ns=1_000_000)),
-        (105, END_NS, LOSSY),
-    ]
+    before = (BEGIN_NS, 100, Impairment(delay_ns=1_000_000))
+    assert changed.intervals(("to-node", B)) == [before, (105, END_NS, LOSSY)]
     assert [(s.from_ns, s.until_ns) for s in changed.spans(A, B)] == [(BEGIN_NS, 100), (105, END_NS)]
     assert len(changed.spans(B, A)) == 1
+    assert pickle.loads(pickle.dumps(changed)).spans(A, B) == changed.spans(A, B), "it travels to workers"
 
 
 def test_overlapping_changes_leave_no_span_between_them() -> None:
-    changed = network(
-        fault(0, "impair", 100, targets=(B,), direction="to-node", asked={B: LOSSY}),
-        fault(1, "impair", 103, targets=(A,), direction="from-node", asked={A: LOSSY}),
-    )
-
+    changed = network(CHANGE, fault(1, "impair", 103, targets=(A,), direction="from-node", asked={A: LOSSY}))
     assert [(s.from_ns, s.until_ns) for s in changed.spans(A, B)] == [(BEGIN_NS, 100), (108, END_NS)]
 
 
-def test_a_cut_of_groups_separates_both_ways_until_it_is_healed() -> None:
-    cut = network(
-        fault(0, "cut", 100, groups=((A,), (B,)), until_id=1),
-        fault(1, "heal", 200),
-    )
-
-    assert [s.path.is_cut for s in cut.spans(A, B)] == [False, True, False]
-    assert [s.path.is_cut for s in cut.spans(B, A)] == [False, True, False]
-    assert [s.path.is_cut for s in cut.spans(A, C)] == [False]
-
-
-def test_a_cut_of_pairs_is_one_way_and_a_cut_of_links_stops_all_that_cross() -> None:
-    cut = network(fault(0, "cut", 100, pairs=((A, B),)), fault(1, "cut", 300, links=("p1--p2",)))
-
-    assert [s.path.is_cut for s in cut.spans(A, B)] == [False, True]
-    assert [s.path.is_cut for s in cut.spans(B, A)] == [False]
-    assert [s.path.is_cut for s in cut.spans(C, B)] == [False, True]
+@pytest.mark.parametrize(
+    ("faults", "way", "is_cut"),
+    [
+        ([fault(0, "cut", 100, groups=((A,), (B,)), until_id=1), fault(1, "heal", 200)], (A, B), [False, True, False]),
+        ([fault(0, "cut", 100, groups=((A,), (B,)), until_id=1), fault(1, "heal", 200)], (B, A), [False, True, False]),
+        ([fault(0, "cut", 100, groups=((A,), (B,)))], (A, C), [False]),
+        ([fault(0, "cut", 100, pairs=((A, B),))], (A, B), [False, True]),
+        ([fault(0, "cut", 100, pairs=((A, B),))], (B, A), [False]),
+        ([fault(0, "cut", 100, links=("p1--p2",))], (C, B), [False, True]),
+    ],
+    ids=["groups", "groups, the other way", "no group", "a pair", "a pair, the other way", "a link"],
+)
+def test_a_cut_parts_groups_both_ways_pairs_one_way_and_all_that_cross_a_link(
+    faults: list[RecordedFault], way: tuple[str, str], is_cut: list[bool]
+) -> None:
+    assert [span.path.is_cut for span in network(*faults).spans(*way)] == is_cut
 
 
 def test_of_two_cuts_the_later_end_counts() -> None:
@@ -116,40 +111,22 @@ def test_a_crashed_node_is_down_until_it_is_started_again() -> None:
     assert [s.path.is_receiver_down for s in crashed.spans(B, A)] == [False]
 
 
-def test_the_rest_of_a_path_is_what_else_is_on_it() -> None:
-    (span,) = network().spans(A, B)
-
-    assert span.path.without(("to-node", B)).is_clear
-    assert not span.path.without(("from-node", A)).is_clear
-
-
 def test_survival_counts_duplicates_that_stand_in_for_lost_frames() -> None:
-    topology = load.loads(TWO)
     both = Impairment(loss_ratio=0.1, duplicate_ratio=0.5)
-    (span,) = build(topology, {A: {"from-node": LOSSY}, B: {"to-node": both}}, ()).spans(A, B)
-
+    (span,) = network(asked={A: {"from-node": LOSSY}, B: {"to-node": both}}).spans(A, B)
     assert span.path.survival == pytest.approx(0.9 * 0.95)
 
 
 def test_the_longest_stay_holds_delay_jitter_and_a_full_queue() -> None:
     slow = Impairment(delay_ns=10, jitter_ns=5, rate_bps=8_000, queue_bytes=1000)
-    (span,) = build(load.loads(TWO), {A: {"from-node": slow}, B: {"to-node": CLEAR}}, ()).spans(A, B)
-
+    (span,) = network(asked={A: {"from-node": slow}, B: {"to-node": CLEAR}}).spans(A, B)
     assert span.path.longest_ns == MARGIN_NS + 10 + 4 * 5 + 10**9
-
-
-def test_a_network_travels_to_workers() -> None:
-    changed = network(fault(0, "impair", 100, targets=(B,), direction="to-node", asked={B: LOSSY}))
-
-    assert pickle.loads(pickle.dumps(changed)).spans(A, B) == changed.spans(A, B)
 
 
 def test_fields_become_an_impairment() -> None:
     fields = {"delay_ns": 5, "jitter_ns": 1, "distribution": "normal", "loss_ratio": 1}
-
-    assert impairment_of(fields) == Impairment(
-        delay_ns=5, jitter_ns=1, distribution=Distribution.NORMAL, loss_ratio=1.0
-    )
+    expected = Impairment(delay_ns=5, jitter_ns=1, distribution=Distribution.NORMAL, loss_ratio=1.0)
+    assert impairment_of(fields) == expected
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from analysis.report.page import section, write_report
 from analysis.summary import analyze
-from node.trace import Event, Level, Notice, Record
+from node.trace import Event, Level, Notice
 from tests.analysis.report.tables import facts
 from tests.analysis.runs import START_NS, Flag, Kind, MadeRun
 
@@ -55,33 +55,24 @@ def exclusive(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def test_a_section_inside_another_fails_with_both_in_the_witness(exclusive: tuple[Path, dict[str, Any]]) -> None:
-    entry = exclusive[1]["properties"]["mutual_exclusion"]
+    properties = exclusive[1]["properties"]
+    entry = properties["mutual_exclusion"]
 
     assert (entry["verdict"], entry["checked"], entry["violations"]) == ("fail", 20, 1)
     assert [place["position"] for place in entry["witness"]["places"]] == [5, 5]
     assert entry["witness"]["sentence"].startswith("entered while another was inside: p1/n3 #5")
     assert exclusive[1]["verdict"] == "fail"
-
-
-def test_grants_and_service_are_judged(exclusive: tuple[Path, dict[str, Any]]) -> None:
-    properties = exclusive[1]["properties"]
-
-    assert (properties["service"]["verdict"], properties["service"]["checked"]) == ("pass", 20)
-    assert (properties["grant_order"]["verdict"], properties["grant_order"]["checked"]) == ("pass", 20)
+    for name in ("service", "grant_order"):
+        assert (properties[name]["verdict"], properties[name]["checked"]) == ("pass", 20)
     assert "clock_monotone" not in properties
-
-
-def test_a_promise_that_nobody_checks_is_unknown(exclusive: tuple[Path, dict[str, Any]]) -> None:
-    entry = exclusive[1]["properties"]["indivisible"]
-
-    assert (entry["verdict"], entry["promised"]) == ("unknown", True)
-    assert entry["reason"].startswith("the analysis knows no property 'indivisible'")
+    unchecked = properties["indivisible"]
+    assert (unchecked["verdict"], unchecked["promised"]) == ("unknown", True)
+    assert unchecked["reason"].startswith("the analysis knows no property 'indivisible'")
 
 
 def test_nothing_is_expected_of_those_who_promise_no_agreement(exclusive: tuple[Path, dict[str, Any]]) -> None:
     path, summary = exclusive
-    write_report(path)
-    page = (path / "report.html").read_text()
+    page = write_report(path).read_text()
 
     assert summary["messages"]["deliveries_expected"] is None
     assert summary["properties"]["agreement"]["verdict"] == "fail"
@@ -90,15 +81,12 @@ def test_nothing_is_expected_of_those_who_promise_no_agreement(exclusive: tuple[
     assert "Served against real time" in page
 
 
-def test_inner_kinds_are_counted(exclusive: tuple[Path, dict[str, Any]]) -> None:
+def test_inner_kinds_and_processing_are_counted(exclusive: tuple[Path, dict[str, Any]]) -> None:
+    processing = exclusive[1]["processing"]
+
     assert exclusive[1]["traffic"]["by_inner"] == [
         {"kind": "RELIABLE_DATA", "inner": "MUTEX_REQUEST", "datagrams": 20, "copies": 0}
     ]
-
-
-def test_processing_is_what_the_nodes_counted(exclusive: tuple[Path, dict[str, Any]]) -> None:
-    processing = exclusive[1]["processing"]
-
     assert processing["per_message_us"] == pytest.approx(30)
     assert processing["per_delivery_us"] == pytest.approx(50)
     assert [entry["member"] for entry in processing["by_member"]] == ["p1/n1", "p1/n2"]
@@ -113,10 +101,6 @@ def test_the_order_of_grants_is_set_against_real_time(exclusive: tuple[Path, dic
     assert anomalies["calls"] == {"pairs": 5, "opposite": 0, "share": 0.0}
 
 
-def reading(member: int, at_ns: int, own_ns: int, shown_ns: int) -> Record:
-    return Record(event=Event.REPORT, at_ns=at_ns, clock_ns=own_ns, detail=Notice.CLOCK, value=shown_ns)
-
-
 @pytest.fixture(scope="module")
 def clocks(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """No submissions. Two clocks 2 ms apart, later 1 ms; messages in stages at a third member."""
@@ -128,16 +112,14 @@ def clocks(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tup
     for at_ms in (0, 50, 600, 1000):
         at_ns = START_NS + at_ms * MILLISECOND
         ahead_ns = 2 * MILLISECOND if at_ms < 50 else MILLISECOND
-        run.records[0, 1].append(reading(0, at_ns, at_ns, at_ns))
-        run.records[1, 1].append(reading(1, at_ns, at_ns, at_ns + ahead_ns))
+        for member, shown_ns in ((0, at_ns), (1, at_ns + ahead_ns)):
+            run.note(member, Event.REPORT, at_ns, detail=Notice.CLOCK, value=shown_ns)
     for seq, (preacknowledged_ms, acknowledged_ms) in enumerate(((5, 10), (5, 11), (6, 13)), start=1):
         at_ns = START_NS + seq * MILLISECOND
-        stages = (
-            (Notice.ACCEPTED, 0),
-            (Notice.PREACKNOWLEDGED, preacknowledged_ms),
+        for notice, later_ms in (
+            *((Notice.ACCEPTED, 0), (Notice.PREACKNOWLEDGED, preacknowledged_ms)),
             (Notice.ACKNOWLEDGED, acknowledged_ms),
-        )
-        for notice, later_ms in stages:
+        ):
             run.note(2, Event.REPORT, at_ns + later_ms * MILLISECOND, detail=notice, extra=0, value=seq)
     for most in (3, 7):
         run.note(2, Event.REPORT, end_ns, detail=Notice.RESIDENT, extra=2, value=most)
@@ -155,35 +137,26 @@ def test_a_run_without_submissions_passes_on_its_clocks(clocks: tuple[Path, dict
     assert (summary["messages"]["submitted"], summary["latency"]["p50_ms"]) == (0, None)
 
 
-def test_the_skew_is_the_truth(clocks: tuple[Path, dict[str, Any]]) -> None:
-    found = clocks[1]["clocks"]
+def test_skew_stages_and_the_fullest_buffer_are_the_truth(clocks: tuple[Path, dict[str, Any]]) -> None:
+    skew, stages = clocks[1]["clocks"], clocks[1]["stages"]
 
-    assert (found["skew_max_ns"], found["skew_max_after_ns"]) == (2 * MILLISECOND, MILLISECOND)
-    assert found["within"][9] == {"bound_ns": MILLISECOND, "after_ns": 50 * MILLISECOND}
-
-
-def test_the_stages_are_the_truth(clocks: tuple[Path, dict[str, Any]]) -> None:
-    stages = clocks[1]["stages"]
-
+    assert (skew["skew_max_ns"], skew["skew_max_after_ns"]) == (2 * MILLISECOND, MILLISECOND)
+    assert skew["within"][9] == {"bound_ns": MILLISECOND, "after_ns": 50 * MILLISECOND}
     assert stages["accepted"] == 3
     assert stages["preacknowledged"] == {"count": 3, "p50_ms": 5.0, "p90_ms": pytest.approx(5.8), "max_ms": 6.0}
     assert stages["acknowledged"]["p50_ms"] == 11.0
-
-
-def test_the_fullest_buffer_is_told(clocks: tuple[Path, dict[str, Any]]) -> None:
     assert clocks[1]["resident"] == {"max": 7, "by_member": [{"member": "p1/n3", "messages": 7}]}
 
 
 def test_the_report_tells_of_clocks_and_stages(clocks: tuple[Path, dict[str, Any]]) -> None:
     path, summary = clocks
-    write_report(path)
     told = facts(section("reported", summary))
 
     assert told["Largest difference of two synchronised clocks"][0] == "2.00 ms"
     assert told["Once settled"][0] == "1.00 ms"
     assert told["Accepted until pre-acknowledged"][0] == "5.00 ms"
     assert told["Most messages in one member's buffers"][0] == "7"
-    assert "What the protocol reported and cost" in (path / "report.html").read_text()
+    assert "What the protocol reported and cost" in write_report(path).read_text()
 
 
 def test_who_comes_back_owes_nothing(spark: SparkSession, tmp_path: Path) -> None:

@@ -19,8 +19,11 @@ from analysis.capture import source
 from analysis.capture.decode import decode_frames, decode_trace
 from analysis.errors import AnalysisError
 from collector.parse import map_capture, parse_blocks, read_interfaces
-from collector.records import FRAME_ROW, TRACE_ROW
+from collector.records import FRAME_ROW, TRACE_ROW, Frames
+from collector.walk import Buffer
 from tests.analysis.runs import MadeRun, ordered
+
+FRAMES = source.table_schema("frames")
 
 
 @pytest.fixture(scope="module")
@@ -30,21 +33,28 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run.write(tmp_path_factory.mktemp("source") / "run") / "capture.pcapng"
 
 
-def parsed(path: Path) -> pa.Table:
+def frames_of(path: Path) -> tuple[Buffer, Frames]:
     """The whole capture in one piece, without Spark."""
     head, buffer = read_interfaces(path), map_capture(path)
-    frames = parse_blocks(buffer, start=head.first_offset, end=len(buffer), interfaces=head.interfaces)
+    return buffer, parse_blocks(buffer, start=head.first_offset, end=len(buffer), interfaces=head.interfaces)
+
+
+def parsed(path: Path) -> pa.Table:
+    buffer, frames = frames_of(path)
     columns = {column.name: getattr(frames, column.name) for column in FRAME_ROW}
     return pa.table(columns | decode_frames(buffer, frames))
+
+
+def batches(path: Path | str, schema: T.StructType = FRAMES, *, parts: int = 1) -> list[pa.RecordBatch]:
+    reader = source.CaptureReader(str(path), schema, "frames", parts)
+    return [batch for group in reader.partitions() for batch in reader.read(group)]
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("parts", [1, 5])
 def test_the_rows_are_what_the_parser_says(spark: SparkSession, capture: Path, parts: int) -> None:
     frame = spark.read.format(source.FORMAT).option("parts", parts).load(str(capture))
-    expected = parsed(capture)
-
-    found = frame.drop(source.FILE_COLUMN).toArrow().sort_by("offset")
+    found, expected = frame.drop(source.FILE_COLUMN).toArrow().sort_by("offset"), parsed(capture)
 
     assert found.column_names == expected.column_names
     for name in expected.column_names:
@@ -53,7 +63,7 @@ def test_the_rows_are_what_the_parser_says(spark: SparkSession, capture: Path, p
 
 def test_a_file_is_cut_into_as_many_pieces_as_are_worth_it(capture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "LEAST_PART_BYTES", 20_000)
-    reader = source.CaptureReader(str(capture), source.table_schema("frames"), "frames", parts=4)
+    reader = source.CaptureReader(str(capture), FRAMES, "frames", parts=4)
     groups = reader.partitions()
 
     rows = [batch.num_rows for group in groups for batch in reader.read(group)]
@@ -64,8 +74,7 @@ def test_a_file_is_cut_into_as_many_pieces_as_are_worth_it(capture: Path, monkey
 @pytest.mark.spark
 def test_trace_rows_carry_the_port_and_time_of_their_datagram(spark: SparkSession, capture: Path) -> None:
     rows = spark.read.format(source.FORMAT).option("table", "trace").load(str(capture)).toArrow()
-    head, buffer = read_interfaces(capture), map_capture(capture)
-    frames = parse_blocks(buffer, start=head.first_offset, end=len(buffer), interfaces=head.interfaces)
+    buffer, frames = frames_of(capture)
     expected = decode_trace(buffer, frames)
 
     assert rows.num_rows == len(expected["record"])
@@ -77,12 +86,8 @@ def test_trace_rows_carry_the_port_and_time_of_their_datagram(spark: SparkSessio
 
 
 def test_only_the_columns_of_the_schema_are_made(capture: Path) -> None:
-    schema = T.StructType(
-        [T.StructField("transmission", T.LongType(), False), T.StructField("length", T.IntegerType())]
-    )
-    reader = source.CaptureReader(str(capture), schema, "frames", parts=1)
-    (batch,) = [batch for group in reader.partitions() for batch in reader.read(group)]
-
+    chosen = T.StructType([FRAMES["transmission"], FRAMES["length"]])
+    (batch,) = batches(capture, chosen)
     assert batch.schema.names == ["transmission", "length"]
 
 
@@ -114,51 +119,40 @@ def test_small_files_share_a_task(tmp_path: Path, capture: Path) -> None:
     for number in range(10):
         (tmp_path / f"{number}.pcapng").write_bytes(capture.read_bytes())
     (tmp_path / "notes.txt").write_text("no capture")
-    reader = source.CaptureReader(str(tmp_path), source.table_schema("frames"), "frames", parts=8)
+    reader = source.CaptureReader(str(tmp_path), FRAMES, "frames", parts=8)
+    (group,) = reader.partitions()
 
-    groups = reader.partitions()
-
-    assert len(groups) == 1
-    rows = sum(batch.num_rows for group in groups for batch in reader.read(group))
-    assert rows == 10 * parsed(capture).num_rows
+    assert sum(batch.num_rows for batch in reader.read(group)) == 10 * parsed(capture).num_rows
 
 
 def test_a_pattern_chooses_files_and_nothing_is_an_error(tmp_path: Path, capture: Path) -> None:
     (tmp_path / "a.pcapng").write_bytes(capture.read_bytes())
-    schema = source.table_schema("frames")
 
-    assert len(source.CaptureReader(str(tmp_path / "a*.pcapng"), schema, "frames", 1).partitions()) == 1
+    assert len(source.CaptureReader(str(tmp_path / "a*.pcapng"), FRAMES, "frames", 1).partitions()) == 1
     with pytest.raises(AnalysisError, match="there is no capture"):
-        source.CaptureReader(str(tmp_path / "b*.pcapng"), schema, "frames", 1).partitions()
+        batches(tmp_path / "b*.pcapng")
 
 
 def test_foreign_pcap_is_read_too(tmp_path: Path) -> None:
-    path = tmp_path / "foreign.pcap"
-    frame = bytes(range(60))
+    path, frame = tmp_path / "foreign.pcap", bytes(range(60))
     record = struct.pack("<IIII", 7, 5000, len(frame), len(frame)) + frame
     path.write_bytes(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1) + record * 3)
-    reader = source.CaptureReader(str(path), source.table_schema("frames"), "frames", 1)
-    (batch,) = [batch for group in reader.partitions() for batch in reader.read(group)]
+    (batch,) = batches(path)
 
     assert batch["time_ns"].to_pylist() == [7_005_000_000] * 3
     assert batch["direction"].to_pylist() == [0] * 3
 
 
 def test_a_capture_cut_off_at_any_byte_gives_the_frames_before_the_cut(tmp_path: Path, capture: Path) -> None:
-    whole, rng = capture.read_bytes(), random.Random(1)
-    rows = parsed(capture)
+    whole, rng, rows = capture.read_bytes(), random.Random(1), parsed(capture)
     offsets, captured = rows["offset"].to_numpy(), rows["captured"].to_numpy()
     # After the frame: padding, the flags option (8), the end of options (4) and the repeated length (4).
     ends = offsets + captured + -captured % 4 + 16
     path = tmp_path / "cut.pcapng"
-    schema = T.StructType([T.StructField("offset", T.LongType())])
     for size in [0, 1, 11, 27, 100, 300, len(whole) - 1, *(rng.randrange(len(whole)) for _ in range(40))]:
         path.write_bytes(whole[:size])
         state = source.inspect(path)
-        reader = source.CaptureReader(str(path), schema, "frames", parts=3)
-        batches = [batch for group in reader.partitions() for batch in reader.read(group)]
-
-        found = [row for batch in batches for row in batch["offset"].to_pylist()]
+        found = [row for batch in batches(path, parts=3) for row in batch["offset"].to_pylist()]
         assert found == offsets[ends <= size].tolist()
         assert (state.frames, state.truncated) == (len(found), True)
 
@@ -169,8 +163,7 @@ def test_inspect_tells_what_a_capture_is(capture: Path) -> None:
     assert state.interface_names == ("p1/n1", "p1/n2", "p1/n3", "p1/n4")
     assert state.metadata == {"run": "made/1", "group": 0xDEADBEEF}
     assert (state.frames, state.bytes) == (rows.num_rows, capture.stat().st_size)
-    assert not state.truncated
-    assert state.problem == ""
+    assert (state.truncated, state.problem) == (False, "")
     assert (state.first_ns, state.last_ns) == (min(rows["time_ns"].to_pylist()), max(rows["time_ns"].to_pylist()))
 
 

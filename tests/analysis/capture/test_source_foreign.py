@@ -32,25 +32,29 @@ from tests.collector.captures import (
     udp_frame,
 )
 
-SCHEMA = T.StructType(
-    [
-        T.StructField("offset", T.LongType(), False),
-        T.StructField("time_ns", T.LongType(), False),
-        T.StructField("interface", T.IntegerType(), False),
-    ]
-)
+SCHEMA = T.StructType([source.table_schema("frames")[name] for name in ("offset", "time_ns", "interface")])
+
+
+Write = Callable[[bytes], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Write a capture."""
+
+    def written(data: bytes) -> Path:
+        path = tmp_path / "a.pcap"
+        path.write_bytes(data)
+        return path
+
+    return written
 
 
 def rows(path: Path, parts: int) -> list[tuple[int, int, int]]:
     """Offset, time and interface of every frame, as Spark's tasks read them."""
     reader = source.CaptureReader(str(path), SCHEMA, "frames", parts)
-    found = [
-        row
-        for group in reader.partitions()
-        for batch in reader.read(group)
-        for row in zip(*(batch[name].to_pylist() for name in SCHEMA.names), strict=True)
-    ]
-    return sorted(found)
+    batches = [batch for group in reader.partitions() for batch in reader.read(group)]
+    return sorted(tuple(row.values()) for batch in batches for row in batch.to_pylist())
 
 
 def write_index(path: Path) -> None:
@@ -95,9 +99,8 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("parts", [2, 7, 40])
-def test_parts_hold_the_rows_of_the_whole_with_an_index_and_without(tmp_path: Path, name: str, parts: int) -> None:
-    path = tmp_path / "a.capture"
-    path.write_bytes(HOSTILE[name])
+def test_parts_hold_the_rows_of_the_whole_with_an_index_and_without(write: Write, name: str, parts: int) -> None:
+    path = write(HOSTILE[name])
     whole = rows(path, 1)
     assert len(whole) in (600, 900)
 
@@ -108,25 +111,23 @@ def test_parts_hold_the_rows_of_the_whole_with_an_index_and_without(tmp_path: Pa
     assert sum(len(group.pieces) for group in reader.partitions() if isinstance(group, source.Pieces)) > 1
 
 
-def test_an_index_that_points_into_payloads_is_found_out_and_told(tmp_path: Path) -> None:
+def test_an_index_that_points_into_payloads_is_found_out_and_told(write: Write) -> None:
     """Each mark is a whole block, but inside a frame: the marks are refused because the blocks do not close."""
-    path = tmp_path / "a.pcapng"
-    path.write_bytes(HOSTILE["pcapng"])
+    path = write(HOSTILE["pcapng"])
     head, data = read_interfaces(path), path.read_bytes()
     inner = packet(bytes(60), direction=None)
     forged = [data.index(inner, len(data) * part // 8) for part in range(1, 8)]
     marks = b"".join(index.pack(IndexKind.MARK, Mark(offset, 0, 0)) for offset in forged)
     index.path_of(path).write_bytes(index.pack_head(head.first_offset) + marks)
 
-    with pytest.raises(AnalysisError, match=r"its index does not fit it; remove a.pcapng.index and try again"):
+    with pytest.raises(AnalysisError, match=r"its index does not fit it; remove a.pcap.index and try again"):
         rows(path, 8)
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
 @pytest.mark.parametrize("nanoseconds", [True, False])
-def test_plain_pcap_of_any_kind(tmp_path: Path, order: str, nanoseconds: bool) -> None:
-    path = tmp_path / "a.pcap"
-    path.write_bytes(pcap(traffic(300), order=order, nanoseconds=nanoseconds))
+def test_plain_pcap_of_any_kind(write: Write, order: str, nanoseconds: bool) -> None:
+    path = write(pcap(traffic(300), order=order, nanoseconds=nanoseconds))
     found = rows(path, 5)
 
     stamps = [START_NS + 1000 * n for n in range(300)]
@@ -135,13 +136,12 @@ def test_plain_pcap_of_any_kind(tmp_path: Path, order: str, nanoseconds: bool) -
     assert found == rows(path, 1)
 
 
-def test_sections_are_read_each_with_its_own_interfaces_and_byte_order(tmp_path: Path) -> None:
+def test_sections_are_read_each_with_its_own_interfaces_and_byte_order(write: Write) -> None:
     frames = [udp_frame(bytes(n)) for n in range(40)]
     little = section("<") + interface("<", "a", 6) + b"".join(packet(f, 7_000_000) for f in frames)
     big = section(">") + interface(">", "b", 9) + interface(">", "c", 3)
     big += b"".join(packet(f, 9_000, order=">", port=1) for f in frames)
-    path = tmp_path / "two.pcapng"
-    path.write_bytes(little + section("<") + big + little)
+    path = write(little + section("<") + big + little)
 
     heads = read_sections(path)
     assert [head.interfaces.names for head in heads] == [("a",), (), ("b", "c"), ("a",)]
@@ -154,33 +154,28 @@ def test_sections_are_read_each_with_its_own_interfaces_and_byte_order(tmp_path:
     assert (state.frames, state.interface_names, state.problem) == (120, ("a", "b", "c", "a"), "")
 
 
-def test_more_sections_than_anybody_writes_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "many.pcapng"
-    path.write_bytes(section() * 1200)
-
+def test_more_sections_than_anybody_writes_are_refused(write: Write) -> None:
     with pytest.raises(AnalysisError, match="has more than 1000 sections; merge them into one with: mergecap"):
-        source.inspect(path)
+        source.inspect(write(section() * 1200))
 
 
-def test_unknown_blocks_options_and_simple_packets(tmp_path: Path) -> None:
+def test_unknown_blocks_options_and_simple_packets(write: Write) -> None:
     odd = block("<", 0x80000001, bytes(16)) + block("<", 4, bytes(8)) + block("<", 10, b"")
     simple = block("<", 3, struct.pack("<I", 20) + bytes(20))
     strange = packet(b"z" * 30, before_flags=option("<", 1, b"a comment") + option("<", 2989, bytes(9)))
-    path = tmp_path / "odd.pcapng"
-    path.write_bytes(section() + interface() + odd + packet(b"x" * 21) + simple + odd + strange)
+    path = write(section() + interface() + odd + packet(b"x" * 21) + simple + odd + strange)
 
     assert [time_ns for _, time_ns, _ in rows(path, 3)] == [START_NS, 0, START_NS]
 
 
 @pytest.mark.parametrize(("link_type", "kind"), [(113, "Linux cooked"), (101, "raw IP"), (999, "link type 999")])
-def test_a_foreign_link_type_is_one_sentence(tmp_path: Path, link_type: int, kind: str) -> None:
+def test_a_foreign_link_type_is_one_sentence(write: Write, link_type: int, kind: str) -> None:
     data = bytearray(pcap(traffic(3)))
     data[20:24] = struct.pack("<I", link_type)
-    path = tmp_path / "any.pcap"
-    path.write_bytes(data)
+    path = write(bytes(data))
 
     for read in (source.inspect, lambda one: rows(one, 2)):
-        with pytest.raises(AnalysisError, match=f"interface 'any' was captured as {kind}, and only Ethernet can be"):
+        with pytest.raises(AnalysisError, match=f"interface 'a' was captured as {kind}, and only Ethernet can be"):
             read(path)
     assert totals(path).interfaces[0].link_type == kind
     assert totals(path).frames == 3
@@ -198,30 +193,26 @@ def test_a_foreign_link_type_is_one_sentence(tmp_path: Path, link_type: int, kin
         (b"GIF89a", "is neither pcapng nor pcap"),
     ],
 )
-def test_packed_files_and_others_are_one_sentence(tmp_path: Path, magic: bytes, sentence: str) -> None:
-    path = tmp_path / "a.pcap"
-    path.write_bytes(magic + bytes(100))
-
+def test_packed_files_and_others_are_one_sentence(write: Write, magic: bytes, sentence: str) -> None:
+    path = write(magic + bytes(100))
     for read in (source.inspect, totals, lambda one: rows(one, 2)):
         with pytest.raises(AnalysisError, match=sentence):
             read(path)
 
 
 @pytest.mark.parametrize("size", [0, 3, 10, 27, 60])
-def test_a_file_that_ends_in_its_head_has_no_rows(tmp_path: Path, size: int) -> None:
-    path = tmp_path / "a.pcapng"
-    path.write_bytes(pcapng(traffic(3))[:size])
+def test_a_file_that_ends_in_its_head_has_no_rows(write: Write, size: int) -> None:
+    path = write(pcapng(traffic(3))[:size])
 
     assert rows(path, 3) == []
     found = totals(path)
     assert (found.frames, found.truncated, bool(found.problem)) == (0, True, True)
 
 
-def test_damage_in_the_middle_keeps_what_stands_before_it(tmp_path: Path) -> None:
+def test_damage_in_the_middle_keeps_what_stands_before_it(write: Write) -> None:
     good, bad = pcapng(traffic(50)), bytearray(pcapng(traffic(100)))
     bad[len(good) + 4 : len(good) + 8] = struct.pack("<I", 13)
-    path = tmp_path / "bad.pcapng"
-    path.write_bytes(bad)
+    path = write(bytes(bad))
 
     assert len(rows(path, 1)) == len(rows(path, 9)) == 50
     found = totals(path)
@@ -229,21 +220,16 @@ def test_damage_in_the_middle_keeps_what_stands_before_it(tmp_path: Path) -> Non
     assert found.problem == f"block at byte {len(good)} has the impossible length 13"
 
 
-def test_totals_add_up(tmp_path: Path) -> None:
+def test_totals_add_up(write: Write) -> None:
     frames = traffic(100)
     counters = option("<", 4, struct.pack("<Q", 99)) + option("<", 5, struct.pack("<Q", 7))
     statistics = block("<", 5, struct.pack("<III", 1, 0, 0) + counters)
-    path = tmp_path / "a.pcapng"
-    path.write_bytes(pcapng(frames) + statistics)
-    found = totals(path)
+    found = totals(write(pcapng(frames) + statistics))
 
     assert (found.frames, found.bytes, found.sections) == (100, sum(map(len, frames)), 1)
     assert (found.first_ns, found.last_ns, found.is_in_order) == (START_NS, START_NS + 99_000, True)
     assert [(one.inbound, one.outbound, one.undirected) for one in found.interfaces] == [(50, 0, 0), (0, 50, 0)]
     assert [(one.received, one.dropped) for one in found.interfaces] == [(None, None), (99, 7)]
     assert sum(one.frames for one in found.protocols) == 100
-    assert {one.name: one.frames for one in found.protocols} == {
-        "orderbed messages": 78,
-        "orderbed trace": 14,
-        "experimental": 8,
-    }
+    protocols = {one.name: one.frames for one in found.protocols}
+    assert protocols == {"orderbed messages": 78, "orderbed trace": 14, "experimental": 8}

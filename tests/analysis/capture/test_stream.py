@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -26,29 +26,34 @@ from tests.collector.captures import block, interface, packet, pcap, pcapng, sec
 from tests.waiting import wait_until
 
 EVERYTHING = 1 << 40
-SCHEMA = T.StructType([T.StructField("offset", T.LongType(), False), T.StructField("length", T.IntegerType(), False)])
+SCHEMA = T.StructType([source.table_schema("frames")[name] for name in ("offset", "length")])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "a.pcapng"
 
 
 def offsets(follower: Follower, start: int, end: int, parts: int = 1) -> list[int]:
     """Offsets of the frames between two boundaries, as a query reads them."""
     reader = CaptureStream(str(follower.path), SCHEMA, "frames", parts=parts)
-    return [
-        row
-        for piece in follower.pieces(start, end, parts)
-        for batch in reader.read(Pieces([piece]))
-        for row in batch["offset"].to_pylist()
-    ]
+    batches = [batch for piece in follower.pieces(start, end, parts) for batch in reader.read(Pieces([piece]))]
+    return [row for batch in batches for row in batch["offset"].to_pylist()]
 
 
-@pytest.mark.parametrize("layout", ["pcapng", "pcapng >", "pcap", "pcap >"])
-def test_a_file_that_grows_by_any_number_of_bytes_gives_each_frame_once(tmp_path: Path, layout: str) -> None:
-    name, _, order = layout.partition(" ")
-    frames = traffic(60)
-    whole = pcapng(frames, order=order or "<") if name == "pcapng" else pcap(frames, order=order or "<")
-    path, rng = tmp_path / f"growing.{name}", random.Random(7)
-    follower, at, seen = Follower(path), 0, list[int]()
+def boundary(path: Path) -> int:
+    return Follower(path).boundary(0, EVERYTHING)
+
+
+@pytest.mark.parametrize("make", [pcapng, pcap])
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_a_file_that_grows_by_any_number_of_bytes_gives_each_frame_once(
+    path: Path, make: Callable[..., bytes], order: str
+) -> None:
+    frames, rng = traffic(60), random.Random(7)
+    whole = make(frames, order=order)
+    follower, at, written, seen = Follower(path), 0, 0, list[int]()
     with path.open("wb", buffering=0) as file:
-        written = 0
         while written < len(whole):
             step = rng.choice([1, 2, 3, 7, 50, 400])
             file.write(whole[written : written + step])
@@ -62,8 +67,7 @@ def test_a_file_that_grows_by_any_number_of_bytes_gives_each_frame_once(tmp_path
     assert [whole[offset : offset + len(frame)] for offset, frame in zip(seen, frames, strict=True)] == frames
 
 
-def test_a_batch_has_no_more_room_than_it_is_given_but_holds_one_block(tmp_path: Path) -> None:
-    path = tmp_path / "long.pcapng"
+def test_a_batch_has_no_more_room_than_it_is_given_but_holds_one_block(path: Path) -> None:
     path.write_bytes(pcapng(traffic(200)))
     follower, at, batches = Follower(path), 0, list[int]()
     while (after := follower.boundary(at, 1)) > at:
@@ -71,26 +75,21 @@ def test_a_batch_has_no_more_room_than_it_is_given_but_holds_one_block(tmp_path:
         at = after
 
     assert at == path.stat().st_size
-    assert sum(batches) == 200
-    assert max(batches) == 1
+    assert (sum(batches), max(batches)) == (200, 1)
 
 
-def test_a_query_that_goes_on_elsewhere_knows_the_interfaces_that_came_before(tmp_path: Path) -> None:
-    path = tmp_path / "late.pcapng"
+def test_a_query_that_goes_on_elsewhere_knows_the_interfaces_that_came_before(path: Path) -> None:
     head = section() + interface(name="a") + packet(b"x" * 20)
     late = interface(name="b", resolution=6) + packet(b"y" * 24, port=1)
     path.write_bytes(head + late)
-
-    follower = Follower(path)
-    (piece,) = follower.pieces(len(head), len(head + late), parts=4)
+    (piece,) = Follower(path).pieces(len(head), len(head + late), parts=4)
 
     assert piece.interfaces.names == ("a", "b")
     assert offsets(Follower(path), len(head), len(head + late)) == [len(head + late) - 24 - 16]
 
 
-def test_parts_hold_the_same_rows_as_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_hold_the_same_rows_as_the_whole(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("analysis.capture.stream.LEAST_PART_BYTES", 1000)
-    path = tmp_path / "a.pcapng"
     path.write_bytes(pcapng(traffic(300)))
     follower, size = Follower(path), path.stat().st_size
 
@@ -98,20 +97,17 @@ def test_parts_hold_the_same_rows_as_the_whole(tmp_path: Path, monkeypatch: pyte
     assert offsets(follower, 0, size, parts=7) == offsets(follower, 0, size)
 
 
-def test_a_file_that_is_not_there_yet_is_waited_for(tmp_path: Path) -> None:
-    path = tmp_path / "soon.pcapng"
+def test_a_file_that_is_not_there_yet_is_waited_for(path: Path) -> None:
     follower = Follower(path)
     assert follower.boundary(0, EVERYTHING) == 0
-    path.write_bytes(b"")
-    assert follower.boundary(0, EVERYTHING) == 0
-    path.write_bytes(section()[:10])
-    assert follower.boundary(0, EVERYTHING) == 0
+    for data in (b"", section()[:10]):
+        path.write_bytes(data)
+        assert follower.boundary(0, EVERYTHING) == 0
     path.write_bytes(pcapng(traffic(3)))
     assert follower.boundary(0, EVERYTHING) == path.stat().st_size
 
 
-def test_a_file_that_became_shorter_is_one_sentence(tmp_path: Path) -> None:
-    path = tmp_path / "a.pcapng"
+def test_a_file_that_became_shorter_is_one_sentence(path: Path) -> None:
     path.write_bytes(pcapng(traffic(30)))
     follower = Follower(path)
     at = follower.boundary(0, EVERYTHING)
@@ -121,34 +117,28 @@ def test_a_file_that_became_shorter_is_one_sentence(tmp_path: Path) -> None:
         follower.boundary(at, EVERYTHING)
 
 
-def test_damage_in_the_middle_is_one_sentence(tmp_path: Path) -> None:
-    path = tmp_path / "a.pcapng"
-    path.write_bytes(section() + interface() + packet(b"x" * 20) + bytes(40) + packet(b"y" * 20))
-
-    with pytest.raises(AnalysisError, match=r"is damaged: block at byte \d+ has the impossible length 0"):
-        Follower(path).boundary(0, EVERYTHING)
-
-
-def test_a_second_section_is_where_following_ends(tmp_path: Path) -> None:
-    path, one = tmp_path / "two.pcapng", pcapng(traffic(5))
-    path.write_bytes(one + one)
-
-    assert Follower(path).boundary(0, EVERYTHING) == len(one)
-
-
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
+        (
+            section() + interface() + packet(b"x" * 20) + bytes(40) + packet(b"y" * 20),
+            r"is damaged: block at byte \d+ has the impossible length 0",
+        ),
         (b"\x1f\x8b\x08\x00" + bytes(30), r"is compressed \(gzip\); unpack it first: gunzip --keep a.pcapng"),
         (b"Dear reader, this is none.", "is neither pcapng nor pcap"),
     ],
+    ids=["damage in the middle", "compressed", "no capture"],
 )
-def test_what_is_no_capture_is_one_sentence(tmp_path: Path, data: bytes, sentence: str) -> None:
-    path = tmp_path / "a.pcapng"
+def test_what_cannot_be_followed_is_one_sentence(path: Path, data: bytes, sentence: str) -> None:
     path.write_bytes(data)
-
     with pytest.raises(AnalysisError, match=sentence):
-        Follower(path).boundary(0, EVERYTHING)
+        boundary(path)
+
+
+def test_a_second_section_is_where_following_ends(path: Path) -> None:
+    one = pcapng(traffic(5))
+    path.write_bytes(one + one)
+    assert boundary(path) == len(one)
 
 
 def test_one_capture_at_a_time(tmp_path: Path) -> None:
@@ -157,12 +147,19 @@ def test_one_capture_at_a_time(tmp_path: Path) -> None:
             CaptureStream(path, SCHEMA, "frames", parts=1)
 
 
-def test_unknown_blocks_are_passed_over(tmp_path: Path) -> None:
-    path = tmp_path / "a.pcapng"
+def test_unknown_blocks_are_passed_over(path: Path) -> None:
     path.write_bytes(section() + interface() + block("<", 0xBAD, bytes(80)) + packet(udp_frame(b"hello")))
-    follower = Follower(path)
+    assert len(offsets(Follower(path), 0, boundary(path))) == 1
 
-    assert len(offsets(follower, 0, follower.boundary(0, EVERYTHING))) == 1
+
+def test_offsets_are_plain(path: Path) -> None:
+    path.write_bytes(pcapng(traffic(10)))
+    reader = CaptureStream(str(path), SCHEMA, "frames", parts=2)
+    first = reader.initialOffset()
+    last = reader.latestOffset(first, reader.getDefaultReadLimit())
+
+    assert (first, last) == ({BYTE: 0}, {BYTE: path.stat().st_size})
+    assert reader.partitions(last, last) == []
 
 
 class Writer(threading.Thread):
@@ -255,14 +252,3 @@ def test_no_row_is_lost_or_repeated_when_the_whole_process_is_killed(
 
     found = rows_of(out)
     assert len(found) == len(set(found)) == writer.frames
-
-
-def test_offsets_are_plain(tmp_path: Path) -> None:
-    path = tmp_path / "a.pcapng"
-    path.write_bytes(pcapng(traffic(10)))
-    reader = CaptureStream(str(path), SCHEMA, "frames", parts=2)
-    first = reader.initialOffset()
-    last = reader.latestOffset(first, reader.getDefaultReadLimit())
-
-    assert (first, last) == ({BYTE: 0}, {BYTE: path.stat().st_size})
-    assert reader.partitions(last, last) == []

@@ -34,10 +34,6 @@ class CallAuthor(Author):
 
     submitted: dict[Incarnation, int] = field(default_factory=dict)
 
-    def start(self, *incarnations: Incarnation) -> None:
-        for incarnation in incarnations:
-            self.note(incarnation, Event.START)
-
     def submit(self, one: Object, whom: Whom | None = (), flags: int = 0) -> MessageId:
         """A call; with `whom` None no report gives its addressees."""
         incarnation, number = one

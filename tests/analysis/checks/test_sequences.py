@@ -4,6 +4,7 @@ traces.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,21 +23,20 @@ Noted = tuple[Event, int, int]
 
 
 def facts_and_steps(
-    *noted: Noted, incarnation: int = 1, records: list[int] | None = None
+    *noted: Noted, incarnation: int = 1, records: Sequence[int] = ()
 ) -> tuple[sequences.IncarnationFacts, list[dict[str, Any]]]:
-    numbers = records or list(range(1, len(noted) + 1))
+    events, messages, details = zip(*noted, strict=True)
+    numbers = list(records) or list(range(1, len(noted) + 1))
     table = pa.table(
         {
             "record": numbers,
-            "event": pa.array([int(event) for event, _, _ in noted], pa.int32()),
-            "detail": pa.array([detail for _, _, detail in noted], pa.int32()),
+            "event": pa.array(map(int, events), pa.int32()),
+            "detail": pa.array(details, pa.int32()),
             "origin": pa.array([7] * len(noted), pa.int32()),
             "incarnation": pa.array([1] * len(noted), pa.int32()),
-            "number": [number for _, number, _ in noted],
+            "number": messages,
             "at_ns": [100 * number for number in numbers],
-            "value": [0] * len(noted),
-            "size_bytes": [0] * len(noted),
-            "checksum": [0] * len(noted),
+            **{name: [0] * len(noted) for name in ("value", "size_bytes", "checksum")},
         }
     )
     chunks = [compact(batch) for batch in table.to_batches(max_chunksize=3)]
@@ -44,113 +44,98 @@ def facts_and_steps(
     return found, [row for part in steps for row in part.to_pylist()]
 
 
-def walk(*noted: Noted, **options: Any) -> list[dict[str, Any]]:
-    return facts_and_steps(*noted, **options)[1]
+def rows_of(step: Step, *noted: Noted, **options: Any) -> list[dict[str, Any]]:
+    return [row for row in facts_and_steps((START, 0, 0), *noted, **options)[1] if row["step"] == step]
 
 
-def deliveries(*noted: Noted, **options: Any) -> list[dict[str, Any]]:
-    return [row for row in walk((START, 0, 0), *noted, **options) if row["step"] == Step.DELIVERY]
-
-
-def incarnation(*noted: Noted, **options: Any) -> sequences.IncarnationFacts:
-    return facts_and_steps(*noted, **options)[0]
-
-
-def number(code: int) -> int:
-    return decode(code).number
+def number(code: int) -> int | None:
+    """None: there is no such message; 0: it is not compared."""
+    return {NO_MESSAGE: None, NOT_COMPARED: 0}[code] if code in (NO_MESSAGE, NOT_COMPARED) else decode(code).number
 
 
 @pytest.mark.parametrize("identity", [(0, 1, 1), (65535, 65535, 2**32 - 1), (40000, 1, 5), (1, 2, 3)])
 def test_a_message_is_one_number_and_back(identity: tuple[int, int, int]) -> None:
     codes = encode(*(np.array([value], np.int64) for value in identity))
-
     assert decode(int(codes[0])) == MessageId(*identity)
 
 
-def test_a_delivery_knows_its_position_and_what_came_before() -> None:
-    rows = deliveries((DELIVER, 1, 1), (DELIVER, 2, 1), (DELIVER, 3, 1))
-
-    assert [row["position"] for row in rows] == [1, 2, 3]
-    assert rows[0]["predecessor"] == NO_MESSAGE
-    assert [number(row["predecessor"]) for row in rows[1:]] == [1, 2]
-    assert not any(row["is_out_of_order"] for row in rows)
-
-
-def test_records_may_come_in_any_order() -> None:
-    noted = ((START, 0, 0), (DELIVER, 2, 1), (DELIVER, 1, 1))
-    rows = [row for row in walk(*noted, records=[1, 3, 2]) if row["step"] == Step.DELIVERY]
-
-    assert {number(row["message"]): row["position"] for row in rows} == {1: 1, 2: 2}
-
-
-def test_an_undone_delivery_leaves_no_place() -> None:
-    rows = deliveries((DELIVER, 1, 0), (DELIVER, 2, 0), (UNDO, 1, 0), (DELIVER, 3, 0))
-
-    assert [(number(row["message"]), row["is_undone"]) for row in rows] == [(1, True), (2, False), (3, False)]
-    assert [row["position"] for row in rows[1:]] == [1, 2]
-    assert rows[1]["predecessor"] == NO_MESSAGE
-
-
-def test_an_undone_delivery_may_be_delivered_again_and_that_is_no_repeat() -> None:
-    rows = deliveries((DELIVER, 1, 0), (UNDO, 1, 0), (DELIVER, 1, 0))
-
-    assert [(row["is_undone"], row["is_repeat"]) for row in rows] == [(True, False), (False, False)]
-
-
-def test_a_repeat_counts_for_nothing_else() -> None:
-    rows = deliveries((DELIVER, 1, 1), (DELIVER, 1, 1), (DELIVER, 2, 1))
-
-    assert [row["is_repeat"] for row in rows] == [False, True, False]
-    assert [row["position"] for row in rows] == [1, 1, 2]
-    assert not rows[2]["is_out_of_order"]
-    assert number(rows[2]["predecessor"]) == 1
-
-
-def test_levels_are_sequences_of_their_own() -> None:
-    rows = deliveries((DELIVER, 1, 0), (DELIVER, 2, 0), (DELIVER, 1, 2))
-
-    assert [(row["level"], row["position"], row["is_repeat"]) for row in rows] == [
-        (0, 1, False),
-        (0, 2, False),
-        (2, 1, False),
-    ]
-    assert rows[2]["predecessor"] == NO_MESSAGE
-
-
-def test_a_gap_in_the_numbers_of_an_origin_is_out_of_order() -> None:
-    rows = deliveries((DELIVER, 2, 1), (DELIVER, 4, 1))
-
-    assert [row["is_out_of_order"] for row in rows] == [True, True]
-    assert [row["previous"] == NO_MESSAGE for row in rows] == [True, False]
+DELIVERIES: dict[str, tuple[tuple[Noted, ...], dict[str, Any], dict[str, list[object]]]] = {
+    "position, and what came before": (
+        ((DELIVER, 1, 1), (DELIVER, 2, 1), (DELIVER, 3, 1)),
+        {},
+        {"position": [1, 2, 3], "predecessor": [None, 1, 2], "is_out_of_order": [False] * 3},
+    ),
+    "records in any order": (
+        ((DELIVER, 2, 1), (DELIVER, 1, 1)),
+        {"records": [1, 3, 2]},
+        {"message": [1, 2], "position": [1, 2]},
+    ),
+    "an undone delivery leaves no place": (
+        ((DELIVER, 1, 0), (DELIVER, 2, 0), (UNDO, 1, 0), (DELIVER, 3, 0)),
+        {},
+        {
+            "message": [1, 2, 3],
+            "is_undone": [True, False, False],
+            "position": [0, 1, 2],
+            "predecessor": [0, None, 2],
+        },
+    ),
+    "an undone delivery that comes again is no repeat": (
+        ((DELIVER, 1, 0), (UNDO, 1, 0), (DELIVER, 1, 0)),
+        {},
+        {"is_undone": [True, False], "is_repeat": [False, False]},
+    ),
+    "a repeat counts for nothing else": (
+        ((DELIVER, 1, 1), (DELIVER, 1, 1), (DELIVER, 2, 1)),
+        {},
+        {
+            "is_repeat": [False, True, False],
+            "position": [1, 1, 2],
+            "is_out_of_order": [False] * 3,
+            "predecessor": [None, 0, 1],
+        },
+    ),
+    "levels are sequences of their own": (
+        ((DELIVER, 1, 0), (DELIVER, 2, 0), (DELIVER, 1, 2)),
+        {},
+        {"level": [0, 0, 2], "position": [1, 2, 1], "is_repeat": [False] * 3, "predecessor": [None, 1, None]},
+    ),
+    "a gap in the numbers of an origin is out of order": (
+        ((DELIVER, 2, 1), (DELIVER, 4, 1)),
+        {},
+        {"is_out_of_order": [True, True], "previous": [None, 2]},
+    ),
+    "a joiner begins anywhere": (
+        ((DELIVER, 5, 1), (DELIVER, 6, 1), (DELIVER, 8, 1)),
+        {"incarnation": 2},
+        {"is_out_of_order": [False, False, True], "predecessor": [0, 5, 6]},
+    ),
+}
 
 
-def test_a_joiner_may_begin_anywhere() -> None:
-    rows = deliveries((DELIVER, 5, 1), (DELIVER, 6, 1), (DELIVER, 8, 1), incarnation=2)
-
-    assert [row["is_out_of_order"] for row in rows] == [False, False, True]
-    assert [row["predecessor"] == NOT_COMPARED for row in rows] == [True, False, False]
+@pytest.mark.parametrize("case", DELIVERIES)
+def test_a_delivery_knows_its_place(case: str) -> None:
+    noted, options, expected = DELIVERIES[case]
+    rows = rows_of(Step.DELIVERY, *noted, **options)
+    for name, values in expected.items():
+        read = number if name in ("message", "predecessor", "previous") else lambda value: value
+        assert [read(row[name]) for row in rows] == values, name
 
 
 def test_a_promise_is_broken_by_undoing_more_than_optimism() -> None:
-    noted = ((START, 0, 0), (DELIVER, 1, 1), (UNDO, 1, 1), (DELIVER, 2, 0), (UNDO, 2, 0))
-    broken = [row for row in walk(*noted) if row["step"] == Step.BROKEN_PROMISE]
-
+    broken = rows_of(Step.BROKEN_PROMISE, (DELIVER, 1, 1), (UNDO, 1, 1), (DELIVER, 2, 0), (UNDO, 2, 0))
     assert [(number(row["message"]), row["level"]) for row in broken] == [(1, Level.AGREED)]
 
 
 def test_only_own_submissions_count_and_each_once() -> None:
-    rows = walk((START, 0, 0), (SUBMIT, 1, 0), (SUBMIT, 1, 0), (SUBMIT, 2, 0))
-    other = walk((START, 0, 0), (SUBMIT, 1, 0), incarnation=2)
-
-    assert [number(r["message"]) for r in rows if r["step"] == Step.SUBMISSION] == [1, 2]
-    assert not [r for r in other if r["step"] == Step.SUBMISSION]
+    rows = rows_of(Step.SUBMISSION, (SUBMIT, 1, 0), (SUBMIT, 1, 0), (SUBMIT, 2, 0))
+    assert [number(row["message"]) for row in rows] == [1, 2]
+    assert not rows_of(Step.SUBMISSION, (SUBMIT, 1, 0), incarnation=2)
 
 
-def test_an_incarnation_says_how_whole_it_is_and_how_it_ended() -> None:
-    whole = incarnation((START, 0, 0), (SUBMIT, 1, 0), (SUBMIT, 2, 0), (DELIVER, 1, 1), (STOP, 0, 1))
-
-    assert (whole.is_gapless, whole.missing_records, whole.stop_detail) == (True, 0, 1)
-    assert whole.level == Level.AGREED
+def test_an_incarnation_says_how_whole_it_is() -> None:
+    whole, _ = facts_and_steps((START, 0, 0), (SUBMIT, 1, 0), (SUBMIT, 2, 0), (DELIVER, 1, 1), (STOP, 0, 1))
+    assert (whole.is_gapless, whole.missing_records, whole.level) == (True, 0, Level.AGREED)
 
 
 @pytest.mark.parametrize(
@@ -165,21 +150,22 @@ def test_an_incarnation_says_how_whole_it_is_and_how_it_ended() -> None:
     ids=["gap", "repeat", "no start", "number 0", "number too large"],
 )
 def test_what_is_not_whole(noted: tuple[Noted, ...], records: list[int], missing: int) -> None:
-    found = incarnation(*noted, records=records)
-
+    found, _ = facts_and_steps(*noted, records=records)
     assert (found.is_gapless, found.missing_records) == (False, missing)
 
 
-def test_the_first_end_of_an_incarnation_counts() -> None:
-    ends = [
-        incarnation((START, 0, 0), *noted)
-        for noted in (((ENDED, 0, 0),), ((ENDED, 0, 0), (STOP, 0, 1)), ((STOP, 0, 1),))
-    ]
-    ends.append(incarnation((START, 0, 0), (STOP, 0, 0), (ENDED, 0, 0)))
-
-    assert [(one.has_ended, one.stop_detail) for one in ends] == [(True, -1), (True, -1), (False, 1), (False, 0)]
-
-
-def test_an_incarnation_without_an_end_crashed() -> None:
-    assert (incarnation((START, 0, 0)).stop_detail, incarnation((START, 0, 0)).has_ended) == (-1, False)
-    assert incarnation((START, 0, 0)).level == -1
+@pytest.mark.parametrize(
+    ("ends", "has_ended", "stop_detail"),
+    [
+        ([], False, -1),
+        ([(STOP, 0, 1)], False, 1),
+        ([(ENDED, 0, 0)], True, -1),
+        ([(ENDED, 0, 0), (STOP, 0, 1)], True, -1),
+        ([(STOP, 0, 0), (ENDED, 0, 0)], False, 0),
+    ],
+)
+def test_the_first_end_of_an_incarnation_counts_and_without_one_it_crashed(
+    ends: list[Noted], has_ended: bool, stop_detail: int
+) -> None:
+    found, _ = facts_and_steps((START, 0, 0), *ends)
+    assert (found.has_ended, found.stop_detail, found.level) == (has_ended, stop_detail, -1)

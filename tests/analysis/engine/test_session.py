@@ -75,9 +75,14 @@ def test_the_session_is_set_up_for_small_work(spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.ansi.enabled") == "true"
 
 
+def run_script(script: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
 @pytest.mark.spark
 def test_nothing_is_left_behind_and_a_second_session_starts() -> None:
-    script = """
+    result = run_script("""
         import os
         from analysis.engine import session
 
@@ -91,11 +96,7 @@ def test_nothing_is_left_behind_and_a_second_session_starts() -> None:
                 assert len(children()) == 1
             assert not children(), children()
         print("good")
-    """
-    result = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=120
-    )
-
+    """)
     assert (result.returncode, result.stdout, result.stderr) == (0, "good\n", "")
 
 
@@ -111,9 +112,8 @@ def test_an_interrupt_ends_a_long_job_at_once() -> None:
         except KeyboardInterrupt:
             print("stopped", flush=True)
     """
-    with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "go\n"
         process.send_signal(signal.SIGINT)
@@ -125,7 +125,8 @@ def test_an_interrupt_ends_a_long_job_at_once() -> None:
 
 @pytest.mark.spark
 def test_a_cluster_that_does_not_answer_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    script = """
+    monkeypatch.setenv("SPARK_MASTER", "nonsense://here")
+    result = run_script("""
         from analysis.engine import session
         from analysis.errors import MachineError
         try:
@@ -133,12 +134,7 @@ def test_a_cluster_that_does_not_answer_is_one_sentence(monkeypatch: pytest.Monk
                 pass
         except MachineError as error:
             print(error)
-    """
-    monkeypatch.setenv("SPARK_MASTER", "nonsense://here")
-    result = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=120
-    )
-
+    """)
     assert result.stdout.startswith("Spark did not start (")
     assert result.stdout.endswith("SPARK_MASTER is 'nonsense://here'; correct it, or unset it to use this machine\n")
     assert result.stdout.count("\n") == 1

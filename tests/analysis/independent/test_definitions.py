@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analysis.checks import linear, oracle, synchrony
+from analysis.checks import linear, oracle
 from analysis.checks.properties import (
     CALL_PROPERTIES,
     DELIVERY_PROPERTIES,
@@ -93,35 +93,34 @@ def test_every_way_to_break_every_history() -> None:
     assert_one_opinion(runs, OF_ORDERS, by_oracle(OF_ORDERS), by_linear(OF_ORDERS))
 
 
-@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@FEW
 @given(first=FIRST)
 def test_thousands_of_random_orders(first: int) -> None:
     assert_one_opinion(random_orders(1_000, first), OF_ORDERS, by_oracle(OF_ORDERS), by_linear(OF_ORDERS))
 
 
-@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
+@FEW
 @given(first=FIRST)
 def test_the_tasks_of_the_analysis_on_random_orders(first: int) -> None:
     """The judgement of runs on disk: the walk over Parquet, message by message."""
-    runs = random_orders(300, first)
-    for history, third in zip(runs, opinions(runs, OF_ORDERS), strict=True):
-        assert not disagreements(judge_run(history), third)
+    assert_one_opinion(random_orders(300, first), OF_ORDERS, judge_run)
 
 
-@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
+@FEW
 @given(first=FIRST)
 def test_random_reports(first: int) -> None:
     runs = [test_reports.wild(seed, events=seed % 60) for seed in range(first, first + 150)]
-
     assert_one_opinion(runs, OF_REPORTS, by_oracle(OF_REPORTS), by_linear(OF_REPORTS))
 
 
-@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
+@FEW
 @given(first=FIRST)
 def test_random_calls(first: int) -> None:
-    assert_one_opinion(
-        random_calls(200, first), CALL_PROPERTIES, by_oracle(CALL_PROPERTIES), by_linear(CALL_PROPERTIES)
-    )
+    judges = (by_oracle(CALL_PROPERTIES), by_linear(CALL_PROPERTIES))
+    assert_one_opinion(random_calls(200, first), CALL_PROPERTIES, *judges)
 
 
 def test_the_random_ones_hold_and_break_every_property() -> None:
@@ -159,15 +158,13 @@ def test_hosts_records_are_read_as_the_table_has_them() -> None:
 
 def test_the_words_are_those_of_the_trace_format() -> None:
     text = (resources.files("analysis.independent") / "sql" / "facts" / "1_records.sql").read_text()
-    words = {int(code): word for code, word in re.findall(r"WHEN (\d+) THEN '(\w+)'", text)}
     reports = {**Notice.__members__, **CallReport.__members__}
 
-    assert {code: word for code, word in words.items() if code < min(CallReport)} == {
-        int(Event[word.upper()]): word for code, word in words.items() if code < min(CallReport)
-    }
-    assert {code: word for code, word in words.items() if code >= min(CallReport)} == {
-        int(reports[word.upper()]): word for code, word in words.items() if code >= min(CallReport)
-    }
+    found = re.findall(r"WHEN (\d+) THEN '(\w+)'", text)
+    assert found
+    for code, word in found:
+        known = Event.__members__ if int(code) < min(CallReport) else reports
+        assert known[word.upper()] == int(code)
 
 
 def test_the_kinds_that_carry_nothing_are_those_of_the_wire() -> None:
@@ -191,54 +188,37 @@ def test_every_property_has_its_file_and_its_definition() -> None:
 # Single edits of the product's checks, each noticed by a disagreement.
 
 
-def last_delivery_ignored(patch: pytest.MonkeyPatch) -> None:
-    judged = linear.IncarnationRecord.judge_at
-
+def _without_last_delivery(judged: Callable[..., None]) -> Callable[..., None]:
     def short(self: linear.IncarnationRecord, level: int) -> None:
         self.steps = self.steps[:-1] if self.steps and self.steps[-1][1] == Event.DELIVER else self.steps
         judged(self, level)
 
-    patch.setattr(linear.IncarnationRecord, "judge_at", short)
+    return short
 
 
-def repeats_not_removed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(linear, "_without_repeats", list)
+MUTANTS: dict[str, tuple[str, object]] = {
+    "the last delivery is ignored": (
+        "linear.IncarnationRecord.judge_at",
+        _without_last_delivery(linear.IncarnationRecord.judge_at),
+    ),
+    "repeats are not removed": ("linear._without_repeats", list),
+    "undone deliveries are judged": (
+        "linear._not_undone",
+        lambda rows: [row for row in rows if row[1] == Event.DELIVER],
+    ),
+    "views agree on their size alone": ("views.Installation.agrees", lambda one, other: one.size == other.size),
+    "founders never have the state": ("views.ViewRecords.is_founder", property(lambda _: False)),
+    "nobody goes beyond a survivor": ("synchrony._beyond", lambda whole, view: []),
+}
 
 
-def undone_deliveries_judged(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(linear, "_not_undone", lambda rows: [row for row in rows if row[1] == Event.DELIVER])
-
-
-def views_agree_on_size_alone(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("analysis.checks.views.Installation.agrees", lambda one, other: one.size == other.size)
-
-
-def founders_never_have_the_state(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("analysis.checks.views.ViewRecords.is_founder", property(lambda _: False))
-
-
-def nobody_goes_beyond_a_survivor(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(synchrony, "_beyond", lambda whole, view: [])
-
-
-MUTANTS = (
-    last_delivery_ignored,
-    repeats_not_removed,
-    undone_deliveries_judged,
-    views_agree_on_size_alone,
-    founders_never_have_the_state,
-    nobody_goes_beyond_a_survivor,
-)
-
-
-@pytest.mark.parametrize("mutate", MUTANTS, ids=lambda mutate: mutate.__name__)
-def test_a_changed_check_is_noticed(
-    mutate: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_changed_check_is_noticed(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     of_views = (histories.deliver_again, histories.rename_member)
     runs = random_orders(400, 0) + [made("views, uniform", seed, (of_views[seed % 2],)) for seed in range(200)]
     expected = opinions(runs, OF_ORDERS)
-    mutate(monkeypatch)
+    place, change = MUTANTS[mutant]
+    monkeypatch.setattr(f"analysis.checks.{place}", change)
     found = [by_linear(OF_ORDERS)(history) for history in runs]
 
     assert any(disagreements(one, third) for one, third in zip(found, expected, strict=True))

@@ -27,12 +27,14 @@ def rows_of(path: Path) -> pa.Table:
     return pa.Table.from_batches([batch for group in reader.partitions() for batch in reader.read(group)])
 
 
+def live_of(run: MadeRun, *, is_bare: bool = False, **options: int) -> Live:
+    names = [str(node.name) for node in run.nodes]
+    return Live(ports_of_capture(names) if is_bare else ports_of_run(run.topology, names, GROUP), **options)
+
+
 def watched(run: MadeRun, path: Path, *, batch_rows: int = 1 << 20, is_bare: bool = False, **options: int) -> Snapshot:
     """The last snapshot of a capture that arrived in batches."""
-    capture = run.write(path) / "capture.pcapng"
-    names = [str(node.name) for node in run.nodes]
-    ports = ports_of_capture(names) if is_bare else ports_of_run(run.topology, names, GROUP)
-    live, table = Live(ports, **options), rows_of(capture)
+    live, table = live_of(run, is_bare=is_bare, **options), rows_of(run.write(path) / "capture.pcapng")
     for at in range(0, table.num_rows, batch_rows):
         live.take(table.slice(at, batch_rows))
     live.finish()
@@ -148,9 +150,8 @@ def test_only_the_highest_level_counts(tmp_path: Path) -> None:
 def test_rates_sink_when_a_group_falls_silent(tmp_path: Path) -> None:
     run = MadeRun()
     ordered(run, messages=100)
-    table = rows_of(run.write(tmp_path / "run") / "capture.pcapng")
-    live = Live(ports_of_run(run.topology, [str(node.name) for node in run.nodes], GROUP))
-    live.take(table)
+    live = live_of(run)
+    live.take(rows_of(run.write(tmp_path / "run") / "capture.pcapng"))
 
     assert live.snapshot().total.sent_per_s > 0
     assert live.snapshot(idle_ns=20 * SECOND).total.sent_per_s == 0
@@ -165,7 +166,7 @@ def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         run.submit(0, number, at_ns)
         run.note(1, Event.DELIVER, at_ns, detail=1, origin=3, incarnation=1, number=number)
     table = rows_of(run.write(tmp_path / "run") / "capture.pcapng")
-    live = Live(ports_of_run(run.topology, [str(node.name) for node in run.nodes], GROUP))
+    live = live_of(run)
     for at in range(0, table.num_rows, 100):
         live.take(table.slice(at, 100))
         assert len(live._datagrams.key) <= 50
@@ -179,8 +180,7 @@ def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_capture_of_nobody_of_ours_shows_its_frames(tmp_path: Path) -> None:
     run = MadeRun()
     run.datagram(START_NS, 0, {}, kind=Kind.RELIABLE_DATA)
-    table = rows_of(run.write(tmp_path / "run") / "capture.pcapng")
     live = Live(ports_of_capture(["eth0"]))
-    live.take(table)
+    live.take(rows_of(run.write(tmp_path / "run") / "capture.pcapng"))
 
     assert (live.snapshot().frames, live.snapshot().total.network.p50_ms) == (1, None)

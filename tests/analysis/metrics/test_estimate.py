@@ -1,17 +1,20 @@
-"""Means with their intervals: the quantiles against a printed table, and the comparisons of claims."""
+"""Means with their intervals: the quantiles against a printed table, the comparisons of claims, and curves."""
 
 from __future__ import annotations
 
+import math
 import statistics
 from random import Random
 from typing import Any
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
 from analysis.expression import Unknown, evaluate, parse
-from analysis.metrics.estimate import estimate, estimate_text, t_quantile
+from analysis.metrics.estimate import estimate, estimate_text, means, protocol_curves, t_quantile
 
 TABLE = {
     1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262, 10: 2.228,
@@ -22,14 +25,12 @@ TABLE = {
 ONE_PERCENT = {1: 63.657, 2: 9.925, 5: 4.032, 10: 3.169, 30: 2.750}
 
 
-@pytest.mark.parametrize(("degrees", "quantile"), TABLE.items())
-def test_the_quantiles_are_those_of_the_printed_table(degrees: int, quantile: float) -> None:
-    assert t_quantile(degrees) == pytest.approx(quantile, abs=0.0005)
-
-
-@pytest.mark.parametrize(("degrees", "quantile"), ONE_PERCENT.items())
-def test_so_are_those_of_another_confidence(degrees: int, quantile: float) -> None:
-    assert t_quantile(degrees, 0.99) == pytest.approx(quantile, abs=0.0005)
+@pytest.mark.parametrize(
+    ("degrees", "confidence", "quantile"),
+    [(key, at, value) for at, table in ((0.95, TABLE), (0.99, ONE_PERCENT)) for key, value in table.items()],
+)
+def test_the_quantiles_are_those_of_the_printed_table(degrees: int, confidence: float, quantile: float) -> None:
+    assert t_quantile(degrees, confidence) == pytest.approx(quantile, abs=0.0005)
 
 
 def test_many_degrees_are_the_normal_distribution() -> None:
@@ -53,22 +54,15 @@ def test_an_interval_surrounds_its_mean(values: list[float]) -> None:
 
 def run(protocol: str, rate: float, delay: float, *, window: int | None = None) -> dict[str, Any]:
     parameters = {} if window is None else {"window": window}
-    return {
-        "given": {"protocol": protocol, "rate_per_s": rate, "parameters": parameters},
-        "latency": {"mean_ms": delay},
-    }
+    given = {"protocol": protocol, "rate_per_s": rate, "parameters": parameters}
+    return {"given": given, "latency": {"mean_ms": delay}}
 
 
 RUNS = {
     "runs": [
-        run("atop", 1.0, 10.0),
-        run("atop", 1.0, 12.0),
-        run("atop", 2.0, 20.0),
-        run("atop", 2.0, 24.0),
-        run("mbs", 1.0, 9.0, window=4),
-        run("mbs", 1.0, 11.5, window=4),
-        run("mbs", 2.0, 21.0, window=8),
-        run("mbs", 2.0, 24.5, window=8),
+        *(run("atop", 1.0, 10.0), run("atop", 1.0, 12.0), run("atop", 2.0, 20.0), run("atop", 2.0, 24.0)),
+        *(run("mbs", 1.0, 9.0, window=4), run("mbs", 1.0, 11.5, window=4)),
+        *(run("mbs", 2.0, 21.0, window=8), run("mbs", 2.0, 24.5, window=8)),
     ]
 }
 
@@ -129,3 +123,26 @@ def test_estimates_are_shown_with_their_intervals() -> None:
     assert estimate_text({**estimate([1.0, 1.0]).as_dict(), "at": "atop"}) == "atop: 1 ± 0"
     assert estimate_text({"mean": 3}) is None
     assert estimate_text([1, 2]) is None
+
+
+TABLE_OF_RUNS = pd.DataFrame({"protocol": ["b", "b", "b", "a"], "load": [2, 1, 2, 1], "cost": [3.0, 1.0, 5.0, 7.0]})
+
+
+def test_means_of_curves_ascend_and_have_the_intervals_of_claims() -> None:
+    found = means(TABLE_OF_RUNS.query("protocol == 'b'"), "cost", "load")
+    assert found["load"].tolist() == [1, 2]
+    assert found["mean"].tolist() == [1.0, 4.0]
+    assert math.isnan(found["half_width"][0]), "one run has no interval"
+    assert found["half_width"][1] == pytest.approx(estimate([3.0, 5.0]).half_width)
+
+
+def test_missing_values_are_left_out_of_a_curve() -> None:
+    found = means(pd.DataFrame({"load": [1, 1, 2], "cost": [2.0, math.nan, math.nan]}), "cost", "load")
+    assert found["mean"][0] == 2.0
+    assert math.isnan(found["mean"][1])
+
+
+def test_there_is_one_line_for_each_protocol() -> None:
+    axes = Figure().subplots()
+    protocol_curves(axes, TABLE_OF_RUNS, "cost", "load", colours={"a": "C0", "b": "C1"}, names={"a": "A", "b": "B"})
+    assert axes.get_legend_handles_labels()[1] == ["B", "A"]

@@ -46,21 +46,15 @@ def test_views_with_who_came_and_who_went(tmp_path: Path) -> None:
     assert given["views"][1]["gone"] == [incarnation(C)]
     assert given["views"][2]["members"] == [incarnation(A), incarnation(B), incarnation(C2)]
     assert given["views"][2]["joined"] == [incarnation(C2)]
-    assert [(view["first_ms"], view["last_ms"], view["installations"]) for view in given["views"]] == [
-        (5, 11, 3),
-        (14, 16, 2),
-        (18, 24, 3),
-    ]
+    spans = [(view["first_ms"], view["last_ms"], view["installations"]) for view in given["views"]]
+    assert spans == [(5, 11, 3), (14, 16, 2), (18, 24, 3)]
     assert (given["installed"], given["last"], given["excluded"], given["left"]) == (3, 3, 0, 1)
-    assert given["transfers"] == [
-        incarnation(C2) | {"view": 3, "donor": incarnation(A), "bytes": 9, "at_ms": 28, "took_ms": 28 - 24},
-    ]
+    transfer = {"view": 3, "donor": incarnation(A), "bytes": 9, "at_ms": 28, "took_ms": 28 - 24}
+    assert given["transfers"] == [incarnation(C2) | transfer]
 
 
 def test_a_change_begins_with_the_crash_that_is_its_cause(tmp_path: Path) -> None:
-    builder = HistoryBuilder().install(1, A, B, C)
-    history = builder.install(2, A, B).stop(A, B)
-
+    history = HistoryBuilder().install(1, A, B, C).install(2, A, B).stop(A, B)
     by_record = membership_of(history, tmp_path)["views"]
     by_fault = membership_of(history, tmp_path, {2: [1_002 * MS, 1_013 * MS, 1_090 * MS]})["views"]
 
@@ -69,21 +63,23 @@ def test_a_change_begins_with_the_crash_that_is_its_cause(tmp_path: Path) -> Non
     assert by_fault[1]["change_ms"] == by_fault[1]["last_ms"] - 13
 
 
-def test_a_change_begins_with_the_minority_that_was_left_out(tmp_path: Path) -> None:
+def without_quorum() -> HistoryBuilder:
     builder = HistoryBuilder().install(1, A, B, C)
     builder.author.note(C, Event.MINORITY, MessageId(0, 0, 1), detail=1, value=1)
-    given = membership_of(builder.install(2, A, B).note(C, Event.ENDED).stop(A, B), tmp_path)
+    return builder
+
+
+def test_a_change_begins_with_the_minority_that_was_left_out(tmp_path: Path) -> None:
+    given = membership_of(without_quorum().install(2, A, B).note(C, Event.ENDED).stop(A, B), tmp_path)
 
     (minority,) = given["minorities"]
     assert minority == incarnation(C) | {"view": 1, "heard": 1, "from_ms": 13, "for_ms": 5, "ended": False}
-    assert given["views"][1]["change_ms"] == given["views"][1]["last_ms"] - 13
-    assert given["change_max_ms"] == given["views"][1]["change_ms"]
+    assert given["change_max_ms"] == given["views"][1]["change_ms"] == given["views"][1]["last_ms"] - 13
     assert given["ended"] == [incarnation(C) | {"how": "excluded", "at_ms": 18}]
 
 
 def test_a_minority_that_meets_the_others_again(tmp_path: Path) -> None:
-    builder = HistoryBuilder().install(1, A, B, C)
-    builder.author.note(C, Event.MINORITY, MessageId(0, 0, 1), detail=1, value=1)
+    builder = without_quorum()
     builder.author.note(C, Event.MINORITY, MessageId(0, 0, 1), detail=0, value=3)
 
     (minority,) = membership_of(builder.stop(A, B, C), tmp_path)["minorities"]

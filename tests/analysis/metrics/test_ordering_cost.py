@@ -16,7 +16,7 @@ from analysis import schema
 from analysis.checks.properties import Incarnation, Raw
 from analysis.metrics import ordering_cost, ordering_records
 from analysis.metrics.ordering_cost import MAX_EPOCHS
-from analysis.metrics.ordering_records import LEFT
+from analysis.metrics.ordering_records import LEFT, Records
 from node.trace import Event, Level, Notice
 from node.wire import Kind
 
@@ -59,14 +59,23 @@ class Made:
         for incarnation in self.incarnations:
             if incarnation.member < 2 and incarnation.incarnation == 1:
                 self.note(incarnation.member, Event.STOP, load_ms + 10, 1)
-        end_ns = START_NS + round(load_ms * MILLISECOND)
         records = ordering_records.from_incarnations(self.incarnations)
-        return ordering_cost.section(records, start_ns=START_NS, end_ns=end_ns, names=NAMES, protocol=protocol)
+        section: dict[str, Any] | None = section_of(records, load_ms=load_ms, protocol=protocol)
+        return section
 
     def found(self, *, load_ms: float = 2_000, protocol: str = "timewarp") -> dict[str, Any]:
         section = self.section(load_ms=load_ms, protocol=protocol)
         assert section is not None
         return section
+
+
+def section_of(records: Records | None, *, load_ms: float | None = 2_000, protocol: str = "timewarp") -> Any:
+    end_ns = None if load_ms is None else START_NS + round(load_ms * MILLISECOND)
+    return ordering_cost.section(records, start_ns=START_NS, end_ns=end_ns, names=NAMES, protocol=protocol)
+
+
+def having(found: dict[str, Any], **expected: object) -> None:
+    assert {name: found[name] for name in expected} == expected
 
 
 def test_nothing_reported_is_no_section() -> None:
@@ -77,12 +86,11 @@ def test_nothing_reported_is_no_section() -> None:
     assert run.section() is None
 
 
-def test_a_load_that_did_not_end_has_no_section() -> None:
+@pytest.mark.parametrize("load_ms", [None, 0, -1e-6])
+def test_a_load_that_did_not_end_has_no_section(load_ms: float | None) -> None:
     run = Made()
     run.cost(0, 1, 1)
-    records = ordering_records.from_incarnations(run.incarnations)
-    for end_ns in (None, START_NS, START_NS - 1):
-        assert ordering_cost.section(records, start_ns=START_NS, end_ns=end_ns, names=NAMES, protocol="abcast") is None
+    assert section_of(ordering_records.from_incarnations(run.incarnations), load_ms=load_ms) is None
 
 
 def test_costs_of_all_members_and_of_each() -> None:
@@ -91,15 +99,12 @@ def test_costs_of_all_members_and_of_each() -> None:
         run.cost(0, at_ms, cost_ms)
     run.cost(1, 1_500, 3)
     found = run.found()
-    assert (found["messages"], found["cost_mean_ms"], found["cost_p50_ms"], found["cost_max_ms"]) == (4, 3.0, 2.5, 6.0)
-    assert found["cost_p99_ms"] == pytest.approx(3 + 3 * 0.97)
-    assert found["cost_per_s"] == 12 * MILLISECOND / 2 / 2  # two seconds, two members
+    having(found, messages=4, cost_mean_ms=3.0, cost_p50_ms=2.5, cost_p99_ms=pytest.approx(3 + 3 * 0.97))
+    having(found, cost_max_ms=6.0, cost_per_s=12 * MILLISECOND / 2 / 2)  # two seconds, two members
     one, other = found["by_member"]
-    assert (one["member"], one["messages"], one["cost_mean_ms"], one["cost_per_s"]) == ("p1/n1", 3, 3.0, 4_500_000)
-    assert (other["member"], other["messages"], other["cost_per_s"]) == ("p1/n2", 1, 1_500_000)
-    assert (found["roll_backs"], found["redone"], found["redone_mean_ms"], found["lost_ms"]) == (0, 0, None, 0)
-    assert found["finality_p50_ms"] is None
-    assert found["gvt_still_max_ms"] is None
+    having(one, member="p1/n1", messages=3, cost_mean_ms=3.0, cost_per_s=4_500_000)
+    having(other, member="p1/n2", messages=1, cost_per_s=1_500_000)
+    having(found, roll_backs=0, redone=0, redone_mean_ms=None, lost_ms=0, finality_p50_ms=None, gvt_still_max_ms=None)
 
 
 def test_only_what_is_reported_within_the_load_counts() -> None:
@@ -129,8 +134,8 @@ def test_rollbacks_and_what_they_undid() -> None:
     run.report(1, 500, Notice.REDONE, 2 * MILLISECOND)
     run.report(1, 500, Notice.REDONE, 6 * MILLISECOND)
     found = run.found()
-    assert (found["roll_backs"], found["roll_backs_per_message"], found["undone_per_roll_back"]) == (3, 0.75, 2.0)
-    assert (found["lost_ms"], found["redone"], found["redone_mean_ms"]) == (12.0, 2, 4.0)
+    having(found, roll_backs=3, roll_backs_per_message=0.75, undone_per_roll_back=2.0)
+    having(found, lost_ms=12.0, redone=2, redone_mean_ms=4.0)
     assert [entry["roll_backs"] for entry in found["by_member"]] == [1, 2]
 
 
@@ -186,24 +191,12 @@ def test_without_a_switch_the_runs_own_protocol_was_in_force() -> None:
         run.cost(0, at_ms, 4)
     run.report(1, 10, Notice.GVT, 1)
     found = run.found(protocol="abcast")
-    assert found["epochs"] == []
-    assert (found["switches"], found["switch_max_ms"], found["pause_max_ms"]) == (0, None, None)
-    (entry,) = found["by_protocol"].items()
-    assert entry == (
-        "abcast",
-        {
-            "seconds": 2.0,
-            "messages": 2,
-            "cost_mean_ms": 4.0,
-            "cost_per_s": found["cost_per_s"],
-            "roll_backs": 0,
-            "estimates": 0,
-            "estimate_per_s": None,
-            "estimate_ratio": None,
-            "estimates_otherwise": 0,
-            "estimate_otherwise_per_s": None,
-        },
-    )
+    having(found, epochs=[], switches=0, switch_max_ms=None, pause_max_ms=None)
+    assert list(found["by_protocol"]) == ["abcast"]
+    (abcast,) = found["by_protocol"].values()
+    having(abcast, seconds=2.0, messages=2, cost_mean_ms=4.0, cost_per_s=found["cost_per_s"], roll_backs=0)
+    having(abcast, estimates=0, estimate_per_s=None, estimate_ratio=None)
+    having(abcast, estimates_otherwise=0, estimate_otherwise_per_s=None)
 
 
 @pytest.fixture
@@ -235,30 +228,23 @@ def switched() -> Made:
 def test_epochs_with_their_costs(switched: Made) -> None:
     found = switched.found()
     first, second = found["epochs"]
-    assert (first["number"], first["protocol"], first["from_ms"], first["to_ms"]) == (1, "abcast", 0.0, 800.0)
-    assert (first["switch_ms"], first["pause_ms"]) == (None, None)
-    assert (first["messages"], first["cost_mean_ms"], first["roll_backs"]) == (2, 4.0, 0)
-    assert first["cost_per_s"] == pytest.approx(8 * MILLISECOND / 0.8 / 2)
-    assert (second["number"], second["protocol"], second["from_ms"], second["to_ms"]) == (2, "timewarp", 800.0, 2_000.0)
-    assert (second["switch_ms"], second["pause_ms"]) == (10.0, 20.0)
-    assert (second["messages"], second["cost_mean_ms"], second["roll_backs"]) == (3, pytest.approx(4 / 3), 2)
-    assert (found["switches"], found["switch_max_ms"], found["pause_max_ms"]) == (1, 10.0, 20.0)
+    having(first, number=1, protocol="abcast", from_ms=0.0, to_ms=800.0, switch_ms=None, pause_ms=None)
+    having(first, messages=2, cost_mean_ms=4.0, roll_backs=0, cost_per_s=pytest.approx(8 * MILLISECOND / 0.8 / 2))
+    having(second, number=2, protocol="timewarp", from_ms=800.0, to_ms=2_000.0, switch_ms=10.0, pause_ms=20.0)
+    having(second, messages=3, cost_mean_ms=pytest.approx(4 / 3), roll_backs=2)
+    having(found, switches=1, switch_max_ms=10.0, pause_max_ms=20.0)
 
 
 def test_each_protocol_while_it_was_in_force(switched: Made) -> None:
     by_protocol = switched.found()["by_protocol"]
     assert list(by_protocol) == ["abcast", "timewarp"]
     abcast, timewarp = by_protocol.values()
-    assert abcast["seconds"] == pytest.approx((0.8 + 0.81) / 2)
-    assert (abcast["messages"], abcast["cost_mean_ms"]) == (3, pytest.approx(10 / 3))  # n2's at 805 ms, too
-    assert abcast["cost_per_s"] == pytest.approx(10 * MILLISECOND / 1.61)
-    assert (abcast["estimates"], abcast["estimate_per_s"]) == (2, 2 * MILLISECOND)
-    assert abcast["estimate_ratio"] == pytest.approx(2 * 1.61 / 10)
-    assert (abcast["estimates_otherwise"], abcast["estimate_otherwise_per_s"]) == (2, 6 * MILLISECOND)
-    assert timewarp["seconds"] == pytest.approx((1.2 + 1.19) / 2)
-    assert (timewarp["messages"], timewarp["roll_backs"]) == (2, 2)
-    assert (timewarp["estimate_per_s"], timewarp["estimate_ratio"]) == (None, None)
-    assert timewarp["estimate_otherwise_per_s"] == 1 * MILLISECOND
+    having(abcast, seconds=pytest.approx((0.8 + 0.81) / 2), messages=3, cost_mean_ms=pytest.approx(10 / 3))
+    having(abcast, cost_per_s=pytest.approx(10 * MILLISECOND / 1.61))  # with n2's cost at 805 ms
+    having(abcast, estimates=2, estimate_per_s=2 * MILLISECOND, estimate_ratio=pytest.approx(2 * 1.61 / 10))
+    having(abcast, estimates_otherwise=2, estimate_otherwise_per_s=6 * MILLISECOND)
+    having(timewarp, seconds=pytest.approx((1.2 + 1.19) / 2), messages=2, roll_backs=2)
+    having(timewarp, estimate_per_s=None, estimate_ratio=None, estimate_otherwise_per_s=1 * MILLISECOND)
 
 
 def test_a_joiner_is_no_late_switch(switched: Made) -> None:
@@ -351,19 +337,14 @@ def test_a_protocol_that_does_not_exist_is_unknown_and_is_outvoted() -> None:
     assert found["by_protocol"]["unknown"]["estimate_otherwise_per_s"] == 7
 
 
-def test_costs_of_an_incarnation_that_delivers_nothing_count_all_the_same() -> None:
+def test_costs_of_any_incarnation_count_and_an_unknown_member_has_its_number_for_a_name() -> None:
     run = Made()
     run.cost(1, 100, 5, incarnation=9)
     run.cost(0, 100, 1)
+    run.cost(77, 100, 3)
     found = run.found()
-    assert (found["messages"], found["cost_mean_ms"]) == (2, 3.0)
-    assert [entry["member"] for entry in found["by_member"]] == ["p1/n1", "p1/n2"]
-
-
-def test_a_member_that_nobody_knows_has_its_number_for_a_name() -> None:
-    run = Made()
-    run.cost(77, 100, 5)
-    assert run.found()["by_member"][0]["member"] == "member 77"
+    having(found, messages=3, cost_mean_ms=3.0)
+    assert [entry["member"] for entry in found["by_member"]] == ["p1/n1", "p1/n2", "member 77"]
 
 
 def test_final_before_optimistic_is_no_wait() -> None:
@@ -407,47 +388,36 @@ def senseless(seed: int) -> Made:
 @pytest.mark.parametrize("seed", range(40))
 def test_whatever_is_recorded_gives_a_section_of_the_same_keys(seed: int) -> None:
     """A failure is replayed by its seed."""
+    usual = Made()
+    usual.cost(0, 1, 1)
     found = senseless(seed).found()
-    assert found.keys() == _keys()
+    assert found.keys() == usual.found().keys()
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     assert all((row["cost_per_s"] or 0) >= 0 for row in found["series"])
     assert all(epoch["from_ms"] < epoch["to_ms"] for epoch in found["epochs"])
     assert found["cost_max_ms"] <= 2 * 2_000
 
 
+NAMES_OF_COLUMNS = [field.name for field in schema.TRACE.fields]
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_a_table_in_any_order_tells_the_same_as_the_records(seed: int, tmp_path: Path) -> None:
     """Also when the rows of a datagram occur twice. A failure is replayed by its seed."""
-    run = senseless(seed)
+    run, rng = senseless(seed), random.Random(seed)
     expected = run.found()
-    rows = [
-        (*incarnation, number, *row)
-        for incarnation, records in run.incarnations.items()
-        for number, row in enumerate(records, 1)
-    ]
-    rows += random.Random(seed).sample(rows, 20)
-    random.Random(seed).shuffle(rows)
-    columns = [
-        pa.array(np.array([value & HUGE for value in column], np.uint64).view(np.int64))
-        for column in zip(*rows, strict=True)
-    ]
-    pq.write_table(pa.table(columns, names=[field.name for field in schema.TRACE.fields]), tmp_path / "trace.parquet")
-    records = ordering_records.from_trace(tmp_path / "trace.parquet")
-    end_ns = START_NS + 2 * SECOND
-    assert (
-        ordering_cost.section(records, start_ns=START_NS, end_ns=end_ns, names=NAMES, protocol="timewarp") == expected
-    )
+    rows = [(*one, number, *row) for one, records in run.incarnations.items() for number, row in enumerate(records, 1)]
+    rows += rng.sample(rows, 20)
+    rng.shuffle(rows)
+    columns = [np.array([value & HUGE for value in column], np.uint64) for column in zip(*rows, strict=True)]
+    table = pa.table([pa.array(column.view(np.int64)) for column in columns], names=NAMES_OF_COLUMNS)
+    pq.write_table(table, tmp_path / "trace.parquet")
+    assert section_of(ordering_records.from_trace(tmp_path / "trace.parquet")) == expected
 
 
-def test_a_table_without_such_reports_has_no_section(tmp_path: Path) -> None:
-    names = [field.name for field in schema.TRACE.fields]
-    for rows in ([], [[0, 1, 1, int(Event.START), 0, 0, 0, 0, 0, START_NS, START_NS, 0, 0, 0]]):
-        columns = np.array(rows, np.int64).reshape(-1, len(names)).T
-        pq.write_table(pa.table([pa.array(column) for column in columns], names=names), tmp_path / "trace.parquet")
-        assert ordering_records.from_trace(tmp_path / "trace.parquet") is None
-
-
-def _keys() -> object:
-    run = Made()
-    run.cost(0, 1, 1)
-    return run.found().keys()
+@pytest.mark.parametrize("rows", [[], [[0, 1, 1, int(Event.START), 0, 0, 0, 0, 0, START_NS, START_NS, 0, 0, 0]]])
+def test_a_table_without_such_reports_has_no_section(tmp_path: Path, rows: list[list[int]]) -> None:
+    columns = np.array(rows, np.int64).reshape(-1, len(NAMES_OF_COLUMNS)).T
+    table = pa.table([pa.array(column) for column in columns], names=NAMES_OF_COLUMNS)
+    pq.write_table(table, tmp_path / "trace.parquet")
+    assert ordering_records.from_trace(tmp_path / "trace.parquet") is None

@@ -61,40 +61,11 @@ def two(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[t
         run.datagram(at_ns, N1, {N2: to_n2, N3: [at_ns + 50_000], FAR: [at_ns + 10_080_000]})
         run.datagram(at_ns + 300, N2, {N1: [at_ns + 90_300] * (2 if turn % 30 == 1 else 1)}, to=N1)
         run.datagram(at_ns + 600, N2, {FAR: [at_ns + 10_100_600]}, to=FAR)
-    # A datagram sent before the capture began has an arrival without a send.
+    # A datagram that was sent before the capture began has an arrival without a send.
     run.datagram(START_NS - 500, N1, {N3: [START_NS + 49_500]})
     run.sightings = [s for s in run.sightings if s.time_ns >= START_NS]
     network = build(run.topology, {}, ())
     return measured(spark, run, tmp_path_factory.mktemp("two"), network)
-
-
-Rows = dict[tuple[str, str], dict[str, Any]]
-
-
-@pytest.mark.spark
-def test_each_port_and_direction_has_its_row(two: Rows) -> None:
-    assert list(two) == [
-        (name, direction) for name in ("p1/n1", "p1/n2", "p1/n3", "p2/n1") for direction in ("to-node", "from-node")
-    ]
-
-
-@pytest.mark.spark
-def test_a_multicast_is_measured_at_each_receiver(two: Rows) -> None:
-    assert (two["p1/n3", "to-node"]["frames"], two["p1/n3", "to-node"]["delay_p50_ms"]) == (COUNT, 0.05)
-    assert (two["p1/n2", "to-node"]["frames"], two["p1/n2", "to-node"]["loss_ratio"]) == (COUNT, pytest.approx(0.1))
-
-
-@pytest.mark.spark
-def test_copies_are_counted_once_as_arrived(two: Rows) -> None:
-    assert two["p1/n2", "to-node"]["duplicate_ratio"] == pytest.approx(0.2)
-    assert two["p1/n2", "to-node"]["extra_copies"] == COUNT // 5
-    assert two["p1/n3", "to-node"]["extra_copies"] == 0
-
-
-@pytest.mark.spark
-def test_copies_of_a_unicast_are_not_the_sender_s_whose_port_makes_none(two: Rows) -> None:
-    assert two["p1/n1", "to-node"]["extra_copies"] == COUNT // 30
-    assert two["p1/n2", "from-node"]["extra_copies"] == 0
 
 
 @pytest.fixture(scope="module")
@@ -113,51 +84,72 @@ def near(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[
     return measured(spark, run, tmp_path_factory.mktemp("near"), build(run.topology, asked, ()))
 
 
-@pytest.mark.spark
-def test_a_near_multicast_is_expected_in_its_own_partition_only(near: Rows) -> None:
-    assert (near["p1/n2", "to-node"]["frames"], near["p1/n2", "to-node"]["loss_ratio"]) == (
-        2 * COUNT,
-        pytest.approx(0.05),
-    )
-    assert (near["p1/n3", "to-node"]["frames"], near["p1/n3", "to-node"]["loss_ratio"]) == (2 * COUNT, 0.0)
-    assert (near["p2/n1", "to-node"]["frames"], near["p2/n1", "to-node"]["loss_ratio"]) == (COUNT, 0.0)
-    assert near["p2/n1", "from-node"]["frames"] == 0, "nobody could have heard it"
+TO, FROM = "to-node", "from-node"
 
 
 @pytest.mark.spark
-def test_a_sender_is_measured_by_its_near_multicasts_too(near: Rows) -> None:
-    assert near["p1/n1", "from-node"]["frames"] == 2 * COUNT
-    assert near["p1/n1", "from-node"]["extra_copies"] == COUNT // 6, "not once for each receiver"
+@pytest.mark.parametrize(
+    ("port", "expected"),
+    [
+        (("p1/n3", TO), {"frames": COUNT, "delay_p50_ms": 0.05, "extra_copies": 0}),
+        (
+            ("p1/n2", TO),
+            {
+                "frames": COUNT,
+                "loss_ratio": pytest.approx(0.1),
+                "duplicate_ratio": pytest.approx(0.2),
+                "extra_copies": COUNT // 5,
+            },
+        ),
+        (("p1/n1", TO), {"frames": COUNT, "loss_ratio": 0.0, "delay_p50_ms": 0.09, "extra_copies": COUNT // 30}),
+        (
+            ("p2/n1", TO),
+            {
+                "frames": 2 * COUNT,
+                "delay_p50_ms": pytest.approx(0.09, abs=0.011),
+                "reason": "measured together with p1--p2 there",
+            },
+        ),
+        (("p1/n1", FROM), {"frames": COUNT}),
+        (("p1/n2", FROM), {"delay_p50_ms": 0.09, "extra_copies": 0}),
+        (("p1/n3", FROM), {"frames": 0, "verdict": "unknown", "delay_p50_ms": None}),
+    ],
+    ids=[
+        "a multicast at a receiver",
+        "copies count once as arrived",
+        "a unicast at its address alone",
+        "what comes over a link, without what the link is asked to add",
+        "a sender at one clear neighbour; over the link only where nothing else is",
+        "a sender whose port makes no copies",
+        "a sender of nothing",
+    ],
+)
+def test_each_port_is_measured_by_what_passes_it(
+    two: dict[tuple[str, str], dict[str, Any]], port: tuple[str, str], expected: dict[str, Any]
+) -> None:
+    assert list(two) == [(name, way) for name in ("p1/n1", "p1/n2", "p1/n3", "p2/n1") for way in (TO, FROM)]
+    assert {name: two[port][name] for name in expected} == expected
 
 
 @pytest.mark.spark
-def test_a_unicast_is_offered_to_its_address_alone(two: Rows) -> None:
-    assert (two["p1/n1", "to-node"]["frames"], two["p1/n1", "to-node"]["loss_ratio"]) == (COUNT, 0.0)
-    assert two["p1/n1", "to-node"]["delay_p50_ms"] == 0.09
-
-
-@pytest.mark.spark
-def test_what_comes_over_a_link_is_measured_without_what_the_link_is_asked_to_add(two: Rows) -> None:
-    far = two["p2/n1", "to-node"]
-
-    assert far["frames"] == 2 * COUNT
-    assert far["delay_p50_ms"] == pytest.approx(0.09, abs=0.011)
-    assert far["reason"] == "measured together with p1--p2 there"
-
-
-@pytest.mark.spark
-def test_a_sender_is_measured_by_neighbours(two: Rows) -> None:
-    # n1's multicasts at one clear neighbour, n2's unicasts to n1; those over the link only where nothing else is.
-    assert two["p1/n1", "from-node"]["frames"] == COUNT
-    assert two["p1/n2", "from-node"]["delay_p50_ms"] == 0.09
-
-
-@pytest.mark.spark
-def test_who_sent_nothing_is_unknown(two: Rows) -> None:
-    row = two["p1/n3", "from-node"]
-
-    assert (row["frames"], row["verdict"]) == (0, "unknown")
-    assert row["delay_p50_ms"] is None
+@pytest.mark.parametrize(
+    ("port", "expected"),
+    [
+        (("p1/n2", TO), {"frames": 2 * COUNT, "loss_ratio": pytest.approx(0.05)}),
+        (("p1/n3", TO), {"frames": 2 * COUNT, "loss_ratio": 0.0}),
+        (("p2/n1", TO), {"frames": COUNT, "loss_ratio": 0.0}),
+        (("p2/n1", FROM), {"frames": 0}),
+        (("p1/n1", FROM), {"frames": 2 * COUNT, "extra_copies": COUNT // 6}),
+    ],
+    ids=[
+        *("a neighbour", "another", "not beyond the router", "nobody could have heard it"),
+        "the sender, and not once for each receiver",
+    ],
+)
+def test_a_near_multicast_is_expected_in_its_own_partition_only(
+    near: dict[tuple[str, str], dict[str, Any]], port: tuple[str, str], expected: dict[str, Any]
+) -> None:
+    assert {name: near[port][name] for name in expected} == expected
 
 
 def test_the_references_of_a_sender_are_those_with_the_least_else_on_the_way() -> None:

@@ -13,8 +13,9 @@ import pytest
 
 from analysis.inputs import read_run
 from analysis.network import fault_overlap
+from analysis.network.addresses import ip_number, mac_number
 from topologies import dump, shapes
-from topologies.model import MULTICAST_GROUP, Node
+from topologies.model import MULTICAST_GROUP
 
 SECOND = 10**9
 START_NS = 100 * SECOND
@@ -32,21 +33,14 @@ def line(number: int, kind: str, at_s: float, until: int | None = None, late_s: 
     }  # fmt: skip
 
 
-def address(text: str, separator: str = ".", base: int = 10) -> int:
-    value = 0
-    for part in text.split(separator):
-        value = value << 8 | int(part, base)
-    return value
-
-
 def frame(at_s: float, sender: str, receiver: str | None = None, direction: str = "from-node") -> dict[str, Any]:
-    to: Node | None = None if receiver is None else NODES[receiver]
+    to = None if receiver is None else NODES[receiver]
     return {
         "time_ns": START_NS + round(at_s * SECOND),
         "node_index": NODES[sender].index,
         "direction": direction,
-        "eth_dst": GROUP_MAC if to is None else address(to.mac, ":", 16),
-        "ip_dst": address(MULTICAST_GROUP if to is None else to.ip),
+        "eth_dst": GROUP_MAC if to is None else mac_number(to.mac),
+        "ip_dst": ip_number(MULTICAST_GROUP if to is None else to.ip),
     }
 
 
@@ -70,24 +64,26 @@ CUT = {"groups": [["p1/n1"], ["p1/n2", "p2/n1"]]}
 
 
 @pytest.mark.parametrize(
-    ("fault", "met"),
+    ("kind", "target", "end", "fields", "met"),
     [
-        ({"kind": "cut", "targets": ["p1/n1", "p1/n2"], "parameters": CUT}, 3),
-        ({"kind": "cut", "targets": ["p1/n1", "p2/n2"], "parameters": {"pairs": [["p2/n2", "p1/n1"]]}}, 0),
-        ({"kind": "cut", "targets": ["p1--p2"], "parameters": {"links": ["p1--p2"]}}, 3),
-        ({"kind": "cut", "targets": ["p2--p3"], "parameters": {"links": ["p2--p3"]}}, 0),
-        ({"kind": "impair", "targets": ["p1/n2"], "direction": "to-node", "asked": {"p1/n2": {}}}, 3),
-        ({"kind": "impair", "targets": ["p1/n2"], "direction": "from-node", "asked": {"p1/n2": {}}}, 0),
-        ({"kind": "impair", "targets": ["p1--p2"], "direction": "there", "asked": {"p1--p2": {}}}, 2),
-        ({"kind": "impair", "targets": ["p1--p2"], "direction": "back", "asked": {"p1--p2": {}}}, 1),
-        ({"kind": "crash", "targets": ["p3/n1"]}, 1),
-        ({"kind": "pause", "targets": ["p1/n1"]}, 1),
-        ({"kind": "slow", "targets": ["p1/n2"], "parameters": {"cpu_ratio": 0.1}}, 3),
-        ({"kind": "deaf", "targets": ["p2/n2"], "parameters": {"buffer_bytes": 4096}}, 1),
-        ({"kind": "clock", "targets": ["p1/n1"], "parameters": {"step_ns": 5}}, 5),
+        ("cut", "p1/n1", "heal", {"parameters": CUT}, 5),
+        ("cut", "p1/n1", "heal", {"parameters": {"pairs": [["p2/n2", "p1/n1"]]}}, 0),
+        ("cut", "p1--p2", "heal", {"parameters": {"links": ["p1--p2"]}}, 3),
+        ("cut", "p2--p3", "heal", {"parameters": {"links": ["p2--p3"]}}, 0),
+        ("impair", "p1/n2", "recover", {"direction": "to-node", "asked": {"p1/n2": {}}}, 3),
+        ("impair", "p1/n2", "recover", {"direction": "from-node", "asked": {"p1/n2": {}}}, 0),
+        ("impair", "p1--p2", "recover", {"direction": "there", "asked": {"p1--p2": {}}}, 2),
+        ("impair", "p1--p2", "recover", {"direction": "back", "asked": {"p1--p2": {}}}, 1),
+        ("crash", "p3/n1", "restart", {}, 1),
+        ("pause", "p1/n1", "resume", {}, 1),
+        ("slow", "p1/n2", "recover", {"parameters": {"cpu_ratio": 0.1}}, 3),
+        ("deaf", "p2/n2", "recover", {"parameters": {"buffer_bytes": 4096}}, 1),
+        ("clock", "p1/n1", "recover", {"parameters": {"step_ns": 5}}, 5),
     ],
 )
-def test_frames_over_what_a_fault_acts_on_are_counted(tmp_path: Path, fault: dict[str, Any], met: int) -> None:
+def test_frames_over_what_a_fault_acts_on_are_counted(
+    tmp_path: Path, kind: str, target: str, end: str, fields: dict[str, Any], met: int
+) -> None:
     """In force from 2 s to 4 s, with two frames from p1/n1 to p1/n2, one to all, one to p2/n1, one back."""
     sent = [
         *(frame(3, "p1/n1", "p1/n2"), frame(3.5, "p1/n1", "p1/n2"), frame(3, "p1/n1")),
@@ -95,11 +91,7 @@ def test_frames_over_what_a_fault_acts_on_are_counted(tmp_path: Path, fault: dic
         *(frame(1.9, "p1/n1"), frame(4.1, "p1/n1"), frame(3, "p1/n2", direction="to-node")),
         frame(3, "p1/n1") | {"eth_dst": TRACE_MAC},
     ]
-    if fault["kind"] == "cut" and "groups" in fault["parameters"]:
-        met = 5  # to p1/n2 twice, to all, to p2/n1, and back
-    end = {"cut": "heal", "crash": "restart", "pause": "resume"}.get(fault["kind"], "recover")
-    begin = line(0, fault["kind"], 2, 1) | fault
-    (entry,) = judged(tmp_path, [begin, line(1, end, 4)], sent)
+    (entry,) = judged(tmp_path, [line(0, kind, 2, 1, targets=[target], **fields), line(1, end, 4)], sent)
     assert entry["frames"] == met
     assert ("met no traffic" in entry["warning"]) == (met == 0)
 

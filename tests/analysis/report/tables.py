@@ -1,8 +1,25 @@
-"""Content of the tables in a part of the report's page."""
+"""Content of the tables in a part of the report's page; and arbitrary JSON."""
 
 from __future__ import annotations
 
+import io
 import xml.etree.ElementTree as ET
+
+from hypothesis import strategies as st
+from rich.console import Console, RenderableType
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=12),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def printed(renderable: RenderableType, width: int = 110) -> str:
+    """As a terminal shows it."""
+    out = io.StringIO()
+    Console(file=out, width=width, force_terminal=False).print(renderable)
+    return out.getvalue()
 
 
 def tables(html: str) -> dict[str, list[tuple[str, ...]]]:

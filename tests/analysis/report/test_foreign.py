@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
 
 from analysis import formatting as words
 from analysis.report import headline
@@ -22,18 +19,12 @@ from analysis.spacetime import windows as spacetime_report
 from analysis.traffic import faults as traffic_faults
 from analysis.traffic.flows import UNNUMBERED, Conversation, Service, Talk
 from tests import report_runs
-from tests.analysis.report.tables import facts
+from tests.analysis.report.tables import facts, printed
 from topologies import load
 
 SECOND = 1_000_000_000
-LINK = {
-    "node": "p1/n1",
-    "direction": "to-node",
-    "frames": 0,
-    "asked": {"loss_ratio": 0.02},
-    "verdict": "unknown",
-    "reason": "only 0 frames passed while nothing changed, 200 are needed",
-}
+LINK = {"node": "p1/n1", "direction": "to-node", "frames": 0, "asked": {"loss_ratio": 0.02}, "verdict": "unknown",
+        "reason": "only 0 frames passed while nothing changed, 200 are needed"}  # fmt: skip
 
 
 def summary(*, submitted: int = 0) -> dict[str, Any]:
@@ -54,12 +45,6 @@ def summary(*, submitted: int = 0) -> dict[str, Any]:
     }
 
 
-def printed(given: dict[str, Any]) -> str:
-    out = io.StringIO()
-    Console(file=out, width=220).print(text.results(given, {"status": "complete"}))
-    return out.getvalue()
-
-
 def test_programs_with_trace_records_have_what_they_told_and_what_was_captured() -> None:
     stated = {entry.label: entry.value for entry in headline.key_numbers(summary(submitted=5))}
     assert stated["Deliveries"] == "5"
@@ -75,7 +60,7 @@ def test_deliveries_without_a_datagram_cost_no_bytes_that_could_be_told() -> Non
 
 
 def test_loss_and_accuracy_say_why_they_are_not_measured() -> None:
-    said = printed(summary())
+    said = printed(text.results(summary(), {"status": "complete"}), 220)
     assert f"network accuracy: not measured ({UNNUMBERED}); frames: 1 of 1 port direction add up" in said
     assert said.count(UNNUMBERED) == 2, "the loss, too"
     assert "0 of 1 interval" not in said

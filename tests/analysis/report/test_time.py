@@ -62,10 +62,8 @@ def test_a_run_that_never_started_has_no_times() -> None:
 def test_a_window_lasts_from_its_effect_to_the_effect_of_its_end(windows: list[FaultWindow]) -> None:
     loss = windows[0]
     assert loss.lasts
-    assert loss.asked_s == pytest.approx(4.0)
-    assert loss.effective_s == pytest.approx(4.0027)
-    assert loss.until_s == pytest.approx(9.003)
-    assert loss.late_ms == pytest.approx(2.7)
+    times = (loss.asked_s, loss.effective_s, loss.until_s, loss.late_ms)
+    assert times == pytest.approx((4.0, 4.0027, 9.003, 2.7))
 
 
 def test_what_only_ends_another_fault_is_no_window(windows: list[FaultWindow]) -> None:
@@ -73,12 +71,16 @@ def test_what_only_ends_another_fault_is_no_window(windows: list[FaultWindow]) -
     assert [(window.number, window.kind) for window in windows] == [("0", "impair"), ("1", "impair"), ("2", "pause")]
 
 
-def test_an_impairment_that_replaces_another_is_a_window(tmp_path: Path) -> None:
-    path = report_runs.quickstart(tmp_path / "run")
-    lines = (path / "faults.jsonl").read_text().replace('"restores": true', '"restores": false')
-    (path / "faults.jsonl").write_text(lines)
+def edited(path: Path, before: str, after: str) -> list[FaultWindow]:
+    """Windows of a run whose faults are edited."""
+    file = report_runs.quickstart(path) / "faults.jsonl"
+    file.write_text(file.read_text().replace(before, after))
     run = read_run(path)
-    assert windows_of(run, phases_of(run.manifest))[2].lasts
+    return windows_of(run, phases_of(run.manifest))
+
+
+def test_an_impairment_that_replaces_another_is_a_window(tmp_path: Path) -> None:
+    assert edited(tmp_path / "run", '"restores": true', '"restores": false')[2].lasts
 
 
 def test_windows_say_what_and_where(windows: list[FaultWindow]) -> None:
@@ -88,11 +90,8 @@ def test_windows_say_what_and_where(windows: list[FaultWindow]) -> None:
 
 
 def test_a_fault_at_all_nodes_is_at_every_node(tmp_path: Path) -> None:
-    path = report_runs.quickstart(tmp_path / "run")
-    lines = (path / "faults.jsonl").read_text().replace('["p1/n4"]', '["p1/n1", "p1/n2", "p1/n3", "p1/n4"]')
-    (path / "faults.jsonl").write_text(lines)
-    run = read_run(path)
-    assert windows_of(run, phases_of(run.manifest))[2].where == "every node"
+    everyone = '["p1/n1", "p1/n2", "p1/n3", "p1/n4"]'
+    assert edited(tmp_path / "run", '["p1/n4"]', everyone)[2].where == "every node"
 
 
 def test_a_cut_names_its_sides(tmp_path: Path) -> None:
@@ -112,12 +111,8 @@ def test_a_bin_without_deliveries_is_a_gap() -> None:
     series = latency_series(latency_table([0.0, 0.2, 0.4, 1.0, 1.2], [5, 5, 5, 7, 7]))
     assert series.step_s == pytest.approx(0.2)
     assert np.isnan(series.lines["p50_ms"]).tolist() == [False, False, False, True, True, False, False]
-
-
-def test_a_bin_that_counts_nothing_is_a_gap() -> None:
-    table = latency_table([0.0, 0.2, 0.4], [5, 5, 5])
-    table.loc[1, "count"] = 0
-    assert np.isnan(latency_series(table).lines["p50_ms"]).tolist() == [False, True, False]
+    counts_nothing = latency_table([0.0, 0.2, 0.4], [5, 5, 5]).assign(count=[1, 0, 1])
+    assert np.isnan(latency_series(counts_nothing).lines["p50_ms"]).tolist() == [False, True, False]
 
 
 def test_a_long_run_is_thinned_and_keeps_its_worst() -> None:

@@ -5,23 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from hypothesis import strategies as st
-from pyspark.sql.pandas.types import to_arrow_schema
 
-from analysis import schema
-from analysis.capture.decode import decode_frames, decode_trace
+from analysis.capture.source import CaptureReader, Pieces, table_schema
 from analysis.checks.properties import Incarnation, MessageId
+from analysis.engine import ingest
 from analysis.inputs import network_of
-from analysis.spacetime.model import Header, Scene, Sighting, Step, Transmission
-from collector.parse import batches, map_capture, read_interfaces
+from analysis.spacetime.model import Header, Scene, Sighting, Step, Transmission, Window
+from analysis.tasks import Staging
 from collector.records import Event, Flag, Kind, Level, Notice, ViewReason
-from tests.analysis.runs import CLOCK_OFFSET_NS
+from tests.analysis.runs import CLOCK_OFFSET_NS, GROUP, START_NS
 from topologies import load
 
 MS = 1_000_000
+WHOLE = Window(0, 30 * MS)
+"""All of the scenes below."""
 NAMES = ("p1/n1", "p1/n2", "p1/n3")
 DATA = Header((Kind.RELIABLE_DATA, Kind.SEQUENCER_DATA), 0, 0, 1, 1, MessageId(0, 1, 1))
 ANSWER = Header((Kind.RELIABLE_DATA,), 0, 1, 1, 1, MessageId(1, 1, 1))
@@ -36,25 +34,14 @@ def step(member: int, record: int, event: Event, at_ms: float, *, recorder: int 
 
 
 def delivery(member: int, record: int, at_ms: float, origin: int, number: int, position: int) -> Step:
-    return step(
-        *(member, record, Event.DELIVER, at_ms),
-        detail=Level.AGREED,
-        origin=origin,
-        number=number,
-        value=position,
-    )
+    told = {"detail": Level.AGREED, "origin": origin, "number": number, "value": position}
+    return step(member, record, Event.DELIVER, at_ms, **told)
 
 
 def send(member: int, record: int, at_ms: float, header: Header, transmission: int) -> Step:
-    return step(
-        *(member, record, Event.SEND, at_ms),
-        detail=header.kinds[0],
-        extra=header.flags,
-        origin=header.origin,
-        incarnation=header.incarnation,
-        number=header.seq,
-        value=transmission,
-    )
+    named = {"origin": header.origin, "incarnation": header.incarnation, "number": header.seq}
+    told = {"detail": header.kinds[0], "extra": header.flags, "value": transmission}
+    return step(member, record, Event.SEND, at_ms, **named, **told)
 
 
 def frame(at_ms: float, member: int, sender: int, number: int, header: Header, target: int | None = None) -> Sighting:
@@ -110,16 +97,11 @@ def lost_and_found() -> Scene:
 
 def view(member: int, record: int, at_ms: float, number: int, *members: Incarnation, recorder: int = 1) -> list[Step]:
     """The records of one installation."""
+    reason = ViewReason.FIRST if number == 1 else ViewReason.SUSPICION
+    told = {"detail": reason, "number": number, "value": len(members), "recorder": recorder}
     return [
         step(
-            *(member, record + rank, Event.VIEW, at_ms),
-            recorder=recorder,
-            detail=ViewReason.FIRST if number == 1 else ViewReason.SUSPICION,
-            origin=one.member,
-            incarnation=one.incarnation,
-            extra=rank,
-            number=number,
-            value=len(members),
+            member, record + rank, Event.VIEW, at_ms, origin=one.member, incarnation=one.incarnation, extra=rank, **told
         )
         for rank, one in enumerate(members)
     ]
@@ -239,45 +221,17 @@ def scenes(draw: st.DrawFn) -> Scene:
 def write_tables(run: Path) -> Path:
     """Write the tables `frames` and `trace` of a run from its capture, without Spark."""
     (run / "tables").mkdir()
-    capture = run / "capture.pcapng"
-    head, buffer = read_interfaces(capture), map_capture(capture)
-    topology = load.load(run / "topology.yaml")
-    names = [str(node.name) for node in topology.nodes()]
-    frames: list[dict[str, Any]] = []
-    records: list[dict[str, Any]] = []
-    for batch in batches(buffer, start=head.first_offset, end=len(buffer), interfaces=head.interfaces):
-        columns = decode_frames(buffer, batch)
-        frames += [_frame_row(batch, columns, row, names) for row in range(len(batch))]
-        trace = decode_trace(buffer, batch.select(np.flatnonzero(columns["is_trace"])))
-        renamed = trace | {"member": trace["node"], "member_incarnation": trace["node_incarnation"]}
-        wanted = [field.name for field in schema.TRACE.fields]
-        records += [{name: int(renamed[name][row]) for name in wanted} for row in range(len(trace["record"]))]
-    _write(run / "tables" / "frames.parquet", frames, schema.FRAMES)
-    _write(run / "tables" / "trace.parquet", records, schema.TRACE)
-    return run
-
-
-def _frame_row(batch: Any, columns: Any, row: int, names: list[str]) -> dict[str, Any]:
-    is_ours, flags = bool(columns["is_protocol"][row]), int(columns["flags"][row])
-    protocol = (
-        *("sender", "sender_incarnation", "transmission", "kind", "flags", "inner"),
-        *("origin", "incarnation", "seq", "words"),
+    stage, nodes = Staging(run / "tables"), load.load(run / "topology.yaml").nodes()
+    plan = ingest.Plan(
+        ports=tuple((str(node.name), node.index) for node in nodes),
+        group=GROUP,
+        clock_offset_ns=CLOCK_OFFSET_NS,
+        start_ns=START_NS,
+        load_end_ns=None,
     )
-    interface = int(batch.interface[row])
-    header = Header((), flags, 0, 0, 0)
-    return {
-        "time_ns": int(batch.time_ns[row]) - CLOCK_OFFSET_NS,
-        "node": names[interface],
-        "node_index": interface,
-        "direction": "from-node" if batch.direction[row] == 1 else "to-node",
-        "length": int(batch.length[row]),
-        "class": "trace" if columns["is_trace"][row] else header.class_ if is_ours else "other",
-        **{name: int(columns[name][row]) if is_ours else None for name in protocol},
-        **{name: int(columns[name][row]) for name in ("payload_length", "eth_dst", "ip_dst")},
-        "offset": int(batch.offset[row]),
-        "is_undecodable": bool(columns["is_undecodable"][row]),
-    }
-
-
-def _write(path: Path, rows: list[dict[str, Any]], table: Any) -> None:
-    pq.write_table(pa.Table.from_pylist(rows, to_arrow_schema(table)), path)
+    reader = CaptureReader(str(run / "capture.pcapng"), table_schema("frames"), "frames", 1)
+    (part,) = (part for part in reader.partitions() if isinstance(part, Pieces))
+    ingest.write_part(0, part, plan, [stage.parts(name) for name in ("frames", "trace")])
+    for name in ("frames", "trace"):
+        stage.gather(name)
+    return run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +19,7 @@ from analysis.spacetime.model import (
     Header,
     Scene,
     Sighting,
+    Step,
     Transmission,
     What,
     Window,
@@ -27,17 +29,21 @@ from analysis.spacetime.model import (
 from collector.records import DropReason, Event, Level, Notice
 from node.wire import Flag, Kind, Message, encode_datagram, encode_message
 from tests.analysis.spacetime import scenes as scenes
-from tests.analysis.spacetime.scenes import MS
-
-WHOLE = Window(0, 30 * MS)
+from tests.analysis.spacetime.scenes import MS, WHOLE
 
 
 def arrows(diagram: Diagram, sender: int, receiver: int) -> list[Arrow]:
     return [arrow for arrow in diagram.arrows if (arrow.sender, arrow.receiver) == (sender, receiver)]
 
 
+def composed(window: Window = WHOLE, *more: Step, **changes: Any) -> Diagram:
+    """Diagram of the scene of a lost and repeated datagram, with more records and with other fields."""
+    scene = scenes.lost_and_found()
+    return compose(replace(scene, steps=[*scene.steps, *more], **changes), window)
+
+
 def test_every_copy_has_its_own_arrow_from_the_send_to_the_arrival() -> None:
-    diagram = compose(scenes.lost_and_found(), WHOLE)
+    diagram = composed()
     first, again, copy = arrows(diagram, 0, 2)
     assert (first.fate, first.where, first.head) == (Fate.LOST, "cut", None)
     assert (again.fate, again.class_, again.is_copy) == (Fate.ARRIVED, "retransmission", False)
@@ -45,32 +51,20 @@ def test_every_copy_has_its_own_arrow_from_the_send_to_the_arrival() -> None:
     assert again.head != copy.head
     (delivered,) = arrows(diagram, 0, 1)
     assert (delivered.sent_ns, delivered.arrive_ns) == (round(1.1 * MS), round(6.1 * MS))
-    assert delivered.kind == "SEQUENCER_DATA in RELIABLE_DATA"
-    assert delivered.label == "n1#1"
+    assert (delivered.kind, delivered.label) == ("SEQUENCER_DATA in RELIABLE_DATA", "n1#1")
     assert "on the wire" in delivered.words
-
-
-def test_a_datagram_goes_to_whom_it_was_addressed_and_not_to_its_sender() -> None:
-    diagram = compose(scenes.lost_and_found(), WHOLE)
-    assert len(arrows(diagram, 2, 0)) == 1
+    assert len(arrows(diagram, 2, 0)) == 1, "a datagram goes to whom it was addressed, and not to its sender"
     assert arrows(diagram, 2, 1) == []
     assert not any(arrow.sender == arrow.receiver for arrow in diagram.arrows)
 
 
 def test_deliveries_carry_their_order_and_whose_they_are() -> None:
-    diagram = compose(scenes.lost_and_found(), WHOLE)
-    told = [(m.recorder.member, m.position, m.label, m.origin) for m in diagram.marks if m.what is What.DELIVER]
-    assert told == [
-        (0, 1, "n1#1", 0),
-        (1, 1, "n1#1", 0),
-        (0, 2, "n2#1", 1),
-        (2, 1, "n1#1", 0),
-        (2, 2, "n2#1", 1),
-    ]
+    told = [(m.recorder.member, m.position, m.label, m.origin) for m in composed().marks if m.what is What.DELIVER]
+    assert told == [(0, 1, "n1#1", 0), (1, 1, "n1#1", 0), (0, 2, "n2#1", 1), (2, 1, "n1#1", 0), (2, 2, "n2#1", 1)]
 
 
 def test_a_crash_ends_an_incarnation_and_a_cut_touches_its_smaller_side() -> None:
-    diagram = compose(scenes.lost_and_found(), WHOLE)
+    diagram = composed()
     (incarnation,) = diagram.rows[1].incarnations
     assert (incarnation.until_ns, incarnation.end) == (15 * MS, "crash")
     (cut,) = [band for band in diagram.bands if band.kind == "cut"]
@@ -85,39 +79,31 @@ def test_what_only_puts_a_port_back_is_no_band() -> None:
     ]
     network = network_of(scenes.THREE_NODES, faults)
     for known in (network, None):
-        scene = replace(scenes.lost_and_found(), faults=faults, network=known)
-        assert [(band.number, band.until_ns) for band in compose(scene, WHOLE).bands] == [("0", 4 * MS)]
+        bands = composed(faults=faults, network=known).bands
+        assert [(band.number, band.until_ns) for band in bands] == [("0", 4 * MS)]
 
 
 def test_an_arrow_that_leaves_the_window_keeps_its_times_and_loses_that_end() -> None:
-    diagram = compose(scenes.lost_and_found(), Window(2 * MS, 10 * MS))
+    diagram = composed(Window(2 * MS, 10 * MS))
     (came,) = arrows(diagram, 0, 1)
-    assert came.tail is None
+    assert (came.tail, came.sent_ns) == (None, round(1.1 * MS))
     assert came.head is not None
-    assert came.sent_ns is not None
-    assert came.sent_ns < 2 * MS
     (leaving,) = arrows(diagram, 1, 0)
     assert leaving.tail is not None
-    assert leaving.head is None
-    assert leaving.fate is Fate.ARRIVED
+    assert (leaving.head, leaving.fate) == (None, Fate.ARRIVED)
     assert arrows(diagram, 0, 2) == []
-
-
-def test_an_arrow_may_pass_through_the_whole_window() -> None:
-    (passing,) = compose(scenes.lost_and_found(), Window(2 * MS, 5 * MS)).arrows
+    (passing,) = composed(Window(2 * MS, 5 * MS)).arrows
     assert (passing.tail, passing.head, passing.fate) == (None, None, Fate.ARRIVED)
 
 
 def test_what_was_sent_shortly_before_the_end_is_not_called_lost() -> None:
-    scene = replace(scenes.lost_and_found(), until_ns=2 * MS)
-    (open_,) = arrows(compose(scene, Window(0, 2 * MS)), 0, 2)
+    (open_,) = arrows(composed(Window(0, 2 * MS), until_ns=2 * MS), 0, 2)
     assert open_.fate is Fate.UNDER_WAY
 
 
 def test_a_port_that_speaks_for_another_is_not_believed() -> None:
     forged = scenes.frame(3, 0, 0, 9, scenes.DATA)._replace(member=1, is_arrival=False)
-    scene = replace(scenes.lost_and_found(), sightings=[forged])
-    assert compose(scene, WHOLE).arrows == ()
+    assert composed(sightings=[forged]).arrows == ()
 
 
 @pytest.mark.parametrize("header", [None, scenes.DATA])
@@ -132,21 +118,18 @@ def test_what_nobody_sent_is_shown_as_a_stranger(header: Header | None) -> None:
     assert "unknown origin" in arrow.words
 
 
+RECEIPT = scenes.step(1, 2, Event.RECEIVE, 6.15, detail=Kind.RELIABLE_DATA, origin=0, number=1)
+
+
 def test_a_receipt_that_the_host_recorded_is_where_the_arrow_ends() -> None:
-    receipt = scenes.step(1, 2, Event.RECEIVE, 6.15, detail=Kind.RELIABLE_DATA, origin=0, number=1)
-    scene = scenes.lost_and_found()
-    diagram = compose(replace(scene, steps=[*scene.steps, receipt]), WHOLE)
+    diagram = composed(WHOLE, RECEIPT)
     (arrow,) = arrows(diagram, 0, 1)
     assert arrow.head is not None
-    assert diagram.marks[arrow.head].what is What.RECEIVE
-    assert diagram.marks[arrow.head].at_ns == round(6.15 * MS)
+    assert (diagram.marks[arrow.head].what, diagram.marks[arrow.head].at_ns) == (What.RECEIVE, round(6.15 * MS))
 
 
 def test_without_frames_the_hosts_records_tell_what_was_received() -> None:
-    receipt = scenes.step(1, 2, Event.RECEIVE, 6.15, detail=Kind.RELIABLE_DATA, origin=0, number=1)
-    scene = scenes.lost_and_found()
-    diagram = compose(Scene(names=scene.names, steps=[*scene.steps, receipt]), WHOLE)
-    (arrow,) = diagram.arrows
+    (arrow,) = composed(WHOLE, RECEIPT, sightings=[], faults=[], network=None).arrows
     assert (arrow.sender, arrow.receiver, arrow.is_causal) == (0, 1, True)
 
 
@@ -155,9 +138,8 @@ def test_several_datagrams_of_one_send_start_at_one_event() -> None:
         *(scenes.frame(1.15, 0, 0, 1, scenes.DATA, 1), scenes.frame(1.16, 0, 0, 2, scenes.DATA, 2)),
         *(scenes.frame(6.1, 1, 0, 1, scenes.DATA, 1), scenes.frame(6.1, 2, 0, 2, scenes.DATA, 2)),
     ]
-    diagram = compose(replace(scenes.lost_and_found(), sightings=frames), WHOLE)
-    assert len({arrow.tail for arrow in diagram.arrows}) == 1
-    assert len(diagram.arrows) == 2
+    one, other = composed(sightings=frames).arrows
+    assert one.tail == other.tail
 
 
 def test_a_record_of_a_send_is_found_by_what_was_sent_where_the_number_says_nothing() -> None:
@@ -168,12 +150,9 @@ def test_a_record_of_a_send_is_found_by_what_was_sent_where_the_number_says_noth
 
 
 def test_a_critical_section_lasts_from_its_delivery_to_the_notice() -> None:
-    left = scenes.step(0, 9, Event.REPORT, 4, detail=Notice.LEFT, value=1)
-    scene = scenes.lost_and_found()
-    diagram = compose(replace(scene, steps=[*scene.steps, left]), WHOLE)
-    assert (0, round(1.2 * MS), 4 * MS) in [
-        (band.member, band.from_ns, band.until_ns) for band in diagram.bands if band.kind == "hold"
-    ]
+    diagram = composed(WHOLE, scenes.step(0, 9, Event.REPORT, 4, detail=Notice.LEFT, value=1))
+    held = [(band.member, band.from_ns, band.until_ns) for band in diagram.bands if band.kind == "hold"]
+    assert (0, round(1.2 * MS), 4 * MS) in held
     assert {What.ENTER, What.LEAVE} <= {mark.what for mark in diagram.marks}
 
 
@@ -216,31 +195,15 @@ def test_any_scene_becomes_a_sound_diagram(scene: Scene, from_ns: int, length_ns
         latest[mark.recorder] = mark.at_ns
 
 
-def stacked(flags: int = 0) -> bytes:
+@pytest.mark.parametrize(("flags", "message"), [(0, MessageId(2, 1, 7)), (Flag.CONTROL, None)])
+def test_a_datagram_is_read_down_to_the_application_message(flags: int, message: MessageId | None) -> None:
     stamp = bytes((0, 2, 0, 1, 0, 0, 0, 7))
     inner = Message(kind=Kind.SEQUENCER_DATA, origin=2, incarnation=1, seq=5, words=(9,), payload=stamp + b"abc")
-    outer = Message(
-        kind=Kind.RELIABLE_DATA,
-        origin=2,
-        incarnation=1,
-        seq=4,
-        flags=flags,
-        inner=Kind.SEQUENCER_DATA,
-        words=(1, 2),
-        payload=encode_message(inner),
-    )
-    return encode_datagram(group=1, sender=2, sender_incarnation=1, transmission=11, message=outer)
-
-
-def test_a_datagram_is_read_down_to_the_application_message() -> None:
-    read = read_datagram(stacked())
+    outer = replace(inner, kind=Kind.RELIABLE_DATA, seq=4, flags=flags, inner=inner.kind, payload=encode_message(inner))
+    read = read_datagram(encode_datagram(group=1, sender=2, sender_incarnation=1, transmission=11, message=outer))
     assert read is not None
-    assert read[0] == (2, 1, 11)
+    assert (read[0], read[1].message) == ((2, 1, 11), message)
     assert read[1].kinds == (Kind.RELIABLE_DATA, Kind.SEQUENCER_DATA)
-    assert read[1].message == MessageId(2, 1, 7)
-    control = read_datagram(stacked(Flag.CONTROL))
-    assert control is not None
-    assert control[1].message is None
 
 
 def test_steps_come_from_a_hosts_records() -> None:

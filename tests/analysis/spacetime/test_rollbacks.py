@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -18,10 +17,9 @@ from node.protocols.adaptive.codec import with_tail
 from node.trace import Stamp, encode_stamp
 from node.wire import Flag, Kind, Message, encode_datagram, encode_message
 from tests.analysis.spacetime import scenes as scenes
-from tests.analysis.spacetime.scenes import MS
+from tests.analysis.spacetime.scenes import MS, WHOLE
+from tests.analysis.spacetime.test_svg import SVG, place
 
-WHOLE = Window(0, 30 * MS)
-SVG = "{http://www.w3.org/2000/svg}"
 N2 = Incarnation(1, 1)
 
 TEXT = """\
@@ -55,11 +53,6 @@ def groups(picture: ET.Element, *names: str) -> list[ET.Element]:
     return [one for one in picture.iter(f"{SVG}g") if set(names) <= set((one.get("class") or "").split())]
 
 
-def place(group: ET.Element) -> tuple[float, float]:
-    x, y = re.fullmatch(r"translate\((\S+) (\S+)\)", group.get("transform", "")).groups()  # type: ignore[union-attr]
-    return float(x), float(y)
-
-
 def test_what_was_taken_back_and_what_came_again_are_told_apart(diagram: Diagram) -> None:
     deliveries = at_n2(diagram, What.DELIVER)
     assert [mark.label for mark in deliveries] == ["n1#1", "n1#2", "n3#1", "n1#1", "n1#2", "n3#1", "n1#1", "n1#2"]
@@ -71,10 +64,7 @@ def test_what_was_taken_back_and_what_came_again_are_told_apart(diagram: Diagram
 
 
 def test_a_delivery_from_before_what_is_known_is_still_done_again() -> None:
-    steps = [
-        scenes.step(1, 6, Event.UNDO, 14, origin=0, number=2),
-        scenes.optimistic(1, 9, 17, 0, 2, 4),
-    ]
+    steps = [scenes.step(1, 6, Event.UNDO, 14, origin=0, number=2), scenes.optimistic(1, 9, 17, 0, 2, 4)]
     (again,) = at_n2(compose(Scene(names=scenes.NAMES, steps=steps), WHOLE), What.DELIVER)
     assert again.is_again
 
@@ -137,16 +127,15 @@ def test_the_text_tells_the_same(diagram: Diagram) -> None:
 
 def test_a_log_for_shiviz_names_the_kinds(diagram: Diagram) -> None:
     log = shiviz_log(diagram)
-    for expected in (
-        "s undo: n2 takes back n1#2",
-        "s rollback: n2 rolls back 2 executions",
-        "s deliver: n2 delivers n1#2 again as its number 3 (optimistic)",
-        "s epoch: n2 sends in epoch 2 from now on, ordered by Time Warp",
+    for event in (
+        *("undo: n2 takes back n1#2", "rollback: n2 rolls back 2 executions"),
+        "deliver: n2 delivers n1#2 again as its number 3 (optimistic)",
+        "epoch: n2 sends in epoch 2 from now on, ordered by Time Warp",
     ):
-        assert expected in log
+        assert f"s {event}" in log
 
 
-def carried(kind: Kind, payload: bytes, flags: int = 0) -> bytes:
+def carried(kind: Kind, payload: bytes, flags: int) -> bytes:
     """One datagram of epoch 7 over the reliable layer."""
     inner, body = Kind.APPLICATION, payload
     for layer, seq in ((kind, 3), (Kind.ADAPTIVE_CARRIED, 7), (Kind.RELIABLE_DATA, 9)):
@@ -159,23 +148,19 @@ STAMP = encode_stamp(Stamp(origin=0, incarnation=1, number=5)) + b"rest"
 
 
 @pytest.mark.parametrize(
-    ("kind", "payload", "message"),
+    ("kind", "payload", "flags", "message"),
     [
-        (Kind.ABCAST_DATA, with_tail(STAMP, 12), MessageId(0, 1, 5)),
-        (Kind.ABCAST_DATA, b"rest", None),
-        (Kind.TIMEWARP_DATA, STAMP, MessageId(0, 1, 5)),
-        (Kind.TIMEWARP_FOLLOW_UP, STAMP, None),
+        (Kind.ABCAST_DATA, with_tail(STAMP, 12), 0, MessageId(0, 1, 5)),
+        (Kind.ABCAST_DATA, b"rest", 0, None),
+        (Kind.TIMEWARP_DATA, STAMP, 0, MessageId(0, 1, 5)),
+        (Kind.TIMEWARP_FOLLOW_UP, STAMP, 0, None),
+        (Kind.ABCAST_FINAL, b"", Flag.CONTROL, None),
     ],
 )
-def test_a_carried_message_is_known_by_what_it_carries(kind: Kind, payload: bytes, message: MessageId | None) -> None:
-    read = read_datagram(carried(kind, payload))
+def test_a_carried_message_is_known_by_what_it_carries(
+    kind: Kind, payload: bytes, flags: int, message: MessageId | None
+) -> None:
+    read = read_datagram(carried(kind, payload, flags))
     assert read is not None
-    header = read[1]
-    assert header.kinds == (Kind.RELIABLE_DATA, Kind.ADAPTIVE_CARRIED, kind)
-    assert (header.epoch, header.message) == (7, message)
-
-
-def test_what_controls_carries_no_message() -> None:
-    read = read_datagram(carried(Kind.ABCAST_FINAL, b"", flags=Flag.CONTROL))
-    assert read is not None
-    assert (read[1].epoch, read[1].message) == (7, None)
+    assert read[1].kinds == (Kind.RELIABLE_DATA, Kind.ADAPTIVE_CARRIED, kind)
+    assert (read[1].epoch, read[1].message) == (7, message)

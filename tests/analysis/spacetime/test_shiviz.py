@@ -14,9 +14,7 @@ from analysis.spacetime.compose import compose
 from analysis.spacetime.model import Diagram, Scene, Window
 from collector.records import Event
 from tests.analysis.spacetime import scenes as scenes
-from tests.analysis.spacetime.scenes import MS
-
-WHOLE = Window(0, 30 * MS)
+from tests.analysis.spacetime.scenes import MS, WHOLE
 
 
 class Entry(NamedTuple):

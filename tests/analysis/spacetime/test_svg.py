@@ -11,17 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.spacetime.compose import compose
-from analysis.spacetime.model import Diagram, Scene, Window
+from analysis.spacetime.model import Scene, Window
 from analysis.spacetime.svg import LEFT, PLOT, spacetime_drawing, standalone
 from tests.analysis.spacetime import scenes as scenes
-from tests.analysis.spacetime.scenes import MS
+from tests.analysis.spacetime.scenes import MS, WHOLE
 
-WHOLE = Window(0, 30 * MS)
 SVG = "{http://www.w3.org/2000/svg}"
 PIXEL = 0.011
 
 
-def parsed(diagram: Diagram) -> ET.Element:
+def drawn(scene: Scene | None = None, window: Window = WHOLE) -> ET.Element:
+    diagram = compose(scene or scenes.lost_and_found(), window)
     return ET.fromstring(str(spacetime_drawing(diagram, "picture")))
 
 
@@ -44,7 +44,7 @@ def titles(picture: ET.Element) -> Iterator[str]:
 
 
 def test_arrows_end_where_their_events_are() -> None:
-    picture = parsed(compose(scenes.lost_and_found(), WHOLE))
+    picture = drawn()
     events = places(picture)
     complete = [line for line in arrows(picture) if line.get("data-t") and line.get("data-h")]
     assert len(complete) == 6
@@ -55,7 +55,7 @@ def test_arrows_end_where_their_events_are() -> None:
 
 
 def test_a_lost_datagram_ends_in_a_cross_on_its_way() -> None:
-    picture = parsed(compose(scenes.lost_and_found(), WHOLE))
+    picture = drawn()
     (lost,) = [line for line in arrows(picture) if "lost" in line.get("class", "")]
     assert lost.get("marker-end") is None
     (cross,) = [group for group in picture.iter(f"{SVG}g") if "cross" in group.get("class", "")]
@@ -64,7 +64,7 @@ def test_a_lost_datagram_ends_in_a_cross_on_its_way() -> None:
 
 
 def test_kinds_differ_in_class_and_faults_are_shaded() -> None:
-    picture = parsed(compose(scenes.lost_and_found(), WHOLE))
+    picture = drawn()
     classes = {name for line in arrows(picture) for name in line.get("class", "").split()}
     assert {"application", "control", "retransmission", "copy", "lost"} <= classes
     (shade,) = [rect for rect in picture.iter(f"{SVG}rect") if "kind-cut" in rect.get("class", "")]
@@ -72,14 +72,13 @@ def test_kinds_differ_in_class_and_faults_are_shaded() -> None:
 
 
 def test_an_arrow_from_before_the_window_begins_left_of_it() -> None:
-    picture = parsed(compose(scenes.lost_and_found(), Window(2 * MS, 10 * MS)))
+    picture = drawn(window=Window(2 * MS, 10 * MS))
     assert any(float(line.get("x1", "")) < LEFT for line in arrows(picture))
-    clip = next(picture.iter(f"{SVG}clipPath"))
-    assert clip.get("id") == "picture-clip"
+    assert next(picture.iter(f"{SVG}clipPath")).get("id") == "picture-clip"
 
 
 def test_the_dead_have_no_line() -> None:
-    picture = parsed(compose(scenes.lost_and_found(), WHOLE))
+    picture = drawn()
     ends = [float(line.get("x2", "")) for line in picture.iter(f"{SVG}line") if line.get("class") == "incarnation"]
     assert sorted(ends) == [LEFT + PLOT / 2, LEFT + PLOT, LEFT + PLOT]
 
@@ -109,8 +108,8 @@ def test_the_same_scene_gives_the_same_bytes() -> None:
 @settings(max_examples=60)
 @given(scenes.scenes(), scenes.TIMES, st.integers(0, 30 * MS))
 def test_any_diagram_is_well_formed(scene: Scene, from_ns: int, length_ns: int) -> None:
-    diagram = compose(scene, Window(from_ns, from_ns + length_ns))
-    picture = parsed(diagram)
+    window = Window(from_ns, from_ns + length_ns)
+    diagram, picture = compose(scene, window), drawn(scene, window)
     assert len(arrows(picture)) == len(diagram.arrows)
     assert set(places(picture)) == {str(mark.number) for mark in diagram.marks}
     for x, _ in places(picture).values():

@@ -11,9 +11,7 @@ from analysis.spacetime.compose import compose
 from analysis.spacetime.model import Scene, Window
 from analysis.spacetime.text import MIN_WIDTH, draw
 from tests.analysis.spacetime import scenes as scenes
-from tests.analysis.spacetime.scenes import MS
-
-WHOLE = Window(0, 30 * MS)
+from tests.analysis.spacetime.scenes import MS, WHOLE
 
 GOLDEN = """\
     ms  p1/n1               p1/n2               p1/n3
@@ -48,8 +46,12 @@ def test_a_loss_a_retransmission_and_a_crash() -> None:
     assert draw(compose(scenes.lost_and_found(), WHOLE), width=68) == GOLDEN
 
 
+def drawn(window: Window = WHOLE, members: list[int] | None = None, **options: int) -> list[str]:
+    return draw(compose(scenes.lost_and_found(), window, members=members), **options).splitlines()
+
+
 def test_what_leaves_the_window_is_cut_visibly() -> None:
-    lines = draw(compose(scenes.lost_and_found(), Window(2 * MS, 10 * MS))).splitlines()
+    lines = drawn(Window(2 * MS, 10 * MS))
     (came,) = [line for line in lines if "▶" in line]
     assert "⋯" in came
     leaving = [line for line in lines if "⋯" in line and "▶" not in line and "window" not in line]
@@ -58,8 +60,7 @@ def test_what_leaves_the_window_is_cut_visibly() -> None:
 
 
 def test_who_is_not_shown_sends_from_the_edge() -> None:
-    lines = draw(compose(scenes.lost_and_found(), WHOLE, members=[1])).splitlines()
-    (arrow,) = [line for line in lines if "▶" in line]
+    (arrow,) = [line for line in drawn(members=[1]) if "▶" in line]
     assert "⋯" in arrow
     assert "n1#1" in arrow
 
@@ -73,8 +74,7 @@ def test_members_that_do_not_fit_are_said() -> None:
 
 
 def test_a_long_diagram_ends_with_how_much_is_left() -> None:
-    lines = draw(compose(scenes.lost_and_found(), WHOLE), max_lines=8).splitlines()
-    assert lines[8] == "… and 16 rows more"
+    assert drawn(max_lines=8)[8] == "… and 16 rows more"
 
 
 @settings(max_examples=60)
