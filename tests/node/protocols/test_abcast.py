@@ -112,12 +112,11 @@ def test_ties_are_broken_in_one_way_for_what_is_tentative_and_what_is_final() ->
 
 
 def test_a_tie_with_what_is_tentative_waits_for_what_may_come_first() -> None:
-    one = core(1)
-    give(one, data(2, 1), data(0, 1))
-    assert delivered(give(one, final(2, 1, 2))) == [], "0 has 2 here, too, and goes first if it stays"
-    other = core(1)
-    give(other, data(0, 1), data(2, 1))
-    assert delivered(give(other, final(0, 1, 2))) == [(0, 1)], "2 has 2 here, and goes last in any case"
+    one, other = core(1), core(1)
+    assert delivered(give(one, data(2, 1), data(0, 1), final(2, 1, 2))) == [], (
+        "0 has 2, too, and goes first if it stays"
+    )
+    assert delivered(give(other, data(0, 1), data(2, 1), final(0, 1, 2))) == [(0, 1)], "2 goes last in any case"
 
 
 def test_bug_9_the_receivers_deliver_by_it_and_a_smaller_timestamp_that_is_pending_is_not_overtaken() -> None:

@@ -39,13 +39,7 @@ SLACK_NS = 50
 
 def diameter(graph: Graph, count: int) -> int:
     """The most arcs between two of `count` members."""
-    members = range(count)
-    reached, arcs = {start: {start} for start in members}, 0
-    while any(len(known) < count for known in reached.values()):
-        for start, known in reached.items():
-            reached[start] = known.union(*(neighbours(graph, members, member) for member in known))
-        arcs += 1
-    return arcs
+    return {Graph.COMPLETE: 1, Graph.RING: count // 2, Graph.LINE: count - 1, Graph.STAR: min(2, count - 1)}[graph]
 
 
 def skew_bound_ns(*, arcs: int, kappa_ppb: int, tau_ns: int, xi_ns: int, mu_ns: int) -> int:
@@ -61,11 +55,19 @@ def skew_bound_ns(*, arcs: int, kappa_ppb: int, tau_ns: int, xi_ns: int, mu_ns: 
     return arcs * xi_ns - (-2 * since_ns * kappa_ppb // 10**9)
 
 
-def test_graphs_go_by_the_order_of_the_members() -> None:
-    assert neighbours(Graph.RING, (3, 5, 9, 11), 3) == (5, 11)
-    assert neighbours(Graph.LINE, (3, 5, 9, 11), 3) == (5,)
-    assert neighbours(Graph.STAR, (3, 5, 9, 11), 9) == (3,)
-    assert neighbours(Graph.COMPLETE, (3, 5, 9, 11), 9) == (3, 5, 11)
+@pytest.mark.parametrize(
+    ("graph", "expected"),
+    [
+        (Graph.COMPLETE, [(5, 9, 11), (3, 9, 11), (3, 5, 11), (3, 5, 9)]),
+        (Graph.RING, [(5, 11), (3, 9), (5, 11), (3, 9)]),
+        (Graph.LINE, [(5,), (3, 9), (5, 11), (9,)]),
+        (Graph.STAR, [(5, 9, 11), (3,), (3,), (3,)]),
+    ],
+)
+def test_graphs_go_by_the_order_of_the_members(graph: Graph, expected: list[tuple[int, ...]]) -> None:
+    members = (3, 5, 9, 11)
+    assert [neighbours(graph, members, member) for member in members] == expected
+    assert [neighbours(graph, (3, 5), member) for member in (3, 5)] == [(5,), (3,)]
 
 
 # Core alone.
