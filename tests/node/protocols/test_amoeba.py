@@ -227,7 +227,7 @@ def test_submissions_without_a_number_are_handed_back_in_their_order() -> None:
 
 def test_the_sequencer_delivers_what_it_has_handed_down_and_not_heard_yet() -> None:
     one = core(0)
-    closing = close(one, *multicasts(submit(one, b"x")), survivors=MEMBERS)
+    closing = close(one, *multicasts(submit(one, b"x")), request(1, 1), survivors=MEMBERS)
     assert (ordered(closing.effects), closing.handed_back) == ([(1, 0)], ())
 
 

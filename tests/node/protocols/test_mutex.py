@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from node.clocks import MAX_TIMESTAMP
 from node.core import Membership, ViewCore
 from node.effects import Deliver, Effect, Multicast, Report, Send, SetTimer
-from node.errors import DropReason
+from node.errors import DropReason, LocalError
 from node.protocols.mutex import HOLD, MutexCore, MutexParameters, MutexReport, Phase
 from node.trace import Notice
 from node.wire import Kind, Message
@@ -88,6 +88,8 @@ def test_rule_3_a_release_takes_the_request_away_and_goes_to_every_other_process
     left = Report(code=Notice.LEFT, member=0, value=1)
     assert one.on_timer(HOLD, 100) == [left, Multicast(message=release(0, 8, of=1))]
     assert one.is_idle
+    with pytest.raises(LocalError, match="no timer"):
+        one.on_timer(HOLD, 100)
 
 
 def test_rule_5_granted_when_first_in_the_queue_and_all_others_have_sent_something_later() -> None:
