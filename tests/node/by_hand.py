@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
+from random import Random
+from typing import Any, TypeVar
 
-from node.core import Closing, Core
+from node.core import Closing, Core, Membership, Submission, ViewCore
 from node.effects import Deliver, Effect, Multicast, Report
 from node.protocols.atop.policy import pack_weights
+from node.protocols.mutex import Kept
 from node.protocols.prefix import Prefix
 from node.wire import Kind, Message
+
+C = TypeVar("C", bound=ViewCore)
+
+
+def core_of(
+    kind: type[C], membership: Membership, parameters: object, *, rng: Random | None = None, memory: bytes = b""
+) -> C:
+    """A core of one view with those of these arguments that it takes."""
+    given = {"membership": membership, "parameters": parameters, "rng": rng or Random(1), "memory": memory}
+    given["kept"] = Kept()
+    return kind(**{name: given[name] for name in inspect.signature(kind).parameters if name in given})
 
 
 def give(core: Core, *messages: Message, now_ns: int = 0) -> list[Effect]:
     """Give a core these messages, each transmitted by its origin; their effects."""
     return [effect for message in messages for effect in core.on_message(message, message.origin, now_ns)]
+
+
+def submit(core: Core, payload: bytes = b"", *, now_ns: int = 0, **more: Any) -> list[Effect]:
+    """Submit a message, with `more` fields of its submission; the effects."""
+    return core.on_submit(Submission(payload=payload, **more), now_ns)
 
 
 def delivered(effects: Iterable[Effect]) -> list[tuple[int, int]]:
@@ -43,6 +63,14 @@ def reported(effects: Iterable[Effect]) -> list[tuple[int, int, int]]:
 def dropped(closing: Closing, code: int) -> list[tuple[int, int]]:
     """(origin, number) of each report with this code."""
     return [(member, value) for found, member, value in reported(closing.effects) if found == code]
+
+
+def close(one: ViewCore, *rest: Message, survivors: Iterable[int]) -> Closing:
+    """End the view of a core, with these messages of the cut that it has not received."""
+    streams: dict[int, list[Message]] = {}
+    for message in rest:
+        streams.setdefault(message.origin, []).append(message)
+    return one.close(streams, frozenset(survivors), 0)
 
 
 def after(*deliveries: tuple[int, int]) -> int:

@@ -16,6 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from node.core import Core, Membership, Submission
 from node.effects import (
@@ -33,6 +34,7 @@ from node.effects import (
 )
 from node.errors import DropReason, RemoteError
 from node.group.core import GroupCore
+from node.registry import PROTOCOLS
 from node.trace import Level, Stamp, decode_stamp, encode_stamp
 from node.wire import Flag, Kind, Message, decode_datagram, encode_datagram
 
@@ -48,6 +50,11 @@ Build = Callable[[Membership, int], Core]
 
 HEARTBEATS = frozenset(("group_beat", "group_watch"))
 """Timers of the group layer that run at rest."""
+
+
+def stack(protocol: str, **parameters: Any) -> Build:
+    """Builder of a protocol with all layers below it."""
+    return lambda us, seed: PROTOCOLS[protocol].build(membership=us, parameters=parameters, seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +93,8 @@ class Host:
     """Index of the view in which it got the group's state; None: it has none."""
     timers: dict[Timer, int] = field(default_factory=dict)
     transmissions: int = 0
-    waiting: list[tuple[str, object]] = field(default_factory=list)
-    """Inputs that arrived while it was paused."""
+    waiting: list[bytes | tuple[Timer, int]] = field(default_factory=list)
+    """Datagrams, and timers with their instants, that arrived while it was paused."""
 
     @property
     def is_idle(self) -> bool:
@@ -155,19 +162,13 @@ class Cluster:
         host = self.hosts[member]
         assert host.is_up
         for _ in range(count):
-            host.submitted += 1
-            stamp = Stamp(origin=member, incarnation=host.membership.incarnation, number=host.submitted)
-            self.submissions.append((stamp.origin, stamp.incarnation, stamp.number))
-            host.queue += self._submissions(host, encode_stamp(stamp) + bytes(size - 8), target)
+            host.queue += self._submissions(host, self._stamp(host) + bytes(size - 8), target)
         self._push(host)
 
     def submit_after(self, member: int, not_before: int) -> None:
         """Submit a message that must get a later timestamp than `not_before`."""
         host = self.hosts[member]
-        host.submitted += 1
-        stamp = Stamp(origin=member, incarnation=host.membership.incarnation, number=host.submitted)
-        self.submissions.append((stamp.origin, stamp.incarnation, stamp.number))
-        host.queue.append(Submission(payload=encode_stamp(stamp), not_before=not_before))
+        host.queue.append(Submission(payload=self._stamp(host), not_before=not_before))
         self._push(host)
 
     def core(self, member: int) -> Core:
@@ -209,19 +210,13 @@ class Cluster:
         host = self.hosts[member]
         host.is_paused = False
         waiting, host.waiting = host.waiting, []
-        timers = [entry for entry in waiting if entry[0] == "timer"]
-        datagrams = [entry for entry in waiting if entry[0] == "datagram"]
-        ordered = timers + datagrams if self._rng.random() < 0.5 else datagrams + timers
-        for kind, what in ordered:
-            if kind == "timer":
-                assert isinstance(what, tuple)
-                timer, at_ns = what
-                # A datagram before it may have cancelled or moved it.
-                if host.timers.get(timer) == at_ns:
-                    self._fire(host, timer)
-            else:
-                assert isinstance(what, bytes)
+        are_timers_first = self._rng.random() < 0.5
+        for what in sorted(waiting, key=lambda what: isinstance(what, bytes) == are_timers_first):
+            if isinstance(what, bytes):
                 self._arrive(host, what)
+            # A datagram before it may have cancelled or moved it.
+            elif host.timers.get(what[0]) == what[1]:
+                self._fire(host, what[0])
 
     def cut(self, *groups: Iterable[int]) -> None:
         """Cut the network: only members of one group reach each other."""
@@ -277,6 +272,13 @@ class Cluster:
         return self._digest.hexdigest()
 
     # Host loop.
+
+    def _stamp(self, host: Host) -> bytes:
+        """The stamp of the next submission of this host."""
+        host.submitted += 1
+        stamp = Stamp(origin=host.membership.member, incarnation=host.membership.incarnation, number=host.submitted)
+        self.submissions.append((stamp.origin, stamp.incarnation, stamp.number))
+        return encode_stamp(stamp)
 
     def _submissions(self, host: Host, payload: bytes, target: int | None) -> list[Submission]:
         """Submissions of a payload in the form of the protocol."""
@@ -372,7 +374,7 @@ class Cluster:
             # The latest setting counts; after an earlier one the instant here is another, or missing.
             if host.timers.get(timer) == at_ns and host.is_up:
                 if host.is_paused:
-                    host.waiting.append(("timer", (timer, at_ns)))
+                    host.waiting.append((timer, at_ns))
                 else:
                     self._fire(host, timer)
 
@@ -415,7 +417,7 @@ class Cluster:
         if not host.is_up:
             return
         if host.is_paused:
-            host.waiting.append(("datagram", data))
+            host.waiting.append(data)
             return
         try:
             envelope, message = decode_datagram(data, group=GROUP)
@@ -447,14 +449,13 @@ def check_fifo(cluster: Cluster) -> None:
     for host in (*cluster.past, *cluster.hosts.values()):
         last: dict[tuple[int, int], int] = {}
         for origin, incarnation, number in host.delivered:
-            key = (origin, incarnation)
-            is_first_incarnation = host.membership.incarnation == 1
-            expected = last.get(key, 0) + 1 if key in last or is_first_incarnation else number
+            first = 1 if host.membership.incarnation == 1 else number
+            expected = last.get((origin, incarnation), first - 1) + 1
             assert number == expected, (
                 f"member {host.membership.member} delivered {origin}/{incarnation}#{number} "
                 f"where #{expected} was next (seed {cluster.seed})"
             )
-            last[key] = number
+            last[origin, incarnation] = number
 
 
 def check_agreement(cluster: Cluster, members: Iterable[int]) -> None:
@@ -563,7 +564,8 @@ def check_silence(cluster: Cluster) -> None:
 
 def kinds_above(cluster: Cluster) -> Counter[Kind]:
     """Messages over the lowest layer without retransmissions, by kind of the message inside."""
-    return Counter(message.inner for _, message in cluster.sent if not message.flags & Flag.RETRANSMISSION)
+    sent = [message for _, message in cluster.sent if not message.flags & Flag.RETRANSMISSION]
+    return Counter(message.inner for message in sent if message.inner is not Kind.APPLICATION)
 
 
 def retransmissions(cluster: Cluster) -> int:

@@ -16,6 +16,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from random import Random
 from types import FunctionType
 from typing import Any
@@ -29,7 +30,7 @@ from node.objects.addresses import Addressing, GroupId, Operation, Reference
 from node.objects.manager.context import Context
 from node.objects.manager.machine import MachineCore
 from node.packing import pack
-from node.registry import PROTOCOLS, ProtocolEntry
+from node.registry import ProtocolEntry
 from node.trace import STAMP_SIZE, Level, decode_stamp
 from node.wire import (
     ENVELOPE,
@@ -42,8 +43,9 @@ from node.wire import (
     encode_message,
     table_struct,
 )
-from tests.node.cluster import GROUP, MILLISECOND, SECOND, Build, Cluster, Identity
+from tests.node.cluster import GROUP, MILLISECOND, SECOND, Build, Cluster, Identity, stack
 from tests.node.cluster import Host as ClusterHost
+from tests.node.host.test_config import GOOD
 
 MEMBERS = 4
 VICTIM = 0
@@ -54,12 +56,8 @@ ENVELOPE_SIZE = table_struct(ENVELOPE).size
 LATER_INCARNATION = 0.001
 """Share of flipped incarnations that are used."""
 Partitions = tuple[tuple[int, ...], ...]
+UNKNOWN_KINDS = sorted(set(range(256)) - set(map(int, Kind)))
 NUMBERS = (0, 1, 2, 3, 5, 8, 30, 64, 65, 1000, 2**31, 2**32 - 2, 2**32 - 1, 2**48, 2**63, 2**64 - 1)
-
-
-def build_of(entry: ProtocolEntry) -> Build:
-    """Builder of the protocol with its defaults."""
-    return lambda us, seed: entry.build(membership=us, parameters={}, seed=seed)
 
 
 class Busy(Cluster):
@@ -130,7 +128,7 @@ def called(us: Membership, payload: bytes) -> list[Submission]:
 
 def busy(entry: ProtocolEntry, *, seed: int = 1, partitions: Partitions = ()) -> Busy:
     """Four members at work: some messages delivered, some in transit."""
-    cluster = Busy(build_of(entry), seed=seed, partitions=partitions)
+    cluster = Busy(stack(entry.name), seed=seed, partitions=partitions)
     load(cluster, entry)
     cluster.run(for_ns=155 * MILLISECOND)
     assert cluster.honest, "there must be something to imitate"
@@ -151,35 +149,36 @@ class Refused:
     """Endless random datagrams that must change nothing, each with its source address."""
 
     def __init__(self, entry: ProtocolEntry, honest: Sequence[bytes], rng: Random) -> None:
+        choice = rng.choice
         self._rng = rng
         self._honest = honest
-        self._kinds = [kind for kind in Kind if kind not in entry.kinds and kind not in LOCAL_KINDS]
+        others = [kind for kind in Kind if kind not in entry.kinds and kind not in LOCAL_KINDS]
         self._own_kinds = list(entry.kinds)
         self.families: dict[str, Callable[[], bytes]] = {
             "random bytes": self._random_bytes,
             "random after a true envelope": self._random_message,
             "truncated": self._truncated,
-            "too long": self._too_long,
+            "too long": lambda: bytes(self._real()) + rng.randbytes(rng.randint(1, 40)),
             "wrong magic": lambda: self._patched(0, 2),
             "wrong version": lambda: self._patched(2, 1),
             "reserved byte": lambda: self._patched(3, 1),
             "another group": lambda: self._patched(4, 4),
-            "an old run": self._old_run,
-            "huge lengths": self._huge_lengths,
-            "unknown kind": self._unknown_kind,
-            "news of a layer": self._local_kind,
-            "unknown flags": self._unknown_flags,
-            "another protocol": self._another_protocol,
-            "no member": lambda: self._written(origin=STRANGER, sender=LIAR),
-            "ours": lambda: self._written(origin=VICTIM, sender=LIAR),
-            "our number": lambda: self._written(origin=LIAR, sender=VICTIM),
+            "an old run": lambda: self._with(4, struct.pack(">I", OLD_GROUP)),
+            "huge lengths": lambda: self._with(ENVELOPE_SIZE + choice((8, 10)), choice((b"\x7f\xff", b"\xff\xff"))),
+            "unknown kind": lambda: self._with(ENVELOPE_SIZE, bytes([choice(UNKNOWN_KINDS)])),
+            "news of a layer": lambda: self._with(ENVELOPE_SIZE, bytes([choice(sorted(LOCAL_KINDS))])),
+            "unknown flags": lambda: self._with(ENVELOPE_SIZE + 1, bytes([choice((0x08, 0x10, 0x80, 0xF8))])),
+            "another protocol": lambda: self._written(others),
+            "no member": lambda: self._written(self._own_kinds, origin=STRANGER),
+            "ours": lambda: self._written(self._own_kinds, origin=VICTIM),
+            "our number": lambda: self._written(self._own_kinds, sender=VICTIM),
             "flipped bits": self._flipped,
         }
-        self._names = sorted(self.families)
 
     def __iter__(self) -> Iterator[tuple[str, bytes]]:
+        names = sorted(self.families)
         while True:
-            name = self._rng.choice(self._names)
+            name = self._rng.choice(names)
             yield name, self.families[name]()
 
     def _real(self) -> bytearray:
@@ -188,16 +187,13 @@ class Refused:
     def _random_bytes(self) -> bytes:
         return self._rng.randbytes(self._rng.choice((0, 1, 15, 16, 35, 36, 60, 200, 1400)))
 
-    def _random_message(self) -> bytes:
-        """A random message that does not decode, as hardly any does."""
-        return _undecodable(lambda: bytes(self._real()[:ENVELOPE_SIZE]) + self._random_bytes())
-
     def _truncated(self) -> bytes:
         real = self._real()
         return bytes(real[: self._rng.randrange(len(real))])
 
-    def _too_long(self) -> bytes:
-        return bytes(self._real()) + self._rng.randbytes(self._rng.randint(1, 40))
+    def _random_message(self) -> bytes:
+        """A random message that does not decode, as hardly any does."""
+        return _undecodable(lambda: bytes(self._real()[:ENVELOPE_SIZE]) + self._random_bytes())
 
     def _patched(self, at: int, size: int) -> bytes:
         """A real datagram with other bytes at one place."""
@@ -207,38 +203,14 @@ class Refused:
             real[at : at + size] = self._rng.randbytes(size)
         return bytes(real)
 
-    def _old_run(self) -> bytes:
+    def _with(self, at: int, written: bytes) -> bytes:
+        """A real datagram with these bytes at one place."""
         real = self._real()
-        real[4:8] = struct.pack(">I", OLD_GROUP)
+        real[at : at + len(written)] = written
         return bytes(real)
 
-    def _huge_lengths(self) -> bytes:
-        real = self._real()
-        at = ENVELOPE_SIZE + self._rng.choice((8, 10))
-        real[at : at + 2] = struct.pack(">H", self._rng.choice((0x7FFF, 0xFFFF)))
-        return bytes(real)
-
-    def _unknown_kind(self) -> bytes:
-        real = self._real()
-        known = {int(kind) for kind in Kind}
-        real[ENVELOPE_SIZE] = self._rng.choice([kind for kind in range(256) if kind not in known])
-        return bytes(real)
-
-    def _local_kind(self) -> bytes:
-        real = self._real()
-        real[ENVELOPE_SIZE] = self._rng.choice(sorted(LOCAL_KINDS))
-        return bytes(real)
-
-    def _unknown_flags(self) -> bytes:
-        real = self._real()
-        real[ENVELOPE_SIZE + 1] |= self._rng.choice((0x08, 0x10, 0x80, 0xF8))
-        return bytes(real)
-
-    def _another_protocol(self) -> bytes:
-        return self._written(origin=LIAR, sender=LIAR, kinds=self._kinds)
-
-    def _written(self, *, origin: int, sender: int, kinds: Sequence[Kind] = ()) -> bytes:
-        message = lie(self._rng, kinds or self._own_kinds, origin=origin, inner_kinds=self._own_kinds)
+    def _written(self, kinds: Sequence[Kind], *, origin: int = LIAR, sender: int = LIAR) -> bytes:
+        message = lie(self._rng, kinds, origin=origin, inner_kinds=self._own_kinds)
         return envelope_of(message, sender=sender)
 
     def _flipped(self) -> bytes:
@@ -342,23 +314,14 @@ class Nowhere:
 
 def host_around(core: Core, wires: Nowhere, protocol: str) -> Host:
     """The host of real nodes, around a core that has begun its incarnation elsewhere."""
-    words = {
+    words = GOOD | {
         "group": GROUP,
         "member": VICTIM,
         "incarnation": 1,
-        "name": "p1/n1",
         "members": [{"index": member, "ip": f"10.1.0.{member + 1}", "partition": 1} for member in range(MEMBERS)],
         "ip": "10.1.0.1",
-        "port": 7700,
-        "trace": None,
-        "dissemination": "multicast",
-        "multicast": {"group": "239.77.0.1", "ttl": 1, "near": "239.77.1.1"},
         "protocol": {"name": protocol, "parameters": {}},
-        "clock": {"offset_ns": 0, "drift_ppm": 0.0},
-        "workload": {"kind": "silent", "rate_per_s": 0.0, "size_bytes": 16, "stop_after_ns": 0, "events": []},
-        "seed": 1,
-        "shared_seed": 1,
-        "drain_timeout_ns": SECOND,
+        "workload": GOOD["workload"] | {"kind": "silent", "rate_per_s": 0.0},
     }
     host = Host(
         parse(json.dumps(words)),
@@ -395,7 +358,8 @@ def refuse(entry: ProtocolEntry, count: int, *, seed: int = 1) -> Tally:
     host = host_around(core, wires, entry.name)
     before = digest(core)
     tally = Tally()
-    for name, data in _first(count, Refused(entry, cluster.honest, Random(f"{seed}/{entry.name}/refused"))):
+    refused = Refused(entry, cluster.honest, Random(f"{seed}/{entry.name}/refused"))
+    for name, data in islice(refused, count):
         tally.given[name] += 1
         host.take(data, VICTIM if name == "our number" else LIAR)
     tally.refused = host.dropped
@@ -403,10 +367,6 @@ def refuse(entry: ProtocolEntry, count: int, *, seed: int = 1) -> Tally:
     tally.sent = wires.sent
     tally.is_untouched = digest(core) == before and host.next_wake_ns() is None
     return tally
-
-
-def _first(count: int, endless: Refused) -> Iterator[tuple[str, bytes]]:
-    return (found for found, _ in zip(endless, range(count), strict=False))
 
 
 def tell_lies(
@@ -455,11 +415,7 @@ def insider(entry: ProtocolEntry, count: int, *, seed: int = 1) -> tuple[Busy, i
     a member held.
     """
 
-    def build(us: Membership, seed: int) -> Core:
-        name = "reliable" if us.member == LIAR else entry.name
-        return PROTOCOLS[name].build(membership=us, parameters={}, seed=seed)
-
-    cluster = Busy(build, seed=seed)
+    cluster = Busy(lambda us, seed: stack("reliable" if us.member == LIAR else entry.name)(us, seed), seed=seed)
     load(cluster, entry, members=range(LIAR), count=10)
     cluster.run(for_ns=50 * MILLISECOND)
     rng = Random(f"{seed}/{entry.name}/insider")

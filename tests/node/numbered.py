@@ -11,12 +11,10 @@ from typing import Any, Generic, TypeVar
 import pytest
 
 from node.clocks import MAX_TIMESTAMP
-from node.core import Core, Membership, ViewCore
+from node.core import Membership, ViewCore
 from node.protocols.allack import MAX_ROUND, AllAckCore, AllAckParameters, AllAckReport
 from node.protocols.lamport import LamportCore, LamportParameters, LamportReport
-from node.registry import PROTOCOLS
 from node.wire import Flag, Kind, Message
-from tests.node.cluster import Build
 
 MEMBERS = (0, 1, 2)
 C_co = TypeVar("C_co", bound=ViewCore, covariant=True)
@@ -47,14 +45,6 @@ class Order(Generic[C_co]):
 
     def null(self, origin: int, number: int) -> Message:
         return Message(kind=self.null_kind, origin=origin, incarnation=1, seq=number, flags=Flag.DUMMY.value)
-
-    def build(self, **parameters: Any) -> Build:
-        """Builder of the whole stack."""
-
-        def made(membership: Membership, seed: int) -> Core:
-            return PROTOCOLS[self.name].build(membership=membership, parameters=parameters, seed=seed)
-
-        return made
 
 
 ALLACK = Order(

@@ -22,6 +22,8 @@ ROOT = Path(__file__).parents[2]
 GROUP = 4242
 MONITOR_IP = "127.0.0.250"
 PATIENCE_S = 20.0
+SILENT: dict[str, Any] = {"kind": "silent", "rate_per_s": 0.0, "size_bytes": 8, "stop_after_ns": 0, "events": []}
+"""A workload without submissions."""
 
 
 def free_port() -> int:
@@ -172,13 +174,7 @@ class Nodes:
             "multicast": {"group": "239.77.0.1", "ttl": 1, "near": "239.77.1.1"},
             "protocol": {"name": "sequencer", "parameters": {}},
             "clock": {"offset_ns": 0, "drift_ppm": 0.0},
-            "workload": {
-                "kind": "poisson",
-                "rate_per_s": 100.0,
-                "size_bytes": 128,
-                "stop_after_ns": 1_000_000_000,
-                "events": [],
-            },
+            "workload": {**SILENT, "kind": "poisson", "rate_per_s": 100.0, "size_bytes": 128, "stop_after_ns": 10**9},
             "seed": 1,
             "shared_seed": 1,
             "drain_timeout_ns": 5_000_000_000,

@@ -9,21 +9,21 @@ from node.errors import LocalError
 from node.wire import Kind, Message
 
 
-def test_peers_are_the_others_ascending() -> None:
-    membership = Membership(member=2, members=(0, 2, 5))
-    assert membership.peers == (0, 5)
-
-
-def test_neighbours_are_the_peers_of_the_own_sub_network() -> None:
-    fields = {"members": (0, 1, 2, 3), "partitions": ((0, 3), (1,), (2,))}
-    assert Membership(member=3, **fields).neighbours == (0,)  # type: ignore[arg-type]
-    assert Membership(member=1, **fields).neighbours == ()  # type: ignore[arg-type]
-    assert [Membership(member=member, **fields).partition for member in range(4)] == [0, 1, 2, 0]  # type: ignore[arg-type]
-
-
-def test_in_a_single_sub_network_all_peers_are_neighbours() -> None:
-    membership = Membership(member=2, members=(0, 2, 5))
-    assert (membership.neighbours, membership.partition) == ((0, 5), 0)
+@pytest.mark.parametrize(
+    ("member", "partitions", "neighbours", "partition"),
+    [
+        (3, ((0, 3), (1,), (2,)), (0,), 0),
+        (1, ((0, 3), (1,), (2,)), (), 1),
+        (2, ((0, 3), (1,), (2,)), (), 2),
+        (2, (), (0, 1, 3), 0),
+    ],
+)
+def test_peers_are_the_others_and_neighbours_those_of_the_own_sub_network(
+    member: int, partitions: tuple[tuple[int, ...], ...], neighbours: tuple[int, ...], partition: int
+) -> None:
+    us = Membership(member=member, members=(0, 1, 2, 3), partitions=partitions)
+    assert us.peers == tuple(other for other in (0, 1, 2, 3) if other != member)
+    assert (us.neighbours, us.partition) == (neighbours, partition)
 
 
 def test_a_message_of_ours_names_us() -> None:

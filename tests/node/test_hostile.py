@@ -20,6 +20,7 @@ from tests.node.hostile import (
     VICTIM,
     Busy,
     Nowhere,
+    Partitions,
     Refused,
     busy,
     digest,
@@ -39,20 +40,20 @@ MOST_HELD = 1200
 """A window of the liar's messages, and messages of honest members in transit."""
 
 REASONS = {
-    "random bytes": {DropReason.TRUNCATED, DropReason.BAD_MAGIC},
-    "truncated": {DropReason.TRUNCATED},
-    "too long": {DropReason.BAD_LENGTH},
-    "wrong magic": {DropReason.BAD_MAGIC},
-    "wrong version": {DropReason.BAD_VERSION},
-    "reserved byte": {DropReason.MALFORMED},
-    "another group": {DropReason.OTHER_GROUP},
-    "an old run": {DropReason.OTHER_GROUP},
-    "huge lengths": {DropReason.TRUNCATED},
-    "unknown kind": {DropReason.UNKNOWN_KIND},
-    "news of a layer": {DropReason.UNKNOWN_KIND},
-    "unknown flags": {DropReason.MALFORMED},
-    "another protocol": {DropReason.UNEXPECTED},
-    "our number": {DropReason.OWN},
+    "random bytes": {"TRUNCATED", "BAD_MAGIC"},
+    "truncated": {"TRUNCATED"},
+    "too long": {"BAD_LENGTH"},
+    "wrong magic": {"BAD_MAGIC"},
+    "wrong version": {"BAD_VERSION"},
+    "reserved byte": {"MALFORMED"},
+    "another group": {"OTHER_GROUP"},
+    "an old run": {"OTHER_GROUP"},
+    "huge lengths": {"TRUNCATED"},
+    "unknown kind": {"UNKNOWN_KIND"},
+    "news of a layer": {"UNKNOWN_KIND"},
+    "unknown flags": {"MALFORMED"},
+    "another protocol": {"UNEXPECTED"},
+    "our number": {"OWN"},
 }
 """Reasons under any protocol. Others depend on the protocol, or on the flipped bit."""
 
@@ -80,7 +81,7 @@ def test_each_family_is_refused_for_its_own_reason(protocol: str) -> None:
         host.dropped.clear()
         for _ in range(20):
             host.take(families[name](), VICTIM if name == "our number" else LIAR)
-        assert set(host.dropped) <= {reason.name for reason in reasons}, name
+        assert set(host.dropped) <= reasons, name
         assert host.dropped.total() == 20
 
 
@@ -114,43 +115,40 @@ def test_what_is_refused_by_an_exception_has_changed_nothing(protocol: str) -> N
 @pytest.mark.parametrize("protocol", PROTOCOL_NAMES)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_lies_of_a_member_end_nobody_and_fill_no_memory(protocol: str, seed: int) -> None:
-    entry = PROTOCOLS[protocol]
-    cluster, tally, most = tell_lies(entry, LIES, seed=seed)
-
-    assert sum(tally.given.values()) == LIES
-    assert most <= MOST_HELD
-    load(cluster, entry, members=(0, 1, 2), count=5)
-    cluster.run(for_ns=30 * SECOND)
-    check_true_messages(cluster, protocol)
+    check_lies(protocol, seed, count=5, rest_ns=30 * SECOND)
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_lies_from_another_sub_network_end_nobody_and_fill_no_memory(seed: int) -> None:
-    entry = PROTOCOLS["objects"]
-    cluster, tally, most = tell_lies(entry, LIES, seed=seed, partitions=TWO_NETWORKS)
-
-    assert sum(tally.given.values()) == LIES
-    assert most <= MOST_HELD
-    load(cluster, entry, members=(0, 1, 2), count=20)
-    # The liar is down: calls of its machine's objects wait for the group's time-out, then for their own.
-    cluster.run(for_ns=60 * SECOND)
-    check_true_messages(cluster, "objects")
+    """The liar is down: calls of its machine's objects wait for the group's time-out, then for their own."""
+    cluster = check_lies("objects", seed, count=20, rest_ns=60 * SECOND, partitions=TWO_NETWORKS)
     listed = {(member, 1, number) for member in (0, 1, 2) for number in (22, 32)}
     assert listed < set(cluster.submissions)
     for member in (0, 1, 2):
         assert listed < set(cluster.true[member]), "later calls are not held up"
 
 
+def check_lies(protocol: str, seed: int, *, count: int, rest_ns: int, partitions: Partitions = ()) -> Busy:
+    """Honest members submit `count` messages after the lies, and rest."""
+    cluster, tally, most = tell_lies(PROTOCOLS[protocol], LIES, seed=seed, partitions=partitions)
+    assert sum(tally.given.values()) == LIES
+    check_honest(cluster, protocol, most, count=count, rest_ns=rest_ns)
+    return cluster
+
+
+def check_honest(cluster: Busy, protocol: str, most: int, *, count: int, rest_ns: int) -> None:
+    assert most <= MOST_HELD
+    load(cluster, PROTOCOLS[protocol], members=(0, 1, 2), count=count)
+    cluster.run(for_ns=rest_ns)
+    check_true_messages(cluster, protocol)
+
+
 @pytest.mark.parametrize("protocol", LAYERED)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_wrong_messages_inside_right_ones_leave_the_others_in_order(protocol: str, seed: int) -> None:
-    entry = PROTOCOLS[protocol]
-    cluster, most = insider(entry, LIES // 2, seed=seed)
+    cluster, most = insider(PROTOCOLS[protocol], LIES // 2, seed=seed)
 
-    assert most <= MOST_HELD
-    load(cluster, entry, members=(0, 1, 2), count=5)
-    cluster.run(for_ns=30 * SECOND)
-    check_true_messages(cluster, protocol)
+    check_honest(cluster, protocol, most, count=5, rest_ns=30 * SECOND)
     if protocol in ("cbcast", "lamport"):
         sent = {identity for identity in cluster.submissions if identity[0] != LIAR}
         for member in (0, 1, 2):

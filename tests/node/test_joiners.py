@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
-from node.core import Core, Membership
 from node.group.core import GroupCore, Phase
-from node.registry import PROTOCOLS
 from node.wire import Kind, Message
-from tests.node.cluster import MILLISECOND, SECOND, Build, Cluster, check_pairwise_order, check_reliable
+from tests.node.cluster import (
+    MILLISECOND,
+    SECOND,
+    Cluster,
+    Network,
+    check_pairwise_order,
+    check_reliable,
+    check_views,
+    stack,
+)
 from tests.node.protocols.scenarios import SUSPECT_AFTER_NS
 
-NAMES = ("sequencer", "lamport", "cbcast", "allack", "atop", "atop_mbs", "abcast", "amoeba")
 WINDOW = 4
-
-
-def build(name: str) -> Build:
-    def made(membership: Membership, seed: int) -> Core:
-        reliable = {"window": WINDOW, "suspect_after_ns": SUSPECT_AFTER_NS}
-        return PROTOCOLS[name].build(membership=membership, parameters={"reliable": reliable}, seed=seed)
-
-    return made
+RELIABLE = {"window": WINDOW, "suspect_after_ns": SUSPECT_AFTER_NS}
+NAMES = ("sequencer", "lamport", "cbcast", "allack", "atop", "atop_mbs", "abcast", "amoeba")
 
 
 @pytest.mark.parametrize("name", (*NAMES, "mutex", "timewarp"))
 def test_a_group_at_rest_is_silent_without_heartbeats(name: str) -> None:
-    parameters = {"reliable": {"heartbeat_at_rest": False}}
-    cluster = Cluster(4, lambda us, seed: PROTOCOLS[name].build(membership=us, parameters=parameters, seed=seed))
+    cluster = Cluster(4, stack(name, reliable={"heartbeat_at_rest": False}))
     cluster.submit(0, 3)
     cluster.run()
     assert all(host.is_idle for host in cluster.up())
@@ -43,10 +44,11 @@ def standing(cluster: Cluster, member: int) -> Phase:
 
 def check_all(cluster: Cluster, members: list[int], name: str) -> None:
     """All promises, also to later incarnations: each has all messages since the view whose state it took."""
-    check_reliable(cluster, [member for member in members if cluster.hosts[member].membership.incarnation == 1])
-    assert all(standing(cluster, member) is Phase.MEMBER for member in members)
-    for member in members:
-        own = {one for one in cluster.submissions if one[:2] == (member, cluster.hosts[member].membership.incarnation)}
+    incarnations = {member: cluster.hosts[member].membership.incarnation for member in members}
+    check_reliable(cluster, [member for member, incarnation in incarnations.items() if incarnation == 1])
+    for member, incarnation in incarnations.items():
+        assert standing(cluster, member) is Phase.MEMBER
+        own = {one for one in cluster.submissions if one[:2] == (member, incarnation)}
         assert own <= set(cluster.hosts[member].delivered), f"member {member} lacks messages of its own"
     if name != "cbcast":
         check_pairwise_order(cluster)
@@ -55,7 +57,7 @@ def check_all(cluster: Cluster, members: list[int], name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_what_was_said_to_an_incarnation_that_did_not_finish_joining_is_not_for_the_next(name: str) -> None:
     """The decision that admits the second incarnation and the state arrive too late: the third runs by then."""
-    cluster = Cluster(3, build(name))
+    cluster = Cluster(3, stack(name, reliable=RELIABLE))
     cluster.submit(0, 2 * WINDOW)
     cluster.run(for_ns=200 * MILLISECOND)
     late: list[Message] = []
@@ -84,7 +86,7 @@ def test_what_was_said_to_an_incarnation_that_did_not_finish_joining_is_not_for_
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_joiner_gets_the_state_from_another_member_when_its_donor_crashes(name: str) -> None:
-    cluster = Cluster(4, build(name))
+    cluster = Cluster(4, stack(name, reliable=RELIABLE))
     cluster.submit(1, 3)
     cluster.run(for_ns=200 * MILLISECOND)
     cluster.lose = lambda source, target, message: message.kind is Kind.GROUP_STATE and source == 0
@@ -99,7 +101,7 @@ def test_a_joiner_gets_the_state_from_another_member_when_its_donor_crashes(name
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_joiner_asks_until_it_is_admitted_and_no_longer(name: str) -> None:
-    cluster = Cluster(3, build(name))
+    cluster = Cluster(3, stack(name, reliable=RELIABLE))
     cluster.restart(2)
     cluster.run(for_ns=1 * SECOND)
     asked = len(cluster.kinds(Kind.GROUP_JOIN))
@@ -110,9 +112,21 @@ def test_a_joiner_asks_until_it_is_admitted_and_no_longer(name: str) -> None:
     assert len(cluster.kinds(Kind.GROUP_JOIN)) == asked
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_joiner_does_not_wait_until_traffic_ceases(seed: int) -> None:
+    """The incarnation ended by a restart is replaced while all others send."""
+    cluster = Cluster(5, stack("reliable"), seed=seed, network=Network(jitter_ns=20 * MILLISECOND, loss_ratio=0.1))
+    for number, member in product(range(250), cluster.members):
+        cluster.submit_later(member, number * 20 * MILLISECOND)
+    cluster.at(500 * MILLISECOND, lambda: cluster.restart(2))
+    cluster.run(for_ns=2 * SECOND)
+    assert all((2, 2) in host.views[-1][0].incarnations for host in cluster.hosts.values())
+    check_views(cluster)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_member_that_leaves_is_gone_for_good_and_the_others_go_on(name: str) -> None:
-    cluster = Cluster(4, build(name))
+    cluster = Cluster(4, stack(name, reliable=RELIABLE))
     cluster.submit(0, 3)
     cluster.run(for_ns=500 * MILLISECOND)
     cluster.leave(0)
@@ -127,7 +141,7 @@ def test_a_member_that_leaves_is_gone_for_good_and_the_others_go_on(name: str) -
 @pytest.mark.parametrize("name", NAMES)
 def test_no_messages_are_delivered_on_a_side_without_a_quorum(name: str) -> None:
     """Equal halves: the one with the first member by rank goes on, the other waits and then joins it."""
-    cluster = Cluster(4, build(name))
+    cluster = Cluster(4, stack(name, reliable=RELIABLE))
     cluster.submit(3)
     cluster.run(for_ns=500 * MILLISECOND)
     cluster.cut((0, 1), (2, 3))

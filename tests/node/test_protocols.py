@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from enum import IntEnum
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,25 +25,26 @@ from node.protocols.mutex import MutexReport
 from node.protocols.sequencer import SequencerReport
 from node.protocols.timewarp.core import TimeWarpReport
 from node.registry import PROTOCOLS
-from node.wire import Kind
-from tests.node.cluster import Cluster, check_silence
+from node.wire import Flag, Kind, decode_message
+from tests.node.cluster import MILLISECOND, SECOND, Cluster, Network, check_silence, kinds_above, stack
 
 README = (Path(node.protocols.__file__).parent / "README.md").read_text()
-REPORTS = (
-    *GroupReport,
-    *AllAckReport,
-    *SequencerReport,
-    *CbcastReport,
-    *LamportReport,
-    *MutexReport,
-    *ClocksReport,
-    *AtopReport,
-    *MbsReport,
-    *AbcastReport,
-    *AmoebaReport,
-    *TimeWarpReport,
-    *AdaptiveReport,
-)
+CODES: dict[type[IntEnum], range] = {
+    GroupReport: range(0x10, 0x20),
+    SequencerReport: range(0x20, 0x30),
+    CbcastReport: range(0x40, 0x50),
+    LamportReport: range(0x50, 0x60),
+    MutexReport: range(0x60, 0x70),
+    ClocksReport: range(0x70, 0x80),
+    AllAckReport: range(0x80, 0x90),
+    AtopReport: range(0x90, 0xA0),
+    MbsReport: range(0xA0, 0xB0),
+    AbcastReport: range(0xB0, 0xC0),
+    TimeWarpReport: range(0xC0, 0xD0),
+    AdaptiveReport: range(0xD0, 0xE0),
+    AmoebaReport: range(0xE0, 0xE8),
+}
+REPORTS = [report for reports in CODES for report in reports]
 KNOWN_PROPERTIES = {
     *("validity", "agreement", "uniform_agreement", "integrity", "fifo", "causal", "total_order"),
     *("call_integrity", "no_overtaking", "indivisibility", "call_causality", "call_agreement", "atomicity"),
@@ -78,7 +81,7 @@ def test_an_entry_is_whole_and_runs_with_its_defaults(name: str) -> None:
     assert set(entry.promises) <= KNOWN_PROPERTIES
     assert entry.parameters
     entry.check({}, members=3)
-    cluster = Cluster(3, lambda us, seed: entry.build(membership=us, parameters={}, seed=seed))
+    cluster = Cluster(3, stack(name))
     # Submissions of a protocol's own application name their receivers: tests/node/objects.
     is_asked = entry.takes_submissions and entry.application is None
     if is_asked:
@@ -92,18 +95,93 @@ def test_an_entry_is_whole_and_runs_with_its_defaults(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(PROTOCOLS))
 def test_wrong_parameters_get_a_sentence_before_anything_runs(name: str) -> None:
+    entry = PROTOCOLS[name]
     with pytest.raises(LocalError, match=f"{name} has no 'speed'"):
-        PROTOCOLS[name].check({"speed": 9}, members=3)
+        entry.check({"speed": 9}, members=3)
     with pytest.raises(LocalError, match=f"{name} has no 'speed'"):
-        PROTOCOLS[name].build(membership=Membership(member=0, members=(0, 1)), parameters={"speed": 9}, seed=1)
+        entry.build(membership=Membership(member=0, members=(0, 1)), parameters={"speed": 9}, seed=1)
     with pytest.raises(LocalError, match="at least 2 members"):
-        PROTOCOLS[name].check({}, members=1)
+        entry.check({}, members=1)
 
 
-def test_parameters_of_the_layer_below_are_reached_by_its_name() -> None:
-    PROTOCOLS["sequencer"].check({"reliable": {"window": 256}}, members=3)
-    with pytest.raises(LocalError, match=r"sequencer\.reliable: window must lie between"):
-        PROTOCOLS["sequencer"].check({"reliable": {"window": 1}}, members=3)
+@pytest.mark.parametrize(
+    ("name", "parameters", "sentence"),
+    [
+        ("abcast", {"outstanding": 0}, "outstanding must lie between 1 and 512 messages, not 0"),
+        ("abcast", {"outstanding": 513}, "outstanding must lie between 1 and 512 messages, not 513"),
+        ("allack", {"null_after_ns": -1}, "null_after_ns must not be negative"),
+        ("allack", {"outstanding": 0}, "outstanding must lie between 1"),
+        ("amoeba", {"resilience": -1}, "resilience must lie between 0"),
+        ("cbcast", {"waiting": 0}, "waiting must lie between 1"),
+        ("clocks", {"tau_ns": 0}, "tau_ns must be at least"),
+        ("clocks", {"sample_ns": -5}, "sample_ns must be at least"),
+        ("clocks", {"run_ns": 0}, "run_ns must be positive"),
+        ("clocks", {"mu_ns": -1}, "mu_ns must not be negative"),
+        ("clocks", {"mu_ns": 10**9}, "mu_ns must be less than tau_ns"),
+        ("clocks", {"graph": "tree"}, "graph must be one of complete, ring, line, star"),
+        ("clocks", {"start": "now"}, "start must be one of periodic, relay"),
+        ("lamport", {"tie": "x"}, "tie must be one of"),
+        ("lamport", {"clock": "x"}, "clock must be one of"),
+        ("lamport", {"mu_ns": -1}, "mu_ns must not be negative"),
+        ("lamport", {"null_after_ns": -1}, "null_after_ns must not be negative"),
+        ("mutex", {"algorithm": "x"}, "algorithm must be one of"),
+        ("mutex", {"acknowledge": "x"}, "acknowledge must be one of"),
+        ("mutex", {"clock": "x"}, "clock must be one of"),
+        ("mutex", {"hold_ns": -1}, "hold_ns must not be negative"),
+        ("mutex", {"mu_ns": -1}, "mu_ns must not be negative"),
+        ("mutex", {"outstanding": 0}, "outstanding must lie between 1"),
+        ("sequencer", {"outstanding": 0}, "outstanding must lie between 1"),
+        ("sequencer", {"reliable": {"window": 1}}, r"sequencer\.reliable: window must lie between"),
+    ],
+)
+def test_every_impossible_value_gets_its_sentence(name: str, parameters: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(LocalError, match=sentence):
+        PROTOCOLS[name].check(parameters, members=3)
+
+
+ONE, EACH = "one", "one of each other member"
+
+
+@pytest.mark.parametrize("count", [2, 3, 8])
+@pytest.mark.parametrize(
+    ("name", "cost"),
+    [
+        ("cbcast", {Kind.CBCAST_DATA: ONE}),
+        ("sequencer", {Kind.SEQUENCER_REQUEST: ONE, Kind.SEQUENCER_NUMBER: ONE, Kind.SEQUENCER_DATA: ONE}),
+        ("lamport", {Kind.LAMPORT_DATA: ONE, Kind.LAMPORT_NULL: EACH}),
+        ("allack", {Kind.ALLACK_DATA: ONE, Kind.ALLACK_NULL: EACH}),
+        ("abcast", {Kind.ABCAST_DATA: ONE, Kind.ABCAST_PROPOSAL: EACH, Kind.ABCAST_FINAL: ONE}),
+        ("mutex", {Kind.MUTEX_REQUEST: ONE, Kind.MUTEX_ACKNOWLEDGE: EACH, Kind.MUTEX_RELEASE: ONE}),
+    ],
+)
+def test_the_messages_of_a_lone_submission(name: str, cost: dict[Kind, str], count: int) -> None:
+    cluster = Cluster(count, stack(name))
+    cluster.run()
+    assert kinds_above(cluster) == {}, "an idle group is silent"
+    cluster.submit(1)
+    check_silence(cluster)
+    assert kinds_above(cluster) == {kind: 1 if each is ONE else count - 1 for kind, each in cost.items()}
+    for _, outer in cluster.sent:
+        if outer.inner is not Kind.APPLICATION:
+            inside = decode_message(outer.payload)
+            is_data = inside.kind.name.endswith("_DATA")
+            flags = 0 if is_data else Flag.DUMMY if inside.kind.name.endswith("_NULL") else Flag.CONTROL
+            assert (inside.kind, inside.flags) == (outer.inner, flags)
+            assert outer.flags & (Flag.DUMMY | Flag.CONTROL) == flags, "the layer below says it on the wire"
+            assert bool(inside.payload) is is_data, "the payload of a request stays where it is"
+
+
+@pytest.mark.parametrize("name", sorted(PROTOCOLS.keys() - {"objects"}))
+def test_the_same_seed_is_the_same_history(name: str) -> None:
+    def transcript(seed: int) -> str:
+        network = Network(loss_ratio=0.2, jitter_ns=MILLISECOND)
+        cluster = Cluster(3, stack(name), seed=seed, network=network)
+        for member in cluster.members if PROTOCOLS[name].takes_submissions else ():
+            cluster.submit(member, 5)
+        cluster.run(for_ns=SECOND)
+        return cluster.transcript()
+
+    assert transcript(3) == transcript(3) != transcript(4)
 
 
 def test_the_readme_lists_every_kind_report_and_protocol() -> None:
@@ -129,13 +207,5 @@ def test_the_readme_lists_nothing_that_does_not_exist() -> None:
 def test_codes_clash_with_nothing() -> None:
     codes = [int(code) for code in (*REPORTS, *DropReason)]
     assert len(codes) == len(set(codes))
-    assert all(code >> 4 == 1 for code in GroupReport)
-    assert all(code >> 4 == 2 for code in SequencerReport)
-    assert all(code >> 4 == 4 for code in CbcastReport)
-    assert all(code >> 4 == 5 for code in LamportReport)
-    assert all(code >> 4 == 6 for code in MutexReport)
-    assert all(code >> 4 == 7 for code in ClocksReport)
-    assert all(code >> 4 == 9 for code in AtopReport)
-    assert all(code >> 4 == 11 for code in AbcastReport)
-    assert all(code >> 4 == 12 for code in TimeWarpReport)
-    assert all(0xE0 <= code <= 0xE7 for code in AmoebaReport)
+    for reports, allowed in CODES.items():
+        assert set(map(int, reports)) <= set(allowed)

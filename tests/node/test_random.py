@@ -12,9 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from node.core import Core, Membership
-from node.registry import PROTOCOLS
-from tests.node.cluster import Build
+from tests.node.cluster import stack
 from tests.node.hash_seeds import said_under
 from tests.node.protocols.scenarios import RELIABLE, check, scenario
 
@@ -22,25 +20,18 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "reliable": RELIABLE,
     "sequencer": {"reliable": RELIABLE, "outstanding": 8},
     "lamport": {"reliable": RELIABLE},
+    "allack": {"reliable": RELIABLE, "ahead": False},
     "abcast": {"reliable": RELIABLE, "outstanding": 4},
     "amoeba": {"reliable": RELIABLE, "outstanding": 4, "resilience": 1},
 }
-TOTAL = {"sequencer", "lamport", "abcast", "amoeba"}
 seeds = st.integers(0, 2**32 - 1)
-
-
-def build_of(protocol: str) -> Build:
-    def build(membership: Membership, seed: int) -> Core:
-        return PROTOCOLS[protocol].build(membership=membership, parameters=PARAMETERS[protocol], seed=seed)
-
-    return build
 
 
 def run(protocol: str, seed: int) -> str:
     """Check one history against the promises; returns the digest of its transcript."""
-    made = scenario(seed, build_of(protocol))
+    made = scenario(seed, stack(protocol, **PARAMETERS[protocol]))
     try:
-        check(made, is_total=protocol in TOTAL)
+        check(made, is_total=protocol != "reliable")
     except AssertionError as error:
         error.add_note(str(made))
         raise

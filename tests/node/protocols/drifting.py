@@ -2,10 +2,37 @@
 
 from __future__ import annotations
 
-from node.core import Core, Submission
+from collections.abc import Callable
+from random import Random
+
+from node.core import Core, Membership, Submission
 from node.effects import Effect, SetTimer, Timer
 from node.host.node_clock import NodeClock
 from node.wire import Message
+from tests.node.cluster import Build, Cluster
+
+
+def behind_clocks(build: Build, clock_of: Callable[[int, Random], NodeClock]) -> Build:
+    """Builder of the same cores, each behind the clock that `clock_of` makes of its member and a generator."""
+
+    def made(membership: Membership, seed: int) -> Core:
+        clock = clock_of(membership.member, Random(f"{seed}/{membership.member}/clock"))
+        return Drifting(build(membership, seed), clock)
+
+    return made
+
+
+def any_clock(*, offset_ns: int, drift_ppm: float) -> Callable[[int, Random], NodeClock]:
+    """Clocks that are wrong by up to `offset_ns` and `drift_ppm`, in both directions."""
+    return lambda _, rng: NodeClock(
+        origin_ns=0, offset_ns=rng.randint(-offset_ns, offset_ns), drift_ppm=rng.uniform(-drift_ppm, drift_ppm)
+    )
+
+
+def drifting(cluster: Cluster, member: int) -> Drifting:
+    core = cluster.core(member)
+    assert isinstance(core, Drifting)
+    return core
 
 
 class Drifting(Core):
@@ -14,18 +41,6 @@ class Drifting(Core):
     def __init__(self, core: Core, clock: NodeClock) -> None:
         self.core = core
         self.clock = clock
-
-    @property
-    def depth(self) -> int:
-        return self.core.depth
-
-    @property
-    def buffered(self) -> int:
-        return self.core.buffered
-
-    @property
-    def phase(self) -> str:
-        return self.core.phase
 
     @property
     def can_submit(self) -> bool:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass, replace
 from itertools import product
-from random import Random
-from typing import NamedTuple
 
 import pytest
 
 from node.clocks import MAX_TIMESTAMP
-from node.core import Membership, Submission, ViewCore
+from node.core import Membership, ViewCore
 from node.effects import Effect, Report, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.protocols.abcast import AbcastCore, AbcastParameters
@@ -20,10 +18,11 @@ from node.protocols.amoeba import AmoebaCore, AmoebaParameters
 from node.protocols.atop import AtopCore, AtopMbsCore, AtopMbsParameters, AtopParameters
 from node.protocols.cbcast import CbcastCore, CbcastParameters
 from node.protocols.lamport import LamportCore, LamportParameters
-from node.protocols.mutex import CentralCore, Kept, MutexCore, MutexParameters, RicartAgrawalaCore
+from node.protocols.mutex import CentralCore, MutexCore, MutexParameters, RicartAgrawalaCore
 from node.protocols.sequencer import SequencerCore, SequencerParameters
 from node.protocols.timewarp.core import TimeWarpCore, TimeWarpParameters
 from node.wire import LOCAL_KINDS, Kind, Message
+from tests.node.by_hand import core_of, give, submit
 
 MEMBERS = (0, 1, 2)
 STRANGER = 7
@@ -32,111 +31,74 @@ MORE_WORDS = ((0, 1 << 16 | 1, 1), (0, 0, 2, 1), (1, 1 << 32 | 2, 3 << 32), (2**
 NUMBERS = (0, 1, 2, 5, 9, MAX_TIMESTAMP, 2**64 - 1)
 
 
-def us(member: int = 0) -> Membership:
-    return Membership(member=member, members=MEMBERS)
-
-
 def message(kind: Kind, origin: int, seq: int, *words: int) -> Message:
     return Message(kind=kind, origin=origin, incarnation=1, seq=seq, words=words)
 
 
-def give(one: ViewCore, *messages: Message) -> ViewCore:
-    for each in messages:
-        one.on_message(each, each.origin, 0)
-    return one
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A core in one phase, after a submission or after these messages."""
 
-
-def submitted(one: ViewCore) -> ViewCore:
-    one.on_start(0)
-    one.on_submit(Submission(payload=b""), 0)
-    return one
-
-
-def sequencer(member: int, memory: bytes = b"") -> ViewCore:
-    return SequencerCore(
-        membership=us(member), parameters=SequencerParameters(replace_server=not memory), memory=memory
-    )
-
-
-def allack() -> ViewCore:
-    return AllAckCore(membership=us(), parameters=AllAckParameters(null_after_ns=0), rng=Random(1))
-
-
-def lamport() -> ViewCore:
-    return LamportCore(membership=us(), parameters=LamportParameters(null_after_ns=0), rng=Random(1))
-
-
-def mutex() -> ViewCore:
-    return MutexCore(membership=us(), parameters=MutexParameters())
-
-
-def abcast() -> ViewCore:
-    return submitted(AbcastCore(membership=us(), parameters=AbcastParameters()))
-
-
-def exhausted_abcast() -> ViewCore:
-    data = [message(Kind.ABCAST_DATA, 1, number, 0) for number in (1, 2)]
-    return give(abcast(), data[0], message(Kind.ABCAST_FINAL, 1, 1, MAX_TIMESTAMP), data[1])
-
-
-def holding_mutex() -> ViewCore:
-    return give(submitted(mutex()), *(message(Kind.MUTEX_ACKNOWLEDGE, member, 5) for member in (1, 2)))
-
-
-def ricart_agrawala() -> ViewCore:
-    return RicartAgrawalaCore(membership=us(), parameters=MutexParameters(), kept=Kept())
-
-
-def holding_ricart_agrawala() -> ViewCore:
-    return give(submitted(ricart_agrawala()), *(message(Kind.MUTEX_REPLY, member, 5, 0) for member in (1, 2)))
-
-
-def central() -> ViewCore:
-    return CentralCore(membership=us(1), parameters=MutexParameters(), kept=Kept())
-
-
-def holding_central() -> ViewCore:
-    return give(submitted(central()), message(Kind.MUTEX_REPLY, 0, 5, 1))
-
-
-class Row(NamedTuple):
-    """A core in one phase; the high half-bytes of its kinds (none: it refuses all); its phase by name."""
-
-    make: Callable[[], ViewCore]
+    kind: type[ViewCore]
+    parameters: object
     layers: tuple[int, ...]
+    """The high half-bytes of its kinds; none: it refuses all."""
     phase: str = ""
+    after: tuple[Message, ...] = ()
+    has_submitted: bool = False
+    member: int = 0
+    memory: bytes = b""
+
+    def make(self) -> ViewCore:
+        us = Membership(member=self.member, members=MEMBERS)
+        made = core_of(self.kind, us, self.parameters, memory=self.memory)
+        if self.has_submitted:
+            made.on_start(0)
+            submit(made)
+        give(made, *self.after)
+        return made
 
 
+TIMESTAMPED = (LamportCore, MutexCore, RicartAgrawalaCore, CentralCore, AbcastCore, TimeWarpCore)
+ALLACK = AllAckParameters(null_after_ns=0)
+LAMPORT = LamportParameters(null_after_ns=0)
+SEQUENCER = SequencerParameters()
+ACKNOWLEDGED = tuple(message(Kind.MUTEX_ACKNOWLEDGE, member, 5) for member in (1, 2))
+REPLIED = tuple(message(Kind.MUTEX_REPLY, member, 5, 0) for member in (1, 2))
+GRANTED = message(Kind.MUTEX_REPLY, 0, 5, 1)
+LAST = (
+    message(Kind.ABCAST_DATA, 1, 1, 0),
+    message(Kind.ABCAST_FINAL, 1, 1, MAX_TIMESTAMP),
+    message(Kind.ABCAST_DATA, 1, 2, 0),
+)
 ROWS = {
-    "sequencer-server": Row(lambda: sequencer(0), (2,), "running"),
-    "sequencer-member": Row(lambda: sequencer(1), (2,), "running"),
-    "sequencer-stopped": Row(lambda: sequencer(1, b"\x00\x09"), (), "stopped"),
-    "cbcast": Row(lambda: CbcastCore(membership=us(), parameters=CbcastParameters()), (4,)),
-    "lamport": Row(lamport, (5,), "running"),
+    "sequencer-server": Row(SequencerCore, SEQUENCER, (2,), "running"),
+    "sequencer-member": Row(SequencerCore, SEQUENCER, (2,), "running", member=1),
+    "sequencer-stopped": Row(SequencerCore, replace(SEQUENCER, replace_server=False), (), "stopped", memory=b"\0\x09"),
+    "cbcast": Row(CbcastCore, CbcastParameters(), (4,)),
+    "lamport": Row(LamportCore, LAMPORT, (5,), "running"),
     "lamport-exhausted": Row(
-        lambda: give(lamport(), message(Kind.LAMPORT_DATA, 1, MAX_TIMESTAMP, 0)), (5,), "exhausted"
+        LamportCore, LAMPORT, (5,), "exhausted", (message(Kind.LAMPORT_DATA, 1, MAX_TIMESTAMP, 0),)
     ),
-    "mutex-released": Row(mutex, (6,), "released"),
-    "mutex-waiting": Row(lambda: submitted(mutex()), (6,), "waiting"),
-    "mutex-holding": Row(holding_mutex, (6,), "holding"),
-    "ricart-agrawala-released": Row(ricart_agrawala, (6,), "released"),
-    "ricart-agrawala-waiting": Row(lambda: submitted(ricart_agrawala()), (6,), "waiting"),
-    "ricart-agrawala-holding": Row(holding_ricart_agrawala, (6,), "holding"),
-    "central-released": Row(central, (6,), "released"),
-    "central-waiting": Row(lambda: submitted(central()), (6,), "waiting"),
-    "central-holding": Row(holding_central, (6,), "holding"),
-    "allack": Row(allack, (8,), "running"),
-    "allack-exhausted": Row(lambda: give(allack(), message(Kind.ALLACK_DATA, 1, MAX_ROUND, 0)), (8,), "exhausted"),
-    "atop": Row(lambda: submitted(AtopCore(membership=us(), parameters=AtopParameters())), (9,)),
-    "atop_mbs": Row(lambda: submitted(AtopMbsCore(membership=us(), parameters=AtopMbsParameters())), (9, 10)),
-    "abcast": Row(abcast, (11,)),
-    "abcast-exhausted": Row(exhausted_abcast, (11,)),
-    "timewarp": Row(lambda: submitted(TimeWarpCore(membership=us(), parameters=TimeWarpParameters())), (12,)),
-    "adaptive": Row(
-        lambda: submitted(AdaptiveCore(membership=us(), parameters=AdaptiveParameters(), rng=Random(1))), (13,)
-    ),
-    "amoeba-sequencer": Row(lambda: AmoebaCore(membership=us(), parameters=AmoebaParameters()), (14,)),
-    "amoeba-member": Row(lambda: AmoebaCore(membership=us(2), parameters=AmoebaParameters()), (14,)),
+    "mutex-released": Row(MutexCore, MutexParameters(), (6,), "released"),
+    "mutex-waiting": Row(MutexCore, MutexParameters(), (6,), "waiting", has_submitted=True),
+    "mutex-holding": Row(MutexCore, MutexParameters(), (6,), "holding", ACKNOWLEDGED, has_submitted=True),
+    "ricart-agrawala-released": Row(RicartAgrawalaCore, MutexParameters(), (6,), "released"),
+    "ricart-agrawala-waiting": Row(RicartAgrawalaCore, MutexParameters(), (6,), "waiting", has_submitted=True),
+    "ricart-agrawala-holding": Row(RicartAgrawalaCore, MutexParameters(), (6,), "holding", REPLIED, has_submitted=True),
+    "central-released": Row(CentralCore, MutexParameters(), (6,), "released", member=1),
+    "central-waiting": Row(CentralCore, MutexParameters(), (6,), "waiting", has_submitted=True, member=1),
+    "central-holding": Row(CentralCore, MutexParameters(), (6,), "holding", (GRANTED,), has_submitted=True, member=1),
+    "allack": Row(AllAckCore, ALLACK, (8,), "running"),
+    "allack-exhausted": Row(AllAckCore, ALLACK, (8,), "exhausted", (message(Kind.ALLACK_DATA, 1, MAX_ROUND, 0),)),
+    "atop": Row(AtopCore, AtopParameters(), (9,), has_submitted=True),
+    "atop_mbs": Row(AtopMbsCore, AtopMbsParameters(), (9, 10), has_submitted=True),
+    "abcast": Row(AbcastCore, AbcastParameters(), (11,), has_submitted=True),
+    "abcast-exhausted": Row(AbcastCore, AbcastParameters(), (11,), "", LAST, has_submitted=True),
+    "timewarp": Row(TimeWarpCore, TimeWarpParameters(), (12,), has_submitted=True),
+    "adaptive": Row(AdaptiveCore, AdaptiveParameters(), (13,), has_submitted=True),
+    "amoeba-sequencer": Row(AmoebaCore, AmoebaParameters(), (14,)),
+    "amoeba-member": Row(AmoebaCore, AmoebaParameters(), (14,), member=2),
 }
 
 
@@ -165,31 +127,13 @@ def test_what_it_cannot_do_is_our_callers_mistake(row: Row) -> None:
     one = row.make()
     with pytest.raises(LocalError, match="no timer"):
         one.on_timer(Timer("tick"), 0)
-    if one.can_submit:
-        with pytest.raises(LocalError, match="order multicasts"):
-            one.on_submit(Submission(payload=b"", target=2), 0)
-
-
-@pytest.mark.parametrize(
-    ("name", "words", "last"),
-    [
-        ("lamport", {Kind.LAMPORT_DATA: 1, Kind.LAMPORT_NULL: 0}, MAX_TIMESTAMP),
-        ("lamport-exhausted", {Kind.LAMPORT_DATA: 1, Kind.LAMPORT_NULL: 0}, MAX_TIMESTAMP),
-        ("allack", {Kind.ALLACK_DATA: 1, Kind.ALLACK_NULL: 0}, MAX_ROUND),
-        ("allack-exhausted", {Kind.ALLACK_DATA: 1, Kind.ALLACK_NULL: 0}, MAX_ROUND),
-    ],
-)
-def test_numbers_that_rise_and_the_words_of_the_kind_are_taken_and_nothing_else(
-    name: str, words: dict[Kind, int], last: int
-) -> None:
-    for kind, given, seq, origin in product(words, ((), (0,), (0, 0)), (0, 1, last, 2**64 - 1), (1, 2)):
-        is_spent = name.endswith("exhausted") and origin == 1
-        one, untouched = ROWS[name].make(), ROWS[name].make()
-        effects = one.on_message(message(kind, origin, seq, *given), origin, 0)
-        refused = Report(code=DropReason.MALFORMED, member=origin)
-        if len(given) == words[kind] and 1 <= seq <= last and not is_spent:
-            assert refused not in effects
-        else:
-            assert effects == [refused]
-            assert (one.buffered, one.is_idle) == (untouched.buffered, untouched.is_idle)
-            assert one.close({}, frozenset(MEMBERS), 0) == untouched.close({}, frozenset(MEMBERS), 0)
+    if not one.can_submit:
+        with pytest.raises(LocalError, match="ask can_submit before"):
+            submit(one)
+        return
+    with pytest.raises(LocalError, match="order multicasts"):
+        submit(one, target=2)
+    if row.kind in TIMESTAMPED:
+        for impossible in (-1, MAX_TIMESTAMP):
+            with pytest.raises(LocalError, match="is no timestamp that another can follow"):
+                submit(one, not_before=impossible)
