@@ -35,9 +35,9 @@ def test_the_oldest_numbers_go_first_and_a_range_is_split() -> None:
 
 def test_wishes_are_served_in_the_order_in_which_they_came_and_a_later_one_keeps_its_place() -> None:
     broker = Broker()
-    for member, wanted in ((4, 7), (3, 2), (4, 2)):
+    for member, wanted in ((4, 7), (5, 9), (3, 2), (4, 2), (5, 0)):
         assert broker.wish(member, wanted) == []
-    assert broker.wished == 4
+    assert broker.wished == 4, "a wish of 0 cancels"
     assert broker.offer(Numbers(1, 10, 3), 0) == [(4, (Numbers(1, 10, 2),)), (3, (Numbers(1, 12, 1),))]
     assert (broker.wished, len(broker.stock)) == (1, 0)
 

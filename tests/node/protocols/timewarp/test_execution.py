@@ -188,6 +188,16 @@ def test_states_are_counted_anew_from_the_one_that_was_restored() -> None:
     redone(processor, at(5), at(6), third, first, at(7), second)
 
 
+def test_what_is_coasted_may_become_final_meanwhile() -> None:
+    processor = executed(1, 2, 3, 4, 5, parameters=replace(SERVICE, save_every=4))
+    processor.insert((0, 3, 2, 1, 1))
+    assert processor.commit(at(4)) == 3
+    assert processor.final == payloads(1, 2, 3)
+    processor.run()
+    assert processor.final[3:] == [payload_of((0, 3, 2, 1, 1))], "below the bound, too, and executed now"
+    assert processor.commit((1,)) == 2
+
+
 # Anti-messages.
 
 
@@ -300,6 +310,23 @@ def test_a_concluded_command_that_was_undone_costs_as_if_it_were_executed_now() 
     assert received_ns[0] == now_ns, "it has begun, and costs nothing"
     costs_ns = [cost_ns for _, cost_ns, _ in costs_of(processor.effects)]
     assert costs_ns == [end_ns - since_ns for end_ns, since_ns in zip(ends_ns, received_ns, strict=True)]
+
+
+def test_what_executing_would_lead_to_is_asked_without_executing() -> None:
+    processor = Processor(replace(SERVICE, follow_up_permille=900))
+    for timestamp in (2, 4, 6):
+        processor.insert(ours(timestamp))
+    execution = processor.execution
+    expected = processor.sequential()
+    state = execution.state_before(ours(2))
+    assert state == processor.committed_state
+    for timestamp in (2, 4, 6):
+        assert state == execution.state_before(ours(timestamp))
+        result = execution.result(ours(timestamp), state)
+        assert (result.output,) * result.is_sent_by_us == expected.outputs[ours(timestamp)]
+        state = result.state
+    assert state == expected.state
+    assert processor.shown == [payload_of(ours(2))], "nothing has happened"
 
 
 # Costs.
