@@ -34,9 +34,8 @@ def test_a_tail_comes_off_as_it_was_put_on(payload: bytes, timestamp: int) -> No
 
 @pytest.mark.parametrize("payload", [b"", b"1234567", b"\xff" * 8])
 def test_a_payload_without_a_tail_is_refused(payload: bytes) -> None:
-    with pytest.raises(RemoteError) as caught:
+    with pytest.raises(RemoteError, match="MALFORMED"):
         split_tail(payload)
-    assert caught.value.reason is DropReason.MALFORMED
 
 
 @given(st.integers(1, MAX_EPOCH), st.sampled_from(CODES), st.binary(max_size=600), st.binary(max_size=600))
@@ -58,9 +57,8 @@ def test_bytes_that_are_no_memory_are_refused_as_malformed(data: bytes) -> None:
 def test_a_decision_names_a_candidate() -> None:
     assert read_decision(message(Kind.ADAPTIVE_DECISION, 0xC), CODES) == 0xC
     for words in ((), (0x1,), (0,), (0xC, 0xB)):
-        with pytest.raises(RemoteError) as caught:
+        with pytest.raises(RemoteError, match="MALFORMED"):
             read_decision(message(Kind.ADAPTIVE_DECISION, *words), CODES)
-        assert caught.value.reason is DropReason.MALFORMED
 
 
 def test_epochs_count_to_their_last() -> None:

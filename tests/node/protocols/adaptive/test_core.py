@@ -19,6 +19,7 @@ from node.protocols.adaptive.epoch import LAYER
 from node.protocols.adaptive.vote import encode_ranking
 from node.trace import Notice
 from node.wire import Kind, Message, encode_message
+from tests.node.by_hand import give
 
 MEMBERS = (0, 1, 2)
 PAYLOAD = with_tail(b"payload", 1)
@@ -55,10 +56,6 @@ def decision(code: int = ALLACK, epoch: int = 2) -> Message:
 
 def last(origin: int, epoch: int = 1) -> Message:
     return word(Kind.ADAPTIVE_LAST, origin, seq=epoch)
-
-
-def give(core: AdaptiveCore, *messages: Message, now_ns: int = 1) -> list[Effect]:
-    return [effect for message in messages for effect in core.on_message(message, message.origin, now_ns)]
 
 
 def refused(core: AdaptiveCore, message: Message, reason: DropReason = DropReason.UNEXPECTED) -> None:
@@ -100,10 +97,10 @@ def test_the_coordinator_decides_with_every_ballot() -> None:
     effects = give(core, request, now_ns=2)
     assert said(effects) == [(Kind.ADAPTIVE_CALL, 2, ())]
     assert not core.is_idle
-    assert said(give(core, request)) == [], "a vote is open"
+    assert said(give(core, request, now_ns=2)) == [], "a vote is open"
     ballot = encode_ranking((ALLACK, ABCAST))
-    assert said(give(core, word(Kind.ADAPTIVE_BALLOT, 1, ballot))) == []
-    effects = give(core, word(Kind.ADAPTIVE_BALLOT, 2, ballot))
+    assert said(give(core, word(Kind.ADAPTIVE_BALLOT, 1, ballot), now_ns=2)) == []
+    effects = give(core, word(Kind.ADAPTIVE_BALLOT, 2, ballot), now_ns=2)
     assert said(effects) == [(Kind.ADAPTIVE_DECISION, 2, (ALLACK,)), (Kind.ADAPTIVE_LAST, 1, ())]
 
 
@@ -122,7 +119,7 @@ def test_a_view_of_one_member_decides_alone() -> None:
     core.on_submit(Submission(payload=b""), 1)
     effects = core.on_timer(FORCE, 5)
     assert [kind for kind, _, _ in said(effects)][-2:] == [Kind.ADAPTIVE_DECISION, Kind.ADAPTIVE_LAST]
-    give(core, last(0))
+    give(core, last(0), now_ns=5)
     assert core.in_force == "allack"
 
 
@@ -191,19 +188,14 @@ def test_what_nobody_says_is_refused_before_anything_changes(wrong: Message, rea
 
 
 @pytest.mark.parametrize("wrong", [decision(epoch=3), decision(ABCAST), replace(decision(), origin=2)])
-def test_a_decision_needs_our_ballot_a_change_and_the_coordinator(wrong: Message) -> None:
+def test_a_decision_needs_our_ballot_a_change_a_candidate_and_the_coordinator(wrong: Message) -> None:
     core = core_of(1)
     give(core, call())
     refused(core, wrong)
+    refused(core, decision(TIMEWARP), DropReason.MALFORMED)
     give(core, decision())
     refused(core, decision())
     assert core.phase == "switching-allack"
-
-
-def test_a_decision_for_what_is_no_candidate_is_refused() -> None:
-    core = core_of(1)
-    give(core, call())
-    refused(core, decision(TIMEWARP), DropReason.MALFORMED)
 
 
 def test_nothing_of_an_epoch_follows_last() -> None:
@@ -235,10 +227,8 @@ def test_payloads_that_are_refused_leave_nothing_behind() -> None:
 
 
 def test_strangers_are_not_heard() -> None:
-    core = core_of(1)
-    stranger = word(Kind.ADAPTIVE_LAST, 7, seq=1)
-    assert core.on_message(stranger, 7, 1) == [Report(code=DropReason.UNEXPECTED, member=7, value=0)]
-    assert core.on_message(word(Kind.LAMPORT_NULL, 2), 2, 1)[0] == Report(code=DropReason.UNEXPECTED, member=2)
+    for stranger in (word(Kind.ADAPTIVE_LAST, 7, seq=1), word(Kind.LAMPORT_NULL, 2)):
+        assert give(core_of(1), stranger) == [Report(code=DropReason.UNEXPECTED, member=stranger.origin)]
 
 
 def test_a_member_that_probes_without_end_is_echoed_now_and_then() -> None:

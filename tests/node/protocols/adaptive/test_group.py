@@ -4,7 +4,6 @@ views: tests/node/group/test_close_adaptive.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import Any
@@ -29,16 +28,15 @@ from tests.node.cluster import (
     Cluster,
     Host,
     Network,
-    check_agreement,
-    check_fifo,
-    check_integrity,
     check_pairwise_order,
+    check_reliable,
     check_silence,
     check_total_order,
     check_validity,
 )
 from tests.node.grouped import grouped
 from tests.node.protocols.scenarios import check, scenario
+from tests.node.protocols.timewarp.test_core import check_states
 
 PAIRS = ("abcast, allack", "timewarp, abcast", "abcast, timewarp, atop", "allack, sequencer, abcast")
 
@@ -60,12 +58,6 @@ def epoch(cluster: Cluster, member: int) -> int:
     return adaptive(cluster, member).epoch.number
 
 
-def run_until(cluster: Cluster, is_so: Callable[[], bool]) -> None:
-    while not is_so():
-        cluster.run(for_ns=MILLISECOND // 10)
-        assert cluster.now_ns < SECOND, "it never comes to that"
-
-
 def load(cluster: Cluster, *, count: int = 60, every_ns: int = 5 * MILLISECOND) -> None:
     for number in range(count):
         cluster.submit_later(number % len(cluster.members), number * every_ns)
@@ -77,13 +69,11 @@ def codes(host: Host, code: int) -> list[Report]:
 
 def check_all(cluster: Cluster) -> None:
     check_silence(cluster)
-    check_integrity(cluster)
-    check_fifo(cluster)
-    first = [host.membership.member for host in cluster.survivors() if host.membership.incarnation == 1]
-    check_agreement(cluster, first)
-    check_validity(cluster, [host.membership.member for host in cluster.survivors()])
+    memberships = [host.membership for host in cluster.survivors()]
+    check_reliable(cluster, [us.member for us in memberships if us.incarnation == 1])
+    check_validity(cluster, [us.member for us in memberships])
     check_pairwise_order(cluster)
-    assert len({epoch(cluster, h.membership.member) for h in cluster.survivors()}) == 1
+    assert len({epoch(cluster, us.member) for us in memberships}) == 1
     assert not any(host.core.buffered for host in cluster.survivors())
 
 
@@ -119,42 +109,27 @@ def test_a_switch_stops_submissions_from_last_until_last_of_all() -> None:
     cluster = Cluster(4, build(force_every_ns=50 * MILLISECOND, estimate_every_ns=0, probe_every_ns=0))
     cluster.submit_later(0, 10 * MILLISECOND)
     cluster.run(for_ns=5 * MILLISECOND)
-    run_until(cluster, lambda: any(adaptive(cluster, member).phase.startswith("switching") for member in range(4)))
-    left_ns = cluster.now_ns
-    assert [adaptive(cluster, member).can_submit for member in range(4)] == [False, True, True, True]
-    run_until(cluster, lambda: all(epoch(cluster, member) == 2 for member in range(4)))
-    assert all(adaptive(cluster, member).can_submit for member in range(4))
-    assert cluster.now_ns - left_ns <= 2.2 * MILLISECOND, "DECISION and LAST, 1 ms each"
-
-
-def is_said(*kinds: Kind) -> Callable[[Message], bool]:
-    """Whether a datagram carries one of these messages."""
-    return lambda message: message.inner in kinds
+    cores = [adaptive(cluster, member) for member in cluster.members]
+    while not any(core.phase.startswith("switching") for core in cores):
+        cluster.run(for_ns=MILLISECOND // 10)
+    assert [core.can_submit for core in cores] == [False, True, True, True]
+    cluster.run(for_ns=22 * MILLISECOND // 10)
+    assert [(core.epoch.number, core.can_submit) for core in cores] == [(2, True)] * 4, "DECISION and LAST, 1 ms each"
 
 
 @pytest.mark.parametrize("victim", [0, 1])
 @pytest.mark.parametrize("returns", [False, True])
-@pytest.mark.parametrize(
-    "phase",
-    [
-        Kind.ADAPTIVE_REQUEST,
-        Kind.ADAPTIVE_CALL,
-        Kind.ADAPTIVE_BALLOT,
-        Kind.ADAPTIVE_DECISION,
-        Kind.ADAPTIVE_LAST,
-    ],
-)
+@pytest.mark.parametrize("phase", ["REQUEST", "CALL", "BALLOT", "DECISION", "LAST"])
 @pytest.mark.parametrize("candidates", ["abcast, allack", "timewarp, abcast"])
 def test_a_crash_in_each_phase_neither_blocks_nor_splits_the_group(
-    phase: Kind, victim: int, returns: bool, candidates: str
+    phase: str, victim: int, returns: bool, candidates: str
 ) -> None:
     """The coordinator (0) or another (1) crashes when the first message of that phase has been sent."""
     cluster = Cluster(4, build(candidates), network=Network(jitter_ns=2 * MILLISECOND))
-    wanted = is_said(phase)
     done: list[int] = []
 
     def look(source: int, target: int, message: Message) -> bool:
-        if not done and wanted(message):
+        if not done and message.inner is Kind[f"ADAPTIVE_{phase}"]:
             done.append(cluster.now_ns)
             cluster.at(cluster.now_ns + 1, lambda: cluster.crash(victim))
             if returns:
@@ -167,46 +142,29 @@ def test_a_crash_in_each_phase_neither_blocks_nor_splits_the_group(
     for member in cluster.members:
         cluster.submit_later(member, 4 * SECOND)
     cluster.run(for_ns=20 * SECOND)
-    assert done, f"nobody said {phase.name}"
+    assert done, f"nobody said {phase}"
     check_all(cluster)
     assert epoch(cluster, 2) > 1
     assert len(cluster.survivors()) == 3 + returns
 
 
-@pytest.mark.parametrize("member", [0, 1])
-def test_a_pause_in_a_switch_delays_and_breaks_nothing(member: int) -> None:
-    cluster = Cluster(4, build("timewarp, abcast"))
-    cluster.at(40 * MILLISECOND, lambda: cluster.pause(member))
-    cluster.at(900 * MILLISECOND, lambda: cluster.resume(member))
-    load(cluster)
-    check_all(cluster)
-    assert len(cluster.survivors()) == 4
-
-
-@pytest.mark.parametrize("candidates", PAIRS[:3])
-def test_a_joiner_amid_switches_has_everything_from_its_view_on(candidates: str) -> None:
-    cluster = Cluster(4, build(candidates), network=Network(jitter_ns=2 * MILLISECOND, loss_ratio=0.05))
+@pytest.mark.parametrize("candidates", [*PAIRS[:3], "timewarp, abcast, allack"])
+def test_a_joiner_amid_switches_has_the_state_and_everything_from_its_view_on(candidates: str) -> None:
+    service = {"application": "counter", "report_state": True, "follow_up_permille": 100}
+    cluster = Cluster(
+        4, build(candidates, service=service), network=Network(jitter_ns=2 * MILLISECOND, loss_ratio=0.05)
+    )
     load(cluster, count=800)
     for at_ms, member in ((100, 2), (1500, 2), (2500, 1)):
         cluster.at(at_ms * MILLISECOND, partial(cluster.restart, member))
     check_all(cluster)
     whole = cluster.hosts[0].delivered
+    states = check_states(cluster)
     for member in (1, 2):
         delivered = cluster.hosts[member].delivered
         assert delivered and cluster.hosts[member].membership.incarnation > 1
         assert whole[whole.index(delivered[0]) :] == delivered
-
-
-def test_a_restarted_member_has_the_group_s_state() -> None:
-    service = {"application": "counter", "report_state": True, "follow_up_permille": 100}
-    cluster = Cluster(4, build("timewarp, abcast, allack", service=service))
-    load(cluster, count=500)
-    cluster.at(200 * MILLISECOND, partial(cluster.restart, 2))
-    check_all(cluster)
-    states = [[report.value for report in codes(host, Notice.STATE)] for host in cluster.up()]
-    assert states[0] == states[1] == states[3]
-    assert 100 < len(states[2]) < len(states[0])
-    assert states[2] == states[0][-len(states[2]) :]
+        assert 100 < len(states[member]) < len(states[0]) == len(states[3])
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -222,38 +180,35 @@ def test_random_histories(seed: int) -> None:
     every_ns = rng.choice((10, 50, 200)) * MILLISECOND
     made = scenario(seed, build(PAIRS[seed % len(PAIRS)], force_every_ns=every_ns, service=service))
     check(made, is_total=True)
-    founders = [host for host in made.cluster.survivors() if host.membership.incarnation == 1]
-    states = [[report.value for report in codes(host, Notice.STATE)] for host in founders]
-    assert all(one == states[0] for one in states)
+    check_states(made.cluster)
 
 
-def poisson(cluster: Cluster, *, seconds: int, per_second: int, from_ns: int = 0) -> None:
-    rng = Random(f"{per_second}/load")
-    at_ns = from_ns
-    while at_ns < from_ns + seconds * SECOND:
-        at_ns += round(rng.expovariate(per_second) * SECOND)
+def poisson(cluster: Cluster, *, seconds: int) -> None:
+    """30 messages a second."""
+    rng = Random("30/load")
+    at_ns = 0
+    while at_ns < seconds * SECOND:
+        at_ns += round(rng.expovariate(30) * SECOND)
         cluster.submit_later(rng.randrange(len(cluster.members)), at_ns)
 
 
 def test_the_group_goes_to_what_is_cheaper_by_cost_alone() -> None:
     """Few messages and short processing: Time Warp hardly ever rolls back, while abcast always needs its rounds."""
     service = {"processing_ns": MILLISECOND, "application": "counter", "report_costs": True, "report_state": True}
-    cluster = Cluster(4, build("abcast, timewarp", force_every_ns=0, service=service), network=Network())
-    poisson(cluster, seconds=4, per_second=30)
+    cluster = Cluster(4, build("abcast, timewarp", force_every_ns=0, service=service))
+    poisson(cluster, seconds=4)
     check_all(cluster)
     for host in cluster.up():
         assert [(r.value, r.member) for r in codes(host, Notice.IN_FORCE)] == [(1, ABCAST), (2, TIMEWARP)]
         estimates = {report.member for report in codes(host, Notice.ESTIMATE)}
         assert estimates == {ABCAST, TIMEWARP}
         assert len(codes(host, Notice.COST)) == len(host.delivered)
-    states = [[report.value for report in codes(host, Notice.STATE)] for host in cluster.up()]
-    assert states[0]
-    assert all(one == states[0] for one in states)
+    assert all(check_states(cluster))
 
 
 def test_a_margin_that_nothing_exceeds_keeps_what_is_in_force() -> None:
-    cluster = Cluster(4, build("abcast, timewarp", force_every_ns=0, margin_permille=1000), network=Network())
-    poisson(cluster, seconds=2, per_second=30)
+    cluster = Cluster(4, build("abcast, timewarp", force_every_ns=0, margin_permille=1000))
+    poisson(cluster, seconds=2)
     check_all(cluster)
     assert adaptive(cluster, 0).in_force == "abcast"
 
@@ -263,9 +218,7 @@ def test_follow_ups_are_part_of_the_order_and_the_state_but_not_delivered() -> N
     cluster = Cluster(3, build("timewarp, abcast, allack", service=service | {"report_state": True}))
     load(cluster, count=40)
     check_all(cluster)
-    states = [[report.value for report in codes(host, Notice.STATE)] for host in cluster.up()]
-    assert all(one == states[0] for one in states)
-    assert len(states[0]) > 40
+    assert min(map(len, check_states(cluster))) > 40
     assert all(len(host.delivered) == 40 for host in cluster.up())
 
 
@@ -351,13 +304,11 @@ def test_a_group_at_rest_is_silent_and_makes_no_choice() -> None:
 
 
 def test_two_runs_are_alike() -> None:
-    def run() -> str:
-        cluster = Cluster(4, build("timewarp, abcast"), network=Network(loss_ratio=0.1), seed=7)
+    first, second = (Cluster(4, build("timewarp, abcast"), network=Network(loss_ratio=0.1), seed=7) for _ in range(2))
+    for cluster in (first, second):
         load(cluster, count=30)
         cluster.run()
-        return cluster.transcript()
-
-    assert run() == run()
+    assert first.transcript() == second.transcript()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Stock and wishes: first come, first served, no number twice, none lost."""
+"""Stock and wishes: first come, first served, no number twice, none lost; a wish counts what is on its way."""
 
 from __future__ import annotations
 
@@ -19,72 +19,27 @@ def each(ranges: tuple[Numbers, ...]) -> list[Number]:
     return [(donor, first + index) for donor, first, size in ranges for index in range(size)]
 
 
-# Stock.
-
-
 def test_the_oldest_numbers_go_first_and_a_range_is_split() -> None:
     stock = Stock()
-    stock.put(Numbers(1, 10, 3), 100)
-    stock.put(Numbers(2, 5, 2), 200)
-    assert (len(stock), stock.oldest_ns) == (5, 100)
+    for numbers, came_ns in ((Numbers(1, 10, 3), 100), (Numbers(2, 5, 2), 200), (Numbers(3, 7, 1), 300)):
+        stock.put(numbers, came_ns)
+    assert (len(stock), stock.oldest_ns) == (6, 100)
     assert stock.take(2) == (Numbers(1, 10, 2),)
-    assert stock.oldest_ns == 100
     assert stock.take(2) == (Numbers(1, 12, 1), Numbers(2, 5, 1))
-    assert stock.take(9) == (Numbers(2, 6, 1),)
+    assert stock.oldest_ns == 200
+    assert stock.take_until(199) == ()
+    assert stock.take_until(200) == (Numbers(2, 6, 1),)
+    assert stock.take(9) == (Numbers(3, 7, 1),)
     assert (stock.take(1), len(stock)) == ((), 0)
 
 
-def test_what_came_until_an_instant_is_taken_by_age() -> None:
-    stock = Stock()
-    for came_ns, first in ((100, 1), (200, 2), (300, 3)):
-        stock.put(Numbers(7, first, 1), came_ns)
-    assert stock.take_until(99) == ()
-    assert stock.take_until(200) == (Numbers(7, 1, 1), Numbers(7, 2, 1))
-    assert len(stock) == 1
-
-
-# Broker.
-
-
-def test_wishes_are_served_in_the_order_in_which_they_came() -> None:
+def test_wishes_are_served_in_the_order_in_which_they_came_and_a_later_one_keeps_its_place() -> None:
     broker = Broker()
-    assert broker.wish(4, 2) == broker.wish(3, 2) == []
-    assert broker.wished == 4
+    for member, wanted in ((4, 7), (5, 9), (3, 2), (4, 2), (5, 0)):
+        assert broker.wish(member, wanted) == []
+    assert broker.wished == 4, "a wish of 0 cancels"
     assert broker.offer(Numbers(1, 10, 3), 0) == [(4, (Numbers(1, 10, 2),)), (3, (Numbers(1, 12, 1),))]
     assert (broker.wished, len(broker.stock)) == (1, 0)
-
-
-def test_what_is_in_stock_is_granted_at_once() -> None:
-    broker = Broker()
-    assert broker.offer(Numbers(1, 10, 3), 7) == []
-    assert (len(broker.stock), broker.stock.oldest_ns) == (3, 7)
-    assert broker.wish(2, 9) == [(2, (Numbers(1, 10, 3),))]
-    assert (broker.wished, len(broker.stock)) == (6, 0)
-
-
-def test_a_later_wish_replaces_the_earlier_one_and_keeps_its_place() -> None:
-    broker = Broker()
-    broker.wish(4, 2)
-    broker.wish(3, 5)
-    broker.wish(4, 1)
-    assert [member for member, _ in broker.offer(Numbers(1, 1, 2), 0)] == [4, 3]
-
-
-def test_a_wish_of_0_cancels() -> None:
-    broker = Broker()
-    broker.wish(4, 2)
-    broker.wish(4, 0)
-    assert broker.offer(Numbers(1, 1, 2), 0) == []
-    assert len(broker.stock) == 2
-
-
-def test_a_wish_is_a_total_so_what_is_on_its_way_is_not_granted_again() -> None:
-    broker = Broker()
-    broker.offer(Numbers(1, 1, 10), 0)
-    broker.wish(2, 4)
-    assert broker.wish(2, 4) == [], "it says the same again: the grant has not come yet"
-    assert broker.wish(2, 6) == [(2, (Numbers(1, 5, 2),))]
-    assert broker.wish(2, 3) == [], "what was granted is granted"
 
 
 def test_donors_give_away_ascending() -> None:
@@ -94,15 +49,6 @@ def test_donors_give_away_ascending() -> None:
     assert not broker.knows(Numbers(2, 1, 1))
     with pytest.raises(AssertionError, match="given away once"):
         broker.offer(Numbers(1, 6, 1), 0)
-
-
-def test_leftovers_are_numbers_that_nobody_wanted_for_long_enough() -> None:
-    broker = Broker()
-    broker.offer(Numbers(1, 1, 2), 100)
-    broker.offer(Numbers(3, 1, 2), 200)
-    broker.wish(2, 1)
-    assert broker.stock.take_until(150) == (Numbers(1, 2, 1),)
-    assert (len(broker.stock), broker.stock.oldest_ns) == (2, 200)
 
 
 offers = st.tuples(st.just("offer"), st.integers(0, 3), st.integers(1, 5))
@@ -143,9 +89,7 @@ def test_nothing_is_granted_twice_and_nothing_is_lost(steps: list[tuple[str, int
             granted += each(ranges)
         assert len(set(granted)) == len(granted), "granted twice"
         assert not set(granted) & set(left_over), "granted and left over"
-        assert len(broker.stock) == len(offered) - len(granted) - len(left_over), (
-            "offered = granted + stock + left over"
-        )
+        assert len(offered) == len(granted) + len(left_over) + len(broker.stock)
         assert not (len(broker.stock) and broker.wished), "somebody waits for what is there"
         assert broker.wished == open_wish.total()
     assert sorted(offered) == sorted(granted + left_over + each(broker.stock.take_until(len(steps))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -43,29 +44,30 @@ def test_all_members_own_the_same_generator(draws: Draws) -> None:
     assert "".join(map(str, some(draws_of(draws, 3, 1, 2, 0, 4, 3), 40))) == GOLDEN[draws]
 
 
+def chi_square(seen: Counter[Any], shares: dict[Any, float]) -> float:
+    assert seen.keys() <= shares.keys()
+    return sum((seen[drawn] - share) ** 2 / share for drawn, share in shares.items())
+
+
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("weights", [(1, 1), (1, 2, 3, 4), (5, 0, 1, 994), tuple(range(1, 31))])
 def test_shares_follow_the_weights(seed: int, weights: tuple[int, ...]) -> None:
     """Chi-square test at one in ten thousand for each; the seeds are fixed."""
     count = 20_000
-    seen = Counter(some(draws_of(Draws.RANDOM, seed, *weights), count))
-    expected = {member: count * weight / sum(weights) for member, weight in enumerate(weights) if weight}
-    assert seen.keys() <= expected.keys()
-    chi_square = sum((seen[member] - share) ** 2 / share for member, share in expected.items())
-    freedom = len(expected) - 1
+    shares = {member: count * weight / sum(weights) for member, weight in enumerate(weights) if weight}
+    freedom = len(shares) - 1
     # Wilson and Hilferty's approximation of the quantile.
     bound = freedom * (1 - 2 / (9 * freedom) + 3.72 * math.sqrt(2 / (9 * freedom))) ** 3
-    assert chi_square < bound
+    assert chi_square(Counter(some(draws_of(Draws.RANDOM, seed, *weights), count)), shares) < bound
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_draw_does_not_depend_on_the_one_before(seed: int) -> None:
     """A lottery has no memory: pairs of successive draws are as frequent as the product of shares."""
     drawn = some(draws_of(Draws.RANDOM, seed, 1, 2, 3), 30_000)
+    shares = {(a, b): 15_000 * (a + 1) * (b + 1) / 36 for a in range(3) for b in range(3)}
     pairs = Counter(zip(drawn[::2], drawn[1::2], strict=True))
-    expected = {(a, b): 15_000 * (a + 1) * (b + 1) / 36 for a in range(3) for b in range(3)}
-    chi_square = sum((pairs[pair] - share) ** 2 / share for pair, share in expected.items())
-    assert chi_square < 31.83, "8 degrees of freedom, one in ten thousand"
+    assert chi_square(pairs, shares) < 31.83, "8 degrees of freedom, one in ten thousand"
 
 
 def test_the_others_keep_their_proportions_when_one_leaves() -> None:
@@ -109,10 +111,6 @@ def test_a_copy_comes_out_the_same_and_moves_nothing(
 def test_distributions_draw_differently(draws: Draws) -> None:
     drawn = {tuple(some(draws_of(draws, distribution, 1, 1, 1, 1), 30)) for distribution in range(200)}
     assert len(drawn) == 200
-
-
-def test_equal_weights_make_a_round_when_smooth() -> None:
-    assert some(draws_of(Draws.SMOOTH, 7, 5, 5, 5), 9) == [0, 1, 2] * 3
 
 
 @given(weights=st.lists(st.integers(0, 50), min_size=1, max_size=8).filter(any), rounds=st.integers(1, 4))

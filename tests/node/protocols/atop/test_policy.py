@@ -39,18 +39,21 @@ def of(*weights: int) -> dict[int, int]:
 # Formula (1).
 
 
-def test_a_weight_is_the_number_of_messages() -> None:
+@pytest.mark.parametrize(
+    ("made", "weights"),
+    [
+        (window(3, 0, 5), (3, 0, 5)),
+        (window(3, 0, 5, least_dummies=2, dummies=(9, 1, 0)), (5, 1, 5)),
+        (window(3, 0, 5, least_dummies=0, dummies=(9, 9, 9)), (3, 0, 5)),
+        (window(1, 1, least_dummies=2**40, dummies=(2**40, 0)), (MAX_WEIGHT, 1)),
+    ],
+    ids=["messages", "some dummies", "no dummies", "32 bits"],
+)
+def test_a_weight_is_the_number_of_messages_and_of_the_dummies_a_least_number_counts(
+    made: Window, weights: tuple[int, ...]
+) -> None:
     """ "w[p] = messages of p / messages received", with the same denominator for all."""
-    assert window(3, 0, 5).weights() == of(3, 0, 5)
-
-
-def test_of_the_dummies_a_least_number_counts() -> None:
-    assert window(3, 0, 5, least_dummies=2, dummies=(9, 1, 0)).weights() == of(5, 1, 5)
-    assert window(3, 0, 5, least_dummies=0, dummies=(9, 9, 9)).weights() == of(3, 0, 5)
-
-
-def test_weights_have_32_bits() -> None:
-    assert window(1, 1, least_dummies=2**40, dummies=(2**40, 0)).weights() == of(MAX_WEIGHT, 1)
+    assert made.weights() == of(*weights)
 
 
 def test_as_many_messages_as_members_say_something() -> None:
@@ -85,13 +88,11 @@ def test_a_change_is_the_share_of_draws_that_go_to_others() -> None:
 weights = st.lists(st.integers(0, MAX_WEIGHT), min_size=3, max_size=3).filter(any).map(lambda some: of(*some))
 
 
-@given(weights, st.integers(1, 1000), st.integers(0, 1000))
-def test_scale_is_no_change(before: dict[int, int], factor: int, threshold: int) -> None:
+@given(weights, weights, st.integers(1, 1000), st.integers(0, 1000))
+def test_scale_is_no_change_and_there_and_back_are_alike(
+    before: dict[int, int], after: dict[int, int], factor: int, threshold: int
+) -> None:
     assert not has_changed(before, {member: factor * weight for member, weight in before.items()}, threshold)
-
-
-@given(weights, weights, st.integers(0, 1000))
-def test_there_and_back_are_alike(before: dict[int, int], after: dict[int, int], threshold: int) -> None:
     assert has_changed(before, after, threshold) is has_changed(after, before, threshold)
 
 
@@ -102,46 +103,13 @@ def group(*weights: int) -> list[Shares]:
     return [Shares(of(*weights), member) for member in range(len(weights))]
 
 
-def test_a_member_that_sends_at_its_weight_has_a_delta_of_0() -> None:
-    shares = group(3, 1)
-    for owner in (0, 0, 1, 0):
-        for one in shares:
-            one.count(owner)
-    assert [one.close() for one in shares] == [0, 0]
-    assert [one.delta for one in shares] == [0, 0]
-
-
 def test_a_member_that_sends_less_has_numbers_to_give_and_one_that_sends_more_wants_them() -> None:
     silent, busy = group(1, 1)
-    for one in (silent, busy):
-        one.count(1, 10)
-    assert (silent.close(), busy.close()) == (5, -5)
-
-
-def test_the_whole_part_is_truncated_towards_zero() -> None:
-    silent, busy = group(1, 1)
-    for one in (silent, busy):
-        one.count(1, 3)
-    assert (silent.close(), busy.close()) == (1, -1)
-    assert (silent.delta, busy.delta) == (3, -3), "in halves"
-
-
-def test_delta_is_the_former_delta_and_what_the_last_sub_window_adds() -> None:
-    one = Shares(of(1, 1), 0)
-    one.count(1, 2)
-    assert one.close() == 1
-    assert one.close() == 1, "nothing was received in this one"
-    one.count(0, 4)
-    assert one.close() == -1
-
-
-def test_a_number_that_was_given_away_counts_for_its_donor() -> None:
-    donor = Shares(of(1, 1), 0)
-    donor.count(1, 4)
-    assert donor.close() == 2
-    donor.count(0, 2)  # filled by member 1: bkN(0), or by a dummy: dmN(0)
-    donor.count(1, 2)
-    assert donor.close() == 2, "both have used one half of these"
+    for messages, deltas in ((3, (1, -1)), (1, (2, -2)), (0, (2, -2))):
+        for one in (silent, busy):
+            one.count(1, messages)
+        assert (silent.close(), busy.close()) == deltas, "what the sub-window adds, truncated towards zero"
+    assert (silent.delta, busy.delta) == (4, -4), "in halves"
 
 
 @given(
@@ -184,21 +152,18 @@ def test_words_that_are_no_weights_are_refused(words: tuple[int, ...]) -> None:
 # From view to view.
 
 
-def test_a_view_without_memory_begins_with_equal_weights() -> None:
-    assert first_weights(b"", (1, 4)) == {1: 1, 4: 1}
-
-
-def test_the_next_view_begins_with_the_weights_of_the_members_that_go_on() -> None:
-    memory = memory_of({1: 7, 2: 5, 3: 0}, {1, 3})
-    assert first_weights(memory, (1, 3)) == {1: 7, 3: 0}
-
-
-def test_a_joiner_begins_with_the_mean() -> None:
-    assert first_weights(memory_of({1: 7, 2: 4, 3: 0}, {1, 2, 3}), (1, 2, 3, 9)) == {1: 7, 2: 4, 3: 0, 9: 6}
-
-
-def test_weights_are_equal_when_no_member_that_goes_on_has_one() -> None:
-    assert first_weights(memory_of({1: 7, 2: 0, 3: 0}, {2, 3}), (2, 3)) == {2: 1, 3: 1}
+@pytest.mark.parametrize(
+    ("memory", "weights"),
+    [
+        (b"", {1: 1, 4: 1}),
+        (memory_of({1: 7, 2: 5, 3: 0}, {1, 3}), {1: 7, 3: 0}),
+        (memory_of({1: 7, 2: 4, 3: 0}, {1, 2, 3}), {1: 7, 2: 4, 3: 0, 9: 6}),
+        (memory_of({1: 7, 2: 0, 3: 0}, {2, 3}), {2: 1, 3: 1}),
+    ],
+    ids=["no memory: equal", "members that go on keep theirs", "a joiner gets the mean", "no weight goes on: equal"],
+)
+def test_the_first_weights_of_a_view(memory: bytes, weights: dict[int, int]) -> None:
+    assert first_weights(memory, tuple(weights)) == weights
 
 
 @pytest.mark.parametrize(

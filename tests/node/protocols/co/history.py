@@ -1,20 +1,19 @@
 """History of each message of a CO group, and true causality, from the stages that cores report.
 
-Causality here is the paper's: p precedes q when the sender of q had sent p, or accepted p, before it sent q, or when
-such steps lead from p to q. It is taken from the order of the reported sendings and acceptances, never from an ACK, so
-that it can be compared with the order of the numbers.
+Causality here is the paper's: p precedes q when the sender of q had sent or accepted p before it sent q, or when such
+steps lead from p to q. It comes from the reported sendings and acceptances, never from an ACK, to be compared with the
+order of the numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cached_property
 from random import Random
 from typing import Any
 
 from analysis.checks.properties import Verdict
-from node.core import Core, Membership, Submission, random_for
-from node.effects import Effect, Multicast, Report, Timer
+from node.core import Submission, random_for
+from node.effects import Effect, Report, Timer
 from node.parameters import from_mapping
 from node.protocols.co.codec import Layout, Vector
 from node.protocols.co.core import CoCore, CoParameters
@@ -32,40 +31,28 @@ SEQ = 0xFFFF_FFFF
 STAGES = (Notice.ACCEPTED, Notice.PREACKNOWLEDGED, Notice.ACKNOWLEDGED)
 
 
-class Watched(Core):
-    """A core, and the effects of each call. After every call its invariants are checked."""
+class Watched(CoCore):
+    """A core that keeps the effects of each call, and checks its invariants afterwards."""
 
-    def __init__(self, core: CoCore) -> None:
-        self.core = core
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
         self.batches: list[list[Effect]] = []
 
-    @property
-    def buffered(self) -> int:
-        return self.core.buffered
-
-    @property
-    def can_submit(self) -> bool:
-        return self.core.can_submit
-
-    @property
-    def is_idle(self) -> bool:
-        return self.core.is_idle
-
     def on_start(self, now_ns: int) -> list[Effect]:
-        return self._note(self.core.on_start(now_ns))
+        return self._note(super().on_start(now_ns))
 
     def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
-        return self._note(self.core.on_submit(submission, now_ns))
+        return self._note(super().on_submit(submission, now_ns))
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
-        return self._note(self.core.on_message(message, source, now_ns))
+        return self._note(super().on_message(message, source, now_ns))
 
     def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
-        return self._note(self.core.on_timer(timer, now_ns))
+        return self._note(super().on_timer(timer, now_ns))
 
     def _note(self, effects: list[Effect]) -> list[Effect]:
         self.batches.append(effects)
-        check_invariants(self.core)
+        check_invariants(self)
         return effects
 
 
@@ -108,10 +95,8 @@ class History:
 
     def __init__(self, cluster: Staged) -> None:
         self.cluster = cluster
-        cores = [cluster.core(member) for member in cluster.members]
-        self.cores = [core for core in cores if isinstance(core, Watched)]
-        assert len(self.cores) == len(cores)
-        self.layout = Layout(len(cores))
+        self.cores = [host.core for host in cluster.hosts.values() if isinstance(host.core, Watched)]
+        self.layout = Layout(len(self.cores))
 
     def stage(self, rank: int, notice: Notice) -> list[tuple[int, Label]]:
         """(number of the call, message) of every message that reached that stage at that member, in order."""
@@ -156,29 +141,23 @@ class History:
 
     def out_of_order(self) -> list[tuple[int, Label, Label]]:
         """(member, p, q): p truly precedes q, but that member delivered q first."""
-        return [
-            (rank, p, q)
-            for rank in range(len(self.cores))
-            for p, q in self._inversions([label for _, label in self.stage(rank, Notice.ACKNOWLEDGED)])
-        ]
+        found = []
+        for rank in range(len(self.cores)):
+            delivered = [label for _, label in self.stage(rank, Notice.ACKNOWLEDGED)]
+            place = {label: position for position, label in enumerate(delivered)}
+            pairs = ((p, q) for q in delivered for p in sorted(self.pasts[q]))
+            found += [(rank, p, q) for p, q in pairs if place.get(p, len(delivered)) > place[q]]
+        return found
 
     def broken_promises(self) -> list[str]:
         """Promises that the oracle finds broken, by the hosts' records of submissions and deliveries."""
         found = verdicts(self.cluster.history(), self.cluster.members, CAUSAL_PROMISES)
         return [promise for promise, verdict in found.items() if verdict is not Verdict.PASS]
 
-    def _inversions(self, delivered: list[Label]) -> Iterable[tuple[Label, Label]]:
-        rank = {label: position for position, label in enumerate(delivered)}
-        return ((p, q) for q in delivered for p in sorted(self.pasts[q]) if rank.get(p, len(delivered)) > rank[q])
-
 
 def build_watched(**parameters: Any) -> Build:
     checked = from_mapping(CoParameters, {"trace_stages": True, **parameters}, "co")
-
-    def build(membership: Membership, seed: int) -> Core:
-        return Watched(CoCore(membership=membership, parameters=checked, rng=random_for(seed, membership, "co")))
-
-    return build
+    return lambda us, seed: Watched(membership=us, parameters=checked, rng=random_for(seed, us, "co"))
 
 
 def run_dense(
@@ -194,8 +173,3 @@ def run_dense(
             cluster.submit_later(member, rng.randrange(within_ms * 1000) * 1000)
     check_silence(cluster)
     return History(cluster)
-
-
-def transmitted(effects: list[Effect], kind: Kind) -> list[Message]:
-    """Multicasts of a kind in the effects of a call."""
-    return [effect.message for effect in effects if isinstance(effect, Multicast) and effect.message.kind is kind]

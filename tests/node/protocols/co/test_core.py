@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from node.core import Membership, Submission, random_for
-from node.effects import Deliver, Multicast, Report, Send, Timer
+from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.protocols.co.codec import Layout
 from node.protocols.co.core import CoCore, CoParameters, LoParameters, Phase
@@ -16,7 +17,7 @@ from node.protocols.co.state import Recovery, Service
 from node.registry import PROTOCOLS
 from node.trace import Level, Notice
 from node.wire import Flag, Kind, Message
-from tests.node.by_hand import give, multicasts
+from tests.node.by_hand import delivered, give, multicasts, reported
 from tests.node.cluster import (
     MILLISECOND,
     SECOND,
@@ -24,17 +25,16 @@ from tests.node.cluster import (
     Network,
     check_reliable,
     check_silence,
-    retransmissions,
 )
-from tests.node.protocols.co.history import build_watched
+from tests.node.protocols.co.history import SEQ, build_watched
 
 MEMBERS = (10, 20, 30)
 LAYOUT = Layout(3, view=1)
 FULL = LoParameters().buffer_bytes
 
 
-def core(rank: int = 0, *, service: Service = Service.CO, incarnation: int = 1, **parameters: Any) -> CoCore:
-    membership = Membership(member=MEMBERS[rank], members=MEMBERS, incarnation=incarnation)
+def core(*, service: Service = Service.CO, **parameters: Any) -> CoCore:
+    membership = Membership(member=MEMBERS[0], members=MEMBERS)
     made = CoCore(
         membership=membership,
         parameters=CoParameters(**parameters) if service is Service.CO else LoParameters(**parameters),
@@ -45,22 +45,13 @@ def core(rank: int = 0, *, service: Service = Service.CO, incarnation: int = 1, 
     return made
 
 
-def data(rank: int, seq: int, *ack: int, buf: int = FULL, flags: int = 0, incarnation: int = 1) -> Message:
-    return Message(
-        kind=Kind.CO_DATA,
-        origin=MEMBERS[rank],
-        incarnation=incarnation,
-        seq=seq,
-        flags=flags,
-        words=LAYOUT.pack_data(ack, buf),
-        payload=b"x",
-    )
+def data(rank: int, seq: int, *ack: int, buf: int = FULL) -> Message:
+    words = LAYOUT.pack_data(ack, buf)
+    return Message(kind=Kind.CO_DATA, origin=MEMBERS[rank], incarnation=1, seq=seq, words=words, payload=b"x")
 
 
-def state(
-    rank: int, number: int, ack: tuple[int, ...], min_al: tuple[int, ...], *asked: int, buf: int = FULL
-) -> Message:
-    words = LAYOUT.pack_state(ack, min_al, buf, asked)
+def state(rank: int, number: int, ack: tuple[int, ...], min_al: tuple[int, ...]) -> Message:
+    words = LAYOUT.pack_state(ack, min_al, FULL)
     return Message(kind=Kind.CO_STATE, origin=MEMBERS[rank], incarnation=1, seq=number, flags=4, words=words)
 
 
@@ -81,14 +72,22 @@ def asked(one: CoCore, src: int, now_ns: int = 10 * MILLISECOND) -> list[Message
     return [effect.message for effect in sends]
 
 
-def group(count: int, *, network: Network | None = None, seed: int = 1, **parameters: Any) -> Cluster:
-    return Cluster(count, build_watched(**parameters), seed=seed, network=network)
+def accepted(effects: list[Effect]) -> list[tuple[int, int]]:
+    """(member, SEQ) of each message that is reported as accepted."""
+    return [(member, value & SEQ) for code, member, value in reported(effects) if code == Notice.ACCEPTED]
 
 
-def lo_group(count: int, *, network: Network | None = None) -> Cluster:
-    return Cluster(
-        count, lambda us, seed: PROTOCOLS["lo"].build(membership=us, parameters={}, seed=seed), network=network
-    )
+def resent(effects: list[Effect]) -> list[Message]:
+    """Messages that are sent again to the member that has asked for them."""
+    return [effect.message for effect in effects if isinstance(effect, Send) and effect.target == 20]
+
+
+def group(count: int, *, network: Network | None = None, **parameters: Any) -> Cluster:
+    return Cluster(count, build_watched(**parameters), network=network)
+
+
+def lo_group() -> Cluster:
+    return Cluster(3, lambda us, seed: PROTOCOLS["lo"].build(membership=us, parameters={}, seed=seed))
 
 
 def check_all(cluster: Cluster) -> None:
@@ -103,15 +102,11 @@ def kinds(cluster: Cluster) -> Counter[Kind]:
 # Without faults.
 
 
-def test_a_group_with_nothing_to_do_is_silent() -> None:
-    cluster = group(4)
+@pytest.mark.parametrize("count", [2, 3, 8])
+def test_one_message_reaches_all_and_the_group_is_silent_before_it_and_two_rounds_after(count: int) -> None:
+    cluster = group(count)
     check_silence(cluster)
     assert (cluster.sent, cluster.now_ns) == ([], 0)
-
-
-@pytest.mark.parametrize("count", [2, 3, 8])
-def test_one_message_reaches_all_and_the_group_falls_silent_after_two_rounds(count: int) -> None:
-    cluster = group(count)
     cluster.submit(0)
     check_all(cluster)
     traffic = kinds(cluster)
@@ -163,27 +158,19 @@ def test_delivery_is_agreed_and_says_whose_message_it_is() -> None:
 # Section 3.3: detection and recovery of failures.
 
 
-def test_failure_condition_1_a_later_number_of_the_source_shows_the_gap() -> None:
+@pytest.mark.parametrize(
+    ("shown_by", "lseq"),
+    [(data(1, 3, 1, 3, 1), 3), (data(2, 1, 1, 4, 1), 4), (state(1, 1, (1, 3, 1), (1, 1, 1)), 3)],
+    ids=["condition 1: a later number of the source", "condition 2: an ACK of another", "a state of the source"],
+)
+def test_a_gap_is_asked_for_from_req_to_lseq(shown_by: Message, lseq: int) -> None:
+    """ "REQ <= SEQ < LSEQ": LSEQ is p.SEQ or q.ACK; a state shows the loss of the last message ever sent."""
     one = core()
-    effects = give(one, data(1, 3, 1, 3, 1))
+    effects = give(one, shown_by)
     assert one.phase is Phase.REPAIRING
     assert not [effect for effect in effects if isinstance(effect, Deliver)]
     (question,) = asked(one, 1)
-    assert LAYOUT.unpack_ret(question.words) == (20, 3, (1, 1, 1), (1 << 32 | 2,)), "REQ <= SEQ < LSEQ = p.SEQ"
-
-
-def test_failure_condition_2_an_ack_of_another_shows_the_gap() -> None:
-    one = core()
-    give(one, data(2, 1, 1, 4, 1))
-    (question,) = asked(one, 1)
-    assert LAYOUT.unpack_ret(question.words) == (20, 4, (1, 1, 1), (1 << 32 | 3,)), "REQ <= SEQ < LSEQ = q.ACK"
-
-
-def test_a_state_shows_the_loss_of_the_last_message_that_its_sender_ever_sent() -> None:
-    one = core()
-    give(one, state(1, 1, (1, 3, 1), (1, 1, 1)))
-    (question,) = asked(one, 1)
-    assert LAYOUT.unpack_ret(question.words).ranges == (1 << 32 | 2,)
+    assert LAYOUT.unpack_ret(question.words) == (20, lseq, (1, 1, 1), (1 << 32 | lseq - 1,))
 
 
 def test_ret_names_what_is_missing_and_not_what_is_held() -> None:
@@ -204,28 +191,16 @@ def test_a_gap_that_fills_by_itself_asks_nobody() -> None:
 
 def test_strict_holds_a_message_until_all_that_its_ack_covers_is_in() -> None:
     one = core(trace_stages=True)
-    early = give(one, data(2, 1, 1, 2, 1))
-    late = give(one, data(1, 1, 1, 1, 1))
-    accepted = [
-        [
-            (effect.member, effect.value & 0xFFFF_FFFF)
-            for effect in effects
-            if isinstance(effect, Report) and effect.code == 0xF4
-        ]
-        for effects in (early, late)
-    ]
-    assert accepted == [[], [(20, 1), (30, 1)]]
+    assert accepted(give(one, data(2, 1, 1, 2, 1))) == []
+    assert accepted(give(one, data(1, 1, 1, 1, 1))) == [(20, 1), (30, 1)]
 
 
 def test_the_source_resends_that_range_only_with_the_original_ack() -> None:
     one = core()
     sent = submit(one, 4)
     give(one, data(1, 1, 1, 1, 1))
-    effects = give(one, ret(1, 10, 4, (2, 2, 1), (2, 3)), now_ns=SECOND)
-    again = [effect for effect in effects if isinstance(effect, Send)]
-    assert [(effect.target, effect.message.seq) for effect in again] == [(20, 2), (20, 3)]
-    assert all(effect.message.flags == Flag.RETRANSMISSION for effect in again)
-    assert [effect.message.words for effect in again] == [message.words for message in sent[1:3]]
+    again = resent(give(one, ret(1, 10, 4, (2, 2, 1), (2, 3)), now_ns=SECOND))
+    assert again == [replace(message, flags=Flag.RETRANSMISSION.value) for message in sent[1:3]]
 
 
 def test_go_back_n_takes_one_source_in_its_order_and_asks_for_the_first_gap() -> None:
@@ -248,10 +223,10 @@ def test_go_back_n_keeps_what_is_in_order_and_waits_for_another_source() -> None
 def test_go_back_n_sends_again_all_from_the_lost_message_on() -> None:
     one = core(retransmission="go-back-n", burst=2)
     submit(one, 5)
-    effects = give(one, ret(1, 10, 3, (2, 1, 1), (2, 2)), now_ns=SECOND)
-    assert [effect.message.seq for effect in effects if isinstance(effect, Send)] == [2, 3], "a burst of it"
-    effects = give(one, ret(1, 10, 5, (4, 1, 1), (4, 4), number=2), now_ns=2 * SECOND)
-    assert [effect.message.seq for effect in effects if isinstance(effect, Send)] == [4, 5]
+    again = resent(give(one, ret(1, 10, 3, (2, 1, 1), (2, 2)), now_ns=SECOND))
+    assert [message.seq for message in again] == [2, 3], "a burst of it"
+    again = resent(give(one, ret(1, 10, 5, (4, 1, 1), (4, 4), number=2), now_ns=2 * SECOND))
+    assert [message.seq for message in again] == [4, 5]
 
 
 def test_who_is_asked_by_two_answers_all_and_then_nobody_for_a_while() -> None:
@@ -261,18 +236,6 @@ def test_who_is_asked_by_two_answers_all_and_then_nobody_for_a_while() -> None:
     effects += give(one, ret(1, 10, 2, (1, 1, 1), (1, 1), number=2), now_ns=SECOND)
     again = [effect for effect in effects if isinstance(effect, Send | Multicast)]
     assert [type(effect) for effect in again] == [Send, Multicast]
-
-
-@pytest.mark.parametrize("lost", range(1, 6))
-@pytest.mark.parametrize("target", [1, 2])
-def test_each_single_message_that_one_member_loses_is_recovered(lost: int, target: int) -> None:
-    cluster = group(3)
-    cluster.lose = lambda source, to, message: (
-        message.kind is Kind.CO_DATA and message.seq == lost and to == target and not message.flags
-    )
-    cluster.submit(0, 5)
-    check_all(cluster)
-    assert retransmissions(cluster) == 1
 
 
 @pytest.mark.parametrize("length", range(1, 40))
@@ -311,11 +274,9 @@ def test_whatever_happens_to_the_nth_of_a_kind_all_promises_hold(kind: Kind, nth
         if seen != nth or moment == "lost":
             return seen == nth
         wait_ns = 0 if moment == "twice" else 30 * MILLISECOND
-        core_of = cluster.hosts[target]
-        cluster.at(
-            cluster.now_ns + wait_ns,
-            lambda: cluster._call(core_of, "again", lambda: core_of.core.on_message(message, source, cluster.now_ns)),
-        )
+        host = cluster.hosts[target]
+        take = lambda: host.core.on_message(message, source, cluster.now_ns)  # noqa: E731
+        cluster.at(cluster.now_ns + wait_ns, lambda: cluster._call(host, "again", take))
         return moment == "late"
 
     cluster.lose = lose
@@ -323,15 +284,6 @@ def test_whatever_happens_to_the_nth_of_a_kind_all_promises_hold(kind: Kind, nth
     cluster.submit(1, 3)
     check_all(cluster)
     assert seen
-
-
-def test_who_is_silent_gets_what_it_did_not_acknowledge_again_after_a_time_out() -> None:
-    cluster = group(2)
-    cluster.lose = lambda source, target, message: cluster.now_ns < 5 * MILLISECOND
-    cluster.submit(0)
-    check_all(cluster)
-    again = [message for _, message in cluster.sent if message.flags & Flag.RETRANSMISSION]
-    assert [message.seq for message in again] == [1]
 
 
 # Flow.
@@ -342,13 +294,8 @@ def test_who_is_silent_gets_what_it_did_not_acknowledge_again_after_a_time_out()
 @pytest.mark.parametrize("retransmission", Recovery)
 def test_however_small_the_buffers_everything_arrives(window: int, messages: int, retransmission: str) -> None:
     count = 4
-    cluster = group(
-        count,
-        network=Network(loss_ratio=0.2, jitter_ns=3 * MILLISECOND),
-        window=window,
-        buffer_bytes=count * messages * 1400,
-        retransmission=retransmission,
-    )
+    limits = {"window": window, "buffer_bytes": count * messages * 1400, "retransmission": retransmission}
+    cluster = group(count, network=Network(loss_ratio=0.2, jitter_ns=3 * MILLISECOND), **limits)
     for member in range(count):
         cluster.submit(member, 12)
     check_all(cluster)
@@ -370,15 +317,6 @@ def test_when_no_buffer_is_free_what_cannot_be_accepted_is_refused_and_what_can_
     give(one, data(1, 1, 1, 1, 1, buf=0), data(1, 2, 1, 2, 1, buf=0))
     assert one._state.req == [1, 6, 1]
     assert LAYOUT.unpack_ret(asked(one, 1, SECOND)[0].words).ranges == (6 << 32 | 6,)
-
-
-def test_buffers_that_open_are_told() -> None:
-    """No member waits for ever for a BUF that is free."""
-    cluster = group(2, buffer_bytes=2 * 1400, window=64)
-    cluster.submit(0, 5)
-    cluster.submit(1, 5)
-    check_all(cluster)
-    assert all(host.core.can_submit for host in cluster.up())
 
 
 # Refusals: errors of the caller.
@@ -409,11 +347,6 @@ def test_buffers_too_small_for_a_message_of_each_member_are_refused_before_anyth
     PROTOCOLS[protocol].check({"buffer_bytes": 14_000}, members=10)
     with pytest.raises(LocalError, match="one message of each of the 11 members, 15400 bytes"):
         PROTOCOLS[protocol].check({"buffer_bytes": 14_000}, members=11)
-
-
-def test_a_group_of_one_is_refused() -> None:
-    with pytest.raises(LocalError, match="at least 2 members"):
-        PROTOCOLS["co"].build(membership=Membership(member=1, members=(1,)), parameters={}, seed=1)
 
 
 def test_co_sends_nothing_to_one_member_alone() -> None:
@@ -448,6 +381,7 @@ HOSTILE = {
     "ACK for what we never sent": (data(1, 3, 4, 3, 1), "OUT_OF_WINDOW"),
     "ACK far ahead of a third": (data(1, 3, 3, 3, 1000), "OUT_OF_WINDOW"),
     "unknown member": (Message(kind=Kind.CO_DATA, origin=25, incarnation=1, seq=1), "UNKNOWN_MEMBER"),
+    "relayed": (data(1, 3, 3, 3, 1), "UNEXPECTED"),
     "our own number": (data(0, 3, 3, 3, 3), "OWN"),
     "another protocol": (Message(kind=Kind.RELIABLE_DATA, origin=20, incarnation=1, seq=1), "UNEXPECTED"),
     "a state that takes ACK back": (state(1, 4, (2, 3, 1), (1, 1, 1)), "MALFORMED"),
@@ -479,16 +413,9 @@ def test_a_datagram_that_cannot_be_is_refused_and_changes_nothing(name: str) -> 
     message, reason = HOSTILE[name]
     one = busy()
     before = picture(one)
-    with pytest.raises(RemoteError) as caught:
-        give(one, message)
-    assert caught.value.reason is DropReason[reason]
+    with pytest.raises(RemoteError, match=reason):
+        one.on_message(message, 30 if name == "relayed" else message.origin, 0)
     assert picture(one) == before
-
-
-def test_a_message_that_somebody_else_relays_is_refused() -> None:
-    with pytest.raises(RemoteError) as caught:
-        core().on_message(data(1, 1, 1, 1, 1), 30, 0)
-    assert caught.value.reason is DropReason.UNEXPECTED
 
 
 # Crashes.
@@ -514,17 +441,14 @@ def test_a_crash_stops_the_order_and_breaks_nothing() -> None:
 # Reports.
 
 
-def test_stages_are_reported_only_when_asked_for() -> None:
-    silent = group(3, trace_stages=False)
-    silent.submit(0)
-    check_all(silent)
-    assert [host.reports for host in silent.up()] == [[], [], []]
-    loud = group(3)
-    loud.submit(0)
-    check_all(loud)
-    for host in loud.up():
-        codes = [report.code for report in host.reports]
-        assert codes == [Notice.ACCEPTED, Notice.RESIDENT, Notice.PREACKNOWLEDGED, Notice.ACKNOWLEDGED]
+@pytest.mark.parametrize("is_traced", [True, False])
+def test_stages_are_reported_only_when_asked_for(is_traced: bool) -> None:
+    cluster = group(3, trace_stages=is_traced)
+    cluster.submit(0)
+    check_all(cluster)
+    stages = [Notice.ACCEPTED, Notice.RESIDENT, Notice.PREACKNOWLEDGED, Notice.ACKNOWLEDGED]
+    for host in cluster.up():
+        assert [report.code for report in host.reports] == (stages if is_traced else [])
 
 
 # LO.
@@ -533,11 +457,11 @@ def test_stages_are_reported_only_when_asked_for() -> None:
 def test_lo_delivers_what_is_next_of_its_sender_whatever_its_ack_covers() -> None:
     one = core(service=Service.LO)
     effects = give(one, data(2, 1, 1, 4, 1), data(1, 2, 1, 2, 1), data(1, 1, 1, 1, 1))
-    assert [(e.origin, e.seq) for e in effects if isinstance(e, Deliver)] == [(30, 1), (20, 1), (20, 2)]
+    assert delivered(effects) == [(30, 1), (20, 1), (20, 2)]
 
 
 def test_lo_delivers_its_own_message_at_once_and_keeps_it_until_all_have_it() -> None:
-    cluster = lo_group(3)
+    cluster = lo_group()
     cluster.run(for_ns=MILLISECOND)
     cluster.submit(1)
     assert cluster.hosts[1].delivered == [(1, 1, 1)]
@@ -545,21 +469,11 @@ def test_lo_delivers_its_own_message_at_once_and_keeps_it_until_all_have_it() ->
     check_all(cluster)
 
 
-def test_lo_keeps_its_promises_under_loss() -> None:
-    cluster = lo_group(4, network=Network(loss_ratio=0.2, jitter_ns=3 * MILLISECOND, duplicate_ratio=0.1))
-    for member in range(4):
-        for number in range(40):
-            cluster.submit_later(member, number * 5 * MILLISECOND)
-    check_all(cluster)
-    assert retransmissions(cluster)
-
-
 def test_lo_may_deliver_an_answer_before_its_question() -> None:
     """The paper's introduction: why CO is needed."""
-    cluster = lo_group(3)
+    cluster = lo_group()
     cluster.lose = lambda source, target, message: (source, target) == (0, 2) and not message.flags
     cluster.submit(0)
     cluster.at(5 * MILLISECOND, lambda: cluster.submit(1))
     check_all(cluster)
-    assert cluster.hosts[1].delivered == [(0, 1, 1), (1, 1, 1)]
-    assert cluster.hosts[2].delivered == [(1, 1, 1), (0, 1, 1)]
+    assert cluster.hosts[1].delivered == list(reversed(cluster.hosts[2].delivered)) == [(0, 1, 1), (1, 1, 1)]

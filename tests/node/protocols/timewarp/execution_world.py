@@ -10,7 +10,7 @@ from node.core import Membership
 from node.effects import Deliver, Effect, Report, Undo
 from node.host.machines import APPLICATIONS, ApplicationName
 from node.protocols.timewarp.entry import Chance, output_of
-from node.protocols.timewarp.execution import Command, Execution, Key, Outcome, ServiceParameters
+from node.protocols.timewarp.execution import Command, Execution, Key, ServiceParameters
 from node.trace import Level, Notice
 from node.wire import Kind, Message
 
@@ -39,15 +39,23 @@ class CommandRecord:
         return self.handed_ns[-1] - self.handed_ns[0]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Sequential:
+    """A sequential run of all commands in the order of their keys."""
+
+    state: object
+    states: list[int]
+    """Digest of the state after each command."""
+    outputs: dict[Key, tuple[bytes, ...]]
+
+
 class Processor:
     """Processor with exact time: `run` calls `advance` at each instant that is due."""
 
-    def __init__(
-        self, parameters: ServiceParameters, *, seed: int = 7, membership: Membership = US, memory: bytes = b""
-    ) -> None:
+    def __init__(self, parameters: ServiceParameters, *, seed: int = 7) -> None:
         self.parameters = parameters
-        self.execution = Execution(membership=membership, parameters=parameters, seed=seed, memory=memory)
-        self.chance = Chance(seed=seed, member=membership.member, processing_ns=parameters.processing_ns)
+        self.execution = Execution(membership=US, parameters=parameters, seed=seed)
+        self.chance = Chance(seed=seed, member=US.member, processing_ns=parameters.processing_ns)
         self.now_ns = 0
         self.busy_ns = 0
         self.lost_ns = 0
@@ -71,10 +79,8 @@ class Processor:
     def service_ns(self, key: Key) -> int:
         return self.chance.draw(key).service_ns
 
-    def insert(
-        self, key: Key, *, payload: bytes | None = None, is_follow_up: bool = False, ago_ns: int = 0
-    ) -> list[Key]:
-        command = command_of(key, self.now_ns - ago_ns, payload=payload, is_follow_up=is_follow_up)
+    def insert(self, key: Key, *, is_follow_up: bool = False, ago_ns: int = 0) -> list[Key]:
+        command = command_of(key, self.now_ns - ago_ns, is_follow_up=is_follow_up)
         self.commands[key] = command.message
         record = CommandRecord(received_ns=self.now_ns - ago_ns, is_follow_up=is_follow_up)
         self.records[command.message.payload] = record
@@ -125,6 +131,20 @@ class Processor:
         assert self.execution.due_ns is not None
         return self._pass(self.execution.due_ns)
 
+    def sequential(self) -> Sequential:
+        application = APPLICATIONS[ApplicationName(self.parameters.application)]
+        machine, state = application.machine, application.machine.initial
+        chain, states = hashlib.sha256().digest(), []
+        outputs: dict[Key, tuple[bytes, ...]] = {}
+        for key, message in sorted(self.commands.items()):
+            command = machine.decode(message.payload)
+            state = machine.execute(command, state)
+            chain = hashlib.sha256(chain + message.payload).digest()
+            states.append(int.from_bytes(hashlib.sha256(chain + machine.encode(state)).digest()[:8]))
+            sends = message.origin == US.member and self.chance.draw(key).permille < self.parameters.follow_up_permille
+            outputs[key] = (output_of(message.payload, application.answer(command, state)),) if sends else ()
+        return Sequential(state=state, states=states, outputs=outputs)
+
     def _pass(self, now_ns: int) -> list[Key]:
         if self.execution.due_ns is not None:
             self.busy_ns += now_ns - self.now_ns
@@ -135,13 +155,10 @@ class Processor:
         out: list[Effect] = []
         outcomes = self.execution.advance(self.now_ns, out)
         self._keep_book(out)
-        self._take(outcomes)
-        return [outcome.key for outcome in outcomes]
-
-    def _take(self, outcomes: list[Outcome]) -> None:
         for key, outputs in outcomes:
             assert key not in self.outputs, "executed again, though it was not undone"
             self.outputs[key] = outputs
+        return [outcome.key for outcome in outcomes]
 
     def _take_back(self, keys: list[Key], out: list[Effect]) -> list[Key]:
         assert keys == sorted(keys, reverse=True)
@@ -156,10 +173,9 @@ class Processor:
 
     def _keep_book(self, effects: list[Effect]) -> None:
         self.effects += effects
-        told: list[Report] = []
         for effect in effects:
             if isinstance(effect, Report):
-                told.append(effect)
+                self.states += [effect.value] if effect.code == Notice.STATE else []
             elif isinstance(effect, Undo):
                 assert self.shown.pop() == effect.payload, "not the last one that was handed over"
             elif isinstance(effect, Deliver) and effect.level is Level.OPTIMISTIC:
@@ -168,40 +184,13 @@ class Processor:
             elif isinstance(effect, Deliver):
                 assert not self.shown or self.shown.pop(0) == effect.payload, "final, but not the oldest handed over"
                 self.final.append(effect.payload)
-        self.states += [report.value for report in told if report.code == Notice.STATE]
 
 
-def command_of(key: Key, received_ns: int, *, payload: bytes | None = None, is_follow_up: bool = False) -> Command:
+def command_of(key: Key, received_ns: int, *, is_follow_up: bool = False) -> Command:
     """A command from the member at key[2], incarnation key[3]."""
     kind = Kind.TIMEWARP_FOLLOW_UP if is_follow_up else Kind.TIMEWARP_DATA
-    content = repr(key).encode() if payload is None else payload
-    message = Message(kind=kind, origin=key[2], incarnation=key[3], seq=key[4], payload=content)
+    message = Message(kind=kind, origin=key[2], incarnation=key[3], seq=key[4], payload=repr(key).encode())
     return Command(key=key, message=message, received_ns=received_ns, is_follow_up=is_follow_up)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sequential:
-    """A sequential run of all commands in the order of their keys."""
-
-    state: object
-    states: list[int]
-    """Digest of the state after each command."""
-    outputs: dict[Key, tuple[bytes, ...]]
-
-
-def sequential(commands: dict[Key, Message], parameters: ServiceParameters, chance: Chance) -> Sequential:
-    application = APPLICATIONS[ApplicationName(parameters.application)]
-    machine, state = application.machine, application.machine.initial
-    chain, states = hashlib.sha256().digest(), []
-    outputs: dict[Key, tuple[bytes, ...]] = {}
-    for key, message in sorted(commands.items()):
-        command = machine.decode(message.payload)
-        state = machine.execute(command, state)
-        chain = hashlib.sha256(chain + message.payload).digest()
-        states.append(int.from_bytes(hashlib.sha256(chain + machine.encode(state)).digest()[:8]))
-        sends = message.origin == US.member and chance.draw(key).permille < parameters.follow_up_permille
-        outputs[key] = (output_of(message.payload, application.answer(command, state)),) if sends else ()
-    return Sequential(state=state, states=states, outputs=outputs)
 
 
 def costs_of(effects: list[Effect]) -> list[tuple[bytes, int, int]]:

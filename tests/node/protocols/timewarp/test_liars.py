@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.core import Membership, Submission
+from node.core import Submission
 from node.errors import LocalError, RemoteError
 from node.protocols.timewarp.core import (
     LAST_TIMESTAMP,
@@ -14,14 +14,13 @@ from node.protocols.timewarp.core import (
     TimeWarpCore,
     TimeWarpParameters,
 )
-from node.protocols.timewarp.execution import ServiceParameters
 from node.wire import Kind, Message
 from tests.node.by_hand import give, multicasts
 from tests.node.cluster import MILLISECOND
 from tests.node.group.test_close_timewarp import maker
 from tests.node.group.views import run
 from tests.node.protocols.timewarp.test_core import (
-    MEMBERS,
+    TALKATIVE,
     Owner,
     anti,
     core,
@@ -33,12 +32,7 @@ from tests.node.protocols.timewarp.test_core import (
 
 LIAR = 0
 SEED = 11
-
-
-def talkative(member: int) -> TimeWarpCore:
-    """A core with a seed under which member 1's message at 40 has one follow-up."""
-    parameters = TimeWarpParameters(service=ServiceParameters(application="counter", follow_up_permille=500))
-    return TimeWarpCore(membership=Membership(member=member, members=MEMBERS), parameters=parameters, seed=SEED)
+"""Under it member 1's message at 40 has one follow-up."""
 
 
 class Pair:
@@ -48,7 +42,7 @@ class Pair:
 
     def __init__(self) -> None:
         self.now_ns = 10
-        self.one, self.two = talkative(1), talkative(2)
+        self.one, self.two = (core(member, service=TALKATIVE, seed=SEED) for member in (1, 2))
         submission = Submission(payload=b"m", not_before=39)
         items = multicasts(self.one.on_submit(submission, self.now_ns))
         assert [item.kind for item in items] == [Kind.TIMEWARP_DATA, Kind.TIMEWARP_FOLLOW_UP]
