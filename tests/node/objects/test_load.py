@@ -58,9 +58,6 @@ def test_all_objects_appear_before_the_first_request() -> None:
     assert [one.operation for one in told] == [Operation.APPEAR, Operation.APPEAR]
     assert [[ref.number for ref in one.objects] for one in told] == [[1, 2, 3], [4097, 4098, 4099]]
     assert application.submitted == 0, "they are no requests"
-
-
-def test_more_objects_than_one_message_names_appear_in_parts() -> None:
     application = load(spaces=1, objects_per_space=1500)
     assert [len(Addressing.of_words(one.words).objects) for one in application.queue] == [1024, 476]
 
