@@ -88,6 +88,9 @@ class Space:
     def tell(self, number: int, kind: NewsKind, *objects: Reference, group: GroupId | None = None) -> None:
         self.hears(news_message(US, number, HERE[0].number, News(kind=kind, objects=objects, group=group)))
 
+    def resolve(self, number: int, *members: Reference) -> None:
+        self.tell(number, NewsKind.RESOLVED, *members, group=GROUP)
+
     def take(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
@@ -158,19 +161,19 @@ WIDE = Addressing(caller=HERE[0], objects=(HERE[0], ELSEWHERE))
 TO_GROUP = Addressing(caller=HERE[0], group=GROUP)
 
 
-@pytest.mark.parametrize(
-    ("wide", "end", "told"),
-    [
-        (WIDE, lambda space: space.hand(1, HERE[0].number), []),
-        (WIDE, lambda space: space.hears(drop_message(CallId(2, 4, 1))), []),
-        (WIDE, lambda space: space.tell(1, NewsKind.ABORTED), [NewsKind.ABORTED]),
-        (WIDE, lambda space: space.tell(1, NewsKind.REFUSED), [NewsKind.REFUSED]),
-        (WIDE, lambda space: space.tell(1, NewsKind.UNREACHABLE), [NewsKind.UNREACHABLE]),
-        (WIDE, lambda space: space.tell(1, NewsKind.UNREACHABLE, HERE[0]), [NewsKind.UNREACHABLE]),
-        (TO_GROUP, lambda space: space.tell(1, NewsKind.NO_GROUP, group=GROUP), [NewsKind.NO_GROUP]),
-        (TO_GROUP, lambda space: space.tell(1, NewsKind.RESOLVED, ELSEWHERE, group=GROUP), [NewsKind.RESOLVED]),
-    ],
-)
+ENDS: dict[str, tuple[Addressing, Callable[[Space], None], list[NewsKind]]] = {
+    "delivered": (WIDE, lambda space: space.hand(1, HERE[0].number), []),
+    "dropped": (WIDE, lambda space: space.hears(drop_message(CallId(2, 4, 1))), []),
+    "aborted": (WIDE, lambda space: space.tell(1, NewsKind.ABORTED), [NewsKind.ABORTED]),
+    "refused": (WIDE, lambda space: space.tell(1, NewsKind.REFUSED), [NewsKind.REFUSED]),
+    "unreachable": (WIDE, lambda space: space.tell(1, NewsKind.UNREACHABLE), [NewsKind.UNREACHABLE]),
+    "unreachable here": (WIDE, lambda space: space.tell(1, NewsKind.UNREACHABLE, HERE[0]), [NewsKind.UNREACHABLE]),
+    "no group": (TO_GROUP, lambda space: space.tell(1, NewsKind.NO_GROUP, group=GROUP), [NewsKind.NO_GROUP]),
+    "a group elsewhere": (TO_GROUP, lambda space: space.resolve(1, ELSEWHERE), [NewsKind.RESOLVED]),
+}
+
+
+@pytest.mark.parametrize(("wide", "end", "told"), ENDS.values(), ids=ENDS)
 def test_a_local_call_waits_until_the_wider_one_before_it_has_come_or_will_not_come(
     wide: Addressing, end: Callable[[Space], None], told: list[NewsKind]
 ) -> None:
@@ -251,17 +254,16 @@ def test_a_call_that_comes_down_in_parts_is_waited_for_until_the_last() -> None:
 @pytest.mark.parametrize("is_told_first", [True, False])
 def test_a_group_with_members_here_is_over_when_it_is_delivered_and_known(is_told_first: bool) -> None:
     space = Space()
-    wide = space.ask(Addressing(caller=HERE[0], group=GROUP))
-    local = space.call(HERE[2])
+    wide, local = space.ask(TO_GROUP), space.call(HERE[2])
     if is_told_first:
-        space.tell(wide, NewsKind.RESOLVED, HERE[1], ELSEWHERE, group=GROUP)
+        space.resolve(wide, HERE[1], ELSEWHERE)
         assert not space.delivered
     space.hand(wide, HERE[1].number)
     assert space.delivered == [(wide, HERE[1].number), (local, HERE[2].number)]
     if not is_told_first:
-        assert not space.core.is_idle
-        space.tell(wide, NewsKind.RESOLVED, HERE[1], ELSEWHERE, group=GROUP)
-    assert space.core.is_idle
+        assert not space.is_idle()
+        space.resolve(wide, HERE[1], ELSEWHERE)
+    assert space.is_idle()
     assert [report.code for report in space.reports].count(Notice.CALLED) == 2
 
 
@@ -347,7 +349,7 @@ def test_whom_a_call_is_for_is_reported_in_words_of_48_objects() -> None:
 
 def test_the_members_of_a_group_are_reported_when_they_are_known() -> None:
     space = Space()
-    wide = space.ask(Addressing(caller=HERE[0], group=GROUP))
+    wide = space.ask(TO_GROUP)
     assert not space.reports
     news = News(kind=NewsKind.RESOLVED, objects=(ELSEWHERE,), group=GROUP, is_atomic=True)
     space.hears(news_message(US, wide, HERE[0].number, news))
@@ -450,7 +452,7 @@ class Above:
         if fate is Fate.LOCAL:
             number = self.space.call(*objects)
         elif is_group:
-            number = self.space.ask(Addressing(caller=HERE[0], group=GROUP))
+            number = self.space.ask(TO_GROUP)
         else:
             number = self.space.call(*objects, ELSEWHERE)
         self.fates[number] = (fate, objects, is_group)
@@ -474,7 +476,7 @@ class Above:
         if objects:
             self.space.hand(number, *(one.number for one in objects))
         if is_group:
-            self.space.tell(number, NewsKind.RESOLVED, *objects, ELSEWHERE, group=GROUP)
+            self.space.resolve(number, *objects, ELSEWHERE)
 
 
 FOREIGN = 999
