@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from node.trace import RECORD, CallReport, Event, Record, Timed
 from testbed.sim.simulation import simulate
 from tests import proof
 from tests.node.objects.configurations import SATURATING, SILENT
-from tests.node.processes import Nodes, nodes
+from tests.node.processes import NodeProcess, Nodes, nodes
 from tests.testbed.orderbed_command import manifest_of, only_run, orderbed
 from tests.testbed.sim.made import experiment, periodic, topology
 from tests.waiting import wait_until
@@ -88,6 +89,14 @@ def run_to_its_end(group: Nodes) -> dict[str, Any]:
     return group.processes[0].said[-1]
 
 
+@contextmanager
+def started(**words: Any) -> Iterator[tuple[Nodes, NodeProcess]]:
+    """One machine at work, and its process."""
+    with machines(1, **words) as group:
+        group.start_all()
+        yield group, group.processes[0]
+
+
 def loaded(group: Nodes) -> None:
     """Start all and wait for the end of the load."""
     at_ns = group.start_all()
@@ -131,8 +140,7 @@ def test_the_processes_of_a_machine_have_one_trace_one_clock_and_one_processor_t
 
 def test_a_program_calls_objects_in_other_processes() -> None:
     options = {"members": 6, "locality": "machine", "rounds": 2}
-    with machines(1, workload=SILENT, spaces=4, program="figures", options=options) as group:
-        group.start_all()
+    with started(workload=SILENT, spaces=4, program="figures", options=options) as (group, _):
 
         def timed() -> list[Record]:
             return list(reports(group.monitor.records().get((0, 1), []), CallReport.TIMED))
@@ -156,9 +164,7 @@ def test_a_load_that_saturates_waits_for_the_machine() -> None:
 
 def test_a_space_that_is_killed_dies_alone() -> None:
     """Its objects are dead: the others go on, all open calls end, and the machine reports the crash."""
-    with machines(1, workload=ENDLESS) as group:
-        group.start_all()
-        node = group.processes[0]
+    with started(workload=ENDLESS) as (group, node):
         wait_until(lambda: len(group.monitor.records().get((0, 1), [])) > 100, "the load")
         victim = space_process(node.pid, 1)
         os.kill(victim, signal.SIGKILL)
@@ -175,9 +181,7 @@ def test_a_space_that_is_killed_dies_alone() -> None:
 
 
 def test_a_space_may_die_again_and_before_it_is_there() -> None:
-    with machines(1, workload=ENDLESS) as group:
-        group.start_all()
-        node = group.processes[0]
+    with started(workload=ENDLESS) as (group, node):
         for _ in range(3):
             before = children_of(node.pid)
             os.kill(space_process(node.pid, 2), signal.SIGKILL)
@@ -193,9 +197,7 @@ def test_a_call_of_a_dead_space_is_answered() -> None:
     is for the kill: a call that is being handled then is never answered.
     """
     options = {"members": 2, "locality": "machine", "rounds": 100_000, "pause_ns": 2_000_000_000}
-    with machines(1, workload=SILENT, spaces=2, program="figures", options=options) as group:
-        group.start_all()
-        node = group.processes[0]
+    with started(workload=SILENT, spaces=2, program="figures", options=options) as (group, node):
         records = group.monitor.records
         wait_until(lambda: any(reports(records().get((0, 1), []), CallReport.TIMED)), "the first measurement")
         first = children_of(node.pid)
@@ -211,9 +213,7 @@ def test_a_call_of_a_dead_space_is_answered() -> None:
 @pytest.mark.parametrize("end", ["killed", "told to stop", "input closed"])
 def test_nothing_is_left_of_a_machine_that_ends(end: str) -> None:
     """Not even a stopped space, which cannot notice the end of its pipe."""
-    with machines(1, workload=ENDLESS) as group:
-        group.start_all()
-        node = group.processes[0]
+    with started(workload=ENDLESS) as (group, node):
         children = children_of(node.pid)
         assert len(children) == 3
         if end == "input closed":
