@@ -116,7 +116,7 @@ def test_a_commit_without_votes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Record, "is_complete", has_answers)
 
     with pytest.raises(AssertionError):
-        test_machine.test_a_call_in_one_sub_network_that_names_an_object_that_does_not_exist_is_aborted()
+        test_machine.test_an_atomic_call_that_names_an_object_that_does_not_exist_reaches_nobody((2,))
 
 
 def test_an_outcome_that_is_said_to_be_settled_while_one_machine_alone_has_it(monkeypatch: pytest.MonkeyPatch) -> None:

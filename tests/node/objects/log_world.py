@@ -12,7 +12,9 @@ from __future__ import annotations
 import graphlib
 import hashlib
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from random import Random
 
@@ -84,6 +86,10 @@ class Machine:
     waits: dict[CallId, Call] = field(default_factory=dict)
 
     @property
+    def membership(self) -> Membership:
+        return Membership(member=self.member, members=(self.member,), incarnation=self.incarnation)
+
+    @property
     def objects(self) -> tuple[Reference, ...]:
         return tuple(Reference(self.member, self.incarnation, space * OBJECTS_IN_SPACE + 1) for space in range(2))
 
@@ -122,19 +128,20 @@ class World:
     # Steps.
 
     def act(self) -> None:
-        actions = [self.ask] * 8 + [self.append] * 8 + [self.step] * 10 + [self.arrive] * 8 + [self.serve] * 4
-        if self.faults:
-            actions += [self.give_up] * 2 + [self.copy]
-            if self.rng.random() < 0.1:
-                actions += [self.end] + [self.begin] * 2
+        actions: list[Callable[[], None]] = [self.append] * 8 + [self.arrive] * 8
+        may_end = self.faults and self.rng.random() < 0.1
+        if self.machines:
+            machine = self.rng.choice([*self.machines.values()])
+            own = [self.ask] * 8 + [self.step] * 10 + [self.serve] * 4
+            if self.faults:
+                own += [self.give_up] * 2 + [self.copy] + [self.end] * may_end
+            actions += [partial(act, machine) for act in own]
+        actions += [self.begin] * 2 * may_end
         self.rng.choice(actions)()
 
-    def ask(self) -> None:
-        machine = self._any_machine()
+    def ask(self, machine: Machine) -> None:
         if self.rng.random() < 0.5:
             machine = self.machines.get(self.rng.choice(self.busy), machine)
-        if machine is None:
-            return
         caller = self.rng.choice(machine.objects)
         addressing = self._addressing(caller)
         home = addressing.group.partition if addressing.group else machine.place
@@ -166,10 +173,7 @@ class World:
             self.home.setdefault(entry.call.id, (self.logs.index(log), log.epoch))
         log.events.append(entry)
 
-    def step(self) -> None:
-        machine = self._any_machine()
-        if machine is None:
-            return
+    def step(self, machine: Machine) -> None:
         for _ in range(self.rng.randint(1, 4)):
             self.apply(machine)
 
@@ -194,36 +198,26 @@ class World:
         for each in machine.log_state.news(entry):
             self._submit(machine, each)
 
-    def serve(self) -> None:
+    def serve(self, machine: Machine) -> None:
         """A machine takes itself for the MMM, or repeats a request without an answer."""
-        machine = self._any_machine()
-        if machine is None:
-            return
         for duty in machine.log_state.duties():
             if self.rng.random() < 0.5:
                 self._send(machine, duty.place, duty.entry)
         self._ask_again(machine)
 
-    def give_up(self) -> None:
-        machine = self._any_machine()
-        duties = machine.log_state.duties() if machine else ()
-        if machine and duties and self.rng.random() < 0.3:
+    def give_up(self, machine: Machine) -> None:
+        duties = machine.log_state.duties()
+        if duties and self.rng.random() < 0.3:
             self._submit(machine, self.rng.choice(duties).given_up(machine.place))
 
-    def copy(self) -> None:
+    def copy(self, machine: Machine) -> None:
         """A machine goes on with a copy of its log state."""
-        machine = self._any_machine()
-        if machine is not None:
-            before = machine.log_state.snapshot()
-            machine.log_state = LogState.restore(before, place=machine.place, partitions=self.partitions)
-            assert machine.log_state.snapshot() == before
+        before = machine.log_state.snapshot()
+        machine.log_state = LogState.restore(before, place=machine.place, partitions=self.partitions)
+        assert machine.log_state.snapshot() == before
 
-    def end(self) -> None:
-        machine = self._any_machine()
-        if (
-            machine is None
-            or sum(one.place == machine.place for one in self.machines.values()) == 1 > self.rng.random() * 3
-        ):
+    def end(self, machine: Machine) -> None:
+        if sum(one.place == machine.place for one in self.machines.values()) == 1 > self.rng.random() * 3:
             return
         del self.machines[machine.member]
         machine.log.submitted.pop(machine.member, None)
@@ -268,12 +262,11 @@ class World:
         log = machine.log
         if machine.applied == len(log.events):
             return
-        event = log.events[machine.applied]
+        event, log_state = log.events[machine.applied], machine.log_state
         if isinstance(event, News):
-            log_state = machine.log_state
             steps = (log_state.joined if event.has_joined else log_state.ended)(event.member, event.incarnation)
         else:
-            steps = machine.log_state.apply(event)
+            steps = log_state.apply(event)
         is_first = machine.applied not in log.digests
         machine.applied += 1
         digest = hashlib.sha256(machine.log_state.snapshot() + repr(steps).encode()).digest()
@@ -397,12 +390,8 @@ class World:
 
     # Helpers.
 
-    def _any_machine(self) -> Machine | None:
-        return self.rng.choice([*self.machines.values()]) if self.machines else None
-
     def _submit(self, machine: Machine, entry: Entry) -> None:
-        us = Membership(member=machine.member, members=tuple(sorted(self.place_of)), incarnation=machine.incarnation)
-        message = decode_message(encode_message(message_of(entry, us)))
+        message = decode_message(encode_message(message_of(entry, machine.membership)))
         assert entry_of(message) == entry
         machine.log.submitted[machine.member].append(entry)
 
@@ -413,11 +402,10 @@ class World:
             self._send(machine, home, Called(call=call))
 
     def _send(self, machine: Machine, place: int, entry: Crossing | Called) -> None:
-        us = Membership(member=machine.member, members=tuple(sorted(self.place_of)), incarnation=machine.incarnation)
         target = self.rng.choice(self.partitions[place])
         if self.is_settling:
             target = next(one.member for one in self.machines.values() if one.place == place)
-        self.bag.append((target, encode_message(message_of(entry, us))))
+        self.bag.append((target, encode_message(message_of(entry, machine.membership))))
 
     def _addressing(self, caller: Reference) -> Addressing:
         if self.rng.random() < self.of_groups:

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
+from typing import Any
 
 from node.core import Membership, Submission, random_for
 from node.effects import Deliver
-from node.objects.addresses import OBJECTS_IN_SPACE, Addressing, GroupId, News, Operation, Reference, decode_news
+from node.objects.addresses import (
+    OBJECTS_IN_SPACE,
+    Addressing,
+    GroupId,
+    News,
+    NewsKind,
+    Operation,
+    Reference,
+    decode_news,
+)
 from node.objects.manager.machine import MachineCore
 from node.objects.parameters import ObjectsParameters
 from node.reliable.parameters import ReliableParameters
@@ -91,20 +102,11 @@ class World(Cluster):
         *objects: Reference,
         group: GroupId | None = None,
         operation: Operation = Operation.CALL,
-        is_atomic: bool = False,
-        is_ordered: bool = True,
-        is_direct: bool = False,
         body: bytes = b"",
+        **flags: bool,
     ) -> Identity:
-        addressing = Addressing(
-            caller=caller,
-            objects=objects,
-            group=group,
-            operation=operation,
-            is_atomic=is_atomic,
-            is_ordered=is_ordered,
-            is_direct=is_direct,
-        )
+        """Make a call or an operation. `flags`: those of its addressing."""
+        addressing = Addressing(caller=caller, objects=objects, group=group, operation=operation, **flags)
         host = self.hosts[caller.member]
         host.submitted += 1
         stamp = Stamp(origin=caller.member, incarnation=caller.incarnation, number=host.submitted)
@@ -113,6 +115,16 @@ class World(Cluster):
         payload = encode_stamp(stamp) + body
         self._put(caller.member, Submission(payload=payload, words=addressing.words, place=caller.number))
         return name
+
+    def finish(self, caller: Reference, *objects: Reference, **words: Any) -> Identity:
+        """Make a call, and run until all machines are at rest."""
+        name = self.call(caller, *objects, **words)
+        self.check_rest()
+        return name
+
+    def kinds_told(self, request: Identity) -> list[NewsKind]:
+        """Kinds of the news about a request."""
+        return [news.kind for news in self.told[request]]
 
     def calls_of(self, one: Reference) -> list[Identity]:
         """Calls of this object, in the order of delivery."""
@@ -162,6 +174,7 @@ def check_calls(world: World) -> None:
     sequences: dict[Reference, list[Identity]] = {}
     for got in world.got:
         sequences.setdefault(got.object, []).append(got.call)
+    after: dict[Identity, set[Identity]] = {}
     for one, calls in sorted(sequences.items()):
         assert len(calls) == len(set(calls)), f"{one} got a call twice (seed {world.seed})"
         last: dict[Reference, Identity] = {}
@@ -169,26 +182,10 @@ def check_calls(world: World) -> None:
             caller = world.asked[call].caller
             assert last.get(caller, call) <= call, f"at {one} {call} came after a later one (seed {world.seed})"
             last[caller] = call
-    _check_acyclic(world, sequences)
-
-
-def _check_acyclic(world: World, sequences: dict[Reference, list[Identity]]) -> None:
-    after: dict[Identity, set[Identity]] = {}
-    for calls in sequences.values():
         ordered = [call for call in calls if world.asked[call].is_ordered and not world.asked[call].is_direct]
         for first, second in pairwise(ordered):
             after.setdefault(first, set()).add(second)
-            after.setdefault(second, set())
-    before = dict.fromkeys(after, 0)
-    for followers in after.values():
-        for one in followers:
-            before[one] += 1
-    free = [call for call, count in before.items() if not count]
-    seen = 0
-    while free:
-        seen += 1
-        for one in after[free.pop()]:
-            before[one] -= 1
-            if not before[one]:
-                free.append(one)
-    assert seen == len(after), f"the calls of all objects do not fit into one order (seed {world.seed})"
+    try:
+        TopologicalSorter(after).prepare()
+    except CycleError as error:
+        raise AssertionError(f"the calls of all objects do not fit into one order (seed {world.seed})") from error

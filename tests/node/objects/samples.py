@@ -23,11 +23,20 @@ def run(main: Callable[[Space], Awaitable[T]]) -> T:
     return result
 
 
+def in_space(main: Callable[[Space], Awaitable[None]]) -> Callable[[], None]:
+    """Make a test of a program: it runs in a space of its own."""
+
+    def test() -> None:
+        run(main)
+
+    return test
+
+
 class Counter(Remote):
     """Adds up. `seen`: the amounts in the order of the calls."""
 
-    def __init__(self) -> None:
-        self.count = 0
+    def __init__(self, count: int = 0) -> None:
+        self.count = count
         self.seen: list[int] = []
 
     @export
@@ -76,6 +85,14 @@ class Counter(Remote):
     @export
     async def ask(self, other: Counter, amount: int) -> int:
         return await other.add(amount)
+
+    @export
+    async def ask_all(self, others: Counter, amount: int) -> list[int]:
+        return await others.add.all(amount)
+
+    @export
+    def show(self, other: Counter) -> str:
+        return repr(other)
 
     def get_state(self) -> object:
         return self.count

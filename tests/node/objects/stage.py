@@ -14,6 +14,7 @@ from node.registry import PROTOCOLS
 from node.trace import CallReport, Event
 from testbed.sim.simulation import IncarnationRun, Simulation, simulate
 from testbed.spec import experiment as spec
+from tests.node.objects.samples import run as run_alone
 
 SECOND = 10**9
 
@@ -48,19 +49,42 @@ def perform(program: str, networks: tuple[int, ...], **more: Any) -> Simulation:
     return simulation
 
 
-def play(
-    monkeypatch: pytest.MonkeyPatch,
-    main: Callable[[Space, Setting], Awaitable[None]],
-    networks: tuple[int, ...],
-    **more: Any,
-) -> Simulation:
+def play(main: Callable[[Space, Setting], Awaitable[None]], networks: tuple[int, ...], **more: Any) -> Simulation:
     """Run `main` in each space of each machine."""
 
     async def started(space: Space, setting: Setting) -> None:
         await main(space, setting)
 
-    monkeypatch.setitem(PROGRAMS, "play", Program(name="play", main=started, require=lambda setting: None))
-    return perform("play", networks, **more)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(PROGRAMS, "play", Program(name="play", main=started, require=lambda setting: None))
+        return perform("play", networks, **more)
+
+
+def is_first(setting: Setting) -> bool:
+    return (setting.membership.member, setting.space) == (0, 0)
+
+
+def run_on_network(main: Callable[[Space], Awaitable[None]]) -> None:
+    """Run `main` to its end in the first space of three machines."""
+    ended: list[bool] = []
+
+    async def first(space: Space, setting: Setting) -> None:
+        if is_first(setting):
+            await main(space)
+            ended.append(True)
+
+    play(first, (2, 1))
+    assert ended
+
+
+def in_both_worlds(main: Callable[[Space], Awaitable[None]]) -> Callable[..., None]:
+    """Make a test of a program: it runs in a space of its own, and on a network."""
+
+    @pytest.mark.parametrize("run", [run_alone, run_on_network], ids=["alone", "network"])
+    def test(run: Callable[[Callable[[Space], Awaitable[None]]], None]) -> None:
+        run(main)
+
+    return test
 
 
 def reports(incarnation: IncarnationRun, code: CallReport) -> list[tuple[int, int]]:

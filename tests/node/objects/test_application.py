@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -12,37 +11,30 @@ from node.effects import Deliver, Report
 from node.errors import DropReason
 from node.objects.addresses import Addressing, News, NewsKind, Operation, Reference, encode_news
 from node.objects.api.calls import CallBody, CallId, ReplyBody, decode_body, encode_body
-from node.objects.api.export import Remote, export
 from node.objects.api.space import Space
 from node.objects.application import ProgramApplication
 from node.objects.load import LoadApplication
 from node.objects.parameters import ObjectsParameters
-from node.objects.programs import Program, Setting
+from node.objects.programs import Main, Program, Setting
 from node.registry import PROTOCOLS
 from node.trace import STAMP_SIZE, CallReport, Stamp, Timed, decode_stamp, encode_stamp
 from node.wire import Kind
 from tests.node.objects.configurations import machine
+from tests.node.objects.samples import Counter
 
 MILLISECOND = 1_000_000
 ELSEWHERE = Reference(1, 1, 2)
 
 
-class Counter(Remote):
-    def __init__(self) -> None:
-        self.count = 0
-
-    @export
-    def add(self, amount: int) -> int:
-        self.count += amount
-        return self.count
-
-
-def made(main: Callable[[Space, Setting], Awaitable[None]], spaces: int = 1) -> ProgramApplication:
-    async def started(space: Space, setting: Setting) -> None:
-        await main(space, setting)
-
-    program = Program(name="test", main=started, require=lambda setting: None)
+def made(main: Main, spaces: int = 1) -> ProgramApplication:
+    program = Program(name="test", main=main, require=lambda setting: None)
     return ProgramApplication(machine(0, (2,)), ObjectsParameters(spaces=spaces), program)
+
+
+def begun(main: Main, spaces: int = 1) -> ProgramApplication:
+    application = made(main, spaces)
+    application.begin()
+    return application
 
 
 def asked(application: ProgramApplication, at_ns: int = 0) -> list[tuple[Stamp | None, Submission]]:
@@ -63,10 +55,6 @@ def call(number: int, amount: object, place: int = 2, member: int = 1) -> Delive
     body = encode_body(CallBody(call=CallId(Reference(member, 1, 1), number), name="add", arguments=(amount,)))
     stamp = encode_stamp(Stamp(origin=1, incarnation=1, number=number))
     return Deliver(payload=stamp + body, origin=1, incarnation=1, place=place)
-
-
-async def nothing(space: Space, setting: Setting) -> None:
-    """A program that ends at once."""
 
 
 async def serving(space: Space, setting: Setting) -> None:
@@ -99,8 +87,7 @@ def test_programs_start_with_the_load_and_not_before() -> None:
 
 
 def test_each_space_asks_as_its_program_with_stamps_in_the_order_of_asking() -> None:
-    application = made(calling, spaces=3)
-    application.begin()
+    application = begun(calling, spaces=3)
     found = asked(application)
     assert [stamp and stamp.number for stamp, _ in found] == [1, 2, 3]
     assert [decode_stamp(one.payload).number for _, one in found] == [1, 2, 3]
@@ -111,8 +98,7 @@ def test_each_space_asks_as_its_program_with_stamps_in_the_order_of_asking() -> 
 
 
 def test_that_an_object_exists_is_told_without_a_stamp_before_whatever_comes_after() -> None:
-    application = made(serving)
-    application.begin()
+    application = begun(serving)
     ((stamp, told),) = asked(application)
     assert stamp is None
     assert Addressing.of_words(told.words).operation is Operation.APPEAR
@@ -120,8 +106,7 @@ def test_that_an_object_exists_is_told_without_a_stamp_before_whatever_comes_aft
 
 
 def test_a_call_that_comes_is_answered_at_the_next_request() -> None:
-    application = made(serving)
-    application.begin()
+    application = begun(serving)
     asked(application)
     application.take(call(9, 5), 0)
     assert application.next_ns(can_submit=True) == 0
@@ -134,8 +119,7 @@ def test_a_call_that_comes_is_answered_at_the_next_request() -> None:
 
 
 def test_a_reply_ends_a_call_and_what_was_timed_is_reported_once() -> None:
-    application = made(calling)
-    application.begin()
+    application = begun(calling)
     asked(application)
     assert not application.is_idle
     body = encode_body(ReplyBody(number=1, member=ELSEWHERE, value=0))
@@ -145,6 +129,7 @@ def test_a_reply_ends_a_call_and_what_was_timed_is_reported_once() -> None:
         Report(code=CallReport.TIMED, member=Timed.SYNC << 12 | 1, value=3 * MILLISECOND)
     ]
     assert list(application.reports()) == []
+    assert application.next_ns(can_submit=True) is None
     assert application.is_idle
 
 
@@ -157,8 +142,7 @@ def test_news_reach_the_call_that_they_are_about() -> None:
         except Exception as error:
             found.append(type(error).__name__)
 
-    application = made(main)
-    application.begin()
+    application = begun(main)
     ((stamp, _),) = asked(application)
     assert stamp is not None
     news = encode_news(News(kind=NewsKind.UNREACHABLE, objects=(ELSEWHERE,)))
@@ -178,8 +162,7 @@ def test_news_reach_the_call_that_they_are_about() -> None:
     ids=["empty", "rubbish", "in another's name"],
 )
 def test_what_no_honest_sender_says_is_reported_as_a_drop_and_changes_nothing(wrong: Deliver) -> None:
-    application = made(serving)
-    application.begin()
+    application = begun(serving)
     asked(application)
     application.take(wrong, 0)
     assert asked(application) == []
@@ -195,8 +178,7 @@ def test_sleeps_are_times_of_the_host() -> None:
         await asyncio.sleep(0.25)
         woke_ns.append(setting.now_ns())
 
-    application = made(main)
-    application.begin()
+    application = begun(main)
     asked(application, 5)
     assert application.next_ns(can_submit=True) == 250 * MILLISECOND + 5
     asked(application, 250 * MILLISECOND + 4)
@@ -216,8 +198,7 @@ def test_the_end_cancels_programs_in_order_while_their_objects_go_on_answering()
         finally:
             ended.append(setting.space)
 
-    application = made(main, spaces=3)
-    application.begin()
+    application = begun(main, spaces=3)
     asked(application)
     idle = [application.is_idle]
     application.end()
@@ -233,24 +214,14 @@ def test_a_program_that_fails_ends_the_node() -> None:
     async def main(space: Space, setting: Setting) -> None:
         raise KeyError("a mistake of the program")
 
-    application = made(main)
-    application.begin()
+    application = begun(main)
     with pytest.raises(KeyError, match="mistake"):
         application.request(0, can_submit=True)
 
 
-def test_a_program_may_end_by_itself() -> None:
-    application = made(nothing)
-    application.begin()
-    assert asked(application) == []
-    assert application.is_idle
-    assert application.next_ns(can_submit=True) is None
-
-
 def test_a_full_queue_holds_the_application_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("node.host.application.MAX_WAITING", 2)
-    application = made(calling, spaces=4)
-    application.begin()
+    application = begun(calling, spaces=4)
     while application.request(0, can_submit=False) is not None:
         pass
     assert len(application.queue) == 2

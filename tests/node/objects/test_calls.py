@@ -73,50 +73,47 @@ def test_outcomes_are_exceptions_at_the_caller(reply: ReplyBody, kind: type) -> 
     assert type(reply.error) is kind
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        None,
-        7,
-        (),
-        (US, 1, "add", (), {}),
-        (1, 1, "add", (), {}, ()),
-        (US, 0, "add", (), {}, ()),
-        (US, -1, "add", (), {}, ()),
-        (US, True, "add", (), {}, ()),
-        (US, 1, b"add", (), {}, ()),
-        (US, 1, "add", [], {}, ()),
-        (US, 1, "add", US, {}, ()),
-        (US, 1, "add", (), {1: 2}, ()),
-        (US, 1, "add", (), {}, (US,)),
-        (US, 1, "add", (), {}, (1, US)),
-        (US, 1, "add", (), {}, (US, 0)),
-        (US, 1, "add", (), {}, (US, 1) * (MAX_CHAIN + 1)),
-        [US, 1, "add", (), {}, ()],
-    ],
+CALLS: tuple[Any, ...] = (
+    None,
+    7,
+    (),
+    (US, 1, "add", (), {}),
+    (1, 1, "add", (), {}, ()),
+    (US, 0, "add", (), {}, ()),
+    (US, -1, "add", (), {}, ()),
+    (US, True, "add", (), {}, ()),
+    (US, 1, b"add", (), {}, ()),
+    (US, 1, "add", [], {}, ()),
+    (US, 1, "add", US, {}, ()),
+    (US, 1, "add", (), {1: 2}, ()),
+    (US, 1, "add", (), {}, (US,)),
+    (US, 1, "add", (), {}, (1, US)),
+    (US, 1, "add", (), {}, (US, 0)),
+    (US, 1, "add", (), {}, (US, 1) * (MAX_CHAIN + 1)),
+    [US, 1, "add", (), {}, ()],
 )
-def test_calls_that_nobody_sends_are_refused(fields: Any) -> None:
-    with pytest.raises(RemoteError, match="MALFORMED"):
-        decode_body(b"\x01" + encode_value(fields), bind)
+REPLIES = (
+    (0, US, 0, None, "", ""),
+    (1, US, 99, None, "", ""),
+    (1, US, 0, None, "", "x" * (MAX_TEXT + 1)),
+    (1, US, 0, None, "x" * (MAX_TEXT + 1), ""),
+    (1, 5, 0, None, "", ""),
+    (True, US, 0, None, "", ""),
+)
+STATES = ((GROUP, -1, None, ""), (US, 1, None, ""), (GROUP, 1, None, "x" * (MAX_TEXT + 1)))
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        b"\x02" + encode_value((0, US, 0, None, "", "")),
-        b"\x02" + encode_value((1, US, 99, None, "", "")),
-        b"\x02" + encode_value((1, US, 0, None, "", "x" * (MAX_TEXT + 1))),
-        b"\x02" + encode_value((1, US, 0, None, "x" * (MAX_TEXT + 1), "")),
-        b"\x02" + encode_value((1, 5, 0, None, "", "")),
-        b"\x02" + encode_value((True, US, 0, None, "", "")),
-        b"\x03" + encode_value((GROUP, -1, None, "")),
-        b"\x03" + encode_value((US, 1, None, "")),
-        b"\x03" + encode_value((GROUP, 1, None, "x" * (MAX_TEXT + 1))),
+        *(b"\x01" + encode_value(fields) for fields in CALLS),
+        *(b"\x02" + encode_value(fields) for fields in REPLIES),
+        *(b"\x03" + encode_value(fields) for fields in STATES),
         b"\x00",
         b"\x04" + encode_value(()),
     ],
 )
-def test_other_bodies_that_nobody_sends_are_refused(data: bytes) -> None:
+def test_bodies_that_nobody_sends_are_refused(data: bytes) -> None:
     with pytest.raises(RemoteError, match="MALFORMED"):
         decode_body(data, bind)
 

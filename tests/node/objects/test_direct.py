@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import permutations
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,12 +33,32 @@ def kinds(world: World) -> list[Kind]:
     return [decode_message(one.data).kind for one in world.wire]
 
 
-def test_what_is_sent_arrives_in_order() -> None:
+def acquainted() -> World:
+    """Machine 2 has acknowledged a message of machine 1."""
     world = World()
-    world.send_many(1, 2, 10)
+    world.send(1, 2)
     world.settle()
-    assert world.machines[2].received[Incarnation(1, 1)] == list(range(1, 11))
-    assert world.machines[1].acknowledged == dict.fromkeys(range(1, 11), Incarnation(2, 1))
+    return world
+
+
+def ahead_of_a_gap() -> World:
+    """Machine 2 has received the second message of machine 1; the first is lost."""
+    world = World()
+    world.send_many(1, 2, 2)
+    world.lose()
+    world.pass_on()
+    assert world.machines[2].channels.buffered == 1
+    return world
+
+
+def test_the_window_bounds_what_is_under_way_and_all_arrives_in_order() -> None:
+    world = World()
+    count = PARAMETERS.window + 3
+    world.send_many(1, 2, count)
+    assert len(world.wire) == PARAMETERS.window
+    world.settle()
+    assert world.machines[2].received[Incarnation(1, 1)] == list(range(1, count + 1))
+    assert world.machines[1].acknowledged == dict.fromkeys(range(1, count + 1), Incarnation(2, 1))
 
 
 def test_a_burst_costs_one_acknowledgement() -> None:
@@ -59,17 +82,10 @@ def test_an_answer_takes_the_acknowledgement_along() -> None:
     assert world.wire[0].source == 1
 
 
-def test_the_window_bounds_what_is_under_way() -> None:
-    world = World()
-    world.send_many(1, 2, PARAMETERS.window + 3)
-    assert len(world.wire) == PARAMETERS.window
-    world.settle()
-
-
 def test_what_is_lost_comes_again_as_soon_as_an_acknowledgement_shows_the_gap() -> None:
     world = World()
     world.send_many(1, 2, 3)
-    world.lose(0)
+    world.lose()
     world.pass_all()
     world.tick()
     world.pass_on()
@@ -80,40 +96,40 @@ def test_what_is_lost_comes_again_as_soon_as_an_acknowledgement_shows_the_gap() 
     assert world.machines[2].received[Incarnation(1, 1)] == [1, 2, 3]
 
 
+def test_the_retry_times_of_the_reliable_layer_hold_here() -> None:
+    world = World(parameters=ReliableParameters(retry_first_ns=40 * MILLISECOND))
+    world.send(1, 2)
+    world.wire.clear()
+    assert world.next_ns == 40 * MILLISECOND
+    world.tick()
+    assert [decode_message(one.data).flags for one in world.wire] == [Flag.RETRANSMISSION]
+    world.settle()
+
+
 def test_messages_that_cross_do_not_seem_to_show_a_gap() -> None:
     world = World()
     for _ in range(4):
         world.send(1, 2)
         world.send(2, 1)
-    sent = len(world.wire)
-    for _ in range(sent):
+    for _ in range(len(world.wire)):
         world.pass_on()
     assert not any(decode_message(one.data).flags & Flag.RETRANSMISSION for one in world.wire)
     world.settle()
 
 
-def test_silence_fails_what_is_open_and_the_next_message_begins_a_stream_without_a_gap() -> None:
-    world = World()
-    world.send(1, 2)
-    world.settle()
+@pytest.mark.parametrize(("pairs", "arrived"), [(BOTH, [1, 8]), ([(2, 1)], [1, 2, 3, 4, 5, 8])])
+def test_silence_fails_what_is_open_which_may_have_arrived_and_the_next_message_begins_a_stream_without_a_gap(
+    pairs: list[tuple[int, int]], arrived: list[int]
+) -> None:
+    world = acquainted()
     lost = [world.send(1, 2) for _ in range(6)]
-    world.silence(PATIENCE_NS + 1, BOTH)
+    world.silence(PATIENCE_NS + 1, pairs)
     assert world.machines[1].failed == dict.fromkeys(lost, Failure.SILENT)
     assert world.machines[1].armed == {}
     later = world.send(1, 2)
     world.settle()
-    assert world.machines[2].received[Incarnation(1, 1)] == [1, later]
+    assert world.machines[2].received[Incarnation(1, 1)] == arrived
     assert world.machines[1].acknowledged == {1: Incarnation(2, 1), later: Incarnation(2, 1)}
-
-
-def test_what_failed_may_have_arrived_but_never_twice() -> None:
-    world = World()
-    world.send(1, 2)
-    world.silence(PATIENCE_NS + 1, [(2, 1)])
-    assert world.machines[1].failed == {1: Failure.SILENT}
-    world.send(1, 2)
-    world.settle()
-    assert world.machines[2].received[Incarnation(1, 1)] == [1, 2]
 
 
 def test_a_stream_that_goes_on_does_not_fail_though_each_message_takes_long() -> None:
@@ -160,19 +176,22 @@ def test_replays_of_an_old_session_change_nothing() -> None:
 # Incarnations.
 
 
-def test_a_later_incarnation_of_the_target_ends_the_channel_to_the_old_one() -> None:
-    world = World()
-    world.send(1, 2)
-    world.settle()
+@pytest.mark.parametrize("speaks_first", [False, True])
+def test_a_later_incarnation_of_the_target_ends_the_channel_to_the_old_one(speaks_first: bool) -> None:
+    """With its first message, or with its answer to what was for the old one."""
+    world = acquainted()
     world.restart(2)
-    world.send(1, 2)
-    world.send(1, 2, 1)
+    world.send_many(1, 2, 2)
+    if speaks_first:
+        world.wire.clear()
+        world.send(2, 1)
     world.pass_all()
     assert world.machines[1].failed == {2: Failure.ENDED, 3: Failure.ENDED}
-    assert world.machines[1].channels._incarnations[2] == 2
+    world.send(1, 2, 1)
+    assert world.machines[1].failed[4] is Failure.ENDED, "at once"
     world.send(1, 2)
     world.settle()
-    assert world.machines[2].received == {Incarnation(1, 1): [4]}
+    assert world.machines[2].received == {Incarnation(1, 1): [5]}
 
 
 def test_whoever_lives_gets_what_is_for_whoever_lives() -> None:
@@ -183,99 +202,6 @@ def test_whoever_lives_gets_what_is_for_whoever_lives() -> None:
     world.settle()
     assert world.machines[1].acknowledged == {1: Incarnation(2, 2)}
     assert world.machines[2].received == {Incarnation(1, 1): [1]}
-
-
-def test_what_one_incarnation_has_acknowledged_is_not_sent_to_the_next() -> None:
-    world = World()
-    world.send_many(1, 2, 3)
-    world.pass_on(0)
-    world.wire.clear()
-    world.tick()
-    world.pass_on()
-    assert world.machines[1].acknowledged == {1: Incarnation(2, 1)}
-    world.restart(2)
-    world.settle()
-    assert world.machines[1].failed == {2: Failure.ENDED, 3: Failure.ENDED}
-    assert world.machines[2].received == {}
-
-
-def test_the_first_word_of_a_later_incarnation_ends_the_channel_too() -> None:
-    world = World()
-    world.send(1, 2)
-    world.settle()
-    world.restart(2)
-    world.send(1, 2)
-    world.wire.clear()
-    world.send(2, 1)
-    world.pass_on()
-    assert world.machines[1].failed == {2: Failure.ENDED}
-    world.settle()
-
-
-def test_a_restarted_sender_is_taken_up_at_its_first_message() -> None:
-    world = World()
-    world.send_many(1, 2, 3)
-    world.settle()
-    world.restart(1)
-    world.send(1, 2)
-    world.settle()
-    assert world.machines[2].received == {Incarnation(1, 1): [1, 2, 3], Incarnation(1, 2): [1]}
-
-
-def test_what_is_for_an_earlier_incarnation_fails_at_once() -> None:
-    world = World()
-    world.restart(2)
-    world.send(2, 1)
-    world.settle()
-    world.send(1, 2, 1)
-    assert world.machines[1].failed == {1: Failure.ENDED}
-    assert not world.wire
-
-
-def test_the_owner_may_know_first_that_an_incarnation_is_over() -> None:
-    world = World()
-    world.send(1, 2)
-    world.settle()
-    world.send(1, 2)
-    machine = world.machines[1]
-    world.tell_ended(1, Incarnation(2, 1))
-    assert machine.failed == {2: Failure.ENDED}
-    assert machine.armed == {}
-    world.restart(2)
-    world.send(1, 2, 1)
-    assert machine.failed[3] is Failure.ENDED
-    world.send(1, 2)
-    world.wire = world.wire[-1:]
-    world.settle()
-    assert world.machines[2].received == {Incarnation(1, 1): [4]}
-
-
-def test_an_incarnation_that_nobody_has_heard_of_takes_nothing_from_the_one_that_lives() -> None:
-    world = World()
-    world.send(1, 2)
-    world.settle()
-    nobody = world.send(1, 2, 9)
-    after = world.send(1, 2)
-    world.settle()
-    assert world.machines[2].received[Incarnation(1, 1)] == [1, after]
-    assert world.machines[1].failed == {nobody: Failure.SILENT}
-
-
-def test_an_incarnation_that_seemed_over_and_answers_has_the_stream_for_itself() -> None:
-    world = World()
-    world.send(2, 1)
-    world.settle()
-    world.tell_ended(1, Incarnation(2, 1))
-    world.send_many(1, 2, 3)
-    world.lose(2)
-    world.pass_all()
-    world.tick()
-    world.pass_on()
-    assert world.machines[1].acknowledged == {1: Incarnation(2, 1), 2: Incarnation(2, 1)}
-    world.restart(2)
-    world.settle()
-    assert world.machines[1].failed == {3: Failure.ENDED}
-    assert world.machines[2].received == {}
 
 
 def test_what_was_for_whoever_lives_is_for_the_first_incarnation_that_speaks() -> None:
@@ -291,17 +217,62 @@ def test_what_was_for_whoever_lives_is_for_the_first_incarnation_that_speaks() -
     assert world.machines[2].received == {}
 
 
-def test_what_an_old_incarnation_said_is_not_heard_after_a_later_one() -> None:
+@pytest.mark.parametrize("seemed_over", [False, True])
+def test_what_one_incarnation_has_begun_to_acknowledge_is_not_sent_to_the_next(seemed_over: bool) -> None:
+    """Not even if that one had seemed over before it answered."""
+    world = World()
+    if seemed_over:
+        world.send(2, 1)
+        world.settle()
+        world.tell_ended(1, Incarnation(2, 1))
+    world.send_many(1, 2, 3)
+    world.lose(2)
+    world.pass_all()
+    world.tick()
+    world.pass_on()
+    assert world.machines[1].acknowledged == {1: Incarnation(2, 1), 2: Incarnation(2, 1)}
+    world.restart(2)
+    world.settle()
+    assert world.machines[1].failed == {3: Failure.ENDED}
+    assert world.machines[2].received == {}
+
+
+def test_the_owner_may_know_first_that_an_incarnation_is_over() -> None:
+    world = acquainted()
+    world.send(1, 2)
+    machine = world.machines[1]
+    world.tell_ended(1, Incarnation(2, 1))
+    assert machine.failed == {2: Failure.ENDED}
+    assert machine.armed == {}
+    world.restart(2)
+    world.send(1, 2, 1)
+    assert machine.failed[3] is Failure.ENDED
+    world.send(1, 2)
+    world.wire = world.wire[-1:]
+    world.settle()
+    assert world.machines[2].received == {Incarnation(1, 1): [4]}
+
+
+def test_an_incarnation_that_nobody_has_heard_of_takes_nothing_from_the_one_that_lives() -> None:
+    world = acquainted()
+    nobody = world.send(1, 2, 9)
+    after = world.send(1, 2)
+    world.settle()
+    assert world.machines[2].received[Incarnation(1, 1)] == [1, after]
+    assert world.machines[1].failed == {nobody: Failure.SILENT}
+
+
+def test_a_restarted_sender_is_taken_up_at_its_first_message_and_its_past_is_not_heard_any_more() -> None:
     world = World()
     world.send(1, 2)
     late = list(world.wire)
+    world.settle()
     world.restart(1)
-    world.wire.clear()
     world.send(1, 2)
     world.settle()
     world.wire = late
     world.settle()
-    assert world.machines[2].received == {Incarnation(1, 2): [1]}
+    assert world.machines[2].received == {Incarnation(1, 1): [1], Incarnation(1, 2): [1]}
     assert world.machines[2].dropped == [DropReason.STALE_INCARNATION]
 
 
@@ -332,33 +303,33 @@ def test_only_what_is_near_is_held_ahead_of_a_gap() -> None:
     world.send(1, 2)
     first = decode_message(world.wire.pop().data)
     for seq in range(2, 100):
-        world.arrive(2, 1, _altered(first, seq=seq))
+        world.arrive(2, 1, replace(first, seq=seq))
     machine = world.machines[2]
     assert machine.channels.buffered == PARAMETERS.window - 1
     assert machine.dropped.count(DropReason.OUT_OF_WINDOW) == 98 - (PARAMETERS.window - 1)
     assert not machine.channels.is_idle
 
 
-def test_what_an_incarnation_left_ahead_of_a_gap_is_forgotten() -> None:
-    world = World()
-    world.send(1, 2)
-    world.send(1, 2)
-    world.lose(0)
-    world.pass_on()
+def test_what_an_incarnation_left_ahead_of_a_gap_is_forgotten_when_patience_ends() -> None:
+    world = ahead_of_a_gap()
     world.restart(1)
-    assert world.machines[2].channels.buffered == 1
     begun_ns = world.now_ns
     world.settle()
     assert world.now_ns >= begun_ns + PATIENCE_NS
     assert world.machines[2].received == {}
 
 
+def test_what_an_ended_incarnation_left_ahead_of_a_gap_is_forgotten_at_once() -> None:
+    world = ahead_of_a_gap()
+    world.tell_ended(2, Incarnation(1, 1))
+    assert world.machines[2].channels.is_idle
+    assert world.machines[2].armed == {}
+
+
 def test_what_waits_ahead_of_a_gap_is_kept_while_its_sender_speaks() -> None:
     world = World()
-    world.send(1, 2)
-    world.send(1, 2)
-    world.wire.pop(0)
-    second = world.wire[0]
+    world.send_many(1, 2, 2)
+    second = world.wire[1]
     for _ in range(4):
         world.wire = [second]
         world.pass_on()
@@ -367,35 +338,12 @@ def test_what_waits_ahead_of_a_gap_is_kept_while_its_sender_speaks() -> None:
     world.settle()
 
 
-def test_what_an_ended_incarnation_left_ahead_of_a_gap_is_forgotten_at_once() -> None:
-    world = World()
-    world.send(1, 2)
-    world.send(1, 2)
-    world.lose(0)
-    world.pass_on()
-    world.restart(1)
-    world.tell_ended(2, Incarnation(1, 1))
-    assert world.machines[2].channels.is_idle
-    assert world.machines[2].armed == {}
-
-
 # Hostile messages.
 
 
 def _channels() -> DirectChannels:
     membership = Membership(member=1, members=(1, 2, 3))
     return DirectChannels(membership=membership, parameters=PARAMETERS, patience_ns=PATIENCE_NS, timers=Timers())
-
-
-def _altered(message: Message, **changes: int) -> Message:
-    return Message(
-        kind=message.kind,
-        origin=changes.get("origin", message.origin),
-        incarnation=changes.get("incarnation", message.incarnation),
-        seq=changes.get("seq", message.seq),
-        words=message.words,
-        payload=message.payload,
-    )
 
 
 def _direct(*words: int, seq: int = 1, origin: int = 2, incarnation: int = 1) -> Message:
@@ -539,25 +487,12 @@ def test_everything_is_acknowledged_or_failed_and_then_all_is_silent(moves: list
     for verb, one, other in moves:
         _move(world, verb, one, other)
     world.settle()
-    # And every machine can still reach every other.
-    for source in world.members:
-        for target in world.members:
-            if source != target:
-                number = world.send(source, target)
-                world.settle()
-                machine = world.machines[source]
-                if number in machine.failed:
-                    assert machine.failed[number] is Failure.ENDED, "it had not heard of this incarnation yet"
-                    number = world.send(source, target)
-                    world.settle()
-                assert machine.acknowledged[number] == world.machines[target].incarnation
-
-
-def test_the_retry_times_of_the_reliable_layer_hold_here() -> None:
-    world = World(parameters=ReliableParameters(retry_first_ns=40 * MILLISECOND))
-    world.send(1, 2)
-    world.wire.clear()
-    assert world.next_ns == 40 * MILLISECOND
-    world.tick()
-    assert [decode_message(one.data).flags for one in world.wire] == [Flag.RETRANSMISSION]
-    world.settle()
+    for source, target in permutations(world.members, 2):
+        number = world.send(source, target)
+        world.settle()
+        machine = world.machines[source]
+        if number in machine.failed:
+            assert machine.failed[number] is Failure.ENDED, "it had not heard of this incarnation yet"
+            number = world.send(source, target)
+            world.settle()
+        assert machine.acknowledged[number] == world.machines[target].incarnation, "all can still reach all others"

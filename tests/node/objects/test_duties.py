@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from node.core import Membership
 from node.effects import CancelTimer, Effect, Send, SetTimer
 from node.objects.addresses import Addressing, GroupId, Operation, Reference
@@ -10,24 +12,17 @@ from node.objects.manager.duties import DUTIES, QUESTIONS, Duties, Questions
 from node.transport import Timers
 from node.wire import Flag
 
-MILLISECOND = 1_000_000
 US = Membership(member=0, members=(0, 1, 4, 5, 6), partitions=((0, 1), (4, 5, 6)))
-CALL = CallId(0, 1, 9)
+CALL, LINK = CallId(0, 1, 9), LinkHeader(place=0, epoch=1, toward=1)
 
 
 def owed(number: int, timestamp: int = 3) -> Duty:
-    link = LinkHeader(place=0, epoch=1, toward=1)
-    return Duty(place=1, entry=Proposed(link=link, number=number, id=CALL, timestamp=timestamp))
+    return Duty(place=1, entry=Proposed(link=LINK, number=number, id=CALL, timestamp=timestamp))
 
 
-def duties(timers: Timers | None = None, first_ns: int = 10 * MILLISECOND) -> Duties:
-    return Duties(
-        membership=US,
-        first_ns=first_ns,
-        most_ns=40 * MILLISECOND,
-        patience_ns=100 * MILLISECOND,
-        timers=Timers() if timers is None else timers,
-    )
+def duties(timers: Timers | None = None, first_ns: int = 10) -> Duties:
+    timers = Timers() if timers is None else timers
+    return Duties(membership=US, first_ns=first_ns, most_ns=40, patience_ns=100, timers=timers)
 
 
 def timer_ns(out: list[Effect]) -> int | None:
@@ -35,11 +30,8 @@ def timer_ns(out: list[Effect]) -> int | None:
 
 
 def sent(out: list[Effect]) -> list[tuple[int, int, bool]]:
-    return [
-        (effect.target, effect.message.seq, bool(effect.message.flags & Flag.RETRANSMISSION))
-        for effect in out
-        if isinstance(effect, Send)
-    ]
+    messages = [(effect.target, effect.message) for effect in out if isinstance(effect, Send)]
+    return [(target, message.seq, bool(message.flags & Flag.RETRANSMISSION)) for target, message in messages]
 
 
 def test_a_duty_is_told_at_once_and_then_to_one_machine_after_the_other_with_growing_pauses() -> None:
@@ -54,18 +46,17 @@ def test_a_duty_is_told_at_once_and_then_to_one_machine_after_the_other_with_gro
         out = []
         timers.fired(DUTIES)
         assert ours.on_timer(now_ns, out) == ()
-        told += [(now_ns // MILLISECOND, *one) for one in sent(out)]
+        told += [(now_ns, *one) for one in sent(out)]
         now_ns = timer_ns(out)
     assert told == [(0, 4, 1, False), (10, 5, 1, True), (30, 6, 1, True), (70, 4, 1, True)]
 
 
-def test_an_outcome_is_told_again_after_four_first_pauses_or_the_longest_one() -> None:
-    outcome = Outcome(link=LinkHeader(place=0, epoch=1, toward=1), number=1, id=CALL, timestamp=3)
-    for first_ms, again_ms in ((5, 20), (10, 40), (30, 40)):
-        ours = duties(first_ns=first_ms * MILLISECOND)
-        out: list[Effect] = []
-        ours.owe([Duty(place=1, entry=outcome)], 0, out)
-        assert len(sent(out)) == 1 and timer_ns(out) == again_ms * MILLISECOND
+@pytest.mark.parametrize(("first_ns", "again_ns"), [(5, 20), (10, 40), (30, 40)])
+def test_an_outcome_is_told_again_after_four_first_pauses_or_the_longest_one(first_ns: int, again_ns: int) -> None:
+    outcome = Outcome(link=LINK, number=1, id=CALL, timestamp=3)
+    out: list[Effect] = []
+    duties(first_ns=first_ns).owe([Duty(place=1, entry=outcome)], 0, out)
+    assert len(sent(out)) == 1 and timer_ns(out) == again_ns
 
 
 def test_who_was_heard_is_asked_first() -> None:
@@ -99,24 +90,20 @@ def test_what_lasts_too_long_is_named_once_in_each_patience() -> None:
     timers = Timers()
     ours = duties(timers)
     ours.owe([owed(1)], 0, [])
-    timers.fired(DUTIES)
-    (duty,) = ours.on_timer(100 * MILLISECOND, [])
-    assert duty.given_up(us=0) == GivenUp(id=CALL, place=0)
-    timers.fired(DUTIES)
-    assert ours.on_timer(150 * MILLISECOND, []) == ()
-    timers.fired(DUTIES)
-    assert ours.on_timer(200 * MILLISECOND, []) == (duty,)
+    named = []
+    for now_ns in (100, 150, 200):
+        timers.fired(DUTIES)
+        named.append([duty.given_up(us=0) for duty in ours.on_timer(now_ns, [])])
+    assert named == [[GivenUp(id=CALL, place=0)], [], [GivenUp(id=CALL, place=0)]]
 
 
 # Questions.
 
-CALLER = Reference(0, 1, 1)
-FIRST_NS, MOST_NS, PATIENCE_NS = 10, 40, 100
-"""Times of questions."""
+PATIENCE_NS = 100
 
 
 def call(number: int) -> Call:
-    addressing = Addressing(caller=CALLER, group=GroupId(1, 4, 1, 1), operation=Operation.MEMBERS)
+    addressing = Addressing(caller=Reference(0, 1, 1), group=GroupId(1, 4, 1, 1), operation=Operation.MEMBERS)
     return Call(id=CallId(0, 1, number), addressing=addressing)
 
 
@@ -130,8 +117,8 @@ class Asker:
         self.now_ns = 0
         self.due_ns: int | None = None
         self.questions = Questions(
-            first_ns=FIRST_NS,
-            most_ns=MOST_NS,
+            first_ns=10,
+            most_ns=40,
             patience_ns=PATIENCE_NS,
             timers=self.timers,
             ask=lambda place, turn, call: self.asked.append((self.now_ns, place, turn, call.id.number)),

@@ -1,10 +1,9 @@
-"""Groups whose members join and leave, and names, as used by programs on machines."""
+"""Groups whose members join and leave, and names, as used by programs in one space and on machines."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -15,9 +14,8 @@ from node.objects.api.groups import Group, RGroup, UGroup
 from node.objects.api.space import SHAPE_GROUP, SHAPE_UGROUP, Space, UnknownName
 from node.objects.api.values import Pointer, decode_value, encode_value
 from node.objects.programs import Setting
-from tests.node.objects.stage import play
-
-T = TypeVar("T")
+from tests.node.objects.samples import Counter, in_space
+from tests.node.objects.stage import in_both_worlds, is_first, play
 
 
 class Register(Remote):
@@ -51,10 +49,6 @@ class Register(Remote):
 class Stateless(Remote):
     """Cannot be a replica."""
 
-    @export
-    def name(self) -> str:
-        return "nobody"
-
 
 class Reticent(Register):
     """Can be a replica, and fails in the state transfer."""
@@ -67,98 +61,66 @@ class Wider(Register):
     """Has all methods of a Register."""
 
 
-class Notes:
-    """Results of a test's programs."""
-
-    def __init__(self) -> None:
-        self.found: dict[str, Any] = {}
-        self.finished: set[tuple[int, int]] = set()
+async def both_kinds(space: Space) -> list[Group[Register]]:
+    """An empty group of each kind."""
+    return [await RGroup.create(space, Register), UGroup.create(space, Register)]
 
 
-def is_first(setting: Setting) -> bool:
-    return (setting.membership.member, setting.space) == (0, 0)
-
-
-def play_first(monkeypatch: pytest.MonkeyPatch, body: Callable[[Space], Awaitable[T]], networks: tuple[int, ...]) -> T:
-    """Run `body` in the first space alone, to its end; its result."""
-    found: list[T] = []
-
-    async def main(space: Space, setting: Setting) -> None:
-        if is_first(setting):
-            found.append(await body(space))
-
-    play(monkeypatch, main, networks)
-    (result,) = found
-    return result
-
-
-async def members_there(group: Group[Register], count: int) -> list[Register]:
-    """The members, as soon as `count` have joined."""
-    while await group.size() < count:
-        await asyncio.sleep(0.01)
-    return await group.members()
-
-
-async def everybody(space: Space, setting: Setting) -> tuple[RGroup[Register], Register]:
-    """One replicated group, with one object of each space in it."""
+async def everybody(space: Space, setting: Setting, count: int = 0) -> tuple[RGroup[Register], Register]:
+    """One replicated group with one object of each space in it, as soon as `count` have joined."""
     here = space.create(Register())
     if is_first(setting):
         group = await RGroup.create(space, Register)
         await space.names.bind("all", group.proxy)
     group = RGroup.of(await space.names.wait_for("all", Register))
     await group.join(here)
+    while await group.size() < count:
+        await asyncio.sleep(0.01)
     return group, here
 
 
 # Replicated groups.
 
 
-def test_all_members_of_a_replicated_group_get_all_calls_in_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    notes = Notes()
+def test_all_members_of_a_replicated_group_get_all_calls_in_one_order() -> None:
+    orders: list[list[int]] = []
 
     async def main(space: Space, setting: Setting) -> None:
-        group, here = await everybody(space, setting)
-        await members_there(group, 6)
+        group, here = await everybody(space, setting, 6)
         base = 100 * setting.membership.member + 10 * setting.space
         await asyncio.gather(*(group.proxy.tell.all(base + number) for number in range(5)))
         while len(heard := await here.all_heard()) < 30:
             await asyncio.sleep(0.01)
-        notes.found[f"{setting.membership.member}/{setting.space}"] = heard
+        orders.append(heard)
 
-    play(monkeypatch, main, (2, 1), spaces=2)
-    orders = list(notes.found.values())
+    play(main, (2, 1), spaces=2)
     assert len(orders) == 6
     assert all(order == orders[0] for order in orders)
     assert sorted(orders[0]) == [m * 100 + s * 10 + n for m in range(3) for s in range(2) for n in range(5)]
 
 
-def test_who_joins_takes_the_state_over_exactly_where_it_joins(monkeypatch: pytest.MonkeyPatch) -> None:
-    notes = Notes()
+def test_who_joins_takes_the_state_over_exactly_where_it_joins() -> None:
+    found: dict[int, list[int]] = {}
 
     async def main(space: Space, setting: Setting) -> None:
+        await asyncio.sleep(0.01 * setting.membership.member)
+        group, here = await everybody(space, setting)
         if is_first(setting):
-            group, here = await everybody(space, setting)
             for number in range(200):
                 await group.proxy.tell(number)
-            notes.found["old"] = await here.all_heard()
         else:
-            await asyncio.sleep(0.01 * setting.membership.member)
-            _, here = await everybody(space, setting)
             await asyncio.sleep(3)
-            notes.found[f"new {setting.membership.member}"] = await here.all_heard()
+        found[setting.membership.member] = await here.all_heard()
 
-    play(monkeypatch, main, (3, 1))
-    assert notes.found["old"] == list(range(200))
-    assert all(heard == notes.found["old"] for heard in notes.found.values()), "nothing missed, nothing twice"
-    assert len(notes.found) == 4
+    play(main, (3, 1))
+    assert found == {member: list(range(200)) for member in range(4)}, "nothing missed, nothing twice"
 
 
-def test_in_a_cut_the_minority_refuses_and_joins_again_with_the_state_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_cut_the_minority_refuses_and_joins_again_with_the_state_after_it() -> None:
     found: dict[str, Any] = {}
 
     async def main(space: Space, setting: Setting) -> None:
-        group, here = await everybody(space, setting)
-        await members_there(group, 3)
+        group, here = await everybody(space, setting, 3)
         if is_first(setting):
             for number in range(100):
                 await group.proxy.tell(number)
@@ -176,276 +138,202 @@ def test_in_a_cut_the_minority_refuses_and_joins_again_with_the_state_after_it(m
             found["minority"] = heard
 
     cut = "{at: 1 s, for: 5 s, cut: {links: [p1--p2]}}"
-    play(monkeypatch, main, (2, 1), faults=cut, duration="20 s", parameters=", patience: 2 s, vote: 1 s")
+    play(main, (2, 1), faults=cut, duration="20 s", parameters=", patience: 2 s, vote: 1 s")
     assert found["before"] < 20
     assert [number for number in found["majority"] if number < 1000] == list(range(100))
     assert found["minority"] == found["majority"]
 
 
-def test_the_interface_of_figure_3(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: dict[str, Any] = {}
-
-    async def main(space: Space) -> None:
-        groups: list[Group[Register]] = [await RGroup.create(space, Register), UGroup.create(space, Register)]
-        for group in groups:
-            one, two = space.create(Register()), space.create(Register())
-            found["at first"] = (await group.size(), await group.is_atomic())
-            await group.join(one)
-            await group.join(two)
-            assert await group.members() == [one, two]
-            assert await group.size() == 2
-            assert await group.tell(7) == 1, "it behaves like a Register"
-            assert await group.proxy.tell.all(8) == [2, 2]
-            await group.set_atomic(True)
-            assert await group.is_atomic()
-            assert await group.proxy.tell.all(9) == [3, 3]
-            await group.set_atomic(False)
-            assert not await group.is_atomic()
-            await group.leave(one)
-            assert await group.members() == [two]
-            assert await group.proxy.tell.all(10) == [4]
-            found[type(group).__name__] = await one.all_heard()
-
-    play_first(monkeypatch, main, (2,))
-    assert found == {"at first": (0, False), "RGroup": [7, 8, 9], "UGroup": [7, 8, 9]}
+@in_both_worlds
+async def test_the_interface_of_figure_3(space: Space) -> None:
+    for group in await both_kinds(space):
+        one, two = space.create(Register()), space.create(Register())
+        assert (await group.size(), await group.is_atomic()) == (0, False)
+        await group.join(one)
+        await group.join(two)
+        assert await group.members() == [one, two]
+        assert await group.size() == 2
+        assert await group.tell(7) == 1, "it behaves like a Register"
+        assert await group.proxy.tell.all(8) == [2, 2]
+        await group.set_atomic(True)
+        assert await group.is_atomic()
+        assert await group.proxy.tell.all(9) == [3, 3]
+        await group.set_atomic(False)
+        assert not await group.is_atomic()
+        await group.leave(one)
+        assert await group.members() == [two]
+        assert await group.proxy.tell.all(10) == [4]
+        assert await one.all_heard() == [7, 8, 9]
 
 
-def test_groups_of_nobody_and_groups_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main(space: Space) -> None:
-        empty = await RGroup.create(space, Register)
-        for group in (empty.proxy, UGroup.create(space, Register).proxy):
+@in_space
+async def test_a_joiner_takes_the_state_over_between_an_earlier_and_a_later_call(space: Space) -> None:
+    group = await RGroup.create(space, Counter)
+    first, second = Counter(), Counter()
+    for member in (first, second):
+        space.create(member)
+    await group.join(first)
+    earlier = group.proxy.add.send(5)
+    joining = asyncio.create_task(group.join(second))
+    await asyncio.sleep(0)
+    await asyncio.gather(earlier, joining, group.proxy.add(7))
+    assert await group.proxy.add.all(1) == [13, 13]
+    assert second.seen == [7, 1]
+    space.destroy(first)
+    assert await group.proxy.add.all(1) == [14]
+
+
+@in_both_worlds
+async def test_groups_of_nobody_and_groups_that_are_not_there(space: Space) -> None:
+    for group in await both_kinds(space):
+        for call in (group.proxy.tell, group.proxy.tell.all):
             with pytest.raises(EmptyGroup):
-                await group.tell(1)
-            with pytest.raises(EmptyGroup):
-                await group.tell.all(1)
-        stranger = space.create(Register())
-        with pytest.raises(Refused):
-            await empty.leave(stranger)
-        missing = RGroup(space, empty.id._replace(number=99), Register)
-        with pytest.raises(NoSuchGroup):
-            await missing.join(stranger)
-        with pytest.raises(EmptyGroup):
-            await missing.proxy.tell(1)
-        kept = UGroup.create(space, Register)
-        with pytest.raises(RemoteException, match="ValueError"):
-            await kept.leave(stranger)
-        with pytest.raises(LocalError, match="no replicated group"):
-            RGroup.of(stranger)
-        with pytest.raises(LocalError, match="no group kept by one object"):
-            UGroup.of(stranger)
-
-    play_first(monkeypatch, main, (2,))
+                await call(1)
+    empty, kept = await both_kinds(space)
+    stranger = space.create(Register())
+    with pytest.raises(Refused):
+        await empty.leave(stranger)
+    with pytest.raises(RemoteException, match="ValueError"):
+        await kept.leave(stranger)
+    missing = RGroup(space, RGroup.of(empty.proxy).id._replace(number=99), Register)
+    with pytest.raises(NoSuchGroup):
+        await missing.join(stranger)
+    with pytest.raises(NoSuchGroup):
+        await missing.members()
+    with pytest.raises(EmptyGroup):
+        await missing.proxy.tell(1)
+    with pytest.raises(LocalError, match="no replicated group"):
+        RGroup.of(stranger)
+    with pytest.raises(LocalError, match="no group kept by one object"):
+        UGroup.of(stranger)
 
 
-def test_what_has_no_state_to_hand_over_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_space
+async def test_what_has_no_state_to_hand_over_is_refused_at_once(space: Space) -> None:
     class Half(Stateless):
         def get_state(self) -> None:
             return None
 
-    async def main(space: Space) -> int:
-        group = await RGroup.create(space, Stateless)
-        for one, sentence in ((Stateless(), "it needs get_state and set_state"), (Half(), "it needs set_state")):
-            with pytest.raises(LocalError, match=f"{type(one).__name__} cannot join a replicated group: {sentence}"):
-                await group.join(space.create(one))
-        return await group.size()
-
-    assert play_first(monkeypatch, main, (2,)) == 0
+    group = await RGroup.create(space, Stateless)
+    for one, sentence in ((Stateless(), "it needs get_state and set_state"), (Half(), "it needs set_state")):
+        with pytest.raises(LocalError, match=f"{type(one).__name__} cannot join a replicated group: {sentence}"):
+            await group.join(space.create(one))
+    assert await group.size() == 0
 
 
-def test_a_donor_that_hands_no_state_over_leaves_the_joiner_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main(space: Space) -> int:
-        group = await RGroup.create(space, Register)
+@in_both_worlds
+async def test_a_donor_that_hands_no_state_over_leaves_the_joiner_outside(space: Space) -> None:
+    group = await RGroup.create(space, Register)
+    await group.join(space.create(Reticent()))
+    with pytest.raises(RemoteException, match="not now"):
         await group.join(space.create(Reticent()))
-        with pytest.raises(RemoteException, match="not now"):
-            await group.join(space.create(Reticent()))
-        return await group.size()
-
-    assert play_first(monkeypatch, main, (2,)) == 1
+    assert await group.size() == 1
 
 
-def test_only_what_has_the_methods_of_a_group_can_join_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main(space: Space) -> list[list[int]]:
-        stranger: Any = space.create(Stateless())
-        wider = Wider()
-        space.create(wider)
-        told: list[list[int]] = []
-        groups: list[Group[Register]] = [await RGroup.create(space, Register), UGroup.create(space, Register)]
-        for group in groups:
-            with pytest.raises(
-                LocalError, match="a Stateless cannot join a group of Register: its class is not derived"
-            ):
-                await group.join(stranger)
-            await group.join(space.create(Register()))
-            await group.join(wider)
-            with pytest.raises(LocalError, match="no object of a space"):
-                await group.join(group.proxy)
-            told.append(await group.proxy.tell.all(1))
-        return told
-
-    assert play_first(monkeypatch, main, (2,)) == [[1, 1], [1, 2]]
+@in_space
+async def test_only_what_has_the_methods_of_a_group_can_join_it(space: Space) -> None:
+    stranger: Any = space.create(Stateless())
+    wider = space.create(Wider())
+    for group, heard in zip(await both_kinds(space), ([1, 1], [1, 2]), strict=True):
+        with pytest.raises(LocalError, match="a Stateless cannot join a group of Register: its class is not derived"):
+            await group.join(stranger)
+        await group.join(space.create(Register()))
+        await group.join(wider)
+        with pytest.raises(LocalError, match="no object of a space"):
+            await group.join(group.proxy)
+        assert await group.proxy.tell.all(1) == heard
 
 
-def test_a_group_is_a_value_that_others_can_call_without_knowing_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: dict[str, Any] = {}
+def test_a_group_is_a_value_that_others_can_call_without_knowing_it() -> None:
+    found: list[Any] = []
 
     async def main(space: Space, setting: Setting) -> None:
         here = space.create(Register())
         await space.names.bind(f"object {setting.membership.member}", here)
         if is_first(setting):
             there = await space.names.wait_for("object 2", Register)
-            groups: list[Group[Register]] = [await RGroup.create(space, Register), UGroup.create(space, Register)]
-            for group in groups:
+            for group in await both_kinds(space):
                 await group.join(here)
-                found[type(group).__name__] = await there.use(group.proxy, 5)
-            replicated = groups[0]
-            await replicated.join(there)
-            found["both"] = await replicated.proxy.all_heard.all()
+                found.append(await there.use(group.proxy, 5))
+                await group.join(there)
+                found.append(await group.proxy.all_heard.all())
 
-    play(monkeypatch, main, (2, 1))
-    assert found == {"RGroup": [1], "UGroup": [2], "both": [[5, 5], [5, 5]]}
-
-
-def test_pointers_of_groups_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[bool] = []
-
-    async def main(space: Space) -> None:
-        for group in (await RGroup.create(space, Register), UGroup.create(space, Register)):
-            came = decode_value(encode_value(group.proxy), space.bind)
-            done.append(came == group.proxy and hash(came) == hash(group.proxy))
-        for shape in (SHAPE_GROUP, SHAPE_UGROUP):
-            for words in ((), (1, 2), (0,)):
-                with pytest.raises(RemoteError):
-                    space.bind(Pointer(shape, words, kind_name(Register)))
-
-    play_first(monkeypatch, main, (2,))
-    assert done == [True, True]
+    play(main, (2, 1))
+    assert found == [[1], [[5], [5]], [2], [[5, 5], [5]]]
 
 
-def test_a_group_whose_member_list_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main(space: Space) -> None:
-        group = UGroup.create(space, Register)
-        await group.join(space.create(Register()))
-        space.destroy(group._member_list)
-        with pytest.raises(DeadObject):
-            await group.size()
-        with pytest.raises(DeadObject):
-            await group.proxy.tell(1)
-
-    play_first(monkeypatch, main, (2,))
+@in_both_worlds
+async def test_pointers_of_groups_and_back(space: Space) -> None:
+    for group in await both_kinds(space):
+        came = decode_value(encode_value(group.proxy), space.bind)
+        assert came == group.proxy and hash(came) == hash(group.proxy)
+    for shape in (SHAPE_GROUP, SHAPE_UGROUP):
+        for words in ((), (1, 2), (0,)):
+            with pytest.raises(RemoteError):
+                space.bind(Pointer(shape, words, kind_name(Register)))
 
 
-def test_a_ugroup_goes_on_without_a_member_that_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[Any] = []
+@in_both_worlds
+async def test_a_group_whose_member_list_is_gone(space: Space) -> None:
+    group = UGroup.create(space, Register)
+    await group.join(space.create(Register()))
+    space.destroy(group._member_list)
+    with pytest.raises(DeadObject):
+        await group.size()
+    with pytest.raises(DeadObject):
+        await group.proxy.tell(1)
 
-    async def main(space: Space, setting: Setting) -> None:
-        if setting.membership.member:
-            there = space.create(Register())
-            await space.names.bind("there", there)
-            await there.tell(0)
-            while await there.all_heard() != [0, 1]:
-                await asyncio.sleep(0.01)
-            space.destroy(there)
-            return
-        group = UGroup.create(space, Register)
-        here, there = space.create(Register()), await space.names.wait_for("there", Register)
-        await group.join(here)
-        await group.join(there)
-        found.append(await group.proxy.tell.all(1))
+
+@in_both_worlds
+async def test_a_ugroup_goes_on_without_a_member_that_is_dead(space: Space) -> None:
+    group = UGroup.create(space, Register)
+    here, there = space.create(Register()), space.create(Register())
+    await group.join(here)
+    await group.join(there)
+    assert await group.proxy.tell.all(1) == [1, 1]
+    space.destroy(there)
+    for errors in ([type(None), DeadObject], [type(None)]):
+        assert [type(answer.error) for answer in await group.proxy.tell.answers(2)] == errors
         await asyncio.sleep(1)
-        for number in (2, 3):
-            answers = await group.proxy.tell.answers(number)
-            found.append([type(answer.error) for answer in answers])
-            await asyncio.sleep(1)
-        assert await group.members() == [here]
-
-    play(monkeypatch, main, (2,))
-    assert found == [[1, 2], [type(None), DeadObject], [type(None)]]
+    assert await group.members() == [here]
 
 
 # Names.
 
 
-def test_a_ugroup_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: list[Any] = []
-
-    async def main(space: Space, setting: Setting) -> None:
-        here = space.create(Register())
-        if is_first(setting):
-            group = UGroup.create(space, Register)
-            await group.join(here)
-            await space.names.bind("all", group.proxy)
-            return
-        await space.names.wait_for("all", Remote)
-        group = await UGroup.named(space, "all", Register)
-        await group.join(here)
-        found.append(await group.proxy.tell.all(7))
-        with pytest.raises(UnknownName):
-            await UGroup.named(space, "none", Register)
-
-    play(monkeypatch, main, (2,))
-    assert found == [[1, 1]]
-
-
-def test_a_name_means_the_same_everywhere_until_it_is_bound_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: dict[int, Any] = {}
-
-    async def main(space: Space, setting: Setting) -> None:
-        if is_first(setting):
-            one, two = space.create(Register()), space.create(Register())
-            await space.names.bind("it", one)
-            assert await space.names.lookup("it", Register) == one
-            await space.names.bind("it", two)
-            await space.names.bind("ready", two)
-        else:
-            ready = await space.names.wait_for("ready", Register)
-            assert await space.names.lookup("it", Register) == ready
-            found[setting.membership.member] = await ready.tell(setting.membership.member)
-
-    play(monkeypatch, main, (2, 2))
-    assert set(found) == {1, 2, 3}
-    assert set(found.values()) == {1, 2, 3}
-
-
-def test_of_several_that_bind_a_new_name_one_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    refused: list[int] = []
-    found: list[Any] = []
-
-    async def main(space: Space, setting: Setting) -> None:
-        here = space.create(Register())
-        try:
-            await space.names.bind("it", here, replace=False)
-        except Refused:
-            refused.append(setting.membership.member)
-        found.append(await space.names.lookup("it", Register))
-
-    play(monkeypatch, main, (4,))
-    assert len(refused) == 3
-    assert len(found) == 4
-    assert len({one.pointer for one in found}) == 1, "all mean the same"
-
-
-def test_names_that_mean_nothing_and_names_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[str] = []
-
-    async def main(space: Space) -> None:
-        with pytest.raises(UnknownName, match="'it'"):
-            await space.names.lookup("it", Register)
-        assert await space.names.find("it", Register) is None
-        with pytest.raises(Refused):
-            await space.names.unbind("it")
-        here = space.create(Register())
-        await space.names.bind("it", here)
+@in_both_worlds
+async def test_names_mean_objects_and_groups_or_nothing(space: Space) -> None:
+    with pytest.raises(UnknownName, match="'it'"):
+        await space.names.lookup("it", Register)
+    assert await space.names.find("it", Register) is None
+    with pytest.raises(Refused):
         await space.names.unbind("it")
-        assert await space.names.find("it", Register) is None
-        for name in ("", "x" * 256):
-            with pytest.raises(LocalError, match="1 to 255 bytes"):
-                await space.names.bind(name, here)
-        with pytest.raises(LocalError, match="not created in a space"):
-            await space.names.bind("it", Register())
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.5):
-                await space.names.wait_for("it", Register)
-        done.append("all")
+    here = space.create(Register())
+    await space.names.bind("it", here)
+    group = await RGroup.create(space, Register)
+    await group.join(here)
+    await space.names.bind("all", group.proxy)
+    assert await (await space.names.lookup("it", Register)).tell(1) == 1
+    assert await (await space.names.lookup("all", Register)).tell(1) == 2
+    with pytest.raises(Refused):
+        await space.names.bind("it", group.proxy, replace=False)
+    await space.names.bind("all", UGroup.create(space, Register).proxy)
+    again = await UGroup.named(space, "all", Register)
+    await again.join(here)
+    assert await again.proxy.tell(1) == 3, "it is bound anew"
+    with pytest.raises(UnknownName):
+        await UGroup.named(space, "none", Register)
+    await space.names.unbind("it")
+    assert await space.names.find("it", Register) is None
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await space.names.wait_for("it", Register)
 
-    play_first(monkeypatch, main, (2, 1))
-    assert done == ["all"]
+
+@in_space
+async def test_names_that_cannot_be(space: Space) -> None:
+    for name in ("", "x" * 256):
+        with pytest.raises(LocalError, match="1 to 255 bytes"):
+            await space.names.bind(name, space.create(Register()))
+    with pytest.raises(LocalError, match="not created in a space"):
+        await space.names.bind("it", Register())

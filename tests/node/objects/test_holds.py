@@ -28,13 +28,8 @@ def direct(key: int, target: int) -> Hold:
 
 
 def logged(key: int, *machines: int, home: int = HOME, covers: tuple[int, ...] = (HOME,)) -> Hold:
-    return Hold(
-        key=key,
-        route=Route.LOG,
-        machines=frozenset(machines) if machines else None,
-        home=home,
-        covers=frozenset(covers),
-    )
+    known = frozenset(machines) if machines else None
+    return Hold(key=key, route=Route.LOG, machines=known, home=home, covers=frozenset(covers))
 
 
 def loose(key: int) -> Hold:
@@ -61,93 +56,81 @@ def add(*requests: Hold) -> Callable[[Holds], None]:
     return act
 
 
-@pytest.mark.parametrize(
-    "steps",
-    [
-        pytest.param(
-            [
-                (add(logged(1, ME, NEIGHBOUR)), (1,)),
-                (add(local(2)), ()),
-                (final(1), ()),
-                (done(1), (2,)),
-                (add(direct(3, FAR)), ()),
-                (done(2), (3,)),
-            ],
-            id="a local message waits for a wider one that covers this machine until it is delivered",
-        ),
-        pytest.param(
-            [(add(logged(1, NEIGHBOUR, FAR, covers=(HOME, ELSEWHERE)), local(2)), (1, 2))],
-            id="a local message passes a wider one for others",
-        ),
-        # Also requests for others: they may cause a request there that comes before the earlier call.
-        pytest.param(
-            [(add(logged(1, NEIGHBOUR, FAR), direct(2, FAR), direct(3, 7), direct(4, ME)), (1, 4)), (final(1), (2, 3))],
-            id="what leaves past the order waits until the timestamps of all earlier calls are known",
-        ),
-        # The third would overtake the second.
-        pytest.param(
-            [(add(direct(1, NEIGHBOUR), logged(2, NEIGHBOUR, FAR), logged(3, FAR)), (1,)), (done(1), (2, 3))],
-            id="an ordered call waits until earlier direct messages to its machines are acknowledged",
-        ),
-        pytest.param(
-            [(add(direct(1, FAR), direct(2, FAR), direct(3, FAR)), (1, 2, 3))],
-            id="direct messages to one machine follow each other without waiting",
-        ),
-        # The timestamp of the third could be earlier than that of the second.
-        pytest.param(
-            [
-                (add(logged(1, NEIGHBOUR), logged(2, ME, FAR, covers=(HOME, ELSEWHERE))), (1, 2)),
-                (add(logged(3, NEIGHBOUR)), ()),
-                (final(2), (3,)),
-            ],
-            id="calls of one log follow each other when the later covers all of the earlier",
-        ),
-        pytest.param(
-            [(add(logged(1, NEIGHBOUR), logged(2, home=ELSEWHERE, covers=(ELSEWHERE,))), (1,)), (final(1), (2,))],
-            id="a call to a group kept elsewhere waits for all earlier calls",
-        ),
-        pytest.param(
-            [
-                (add(logged(1), local(2), direct(3, FAR)), (1,)),
-                (resolve(1, NEIGHBOUR), (2,)),
-                (done(2), ()),
-                (final(1), (3,)),
-            ],
-            id="a call to a group covers all machines until its members are known",
-        ),
-        *(
-            pytest.param(
-                [(add(first, loose(2)), (1,)), (done(1), (2,))],
-                id=f"a call to a group without the order waits until all earlier ones are done ({number})",
-            )
-            for number, first in enumerate((logged(1, NEIGHBOUR), logged(1, ME), logged(1), loose(1), local(1)))
-        ),
-        pytest.param(
-            [(add(logged(1, ME, FAR), loose(2)), (1,)), (final(1), ()), (done(1), (2,))],
-            id="a call to a group without the order waits for a final one until it is delivered here",
-        ),
-        # No direct message that may have the same target overtakes a waiting one.
-        pytest.param(
-            [
-                (add(direct(1, FAR), loose(2)), (1, 2)),
-                (add(local(3), direct(4, NEIGHBOUR)), ()),
-                (add(loose(5)), ()),
-                (done(2), (3,)),
-                (done(3), (4, 5)),
-            ],
-            id="a call to a group without the order follows direct messages in their channels",
-        ),
-        *(
-            pytest.param(
-                [(add(loose(1), later), (1,)), (done(1), (2,))],
-                id=f"nothing passes a call to a group without the order ({number})",
-            )
-            for number, later in enumerate((local(2), direct(2, FAR), logged(2, FAR), logged(2), loose(2)))
-        ),
+Steps = list[tuple[Callable[[Holds], None], tuple[int, ...]]]
+"""Each step: an event, and the requests that may start then."""
+CASES: dict[str, Steps] = {
+    "a local message waits for a wider one that covers this machine until it is delivered": [
+        (add(logged(1, ME, NEIGHBOUR)), (1,)),
+        (add(local(2)), ()),
+        (final(1), ()),
+        (done(1), (2,)),
+        (add(direct(3, FAR)), ()),
+        (done(2), (3,)),
     ],
-)
-def test_which_requests_may_start(steps: list[tuple[Callable[[Holds], None], tuple[int, ...]]]) -> None:
-    """Each step: an event, and the requests that may start then."""
+    "a local message passes a wider one for others": [
+        (add(logged(1, NEIGHBOUR, FAR, covers=(HOME, ELSEWHERE)), local(2)), (1, 2)),
+    ],
+    # Also requests for others: they may cause a request there that comes before the earlier call.
+    "what leaves past the order waits until the timestamps of all earlier calls are known": [
+        (add(logged(1, NEIGHBOUR, FAR), direct(2, FAR), direct(3, 7), direct(4, ME)), (1, 4)),
+        (final(1), (2, 3)),
+    ],
+    # The third would overtake the second.
+    "an ordered call waits until earlier direct messages to its machines are acknowledged": [
+        (add(direct(1, NEIGHBOUR), logged(2, NEIGHBOUR, FAR), logged(3, FAR)), (1,)),
+        (done(1), (2, 3)),
+    ],
+    "direct messages to one machine follow each other without waiting": [
+        (add(direct(1, FAR), direct(2, FAR), direct(3, FAR)), (1, 2, 3)),
+    ],
+    # The timestamp of the third could be earlier than that of the second.
+    "calls of one log follow each other when the later covers all of the earlier": [
+        (add(logged(1, NEIGHBOUR), logged(2, ME, FAR, covers=(HOME, ELSEWHERE))), (1, 2)),
+        (add(logged(3, NEIGHBOUR)), ()),
+        (final(2), (3,)),
+    ],
+    "a call to a group kept elsewhere waits for all earlier calls": [
+        (add(logged(1, NEIGHBOUR), logged(2, home=ELSEWHERE, covers=(ELSEWHERE,))), (1,)),
+        (final(1), (2,)),
+    ],
+    "a call to a group covers all machines until its members are known": [
+        (add(logged(1), local(2), direct(3, FAR)), (1,)),
+        (resolve(1, NEIGHBOUR), (2,)),
+        (done(2), ()),
+        (final(1), (3,)),
+    ],
+    **{
+        f"a call to a group without the order waits until all earlier ones are done ({number})": [
+            (add(first, loose(2)), (1,)),
+            (done(1), (2,)),
+        ]
+        for number, first in enumerate((logged(1, NEIGHBOUR), logged(1, ME), logged(1), loose(1), local(1)))
+    },
+    "a call to a group without the order waits for a final one until it is delivered here": [
+        (add(logged(1, ME, FAR), loose(2)), (1,)),
+        (final(1), ()),
+        (done(1), (2,)),
+    ],
+    # No direct message that may have the same target overtakes a waiting one.
+    "a call to a group without the order follows direct messages in their channels": [
+        (add(direct(1, FAR), loose(2)), (1, 2)),
+        (add(local(3), direct(4, NEIGHBOUR)), ()),
+        (add(loose(5)), ()),
+        (done(2), (3,)),
+        (done(3), (4, 5)),
+    ],
+    **{
+        f"nothing passes a call to a group without the order ({number})": [
+            (add(loose(1), later), (1,)),
+            (done(1), (2,)),
+        ]
+        for number, later in enumerate((local(2), direct(2, FAR), logged(2, FAR), logged(2), loose(2)))
+    },
+}
+
+
+@pytest.mark.parametrize("steps", CASES.values(), ids=CASES)
+def test_which_requests_may_start(steps: Steps) -> None:
     ours = holds()
     for act, expected in steps:
         act(ours)

@@ -18,7 +18,6 @@ from node.objects.api.calls import CallBody, ReplyBody, encode_body
 from node.objects.api.calls import CallId as BodyId
 from node.objects.api.calls import Outcome as ReplyOutcome
 from node.objects.api.errors import CallError
-from node.objects.api.export import Remote, export
 from node.objects.api.groups import RGroup
 from node.objects.api.space import Space
 from node.objects.application import ProgramApplication
@@ -45,6 +44,7 @@ from node.wire import Kind, Message, encode_message
 from tests.node.cluster import MILLISECOND, SECOND
 from tests.node.hostile import LIAR, VICTIM, Busy, busy, envelope_of, has_place, load
 from tests.node.objects.configurations import machine
+from tests.node.objects.samples import Counter
 
 T = TypeVar("T")
 
@@ -238,32 +238,16 @@ def test_a_timestamp_that_nobody_can_have_heard_of_is_refused() -> None:
     assert core.is_idle
 
 
-class _Sum(Remote):
-    def __init__(self) -> None:
-        self.total = 0
-
-    @export
-    def add(self, amount: int) -> int:
-        self.total += amount
-        return self.total
-
-    def get_state(self) -> int:
-        return self.total
-
-    def set_state(self, state: int) -> None:
-        self.total = state
-
-
 async def _busy_program(space: Space, setting: Setting) -> None:
     """Calls and operations that are open while the lies arrive, which may end them with their errors only."""
-    here, other = space.create(_Sum()), space.proxy(Reference(1, 1, 2), _Sum)
+    here, other = space.create(Counter()), space.proxy(Reference(1, 1, 2), Counter)
 
     async def in_a_group() -> None:
-        group = await RGroup.create(space, _Sum)
+        group = await RGroup.create(space, Counter)
         await group.join(here)
         await group.proxy.add(1)
 
-    asked = (other.add(1), in_a_group(), space.names.lookup("x", _Sum))
+    asked = (other.add(1), in_a_group(), space.names.lookup("x", Counter))
     for found in await asyncio.gather(*asked, return_exceptions=True):
         assert not isinstance(found, BaseException) or isinstance(found, CallError)
     await asyncio.sleep(3600)

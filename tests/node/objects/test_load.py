@@ -47,8 +47,8 @@ def calls(application: LoadApplication, count: int) -> list[tuple[Submission, Ad
     return found
 
 
-def hear(application: LoadApplication, number: int, news: News) -> None:
-    payload = encode_news(news)
+def hear(application: LoadApplication, number: int, kind: NewsKind, **words: Any) -> None:
+    payload = encode_news(News(kind=kind, **words))
     application.take(Deliver(payload=payload, origin=0, incarnation=1, seq=number, inner=Kind.OBJECTS_NEWS), 0)
 
 
@@ -58,9 +58,6 @@ def test_all_objects_appear_before_the_first_request() -> None:
     assert [one.operation for one in told] == [Operation.APPEAR, Operation.APPEAR]
     assert [[ref.number for ref in one.objects] for one in told] == [[1, 2, 3], [4097, 4098, 4099]]
     assert application.submitted == 0, "they are no requests"
-
-
-def test_more_objects_than_one_message_names_appear_in_parts() -> None:
     application = load(spaces=1, objects_per_space=1500)
     assert [len(Addressing.of_words(one.words).objects) for one in application.queue] == [1024, 476]
 
@@ -153,14 +150,20 @@ def next_operation(application: LoadApplication) -> tuple[int, Addressing, bytes
     raise AssertionError("no operation came")
 
 
+def find_group(application: LoadApplication) -> None:
+    """Its next operation looks the group up; there is one."""
+    number, _, _ = next_operation(application)
+    hear(application, number, NewsKind.DONE, operation=Operation.LOOKUP, group=GROUP)
+
+
 def test_the_lowest_machine_makes_the_group_that_nobody_has_made_and_binds_it() -> None:
     application = load(networks=(3,), load=ONLY_GROUPS)
     number, words, name = next_operation(application)
     assert (words.operation, name) == (Operation.LOOKUP, b"load/0")
-    hear(application, number, News(kind=NewsKind.DONE, operation=Operation.LOOKUP))
+    hear(application, number, NewsKind.DONE, operation=Operation.LOOKUP)
     number, words, _ = next_operation(application)
     assert words.operation is Operation.CREATE
-    hear(application, number, News(kind=NewsKind.DONE, operation=Operation.CREATE, group=GROUP))
+    hear(application, number, NewsKind.DONE, operation=Operation.CREATE, group=GROUP)
     number, words, name = next_operation(application)
     assert (words.operation, words.group, name) == (Operation.BIND, GROUP, b"load/0")
 
@@ -170,9 +173,8 @@ def test_others_ask_again_until_there_is_a_group() -> None:
     for _ in range(3):
         number, words, _ = next_operation(application)
         assert words.operation is Operation.LOOKUP
-        hear(application, number, News(kind=NewsKind.DONE, operation=Operation.LOOKUP))
-    number, words, _ = next_operation(application)
-    hear(application, number, News(kind=NewsKind.DONE, operation=Operation.LOOKUP, group=GROUP))
+        hear(application, number, NewsKind.DONE, operation=Operation.LOOKUP)
+    find_group(application)
     kinds = Counter(words.operation for _, words in calls(application, 400))
     assert set(kinds) == {Operation.CALL, Operation.JOIN, Operation.LEAVE}
     assert kinds[Operation.CALL] > 300
@@ -186,19 +188,17 @@ def test_while_an_operation_is_under_way_requests_are_calls_of_other_objects() -
 
 def test_an_object_joins_before_it_leaves() -> None:
     application = load(networks=(1,), load=ONLY_GROUPS | {"changes_permille": 1000}, spaces=1, objects_per_space=1)
-    number, _, _ = next_operation(application)
-    hear(application, number, News(kind=NewsKind.DONE, operation=Operation.LOOKUP, group=GROUP))
+    find_group(application)
     changes = [words.operation for _, words in calls(application, 4)]
     assert changes == [Operation.JOIN, Operation.LEAVE, Operation.JOIN, Operation.LEAVE]
 
 
 def test_a_group_that_is_gone_is_looked_up_again() -> None:
     application = load(member=1, networks=(3,), load=ONLY_GROUPS | {"changes_permille": 0})
-    number, _, _ = next_operation(application)
-    hear(application, number, News(kind=NewsKind.DONE, operation=Operation.LOOKUP, group=GROUP))
+    find_group(application)
     ((call, words),) = calls(application, 1)
     assert words.group == GROUP
-    hear(application, decode_stamp(call.payload).number, News(kind=NewsKind.NO_GROUP, group=GROUP))
+    hear(application, decode_stamp(call.payload).number, NewsKind.NO_GROUP, group=GROUP)
     assert next_operation(application)[1].operation is Operation.LOOKUP
 
 

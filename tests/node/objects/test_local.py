@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -62,12 +64,8 @@ class Space:
         if objects:
             self.say(Operation.APPEAR, *(Reference(2, 4, BASE + index) for index in range(1, objects + 1)))
 
-    def call(
-        self, *objects: Reference, is_atomic: bool = False, is_ordered: bool = True, is_direct: bool = False
-    ) -> int:
-        return self.ask(
-            Addressing(caller=HERE[0], objects=objects, is_atomic=is_atomic, is_ordered=is_ordered, is_direct=is_direct)
-        )
+    def call(self, *objects: Reference, **flags: Any) -> int:
+        return self.ask(Addressing(caller=HERE[0], objects=objects, **flags))
 
     def ask(self, addressing: Addressing) -> int:
         self.number += 1
@@ -89,6 +87,9 @@ class Space:
 
     def tell(self, number: int, kind: NewsKind, *objects: Reference, group: GroupId | None = None) -> None:
         self.hears(news_message(US, number, HERE[0].number, News(kind=kind, objects=objects, group=group)))
+
+    def resolve(self, number: int, *members: Reference) -> None:
+        self.tell(number, NewsKind.RESOLVED, *members, group=GROUP)
 
     def take(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -156,15 +157,54 @@ def test_a_delivery_names_the_incarnation_that_called() -> None:
 # Section 4, its end: no overtaking.
 
 
-def test_a_local_call_waits_for_an_earlier_wider_one_that_covers_this_space() -> None:
+WIDE = Addressing(caller=HERE[0], objects=(HERE[0], ELSEWHERE))
+TO_GROUP = Addressing(caller=HERE[0], group=GROUP)
+
+
+ENDS: dict[str, tuple[Addressing, Callable[[Space], None], list[NewsKind]]] = {
+    "delivered": (WIDE, lambda space: space.hand(1, HERE[0].number), []),
+    "dropped": (WIDE, lambda space: space.hears(drop_message(CallId(2, 4, 1))), []),
+    "aborted": (WIDE, lambda space: space.tell(1, NewsKind.ABORTED), [NewsKind.ABORTED]),
+    "refused": (WIDE, lambda space: space.tell(1, NewsKind.REFUSED), [NewsKind.REFUSED]),
+    "unreachable": (WIDE, lambda space: space.tell(1, NewsKind.UNREACHABLE), [NewsKind.UNREACHABLE]),
+    "unreachable here": (WIDE, lambda space: space.tell(1, NewsKind.UNREACHABLE, HERE[0]), [NewsKind.UNREACHABLE]),
+    "no group": (TO_GROUP, lambda space: space.tell(1, NewsKind.NO_GROUP, group=GROUP), [NewsKind.NO_GROUP]),
+    "a group elsewhere": (TO_GROUP, lambda space: space.resolve(1, ELSEWHERE), [NewsKind.RESOLVED]),
+}
+
+
+@pytest.mark.parametrize(("wide", "end", "told"), ENDS.values(), ids=ENDS)
+def test_a_local_call_waits_until_the_wider_one_before_it_has_come_or_will_not_come(
+    wide: Addressing, end: Callable[[Space], None], told: list[NewsKind]
+) -> None:
     space = Space()
-    wide = space.call(HERE[1], ELSEWHERE)
-    local = space.call(HERE[2])
+    assert (space.ask(wide), space.call(HERE[2])) == (1, 2)
     assert not space.delivered
     assert space.core.buffered == 1
-    space.hand(wide, HERE[1].number)
-    assert space.delivered == [(wide, HERE[1].number), (local, HERE[2].number)]
+    end(space)
+    assert space.delivered[-1] == (2, HERE[2].number)
+    assert [(number, place, news.kind) for number, place, news in space.news] == [
+        (1, HERE[0].number, kind) for kind in told
+    ]
     assert space.core.is_idle
+
+
+@pytest.mark.parametrize(
+    ("wide", "event"),
+    [
+        (WIDE, lambda space: space.hand(1, HERE[0].number, member=2, incarnation=3)),
+        (WIDE, lambda space: space.hand(1, HERE[0].number, member=3, incarnation=4)),
+        (WIDE, lambda space: space.tell(1, NewsKind.UNREACHABLE, ELSEWHERE)),
+        (TO_GROUP, lambda space: space.tell(1, NewsKind.UNREACHABLE, ELSEWHERE, group=GROUP)),
+    ],
+    ids=["another incarnation's call", "another member's call", "others unreachable", "others of a group unreachable"],
+)
+def test_a_local_call_goes_on_waiting(wide: Addressing, event: Callable[[Space], None]) -> None:
+    space = Space()
+    space.ask(wide)
+    space.call(HERE[2])
+    event(space)
+    assert space.core.buffered == 1
 
 
 def test_a_local_call_does_not_wait_for_a_wider_one_that_is_for_others() -> None:
@@ -211,78 +251,20 @@ def test_a_call_that_comes_down_in_parts_is_waited_for_until_the_last() -> None:
     assert space.delivered[-1] == (local, HERE[2].number)
 
 
-def test_a_call_of_another_space_with_such_a_number_is_not_the_one_awaited() -> None:
-    space = Space()
-    wide = space.call(HERE[0], ELSEWHERE)
-    space.call(HERE[2])
-    space.hand(wide, HERE[0].number, member=2, incarnation=3)
-    space.hand(wide, HERE[0].number, member=3, incarnation=4)
-    assert space.core.buffered == 1
-
-
-@pytest.mark.parametrize("kind", [NewsKind.ABORTED, NewsKind.REFUSED, NewsKind.UNREACHABLE])
-def test_news_that_a_call_will_not_come_let_later_ones_go(kind: NewsKind) -> None:
-    space = Space()
-    wide = space.call(HERE[0], ELSEWHERE)
-    local = space.call(HERE[2])
-    space.tell(wide, kind)
-    assert space.delivered == [(local, HERE[2].number)]
-    assert space.news == [(wide, HERE[0].number, News(kind=kind))]
-    assert space.core.is_idle
-
-
-def test_a_dropped_call_lets_later_ones_go() -> None:
-    space = Space()
-    wide = space.call(HERE[0], ELSEWHERE)
-    local = space.call(HERE[2])
-    space.hears(drop_message(CallId(2, 4, wide)))
-    assert space.delivered == [(local, HERE[2].number)]
-
-
-def test_news_that_others_are_unreachable_do_not_let_later_ones_go() -> None:
-    space = Space()
-    wide = space.call(HERE[0], ELSEWHERE)
-    space.call(HERE[2])
-    space.tell(wide, NewsKind.UNREACHABLE, ELSEWHERE)
-    assert not space.delivered
-    space.tell(wide, NewsKind.UNREACHABLE, HERE[0])
-    assert len(space.delivered) == 1
-
-
-def test_a_group_covers_this_space_until_its_members_are_known() -> None:
-    space = Space()
-    wide = space.ask(Addressing(caller=HERE[0], group=GROUP))
-    local = space.call(HERE[2])
-    space.tell(wide, NewsKind.UNREACHABLE, ELSEWHERE, group=GROUP)
-    assert not space.delivered
-    space.tell(wide, NewsKind.RESOLVED, ELSEWHERE, group=GROUP)
-    assert space.delivered == [(local, HERE[2].number)]
-    assert space.core.is_idle
-
-
 @pytest.mark.parametrize("is_told_first", [True, False])
 def test_a_group_with_members_here_is_over_when_it_is_delivered_and_known(is_told_first: bool) -> None:
     space = Space()
-    wide = space.ask(Addressing(caller=HERE[0], group=GROUP))
-    local = space.call(HERE[2])
+    wide, local = space.ask(TO_GROUP), space.call(HERE[2])
     if is_told_first:
-        space.tell(wide, NewsKind.RESOLVED, HERE[1], ELSEWHERE, group=GROUP)
+        space.resolve(wide, HERE[1], ELSEWHERE)
         assert not space.delivered
     space.hand(wide, HERE[1].number)
     assert space.delivered == [(wide, HERE[1].number), (local, HERE[2].number)]
     if not is_told_first:
-        assert not space.core.is_idle
-        space.tell(wide, NewsKind.RESOLVED, HERE[1], ELSEWHERE, group=GROUP)
-    assert space.core.is_idle
+        assert not space.is_idle()
+        space.resolve(wide, HERE[1], ELSEWHERE)
+    assert space.is_idle()
     assert [report.code for report in space.reports].count(Notice.CALLED) == 2
-
-
-def test_a_group_of_nobody_is_over_with_the_news() -> None:
-    space = Space()
-    wide = space.ask(Addressing(caller=HERE[0], group=GROUP))
-    space.tell(wide, NewsKind.NO_GROUP, group=GROUP)
-    assert space.core.is_idle
-    assert space.news[0][0] == wide
 
 
 def test_operations_pass_in_order_and_hold_nothing_up() -> None:
@@ -367,7 +349,7 @@ def test_whom_a_call_is_for_is_reported_in_words_of_48_objects() -> None:
 
 def test_the_members_of_a_group_are_reported_when_they_are_known() -> None:
     space = Space()
-    wide = space.ask(Addressing(caller=HERE[0], group=GROUP))
+    wide = space.ask(TO_GROUP)
     assert not space.reports
     news = News(kind=NewsKind.RESOLVED, objects=(ELSEWHERE,), group=GROUP, is_atomic=True)
     space.hears(news_message(US, wide, HERE[0].number, news))
@@ -436,15 +418,12 @@ def test_a_local_manager_has_no_timer() -> None:
         Space().core.on_timer(Timer("any"), 0)
 
 
-def test_spaces_and_machine_are_no_members() -> None:
+def test_spaces_and_machine_are_no_members_and_there_are_15_spaces() -> None:
     assert MACHINE + 1 == SPACE_BASE
     assert MACHINE > 0xFFFF
-
-
-@pytest.mark.parametrize("space", [15, -1])
-def test_spaces_that_cannot_be_are_refused(space: int) -> None:
-    with pytest.raises(LocalError):
-        LocalCore(membership=US, space=space)
+    for space in (15, -1):
+        with pytest.raises(LocalError):
+            LocalCore(membership=US, space=space)
 
 
 # No overtaking, against a model of the managers above.
@@ -473,7 +452,7 @@ class Above:
         if fate is Fate.LOCAL:
             number = self.space.call(*objects)
         elif is_group:
-            number = self.space.ask(Addressing(caller=HERE[0], group=GROUP))
+            number = self.space.ask(TO_GROUP)
         else:
             number = self.space.call(*objects, ELSEWHERE)
         self.fates[number] = (fate, objects, is_group)
@@ -497,7 +476,7 @@ class Above:
         if objects:
             self.space.hand(number, *(one.number for one in objects))
         if is_group:
-            self.space.tell(number, NewsKind.RESOLVED, *objects, ELSEWHERE, group=GROUP)
+            self.space.resolve(number, *objects, ELSEWHERE)
 
 
 FOREIGN = 999
@@ -525,18 +504,12 @@ def test_no_call_of_this_space_overtakes_another_at_any_of_its_objects(
             above.advance()
     while above.has_work:
         above.advance()
-    own = [(number, place) for number, place in space.delivered if number != FOREIGN]
-    expected = {
-        (number, one.number)
-        for number, (fate, objects, _) in above.fates.items()
-        for one in objects
-        if fate in (Fate.HANDED, Fate.LOCAL)
-    }
-    assert len(own) == len(expected), "each exactly once"
-    assert set(own) == expected
     for one in HERE:
-        numbers = [number for number, place in own if place == one.number]
-        assert numbers == sorted(numbers), f"overtaken at {one}: {numbers}"
+        assert [number for number, place in space.delivered if place == one.number and number != FOREIGN] == [
+            number
+            for number, (fate, objects, _) in above.fates.items()
+            if fate in (Fate.HANDED, Fate.LOCAL) and one in objects
+        ], f"each exactly once and none overtaken at {one}"
     assert space.core.is_idle
     assert space.core.buffered == 0
 

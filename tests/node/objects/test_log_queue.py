@@ -41,63 +41,44 @@ def call_of(caller: int, *objects: int, **words: object) -> Call:
     return Call(id=CallId(caller, 1, 1), addressing=addressing, payload=b"12345678body")
 
 
-def words_of(entry: Entry, voted_on: Call | None = None) -> tuple[int, ...]:
-    """Words of a submission of member 0 to its log. `voted_on`: call with an open vote."""
+VOTED_ON = (
+    (call_of(1, 0, 1, is_atomic=True), ()),
+    (call_of(1, 0, 2, is_atomic=True), RESILIENT),
+    (call_of(2, 0, 1, is_atomic=True), RESILIENT),
+    (call_of(1, group=GROUP, is_atomic=True), RESILIENT),
+)
+
+
+@pytest.mark.parametrize(
+    ("entry", "voted_on", "words"),
+    [
+        # Calls to lists within the sub-network, and votes on those of its own machines, concern nobody elsewhere.
+        (Called(call=call_of(1, 0, 1)), None, ()),
+        (Called(call=call_of(1, 0, 2)), None, RESILIENT),
+        (Called(call=call_of(1, 2, 3)), None, RESILIENT),
+        (Called(call=call_of(1, group=GROUP)), None, RESILIENT),
+        (Called(call=call_of(1, 1, group=GROUP, operation=Operation.JOIN)), None, RESILIENT),
+        *((Voted(id=call.id, is_yes=True), call, words) for call, words in VOTED_ON),
+        (Voted(id=NAME, is_yes=True), None, RESILIENT),
+        (Settled(link=LINK, numbers=(1,)), None, ()),
+        (ClockAdvance(timestamp=1), None, ()),
+        (ProposalRequest(link=LINK, number=1, after=0, call=call_of(2, 0)), None, RESILIENT),
+        (Proposed(link=LINK, number=1, id=NAME, timestamp=1, is_yes=True), None, RESILIENT),
+        (Outcome(link=LINK, number=1, id=NAME, timestamp=1), None, ()),
+        (Outcome(link=LINK, number=1, id=NAME, timestamp=0), None, RESILIENT),
+        (GivenUp(id=NAME, place=1), None, RESILIENT),
+        (NewEpoch(place=1, epoch=2), None, RESILIENT),
+        (Stored(), None, RESILIENT),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_others_act_on_is_resilient(entry: Entry, voted_on: Call | None, words: tuple[int, ...]) -> None:
+    """`voted_on`: call with an open vote."""
     us = Membership(member=0, members=(0, 1, 2, 3), incarnation=1, partitions=PLACES)
     context = Context(membership=us, parameters=ObjectsParameters())
     context.append(entry, is_ours=voted_on is not None and context.stays_here(voted_on))
     (submission,) = context.log_queue
-    return submission.words
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (call_of(1, 0, 1), ()),
-        (call_of(1, 0, 2), RESILIENT),
-        (call_of(1, 2, 3), RESILIENT),
-        (call_of(1, group=GROUP), RESILIENT),
-        (call_of(1, 1, group=GROUP, operation=Operation.JOIN), RESILIENT),
-    ],
-)
-def test_only_calls_to_lists_within_the_sub_network_are_not_resilient(call: Call, words: tuple[int, ...]) -> None:
-    assert words_of(Called(call=call)) == words
-
-
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (call_of(1, 0, 1, is_atomic=True), ()),
-        (call_of(1, 0, 2, is_atomic=True), RESILIENT),
-        (call_of(2, 0, 1, is_atomic=True), RESILIENT),
-        (call_of(1, group=GROUP, is_atomic=True), RESILIENT),
-    ],
-)
-def test_only_votes_on_such_calls_are_not_resilient(call: Call, words: tuple[int, ...]) -> None:
-    assert words_of(Voted(id=call.id, is_yes=True), call) == words
-
-
-def test_a_vote_that_is_not_open_is_resilient() -> None:
-    assert words_of(Voted(id=NAME, is_yes=True)) == RESILIENT
-
-
-@pytest.mark.parametrize(
-    ("entry", "words"),
-    [
-        (Settled(link=LINK, numbers=(1,)), ()),
-        (ClockAdvance(timestamp=1), ()),
-        (ProposalRequest(link=LINK, number=1, after=0, call=call_of(2, 0)), RESILIENT),
-        (Proposed(link=LINK, number=1, id=NAME, timestamp=1, is_yes=True), RESILIENT),
-        (Outcome(link=LINK, number=1, id=NAME, timestamp=1), ()),
-        (Outcome(link=LINK, number=1, id=NAME, timestamp=0), RESILIENT),
-        (GivenUp(id=NAME, place=1), RESILIENT),
-        (NewEpoch(place=1, epoch=2), RESILIENT),
-        (Stored(), RESILIENT),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_what_others_act_on_is_resilient(entry: Entry, words: tuple[int, ...]) -> None:
-    assert words_of(entry) == words
+    assert submission.words == words
 
 
 def test_when_only_the_counter_of_the_votes_has_the_sum_and_ends_the_others_all_abort() -> None:
@@ -118,4 +99,4 @@ def test_when_only_the_counter_of_the_votes_has_the_sum_and_ends_the_others_all_
     world.crash(0)
     world.check_rest()
     assert world.receivers(call) == [objects[0]], "and nobody who lives"
-    assert [news.kind for news in world.told[call]] == [NewsKind.ABORTED]
+    assert world.kinds_told(call) == [NewsKind.ABORTED]

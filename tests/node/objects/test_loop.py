@@ -150,7 +150,7 @@ def test_nothing_that_an_event_loop_has_is_missing() -> None:
             assert getattr(VirtualLoop, name) is not getattr(asyncio.AbstractEventLoop, name), name
 
 
-def test_a_program_that_never_waits_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_never_waits_or_waits_for_nothing_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_AT_ONCE", 100)
     loop = VirtualLoop()
 
@@ -160,9 +160,6 @@ def test_a_program_that_never_waits_is_stopped(monkeypatch: pytest.MonkeyPatch) 
     again()
     with pytest.raises(LocalError, match="100 steps without waiting"):
         loop.run_ready(0)
-
-
-def test_a_program_that_waits_for_nothing_is_told() -> None:
     loop = VirtualLoop()
     with pytest.raises(LocalError, match="never comes"):
         loop.run_until_complete(loop.create_future())
@@ -267,12 +264,9 @@ print([VirtualLoop().run_until_complete(alone(main)) for _ in range(2)])
 
 def test_every_run_is_the_same() -> None:
     found = set()
-    for seed in ("0", "1", "2"):
+    for seed in ("0", "1"):
         environment = {"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)}
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment, check=True
-        )
-        found.add(done.stdout)
+        found.add(subprocess.check_output([sys.executable, "-c", PROGRAM], text=True, env=environment))
     assert len(found) == 1
     first, second = eval(found.pop())
     assert first == second

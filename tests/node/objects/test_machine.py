@@ -6,46 +6,30 @@ from random import Random
 
 import pytest
 
-from node.objects.addresses import GroupId, NewsKind, Operation
+from node.objects.addresses import GroupId, NewsKind, Operation, Reference
 from node.wire import Kind, Message
 from tests.node.cluster import MILLISECOND, SECOND, Network
-from tests.node.objects.machines import World, check_calls
+from tests.node.objects.machines import PARAMETERS, World, check_calls
 
 LOSSY = Network(delay_ns=2 * MILLISECOND, jitter_ns=3 * MILLISECOND, loss_ratio=0.05, duplicate_ratio=0.05)
 
 
-def test_a_call_in_one_space_needs_no_datagram() -> None:
+@pytest.mark.parametrize("places", [[(0, 1), (0, 2)], [(0, 1), (1, 1)]], ids=["one space", "two spaces"])
+def test_a_call_on_one_machine_needs_no_datagram(places: list[tuple[int, int]]) -> None:
     world = World(2)
-    call = world.call(world.object(0), world.object(0, index=1), world.object(0, index=2))
-    assert world.receivers(call) == [world.object(0, index=1), world.object(0, index=2)]
-    assert world.datagrams == 0
-    world.check_rest()
-
-
-def test_a_call_on_one_machine_needs_no_datagram() -> None:
-    world = World(2)
-    call = world.call(world.object(0), world.object(0, 0), world.object(0, 1))
-    assert world.receivers(call) == [world.object(0, 0), world.object(0, 1)]
-    assert world.datagrams == 0
-    world.check_rest()
-
-
-@pytest.mark.parametrize("is_atomic", [False, True])
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_a_call_in_one_sub_network_reaches_all(count: int, is_atomic: bool) -> None:
-    world = World(count)
-    objects = [world.object(member, space) for member in world.members for space in (0, 1)]
-    call = world.call(objects[0], *objects, is_atomic=is_atomic)
-    world.check_rest()
+    objects = [world.object(0, space, index) for space, index in places]
+    call = world.call(world.object(0), *objects)
     assert world.receivers(call) == objects
+    assert world.datagrams == 0
+    world.check_rest()
 
 
 @pytest.mark.parametrize("is_atomic", [False, True])
-def test_a_call_across_three_sub_networks_reaches_all(is_atomic: bool) -> None:
-    world = World(2, 1, 3)
-    objects = [world.object(member) for member in world.members]
-    call = world.call(objects[1], *objects, is_atomic=is_atomic)
-    world.check_rest()
+@pytest.mark.parametrize("partitions", [(1,), (2,), (3,), (2, 1, 3)])
+def test_a_call_to_all_spaces_reaches_all(partitions: tuple[int, ...], is_atomic: bool) -> None:
+    world = World(*partitions)
+    objects = [world.object(member, space) for member in world.members for space in (0, 1)]
+    call = world.finish(objects[-1], *objects, is_atomic=is_atomic)
     assert world.receivers(call) == objects
     check_calls(world)
 
@@ -114,80 +98,48 @@ def test_an_outcome_that_only_the_crashed_master_had_is_told_again(until_ms: int
     check_calls(world)
 
 
-def test_an_atomic_call_with_an_object_that_does_not_exist_reaches_nobody() -> None:
-    world = World(2, 2)
-    objects = [world.object(0), world.object(2), world.object(3, index=77)]
-    call = world.call(objects[0], *objects, is_atomic=True)
-    world.check_rest()
+@pytest.mark.parametrize("partitions", [(2,), (2, 2)])
+def test_an_atomic_call_that_names_an_object_that_does_not_exist_reaches_nobody(partitions: tuple[int, ...]) -> None:
+    world = World(*partitions)
+    objects = [*map(world.object, world.members[:-1]), world.object(world.members[-1], index=77)]
+    call = world.finish(objects[0], *objects, is_atomic=True)
     assert world.receivers(call) == []
-    assert [news.kind for news in world.told[call]] == [NewsKind.ABORTED]
-
-
-def test_a_call_in_one_sub_network_that_names_an_object_that_does_not_exist_is_aborted() -> None:
-    world = World(2)
-    objects = [world.object(0), world.object(1, index=77)]
-    call = world.call(objects[0], *objects, is_atomic=True)
-    world.check_rest()
-    assert world.receivers(call) == []
-    assert [news.kind for news in world.told[call]] == [NewsKind.ABORTED]
-
-
-def test_direct_and_unordered_calls_reach_their_objects() -> None:
-    world = World(2, 2)
-    objects = [world.object(member) for member in world.members]
-    far = world.call(objects[0], objects[3], is_direct=True)
-    near = world.call(objects[0], world.object(0, 1), is_direct=True)
-    several = world.call(objects[0], *objects, is_ordered=False)
-    world.check_rest()
-    assert world.receivers(far) == [objects[3]]
-    assert world.receivers(near) == [world.object(0, 1)]
-    assert world.receivers(several) == objects
+    assert world.kinds_told(call) == [NewsKind.ABORTED]
 
 
 def test_groups_are_made_joined_called_and_left_from_anywhere() -> None:
     world = World(2, 2)
     here, there = world.object(0), world.object(3)
     group = GroupId(0, 0, 1, 1)
-    made = world.call(here, group=group, operation=Operation.CREATE)
-    world.check_rest()
-    assert [news.kind for news in world.told[made]] == [NewsKind.DONE]
-    for one in (here, there):
-        joined = world.call(one, one, group=group, operation=Operation.JOIN)
-        world.check_rest()
-        assert [news.kind for news in world.told[joined]] == [NewsKind.DONE]
-    assert (here, NewsKind.STATE_WANTED) in [(one, news.kind) for one, news in world.heard]
-    assert (there, NewsKind.JOINED) in [(one, news.kind) for one, news in world.heard]
+    made = world.finish(here, group=group, operation=Operation.CREATE)
+    joined = [world.finish(one, one, group=group, operation=Operation.JOIN) for one in (here, there)]
+    assert [world.kinds_told(request) for request in (made, *joined)] == [[NewsKind.DONE]] * 3
+    heard = [(one, news.kind) for one, news in world.heard]
+    assert (here, NewsKind.STATE_WANTED) in heard and (there, NewsKind.JOINED) in heard
     for caller in (here, there, world.object(1), world.object(2, 1)):
         call = world.call(caller, group=group)
-        asked = world.call(caller, group=group, operation=Operation.MEMBERS)
-        world.check_rest()
+        asked = world.finish(caller, group=group, operation=Operation.MEMBERS)
         assert world.receivers(call) == [here, there]
-        assert [news.objects for news in world.told[call]] == [(here, there)]
-        assert [news.objects for news in world.told[asked]] == [(here, there)]
-    left = world.call(there, there, group=group, operation=Operation.LEAVE)
-    world.check_rest()
-    assert [news.kind for news in world.told[left]] == [NewsKind.DONE]
+        assert [news.objects for news in (*world.told[call], *world.told[asked])] == [(here, there)] * 2
+    left = world.finish(there, there, group=group, operation=Operation.LEAVE)
+    assert world.kinds_told(left) == [NewsKind.DONE]
     call = world.call(there, group=group)
-    loose = world.call(there, group=group, is_ordered=False)
-    world.check_rest()
+    loose = world.finish(there, group=group, is_ordered=False)
     assert world.receivers(call) == world.receivers(loose) == [here]
 
 
-def test_a_call_to_no_group_says_so() -> None:
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_call_to_no_group_says_so(place: int) -> None:
     world = World(1, 1)
-    for place in (0, 1):
-        call = world.call(world.object(0), group=GroupId(place, 0, 1, 9))
-        world.check_rest()
-        assert [news.kind for news in world.told[call]] == [NewsKind.NO_GROUP]
+    call = world.finish(world.object(0), group=GroupId(place, 0, 1, 9))
+    assert world.kinds_told(call) == [NewsKind.NO_GROUP]
 
 
 def test_names_are_found_in_all_sub_networks() -> None:
     world = World(2, 2, 1)
-    world.call(world.object(0), world.object(1), operation=Operation.BIND, body=b"one")
-    world.check_rest()
+    world.finish(world.object(0), world.object(1), operation=Operation.BIND, body=b"one")
     for member, name, expected in ((1, b"one", (world.object(1),)), (4, b"one", (world.object(1),)), (2, b"two", ())):
-        asked = world.call(world.object(member), operation=Operation.LOOKUP, body=name)
-        world.check_rest()
+        asked = world.finish(world.object(member), operation=Operation.LOOKUP, body=name)
         assert [(news.kind, news.objects) for news in world.told[asked]] == [(NewsKind.DONE, expected)]
 
 
@@ -223,33 +175,16 @@ def mixed_load(world: World, rng: Random, count: int) -> list[tuple[int, int, in
     return calls
 
 
-def test_the_crash_of_a_master_manager_stops_nobody() -> None:
-    world = World(3, 3)
-    objects = [world.object(member) for member in world.members]
-    world.call(objects[1], *objects)
-    world.run(for_ns=1 * MILLISECOND)
-    world.crash(0)
-    world.crash(3)
-    world.run(for_ns=10 * SECOND)
-    call = world.call(objects[1], *objects[1:3], *objects[4:])
-    world.check_rest()
-    assert world.receivers(call) == [*objects[1:3], *objects[4:]]
-    check_calls(world)
-
-
 def test_a_call_of_an_incarnation_that_is_known_to_be_over_fails_at_once() -> None:
     """Seed 3239 of restarts of whole sub-networks: the caller got no answer, and its machine did not come to rest."""
     world = World(1, 1)
     here, there = world.object(0), world.object(1)
-    world.call(here, there, is_direct=True)
-    world.check_rest()
+    world.finish(here, there, is_direct=True)
     world.restart(1)
     world.run(for_ns=0)
-    world.call(world.object(1), here, is_direct=True)
-    world.check_rest()
-    late = world.call(here, there, is_direct=True)
-    world.check_rest()
-    assert [news.kind for news in world.told[late]] == [NewsKind.UNREACHABLE]
+    world.finish(world.object(1), here, is_direct=True)
+    late = world.finish(here, there, is_direct=True)
+    assert world.kinds_told(late) == [NewsKind.UNREACHABLE]
 
 
 def test_a_direct_message_does_not_pass_an_ordered_call_that_its_sender_has_got() -> None:
@@ -278,3 +213,70 @@ def test_a_sub_network_that_is_behind_keeps_no_direct_message_waiting() -> None:
     assert world.receivers(call) == [far]
     assert world.machine(2).log_state.clock == world.machine(0).log_state.clock == 5
     world.check_rest()
+
+
+# The order of the requests of one machine, and their ends.
+
+
+def grouped(world: World, place: int, *members: Reference) -> GroupId:
+    """Create a group that is managed in the sub-network at `place`."""
+    founder = next(member for member in world.members if world.hosts[member].membership.partition == place)
+    group = GroupId(place, founder, 1, 1)
+    world.call(world.object(founder), group=group, operation=Operation.CREATE)
+    for one in members:
+        world.finish(one, one, group=group, operation=Operation.JOIN)
+    return group
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("others", [(0,), (0, 3), (0, 2, 3)])
+def test_an_unordered_call_to_a_group_overtakes_no_earlier_call(place: int, others: tuple[int, ...]) -> None:
+    """Once, it was sent to the members while an earlier call of its object had no timestamp yet. (The sequencer, member
+    0, gives its own calls theirs at once.)"""
+    world = World(2, 2)
+    here, *objects = (world.object(member) for member in (1, *others))
+    objects = sorted([here, *objects])
+    group = grouped(world, place, *objects)
+    wide = world.call(here, *objects)
+    loose = world.finish(here, group=group, is_ordered=False)
+    assert world.receivers(wide) == world.receivers(loose) == objects
+    assert all(world.calls_of(one)[-2:] == [wide, loose] for one in objects)
+    check_calls(world)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_an_unordered_call_to_a_group_finds_it_as_earlier_operations_left_it(place: int) -> None:
+    world = World(2, 2)
+    here, there = world.object(1), world.object(0)
+    group = grouped(world, place, there, here)
+    world.call(here, here, group=group, operation=Operation.LEAVE)
+    loose = world.finish(here, group=group, is_ordered=False)
+    assert [(news.kind, news.objects) for news in world.told[loose]] == [(NewsKind.RESOLVED, (there,))]
+    assert world.receivers(loose) == [there]
+
+
+def test_a_later_call_waits_until_an_unordered_call_to_a_group_has_come() -> None:
+    world = World(2, 2)
+    here, far = world.object(1), world.object(3)
+    group = grouped(world, 1, here, far)
+    world.lose = lambda source, target, message: target == 3 and world.now_ns % (64 * MILLISECOND) > MILLISECOND
+    loose = world.call(here, group=group, is_ordered=False)
+    later = [world.call(here, far), world.call(here, far, is_direct=True), world.call(here, here, world.object(1, 1))]
+    world.run(for_ns=200 * MILLISECOND)
+    world.lose = lambda source, target, message: False
+    world.check_rest()
+    assert world.calls_of(far)[-3:] == [loose, *later[:2]]
+    assert world.calls_of(here)[-2:] == [loose, later[2]]
+
+
+def test_a_direct_message_waits_until_what_comes_before_it_is_given_up() -> None:
+    """Once, its time-out ended just before that of the sub-network, and it overtook an ordered call of its object."""
+    world = World(2, 1)
+    here, there, dead = (world.object(member) for member in world.members)
+    world.crash(2)
+    doubtful = world.call(there, there, dead)
+    world.run(for_ns=3 * MILLISECOND)
+    calls = [world.call(here, here, there), world.call(here, there, is_direct=True)]
+    world.check_rest()
+    assert world.calls_of(there) == [doubtful, *calls]
+    assert world.now_ns >= PARAMETERS.patience_ns

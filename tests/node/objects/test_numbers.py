@@ -24,9 +24,16 @@ def submit(numbers: Numbers, space: int, count: int) -> int:
     return row[5]
 
 
-def called(number: int, body: bytes = b"body") -> Message:
+def numbered() -> Numbers:
+    """Call 1 of the machine is the first of space 1, call 2 the first of space 0."""
+    numbers = Numbers(3, 2)
+    assert [submit(numbers, space, 1) for space in (1, 0)] == [1, 2]
+    return numbers
+
+
+def called(number: int) -> Message:
     addressing = Addressing(caller=Reference(3, 2, PLACE), objects=(Reference(1, 1, PLACE),))
-    payload = encode_stamp(Stamp(origin=3, incarnation=2, number=number)) + body
+    payload = encode_stamp(Stamp(origin=3, incarnation=2, number=number)) + b"body"
     return message_of(Called(call=Call(id=CallId(3, 2, number), addressing=addressing, payload=payload)), US)
 
 
@@ -51,9 +58,7 @@ def test_calls_have_one_sequence_and_every_space_finds_its_own(spaces: list[int]
 
 
 def test_a_call_that_goes_up_has_the_machines_number_everywhere() -> None:
-    numbers = Numbers(3, 2)
-    submit(numbers, 1, 1)
-    assert submit(numbers, 0, 1) == 2
+    numbers = numbered()
     entry = entry_of(numbers.message_up(0, called(1)))
     assert isinstance(entry, Called)
     assert entry.call.id == CallId(3, 2, 2)
@@ -62,9 +67,7 @@ def test_a_call_that_goes_up_has_the_machines_number_everywhere() -> None:
 
 
 def test_what_comes_down_has_the_number_that_the_space_knows() -> None:
-    numbers = Numbers(3, 2)
-    submit(numbers, 1, 1)
-    submit(numbers, 0, 1)
+    numbers = numbered()
     for space, number in ((0, 1), (1, 2 | OTHER)):
         down = numbers.message_down(space, handed(2))
         assert (down.seq, decode_stamp(down.payload).number) == (number, number)
@@ -80,9 +83,7 @@ def test_calls_of_other_machines_keep_their_numbers() -> None:
 
 
 def test_news_are_about_our_calls_whoever_sends_them() -> None:
-    numbers = Numbers(3, 2)
-    submit(numbers, 1, 1)
-    submit(numbers, 0, 1)
+    numbers = numbered()
     there = Membership(member=1, members=(1, 3))
     news = News(kind=NewsKind.UNREACHABLE)
     assert numbers.message_down(0, news_message(there, 2, PLACE, news)).seq == 1
@@ -92,9 +93,7 @@ def test_news_are_about_our_calls_whoever_sends_them() -> None:
 
 
 def test_reports_about_own_calls_are_renumbered_and_no_others() -> None:
-    numbers = Numbers(3, 2)
-    submit(numbers, 1, 1)
-    submit(numbers, 0, 1)
+    numbers = numbered()
     for code in (Notice.CALLED, CallReport.ABORTED, CallReport.UNREACHABLE, CallReport.REFUSED):
         assert numbers.record_up(0, (Event.REPORT, code, 0, 0, 0, 0, 5, 6, 1, 0, 0))[8] == 2
     for code in (Notice.ADDRESSED, CallReport.TIMED, CallReport.COUNTED):

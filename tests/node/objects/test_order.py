@@ -16,34 +16,6 @@ def key(timestamp: int, number: int) -> Key:
     return Key(timestamp, CallId(1, 1, number))
 
 
-def test_a_call_in_doubt_holds_up_its_own_objects_alone() -> None:
-    order = Order()
-    order.add(key(1, 1), (X, Y))
-    order.add(key(2, 2), (Y,))
-    order.add(key(3, 3), (Z,))
-    assert order.finish(key(3, 3), key(3, 3), (Z,)) == [key(3, 3).id]
-    assert order.finish(key(2, 2), key(2, 2), (Y,)) == []
-    assert order.finish(key(1, 1), key(1, 1), (X, Y)) == [key(1, 1).id, key(2, 2).id]
-
-
-def test_a_final_call_that_is_held_up_holds_up_what_is_behind_it() -> None:
-    order = Order()
-    order.add(key(1, 1), (X,))
-    order.add(key(2, 2), (X, Y))
-    order.add(key(3, 3), (Y,))
-    assert order.finish(key(2, 2), key(2, 2), (X, Y)) == []
-    assert order.finish(key(3, 3), key(3, 3), (Y,)) == []
-    assert order.drop(key(1, 1), (X,)) == [key(2, 2).id, key(3, 3).id]
-
-
-def test_a_final_timestamp_may_let_others_go_first() -> None:
-    order = Order()
-    order.add(key(1, 1), (X,))
-    order.add(key(2, 2), (X,))
-    assert order.finish(key(2, 2), key(2, 2), (X,)) == []
-    assert order.finish(key(1, 1), key(5, 1), (X,)) == [key(2, 2).id, key(1, 1).id]
-
-
 def test_nothing_waits_for_the_queue_of_an_object_that_is_gone() -> None:
     order = Order()
     order.add(key(1, 1), (X,))

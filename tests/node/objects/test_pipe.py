@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from node.objects.pipe import Pipe, Tag, pair
 
@@ -38,63 +38,59 @@ class End:
         self._changed.set()
 
 
-def test_what_the_kernel_does_not_take_waits_and_comes_in_order() -> None:
-    async def scene() -> None:
+def with_a_pipe(scene: Callable[[End, End], Awaitable[None]]) -> Callable[[], None]:
+    """Make a test of a scene with the two ends of a pipe, which are closed at its end."""
+
+    async def play() -> None:
         one, other = map(End, pair())
-        other.pipe.rest()
-        for number in range(PACKETS):
-            one.pipe.send(Tag.MESSAGE, number.to_bytes(4) + CONTENT)
-        await asyncio.sleep(0)
-        assert one.pipe.waited > 0
-        assert one.pipe.waiting_bytes == one.pipe.waited * (len(CONTENT) + 5)
-        assert other.packets == []
-        other.pipe.read()
-        await other.until(lambda: len(other.packets) == PACKETS)
-        assert [int.from_bytes(content[:4]) for _, content in other.packets] == list(range(PACKETS))
-        await one.until(lambda: one.pipe.waiting_bytes == 0)
+        await scene(one, other)
         one.pipe.close()
         other.pipe.close()
 
-    asyncio.run(scene())
+    return lambda: asyncio.run(play())
 
 
-def test_the_largest_message_fits() -> None:
-    async def scene() -> None:
-        one, other = map(End, pair())
-        content = bytes(65_507)
-        one.pipe.send(Tag.MESSAGE, content)
-        await other.until(lambda: bool(other.packets))
-        assert other.packets == [(Tag.MESSAGE, content)]
-        one.pipe.close()
-        other.pipe.close()
-
-    asyncio.run(scene())
-
-
-def test_an_end_is_told_once_and_after_everything_that_was_said() -> None:
-    async def scene() -> None:
-        one, other = map(End, pair())
-        for number in range(100):
-            one.pipe.send(Tag.STATUS, bytes((number,)))
-        one.pipe.close()
-        await other.until(lambda: bool(other.ended))
-        assert (len(other.packets), other.ended) == (100, 1)
-        other.pipe.send(Tag.STATUS, b"to nobody")
-        assert other.pipe.waiting_bytes == 0
-
-    asyncio.run(scene())
+@with_a_pipe
+async def test_what_the_kernel_does_not_take_waits_and_comes_in_order(one: End, other: End) -> None:
+    other.pipe.rest()
+    for number in range(PACKETS):
+        one.pipe.send(Tag.MESSAGE, number.to_bytes(4) + CONTENT)
+    await asyncio.sleep(0)
+    assert one.pipe.waited > 0
+    assert one.pipe.waiting_bytes == one.pipe.waited * (len(CONTENT) + 5)
+    assert other.packets == []
+    other.pipe.read()
+    await other.until(lambda: len(other.packets) == PACKETS)
+    assert [int.from_bytes(content[:4]) for _, content in other.packets] == list(range(PACKETS))
+    await one.until(lambda: one.pipe.waiting_bytes == 0)
 
 
-def test_who_speaks_to_a_pipe_that_breaks_still_hears_what_was_said() -> None:
-    async def scene() -> None:
-        one, other = map(End, pair())
-        one.pipe.send(Tag.STATUS, b"last words")
-        one.pipe.close()
-        other.pipe.send(Tag.COMMAND, b"too late")
-        await other.until(lambda: bool(other.ended))
-        assert other.packets == [(Tag.STATUS, b"last words")]
+@with_a_pipe
+async def test_the_largest_message_fits(one: End, other: End) -> None:
+    content = bytes(65_507)
+    one.pipe.send(Tag.MESSAGE, content)
+    await other.until(lambda: bool(other.packets))
+    assert other.packets == [(Tag.MESSAGE, content)]
 
-    asyncio.run(scene())
+
+@with_a_pipe
+async def test_an_end_is_told_once_and_after_everything_that_was_said(one: End, other: End) -> None:
+    for number in range(100):
+        one.pipe.send(Tag.STATUS, bytes((number,)))
+    one.pipe.close()
+    await other.until(lambda: bool(other.ended))
+    assert (len(other.packets), other.ended) == (100, 1)
+    other.pipe.send(Tag.STATUS, b"to nobody")
+    assert other.pipe.waiting_bytes == 0
+
+
+@with_a_pipe
+async def test_who_speaks_to_a_pipe_that_breaks_still_hears_what_was_said(one: End, other: End) -> None:
+    one.pipe.send(Tag.STATUS, b"last words")
+    one.pipe.close()
+    other.pipe.send(Tag.COMMAND, b"too late")
+    await other.until(lambda: bool(other.ended))
+    assert other.packets == [(Tag.STATUS, b"last words")]
 
 
 def test_at_the_end_what_waits_is_said() -> None:

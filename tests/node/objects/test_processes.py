@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import astuple, fields
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,13 @@ from node.objects.addresses import OBJECTS_IN_SPACE
 from node.trace import RECORD, CallReport, Event, Record, Timed
 from testbed.sim.simulation import simulate
 from tests import proof
-from tests.node.processes import Nodes, nodes
+from tests.node.objects.configurations import SATURATING, SILENT
+from tests.node.processes import NodeProcess, Nodes, nodes
 from tests.testbed.orderbed_command import manifest_of, only_run, orderbed
 from tests.testbed.sim.made import experiment, periodic, topology
 from tests.waiting import wait_until
 
-SILENT = {"kind": "silent", "rate_per_s": 0.0, "size_bytes": 64, "stop_after_ns": 0, "events": []}
-BUSY = {"kind": "poisson", "rate_per_s": 200.0, "size_bytes": 64, "stop_after_ns": 1_000_000_000, "events": []}
-SATURATING = SILENT | {"kind": "saturating", "stop_after_ns": 1_000_000_000}
+BUSY = SATURATING | {"kind": "poisson", "rate_per_s": 200.0}
 ENDLESS = BUSY | {"stop_after_ns": 60_000_000_000}
 
 
@@ -89,15 +89,22 @@ def run_to_its_end(group: Nodes) -> dict[str, Any]:
     return group.processes[0].said[-1]
 
 
+@contextmanager
+def started(**words: Any) -> Iterator[tuple[Nodes, NodeProcess]]:
+    """One machine at work, and its process."""
+    with machines(1, **words) as group:
+        group.start_all()
+        yield group, group.processes[0]
+
+
 def loaded(group: Nodes) -> None:
     """Start all and wait for the end of the load."""
     at_ns = group.start_all()
     wait_until(lambda: time.monotonic_ns() > at_ns + 1_000_000_000, "the load")
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_calls_between_spaces_keep_what_calls_promise(count: int) -> None:
-    with machines(count) as group:
+def test_calls_between_spaces_keep_what_calls_promise() -> None:
+    with machines(2) as group:
         loaded(group)
         last = run_to_its_end(group)
         assert last["drained"]
@@ -109,11 +116,14 @@ def test_calls_between_spaces_keep_what_calls_promise(count: int) -> None:
             assert {one.extra // OBJECTS_IN_SPACE for one in records if one.event is Event.DELIVER} == {0, 1, 2}
 
 
-def test_a_machine_writes_one_trace() -> None:
+def test_the_processes_of_a_machine_have_one_trace_one_clock_and_one_processor_time() -> None:
     """START first, STOP last, the calls of all spaces in one sequence, deliveries at their places in one."""
-    with machines(1) as group:
+    with machines(1, clock={"offset_ns": 5_000_000_000, "drift_ppm": 20_000.0}) as group:
         loaded(group)
+        spaces = children_of(group.processes[0].pid)
+        ticks = sum(sum(map(int, Path(f"/proc/{pid}/stat").read_text().split()[13:15])) for pid in spaces)
         last = run_to_its_end(group)
+        assert last["cpu_ns"] / 1e9 >= ticks / os.sysconf("SC_CLK_TCK")
         records = group.monitor.records()[0, 1]
         events = [one.event for one in records]
         assert (events[0], events[-1]) == (Event.START, Event.STOP)
@@ -123,24 +133,14 @@ def test_a_machine_writes_one_trace() -> None:
         assert records[-1].value == last["submitted"]
         delivered = [one.value for one in records if one.event is Event.DELIVER]
         assert delivered == list(range(1, last["delivered"] + 1))
-
-
-def test_all_processes_of_a_machine_show_one_clock() -> None:
-    with machines(1, clock={"offset_ns": 5_000_000_000, "drift_ppm": 20_000.0}) as group:
-        loaded(group)
-        run_to_its_end(group)
-        shown = sorted((one.at_ns, one.clock_ns) for one in group.monitor.records()[0, 1])
-        start_ns, start_clock_ns = shown[0]
-        wrong = [
-            clock_ns - start_clock_ns - (at_ns - start_ns) * 1_020_000_000 // 1_000_000_000 for at_ns, clock_ns in shown
-        ]
-        assert max(map(abs, wrong)) <= 2
+        (start_ns, start_clock_ns), *shown = sorted((one.at_ns, one.clock_ns) for one in records)
+        for at_ns, clock_ns in shown:
+            assert abs(clock_ns - start_clock_ns - (at_ns - start_ns) * 1_020_000_000 // 1_000_000_000) <= 2
 
 
 def test_a_program_calls_objects_in_other_processes() -> None:
     options = {"members": 6, "locality": "machine", "rounds": 2}
-    with machines(1, workload=SILENT, spaces=4, program="figures", options=options) as group:
-        group.start_all()
+    with started(workload=SILENT, spaces=4, program="figures", options=options) as (group, _):
 
         def timed() -> list[Record]:
             return list(reports(group.monitor.records().get((0, 1), []), CallReport.TIMED))
@@ -162,20 +162,9 @@ def test_a_load_that_saturates_waits_for_the_machine() -> None:
         assert broken(group) == []
 
 
-def test_processor_time_of_the_spaces_counts() -> None:
-    with machines(1) as group:
-        loaded(group)
-        ours = group.processes[0].pid
-        ticks = sum(sum(map(int, Path(f"/proc/{pid}/stat").read_text().split()[13:15])) for pid in children_of(ours))
-        last = run_to_its_end(group)
-        assert last["cpu_ns"] / 1e9 >= ticks / os.sysconf("SC_CLK_TCK")
-
-
 def test_a_space_that_is_killed_dies_alone() -> None:
     """Its objects are dead: the others go on, all open calls end, and the machine reports the crash."""
-    with machines(1, workload=ENDLESS) as group:
-        group.start_all()
-        node = group.processes[0]
+    with started(workload=ENDLESS) as (group, node):
         wait_until(lambda: len(group.monitor.records().get((0, 1), [])) > 100, "the load")
         victim = space_process(node.pid, 1)
         os.kill(victim, signal.SIGKILL)
@@ -192,9 +181,7 @@ def test_a_space_that_is_killed_dies_alone() -> None:
 
 
 def test_a_space_may_die_again_and_before_it_is_there() -> None:
-    with machines(1, workload=ENDLESS) as group:
-        group.start_all()
-        node = group.processes[0]
+    with started(workload=ENDLESS) as (group, node):
         for _ in range(3):
             before = children_of(node.pid)
             os.kill(space_process(node.pid, 2), signal.SIGKILL)
@@ -210,9 +197,7 @@ def test_a_call_of_a_dead_space_is_answered() -> None:
     is for the kill: a call that is being handled then is never answered.
     """
     options = {"members": 2, "locality": "machine", "rounds": 100_000, "pause_ns": 2_000_000_000}
-    with machines(1, workload=SILENT, spaces=2, program="figures", options=options) as group:
-        group.start_all()
-        node = group.processes[0]
+    with started(workload=SILENT, spaces=2, program="figures", options=options) as (group, node):
         records = group.monitor.records
         wait_until(lambda: any(reports(records().get((0, 1), []), CallReport.TIMED)), "the first measurement")
         first = children_of(node.pid)
@@ -225,48 +210,39 @@ def test_a_call_of_a_dead_space_is_answered() -> None:
         assert "DeadObject" in node.errors()
 
 
-def test_nothing_is_left_of_a_machine_that_is_killed() -> None:
+@pytest.mark.parametrize("end", ["killed", "told to stop", "input closed"])
+def test_nothing_is_left_of_a_machine_that_ends(end: str) -> None:
     """Not even a stopped space, which cannot notice the end of its pipe."""
-    with machines(1, workload=ENDLESS) as group:
-        group.start_all()
-        children = children_of(group.processes[0].pid)
+    with started(workload=ENDLESS) as (group, node):
+        children = children_of(node.pid)
         assert len(children) == 3
-        os.kill(children[0], signal.SIGSTOP)
-        group.processes[0].signal(signal.SIGKILL)
-        assert group.processes[0].exit_code() == -signal.SIGKILL
-        wait_until(lambda: not any(map(is_alive, children)), "the end of the spaces")
-
-
-def test_a_machine_that_is_told_to_stop_takes_a_space_along_that_does_not_run() -> None:
-    with machines(1) as group:
-        group.start_all()
-        children = children_of(group.processes[0].pid)
-        os.kill(children[2], signal.SIGSTOP)
-        assert group.stop_all() == [0]
-        assert not any(map(is_alive, children))
-        assert group.processes[0].said[-1]["event"] == "stopped"
-
-
-def test_the_end_of_standard_input_ends_all() -> None:
-    with machines(1) as group:
-        group.start_all()
-        children = children_of(group.processes[0].pid)
-        group.processes[0].close_input()
-        assert group.processes[0].exit_code() == 0
+        if end == "input closed":
+            node.close_input()
+            assert node.exit_code() == 0
+        else:
+            os.kill(children[2], signal.SIGSTOP)
+        if end == "told to stop":
+            assert group.stop_all() == [0]
+            assert node.said[-1]["event"] == "stopped"
+        if end == "killed":
+            node.signal(signal.SIGKILL)
+            assert node.exit_code() == -signal.SIGKILL
+            wait_until(lambda: not any(map(is_alive, children)), "the end of the spaces")
         assert not any(map(is_alive, children))
 
 
-def test_a_program_that_cannot_run_is_refused() -> None:
-    with machines(1, spaces=1, program="figures", options={"locality": "machine"}) as group:
+@pytest.mark.parametrize(
+    ("parameters", "sentence"),
+    [
+        ({"spaces": 1, "program": "figures", "options": {"locality": "machine"}}, "needs another space"),
+        ({"spaces": 11}, "spaces must lie between 1 and 10"),
+    ],
+    ids=["a program that cannot run", "more spaces than a container has room for"],
+)
+def test_what_cannot_be_is_refused(parameters: dict[str, Any], sentence: str) -> None:
+    with machines(1, **parameters) as group:
         node = group.start(0)
-        assert "needs another space" in node.wait("error")["message"]
-        assert node.exit_code() == 2
-
-
-def test_more_spaces_than_a_container_has_room_for_are_refused() -> None:
-    with machines(1, spaces=11) as group:
-        node = group.start(0)
-        assert "spaces must lie between 1 and 10" in node.wait("error")["message"]
+        assert sentence in node.wait("error")["message"]
         assert node.exit_code() == 2
 
 

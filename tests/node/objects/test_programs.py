@@ -1,8 +1,12 @@
-"""Registered programs: the replicated server of paper 004 (figures 5 and 6), and its measurements (9 to 12)."""
+"""Programs: the replicated server of paper 004 (figures 5 and 6), its measurements (9 to 12), and docs/objects.md's."""
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from collections import defaultdict
+from pathlib import Path
 from statistics import median
 
 import pytest
@@ -164,3 +168,14 @@ def test_a_program_of_no_known_name_is_refused_where_the_experiment_names_it() -
 
 def test_programs_are_registered_under_their_names() -> None:
     assert {name: program.name for name, program in PROGRAMS.items()} == {name: name for name in PROGRAMS}
+
+
+def test_the_program_of_the_page_runs() -> None:
+    page = Path(__file__).parents[3] / "docs" / "objects.md"
+    (program,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    *answers, result = done.stdout.splitlines()
+    assert len(answers) == 2
+    # The last call makes it 10; the list's replies were 7 and 2.
+    assert result == "19"

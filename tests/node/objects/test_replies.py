@@ -178,7 +178,32 @@ async def drain(handler: ReplyHandler[int]) -> list[object]:
     return found
 
 
-def test_a_handler_gives_what_comes_in_order_of_arrival() -> None:
+async def all_values(handler: ReplyHandler[int]) -> list[object]:
+    return [answer.value async for answer in handler]
+
+
+async def first_value(handler: ReplyHandler[int]) -> list[object]:
+    async for answer in handler:
+        return [answer.value]
+    raise AssertionError("there was none")
+
+
+async def three(handler: ReplyHandler[int]) -> list[object]:
+    found = await asyncio.gather(*(handler.receive() for _ in range(3)), return_exceptions=True)
+    return [type(one) if isinstance(one, Exception) else one for one in found]
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(all_values, [2, 1]), (first_value, [2]), (three, [2, 1, LocalError])])
+def test_a_handler_is_iterated_need_not_be_emptied_and_has_no_more_than_all(
+    steps: Callable[[ReplyHandler[int]], Any], expected: list[object]
+) -> None:
+    handler, task, loop = with_handler(steps, A, B)
+    feed(handler, (B, 2), (A, 1))
+    loop.run_ready(0)
+    assert task.result() == expected
+
+
+def test_a_handler_gives_what_comes_in_order_of_arrival_or_says_why_nothing_comes() -> None:
     handler, task, loop = with_handler(drain)
     feed(handler, (C, 3), (A, WRONG))
     loop.run_ready(0)
@@ -188,45 +213,7 @@ def test_a_handler_gives_what_comes_in_order_of_arrival() -> None:
     handler.lose((A, B), GONE)
     loop.run_ready(0)
     assert task.result() == [3, RemoteException, Unreachable]
-
-
-def test_a_handler_can_be_iterated_and_need_not_be_emptied() -> None:
-    async def two(handler: ReplyHandler[int]) -> list[Reference]:
-        found = []
-        async for answer in handler:
-            found.append(answer.member)
-            if len(found) == 2:
-                break
-        return found
-
-    handler, task, loop = with_handler(two, A, B, C)
-    feed(handler, (C, 3), (A, 1))
-    loop.run_ready(0)
-    assert task.result() == [C, A]
-
-    async def everyone(handler: ReplyHandler[int]) -> int:
-        return sum([answer.value async for answer in handler])
-
-    handler, task, loop = with_handler(everyone, A, B)
-    feed(handler, (A, 1), (B, 2))
-    loop.run_ready(0)
-    assert task.result() == 3
-
-
-def test_a_handler_of_nobody_says_why() -> None:
     handler, task, loop = with_handler(drain)
     handler.fail(EmptyGroup("nobody"))
     loop.run_ready(0)
     assert isinstance(task.exception(), EmptyGroup)
-
-
-def test_more_receivers_than_replies_are_told() -> None:
-    async def three(handler: ReplyHandler[int]) -> list[object]:
-        return await asyncio.gather(*(handler.receive() for _ in range(3)), return_exceptions=True)
-
-    handler, task, loop = with_handler(three, A, B)
-    feed(handler, (B, 2), (A, 1))
-    loop.run_ready(0)
-    found = task.result()
-    assert found[:2] == [2, 1]
-    assert isinstance(found[2], LocalError)

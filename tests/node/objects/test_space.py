@@ -9,7 +9,6 @@ import pytest
 
 from node.errors import DropReason, LocalError, RemoteError
 from node.objects.addresses import OBJECTS_IN_SPACE, Addressing, GroupId, News, NewsKind, Operation, Reference
-from node.objects.alone import alone
 from node.objects.api.calls import Body, CallBody, CallId, NameBody, Origin, Outcome, Receiver, ReplyBody, StateBody
 from node.objects.api.errors import (
     Aborted,
@@ -29,12 +28,13 @@ from node.objects.api.loop import VirtualLoop
 from node.objects.api.replies import ReplyHandler
 from node.objects.api.space import MAX_UNDER_WAY, Space
 from node.objects.api.values import Pointer
-from tests.node.objects.samples import Counter, run
+from tests.node.objects.samples import Counter, in_space
 
 US = Origin(0, 1)
 THERE = Reference(1, 1, 2)
 ELSEWHERE = Reference(2, 1, 2)
 GROUP = GroupId(0, 1, 1, 1)
+DEAD = "the object is dead, or never was"
 
 
 class Relay(Remote):
@@ -42,7 +42,6 @@ class Relay(Remote):
 
     def __init__(self) -> None:
         self.log: list[str] = []
-        self.later: asyncio.Future[int] | None = None
 
     @export
     async def through(self, other: Relay, back: Relay) -> str:
@@ -81,10 +80,6 @@ class Relay(Remote):
             tasks = [group.create_task(_add(other, amount)) for amount in (1, 2, 3)]
         return [task.result() for task in tasks]
 
-    @export
-    async def end(self, space_of: Any = None) -> str:
-        return "alive"
-
 
 async def _add(counter: Counter, amount: int) -> int:
     return await counter.add(amount)
@@ -93,28 +88,24 @@ async def _add(counter: Counter, amount: int) -> int:
 # Calls and their ends.
 
 
-def test_calls_of_one_sender_never_overtake() -> None:
+@in_space
+async def test_calls_of_one_sender_never_overtake(space: Space) -> None:
     counter = Counter()
-
-    async def main(space: Space) -> list[int]:
-        proxy = space.create(counter)
-        calls = [proxy.slowly.send(1, seconds=3.0), proxy.add.send(2), proxy.plain.send(3), proxy.slowly.send(4)]
-        return await asyncio.gather(*calls)
-
-    assert run(main) == [1, 3, 6, 10]
+    proxy = space.create(counter)
+    calls = [proxy.slowly.send(1, seconds=3.0), proxy.add.send(2), proxy.plain.send(3), proxy.slowly.send(4)]
+    assert await asyncio.gather(*calls) == [1, 3, 6, 10]
     assert counter.seen == [1, 2, 3, 4]
 
 
-def test_objects_work_side_by_side() -> None:
-    async def main(space: Space) -> float:
-        objects = [space.create(Counter()) for _ in range(10)]
-        await asyncio.gather(*(one.slowly(1, seconds=2.0) for one in objects))
-        return space.loop.time()
-
-    assert run(main) == 2.0
+@in_space
+async def test_objects_work_side_by_side(space: Space) -> None:
+    objects = [space.create(Counter()) for _ in range(10)]
+    await asyncio.gather(*(one.slowly(1, seconds=2.0) for one in objects))
+    assert space.loop.time() == 2.0
 
 
-def test_a_callee_cannot_change_its_callers_list_nor_the_caller_its_result() -> None:
+@in_space
+async def test_a_callee_cannot_change_its_callers_list_nor_the_caller_its_result(space: Space) -> None:
     kept: list[int] = []
 
     class Keeper(Remote):
@@ -122,33 +113,29 @@ def test_a_callee_cannot_change_its_callers_list_nor_the_caller_its_result() -> 
         def keep(self) -> list[int]:
             return kept
 
-    async def main(space: Space) -> None:
-        mine = [1, 2]
-        assert await space.create(Counter()).append_to(mine) == [1, 2, 0]
-        assert mine == [1, 2]
-        got = await space.create(Keeper()).keep()
-        got.append(7)
-
-    run(main)
+    mine = [1, 2]
+    assert await space.create(Counter()).append_to(mine) == [1, 2, 0]
+    assert mine == [1, 2]
+    got = await space.create(Keeper()).keep()
+    got.append(7)
     assert kept == []
 
 
-def test_exceptions_are_replies() -> None:
-    async def main(space: Space) -> None:
-        counter = space.create(Counter())
-        with pytest.raises(RemoteException, match="ValueError: too bad") as caught:
-            await counter.fail("too bad")
-        assert (caught.value.type_name, caught.value.text) == ("ValueError", "too bad")
-        with pytest.raises(RemoteException, match="NotAValue: a set is no value"):
-            await counter.as_set()
-        with pytest.raises(RemoteException) as long:
-            await counter.fail("x" * 5000)
-        assert long.value.text == "x" * 1000
-
-    run(main)
+@in_space
+async def test_exceptions_are_replies(space: Space) -> None:
+    counter = space.create(Counter())
+    with pytest.raises(RemoteException, match="ValueError: too bad") as caught:
+        await counter.fail("too bad")
+    assert (caught.value.type_name, caught.value.text) == ("ValueError", "too bad")
+    with pytest.raises(RemoteException, match="NotAValue: a set is no value"):
+        await counter.as_set()
+    with pytest.raises(RemoteException) as long:
+        await counter.fail("x" * 5000)
+    assert long.value.text == "x" * 1000
 
 
-def test_an_exception_that_goes_through_several_objects_stays_what_it_was() -> None:
+@in_space
+async def test_an_exception_that_goes_through_several_objects_stays_what_it_was(space: Space) -> None:
     class Between(Remote):
         @export
         async def ask(self, counter: Counter, others: list[Between]) -> None:
@@ -156,67 +143,58 @@ def test_an_exception_that_goes_through_several_objects_stays_what_it_was() -> N
                 await others[0].ask(counter, others[1:])
             await counter.fail("too bad")
 
-    async def main(space: Space) -> None:
-        counter = space.create(Counter())
-        one, *others = (space.create(Between()) for _ in range(3))
-        with pytest.raises(RemoteException, match=r"^ValueError: too bad$") as caught:
-            await one.ask(counter, others)
-        assert (caught.value.type_name, caught.value.text) == ("ValueError", "too bad")
-
-    run(main)
+    counter = space.create(Counter())
+    one, *others = (space.create(Between()) for _ in range(3))
+    with pytest.raises(RemoteException, match=r"^ValueError: too bad$") as caught:
+        await one.ask(counter, others)
+    assert (caught.value.type_name, caught.value.text) == ("ValueError", "too bad")
 
 
-def test_arguments_that_do_not_fit_are_refused_by_the_callee() -> None:
+@in_space
+async def test_arguments_that_do_not_fit_are_refused_by_the_callee(space: Space) -> None:
     counter = Counter()
-
-    async def main(space: Space) -> None:
-        proxy: Any = space.create(counter)
-        for call in (lambda: proxy.add("2"), proxy.add, lambda: proxy.add(1, 2), lambda: proxy.add(much=1)):
-            with pytest.raises(BadArguments, match="add"):
-                await call()
-        with pytest.raises(NotAValue):
-            proxy.add({1})
-        assert space.is_idle
-
-    run(main)
+    proxy: Any = space.create(counter)
+    for call in (lambda: proxy.add("2"), proxy.add, lambda: proxy.add(1, 2), lambda: proxy.add(much=1)):
+        with pytest.raises(BadArguments, match="add"):
+            await call()
+    with pytest.raises(NotAValue):
+        proxy.add({1})
+    assert space.is_idle
     assert counter.seen == []
 
 
-def test_dead_objects_say_so() -> None:
-    async def main(space: Space) -> None:
+@in_space
+async def test_dead_objects_say_so(space: Space) -> None:
+    counter = Counter()
+    proxy = space.create(counter)
+    working = proxy.slowly.send(1)
+    waiting = proxy.add.send(1)
+    await asyncio.sleep(0.5)
+    space.destroy(proxy)
+    for call in (working, waiting, proxy.add.send(1)):
+        with pytest.raises(DeadObject):
+            await call
+    with pytest.raises(LocalError, match="cannot be destroyed"):
+        space.destroy(proxy)
+    assert await space.create(counter).add(5) == 5
+    assert space.is_idle
+
+
+@in_space
+async def test_an_object_destroyed_before_its_methods_first_line(space: Space) -> None:
+    for kind in ("add", "plain"):
         counter = Counter()
         proxy = space.create(counter)
-        working = proxy.slowly.send(1)
-        waiting = proxy.add.send(1)
-        await asyncio.sleep(0.5)
-        space.destroy(proxy)
-        for call in (working, waiting, proxy.add.send(1)):
-            with pytest.raises(DeadObject):
-                await call
-        with pytest.raises(LocalError, match="cannot be destroyed"):
-            space.destroy(proxy)
-        assert await space.create(counter).add(5) == 5
-        assert space.is_idle
-
-    run(main)
+        call = getattr(proxy, kind).send(1)
+        space.destroy(counter)
+        with pytest.raises(DeadObject):
+            await call
+        await asyncio.sleep(1)
+        assert counter.seen == []
 
 
-def test_an_object_destroyed_before_its_methods_first_line() -> None:
-    async def main(space: Space) -> None:
-        for kind in ("add", "plain"):
-            counter = Counter()
-            proxy = space.create(counter)
-            call = getattr(proxy, kind).send(1)
-            space.destroy(counter)
-            with pytest.raises(DeadObject):
-                await call
-            await asyncio.sleep(1)
-            assert counter.seen == []
-
-    run(main)
-
-
-def test_an_object_that_destroys_itself_still_answers() -> None:
+@in_space
+async def test_an_object_that_destroys_itself_still_answers(space: Space) -> None:
     class Mortal(Remote):
         def __init__(self, space: Space) -> None:
             self.space = space
@@ -227,131 +205,108 @@ def test_an_object_that_destroys_itself_still_answers() -> None:
             await asyncio.sleep(1)
             return "dead now"
 
-    async def main(space: Space) -> None:
-        mortal = space.create(Mortal(space))
-        assert await mortal.die() == "dead now"
-        with pytest.raises(DeadObject):
-            await mortal.die()
-
-    run(main)
+    mortal = space.create(Mortal(space))
+    assert await mortal.die() == "dead now"
+    with pytest.raises(DeadObject):
+        await mortal.die()
 
 
-def test_an_object_is_created_once() -> None:
-    async def main(space: Space) -> None:
-        counter = Counter()
-        space.create(counter)
-        with pytest.raises(LocalError, match="created already"):
-            space.create(counter)
-        with pytest.raises(LocalError, match="is no object of a space"):
-            space.reference_of(3)
-
-    run(main)
-
-
-def test_all_numbers_of_a_space_are_given_once() -> None:
-    async def main(space: Space) -> None:
-        for _ in range(OBJECTS_IN_SPACE - 2):
-            space.destroy(space.create(Counter()))
-        with pytest.raises(LocalError, match="at most 4094 objects"):
-            space.create(Counter())
-
-    run(main)
-
-
-def test_time_outs_and_cancellation_forget_the_reply_not_the_call() -> None:
+@in_space
+async def test_an_object_is_created_once(space: Space) -> None:
     counter = Counter()
+    space.create(counter)
+    with pytest.raises(LocalError, match="created already"):
+        space.create(counter)
+    with pytest.raises(LocalError, match="is no object of a space"):
+        space.reference_of(3)
 
-    async def main(space: Space) -> None:
-        proxy = space.create(counter)
-        with pytest.raises(CallTimeout):
-            await proxy.slowly.options(timeout=0.5)(1)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.1):
-                await proxy.slowly(2)
-        cancelled = proxy.slowly.send(3)
-        cancelled.cancel()
-        assert space.under_way == 0
-        await asyncio.sleep(10)
-        assert space.late == 3
-        assert space.is_idle
 
-    run(main)
+@in_space
+async def test_all_numbers_of_a_space_are_given_once(space: Space) -> None:
+    for _ in range(OBJECTS_IN_SPACE - 2):
+        space.destroy(space.create(Counter()))
+    with pytest.raises(LocalError, match="at most 4094 objects"):
+        space.create(Counter())
+
+
+@in_space
+async def test_time_outs_and_cancellation_forget_the_reply_not_the_call(space: Space) -> None:
+    counter = Counter()
+    proxy = space.create(counter)
+    with pytest.raises(CallTimeout):
+        await proxy.slowly.options(timeout=0.5)(1)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await proxy.slowly(2)
+    cancelled = proxy.slowly.send(3)
+    cancelled.cancel()
+    assert space.under_way == 0
+    await asyncio.sleep(10)
+    assert space.late == 3
+    assert space.is_idle
     assert counter.seen == [1, 2, 3]
 
 
-def test_too_many_calls_are_refused_until_some_are_answered() -> None:
-    async def main(space: Space) -> int:
-        proxy = space.create(Counter())
-        calls = [proxy.add.send(1) for _ in range(MAX_UNDER_WAY)]
-        with pytest.raises(Overrun):
-            proxy.add.send(1)
-        await calls[0]
-        calls.append(proxy.add.send(1))
-        return (await asyncio.gather(*calls))[-1]
-
-    assert run(main) == MAX_UNDER_WAY + 1
+@in_space
+async def test_too_many_calls_are_refused_until_some_are_answered(space: Space) -> None:
+    proxy = space.create(Counter())
+    calls = [proxy.add.send(1) for _ in range(MAX_UNDER_WAY)]
+    with pytest.raises(Overrun):
+        proxy.add.send(1)
+    await calls[0]
+    calls.append(proxy.add.send(1))
+    assert (await asyncio.gather(*calls))[-1] == MAX_UNDER_WAY + 1
 
 
-def test_references_travel() -> None:
-    async def main(space: Space) -> None:
-        counter, other = space.create(Counter()), space.create(Counter())
-        assert await counter.ask(other, 5) == 5
-        again = await counter.itself()
-        assert again == counter
-        assert hash(again) == hash(counter)
-        assert again != other
-        assert repr(again) == "<Counter 2 of member 0, incarnation 1>"
-
-    run(main)
+@in_space
+async def test_references_travel(space: Space) -> None:
+    counter, other = space.create(Counter()), space.create(Counter())
+    assert await counter.ask(other, 5) == 5
+    again = await counter.itself()
+    assert again == counter
+    assert hash(again) == hash(counter)
+    assert again != other
+    assert repr(again) == "<Counter 2 of member 0, incarnation 1>"
 
 
-def test_tasks_of_a_method_call_as_its_object() -> None:
-    async def main(space: Space) -> None:
-        relay, counter = space.create(Relay()), space.create(Counter())
-        assert await relay.by_children(counter) == [1, 3, 6]
-        assert space._activity().reference == space.program
-
-    run(main)
+@in_space
+async def test_tasks_of_a_method_call_as_its_object(space: Space) -> None:
+    relay, counter = space.create(Relay()), space.create(Counter())
+    assert await relay.by_children(counter) == [1, 3, 6]
+    assert space._activity().reference == space.program
 
 
 # Cycles.
 
 
-def test_a_call_back_into_an_object_that_waits_is_refused_where_the_cycle_closes() -> None:
-    async def main(space: Space) -> None:
-        one, two = space.create(Relay()), space.create(Relay())
-        with pytest.raises(RemoteException, match=r"^Deadlock: the callee"):
-            await one.through(two, one)
-        with pytest.raises(RemoteException, match="Deadlock: the callee waits for this very call"):
-            await one.touch(one)
-        with pytest.raises(RemoteException, match="Deadlock"):
-            await one.through_and_wait_late(two, one)
-        assert await one.name() == "a relay"
-        assert space.is_idle
-
-    run(main)
+@in_space
+async def test_a_call_back_into_an_object_that_waits_is_refused_where_the_cycle_closes(space: Space) -> None:
+    one, two = space.create(Relay()), space.create(Relay())
+    with pytest.raises(RemoteException, match=r"^Deadlock: the callee"):
+        await one.through(two, one)
+    with pytest.raises(RemoteException, match="Deadlock: the callee waits for this very call"):
+        await one.touch(one)
+    with pytest.raises(RemoteException, match="Deadlock"):
+        await one.through_and_wait_late(two, one)
+    assert await one.name() == "a relay"
+    assert space.is_idle
 
 
-def test_a_method_that_does_not_wait_can_be_called_back_after_it() -> None:
+@in_space
+async def test_a_method_that_does_not_wait_can_be_called_back_after_it(space: Space) -> None:
     relay = Relay()
-
-    async def main(space: Space) -> None:
-        one, two = space.create(relay), space.create(Relay())
-        assert await one.send_only(two, one) == "sent"
-        await asyncio.sleep(1)
-
-    run(main)
+    one, two = space.create(relay), space.create(Relay())
+    assert await one.send_only(two, one) == "sent"
+    await asyncio.sleep(1)
     assert relay.log == ["sent", "named"]
 
 
-def test_two_that_wait_for_each_other_for_different_reasons_are_parted_by_a_time_out() -> None:
-    async def main(space: Space) -> None:
-        one, two = space.create(Relay()), space.create(Relay())
-        first, second = one.with_time_out.send(two, two), two.with_time_out.send(one, one)
-        results = await asyncio.gather(first, second, return_exceptions=True)
-        assert all("CallTimeout" in str(result) or "Deadlock" in str(result) for result in results)
-
-    run(main)
+@in_space
+async def test_two_that_wait_for_each_other_for_different_reasons_are_parted_by_a_time_out(space: Space) -> None:
+    one, two = space.create(Relay()), space.create(Relay())
+    first, second = one.with_time_out.send(two, two), two.with_time_out.send(one, one)
+    results = await asyncio.gather(first, second, return_exceptions=True)
+    assert all("CallTimeout" in str(result) or "Deadlock" in str(result) for result in results)
 
 
 # Below the space.
@@ -362,39 +317,39 @@ class Recorder:
 
     def __init__(self) -> None:
         self.sent: list[tuple[Addressing, Body]] = []
-        self.space: Receiver | None = None
+        self.loop = VirtualLoop()
 
     def attach(self, receiver: Receiver) -> None:
-        self.space = receiver
+        pass
 
     def submit(self, addressing: Addressing, body: Body) -> int:
         self.sent.append((addressing, body))
         return len(self.sent)
 
 
-def recorded() -> tuple[VirtualLoop, Recorder, Space]:
-    loop, transport = VirtualLoop(), Recorder()
-    return loop, transport, Space(transport, loop)
+def recorded() -> tuple[Recorder, Space]:
+    transport = Recorder()
+    return transport, Space(transport, transport.loop)
 
 
-def begin(space: Space, loop: VirtualLoop, members: tuple[Reference, ...] | None) -> ReplyHandler[Any]:
+def begin(space: Space, members: tuple[Reference, ...] | None) -> ReplyHandler[Any]:
     replies: ReplyHandler[Any] = ReplyHandler()
     replies.members = members
     space.begin(Request("add", (1,), {}, DEFAULT), replies, GROUP if members is None else None)
     return replies
 
 
-def reply(member: Reference, value: object = 7, number: int = 1) -> ReplyBody:
-    return ReplyBody(number=number, member=member, value=value)
+def reply(member: Reference, value: object = 7) -> ReplyBody:
+    return ReplyBody(number=1, member=member, value=value)
 
 
 def test_objects_are_announced_and_calls_are_addressed() -> None:
-    loop, transport, space = recorded()
+    transport, space = recorded()
     proxy = space.create(Counter())
     reference = space.reference_of(proxy)
-    begin(space, loop, (THERE,))
-    begin(space, loop, (THERE, ELSEWHERE))
-    begin(space, loop, None)
+    begin(space, (THERE,))
+    begin(space, (THERE, ELSEWHERE))
+    begin(space, None)
     space.destroy(proxy)
     addressed = [addressing for addressing, _ in transport.sent]
     assert [one.operation for one in addressed] == [Operation.APPEAR, *[Operation.CALL] * 3, Operation.VANISH]
@@ -407,8 +362,8 @@ def test_objects_are_announced_and_calls_are_addressed() -> None:
 
 
 def test_a_reply_is_taken_once_and_from_its_member_only() -> None:
-    loop, _, space = recorded()
-    replies = begin(space, loop, (THERE, ELSEWHERE))
+    _, space = recorded()
+    replies = begin(space, (THERE, ELSEWHERE))
     with pytest.raises(RemoteError, match="speaks for an object of"):
         space.on_deliver(1, reply(THERE), Origin(3, 1))
     with pytest.raises(RemoteError, match="speaks for an object of"):
@@ -427,7 +382,7 @@ def test_a_reply_is_taken_once_and_from_its_member_only() -> None:
 
 
 def test_a_call_names_a_caller_of_the_incarnation_that_sent_it() -> None:
-    _, transport, space = recorded()
+    transport, space = recorded()
     space.create(Counter())
     forged = CallBody(call=CallId(THERE, 1), name="add", arguments=(1,))
     with pytest.raises(RemoteError, match="MALFORMED"):
@@ -436,34 +391,25 @@ def test_a_call_names_a_caller_of_the_incarnation_that_sent_it() -> None:
     space.on_deliver(9, forged, Origin(1, 1))
     assert transport.sent[1] == (
         Addressing(caller=Reference(0, 1, 9), objects=(THERE,), is_direct=True),
-        ReplyBody(
-            number=1,
-            member=Reference(0, 1, 9),
-            outcome=Outcome.DEAD_OBJECT,
-            text="the object is dead, or never was",
-        ),
+        ReplyBody(number=1, member=Reference(0, 1, 9), outcome=Outcome.DEAD_OBJECT, text=DEAD),
     )
     with pytest.raises(RemoteError) as caught:
         space.on_deliver(2, NameBody(name="x"), Origin(1, 1))
     assert caught.value.reason is DropReason.UNEXPECTED
 
 
-def news(kind: NewsKind, **fields: Any) -> News:
-    return News(kind=kind, **fields)
-
-
 @pytest.mark.parametrize(
     ("what", "error"),
     [
-        (news(NewsKind.ABORTED, objects=(THERE,)), Aborted),
-        (news(NewsKind.UNREACHABLE), Unreachable),
-        (news(NewsKind.NO_GROUP, group=GROUP), EmptyGroup),
-        (news(NewsKind.REFUSED), Refused),
+        (News(kind=NewsKind.ABORTED, objects=(THERE,)), Aborted),
+        (News(kind=NewsKind.UNREACHABLE), Unreachable),
+        (News(kind=NewsKind.NO_GROUP, group=GROUP), EmptyGroup),
+        (News(kind=NewsKind.REFUSED), Refused),
     ],
 )
 def test_news_end_a_call_to_a_group(what: News, error: type[Exception]) -> None:
-    loop, _, space = recorded()
-    replies = begin(space, loop, None)
+    _, space = recorded()
+    replies = begin(space, None)
     space.on_news(1, 1, what)
     assert type(replies.failure) is error
     assert space.under_way == 0
@@ -471,25 +417,25 @@ def test_news_end_a_call_to_a_group(what: News, error: type[Exception]) -> None:
 
 
 def test_replies_may_come_before_the_members_are_known() -> None:
-    loop, _, space = recorded()
-    replies = begin(space, loop, None)
+    _, space = recorded()
+    replies = begin(space, None)
     space.on_deliver(1, reply(THERE), Origin(1, 1))
     space.on_deliver(1, reply(Reference(3, 1, 2)), Origin(3, 1))
     assert space.under_way == 1
-    space.on_news(1, 1, news(NewsKind.RESOLVED, group=GROUP, objects=(ELSEWHERE, THERE)))
+    space.on_news(1, 1, News(kind=NewsKind.RESOLVED, group=GROUP, objects=(ELSEWHERE, THERE)))
     assert space.under_way == 1
-    space.on_news(1, 1, news(NewsKind.UNREACHABLE, objects=(ELSEWHERE,)))
+    space.on_news(1, 1, News(kind=NewsKind.UNREACHABLE, objects=(ELSEWHERE,)))
     assert replies.has_ended
     assert [type(answer.error) for answer in replies.in_order()] == [Unreachable, type(None)]
 
 
 def test_operations_end_with_their_news() -> None:
-    loop, _, space = recorded()
+    transport, space = recorded()
     kinds: list[tuple[News, type[Exception] | None]] = [
-        (news(NewsKind.DONE, operation=Operation.CREATE, group=GROUP), None),
-        (news(NewsKind.NO_GROUP, group=GROUP), NoSuchGroup),
-        (news(NewsKind.REFUSED, operation=Operation.JOIN), Refused),
-        (news(NewsKind.UNREACHABLE), Unreachable),
+        (News(kind=NewsKind.DONE, operation=Operation.CREATE, group=GROUP), None),
+        (News(kind=NewsKind.NO_GROUP, group=GROUP), NoSuchGroup),
+        (News(kind=NewsKind.REFUSED, operation=Operation.JOIN), Refused),
+        (News(kind=NewsKind.UNREACHABLE), Unreachable),
     ]
     for number, (what, error) in enumerate(kinds, start=1):
         call = space.operate(Operation.MEMBERS, group=GROUP)
@@ -501,55 +447,55 @@ def test_operations_end_with_their_news() -> None:
     late = space.operate(Operation.MEMBERS, group=GROUP, timeout=1.0)
     cancelled = space.operate(Operation.MEMBERS, group=GROUP)
     cancelled.cancel()
-    loop.run_ready(2_000_000_000)
+    transport.loop.run_ready(2_000_000_000)
     assert type(late.exception()) is CallTimeout
     assert space.under_way == 0
 
 
 def test_a_joiner_takes_the_state_over_before_later_calls() -> None:
-    loop, transport, space = recorded()
+    transport, space = recorded()
     donor, joiner = Counter(), Counter()
     giver, taker = space.reference_of(space.create(donor)), space.reference_of(space.create(joiner))
     donor.count = 40
     joined = space.joined(joiner, GROUP)
-    space.on_news(giver.number, 0, news(NewsKind.STATE_WANTED, objects=(giver, taker), group=GROUP, timestamp=9))
-    space.on_news(taker.number, 0, news(NewsKind.JOINED, objects=(taker, giver), group=GROUP, timestamp=9))
+    space.on_news(giver.number, 0, News(kind=NewsKind.STATE_WANTED, objects=(giver, taker), group=GROUP, timestamp=9))
+    space.on_news(taker.number, 0, News(kind=NewsKind.JOINED, objects=(taker, giver), group=GROUP, timestamp=9))
     call = CallBody(call=CallId(THERE, 1), name="add", arguments=(2,))
     for reference in (giver, taker):
         space.on_deliver(reference.number, call, Origin(1, 1))
-    loop.run_ready(0)
+    transport.loop.run_ready(0)
     assert (donor.count, joiner.count, joined.done()) == (42, 0, False)
     state = next(body for _, body in transport.sent if isinstance(body, StateBody))
     assert state.state == 40
     space.on_deliver(taker.number, state, US)
-    loop.run_ready(0)
+    transport.loop.run_ready(0)
     assert (joiner.count, joined.done()) == (42, True)
 
 
 def test_a_join_fails_when_its_donor_is_gone_or_has_no_state() -> None:
-    loop, _, space = recorded()
+    transport, space = recorded()
     counter = Counter()
     reference = space.reference_of(space.create(counter))
-    for number, end in enumerate(("lost", "none", "expelled")):
+    ends: list[tuple[News | StateBody, type[Exception]]] = [
+        (News(kind=NewsKind.UNREACHABLE, objects=(THERE,)), Unreachable),
+        (StateBody(group=GROUP, timestamp=1, state=None, problem="no state"), RemoteException),
+        (News(kind=NewsKind.EXPELLED, objects=(reference,), group=GROUP), Unreachable),
+    ]
+    for timestamp, (end, error) in enumerate(ends):
         joined = space.joined(counter, GROUP)
-        space.on_news(
-            reference.number, 0, news(NewsKind.JOINED, objects=(reference, THERE), group=GROUP, timestamp=number)
-        )
-        loop.run_ready(0)
-        if end == "lost":
-            space.on_news(reference.number, 0, news(NewsKind.UNREACHABLE, objects=(THERE,)))
-        elif end == "none":
-            space.on_deliver(
-                reference.number, StateBody(group=GROUP, timestamp=number, state=None, problem="no state"), US
-            )
+        news = News(kind=NewsKind.JOINED, objects=(reference, THERE), group=GROUP, timestamp=timestamp)
+        space.on_news(reference.number, 0, news)
+        transport.loop.run_ready(0)
+        if isinstance(end, News):
+            space.on_news(reference.number, 0, end)
         else:
-            space.on_news(reference.number, 0, news(NewsKind.EXPELLED, objects=(reference,), group=GROUP))
-        assert type(joined.exception()) is (RemoteException if end == "none" else Unreachable)
+            space.on_deliver(reference.number, end, US)
+        assert type(joined.exception()) is error
         space.forget_join(reference, GROUP)
 
 
 def test_states_that_nobody_waits_for_are_bounded() -> None:
-    _, _, space = recorded()
+    _, space = recorded()
     reference = space.reference_of(space.create(Counter()))
     for timestamp in range(16):
         space.on_deliver(reference.number, StateBody(group=GROUP, timestamp=timestamp, state=1), US)
@@ -558,21 +504,7 @@ def test_states_that_nobody_waits_for_are_bounded() -> None:
 
 
 def test_pointers_that_no_proxy_has_are_refused() -> None:
-    _, _, space = recorded()
-    for pointer in (
-        Pointer(200, (1,), "k"),
-        Pointer(0, (), "k"),
-        Pointer(0, (THERE.word,) * 2, "k"),
-        Pointer(0, (0,), "k"),
-    ):
+    _, space = recorded()
+    for shape, words in ((200, (1,)), (0, ()), (0, (THERE.word,) * 2), (0, (0,))):
         with pytest.raises(RemoteError, match="MALFORMED"):
-            space.bind(pointer)
-
-
-def test_the_same_program_runs_on_a_real_loop() -> None:
-    async def main(space: Space) -> int:
-        counter = space.create(Counter())
-        await asyncio.gather(*(counter.add(1) for _ in range(100)))
-        return await counter.add(0)
-
-    assert asyncio.run(alone(main)) == 100
+            space.bind(Pointer(shape, words, "k"))

@@ -16,13 +16,21 @@ from node.wire import Kind, Message
 CALL, OTHER = CallId(4, 1, 9), CallId(4, 1, 10)
 ALL = [Incarnation(0, 1), Incarnation(1, 1), Incarnation(2, 1)]
 FIRST_NS, MOST_NS, VOTE_NS = 10, 40, 1000
-MEMBERS = (0, 1, 2)
+MEMBERS = (0, 1, 2, 3)
 
 
 def votes_of(member: int) -> tuple[Votes, Timers]:
     timers = Timers()
     us = Membership(member=member, members=MEMBERS)
     return Votes(membership=us, first_ns=FIRST_NS, most_ns=MOST_NS, vote_ns=VOTE_NS, timers=timers), timers
+
+
+def voting(member: int, *, is_yes: bool = True) -> tuple[Votes, Timers]:
+    """All are asked about the call; this machine has cast its vote."""
+    ours, timers = votes_of(member)
+    ours.open(CALL, ALL, 0, is_ours=True)
+    ours.cast(CALL, is_yes=is_yes, now_ns=0)
+    return ours, timers
 
 
 def vote(member: int, word: int, *, incarnation: int = 1, name: CallId = CALL) -> Message:
@@ -38,42 +46,40 @@ def due_ns(out: list[Effect]) -> int | None:
     return next((effect.at_ns for effect in out if isinstance(effect, SetTimer)), None)
 
 
-def test_the_sequencer_logs_yes_when_all_have_said_so_and_once() -> None:
-    ours, _ = votes_of(0)
-    ours.open(CALL, ALL, 0, is_ours=True)
-    ours.cast(CALL, is_yes=True, now_ns=0)
-    ours.receive(vote(1, 1))
-    assert ours.advance(0, 1, []) == []
-    ours.receive(vote(2, 1))
-    assert ours.advance(0, 2, []) == [Voted(id=CALL, is_yes=True)]
-    assert ours.advance(0, 3, []) == []
+@pytest.mark.parametrize(
+    ("events", "decision"),
+    [
+        ([vote(1, 1)], None),
+        ([vote(1, 1), vote(2, 1)], True),
+        ([vote(2, 0)], False),
+        ([Incarnation(2, 1)], False),
+        ([vote(1, 1), Incarnation(1, 1), vote(2, 1)], True),
+        ([vote(1, 1), vote(1, 0), vote(2, 1)], True),
+        ([Incarnation(2, 2), vote(2, 0, incarnation=2), vote(2, 0, name=OTHER), vote(3, 0)], None),
+    ],
+    ids=[
+        "a vote is missing",
+        "all say yes",
+        "one no is enough",
+        "an incarnation that has ended votes no",
+        "who has voted and then ends has voted",
+        "the first word counts",
+        "other incarnations, other calls and strangers do not count",
+    ],
+)
+def test_the_sequencer_counts_the_votes_and_logs_the_sum_once(
+    events: list[Message | Incarnation], decision: bool | None
+) -> None:
+    ours, _ = voting(0)
+    for event in events:
+        if isinstance(event, Incarnation):
+            ours.ended(event)
+        else:
+            ours.receive(event)
+    assert ours.advance(0, 1, []) == ([] if decision is None else [Voted(id=CALL, is_yes=decision)])
+    assert ours.advance(0, 2, []) == []
     ours.close(CALL)
     assert len(ours) == 0
-
-
-def test_one_no_is_enough() -> None:
-    ours, _ = votes_of(0)
-    ours.open(CALL, ALL, 0, is_ours=True)
-    ours.receive(vote(2, 0))
-    assert ours.advance(0, 1, []) == [Voted(id=CALL, is_yes=False)]
-
-
-def test_an_incarnation_that_has_ended_votes_no() -> None:
-    ours, _ = votes_of(0)
-    ours.open(CALL, ALL, 0, is_ours=True)
-    ours.ended(Incarnation(2, 2))
-    assert ours.advance(0, 1, []) == [], "another incarnation of it was asked"
-    ours.ended(Incarnation(2, 1))
-    assert ours.advance(0, 1, []) == [Voted(id=CALL, is_yes=False)]
-
-
-def test_who_has_voted_and_then_ends_has_voted() -> None:
-    ours, _ = votes_of(0)
-    ours.open(CALL, ALL[:2], 0, is_ours=True)
-    ours.receive(vote(1, 1))
-    ours.ended(Incarnation(1, 1))
-    ours.cast(CALL, is_yes=True, now_ns=0)
-    assert ours.advance(0, 1, []) == [Voted(id=CALL, is_yes=True)]
 
 
 def test_who_is_silent_for_too_long_votes_no() -> None:
@@ -84,18 +90,6 @@ def test_who_is_silent_for_too_long_votes_no() -> None:
     assert due_ns(out) == 5 + VOTE_NS
     assert ours.advance(0, 4 + VOTE_NS, []) == []
     assert ours.advance(0, 5 + VOTE_NS, []) == [Voted(id=CALL, is_yes=False)]
-
-
-def test_votes_of_strangers_of_other_incarnations_and_for_nothing_are_not_counted() -> None:
-    ours, _ = votes_of(0)
-    ours.open(CALL, ALL[:2], 0, is_ours=True)
-    ours.cast(CALL, is_yes=True, now_ns=0)
-    for message in (vote(2, 0), vote(1, 0, incarnation=2), vote(1, 0, name=OTHER)):
-        ours.receive(message)
-    assert ours.advance(0, 1, []) == []
-    ours.receive(vote(1, 1))
-    ours.receive(vote(1, 0))
-    assert ours.advance(0, 1, []) == [Voted(id=CALL, is_yes=True)], "the first word counts"
 
 
 @pytest.mark.parametrize("words", [(), CALL.words, (*CALL.words, 2), (*CALL.words, 1, 1), (4 << 16, 9, 1), (0, 0, 0)])
@@ -109,9 +103,7 @@ def test_words_that_are_no_vote_are_refused(words: tuple[int, ...]) -> None:
 
 
 def test_a_machine_tells_the_sequencer_with_pauses_that_double_until_the_log_says_so() -> None:
-    ours, timers = votes_of(1)
-    ours.open(CALL, ALL, 0, is_ours=True)
-    ours.cast(CALL, is_yes=True, now_ns=0)
+    ours, timers = voting(1)
     told: list[int] = []
     now_ns: int | None = 0
     while now_ns is not None and now_ns < 120:
@@ -130,9 +122,7 @@ def test_a_machine_tells_the_sequencer_with_pauses_that_double_until_the_log_say
 
 
 def test_another_sequencer_is_told_at_once() -> None:
-    ours, _ = votes_of(2)
-    ours.open(CALL, ALL, 0, is_ours=True)
-    ours.cast(CALL, is_yes=False, now_ns=0)
+    ours, _ = voting(2, is_yes=False)
     ours.advance(0, 0, [])
     out: list[Effect] = []
     ours.advance(1, 1, out)
@@ -140,11 +130,10 @@ def test_another_sequencer_is_told_at_once() -> None:
 
 
 def test_who_becomes_the_sequencer_counts_what_it_has_heard_and_says_nothing() -> None:
-    ours, _ = votes_of(1)
-    ours.open(CALL, ALL[1:], 0, is_ours=True)
-    ours.cast(CALL, is_yes=True, now_ns=0)
+    ours, _ = voting(1)
     ours.advance(0, 0, [])
     out: list[Effect] = []
+    ours.receive(vote(0, 1))
     assert ours.advance(1, 1, out) == []
     ours.receive(vote(2, 1))
     assert ours.advance(1, 2, out) == [Voted(id=CALL, is_yes=True)]
@@ -152,9 +141,7 @@ def test_who_becomes_the_sequencer_counts_what_it_has_heard_and_says_nothing() -
 
 
 def test_a_new_vote_waits_for_no_other_s_long_pause() -> None:
-    ours, timers = votes_of(1)
-    ours.open(CALL, ALL, 0, is_ours=True)
-    ours.cast(CALL, is_yes=True, now_ns=0)
+    ours, timers = voting(1)
     for now_ns in (0, 10, 30):
         timers.fired(VOTES)
         ours.advance(0, now_ns, [])
