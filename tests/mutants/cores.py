@@ -1,6 +1,6 @@
 """Cores with one bug each, and thin cores for bugs in a layer without protection below it.
 
-A mutant overrides as little as possible. Its docstring describes the bug; `table` has the description.
+A mutant overrides as little as possible. Its docstring describes the bug; `table` has its scenario and its verdicts.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ QUIET = ReliableParameters(window=64, suspect_after_ns=2 * SECOND, heartbeat_at_
 found."""
 
 
+# Builders. Without an argument: the shipped core; with a mutant: the same with that mutant in its place.
+
+
 def reliable(kind: type[ReliableCore] = ReliableCore) -> Build:
     """Streams of this kind in each view."""
 
@@ -57,9 +60,18 @@ def over_group(
     )
 
 
+def groups(kind: type[GroupCore] = GroupCore) -> Build:
+    """The group layer alone."""
+    return over_group(None, kind)
+
+
 def sequencer(kind: type[SequencerCore] = SequencerCore, group: type[GroupCore] = GroupCore, **values: Any) -> Build:
     parameters = SequencerParameters(outstanding=8, **values)
     return over_group(lambda us, _, memory: kind(membership=us, parameters=parameters, memory=memory), group)
+
+
+def sequencer_over(group: type[GroupCore] = GroupCore) -> Build:
+    return sequencer(group=group)
 
 
 def cbcast(kind: type[CbcastCore] = CbcastCore) -> Build:
@@ -71,7 +83,7 @@ def bare_cbcast(kind: type[CbcastCore] = CbcastCore) -> Build:
     return lambda us, seed: OverIdealChannels(us, kind(membership=us, parameters=CbcastParameters()))
 
 
-def lamport(clock: type[LamportClock] = LamportClock, kind: type[LamportCore] = LamportCore) -> Build:
+def lamport(kind: type[LamportCore] = LamportCore, clock: type[LamportClock] = LamportClock) -> Build:
     def build(us: Membership, seed: int) -> Core:
         parameters = LamportParameters(report_clock=True, null_after_ns=40 * MILLISECOND)
         of_all_views = clock()
@@ -81,6 +93,10 @@ def lamport(clock: type[LamportClock] = LamportClock, kind: type[LamportCore] = 
         return over_group(make)(us, seed)
 
     return build
+
+
+def lamport_with(clock: type[LamportClock] = LamportClock) -> Build:
+    return lamport(clock=clock)
 
 
 def mutex(kind: type[MutexCore] = MutexCore) -> Build:
@@ -105,20 +121,17 @@ def registered(name: str) -> Build:
     return lambda us, seed: PROTOCOLS[name].build(membership=us, parameters={}, seed=seed)
 
 
-class Plain(Core):
-    """Base of the thin cores: always open, never waiting."""
+class Flood(Core):
+    """A thin core: each member relays a new message once if it comes from its origin, and remembers all messages."""
+
+    memory: int | None = None
+    can_submit = True
+    is_idle = True
 
     def __init__(self, membership: Membership) -> None:
         self._us = membership
         self._last = 0
-
-    @property
-    def can_submit(self) -> bool:
-        return True
-
-    @property
-    def is_idle(self) -> bool:
-        return True
+        self._had: deque[tuple[int, int]] = deque(maxlen=self.memory)
 
     def on_start(self, now_ns: int) -> list[Effect]:
         return []
@@ -131,16 +144,6 @@ class Plain(Core):
         kind = Kind.RELIABLE_DATA
         message = self._us.message(kind, seq=self._last, inner=submission.inner, payload=submission.payload)
         return [Multicast(message=message), Deliver.of(message)]
-
-
-class Flood(Plain):
-    """Each member relays a new message once if it comes from its origin, and remembers all messages."""
-
-    memory: int | None = None
-
-    def __init__(self, membership: Membership) -> None:
-        super().__init__(membership)
-        self._had: deque[tuple[int, int]] = deque(maxlen=self.memory)
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
         name = (message.origin, message.seq)
@@ -155,6 +158,10 @@ class ForgetfulFlood(Flood):
     """Remembers the last four messages."""
 
     memory = 4
+
+
+def flood(kind: type[Flood] = Flood) -> Build:
+    return lambda us, seed: kind(us)
 
 
 # The streams of a view.
@@ -177,6 +184,8 @@ class HighestOnlyStream(IncomingStream):
 
 
 class HighestOnly(ReliableCore):
+    """A message below the highest number received is dropped as a duplicate."""
+
     def __init__(self, **named: Any) -> None:
         super().__init__(**named)
         self._streams = {peer: HighestOnlyStream(window=RELIABLE.window) for peer in self._streams}
@@ -244,6 +253,8 @@ class GivesUpStream(IncomingStream):
 
 
 class GivesUp(ReliableCore):
+    """Passes over what does not arrive: a gap."""
+
     def __init__(self, **named: Any) -> None:
         super().__init__(**named)
         self._streams = {peer: GivesUpStream(window=RELIABLE.window) for peer in self._streams}

@@ -9,20 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from node.registry import PROTOCOLS
 from testbed.fuzz import judge as fuzz_judge
 from testbed.fuzz.draw import FUZZED
 from testbed.fuzz.scenario import Scenario
 from tests.mutants import edits_harness, edits_orders, edits_views, test_objects_bugs
 from tests.mutants.known import ELSEWHERE, KNOWN, NOT_HERE, UNMET, Known
 from tests.mutants.table import MUTANTS
-from tests.mutants.table_optimistic import OPTIMISTIC_MUTANTS
 
 SECOND = 10**9
 PAGE = Path(__file__).parents[2] / "docs" / "mutants.md"
 ALL = frozenset(range(1, 55))
-CORES = {"All-Ack": "allack", "mutex, by replies": "mutex"} | {name: name for name in PROTOCOLS}
-"""Protocols by the `seeded` of the rows of the other tables."""
 OBJECTS_BUGS = [
     name for name in vars(test_objects_bugs) if name.startswith("test_") and not name.startswith("test_without")
 ]
@@ -58,13 +54,9 @@ def test_what_an_edit_changes_is_as_before_afterwards() -> None:
     assert failing(next(one.world for one in KNOWN if one.bugs == (15,))) == set()
 
 
-NO_EDITS = ("history", "model", "flooding", "harness")
-"""Beginnings of `seeded` in rows of `table` that edit no shipped code."""
-
-
 def edited() -> set[int]:
     """Numbers of the bugs with a row that edits shipped code."""
-    seeded = {int(mutant.bug) for mutant in MUTANTS if mutant.bug and not mutant.seeded.startswith(NO_EDITS)}
+    seeded = {mutant.bug for mutant in MUTANTS if mutant.bug and mutant.seeded not in ("flooding", "harness")}
     return seeded | {bug for known in KNOWN for bug in known.bugs} | {52}
 
 
@@ -84,8 +76,8 @@ def test_each_edit_has_a_row() -> None:
 
 def test_each_core_has_at_least_four_mutants() -> None:
     counted = Counter(known.world.protocol for known in KNOWN)
-    for mutant in (*MUTANTS, *OPTIMISTIC_MUTANTS):
-        counted[CORES.get(mutant.seeded, "")] += bool(mutant.breaks or mutant.unknown)
+    for mutant in MUTANTS:
+        counted[mutant.seeded] += bool(mutant.breaks or mutant.unknown)
     counted["objects"] += len(OBJECTS_BUGS)
     assert {name: counted[name] for name in FUZZED if counted[name] < 4} == {}
 

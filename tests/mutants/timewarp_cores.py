@@ -44,6 +44,10 @@ def timewarp(
     return grouped(make, QUIET)
 
 
+def executing(execution: type[Execution] = Execution) -> Build:
+    return timewarp(execution=execution)
+
+
 class NoCoastForward(Execution):
     """Takes the last saved state for the one at the straggler, without executing the messages between them again."""
 
