@@ -22,8 +22,10 @@ from testbed.sim.network import Datagram
 from testbed.spec.values import Experiment
 from tests.mutants.edits import Shipped, replaces
 from tests.mutants.edits_orders import number_for_the_last_request
+from tests.mutants.known import CLOCK_AHEAD, deaf_to, known, leave, pause, world
 
 
+@known(7, "opinions total_order", world("sequencer", (10, 20), (12, 22), (14,), seed=100))
 def numbers_must_ascend(patch: pytest.MonkeyPatch) -> None:
     """The check of total order also requires that all members deliver by ascending origin and number."""
     total_order = linear._CHECKS[Property.TOTAL_ORDER]
@@ -36,12 +38,14 @@ def numbers_must_ascend(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(linear._CHECKS, Property.TOTAL_ORDER, monotone)
 
 
+@known(54, "causal opinions", world("sequencer", (10,), (12, 12, 12), (14,), seed=100))
 def content_without_order(patch: pytest.MonkeyPatch) -> None:
     """A sequencer with misplaced numbers, and a check of FIFO order that only looks for missing messages."""
     number_for_the_last_request(patch)
     patch.setitem(linear._CHECKS, Property.FIFO, lambda run: Tally(run.deliveries, 0))
 
 
+@known(39, "exception", world("reliable", (10, 20, 600), (12, 22), (14,), (15,), faults=(leave(3, 400),)))
 def stability_must_grow(patch: pytest.MonkeyPatch) -> None:
     """An assertion that the number of a member's messages acknowledged by all never decreases."""
     on_beat = ViewMember.on_beat
@@ -57,6 +61,7 @@ def stability_must_grow(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ViewMember, "on_beat", asserting)
 
 
+@known(45, "agreement opinions validity", world("sequencer", (10, 20), (12, 22), (14,), seed=100))
 @replaces(linear, "_incarnation_of_records")
 def lost_records_are_not_noticed(shipped: Shipped, name: tuple[int, int], records: Sequence[Raw]) -> Any:
     """A record in the middle of each incarnation is lost, and the check takes the others for all records."""
@@ -67,6 +72,7 @@ def lost_records_are_not_noticed(shipped: Shipped, name: tuple[int, int], record
     return shipped(name, rows)
 
 
+@known(50, "unmet", world("reliable", (10, 20, 30), (12, 22), (14, 40, 200), faults=(deaf_to(1, 0, 19, 5),)))
 @replaces(fuzz_judge, "experiment_of")
 def faults_after_the_end(shipped: Shipped, scenario: Scenario) -> Experiment:
     """Each fault of the plan is delayed by the duration of the load, to the time after it."""
@@ -75,6 +81,7 @@ def faults_after_the_end(shipped: Shipped, scenario: Scenario) -> Experiment:
     return replace(experiment, faults=tuple(later))
 
 
+@known(51, "integrity", CLOCK_AHEAD)
 @replaces(Host, "__init__")
 def records_by_the_nodes_clock(shipped: Shipped, host: Host, *given: Any, **named: Any) -> None:
     """A host stamps its records by the clock of its node, which differs from the others'."""
@@ -83,6 +90,7 @@ def records_by_the_nodes_clock(shipped: Shipped, host: Host, *given: Any, **name
     host._record = lambda row: record((*row[:6], row[7], *row[7:]))
 
 
+@known(53, "integrity", world("reliable", (10, 20, 30), (12, 22), (14, 40, 200), faults=(pause(1, 25, 100),)))
 def held_datagrams_turn_time_back(patch: pytest.MonkeyPatch) -> None:
     """Datagrams held for a frozen process are handled with the clock set back to the beginning of the freeze."""
     handle, pause = Member._handle, Member.pause

@@ -29,6 +29,19 @@ from node.protocols.mutex.section import Request
 from node.protocols.sequencer import SequencerCore
 from node.wire import Kind, Message
 from tests.mutants.edits import Edit, Shipped, replaces
+from tests.mutants.known import (
+    LEAVES_WHILE_SWITCHING,
+    MS,
+    TIMES,
+    crash,
+    crossing,
+    deaf_to,
+    known,
+    lossy,
+    member,
+    torn,
+    world,
+)
 
 Rest = Mapping[int, Sequence[Message]]
 
@@ -36,6 +49,7 @@ Rest = Mapping[int, Sequence[Message]]
 # The sequencer.
 
 
+@known(47, "causal fifo", world("sequencer", (10,), (12, 12, 12), (14,)))
 @replaces(SequencerCore, "_on_number")
 def number_for_the_last_request(shipped: Shipped, core: SequencerCore, message: Message, *given: Any) -> None:
     """A number is given to the latest request, not to the request that it answers."""
@@ -44,6 +58,7 @@ def number_for_the_last_request(shipped: Shipped, core: SequencerCore, message: 
     shipped(core, message, *given)
 
 
+@known(48, "rest", world("sequencer", (10,), (12,), (14, 3000), faults=(crash(0, 30),)))
 @replaces(SequencerCore, "_on_request")
 def first_number_at_member_0_only(shipped: Shipped, core: SequencerCore, *given: Any) -> None:
     """Only member 0 gives the first number."""
@@ -54,6 +69,7 @@ def first_number_at_member_0_only(shipped: Shipped, core: SequencerCore, *given:
 # Orders by history.
 
 
+@known(40, "total_order", crossing("allack"), crossing("lamport"))
 def looks_at_the_visible_only(patch: pytest.MonkeyPatch) -> None:
     """Delivery waits for the members heard in this view, not for all members."""
     deliver = HistoryCore._deliver
@@ -68,6 +84,7 @@ def looks_at_the_visible_only(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(HistoryCore, "_deliver_after", lambda core, before, out: hasty(core, out))
 
 
+@known(41, "total_order", crossing("allack"))
 def delivers_on_the_first_lap(patch: pytest.MonkeyPatch) -> None:
     """A round is delivered when its first message has arrived at this member."""
     shipped = HistoryCore._deliver
@@ -82,6 +99,7 @@ def delivers_on_the_first_lap(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(HistoryCore, "_deliver_after", lambda core, before, out: deliver(core, out))
 
 
+@known(35, "rest", world("allack", (10, 20), (11, 21), (40,)))
 @replaces(AllAckCore, "_send_null")
 def null_in_the_reserved_round(shipped: Shipped, core: AllAckCore, *given: Any) -> None:
     """A null is sent with the round that stays reserved for the application's next message."""
@@ -90,11 +108,13 @@ def null_in_the_reserved_round(shipped: Shipped, core: AllAckCore, *given: Any) 
     core._latest[core._me] = before
 
 
+@known(None, "rest", world("allack", (10, 20), (11, 21), (40,)), world("lamport", (10, 20), (11, 21), (40,)))
 def nobody_sends_nulls(patch: pytest.MonkeyPatch) -> None:
     """A member without messages sends no nulls."""
     patch.setattr(HistoryCore, "_arrange_null", lambda core, now_ns, out: None)
 
 
+@known(None, "total_order", crossing("allack"), crossing("lamport"))
 def ties_by_arrival(patch: pytest.MonkeyPatch) -> None:
     """Messages with the same number are ordered by arrival."""
     count = iter(range(1_000_000))
@@ -105,6 +125,7 @@ def ties_by_arrival(patch: pytest.MonkeyPatch) -> None:
 # Skeen's order.
 
 
+@known(9, "total_order", world("abcast", TIMES, *(member(*TIMES, delay_ms=delay) for delay in (7, 3, 1))))
 def first_proposal_is_final(patch: pytest.MonkeyPatch) -> None:
     """The initiator waits for one proposal instead of all."""
     on_proposal = AbcastCore._on_proposal
@@ -126,6 +147,7 @@ def first_proposal_is_final(patch: pytest.MonkeyPatch) -> None:
 # Mutual exclusion.
 
 
+@known(21, "rest", world("mutex", (10,), (10,), (10,), algorithm="ricart_agrawala"))
 @replaces(RicartAgrawalaCore, "_defers")
 def equal_timestamps_compare_as_later(_: Shipped, core: RicartAgrawalaCore, request: Request) -> bool:
     """Of two requests with the same timestamp, each is taken for later than the other."""
@@ -136,6 +158,7 @@ def equal_timestamps_compare_as_later(_: Shipped, core: RicartAgrawalaCore, requ
 # ATOP.
 
 
+@known(None, "causal rest total_order", crossing("atop"), crossing("atop_mbs"))
 @replaces(AtopCore, "__init__")
 def draws_of_its_own(shipped: Shipped, core: AtopCore, **given: Any) -> None:
     """Each member seeds its draws differently."""
@@ -146,6 +169,7 @@ def draws_of_its_own(shipped: Shipped, core: AtopCore, **given: Any) -> None:
         draws.use()
 
 
+@known(None, "total_order", crossing("atop"), crossing("atop_mbs"))
 @replaces(_Backlog, "run")
 def waits_for_no_number(shipped: Shipped, backlog: _Backlog, out: list[Message]) -> Any:
     """A draw of a source without its next number goes to a source that has one."""
@@ -157,11 +181,13 @@ def waits_for_no_number(shipped: Shipped, backlog: _Backlog, out: list[Message])
     return lane
 
 
+@known(None, "rest", crossing("atop"), crossing("atop_mbs"))
 def nobody_fills_its_turn(patch: pytest.MonkeyPatch) -> None:
     """A drawn member without messages sends no dummy."""
     patch.setattr(AtopCore, "_on_turn_due", lambda core, now_ns, out: None)
 
 
+@known(None, "rest total_order", crossing("atop", window_ns=20 * MS, threshold=0))
 def distribution_before_all_have_passed(patch: pytest.MonkeyPatch) -> None:
     """The next distribution is in force as soon as its weights are known."""
     for name in ("_finish", "_settle"):
@@ -178,6 +204,7 @@ def _with_nothing_to_pass(name: str) -> Edit:
     return hasty
 
 
+@known(None, "agreement causal virtual_synchrony", torn("atop"), torn("atop_mbs"))
 @replaces(AtopCore, "close")
 def atop_takes_nothing_of_the_rest(shipped: Shipped, core: AtopCore, rest: Rest, *given: Any) -> Any:
     """At the end of a view the rest of the cut is ignored."""
@@ -187,6 +214,11 @@ def atop_takes_nothing_of_the_rest(shipped: Shipped, core: AtopCore, rest: Rest,
 # Amoeba.
 
 
+@known(
+    None,
+    "causal total_order",
+    world("amoeba", (10, 20, 30), (10, 20, 30), (11, 12, 13), faults=(deaf_to(1, 2, 10, 5),), large_bytes=0),
+)
 def passes_over_missing_bodies(patch: pytest.MonkeyPatch) -> None:
     """A number without a body is skipped; the body is delivered when it arrives."""
 
@@ -211,17 +243,20 @@ def passes_over_missing_bodies(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AmoebaCore, "_deliver", deliver)
 
 
+@known(None, "rest", crossing("amoeba"))
 def stored_is_not_told(patch: pytest.MonkeyPatch) -> None:
     """The members that have stored a message do not acknowledge it."""
     patch.setattr(AmoebaCore, "_tell_stored", lambda core, out: None)
 
 
+@known(None, "agreement uniform_agreement causal virtual_synchrony", torn("amoeba", large_bytes=0))
 @replaces(AmoebaCore, "close")
 def log_of_the_rest_is_dropped(shipped: Shipped, core: AmoebaCore, rest: Rest, *given: Any) -> Any:
     """At the end of a view the rest of the cut is not delivered."""
     return shipped(core, {}, *given)
 
 
+@known(None, "agreement validity", world("amoeba", (10,), (12, 30), (14, 3000), faults=(crash(0, 30),)))
 @replaces(AmoebaCore, "close")
 def amoeba_hands_nothing_back(shipped: Shipped, *given: Any) -> Closing:
     """A sender forgets its messages without a number at the end of a view."""
@@ -229,6 +264,7 @@ def amoeba_hands_nothing_back(shipped: Shipped, *given: Any) -> Closing:
     return replace(closing, handed_back=())
 
 
+@known(None, "integrity", crossing("amoeba"))
 def numbers_without_gaps_are_not_asked_for(patch: pytest.MonkeyPatch) -> None:
     """The sequencer numbers a message without its predecessors of the same sender, and a duplicate a second time."""
 
@@ -254,6 +290,8 @@ def numbers_without_gaps_are_not_asked_for(patch: pytest.MonkeyPatch) -> None:
 # CO and LO.
 
 
+@known(None, "agreement fifo causal", lossy("co"))
+@known(None, "agreement fifo", lossy("lo"))
 def accepts_out_of_turn(patch: pytest.MonkeyPatch) -> None:
     """A message is accepted without its predecessors, which are then duplicates."""
     accept = CoState.accept
@@ -266,6 +304,7 @@ def accepts_out_of_turn(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CoState, "accept", skipping)
 
 
+@known(None, "causal integrity", lossy("co"))
 def looks_at_the_source_alone(patch: pytest.MonkeyPatch) -> None:
     """A message is accepted when it is the next of its source, and delivered when it is accepted."""
     take_in = CoCore._take_in
@@ -282,30 +321,37 @@ def looks_at_the_source_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CoState, "lacks", lambda state, p: (p.src, p.seq - 1) if p.seq != state.req[p.src] else None)
 
 
+@known(None, "rest", lossy("co"), lossy("lo"))
 @replaces(Matrix, "learn")
 def acknowledges_what_it_has_heard_of(shipped: Shipped, matrix: Matrix, _: int, vector: tuple[int, ...]) -> list[int]:
     """A member reports messages as accepted that it only knows of."""
     return sorted({risen for k in range(len(matrix.rows)) for risen in shipped(matrix, k, vector)})
 
 
+@known(None, "rest", lossy("co"), lossy("lo"))
 def nobody_asks_for_gaps(patch: pytest.MonkeyPatch) -> None:
     """A gap is detected, but the missing messages are not requested."""
     patch.setattr(CoCore, "_ask_for_gaps", lambda core, now_ns, out: None)
     patch.setattr(CoCore, "_resend", lambda core, silent, now_ns, out: None)
 
 
+@known(None, "agreement virtual_synchrony causal", torn("co"))
+@known(None, "agreement virtual_synchrony", torn("lo"))
 @replaces(CoCore, "close")
 def close_keeps_the_rest(shipped: Shipped, core: CoCore, cut: Mapping[int, int], now_ns: int) -> Any:
     """At the end of a view messages that were not accepted before are not delivered."""
     return shipped(core, {member: min(number, core._frozen[member]) for member, number in cut.items()}, now_ns)
 
 
+@known(None, "rest", lossy("co"), lossy("lo"))
 def tells_nobody_what_it_has(patch: pytest.MonkeyPatch) -> None:
     """A member without messages of its own never reports its accepted messages."""
     for name in ("_on_state_due", "_on_round", "_on_reply"):
         patch.setattr(CoCore, name, lambda core, now_ns, out: None)
 
 
+@known(None, "integrity causal fifo", lossy("co"))
+@known(None, "integrity", lossy("lo"))
 @replaces(CoCore, "_on_data")
 def delivers_copies(shipped: Shipped, core: CoCore, message: Message, src: int, now_ns: int, out: list[Effect]) -> None:
     """A message that arrives a second time is delivered a second time."""
@@ -318,6 +364,7 @@ def delivers_copies(shipped: Shipped, core: CoCore, message: Message, src: int, 
 # The adaptive selection.
 
 
+@known(49, "agreement causal fifo virtual_synchrony", LEAVES_WHILE_SWITCHING)
 @replaces(AdaptiveCore, "close")
 def switch_is_lost_at_the_end_of_the_view(shipped: Shipped, core: AdaptiveCore, *given: Any) -> Any:
     """A view that ends during a switch closes the old epoch, and drops the received messages of the new one."""
@@ -327,6 +374,7 @@ def switch_is_lost_at_the_end_of_the_view(shipped: Shipped, core: AdaptiveCore, 
         return shipped(core, *given)
 
 
+@known(None, "agreement total_order virtual_synchrony", LEAVES_WHILE_SWITCHING)
 @replaces(AdaptiveCore, "close")
 def epoch_begins_anew_in_each_view(shipped: Shipped, core: AdaptiveCore, *given: Any) -> Any:
     """After a view that ended during a switch each member goes on with its own protocol."""
@@ -337,13 +385,14 @@ def epoch_begins_anew_in_each_view(shipped: Shipped, core: AdaptiveCore, *given:
 # Causal order.
 
 
+@known(46, "rest", world("cbcast", (10,), member(11.5, 13), (20,), faults=(deaf_to(2, 0, 9, 3),)))
 @replaces(CbcastCore, "_release")
 def release_looks_at_one_member(_: Shipped, core: CbcastCore, index: int, out: list[Effect]) -> None:
     """A delivery releases the messages that waited for it, but not those that waited for these."""
     released, core._blocked[index] = core._blocked[index], []
-    for member in released:
-        waiting = core._waiting[member]
+    for one in released:
+        waiting = core._waiting[one]
         if waiting and (obstacle := core._obstacle(waiting[0])) >= 0:
-            core._blocked[obstacle].append(member)
+            core._blocked[obstacle].append(one)
         elif waiting:
-            core._deliver(waiting.popleft(), member, out)
+            core._deliver(waiting.popleft(), one, out)

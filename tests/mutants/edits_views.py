@@ -25,6 +25,23 @@ from node.reliable.stream import IncomingStream
 from node.trace import ViewReason
 from node.wire import Kind, Message
 from tests.mutants.edits import Shipped, replaces
+from tests.mutants.known import (
+    COORDINATOR_ENDS,
+    MANY_COPIES,
+    RESTARTED,
+    STILL_FETCHING,
+    TWO_BALLOTS,
+    crash,
+    crossing,
+    deaf_to,
+    departure,
+    known,
+    leave,
+    member,
+    pause,
+    torn,
+    world,
+)
 
 DATA = Kind.RELIABLE_DATA
 
@@ -32,6 +49,7 @@ DATA = Kind.RELIABLE_DATA
 # Duplicates and retransmissions.
 
 
+@known(8, "integrity", MANY_COPIES)
 @replaces(ReliableCore, "on_message")
 def forgets_what_is_stable(shipped: Shipped, core: ReliableCore, message: Message, *given: Any) -> list[Effect]:
     """The memory for duplicates ends with the buffered messages: a copy of an earlier one is taken for new."""
@@ -42,6 +60,9 @@ def forgets_what_is_stable(shipped: Shipped, core: ReliableCore, message: Messag
     return [*effects, Deliver.of(message)] if is_old and is_copy else effects
 
 
+@known(
+    5, "rest", world("sequencer", (10,), (12, *[31] * 12), (14,), (15,), faults=(crash(0, 30),), reliable={"window": 4})
+)
 def hands_over_once_for_each_view(patch: pytest.MonkeyPatch) -> None:
     """Submissions handed back by earlier views are submitted at the begin of a view only; those that do not fit wait
     for ever.
@@ -57,6 +78,13 @@ def hands_over_once_for_each_view(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupCore, "_resubmit_what_can", once)
 
 
+@known(
+    4,
+    "agreement causal total_order virtual_synchrony",
+    world(
+        "sequencer", (10, 300, 600, 1500), (12, 40, 1500), (14, 300, 600, 1500), (15,), faults=(deaf_to(1, 0, 30, 800),)
+    ),
+)
 @replaces(ViewMember, "on_watch")
 def suspicion_makes_a_coordinator(shipped: Shipped, member: ViewMember, now_ns: int, out: list[Effect]) -> None:
     """A member that suspects all members before it by rank takes over without a ballot."""
@@ -77,6 +105,9 @@ def suspicion_makes_a_coordinator(shipped: Shipped, member: ViewMember, now_ns: 
 # Order of views and messages.
 
 
+@known(
+    13, "view_agreement", world("reliable", (10, 400), (12,), (14,), (11,), (12,), faults=(leave(3, 30), leave(4, 200)))
+)
 def views_newest_first(patch: pytest.MonkeyPatch) -> None:
     """View 2 waits in a queue of its own until view 3 has arrived, and the newest is installed first."""
     install = GroupCore._install
@@ -96,11 +127,13 @@ def views_newest_first(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupCore, "_install", queued)
 
 
+@known(14, "no_ghost same_view virtual_synchrony", torn("reliable"))
 def rest_behind_the_view(patch: pytest.MonkeyPatch) -> None:
     """The rest of the cut is delivered after the view that it comes before."""
     _put_rest_behind(patch, lambda member: True)
 
 
+@known(29, "no_ghost same_view total_order virtual_synchrony", torn("sequencer"))
 def fetched_rest_behind_the_view(patch: pytest.MonkeyPatch) -> None:
     """The same, only at members that had to fetch some of the rest."""
     fetch = ViewMember.fetch
@@ -132,6 +165,7 @@ def _put_rest_behind(patch: pytest.MonkeyPatch, when: Any) -> None:
     patch.setattr(GroupCore, "_go_on", late)
 
 
+@known(15, "agreement fifo integrity same_view virtual_synchrony", STILL_FETCHING)
 @replaces(GroupCore, "_keep_early")
 def buffers_switched_before_recovery_ends(
     shipped: Shipped, core: GroupCore, message: Message, source: int, *given: Any
@@ -144,6 +178,7 @@ def buffers_switched_before_recovery_ends(
         here.stack.streams.on_message(replace(message, words=words), source, 0)
 
 
+@known(16, "agreement virtual_synchrony", torn("reliable"))
 @replaces(ReliableCore, "rest")
 def rest_ends_at_the_first_gap(shipped: Shipped, core: ReliableCore, cut: Mapping[int, int]) -> Any:
     """Messages after a gap, and those that filled it in the recovery, are not delivered at the change."""
@@ -153,6 +188,7 @@ def rest_ends_at_the_first_gap(shipped: Shipped, core: ReliableCore, cut: Mappin
 # Members that wake, join and leave.
 
 
+@known(17, "left", world("reliable", (10, 20, 30, 1000), (12,), (14, 1600), faults=(pause(1, 400, 300),)))
 def waking_member_leaves_itself_out(patch: pytest.MonkeyPatch) -> None:
     """A paused member counts itself among the silent."""
     look = Detector.look
@@ -175,6 +211,13 @@ def waking_member_leaves_itself_out(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ViewMember, "on_watch", on_waking)
 
 
+@known(
+    18,
+    "rest",
+    world(
+        "sequencer", *((10, 20, 900), (12,), (14,), member(15, delay_ms=40)), faults=(crash(3, 30, 200), crash(3, 300))
+    ),
+)
 @replaces(ViewMember, "_watch")
 def joiners_are_not_watched(shipped: Shipped, member: ViewMember, now_ns: int, out: list[Effect]) -> None:
     """A member that has not taken the group's state yet is not watched: if it crashes then, it stays in the view."""
@@ -182,6 +225,7 @@ def joiners_are_not_watched(shipped: Shipped, member: ViewMember, now_ns: int, o
     member._detector.watch(sorted(member._detector._since_ns.keys() - member._stateless), now_ns)
 
 
+@known(19, "rest", TWO_BALLOTS)
 @replaces(Change, "promise")
 def accepted_value_takes_each_ballot(shipped: Shipped, change: Change, ballot: int) -> Any:
     """Each promise overwrites the ballot under which the member has accepted a value."""
@@ -191,6 +235,7 @@ def accepted_value_takes_each_ballot(shipped: Shipped, change: Change, ballot: i
     return is_promised
 
 
+@known(20, "view_agreement", departure("reliable"))
 @replaces(GroupCore, "_on_decided")
 def decision_heard_twice_begins_anew(
     shipped: Shipped, core: GroupCore, message: Message, source: int, now_ns: int, out: list[Effect]
@@ -204,6 +249,7 @@ def decision_heard_twice_begins_anew(
         core._install(value, core._memory, now_ns, out)
 
 
+@known(22, "rest", departure("reliable"))
 @replaces(ViewMember, "status")
 def leave_without_its_mark(shipped: Shipped, *given: Any, **named: Any) -> Message:
     """The STATUS of a leaving member does not say that it leaves."""
@@ -211,6 +257,7 @@ def leave_without_its_mark(shipped: Shipped, *given: Any, **named: Any) -> Messa
     return replace(message, words=(message.words[0] & ~(StatusFlag.LEAVING << 32), *message.words[1:]))
 
 
+@known(23, "rest", torn("reliable"))
 @replaces(ViewMember, "on_watch")
 def watch_waits_for_rest(shipped: Shipped, member: ViewMember, now_ns: int, out: list[Effect]) -> None:
     """Silent members are looked for only when nothing else is due: not while their acknowledgements are missing."""
@@ -220,6 +267,7 @@ def watch_waits_for_rest(shipped: Shipped, member: ViewMember, now_ns: int, out:
         member._timers.arm(WATCH, now_ns + member._beat_ns, out)
 
 
+@known(25, "expelled", torn("reliable"))
 @replaces(ReliableCore, "_on_data")
 def fragments_under_the_wrong_sender(
     shipped: Shipped, core: ReliableCore, message: Message, source: int, *given: Any
@@ -234,6 +282,7 @@ def fragments_under_the_wrong_sender(
 # Watermarks.
 
 
+@known(28, "rest", world("reliable", (10, 20, 30, 2000), (12,), (14,), (11,), faults=(crash(3, 300),)))
 @replaces(GroupCore, "_new_streams")
 def watermarks_outlive_their_view(shipped: Shipped, core: GroupCore, view: View) -> Any:
     """The streams of the next view begin with the acknowledgements of the view before."""
@@ -245,6 +294,7 @@ def watermarks_outlive_their_view(shipped: Shipped, core: GroupCore, view: View)
     return streams
 
 
+@known(28, "rest", RESTARTED)
 @replaces(GroupCore, "_on_stream_message")
 def words_of_another_view_count(shipped: Shipped, core: GroupCore, message: Message, *given: Any) -> None:
     """Stream messages of an earlier view are taken for messages of the installed view."""
@@ -255,6 +305,7 @@ def words_of_another_view_count(shipped: Shipped, core: GroupCore, message: Mess
     shipped(core, message, *given)
 
 
+@known(30, "rest", crossing("reliable"))
 @replaces(ReliableCore, "_on_heartbeat")
 def watermark_is_told_and_not_taken(shipped: Shipped, *given: Any) -> None:
     """Heartbeats are sent, but the watermark in them has no effect."""
@@ -263,6 +314,7 @@ def watermark_is_told_and_not_taken(shipped: Shipped, *given: Any) -> None:
         shipped(*given)
 
 
+@known(27, "rest", world("reliable", (10,) * 30, (12,), (14,), faults=(deaf_to(1, 0, 9, 2),), window=4))
 def sender_waits_for_nobody(patch: pytest.MonkeyPatch) -> None:
     """The sender ignores flow control: its receivers are overrun."""
 
@@ -272,6 +324,7 @@ def sender_waits_for_nobody(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReliableCore, "can_submit", property(can_submit))
 
 
+@known(32, "exception", world("reliable", *[(10,)] * 24, faults=(leave(23, 20),)))
 def twenty_two_members_at_most(patch: pytest.MonkeyPatch) -> None:
     """A view is read into a table of 22 places."""
     from_words = Decision.from_words
@@ -279,13 +332,14 @@ def twenty_two_members_at_most(patch: pytest.MonkeyPatch) -> None:
     def narrow(words: tuple[int, ...], view: int) -> Decision:
         decision = from_words(words, view)
         table = [0] * 22
-        for rank, member in enumerate(decision.value.next.members):
-            table[rank] = member
+        for rank, one in enumerate(decision.value.next.members):
+            table[rank] = one
         return decision
 
     patch.setattr(Decision, "from_words", staticmethod(narrow))
 
 
+@known(33, "agreement validity", world("sequencer", (10,), (12, *[31] * 3), (14,), (15,), faults=(crash(0, 30),)))
 def what_waits_is_lost_across_views(patch: pytest.MonkeyPatch) -> None:
     """The own stream ends with the transmitted messages; waiting submissions are lost."""
     freeze, close = ReliableCore.freeze, ViewStack.close
@@ -293,6 +347,7 @@ def what_waits_is_lost_across_views(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ViewStack, "close", lambda stack, *given: replace(close(stack, *given), handed_back=()))
 
 
+@known(31, "state_transfer", departure("sequencer"))
 @replaces(GroupCore, "_install")
 def joiners_begin_without_the_state(
     shipped: Shipped, core: GroupCore, value: Value, memory: bytes | None, *given: Any
@@ -304,6 +359,7 @@ def joiners_begin_without_the_state(
 # Ballots.
 
 
+@known(34, "view_agreement", COORDINATOR_ENDS)
 @replaces(Change, "choose")
 def nothing_is_forced(shipped: Shipped, change: Change, constraints: Constraints) -> Any:
     """A coordinator ignores values accepted under the one before it."""
@@ -311,6 +367,11 @@ def nothing_is_forced(shipped: Shipped, change: Change, constraints: Constraints
     return shipped(change, constraints)
 
 
+@known(
+    None,
+    "agreement view_agreement",
+    world("reliable", (10, 2500), (12, 2500), faults=(deaf_to(1, 0, 30, 1500), deaf_to(0, 1, 30, 1500))),
+)
 @replaces(View, "is_quorum")
 def any_member_count_is_a_quorum(_: Shipped, view: View, members: Collection[int]) -> bool:
     """Each side of a cut goes on."""

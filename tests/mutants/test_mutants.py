@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 import pytest
 
@@ -29,8 +30,8 @@ def test_each_bug_is_caught_by_what_it_breaks(mutant: Mutant) -> None:
 
 
 def test_the_table_is_as_long_as_it_should_be() -> None:
-    assert (len(MUTANTS), len(CALL_MUTANTS), len(HISTORY_MUTANTS)) == (49, 14, 24)
-    assert len({mutant.bug for mutant in (*MUTANTS, *HISTORY_MUTANTS)} - {None}) == 39
+    assert (len(MUTANTS), len(CALL_MUTANTS), len(HISTORY_MUTANTS)) == (50, 14, 23)
+    assert len({mutant.bug for mutant in (*MUTANTS, *HISTORY_MUTANTS)} - {None}) == 35
     assert len({mutant.name for mutant in EVERYTHING}) == len(EVERYTHING)
 
 
@@ -47,9 +48,9 @@ def asked_for(build: Build) -> str:
 
 
 def test_52_a_set_that_is_walked_through_shows_under_another_hash_seed() -> None:
-    right, wrong = (said_under("tests.mutants.test_mutants", name, seeds="123") for name in ("right", "wrong"))
-    assert len(right) == 1
-    assert len(wrong) > 1
+    said = partial(said_under, "tests.mutants.test_mutants", seeds=("1", "2", "3"))
+    assert len(said("right")) == 1
+    assert len(said("wrong")) > 1
 
 
 if __name__ == "__main__":
