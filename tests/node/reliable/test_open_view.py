@@ -13,16 +13,8 @@ from node.errors import DropReason, LocalError
 from node.reliable import ReliableParameters
 from node.reliable.codec import VIEW_SHIFT
 from node.wire import Flag, Kind, Message
-from tests.node.cluster import (
-    MILLISECOND,
-    SECOND,
-    Host,
-    Network,
-    check_integrity,
-    check_silence,
-    retransmissions,
-)
-from tests.node.reliable.open_view import PARAMETERS, VIEW, check_all, core_of, group, kinds
+from tests.node.cluster import MILLISECOND, SECOND, Cluster, Network, check_integrity, check_silence, retransmissions
+from tests.node.reliable.open_view import PARAMETERS, VIEW, check_all, core_of, group, kinds, load, lose_first
 
 # Multicast without faults.
 
@@ -70,8 +62,7 @@ def test_a_group_of_one_delivers_to_itself_and_keeps_nothing() -> None:
 
 def test_what_is_stable_is_forgotten_while_traffic_goes_on() -> None:
     cluster = group(4)
-    for number in range(400):
-        cluster.submit_later(0, number * 5 * MILLISECOND)
+    load(cluster, [0], 400, 5 * MILLISECOND)
     most = 0
     for _ in range(100):
         cluster.run(for_ns=20 * MILLISECOND)
@@ -82,9 +73,7 @@ def test_what_is_stable_is_forgotten_while_traffic_goes_on() -> None:
 
 def test_a_member_that_multicasts_acknowledges_on_the_way() -> None:
     cluster = group(4)
-    for number in range(200):
-        for member in range(4):
-            cluster.submit_later(member, number * 10 * MILLISECOND + member * MILLISECOND)
+    load(cluster, range(4), 200, 10 * MILLISECOND)
     cluster.run(for_ns=2 * SECOND)
     assert kinds(cluster)[Kind.RELIABLE_HEARTBEAT] < 40, "no heartbeats of their own while there is traffic"
     check_all(cluster, range(4))
@@ -107,9 +96,7 @@ def test_piggybacked_positions_leave_room_for_the_payload() -> None:
 
 def test_a_gap_is_asked_for_at_the_origin_and_filled() -> None:
     cluster = group(3)
-    cluster.lose = lambda source, target, message: (
-        target == 2 and message.kind is Kind.RELIABLE_DATA and message.seq == 2 and not message.flags
-    )
+    lose_first(cluster, seq=2, targets=[2])
     cluster.submit(0, 3)
     check_all(cluster, range(3))
     (nack,) = cluster.kinds(Kind.RELIABLE_NACK)
@@ -121,15 +108,14 @@ def test_a_gap_is_asked_for_at_the_origin_and_filled() -> None:
 
 def test_a_mere_reordering_is_hardly_asked_for() -> None:
     cluster = group(3, network=Network(jitter_ns=1 * MILLISECOND))
-    for number in range(100):
-        cluster.submit_later(0, number * MILLISECOND // 2)
+    load(cluster, [0], 100, MILLISECOND // 2)
     check_all(cluster, range(3))
     assert kinds(cluster)[Kind.RELIABLE_NACK] <= 2, "a gap is new when the timer of an earlier one is due"
 
 
 def test_the_loss_of_the_last_message_is_announced() -> None:
     cluster = group(3)
-    cluster.lose = lambda source, target, message: message.kind is Kind.RELIABLE_DATA and not message.flags
+    lose_first(cluster)
     cluster.submit(0)
     cluster.run(for_ns=100 * MILLISECOND)
     assert cluster.hosts[2].delivered == [(0, 1, 1)], "announced after 30 ms, asked for and answered at once"
@@ -154,9 +140,7 @@ def test_a_question_that_is_lost_is_asked_again() -> None:
 
 def test_one_member_that_misses_a_message_is_answered_alone() -> None:
     cluster = group(8)
-    cluster.lose = lambda source, target, message: (
-        message.kind is Kind.RELIABLE_DATA and message.seq == 2 and not message.flags and target == 3
-    )
+    lose_first(cluster, seq=2, targets=[3])
     cluster.submit(0, 4)
     before = cluster.datagrams
     check_all(cluster, range(8))
@@ -167,9 +151,7 @@ def test_one_member_that_misses_a_message_is_answered_alone() -> None:
 def test_many_members_that_miss_a_message_get_one_answer_together() -> None:
     """A loss near the sender affects all at once: the requests are spread, the second one is answered to all."""
     cluster = group(30)
-    cluster.lose = lambda source, target, message: (
-        message.kind is Kind.RELIABLE_DATA and message.seq == 2 and not message.flags
-    )
+    lose_first(cluster, seq=2)
     cluster.submit(0, 4)
     check_all(cluster, range(30))
     assert retransmissions(cluster) <= 3
@@ -185,8 +167,7 @@ def test_duplicates_are_dropped_with_a_reason() -> None:
 
 def test_a_pause_of_seconds_is_made_good() -> None:
     cluster = group(4)
-    for number in range(60):
-        cluster.submit_later(0, number * 20 * MILLISECOND)
+    load(cluster, [0], 60, 20 * MILLISECOND)
     cluster.at(100 * MILLISECOND, lambda: cluster.pause(2))
     cluster.at(1800 * MILLISECOND, lambda: cluster.resume(2))
     check_all(cluster, range(4))
@@ -196,9 +177,7 @@ def test_a_pause_of_seconds_is_made_good() -> None:
 @pytest.mark.parametrize("groups", [((0, 1), (2, 3)), ((0,), (1, 2, 3)), ((0, 1, 2), (3,)), ((0,), (1,), (2,), (3,))])
 def test_a_partition_that_heals_in_time_is_made_good(groups: tuple[tuple[int, ...], ...]) -> None:
     cluster = group(4)
-    for number in range(40):
-        for member in range(4):
-            cluster.submit_later(member, number * 40 * MILLISECOND)
+    load(cluster, range(4), 40, 40 * MILLISECOND)
     cluster.at(200 * MILLISECOND, lambda: cluster.cut(*groups))
     cluster.at(1500 * MILLISECOND, cluster.heal)
     check_all(cluster, range(4))
@@ -240,10 +219,6 @@ def test_a_saturating_sender_is_not_slowed_by_rare_heartbeats() -> None:
 # Unicast.
 
 
-def unicasts(host: Host, origin: int) -> list[int]:
-    return [number for source, _, number in host.delivered if source == origin]
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_multicasts_and_unicasts_of_a_pair_are_one_fifo(seed: int) -> None:
     network = Network(loss_ratio=0.2, duplicate_ratio=0.1, jitter_ns=10 * MILLISECOND)
@@ -257,7 +232,7 @@ def test_multicasts_and_unicasts_of_a_pair_are_one_fifo(seed: int) -> None:
     check_integrity(cluster)
     for host in cluster.up():
         for origin in range(3):
-            numbers = unicasts(host, origin)
+            numbers = [number for source, _, number in host.delivered if source == origin]
             assert numbers == sorted(numbers), f"seed {seed}"
     delivered = [set(host.delivered) for host in cluster.up()]
     for identity in cluster.submissions:
@@ -282,7 +257,7 @@ def test_a_unicast_to_ourselves_needs_no_network() -> None:
 
 def test_a_unicast_waits_for_the_multicasts_before_it() -> None:
     cluster = group(2)
-    cluster.lose = lambda source, target, message: message.kind is Kind.RELIABLE_DATA and not message.flags
+    lose_first(cluster)
     cluster.submit(0)
     cluster.submit(0, target=1)
     cluster.run(for_ns=5 * MILLISECOND)
@@ -293,7 +268,7 @@ def test_a_unicast_waits_for_the_multicasts_before_it() -> None:
 
 def test_a_multicast_waits_for_the_unicasts_before_it_at_their_target_only() -> None:
     cluster = group(3)
-    cluster.lose = lambda source, target, message: message.kind is Kind.RELIABLE_UNICAST and not message.flags
+    lose_first(cluster, Kind.RELIABLE_UNICAST)
     cluster.submit(0, target=1)
     cluster.submit(0)
     cluster.run(for_ns=5 * MILLISECOND)
@@ -316,6 +291,65 @@ def test_an_answer_takes_the_acknowledgement_along() -> None:
 def test_a_unicast_to_a_stranger_is_our_callers_mistake() -> None:
     with pytest.raises(LocalError, match="member 9 is not in the view"):
         core_of(group(2), 0).on_submit(Submission(payload=b"", target=9), 0)
+
+
+# Without multicast: a multicast takes a datagram for each member.
+
+PATIENT = dataclasses.replace(PARAMETERS, suspect_after_ns=30 * SECOND)
+
+
+def copying(count: int) -> Cluster:
+    return group(count, parameters=PATIENT, has_multicast=False)
+
+
+def control_datagrams(cluster: Cluster, data: int) -> int:
+    """Number of datagrams without those of `data` multicasts, each of which takes one for each peer."""
+    return cluster.datagrams - data * (len(cluster.members) - 1)
+
+
+def test_one_copied_message_costs_a_position_and_a_floor_for_each_member() -> None:
+    cluster = copying(10)
+    cluster.submit(0)
+    check_all(cluster, cluster.members)
+    assert control_datagrams(cluster, 1) == 9 + 9
+
+
+def test_under_load_control_stays_below_half_of_the_copies() -> None:
+    """Thirty members, two messages a second each: load 0.4 of paper 002."""
+    cluster = copying(30)
+    for number in range(20):
+        for member in cluster.members:
+            cluster.submit_later(member, number * 500 * MILLISECOND + member * 17 * MILLISECOND)
+    cluster.run(for_ns=12 * SECOND)
+    assert kinds(cluster)[Kind.RELIABLE_DATA] == 600
+    assert control_datagrams(cluster, 600) < 600 * 29 / 4
+    check_all(cluster, cluster.members)
+
+
+@pytest.mark.parametrize(("count", "rides"), [(4, True), (20, False)])
+def test_positions_do_not_ride_on_many_copies(count: int, rides: bool) -> None:
+    cluster = copying(count)
+    load(cluster, cluster.members, 30, 20 * MILLISECOND)
+    check_all(cluster, cluster.members)
+    assert (max(len(message.words) for message in cluster.kinds(Kind.RELIABLE_DATA)) > 1) is rides
+
+
+def test_the_loss_of_a_copied_tail_is_announced_to_those_that_lack_it() -> None:
+    cluster = copying(6)
+    lose_first(cluster, targets=[4])
+    cluster.submit(0)
+    check_all(cluster, cluster.members)
+    assert retransmissions(cluster) == 1
+    assert control_datagrams(cluster, 1) < 6 * 5, "no member is told what it knows"
+
+
+def test_a_gap_that_two_have_is_answered_to_each_of_them() -> None:
+    """With multicast the second request would be answered to all."""
+    cluster = copying(6)
+    lose_first(cluster, seq=2, targets=[3, 4])
+    cluster.submit(0, 3)
+    check_all(cluster, cluster.members)
+    assert retransmissions(cluster) == 2
 
 
 # Size.
