@@ -9,7 +9,7 @@ from node.effects import Effect
 from node.protocols.allack import AllAckCore, AllAckParameters
 from node.wire import Kind
 from tests.mutants.cores import over_group
-from tests.mutants.recorded import Recorded
+from tests.mutants.recorded import Recorded, scenario
 from tests.mutants.views import Rest
 from tests.node.cluster import MILLISECOND, SECOND, Build
 
@@ -36,32 +36,30 @@ class DropsTheExcluded(AllAckCore):
         return super().close({one: rest[one] for one in rest if one in survivors}, survivors, now_ns)
 
 
-def late_comer(build: Build) -> Recorded:
+@scenario(3)
+def late_comer(cluster: Recorded) -> None:
     """0 sends for the first time after it has received the messages of 1 and 2."""
-    cluster = Recorded(3, build)
     cluster.submit(1)
     cluster.submit(2)
     cluster.submit_later(0, 5 * MILLISECOND)
-    return cluster
 
 
-def death_of_a_sender(build: Build) -> Recorded:
+@scenario(4)
+def death_of_a_sender(cluster: Recorded) -> None:
     """3 has sent and crashed. 0 and 2 deliver its message long before its exclusion, 1 waits for a null until after
     that.
     """
-    cluster = Recorded(4, build)
     cluster.lose = lambda source, target, message: (
         (source, target, message.kind) == (2, 1, Kind.RELIABLE_DATA) and cluster.now_ns < 8 * SECOND
     )
     cluster.submit(3)
     cluster.at(10 * MILLISECOND, lambda: cluster.crash(3))
     cluster.submit_later(0, 10 * SECOND)
-    return cluster
 
 
-def lost_cause(build: Build) -> Recorded:
+@scenario(5)
+def lost_cause(cluster: Recorded) -> None:
     """Only 1 receives a message of 4; 1 delivers it, sends, and both crash."""
-    cluster = Recorded(5, build)
     for member in (0, 1, 2, 3):
         cluster.submit(member)
     cluster.lose = lambda source, target, message: source == 4 and target != 1
@@ -70,4 +68,3 @@ def lost_cause(build: Build) -> Recorded:
     cluster.submit_later(1, 2 * MILLISECOND)
     cluster.at(4 * MILLISECOND, lambda: cluster.crash(1))
     cluster.submit_later(0, 10 * SECOND)
-    return cluster

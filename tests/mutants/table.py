@@ -18,7 +18,7 @@ from tests.analysis.histories import PlainHistory
 from tests.mutants import adaptive_cores as selection
 from tests.mutants import agreed, cores, rounds, views
 from tests.mutants import timewarp_cores as warp
-from tests.mutants.recorded import Recorded, verdicts
+from tests.mutants.recorded import Recorded, Scenario, scenario, verdicts
 from tests.node.cluster import GROUP, MILLISECOND, SECOND, Build, Network
 
 Outcome = dict[str, Verdict]
@@ -58,11 +58,8 @@ class Mutant:
         return "-".join((*([str(self.bug)] if self.bug else []), self.what, self.seeded))
 
 
-Scenario = Callable[[Build], Recorded]
-
-
-def of_cluster(scenario: Scenario, build: Build, promises: tuple[str, ...]) -> Outcome:
-    cluster = scenario(build)
+def of_cluster(begin: Scenario, build: Build, promises: tuple[str, ...]) -> Outcome:
+    cluster = begin(build)
     cluster.run(for_ns=60 * SECOND)
     found = verdicts(cluster.history(), cluster.members, promises)
     keeps = any(host.core.buffered for host in cluster.survivors())
@@ -77,60 +74,58 @@ def of_history(history: PlainHistory, promises: tuple[str, ...]) -> Outcome:
 # Scenarios.
 
 
-def talk(build: Build) -> Recorded:
+@scenario(3)
+def talk(cluster: Recorded) -> None:
     """Three members, a few messages each, a good network."""
-    cluster = Recorded(3, build)
+    _talk(cluster)
+
+
+def _talk(cluster: Recorded) -> None:
     for number in range(5):
         for member in cluster.members:
             cluster.submit_later(member, number * 20 * MILLISECOND + member * 3 * MILLISECOND)
-    return cluster
 
 
-def reordering(build: Build) -> Recorded:
+@scenario(3)
+def reordering(cluster: Recorded) -> None:
     """The second message of 0 overtakes the first on its way to 2."""
-    cluster = Recorded(3, build)
     _delay_first_copy(cluster, source=0, target=2)
     cluster.submit(0, 3)
-    return cluster
 
 
-def duplicating(build: Build) -> Recorded:
-    cluster = Recorded(3, build, network=Network(duplicate_ratio=0.5))
+@scenario(3, network=Network(duplicate_ratio=0.5))
+def duplicating(cluster: Recorded) -> None:
     for number in range(5):
         cluster.submit_later(number % 3, number * 10 * MILLISECOND)
-    return cluster
 
 
-def question_and_answer(build: Build, kind: Kind = Kind.RELIABLE_DATA) -> Recorded:
-    """1 answers a message of 0, of this kind, which reaches 2 after the answer; later messages follow the answer."""
-    cluster = Recorded(3, build)
-    _delay_first_copy(cluster, source=0, target=2, kind=kind)
+@scenario(3)
+def question_and_answer(cluster: Recorded) -> None:
+    """1 answers a message of 0, which reaches 2 after the answer; later messages follow the answer."""
+    _delay_first_copy(cluster, source=0, target=2)
     cluster.submit(0)
     cluster.submit_later(1, 5 * MILLISECOND)
-    return cluster
 
 
-def crossing(build: Build) -> Recorded:
+@scenario(3)
+def crossing(cluster: Recorded) -> None:
     """1 has the number 1 and 0 has the number 2; the message of 1 reaches 2 late, so that the other arrives first."""
-    cluster = Recorded(3, build)
     _delay_first_copy(cluster, source=1, target=2)
     cluster.submit(1)
     cluster.submit_later(0, 1_500_000)
-    return cluster
 
 
-def two_at_once(build: Build) -> Recorded:
+@scenario(3)
+def two_at_once(cluster: Recorded) -> None:
     """1 and 2 send at the same time, and the path from 1 to 2 is slow."""
-    cluster = Recorded(3, build)
     _delay_first_copy(cluster, source=1, target=2)
     cluster.submit(1)
     cluster.submit(2)
-    return cluster
 
 
-def view_change_with_requests_open(build: Build) -> Recorded:
+@scenario(4)
+def view_change_with_requests_open(cluster: Recorded) -> None:
     """1 has requested three numbers and gets none until 3, which has crashed, is out of the view."""
-    cluster = Recorded(4, build)
     cluster.lose = lambda source, target, message: (
         (source, target) == (0, 1) and message.kind is Kind.RELIABLE_UNICAST and cluster.now_ns < 4 * SECOND
     )
@@ -139,12 +134,11 @@ def view_change_with_requests_open(build: Build) -> Recorded:
     cluster.submit(1, 3)
     cluster.crash(3)
     cluster.submit_later(2, 600 * MILLISECOND)
-    return cluster
 
 
-def server_crash_at_rest(build: Build) -> Recorded:
+@scenario(4)
+def server_crash_at_rest(cluster: Recorded) -> None:
     """Some messages are delivered, the server crashes while nothing is under way, and the others go on."""
-    cluster = Recorded(4, build)
     cluster.submit(1, 3)
     cluster.run(for_ns=1 * SECOND)
     cluster.crash(0)
@@ -152,14 +146,13 @@ def server_crash_at_rest(build: Build) -> Recorded:
     # The crash is detected only if something of the layer below is awaited from the crashed member.
     cluster.submit(2)
     cluster.submit_later(3, 8 * SECOND, count=2)
-    return cluster
 
 
-def server_crash_in_mid_order(build: Build) -> Recorded:
+@scenario(4)
+def server_crash_in_mid_order(cluster: Recorded) -> None:
     """1 has the number 1 and 2 the number 2; the message of 1 reaches 3 late, which has an open request when the server
     crashes.
     """
-    cluster = Recorded(4, build)
     cluster.lose = lambda s, t, message: (
         ((s, t, message.kind) == (1, 3, Kind.RELIABLE_DATA) and cluster.now_ns < 4 * SECOND)
         or (s, t, message.inner) == (0, 3, Kind.SEQUENCER_NUMBER)
@@ -168,54 +161,49 @@ def server_crash_in_mid_order(build: Build) -> Recorded:
     cluster.submit_later(2, 1 * MILLISECOND)
     cluster.submit_later(3, 2 * MILLISECOND)
     cluster.at(5 * MILLISECOND, partial(cluster.crash, 0))
-    return cluster
 
 
-def number_without_message(build: Build) -> Recorded:
+@scenario(4)
+def number_without_message(cluster: Recorded) -> None:
     """1 does not receive its number, 2 has the next one; then the server crashes."""
-    cluster = Recorded(4, build)
     cluster.lose = lambda s, t, message: (s, t, message.inner) == (0, 1, Kind.SEQUENCER_NUMBER)
     cluster.submit(1)
     cluster.submit_later(2, 1 * MILLISECOND)
     cluster.at(10 * MILLISECOND, partial(cluster.crash, 0))
-    return cluster
 
 
-def equal_halves(build: Build) -> Recorded:
+@scenario(4)
+def equal_halves(cluster: Recorded) -> None:
     """A cut long enough for each side to suspect the other."""
-    cluster = Recorded(4, build)
     cluster.submit(1)
     cluster.at(1 * SECOND, partial(cluster.cut, (0, 1), (2, 3)))
     cluster.submit_later(1, 8 * SECOND)
     cluster.submit_later(3, 8 * SECOND)
     cluster.at(12 * SECOND, cluster.heal)
-    return cluster
 
 
-def restart_at_rest(build: Build) -> Recorded:
+@scenario(4)
+def restart_at_rest(cluster: Recorded) -> None:
     """A member restarts, and receives the messages that the others send afterwards."""
-    cluster = Recorded(4, build)
     cluster.submit(1, 3)
     cluster.at(1 * SECOND, partial(cluster.restart, 3))
     cluster.submit_later(2, 5 * SECOND)
-    return cluster
 
 
-def half_multicast(build: Build) -> Recorded:
+@scenario(4)
+def half_multicast(cluster: Recorded) -> None:
     """A message of 3 reaches only 2, and 3 crashes."""
-    cluster = Recorded(4, build)
     cluster.submit(3)
     cluster.run(for_ns=1 * SECOND)
     cluster.lose = lambda source, target, message: source == 3 and target != 2
     cluster.submit(3)
     cluster.at(cluster.now_ns + 2 * MILLISECOND, lambda: cluster.crash(3))
     cluster.submit_later(0, cluster.now_ns + 3 * MILLISECOND)
-    return cluster
 
 
-def late_voice(build: Build) -> Recorded:
+@scenario(4)
+def late_voice(cluster: Recorded) -> None:
     """3 is cut off and excluded; its last message reaches 0 alone, late."""
-    cluster = Recorded(4, build)
     cluster.submit(3)
     cluster.run(for_ns=1 * SECOND)
     cluster.cut((0, 1, 2), (3,))
@@ -226,58 +214,54 @@ def late_voice(build: Build) -> Recorded:
     cluster.run(for_ns=10 * SECOND)
     cluster._arrive(cluster.hosts[0], datagram)
     cluster.heal()
-    return cluster
 
 
-def stranger(build: Build) -> Recorded:
+@scenario(3)
+def stranger(cluster: Recorded) -> None:
     """A datagram of this group from a sender that is no member."""
-    cluster = talk(build)
+    _talk(cluster)
     payload = bytes([0, 9, 0, 1, 0, 0, 0, 1])
     message = Message(kind=Kind.RELIABLE_DATA, origin=9, incarnation=1, seq=1, words=(0,), payload=payload)
     data = encode_datagram(group=GROUP, sender=9, sender_incarnation=1, transmission=1, message=message)
     for member in cluster.members:
         cluster.at(30 * MILLISECOND, partial(cluster._arrive, cluster.hosts[member], data))
-    return cluster
 
 
-def flood(build: Build) -> Recorded:
+@scenario(3)
+def flood(cluster: Recorded) -> None:
     """Many messages at once, each relayed by others."""
-    cluster = Recorded(3, build)
     cluster.submit(0, 10)
-    return cluster
 
 
-def lagging_clock(build: Build) -> Recorded:
+@scenario(3)
+def lagging_clock(cluster: Recorded) -> None:
     """0 has sent many messages when 1, which has delivered them, sends for the first time."""
-    cluster = Recorded(3, build)
     for number in range(4):
         for member in (0, 2):
             cluster.submit_later(member, number * 10 * MILLISECOND)
     cluster.submit_later(1, 36 * MILLISECOND)
-    return cluster
 
 
-def contention(build: Build) -> Recorded:
+@scenario(3)
+def contention(cluster: Recorded) -> None:
     """All request the resource at once, and again."""
-    cluster = Recorded(3, build)
     for member in cluster.members:
         cluster.submit(member, 2)
-    return cluster
 
 
-def latecomers(build: Build) -> Recorded:
+@scenario(3)
+def latecomers(cluster: Recorded) -> None:
     """Two request the resource while the third is inside."""
-    cluster = Recorded(3, build)
     cluster.submit(0)
     for member in (1, 2):
         cluster.submit_later(member, (3 + member) * MILLISECOND)
-    return cluster
 
 
-def _delay_first_copy(cluster: Recorded, *, source: int, target: int, kind: Kind = Kind.RELIABLE_DATA) -> None:
-    """The first message is lost once; a retransmission by the layer below, or by `cluster` itself, arrives later."""
+def _delay_first_copy(cluster: Recorded, *, source: int, target: int) -> None:
+    """The first message is lost once; a retransmission by the layer below, or by CO itself, arrives later."""
+    data = (Kind.RELIABLE_DATA, Kind.CO_DATA)
     cluster.lose = lambda s, t, message: (
-        (s, t, message.kind, message.seq) == (source, target, kind, 1) and not message.flags
+        (s, t, message.seq) == (source, target, 1) and message.kind in data and not message.flags
     )
 
 
@@ -376,13 +360,13 @@ def _builds(
     seeded: str,
     bug: int | None,
     what: str,
-    scenario: Scenario,
+    begin: Scenario,
     right: Build,
     wrong: Build,
     *breaks: str,
     unknown: Iterable[str] = (),
 ) -> Mutant:
-    outcome = partial(of_cluster, scenario, promises=PROMISES.get(seeded, TOTAL_ORDER_PROMISES))
+    outcome = partial(of_cluster, begin, promises=PROMISES.get(seeded, TOTAL_ORDER_PROMISES))
     return row(seeded, bug, what, partial(outcome, right), partial(outcome, wrong), *breaks, unknown=unknown)
 
 
@@ -390,13 +374,13 @@ def _core(
     seeded: str,
     build: Callable[..., Build],
     bug: int | None,
-    scenario: Scenario,
+    begin: Scenario,
     wrong: type,
     *breaks: str,
     unknown: Iterable[str] = (),
 ) -> Mutant:
     """The scenario with the shipped core of a builder, and with the mutant `wrong` in its place."""
-    return _builds(seeded, bug, wrong.__name__, scenario, build(), build(wrong), *breaks, unknown=unknown)
+    return _builds(seeded, bug, wrong.__name__, begin, build(), build(wrong), *breaks, unknown=unknown)
 
 
 _reliable = partial(_core, "reliable", cores.reliable)
@@ -413,7 +397,6 @@ _talkative = partial(warp.timewarp, follow_up_permille=500)
 _lazy = partial(_talkative, cancellation="lazy")
 _hasty = partial(warp.timewarp, follow_up_permille=900, processing_ns=1 * MILLISECOND)
 _adaptive = partial(_core, "adaptive", selection.adaptive)
-_answer_of_co = partial(question_and_answer, kind=Kind.CO_DATA)
 _one_server = cores.sequencer(replace_server=False)
 ORDERS = ("agreement", "fifo", "causal", "total_order")
 
@@ -457,7 +440,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _cbcast(None, question_and_answer, cores.NoVector, "causal"),
     _cbcast(None, question_and_answer, cores.OnlyItsSender, "causal"),
     _cbcast(None, question_and_answer, cores.CountsReceipts),
-    _builds("co", None, "lo for co", _answer_of_co, cores.registered("co"), cores.registered("lo"), "causal"),
+    _builds("co", None, "lo for co", question_and_answer, cores.registered("co"), cores.registered("lo"), "causal"),
     # Mutual exclusion.
     _mutex(None, contention, cores.NoQuorum, "mutual_exclusion"),
     _mutex(None, contention, cores.LosesRequests, "service"),
