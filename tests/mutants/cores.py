@@ -5,16 +5,18 @@ A mutant overrides as little as possible. Its docstring describes the bug; `tabl
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from node.clocks import LamportClock
-from node.core import Core, MakeCore, Membership, Submission, random_for
+from node.core import Closing, Core, MakeCore, Membership, Submission, random_for
 from node.effects import Deliver, Effect, Multicast, Report, Timer
 from node.errors import DropReason, LocalError
 from node.group.core import GroupCore
 from node.group.view import View
+from node.protocols.allack import AllAckCore, AllAckParameters
 from node.protocols.cbcast import CbcastCore, CbcastParameters
 from node.protocols.lamport import LamportCore, LamportParameters
 from node.protocols.mutex import Kept, MutexCore, MutexParameters, Request, RicartAgrawalaCore
@@ -24,6 +26,7 @@ from node.reliable import ReliableCore, ReliableParameters, view_of
 from node.reliable.stream import IncomingStream, OutgoingStream
 from node.wire import Kind, Message
 from testbed.fuzz.explore import OverIdealChannels
+from tests.mutants.views import Rest
 from tests.node.cluster import MILLISECOND, SECOND, Build
 
 RELIABLE = ReliableParameters(window=64, suspect_after_ns=2 * SECOND)
@@ -81,6 +84,11 @@ def cbcast(kind: type[CbcastCore] = CbcastCore) -> Build:
 def bare_cbcast(kind: type[CbcastCore] = CbcastCore) -> Build:
     """CBCAST without a layer below: for networks that only duplicate."""
     return lambda us, seed: OverIdealChannels(us, kind(membership=us, parameters=CbcastParameters()))
+
+
+def allack(kind: type[AllAckCore] = AllAckCore) -> Build:
+    parameters = AllAckParameters(null_after_ns=40 * MILLISECOND)
+    return over_group(lambda us, rng, _: kind(membership=us, parameters=parameters, rng=rng))
 
 
 def lamport(kind: type[LamportCore] = LamportCore, clock: type[LamportClock] = LamportClock) -> Build:
@@ -370,6 +378,26 @@ class CountsReceipts(CbcastCore):
         vector[self._own] = self._delivered[self._own]
         self._delivered = vector
         return effects
+
+
+# All-Ack.
+
+
+class OthersOnly(AllAckCore):
+    """Delivers a round when all others have sent it, though its own message of that round may be missing."""
+
+    def _deliver(self, out: list[Effect]) -> None:
+        self._awaited = self._us.peers
+        super()._deliver(out)
+
+
+class DropsTheExcluded(AllAckCore):
+    """Drops all buffered messages of an excluded member at the end of the view, though others have delivered some."""
+
+    def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
+        self._buffer = [one for one in self._buffer if one.message.origin in survivors]
+        heapq.heapify(self._buffer)
+        return super().close({one: rest[one] for one in rest if one in survivors}, survivors, now_ns)
 
 
 # Logical time.

@@ -16,7 +16,7 @@ from node.registry import CAUSAL_PROMISES, FIFO_PROMISES, PROTOCOLS, TOTAL_ORDER
 from node.wire import Kind, Message, encode_datagram
 from tests.analysis.histories import PlainHistory
 from tests.mutants import adaptive_cores as selection
-from tests.mutants import agreed, cores, rounds, views
+from tests.mutants import agreed, cores, views
 from tests.mutants import timewarp_cores as warp
 from tests.mutants.recorded import Recorded, Scenario, scenario, verdicts
 from tests.node.cluster import GROUP, MILLISECOND, SECOND, Build, Network
@@ -257,6 +257,40 @@ def latecomers(cluster: Recorded) -> None:
         cluster.submit_later(member, (3 + member) * MILLISECOND)
 
 
+@scenario(3)
+def late_comer(cluster: Recorded) -> None:
+    """0 sends for the first time after it has received the messages of 1 and 2."""
+    cluster.submit(1)
+    cluster.submit(2)
+    cluster.submit_later(0, 5 * MILLISECOND)
+
+
+@scenario(4)
+def death_of_a_sender(cluster: Recorded) -> None:
+    """3 has sent and crashed. 0 and 2 deliver its message long before its exclusion, 1 waits for a null until after
+    that.
+    """
+    cluster.lose = lambda source, target, message: (
+        (source, target, message.kind) == (2, 1, Kind.RELIABLE_DATA) and cluster.now_ns < 8 * SECOND
+    )
+    cluster.submit(3)
+    cluster.at(10 * MILLISECOND, lambda: cluster.crash(3))
+    cluster.submit_later(0, 10 * SECOND)
+
+
+@scenario(5)
+def lost_cause(cluster: Recorded) -> None:
+    """Only 1 receives a message of 4; 1 delivers it, sends, and both crash."""
+    for member in (0, 1, 2, 3):
+        cluster.submit(member)
+    cluster.lose = lambda source, target, message: source == 4 and target != 1
+    cluster.submit(4)
+    cluster.at(1_500_000, lambda: cluster.crash(4))
+    cluster.submit_later(1, 2 * MILLISECOND)
+    cluster.at(4 * MILLISECOND, lambda: cluster.crash(1))
+    cluster.submit_later(0, 10 * SECOND)
+
+
 def _delay_first_copy(cluster: Recorded, *, source: int, target: int) -> None:
     """The first message is lost once; a retransmission by the layer below, or by CO itself, arrives later."""
     data = (Kind.RELIABLE_DATA, Kind.CO_DATA)
@@ -389,7 +423,7 @@ _views = partial(_core, "group", cores.sequencer_over)
 _sequencer = partial(_core, "sequencer", cores.sequencer)
 _abcast = partial(_core, "abcast", agreed.abcast)
 _lamport = partial(_core, "lamport", cores.lamport_with)
-_allack = partial(_core, "allack", rounds.allack)
+_allack = partial(_core, "allack", cores.allack)
 _cbcast = partial(_core, "cbcast", cores.cbcast)
 _mutex = partial(_core, "mutex", cores.mutex)
 _replies = partial(_core, "mutex", cores.ricart_agrawala)
@@ -428,11 +462,11 @@ MUTANTS: tuple[Mutant, ...] = (
     # Lamport's order.
     _lamport(12, lagging_clock, cores.NeverJumps, "causal", "total_order", "clock_condition", BUFFERS, unknown=LIVE),
     _lamport(44, lagging_clock, cores.PostIncrement, "causal", "total_order", "clock_condition"),
-    _core("lamport", cores.lamport, None, rounds.lost_cause, views.LamportAdmitsEverything, "causal"),
+    _core("lamport", cores.lamport, None, lost_cause, views.LamportAdmitsEverything, "causal"),
     # All-Ack.
-    _allack(None, rounds.late_comer, rounds.OthersOnly, "causal", "total_order"),
-    _allack(None, rounds.death_of_a_sender, rounds.DropsTheExcluded, "agreement", "causal"),
-    _allack(None, rounds.lost_cause, views.AllAckAdmitsEverything, "causal"),
+    _allack(None, late_comer, cores.OthersOnly, "causal", "total_order"),
+    _allack(None, death_of_a_sender, cores.DropsTheExcluded, "agreement", "causal"),
+    _allack(None, lost_cause, views.AllAckAdmitsEverything, "causal"),
     # Causal order.
     _core("cbcast", cores.bare_cbcast, 42, duplicating, cores.DeliversCopies, "integrity"),
     _cbcast(43, question_and_answer, cores.NotLive, BUFFERS, unknown=LIVE),

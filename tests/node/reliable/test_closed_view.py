@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -11,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from node.core import Membership, Submission
-from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer
+from node.effects import CancelTimer, Deliver, Effect, Multicast, Send, SetTimer, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.reliable import Phase, ReliableCore, view_of
 from node.reliable.codec import KINDS, MAX_LAG, VIEW_SHIFT, entry, pack_data, pack_heartbeat, unpack_data
 from node.trace import decode_stamp
 from node.wire import Flag, Kind, Message
+from tests.node.by_hand import reported
 from tests.node.cluster import MILLISECOND, Cluster, Identity, Network
 from tests.node.reliable.open_view import PARAMETERS, VIEW, build, core_of, group
 
@@ -58,7 +61,7 @@ def nack_of(source: int, origin: int, first: int, last: int) -> Message:
 
 
 def refused(effects: list[Effect]) -> list[int]:
-    return [effect.code for effect in effects if isinstance(effect, Report)]
+    return [code for code, _, _ in reported(effects)]
 
 
 def sends(effects: list[Effect]) -> list[tuple[int, Message]]:
@@ -287,8 +290,8 @@ def test_delivered_and_rest_are_one_prefix_of_each_stream_everywhere(seed: int) 
     for member in cluster.members:
         at_ns = rng.randint(0, 400) * MILLISECOND
         is_gone = member not in promisers and rng.random() < 0.5
-        act = cluster.crash if is_gone else lambda member: freeze(cluster, member)
-        cluster.at(at_ns, lambda member=member, act=act: act(member))  # type: ignore[misc]
+        act = cluster.crash if is_gone else partial(freeze, cluster)
+        cluster.at(at_ns, partial(act, member))
     cluster.run(for_ns=400 * MILLISECOND)
 
     cut = cut_of(cluster, promisers)
@@ -335,7 +338,7 @@ def load(cluster: Cluster, rng: Random, unicasts: set[Identity]) -> None:
 
 def urge_all(cluster: Cluster) -> None:
     for member in cluster.members:
-        act = lambda member=member: core_of(cluster, member).acknowledge_soon(cluster.now_ns)  # noqa: E731
+        act = partial(core_of(cluster, member).acknowledge_soon, cluster.now_ns)
         cluster._call(cluster.hosts[member], "acknowledge_soon", act)
 
 
@@ -417,9 +420,8 @@ def test_relayed_data_counts_only_while_it_is_fetched_and_up_to_the_cut() -> Non
 
 
 def test_nobody_speaks_for_another_member() -> None:
-    core = core_in(Phase.OPEN)
     for message in (heartbeat_of(1), nack_of(1, 0, 1, 1)):
-        assert refused(core.on_message(message, 2, 0)) == [DropReason.UNEXPECTED]
+        assert refused(core_in(Phase.OPEN).on_message(message, 2, 0)) == [DropReason.UNEXPECTED]
 
 
 def test_a_lag_that_is_a_lie_harms_nobody() -> None:
@@ -479,20 +481,17 @@ SHAPES: list[tuple[int, ...]] = [
 @pytest.mark.parametrize("kind", [*sorted(KINDS), Kind.GROUP_JOIN, Kind.OBJECTS_NEWS], ids=lambda kind: str(kind.name))
 def test_every_phase_takes_or_refuses_every_message(phase: Phase, kind: Kind) -> None:
     """Any message gives effects or a RemoteError, never another exception; a frozen member only answers requests."""
-    for words in SHAPES:
-        for seq in (0, 1, 2, 65, 2**32, 2**64 - 1):
-            for incarnation in (0, 1, 2):
-                for origin, source in ((1, 1), (0, 1), (1, 2), (9, 1), (1, 0)):
-                    core = core_in(phase)
-                    before = core.received()
-                    message = Message(kind=kind, origin=origin, incarnation=incarnation, seq=seq, words=words)
-                    try:
-                        effects = core.on_message(message, source, 1000)
-                    except RemoteError as error:
-                        assert error.reason is DropReason.MALFORMED
-                        assert core.received() == before
-                        continue
-                    if phase is not Phase.OPEN:
-                        assert not any(isinstance(effect, Deliver | Multicast | SetTimer) for effect in effects)
-                    if refused(effects):
-                        assert core.received() == before
+    numbers, paths = (0, 1, 2, 65, 2**32, 2**64 - 1), ((1, 1), (0, 1), (1, 2), (9, 1), (1, 0))
+    for words, seq, incarnation, (origin, source) in product(SHAPES, numbers, (0, 1, 2), paths):
+        core = core_in(phase)
+        before = core.received()
+        try:
+            effects = core.on_message(message_of(kind, origin, *words, incarnation=incarnation, seq=seq), source, 1000)
+        except RemoteError as error:
+            assert error.reason is DropReason.MALFORMED
+            assert core.received() == before
+            continue
+        if phase is not Phase.OPEN:
+            assert not any(isinstance(effect, Deliver | Multicast | SetTimer) for effect in effects)
+        if refused(effects):
+            assert core.received() == before
