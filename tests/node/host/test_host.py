@@ -105,6 +105,12 @@ class World:
     def multicast(self, message: Message, transmission: int, *, is_near: bool = False) -> None:
         self.out.append(("near" if is_near else "multicast", transmission))
 
+    def alarm_ns(self) -> int:
+        """The instant of the next alarm, which there must be."""
+        wake_ns = self.host.next_wake_ns()
+        assert wake_ns is not None
+        return wake_ns
+
     def start(self) -> World:
         self.host.start(self.now_ns)
         return self
@@ -215,10 +221,9 @@ def test_a_delivery_without_room_for_a_stamp_is_a_drop(effect: type[Deliver | Un
 
 def test_a_report_with_a_drop_reason_is_a_drop_and_any_other_a_report() -> None:
     world = World().start()
-    world.give([Report(code=DropReason.DUPLICATE, member=3, value=40)])
-    assert world.last() == (Event.DROP, DropReason.DUPLICATE, 0, 0, 3, 0, 40)
-    world.give([Report(code=0x42, member=3, value=41)])
-    assert world.last() == (Event.REPORT, 0x42, 0, 0, 3, 0, 41)
+    for code, event in ((DropReason.DUPLICATE, Event.DROP), (0x42, Event.REPORT)):
+        world.give([Report(code=code, member=3, value=40)])
+        assert world.last() == (event, code, 0, 0, 3, 0, 40)
 
 
 def test_so_many_drops_are_traced_each_second_and_all_are_counted() -> None:
@@ -363,9 +368,7 @@ def test_one_turn_makes_so_many_requests_and_the_next_alarm_is_due_at_once() -> 
     world = World(workload=scheduled(*[0] * (REQUEST_BATCH + 5))).start()
     world.host.wake()
     assert world.host.application.submitted == REQUEST_BATCH
-    wake_ns = world.host.next_wake_ns()
-    assert wake_ns is not None
-    assert wake_ns <= world.now_ns
+    assert world.alarm_ns() <= world.now_ns
 
 
 def test_drain_ends_the_workload_and_is_recorded_once() -> None:
@@ -387,29 +390,20 @@ def test_stop_says_whether_anything_was_under_way_and_sends_what_was_recorded(bu
     assert world.out[-1] == ("flush", len(world.rows))
 
 
-def excluded() -> World:
-    """A host with a waiting request, whose core learns that it is excluded."""
+def test_an_incarnation_that_the_others_have_ended_says_so_at_once_and_is_recorded_no_more() -> None:
+    """Its core learns that it is excluded while a request waits."""
     world = World(workload=scheduled(0, MILLISECOND, SECOND), traces_receipts=True).start()
-    world.core.can_submit = False
-    world.core.is_idle = False
+    world.core.can_submit = world.core.is_idle = False
     world.host.wake()
     assert not world.host.is_quiet
     world.core.has_ended = True
     world.now_ns += 5
     world.give([Report(code=0x14, member=2)])
-    return world
-
-
-def test_an_incarnation_that_the_others_have_ended_says_so_at_once_and_is_quiet() -> None:
-    world = excluded()
     assert world.events()[-2:] == [Event.REPORT, Event.ENDED]
     assert world.last() == (Event.ENDED, 0, 0, 0, 0, 0, 1)
     assert world.rows[-1][6] == world.now_ns
     assert (world.host.has_ended, world.host.is_quiet, len(world.host.application.queue)) == (True, True, 1)
 
-
-def test_an_incarnation_that_is_over_asks_for_nothing_and_is_recorded_no_more() -> None:
-    world = excluded()
     count = len(world.rows)
     assert world.host.next_wake_ns() is None
     world.now_ns += 2 * SECOND
@@ -439,8 +433,7 @@ def test_timers_are_due_by_the_nodes_own_clock_and_never_early() -> None:
     world = World(clock={"offset_ns": SECOND, "drift_ppm": -50.0}).start()
     shown_ns = 103 * SECOND
     world.give([SetTimer(timer=Timer("tick"), at_ns=shown_ns)])
-    wake_ns = world.host.next_wake_ns()
-    assert wake_ns is not None
+    wake_ns = world.alarm_ns()
     assert abs(wake_ns - (102 * SECOND + 100_005)) < 10, "2 s at 50 ppm"
     world.now_ns = wake_ns - 1
     world.host.wake()
@@ -477,10 +470,9 @@ def test_the_request_comes_first_when_it_is_due_first() -> None:
 def test_one_turn_fires_so_many_timers() -> None:
     world = World().start()
     world.give([SetTimer(timer=Timer("tick", key), at_ns=0) for key in range(FIRE_BATCH + 3)])
-    world.host.wake()
-    assert sum(1 for call in world.core.calls if call[0] == "tick") == FIRE_BATCH
-    world.host.wake()
-    assert sum(1 for call in world.core.calls if call[0] == "tick") == FIRE_BATCH + 3
+    for fired in (FIRE_BATCH, FIRE_BATCH + 3):
+        world.host.wake()
+        assert sum(call[0] == "tick" for call in world.core.calls) == fired
 
 
 def test_a_saturating_application_asks_whenever_the_core_takes_more() -> None:
@@ -563,9 +555,7 @@ def test_an_application_answers_so_much_in_one_turn_and_the_rest_in_the_next() -
     world.give([called(place=1)] * (REQUEST_BATCH + 3))
     world.host.after_inputs()
     assert application.submitted == REQUEST_BATCH
-    due_ns = world.host.next_wake_ns()
-    assert due_ns is not None
-    assert due_ns <= world.now_ns
+    assert world.alarm_ns() <= world.now_ns
     world.host.wake()
     assert application.submitted == REQUEST_BATCH + 3
 
