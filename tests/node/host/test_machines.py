@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import accumulate, pairwise, product
+from itertools import pairwise, product
 from random import Random
 from typing import Any
 
@@ -24,8 +24,10 @@ stores = st.lists(st.integers(0, WORD - 1), min_size=CELLS, max_size=CELLS).map(
 
 def states(machine: Machine[Any, Any], given_payloads: list[bytes]) -> list[Any]:
     """The states of a replica that executes these commands, from the initial one on."""
-    commands = map(machine.decode, given_payloads)
-    return list(accumulate(commands, lambda state, command: machine.execute(command, state), initial=machine.initial))
+    found = [machine.initial]
+    for payload in given_payloads:
+        found.append(machine.execute(machine.decode(payload), found[-1]))
+    return found
 
 
 def after(machine: Machine[Any, Any], given_payloads: list[bytes]) -> Any:
