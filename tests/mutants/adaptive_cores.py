@@ -6,7 +6,7 @@ from node.effects import Effect, Multicast
 from node.errors import DropReason, RemoteError
 from node.protocols.adaptive.core import AdaptiveCore, AdaptiveParameters
 from node.wire import Kind, Message
-from tests.mutants.recorded import Recorded
+from tests.mutants.recorded import Recorded, scenario
 from tests.node.cluster import MILLISECOND, Build
 from tests.node.grouped import QUIET, grouped
 
@@ -58,22 +58,22 @@ class DecidesAlone(AdaptiveCore):
         return message.words[0]
 
 
-def switching_under_way(build: Build) -> Recorded:
+@scenario(3)
+def switching_under_way(cluster: Recorded) -> None:
     """All members send all the time; for some periods the messages of 1 reach 2 late."""
-    return _switching(build, senders=(0, 1, 2))
+    _switch(cluster, senders=(0, 1, 2))
 
 
-def switching_with_a_listener(build: Build) -> Recorded:
+@scenario(3)
+def switching_with_a_listener(cluster: Recorded) -> None:
     """The same, but 2 sends nothing and waits for nothing of its own."""
-    return _switching(build, senders=(0, 1))
+    _switch(cluster, senders=(0, 1))
 
 
-def _switching(build: Build, *, senders: tuple[int, ...]) -> Recorded:
-    cluster = Recorded(3, build)
+def _switch(cluster: Recorded, *, senders: tuple[int, ...]) -> None:
     for number in range(30):
         for member in senders:
             cluster.submit_later(member, number * 10 * MILLISECOND + member * MILLISECOND)
     for start_ms in range(30, 300, 60):
         cluster.at(start_ms * MILLISECOND, lambda: cluster.cut_path(1, 2))
         cluster.at((start_ms + 40) * MILLISECOND, cluster.heal)
-    return cluster

@@ -15,7 +15,7 @@ from node.protocols.abcast import AbcastCore, AbcastParameters, _Stream
 from node.protocols.prefix import Prefix
 from node.wire import Kind, Message
 from tests.mutants.cores import over_group
-from tests.mutants.recorded import Recorded
+from tests.mutants.recorded import Recorded, scenario
 from tests.node.cluster import MILLISECOND, SECOND, Build
 
 Rest = Mapping[int, Sequence[Message]]
@@ -103,35 +103,32 @@ class TellsNoCauses(AbcastCore):
 # Scenarios.
 
 
-def final_overtaken(build: Build) -> Recorded:
+@scenario(3)
+def final_overtaken(cluster: Recorded) -> None:
     """1 and 2 send at the same time, and the first final timestamp reaches 0 after the second."""
-    cluster = Recorded(3, build)
     _late(cluster, source=1, target=0, kind=Kind.ABCAST_FINAL, until_ns=40 * MILLISECOND)
     cluster.submit(1)
     cluster.submit(2)
-    return cluster
 
 
-def end_in_the_queue(build: Build) -> Recorded:
+@scenario(4)
+def end_in_the_queue(cluster: Recorded) -> None:
     """3 sends at the same time as 1, and crashes when all others have its final timestamp. The final timestamp of 1
     reaches 0 long after the end of 3.
     """
-    cluster = Recorded(4, build)
     _late(cluster, source=1, target=0, kind=Kind.ABCAST_FINAL, until_ns=10 * SECOND)
     cluster.submit(1)
     cluster.submit(3)
     cluster.at(10 * MILLISECOND, lambda: cluster.crash(3))
     cluster.submit_later(2, 100 * MILLISECOND)
-    return cluster
 
 
-def clock_behind(build: Build) -> Recorded:
+@scenario(4)
+def clock_behind(cluster: Recorded) -> None:
     """Messages of 1 reach 0 late. Meanwhile 3 sends a message with a final timestamp above the clock of 0."""
-    cluster = Recorded(4, build)
     _late(cluster, source=1, target=0, kind=Kind.ABCAST_DATA, until_ns=50 * MILLISECOND)
     cluster.submit(1, 3)
     cluster.submit_later(3, 5 * MILLISECOND)
-    return cluster
 
 
 def _late(cluster: Recorded, source: int, target: int, kind: Kind, until_ns: int) -> None:

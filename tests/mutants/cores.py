@@ -1,20 +1,22 @@
 """Cores with one bug each, and thin cores for bugs in a layer without protection below it.
 
-A mutant overrides as little as possible. Its docstring describes the bug; `table` has the description.
+A mutant overrides as little as possible. Its docstring describes the bug; `table` has its scenario and its verdicts.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from node.clocks import LamportClock
-from node.core import Core, MakeCore, Membership, Submission, random_for
+from node.core import Closing, Core, MakeCore, Membership, Submission, random_for
 from node.effects import Deliver, Effect, Multicast, Report, Timer
 from node.errors import DropReason, LocalError
 from node.group.core import GroupCore
 from node.group.view import View
+from node.protocols.allack import AllAckCore, AllAckParameters
 from node.protocols.cbcast import CbcastCore, CbcastParameters
 from node.protocols.lamport import LamportCore, LamportParameters
 from node.protocols.mutex import Kept, MutexCore, MutexParameters, Request, RicartAgrawalaCore
@@ -24,12 +26,16 @@ from node.reliable import ReliableCore, ReliableParameters, view_of
 from node.reliable.stream import IncomingStream, OutgoingStream
 from node.wire import Kind, Message
 from testbed.fuzz.explore import OverIdealChannels
+from tests.mutants.views import Rest
 from tests.node.cluster import MILLISECOND, SECOND, Build
 
 RELIABLE = ReliableParameters(window=64, suspect_after_ns=2 * SECOND)
 QUIET = ReliableParameters(window=64, suspect_after_ns=2 * SECOND, heartbeat_at_rest=False)
 """No heartbeats at rest: the checker of grants reads all records for each grant, and no crash at rest has to be
 found."""
+
+
+# Builders. Without an argument: the shipped core; with a mutant: the same with that mutant in its place.
 
 
 def reliable(kind: type[ReliableCore] = ReliableCore) -> Build:
@@ -57,9 +63,18 @@ def over_group(
     )
 
 
+def groups(kind: type[GroupCore] = GroupCore) -> Build:
+    """The group layer alone."""
+    return over_group(None, kind)
+
+
 def sequencer(kind: type[SequencerCore] = SequencerCore, group: type[GroupCore] = GroupCore, **values: Any) -> Build:
     parameters = SequencerParameters(outstanding=8, **values)
     return over_group(lambda us, _, memory: kind(membership=us, parameters=parameters, memory=memory), group)
+
+
+def sequencer_over(group: type[GroupCore] = GroupCore) -> Build:
+    return sequencer(group=group)
 
 
 def cbcast(kind: type[CbcastCore] = CbcastCore) -> Build:
@@ -71,7 +86,12 @@ def bare_cbcast(kind: type[CbcastCore] = CbcastCore) -> Build:
     return lambda us, seed: OverIdealChannels(us, kind(membership=us, parameters=CbcastParameters()))
 
 
-def lamport(clock: type[LamportClock] = LamportClock, kind: type[LamportCore] = LamportCore) -> Build:
+def allack(kind: type[AllAckCore] = AllAckCore) -> Build:
+    parameters = AllAckParameters(null_after_ns=40 * MILLISECOND)
+    return over_group(lambda us, rng, _: kind(membership=us, parameters=parameters, rng=rng))
+
+
+def lamport(kind: type[LamportCore] = LamportCore, clock: type[LamportClock] = LamportClock) -> Build:
     def build(us: Membership, seed: int) -> Core:
         parameters = LamportParameters(report_clock=True, null_after_ns=40 * MILLISECOND)
         of_all_views = clock()
@@ -81,6 +101,10 @@ def lamport(clock: type[LamportClock] = LamportClock, kind: type[LamportCore] = 
         return over_group(make)(us, seed)
 
     return build
+
+
+def lamport_with(clock: type[LamportClock] = LamportClock) -> Build:
+    return lamport(clock=clock)
 
 
 def mutex(kind: type[MutexCore] = MutexCore) -> Build:
@@ -105,20 +129,17 @@ def registered(name: str) -> Build:
     return lambda us, seed: PROTOCOLS[name].build(membership=us, parameters={}, seed=seed)
 
 
-class Plain(Core):
-    """Base of the thin cores: always open, never waiting."""
+class Flood(Core):
+    """A thin core: each member relays a new message once if it comes from its origin, and remembers all messages."""
+
+    memory: int | None = None
+    can_submit = True
+    is_idle = True
 
     def __init__(self, membership: Membership) -> None:
         self._us = membership
         self._last = 0
-
-    @property
-    def can_submit(self) -> bool:
-        return True
-
-    @property
-    def is_idle(self) -> bool:
-        return True
+        self._had: deque[tuple[int, int]] = deque(maxlen=self.memory)
 
     def on_start(self, now_ns: int) -> list[Effect]:
         return []
@@ -131,16 +152,6 @@ class Plain(Core):
         kind = Kind.RELIABLE_DATA
         message = self._us.message(kind, seq=self._last, inner=submission.inner, payload=submission.payload)
         return [Multicast(message=message), Deliver.of(message)]
-
-
-class Flood(Plain):
-    """Each member relays a new message once if it comes from its origin, and remembers all messages."""
-
-    memory: int | None = None
-
-    def __init__(self, membership: Membership) -> None:
-        super().__init__(membership)
-        self._had: deque[tuple[int, int]] = deque(maxlen=self.memory)
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
         name = (message.origin, message.seq)
@@ -155,6 +166,10 @@ class ForgetfulFlood(Flood):
     """Remembers the last four messages."""
 
     memory = 4
+
+
+def flood(kind: type[Flood] = Flood) -> Build:
+    return lambda us, seed: kind(us)
 
 
 # The streams of a view.
@@ -177,6 +192,8 @@ class HighestOnlyStream(IncomingStream):
 
 
 class HighestOnly(ReliableCore):
+    """A message below the highest number received is dropped as a duplicate."""
+
     def __init__(self, **named: Any) -> None:
         super().__init__(**named)
         self._streams = {peer: HighestOnlyStream(window=RELIABLE.window) for peer in self._streams}
@@ -244,6 +261,8 @@ class GivesUpStream(IncomingStream):
 
 
 class GivesUp(ReliableCore):
+    """Passes over what does not arrive: a gap."""
+
     def __init__(self, **named: Any) -> None:
         super().__init__(**named)
         self._streams = {peer: GivesUpStream(window=RELIABLE.window) for peer in self._streams}
@@ -359,6 +378,26 @@ class CountsReceipts(CbcastCore):
         vector[self._own] = self._delivered[self._own]
         self._delivered = vector
         return effects
+
+
+# All-Ack.
+
+
+class OthersOnly(AllAckCore):
+    """Delivers a round when all others have sent it, though its own message of that round may be missing."""
+
+    def _deliver(self, out: list[Effect]) -> None:
+        self._awaited = self._us.peers
+        super()._deliver(out)
+
+
+class DropsTheExcluded(AllAckCore):
+    """Drops all buffered messages of an excluded member at the end of the view, though others have delivered some."""
+
+    def close(self, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
+        self._buffer = [one for one in self._buffer if one.message.origin in survivors]
+        heapq.heapify(self._buffer)
+        return super().close({one: rest[one] for one in rest if one in survivors}, survivors, now_ns)
 
 
 # Logical time.

@@ -18,7 +18,7 @@ from node.protocols.adaptive.core import AdaptiveCore
 from node.protocols.allack import AllAckCore
 from node.protocols.amoeba import AmoebaCore, _delivery
 from node.protocols.atop.core import AtopCore
-from node.protocols.atop.order import Order, RandomDraws, _Backlog, _Lane
+from node.protocols.atop.order import Order, RandomDraws, _Backlog
 from node.protocols.base import HistoryCore
 from node.protocols.cbcast import CbcastCore
 from node.protocols.co.core import CoCore
@@ -28,6 +28,20 @@ from node.protocols.mutex.ricart_agrawala import RicartAgrawalaCore
 from node.protocols.mutex.section import Request
 from node.protocols.sequencer import SequencerCore
 from node.wire import Kind, Message
+from tests.mutants.edits import Edit, Shipped, replaces
+from tests.mutants.known import (
+    LEAVES_WHILE_SWITCHING,
+    MS,
+    TIMES,
+    crash,
+    crossing,
+    deaf_to,
+    known,
+    lossy,
+    member,
+    torn,
+    world,
+)
 
 Rest = Mapping[int, Sequence[Message]]
 
@@ -35,32 +49,27 @@ Rest = Mapping[int, Sequence[Message]]
 # The sequencer.
 
 
-def number_for_the_last_request(patch: pytest.MonkeyPatch) -> None:
+@known(47, "causal fifo", world("sequencer", (10,), (12, 12, 12), (14,)))
+@replaces(SequencerCore, "_on_number")
+def number_for_the_last_request(shipped: Shipped, core: SequencerCore, message: Message, *given: Any) -> None:
     """A number is given to the latest request, not to the request that it answers."""
-    on_number = SequencerCore._on_number
-
-    def misplaced(core: SequencerCore, message: Message, now_ns: int, out: list[Effect]) -> None:
-        last = max(core._unnumbered)
-        core._unnumbered[message.seq], core._unnumbered[last] = core._unnumbered[last], core._unnumbered[message.seq]
-        on_number(core, message, now_ns, out)
-
-    patch.setattr(SequencerCore, "_on_number", misplaced)
+    last = max(core._unnumbered)
+    core._unnumbered[message.seq], core._unnumbered[last] = core._unnumbered[last], core._unnumbered[message.seq]
+    shipped(core, message, *given)
 
 
-def first_number_at_member_0_only(patch: pytest.MonkeyPatch) -> None:
+@known(48, "rest", world("sequencer", (10,), (12,), (14, 3000), faults=(crash(0, 30),)))
+@replaces(SequencerCore, "_on_request")
+def first_number_at_member_0_only(shipped: Shipped, core: SequencerCore, *given: Any) -> None:
     """Only member 0 gives the first number."""
-    on_request = SequencerCore._on_request
-
-    def on_first(core: SequencerCore, message: Message, now_ns: int, out: list[Effect]) -> None:
-        if core._last_given or core._me == 0:
-            on_request(core, message, now_ns, out)
-
-    patch.setattr(SequencerCore, "_on_request", on_first)
+    if core._last_given or core._me == 0:
+        shipped(core, *given)
 
 
 # Orders by history.
 
 
+@known(40, "total_order", crossing("allack"), crossing("lamport"))
 def looks_at_the_visible_only(patch: pytest.MonkeyPatch) -> None:
     """Delivery waits for the members heard in this view, not for all members."""
     deliver = HistoryCore._deliver
@@ -75,38 +84,37 @@ def looks_at_the_visible_only(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(HistoryCore, "_deliver_after", lambda core, before, out: hasty(core, out))
 
 
+@known(41, "total_order", crossing("allack"))
 def delivers_on_the_first_lap(patch: pytest.MonkeyPatch) -> None:
     """A round is delivered when its first message has arrived at this member."""
+    shipped = HistoryCore._deliver
 
     def deliver(core: HistoryCore, out: list[Effect]) -> None:
         latest = core._latest
-        most = max(latest.values())
-        core._latest = dict.fromkeys(latest, most)
+        core._latest = dict.fromkeys(latest, max(latest.values()))
         shipped(core, out)
         core._latest = latest
 
-    shipped = HistoryCore._deliver
     patch.setattr(HistoryCore, "_deliver", deliver)
     patch.setattr(HistoryCore, "_deliver_after", lambda core, before, out: deliver(core, out))
 
 
-def null_in_the_reserved_round(patch: pytest.MonkeyPatch) -> None:
+@known(35, "rest", world("allack", (10, 20), (11, 21), (40,)))
+@replaces(AllAckCore, "_send_null")
+def null_in_the_reserved_round(shipped: Shipped, core: AllAckCore, *given: Any) -> None:
     """A null is sent with the round that stays reserved for the application's next message."""
-    send_null = AllAckCore._send_null
-
-    def unreserved(core: AllAckCore, now_ns: int, out: list[Effect]) -> None:
-        before = core._latest[core._me]
-        send_null(core, now_ns, out)
-        core._latest[core._me] = before
-
-    patch.setattr(AllAckCore, "_send_null", unreserved)
+    before = core._latest[core._me]
+    shipped(core, *given)
+    core._latest[core._me] = before
 
 
+@known(None, "rest", world("allack", (10, 20), (11, 21), (40,)), world("lamport", (10, 20), (11, 21), (40,)))
 def nobody_sends_nulls(patch: pytest.MonkeyPatch) -> None:
     """A member without messages sends no nulls."""
     patch.setattr(HistoryCore, "_arrange_null", lambda core, now_ns, out: None)
 
 
+@known(None, "total_order", crossing("allack"), crossing("lamport"))
 def ties_by_arrival(patch: pytest.MonkeyPatch) -> None:
     """Messages with the same number are ordered by arrival."""
     count = iter(range(1_000_000))
@@ -117,6 +125,7 @@ def ties_by_arrival(patch: pytest.MonkeyPatch) -> None:
 # Skeen's order.
 
 
+@known(9, "total_order", world("abcast", TIMES, *(member(*TIMES, delay_ms=delay) for delay in (7, 3, 1))))
 def first_proposal_is_final(patch: pytest.MonkeyPatch) -> None:
     """The initiator waits for one proposal instead of all."""
     on_proposal = AbcastCore._on_proposal
@@ -138,82 +147,78 @@ def first_proposal_is_final(patch: pytest.MonkeyPatch) -> None:
 # Mutual exclusion.
 
 
-def equal_timestamps_compare_as_later(patch: pytest.MonkeyPatch) -> None:
+@known(21, "rest", world("mutex", (10,), (10,), (10,), algorithm="ricart_agrawala"))
+@replaces(RicartAgrawalaCore, "_defers")
+def equal_timestamps_compare_as_later(_: Shipped, core: RicartAgrawalaCore, request: Request) -> bool:
     """Of two requests with the same timestamp, each is taken for later than the other."""
-
-    def defers(core: RicartAgrawalaCore, request: Request) -> bool:
-        wanted = core._wanted
-        return core._holding is not None or (wanted is not None and wanted.timestamp <= request.timestamp)
-
-    patch.setattr(RicartAgrawalaCore, "_defers", defers)
+    wanted = core._wanted
+    return core._holding is not None or (wanted is not None and wanted.timestamp <= request.timestamp)
 
 
 # ATOP.
 
 
-def draws_of_its_own(patch: pytest.MonkeyPatch) -> None:
+@known(None, "causal rest total_order", crossing("atop"), crossing("atop_mbs"))
+@replaces(AtopCore, "__init__")
+def draws_of_its_own(shipped: Shipped, core: AtopCore, **given: Any) -> None:
     """Each member seeds its draws differently."""
-    init = AtopCore.__init__
-
-    def seeded(core: AtopCore, **given: Any) -> None:
-        init(core, **given)
-        draws = core._order._now.draws
-        if isinstance(draws, RandomDraws):
-            draws._state += core._me
-            draws.use()
-
-    patch.setattr(AtopCore, "__init__", seeded)
+    shipped(core, **given)
+    draws = core._order._now.draws
+    if isinstance(draws, RandomDraws):
+        draws._state += core._me
+        draws.use()
 
 
-def waits_for_no_number(patch: pytest.MonkeyPatch) -> None:
+@known(None, "total_order", crossing("atop"), crossing("atop_mbs"))
+@replaces(_Backlog, "run")
+def waits_for_no_number(shipped: Shipped, backlog: _Backlog, out: list[Message]) -> Any:
     """A draw of a source without its next number goes to a source that has one."""
-    run = _Backlog.run
-
-    def hasty(backlog: _Backlog, out: list[Message]) -> _Lane | None:
-        lane = run(backlog, out)
-        waiting = [one for one in backlog._lanes.values() if one.messages and one.messages[0][0] == one.next]
-        if lane is None or not waiting:
-            return lane
+    lane = shipped(backlog, out)
+    waiting = [one for one in backlog._lanes.values() if one.messages and one.messages[0][0] == one.next]
+    if lane is not None and waiting:
         out.append(waiting[0].messages.popleft()[1])
         waiting[0].next += 1
-        return lane
-
-    patch.setattr(_Backlog, "run", hasty)
+    return lane
 
 
+@known(None, "rest", crossing("atop"), crossing("atop_mbs"))
 def nobody_fills_its_turn(patch: pytest.MonkeyPatch) -> None:
     """A drawn member without messages sends no dummy."""
     patch.setattr(AtopCore, "_on_turn_due", lambda core, now_ns, out: None)
 
 
+@known(None, "rest total_order", crossing("atop", window_ns=20 * MS, threshold=0))
 def distribution_before_all_have_passed(patch: pytest.MonkeyPatch) -> None:
     """The next distribution is in force as soon as its weights are known."""
-    finish = Order._finish
-    settle = Order._settle
+    for name in ("_finish", "_settle"):
+        _with_nothing_to_pass(name)(patch)
 
-    def hasty(order: Order, out: list[Message]) -> bool:
+
+def _with_nothing_to_pass(name: str) -> Edit:
+    @replaces(Order, name)
+    def hasty(shipped: Shipped, order: Order, given: object) -> Any:
         if order.current + 1 in order._weights:
             order._unpassed.clear()
-        return finish(order, out)
+        return shipped(order, given)
 
-    def leaves(order: Order, lane: _Lane) -> bool:
-        if order.current + 1 in order._weights:
-            order._unpassed.clear()
-        return settle(order, lane)
-
-    patch.setattr(Order, "_finish", hasty)
-    patch.setattr(Order, "_settle", leaves)
+    return hasty
 
 
-def atop_takes_nothing_of_the_rest(patch: pytest.MonkeyPatch) -> None:
+@known(None, "agreement causal virtual_synchrony", torn("atop"), torn("atop_mbs"))
+@replaces(AtopCore, "close")
+def atop_takes_nothing_of_the_rest(shipped: Shipped, core: AtopCore, rest: Rest, *given: Any) -> Any:
     """At the end of a view the rest of the cut is ignored."""
-    close = AtopCore.close
-    patch.setattr(AtopCore, "close", lambda core, rest, survivors, now_ns: close(core, {}, survivors, now_ns))
+    return shipped(core, {}, *given)
 
 
 # Amoeba.
 
 
+@known(
+    None,
+    "causal total_order",
+    world("amoeba", (10, 20, 30), (10, 20, 30), (11, 12, 13), faults=(deaf_to(1, 2, 10, 5),), large_bytes=0),
+)
 def passes_over_missing_bodies(patch: pytest.MonkeyPatch) -> None:
     """A number without a body is skipped; the body is delivered when it arrives."""
 
@@ -238,27 +243,28 @@ def passes_over_missing_bodies(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AmoebaCore, "_deliver", deliver)
 
 
+@known(None, "rest", crossing("amoeba"))
 def stored_is_not_told(patch: pytest.MonkeyPatch) -> None:
     """The members that have stored a message do not acknowledge it."""
     patch.setattr(AmoebaCore, "_tell_stored", lambda core, out: None)
 
 
-def log_of_the_rest_is_dropped(patch: pytest.MonkeyPatch) -> None:
+@known(None, "agreement uniform_agreement causal virtual_synchrony", torn("amoeba", large_bytes=0))
+@replaces(AmoebaCore, "close")
+def log_of_the_rest_is_dropped(shipped: Shipped, core: AmoebaCore, rest: Rest, *given: Any) -> Any:
     """At the end of a view the rest of the cut is not delivered."""
-    close = AmoebaCore.close
-    patch.setattr(AmoebaCore, "close", lambda core, rest, survivors, now_ns: close(core, {}, survivors, now_ns))
+    return shipped(core, {}, *given)
 
 
-def amoeba_hands_nothing_back(patch: pytest.MonkeyPatch) -> None:
+@known(None, "agreement validity", world("amoeba", (10,), (12, 30), (14, 3000), faults=(crash(0, 30),)))
+@replaces(AmoebaCore, "close")
+def amoeba_hands_nothing_back(shipped: Shipped, *given: Any) -> Closing:
     """A sender forgets its messages without a number at the end of a view."""
-    close = AmoebaCore.close
-
-    def forgetful(core: AmoebaCore, *given: Any) -> Closing:
-        return replace(close(core, *given), handed_back=())
-
-    patch.setattr(AmoebaCore, "close", forgetful)
+    closing: Closing = shipped(*given)
+    return replace(closing, handed_back=())
 
 
+@known(None, "integrity", crossing("amoeba"))
 def numbers_without_gaps_are_not_asked_for(patch: pytest.MonkeyPatch) -> None:
     """The sequencer numbers a message without its predecessors of the same sender, and a duplicate a second time."""
 
@@ -284,18 +290,21 @@ def numbers_without_gaps_are_not_asked_for(patch: pytest.MonkeyPatch) -> None:
 # CO and LO.
 
 
+@known(None, "agreement fifo causal", lossy("co"))
+@known(None, "agreement fifo", lossy("lo"))
 def accepts_out_of_turn(patch: pytest.MonkeyPatch) -> None:
     """A message is accepted without its predecessors, which are then duplicates."""
-    patch.setattr(CoState, "lacks", lambda state, p: None)
     accept = CoState.accept
 
     def skipping(state: CoState, p: Pdu) -> list[int]:
         state.req[p.src] = p.seq
         return accept(state, p)
 
+    patch.setattr(CoState, "lacks", lambda state, p: None)
     patch.setattr(CoState, "accept", skipping)
 
 
+@known(None, "causal integrity", lossy("co"))
 def looks_at_the_source_alone(patch: pytest.MonkeyPatch) -> None:
     """A message is accepted when it is the next of its source, and delivered when it is accepted."""
     take_in = CoCore._take_in
@@ -312,100 +321,78 @@ def looks_at_the_source_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CoState, "lacks", lambda state, p: (p.src, p.seq - 1) if p.seq != state.req[p.src] else None)
 
 
-def acknowledges_what_it_has_heard_of(patch: pytest.MonkeyPatch) -> None:
+@known(None, "rest", lossy("co"), lossy("lo"))
+@replaces(Matrix, "learn")
+def acknowledges_what_it_has_heard_of(shipped: Shipped, matrix: Matrix, _: int, vector: tuple[int, ...]) -> list[int]:
     """A member reports messages as accepted that it only knows of."""
-    learn = Matrix.learn
-
-    def generous(matrix: Matrix, j: int, vector: tuple[int, ...]) -> list[int]:
-        risen: list[int] = []
-        for k in range(len(matrix.rows)):
-            risen += learn(matrix, k, vector)
-        return sorted(set(risen))
-
-    patch.setattr(Matrix, "learn", generous)
+    return sorted({risen for k in range(len(matrix.rows)) for risen in shipped(matrix, k, vector)})
 
 
+@known(None, "rest", lossy("co"), lossy("lo"))
 def nobody_asks_for_gaps(patch: pytest.MonkeyPatch) -> None:
     """A gap is detected, but the missing messages are not requested."""
     patch.setattr(CoCore, "_ask_for_gaps", lambda core, now_ns, out: None)
     patch.setattr(CoCore, "_resend", lambda core, silent, now_ns, out: None)
 
 
-def close_keeps_the_rest(patch: pytest.MonkeyPatch) -> None:
+@known(None, "agreement virtual_synchrony causal", torn("co"))
+@known(None, "agreement virtual_synchrony", torn("lo"))
+@replaces(CoCore, "close")
+def close_keeps_the_rest(shipped: Shipped, core: CoCore, cut: Mapping[int, int], now_ns: int) -> Any:
     """At the end of a view messages that were not accepted before are not delivered."""
-    close = CoCore.close
-
-    def short(core: CoCore, cut: Mapping[int, int], now_ns: int) -> Closing:
-        frozen = core._frozen
-        return close(core, {member: min(number, frozen[member]) for member, number in cut.items()}, now_ns)
-
-    patch.setattr(CoCore, "close", short)
+    return shipped(core, {member: min(number, core._frozen[member]) for member, number in cut.items()}, now_ns)
 
 
+@known(None, "rest", lossy("co"), lossy("lo"))
 def tells_nobody_what_it_has(patch: pytest.MonkeyPatch) -> None:
     """A member without messages of its own never reports its accepted messages."""
-    patch.setattr(CoCore, "_on_state_due", lambda core, now_ns, out: None)
-    patch.setattr(CoCore, "_on_round", lambda core, now_ns, out: None)
-    patch.setattr(CoCore, "_on_reply", lambda core, now_ns, out: None)
+    for name in ("_on_state_due", "_on_round", "_on_reply"):
+        patch.setattr(CoCore, name, lambda core, now_ns, out: None)
 
 
-def delivers_copies(patch: pytest.MonkeyPatch) -> None:
+@known(None, "integrity causal fifo", lossy("co"))
+@known(None, "integrity", lossy("lo"))
+@replaces(CoCore, "_on_data")
+def delivers_copies(shipped: Shipped, core: CoCore, message: Message, src: int, now_ns: int, out: list[Effect]) -> None:
     """A message that arrives a second time is delivered a second time."""
-    ignore = CoCore._ignore_data
-    on_data = CoCore._on_data
-
-    def doubling(core: CoCore, message: Message, src: int, now_ns: int, out: list[Effect]) -> None:
-        if ignore(core, core._pdu(message, src)) is DropReason.DUPLICATE:
-            out.append(Deliver.of(message))
-        else:
-            on_data(core, message, src, now_ns, out)
-
-    patch.setattr(CoCore, "_on_data", doubling)
+    if core._ignore_data(core._pdu(message, src)) is DropReason.DUPLICATE:
+        out.append(Deliver.of(message))
+    else:
+        shipped(core, message, src, now_ns, out)
 
 
 # The adaptive selection.
 
 
-def switch_is_lost_at_the_end_of_the_view(patch: pytest.MonkeyPatch) -> None:
+@known(49, "agreement causal fifo virtual_synchrony", LEAVES_WHILE_SWITCHING)
+@replaces(AdaptiveCore, "close")
+def switch_is_lost_at_the_end_of_the_view(shipped: Shipped, core: AdaptiveCore, *given: Any) -> Any:
     """A view that ends during a switch closes the old epoch, and drops the received messages of the new one."""
     open_next = AdaptiveCore._open_next
-    close = AdaptiveCore.close
-
-    def forgetting(core: AdaptiveCore, *given: Any) -> Closing:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(AdaptiveCore, "_open_next", lambda core: open_next(core) and [])
-        try:
-            return close(core, *given)
-        finally:
-            patch.setattr(AdaptiveCore, "_open_next", open_next)
-
-    patch.setattr(AdaptiveCore, "close", forgetting)
+        return shipped(core, *given)
 
 
-def epoch_begins_anew_in_each_view(patch: pytest.MonkeyPatch) -> None:
+@known(None, "agreement total_order virtual_synchrony", LEAVES_WHILE_SWITCHING)
+@replaces(AdaptiveCore, "close")
+def epoch_begins_anew_in_each_view(shipped: Shipped, core: AdaptiveCore, *given: Any) -> Any:
     """After a view that ended during a switch each member goes on with its own protocol."""
-    close = AdaptiveCore.close
-
-    def unswitched(core: AdaptiveCore, *given: Any) -> Closing:
-        before, core._next = core._next, None
-        del before
-        return close(core, *given)
-
-    patch.setattr(AdaptiveCore, "close", unswitched)
+    core._next = None
+    return shipped(core, *given)
 
 
 # Causal order.
 
 
-def release_looks_at_one_member(patch: pytest.MonkeyPatch) -> None:
+@known(46, "rest", world("cbcast", (10,), member(11.5, 13), (20,), faults=(deaf_to(2, 0, 9, 3),)))
+@replaces(CbcastCore, "_release")
+def release_looks_at_one_member(_: Shipped, core: CbcastCore, index: int, out: list[Effect]) -> None:
     """A delivery releases the messages that waited for it, but not those that waited for these."""
-
-    def release(core: CbcastCore, index: int, out: list[Effect]) -> None:
-        released, core._blocked[index] = core._blocked[index], []
-        for member in released:
-            waiting = core._waiting[member]
-            if waiting and (obstacle := core._obstacle(waiting[0])) >= 0:
-                core._blocked[obstacle].append(member)
-            elif waiting:
-                core._deliver(waiting.popleft(), member, out)
-
-    patch.setattr(CbcastCore, "_release", release)
+    released, core._blocked[index] = core._blocked[index], []
+    for one in released:
+        waiting = core._waiting[one]
+        if waiting and (obstacle := core._obstacle(waiting[0])) >= 0:
+            core._blocked[obstacle].append(one)
+        elif waiting:
+            core._deliver(waiting.popleft(), one, out)

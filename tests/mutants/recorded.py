@@ -6,7 +6,8 @@ the records.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from analysis.checks import oracle
 from analysis.checks.oracle_views import Record
@@ -21,6 +22,23 @@ from tests.node.cluster import GROUP, Build, Cluster, Host, Network
 
 NO_MESSAGE = MessageId(0, 0, 0)
 History = dict[Incarnation, list[Record]]
+
+
+Scenario: TypeAlias = Callable[[Build], "Recorded"]
+
+
+def scenario(count: int, *, network: Network | None = None) -> Callable[[Callable[[Recorded], None]], Scenario]:
+    """The decorated function begins the run of a cluster of `count` members, which it is given."""
+
+    def of(begin: Callable[[Recorded], None]) -> Scenario:
+        def begun(build: Build) -> Recorded:
+            cluster = Recorded(count, build, network=network)
+            begin(cluster)
+            return cluster
+
+        return begun
+
+    return of
 
 
 class Recorded(Cluster):

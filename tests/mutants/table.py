@@ -1,44 +1,52 @@
-"""Bugs on record, each seeded into a copy of a core or into a history, and the promises that must fail.
+"""Bugs on record, each seeded into a copy of a core or of the simulated cluster, and the promises that must fail.
 
 The numbers are those of the project's list of bugs: 1 to 8 sequencers, 9 to 12 Skeen's order, 35 to 41 deterministic
 merge and stability, 42 to 46 causal order and clocks, 50 to 54 test harnesses; without a number: bugs of the basic
-properties. `breaks` are the promises that must fail, all others must pass; if it is empty, the "bug" is none and must
-not be flagged. `unknown` are promises whose verdict must be unknown.
+properties, of Time Warp and of the adaptive selection. The docstring of each mutant describes its bug.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from analysis.checks.properties import VIEW_PROPERTIES, Incarnation, MessageId, Verdict
-from collector.records import Event, Level, Notice
-from node.protocols.mutex import RicartAgrawalaCore
+from analysis.checks.properties import VIEW_PROPERTIES, Incarnation, Verdict
 from node.registry import CAUSAL_PROMISES, FIFO_PROMISES, PROTOCOLS, TOTAL_ORDER_PROMISES
 from node.wire import Kind, Message, encode_datagram
-from tests.analysis.histories import Author, PlainHistory
-from tests.mutants import agreed, cores, models, rounds, views
-from tests.mutants.recorded import Recorded, verdicts
+from tests.analysis.histories import PlainHistory
+from tests.mutants import adaptive_cores as selection
+from tests.mutants import agreed, cores, views
+from tests.mutants import timewarp_cores as warp
+from tests.mutants.recorded import Recorded, Scenario, scenario, verdicts
 from tests.node.cluster import GROUP, MILLISECOND, SECOND, Build, Network
 
 Outcome = dict[str, Verdict]
 BUFFERS = "buffers"
 """A promise of this table: at the end no surviving core has buffered messages."""
-
-MUTEX_PROMISES = PROTOCOLS["mutex"].promises
-LAMPORT_PROMISES = (*TOTAL_ORDER_PROMISES, "clock_condition")
 LIVE = ("validity", "agreement")
 VIEW_PROMISES = tuple(kind.value for kind in VIEW_PROPERTIES)
-MERGED = ("validity", "agreement", "integrity", "fifo", "total_order")
+PROMISES: dict[str, tuple[str, ...]] = {
+    "reliable": FIFO_PROMISES,
+    "flooding": FIFO_PROMISES,
+    "cbcast": CAUSAL_PROMISES,
+    "co": CAUSAL_PROMISES,
+    "lamport": (*TOTAL_ORDER_PROMISES, "clock_condition"),
+    "mutex": PROTOCOLS["mutex"].promises,
+    "timewarp": (*TOTAL_ORDER_PROMISES, "state"),
+    "group": VIEW_PROMISES,
+}
+"""What a scenario is judged by, by the place of the bug; others: `TOTAL_ORDER_PROMISES`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """One bug: the same scenario with and without it."""
+    """One bug: the same scenario with and without it. `breaks` are the promises that must fail, and `unknown` those
+    whose verdict must be unknown; all others must pass. If both are empty, the "bug" is none and must not be flagged.
+    """
 
-    bug: str
-    description: str
+    bug: int | None
+    what: str
     seeded: str
     right: Callable[[], Outcome]
     wrong: Callable[[], Outcome]
@@ -47,20 +55,11 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        return f"{self.bug or '-'}: {self.description} ({self.seeded})"
+        return "-".join((*([str(self.bug)] if self.bug else []), self.what, self.seeded))
 
 
-Scenario = Callable[[Build], Recorded]
-
-
-def cluster_pair(
-    scenario: Scenario, right: Build, wrong: Build, promises: tuple[str, ...]
-) -> tuple[Callable[[], Outcome], Callable[[], Outcome]]:
-    return partial(of_cluster, scenario, right, promises), partial(of_cluster, scenario, wrong, promises)
-
-
-def of_cluster(scenario: Scenario, build: Build, promises: tuple[str, ...]) -> Outcome:
-    cluster = scenario(build)
+def of_cluster(begin: Scenario, build: Build, promises: tuple[str, ...]) -> Outcome:
+    cluster = begin(build)
     cluster.run(for_ns=60 * SECOND)
     found = verdicts(cluster.history(), cluster.members, promises)
     keeps = any(host.core.buffered for host in cluster.survivors())
@@ -75,69 +74,58 @@ def of_history(history: PlainHistory, promises: tuple[str, ...]) -> Outcome:
 # Scenarios.
 
 
-def talk(build: Build) -> Recorded:
+@scenario(3)
+def talk(cluster: Recorded) -> None:
     """Three members, a few messages each, a good network."""
-    cluster = Recorded(3, build)
+    _talk(cluster)
+
+
+def _talk(cluster: Recorded) -> None:
     for number in range(5):
         for member in cluster.members:
             cluster.submit_later(member, number * 20 * MILLISECOND + member * 3 * MILLISECOND)
-    return cluster
 
 
-def reordering(build: Build) -> Recorded:
+@scenario(3)
+def reordering(cluster: Recorded) -> None:
     """The second message of 0 overtakes the first on its way to 2."""
-    cluster = Recorded(3, build)
-    _delay_first_copy(cluster, source=0, target=2, kind=Kind.RELIABLE_DATA, seq=1)
+    _delay_first_copy(cluster, source=0, target=2)
     cluster.submit(0, 3)
-    return cluster
 
 
-def duplicating(build: Build) -> Recorded:
-    cluster = Recorded(3, build, network=Network(duplicate_ratio=0.5))
+@scenario(3, network=Network(duplicate_ratio=0.5))
+def duplicating(cluster: Recorded) -> None:
     for number in range(5):
         cluster.submit_later(number % 3, number * 10 * MILLISECOND)
-    return cluster
 
 
-def question_and_answer(build: Build) -> Recorded:
+@scenario(3)
+def question_and_answer(cluster: Recorded) -> None:
     """1 answers a message of 0, which reaches 2 after the answer; later messages follow the answer."""
-    cluster = Recorded(3, build)
-    _delay_first_copy(cluster, source=0, target=2, kind=Kind.RELIABLE_DATA, seq=1)
+    _delay_first_copy(cluster, source=0, target=2)
     cluster.submit(0)
     cluster.submit_later(1, 5 * MILLISECOND)
-    return cluster
 
 
-def question_and_answer_of_co(build: Build) -> Recorded:
-    """The same with the messages of CO, which requests missing messages itself."""
-    cluster = Recorded(3, build)
-    _delay_first_copy(cluster, source=0, target=2, kind=Kind.CO_DATA, seq=1)
-    cluster.submit(0)
-    cluster.submit_later(1, 5 * MILLISECOND)
-    return cluster
-
-
-def crossing(build: Build) -> Recorded:
+@scenario(3)
+def crossing(cluster: Recorded) -> None:
     """1 has the number 1 and 0 has the number 2; the message of 1 reaches 2 late, so that the other arrives first."""
-    cluster = Recorded(3, build)
-    _delay_first_copy(cluster, source=1, target=2, kind=Kind.RELIABLE_DATA, seq=1)
+    _delay_first_copy(cluster, source=1, target=2)
     cluster.submit(1)
     cluster.submit_later(0, 1_500_000)
-    return cluster
 
 
-def two_at_once(build: Build) -> Recorded:
+@scenario(3)
+def two_at_once(cluster: Recorded) -> None:
     """1 and 2 send at the same time, and the path from 1 to 2 is slow."""
-    cluster = Recorded(3, build)
-    _delay_first_copy(cluster, source=1, target=2, kind=Kind.RELIABLE_DATA, seq=1)
+    _delay_first_copy(cluster, source=1, target=2)
     cluster.submit(1)
     cluster.submit(2)
-    return cluster
 
 
-def view_change_with_requests_open(build: Build) -> Recorded:
+@scenario(4)
+def view_change_with_requests_open(cluster: Recorded) -> None:
     """1 has requested three numbers and gets none until 3, which has crashed, is out of the view."""
-    cluster = Recorded(4, build)
     cluster.lose = lambda source, target, message: (
         (source, target) == (0, 1) and message.kind is Kind.RELIABLE_UNICAST and cluster.now_ns < 4 * SECOND
     )
@@ -146,12 +134,11 @@ def view_change_with_requests_open(build: Build) -> Recorded:
     cluster.submit(1, 3)
     cluster.crash(3)
     cluster.submit_later(2, 600 * MILLISECOND)
-    return cluster
 
 
-def server_crash_at_rest(build: Build) -> Recorded:
+@scenario(4)
+def server_crash_at_rest(cluster: Recorded) -> None:
     """Some messages are delivered, the server crashes while nothing is under way, and the others go on."""
-    cluster = Recorded(4, build)
     cluster.submit(1, 3)
     cluster.run(for_ns=1 * SECOND)
     cluster.crash(0)
@@ -159,14 +146,13 @@ def server_crash_at_rest(build: Build) -> Recorded:
     # The crash is detected only if something of the layer below is awaited from the crashed member.
     cluster.submit(2)
     cluster.submit_later(3, 8 * SECOND, count=2)
-    return cluster
 
 
-def server_crash_in_mid_order(build: Build) -> Recorded:
+@scenario(4)
+def server_crash_in_mid_order(cluster: Recorded) -> None:
     """1 has the number 1 and 2 the number 2; the message of 1 reaches 3 late, which has an open request when the server
     crashes.
     """
-    cluster = Recorded(4, build)
     cluster.lose = lambda s, t, message: (
         ((s, t, message.kind) == (1, 3, Kind.RELIABLE_DATA) and cluster.now_ns < 4 * SECOND)
         or (s, t, message.inner) == (0, 3, Kind.SEQUENCER_NUMBER)
@@ -175,54 +161,49 @@ def server_crash_in_mid_order(build: Build) -> Recorded:
     cluster.submit_later(2, 1 * MILLISECOND)
     cluster.submit_later(3, 2 * MILLISECOND)
     cluster.at(5 * MILLISECOND, partial(cluster.crash, 0))
-    return cluster
 
 
-def number_without_message(build: Build) -> Recorded:
+@scenario(4)
+def number_without_message(cluster: Recorded) -> None:
     """1 does not receive its number, 2 has the next one; then the server crashes."""
-    cluster = Recorded(4, build)
     cluster.lose = lambda s, t, message: (s, t, message.inner) == (0, 1, Kind.SEQUENCER_NUMBER)
     cluster.submit(1)
     cluster.submit_later(2, 1 * MILLISECOND)
     cluster.at(10 * MILLISECOND, partial(cluster.crash, 0))
-    return cluster
 
 
-def equal_halves(build: Build) -> Recorded:
+@scenario(4)
+def equal_halves(cluster: Recorded) -> None:
     """A cut long enough for each side to suspect the other."""
-    cluster = Recorded(4, build)
     cluster.submit(1)
     cluster.at(1 * SECOND, partial(cluster.cut, (0, 1), (2, 3)))
     cluster.submit_later(1, 8 * SECOND)
     cluster.submit_later(3, 8 * SECOND)
     cluster.at(12 * SECOND, cluster.heal)
-    return cluster
 
 
-def restart_at_rest(build: Build) -> Recorded:
+@scenario(4)
+def restart_at_rest(cluster: Recorded) -> None:
     """A member restarts, and receives the messages that the others send afterwards."""
-    cluster = Recorded(4, build)
     cluster.submit(1, 3)
     cluster.at(1 * SECOND, partial(cluster.restart, 3))
     cluster.submit_later(2, 5 * SECOND)
-    return cluster
 
 
-def half_multicast(build: Build) -> Recorded:
+@scenario(4)
+def half_multicast(cluster: Recorded) -> None:
     """A message of 3 reaches only 2, and 3 crashes."""
-    cluster = Recorded(4, build)
     cluster.submit(3)
     cluster.run(for_ns=1 * SECOND)
     cluster.lose = lambda source, target, message: source == 3 and target != 2
     cluster.submit(3)
     cluster.at(cluster.now_ns + 2 * MILLISECOND, lambda: cluster.crash(3))
     cluster.submit_later(0, cluster.now_ns + 3 * MILLISECOND)
-    return cluster
 
 
-def late_voice(build: Build) -> Recorded:
+@scenario(4)
+def late_voice(cluster: Recorded) -> None:
     """3 is cut off and excluded; its last message reaches 0 alone, late."""
-    cluster = Recorded(4, build)
     cluster.submit(3)
     cluster.run(for_ns=1 * SECOND)
     cluster.cut((0, 1, 2), (3,))
@@ -233,64 +214,88 @@ def late_voice(build: Build) -> Recorded:
     cluster.run(for_ns=10 * SECOND)
     cluster._arrive(cluster.hosts[0], datagram)
     cluster.heal()
-    return cluster
 
 
-def stranger(build: Build) -> Recorded:
+@scenario(3)
+def stranger(cluster: Recorded) -> None:
     """A datagram of this group from a sender that is no member."""
-    cluster = talk(build)
+    _talk(cluster)
     payload = bytes([0, 9, 0, 1, 0, 0, 0, 1])
     message = Message(kind=Kind.RELIABLE_DATA, origin=9, incarnation=1, seq=1, words=(0,), payload=payload)
     data = encode_datagram(group=GROUP, sender=9, sender_incarnation=1, transmission=1, message=message)
     for member in cluster.members:
         cluster.at(30 * MILLISECOND, partial(cluster._arrive, cluster.hosts[member], data))
-    return cluster
 
 
-def flood(build: Build) -> Recorded:
+@scenario(3)
+def flood(cluster: Recorded) -> None:
     """Many messages at once, each relayed by others."""
-    cluster = Recorded(3, build)
     cluster.submit(0, 10)
-    return cluster
 
 
-def lagging_clock(build: Build) -> Recorded:
+@scenario(3)
+def lagging_clock(cluster: Recorded) -> None:
     """0 has sent many messages when 1, which has delivered them, sends for the first time."""
-    cluster = Recorded(3, build)
     for number in range(4):
         for member in (0, 2):
             cluster.submit_later(member, number * 10 * MILLISECOND)
     cluster.submit_later(1, 36 * MILLISECOND)
-    return cluster
 
 
-def contention(build: Build) -> Recorded:
+@scenario(3)
+def contention(cluster: Recorded) -> None:
     """All request the resource at once, and again."""
-    cluster = Recorded(3, build)
     for member in cluster.members:
         cluster.submit(member, 2)
-    return cluster
 
 
-def latecomers(build: Build) -> Recorded:
+@scenario(3)
+def latecomers(cluster: Recorded) -> None:
     """Two request the resource while the third is inside."""
-    cluster = Recorded(3, build)
     cluster.submit(0)
     for member in (1, 2):
         cluster.submit_later(member, (3 + member) * MILLISECOND)
-    return cluster
 
 
-def replies_pair(
-    scenario: Scenario, wrong: type[RicartAgrawalaCore]
-) -> tuple[Callable[[], Outcome], Callable[[], Outcome]]:
-    return cluster_pair(scenario, cores.ricart_agrawala(), cores.ricart_agrawala(wrong), MUTEX_PROMISES)
+@scenario(3)
+def late_comer(cluster: Recorded) -> None:
+    """0 sends for the first time after it has received the messages of 1 and 2."""
+    cluster.submit(1)
+    cluster.submit(2)
+    cluster.submit_later(0, 5 * MILLISECOND)
 
 
-def _delay_first_copy(cluster: Recorded, *, source: int, target: int, kind: Kind, seq: int) -> None:
-    """The first transmission is lost; a retransmission by the layer below, or by `cluster` itself, arrives later."""
+@scenario(4)
+def death_of_a_sender(cluster: Recorded) -> None:
+    """3 has sent and crashed. 0 and 2 deliver its message long before its exclusion, 1 waits for a null until after
+    that.
+    """
+    cluster.lose = lambda source, target, message: (
+        (source, target, message.kind) == (2, 1, Kind.RELIABLE_DATA) and cluster.now_ns < 8 * SECOND
+    )
+    cluster.submit(3)
+    cluster.at(10 * MILLISECOND, lambda: cluster.crash(3))
+    cluster.submit_later(0, 10 * SECOND)
+
+
+@scenario(5)
+def lost_cause(cluster: Recorded) -> None:
+    """Only 1 receives a message of 4; 1 delivers it, sends, and both crash."""
+    for member in (0, 1, 2, 3):
+        cluster.submit(member)
+    cluster.lose = lambda source, target, message: source == 4 and target != 1
+    cluster.submit(4)
+    cluster.at(1_500_000, lambda: cluster.crash(4))
+    cluster.submit_later(1, 2 * MILLISECOND)
+    cluster.at(4 * MILLISECOND, lambda: cluster.crash(1))
+    cluster.submit_later(0, 10 * SECOND)
+
+
+def _delay_first_copy(cluster: Recorded, *, source: int, target: int) -> None:
+    """The first message is lost once; a retransmission by the layer below, or by CO itself, arrives later."""
+    data = (Kind.RELIABLE_DATA, Kind.CO_DATA)
     cluster.lose = lambda s, t, message: (
-        (s, t, message.kind, message.seq) == (source, target, kind, seq) and not message.flags
+        (s, t, message.seq) == (source, target, 1) and message.kind in data and not message.flags
     )
 
 
@@ -350,479 +355,145 @@ def fault_after(at_ns: int) -> Outcome:
     return verdicts(cluster.history(), cluster.members, FIFO_PROMISES)
 
 
-# Histories by hand.
-
-A, B = Incarnation(0, 1), Incarnation(1, 1)
+# The table.
 
 
-def written(*events: tuple[Incarnation, Event, MessageId], reports: tuple[int, ...] = ()) -> PlainHistory:
-    author = Author()
-    for incarnation in (A, B):
-        author.note(incarnation, Event.START)
-    for incarnation, event, message in events:
-        author.note(incarnation, event, message, Level.AGREED if event is Event.DELIVER else 0)
-    for value in reports:
-        author.note(A, Event.REPORT, detail=Notice.CLOCK)
-        author.history[A][-1] = author.history[A][-1]._replace(value=value)
-    for incarnation in (A, B):
-        author.note(incarnation, Event.STOP, detail=1)
-    return author.history
-
-
-def a(number: int) -> MessageId:
-    return MessageId(0, 1, number)
-
-
-def b(number: int) -> MessageId:
-    return MessageId(1, 1, number)
-
-
-S, D = Event.SUBMIT, Event.DELIVER
-SENT = ((A, S, a(1)), (B, S, b(1)), (A, S, a(2)), (B, S, b(2)))
-IN_ORDER = tuple((incarnation, D, message) for incarnation in (A, B) for message in (a(1), b(1), a(2), b(2)))
-EQUAL_NOT_MONOTONE = tuple((incarnation, D, message) for incarnation in (A, B) for message in (b(1), b(2), a(1), a(2)))
-CONTENT_ONLY = tuple((incarnation, D, message) for incarnation in (A, B) for message in (a(2), b(1), a(1), b(2)))
-
-
-def log_with_a_hole() -> PlainHistory:
-    history = written(*SENT, *IN_ORDER)
-    return history | {B: [record for record in history[B] if record.record != 4]}
-
-
-def of_seeds(model: Callable[[int], PlainHistory], promises: tuple[str, ...]) -> Outcome:
-    """The worst outcome of twenty seeds: a bug need not show with each."""
-    outcomes = [of_history(model(seed), promises) for seed in range(20)]
-    badness = {Verdict.PASS: 0, Verdict.UNKNOWN: 1, Verdict.FAIL: 2}
-    return {name: max((outcome[name] for outcome in outcomes), key=badness.__getitem__) for name in promises}
-
-
-def model_pair(
-    right: Callable[[int], PlainHistory], wrong: Callable[[int], PlainHistory], promises: tuple[str, ...]
-) -> tuple[Callable[[], Outcome], Callable[[], Outcome]]:
-    return partial(of_seeds, right, promises), partial(of_seeds, wrong, promises)
-
-
-def history_pair(
-    right: PlainHistory, wrong: PlainHistory, promises: tuple[str, ...]
-) -> tuple[Callable[[], Outcome], Callable[[], Outcome]]:
-    return partial(of_history, right, promises), partial(of_history, wrong, promises)
-
-
-def _row(
-    bug: str,
-    description: str,
+def row(
     seeded: str,
-    pair: tuple[Callable[[], Outcome], Callable[[], Outcome]],
+    bug: int | None,
+    what: str,
+    right: Callable[[], Outcome],
+    wrong: Callable[[], Outcome],
     *breaks: str,
-    unknown: tuple[str, ...] = (),
+    unknown: Iterable[str] = (),
 ) -> Mutant:
     return Mutant(
         bug=bug,
-        description=description,
+        what=what,
         seeded=seeded,
-        right=pair[0],
-        wrong=pair[1],
+        right=right,
+        wrong=wrong,
         breaks=frozenset(breaks),
         unknown=frozenset(unknown),
     )
 
 
+def history_row(
+    seeded: str,
+    bug: int | None,
+    what: str,
+    outcome: Callable[[bool], Outcome],
+    *breaks: str,
+    unknown: Iterable[str] = (),
+) -> Mutant:
+    """A history that is written without the bug and with it."""
+    return row(seeded, bug, what, partial(outcome, False), partial(outcome, True), *breaks, unknown=unknown)
+
+
+def _builds(
+    seeded: str,
+    bug: int | None,
+    what: str,
+    begin: Scenario,
+    right: Build,
+    wrong: Build,
+    *breaks: str,
+    unknown: Iterable[str] = (),
+) -> Mutant:
+    outcome = partial(of_cluster, begin, promises=PROMISES.get(seeded, TOTAL_ORDER_PROMISES))
+    return row(seeded, bug, what, partial(outcome, right), partial(outcome, wrong), *breaks, unknown=unknown)
+
+
+def _core(
+    seeded: str,
+    build: Callable[..., Build],
+    bug: int | None,
+    begin: Scenario,
+    wrong: type,
+    *breaks: str,
+    unknown: Iterable[str] = (),
+) -> Mutant:
+    """The scenario with the shipped core of a builder, and with the mutant `wrong` in its place."""
+    return _builds(seeded, bug, wrong.__name__, begin, build(), build(wrong), *breaks, unknown=unknown)
+
+
+_reliable = partial(_core, "reliable", cores.reliable)
+_groups = partial(_core, "reliable", cores.groups)
+_views = partial(_core, "group", cores.sequencer_over)
+_sequencer = partial(_core, "sequencer", cores.sequencer)
+_abcast = partial(_core, "abcast", agreed.abcast)
+_lamport = partial(_core, "lamport", cores.lamport_with)
+_allack = partial(_core, "allack", cores.allack)
+_cbcast = partial(_core, "cbcast", cores.cbcast)
+_mutex = partial(_core, "mutex", cores.mutex)
+_replies = partial(_core, "mutex", cores.ricart_agrawala)
+_talkative = partial(warp.timewarp, follow_up_permille=500)
+_lazy = partial(_talkative, cancellation="lazy")
+_hasty = partial(warp.timewarp, follow_up_permille=900, processing_ns=1 * MILLISECOND)
+_adaptive = partial(_core, "adaptive", selection.adaptive)
+_one_server = cores.sequencer(replace_server=False)
+ORDERS = ("agreement", "fifo", "causal", "total_order")
+
 MUTANTS: tuple[Mutant, ...] = (
-    _row(
-        "1",
-        "what was overtaken is below the highest number seen, and is thrown away as a duplicate",
-        "reliable",
-        cluster_pair(reordering, cores.reliable(), cores.reliable(cores.HighestOnly), FIFO_PROMISES),
-        *("agreement", "fifo"),
-    ),
-    _row(
-        "2",
-        "the test for duplicates says no, and nobody listens",
-        "reliable",
-        cluster_pair(duplicating, cores.reliable(), cores.reliable(cores.TakesTwice), FIFO_PROMISES),
-        "integrity",
-    ),
-    _row(
-        "3",
-        "at a change of the view new messages go out before the old ones are sent again",
-        "sequencer",
-        cluster_pair(
-            view_change_with_requests_open,
-            cores.sequencer(),
-            cores.sequencer(views.NewBeforeOld),
-            TOTAL_ORDER_PROMISES,
-        ),
-        *("fifo", "causal"),
-    ),
-    _row(
-        "4",
-        "two sequencers at once",
-        "sequencer",
-        cluster_pair(two_at_once, cores.sequencer(), cores.sequencer(cores.TwoServers), TOTAL_ORDER_PROMISES),
-        "total_order",
-    ),
-    _row(
-        "6",
-        "the server crashes, and no other member replaces it",
-        "sequencer",
-        cluster_pair(
-            server_crash_at_rest, cores.sequencer(), cores.sequencer(replace_server=False), TOTAL_ORDER_PROMISES
-        ),
-        BUFFERS,
-        unknown=LIVE,
-    ),
-    _row(
-        "6",
-        "at the end of a view what is under way is not waited for",
-        "sequencer",
-        cluster_pair(
-            server_crash_in_mid_order, cores.sequencer(), cores.sequencer(views.SkipsTheCut), TOTAL_ORDER_PROMISES
-        ),
-        *("agreement", "total_order"),
-    ),
-    _row(
-        "6",
-        "at the end of a view what follows a number without a message is dropped",
-        "sequencer",
-        cluster_pair(
-            number_without_message, cores.sequencer(), cores.sequencer(views.StopsAtAGap), TOTAL_ORDER_PROMISES
-        ),
-        "validity",
-    ),
-    _row(
-        "",
-        "what was asked of a server that is gone is not asked for again",
-        "sequencer",
-        cluster_pair(
-            server_crash_in_mid_order, cores.sequencer(), cores.sequencer(views.HandsNothingBack), TOTAL_ORDER_PROMISES
-        ),
-        "validity",
-    ),
-    _row(
-        "",
-        "a message is delivered whose cause died with both senders",
-        "lamport",
-        cluster_pair(
-            rounds.lost_cause, cores.lamport(), cores.lamport(kind=views.LamportAdmitsEverything), LAMPORT_PROMISES
-        ),
-        "causal",
-    ),
-    _row(
-        "",
-        "both sides of a cut go on, each without the other",
-        "group",
-        cluster_pair(equal_halves, cores.sequencer(), cores.sequencer(group=views.BothSidesGoOn), VIEW_PROMISES),
-        "view_agreement",
-    ),
-    _row(
-        "",
-        "a joiner delivers before it has the state of the group",
-        "group",
-        cluster_pair(
-            restart_at_rest, cores.sequencer(), cores.sequencer(group=views.BeginsWithoutState), VIEW_PROMISES
-        ),
-        "state_transfer",
-    ),
-    _row(
-        "7",
-        "numbers that are equal everywhere and not monotone are no violation of total order",
-        "history",
-        history_pair(written(*SENT, *IN_ORDER), written(*SENT, *EQUAL_NOT_MONOTONE), MERGED),
-    ),
-    _row(
-        "8",
-        "a bounded memory of what was had, and copies without bound",
-        "flooding",
-        cluster_pair(flood, lambda us, seed: cores.Flood(us), lambda us, seed: cores.ForgetfulFlood(us), FIFO_PROMISES),
-        "integrity",
-    ),
-    _row(
-        "9",
-        "a larger number is delivered while a smaller one is pending",
-        "sequencer",
-        cluster_pair(crossing, cores.sequencer(), cores.sequencer(cores.Overtakes), TOTAL_ORDER_PROMISES),
-        "total_order",
-    ),
-    _row(
-        "9",
-        "a final timestamp is delivered while a smaller one is tentative",
-        "abcast",
-        cluster_pair(
-            agreed.final_overtaken, agreed.abcast(), agreed.abcast(agreed.OvertakesPending), TOTAL_ORDER_PROMISES
-        ),
-        "total_order",
-    ),
-    _row(
-        "10",
-        "a message of somebody who is not in the view any more is accepted, where it arrives",
-        "reliable",
-        cluster_pair(late_voice, cores.over_group(None), cores.over_group(None, cores.TakesTheStale), FIFO_PROMISES),
-        "agreement",
-    ),
-    _row(
-        "10",
-        "a message of somebody who never was a member is accepted",
-        "reliable",
-        cluster_pair(stranger, cores.over_group(None), cores.over_group(None, cores.TakesStrangers), FIFO_PROMISES),
-        "integrity",
-    ),
-    _row(
-        "11",
-        "what a leaver sent to some is dropped by the others: half a multicast at a crash",
-        "reliable",
-        cluster_pair(half_multicast, cores.reliable(), cores.reliable(cores.NoFlush), FIFO_PROMISES),
-        "agreement",
-    ),
-    _row(
-        "11",
-        "what a leaver has made final is dropped where it waits, and was delivered elsewhere",
-        "abcast",
-        cluster_pair(
-            agreed.end_in_the_queue, agreed.abcast(), agreed.abcast(agreed.DropsLeavers), TOTAL_ORDER_PROMISES
-        ),
-        *("agreement", "causal"),
-    ),
-    _row(
-        "12",
-        "the clock does not jump to a final timestamp that was delivered",
-        "abcast",
-        cluster_pair(agreed.clock_behind, agreed.abcast(), agreed.abcast(agreed.NeverJumps), TOTAL_ORDER_PROMISES),
-        "total_order",
-    ),
-    _row(
-        "12",
-        "the clock does not jump to a final number that was delivered",
-        "model of Skeen's order",
-        model_pair(models.skeen, partial(models.skeen, clock_jumps=False), MERGED[:3] + MERGED[4:]),
-        "total_order",
-    ),
-    _row(
-        "12",
-        "the clock does not jump to a timestamp that comes",
-        "lamport",
-        cluster_pair(lagging_clock, cores.lamport(), cores.lamport(cores.NeverJumps), LAMPORT_PROMISES),
-        *("causal", "total_order", "clock_condition", BUFFERS),
-        unknown=LIVE,
-    ),
-    _row(
-        "35",
-        "a null takes the slot that the application has reserved, and unsent data goes out",
-        "model of a deterministic merge",
-        model_pair(models.nulls, partial(models.nulls, keeps_the_slot=False), ("validity", "agreement", "integrity")),
-        "integrity",
-    ),
-    _row(
-        "37",
-        "delivery waits for longer than it must: slower, and not wrong",
-        "model of trains",
-        model_pair(models.trains, partial(models.trains, lap=3), MERGED[:3] + MERGED[4:]),
-    ),
-    _row(
-        "38",
-        "what was received by all is never cleaned out of the map",
-        "reliable",
-        cluster_pair(talk, cores.reliable(), cores.reliable(cores.Hoarder), FIFO_PROMISES),
-        BUFFERS,
-    ),
-    _row(
-        "39",
-        "a count of acknowledgements that decreases after a failure is no violation",
-        "history",
-        history_pair(
-            written(*SENT, *IN_ORDER, reports=(1, 2, 3)), written(*SENT, *IN_ORDER, reports=(1, 3, 2)), MERGED
-        ),
-    ),
-    _row(
-        "40",
-        "the delivery test looks at the streams that are visible, not at all there are",
-        "model of a deterministic merge",
-        model_pair(models.merge, partial(models.merge, waits_for_all=False), MERGED),
-        "total_order",
-    ),
-    _row(
-        "41",
-        "delivery on lap 1, where each sees another part of the load",
-        "model of trains",
-        model_pair(models.trains, partial(models.trains, lap=1), MERGED[:3] + MERGED[4:]),
-        "total_order",
-    ),
-    _row(
-        "42",
-        "causal order that was proved for a network without duplication, on one with it",
-        "cbcast over nothing",
-        cluster_pair(duplicating, cores.bare_cbcast(), cores.bare_cbcast(cores.DeliversCopies), CAUSAL_PROMISES),
-        "integrity",
-    ),
-    _row(
-        "43",
-        "causal order that is not live: waiting messages are never looked at again, and the run does not end",
-        "cbcast",
-        cluster_pair(question_and_answer, cores.cbcast(), cores.cbcast(cores.NotLive), CAUSAL_PROMISES),
-        BUFFERS,
-        unknown=LIVE,
-    ),
-    _row(
-        "44",
-        "the clock is counted after the stamp, and a receipt counts nothing: an answer has its question's timestamp",
-        "lamport",
-        cluster_pair(lagging_clock, cores.lamport(), cores.lamport(cores.PostIncrement), LAMPORT_PROMISES),
-        *("causal", "total_order", "clock_condition"),
-    ),
-    _row(
-        "",
-        "a round is delivered by who can still send its own message of that round",
-        "All-Ack",
-        cluster_pair(rounds.late_comer, rounds.allack(), rounds.allack(rounds.OthersOnly), TOTAL_ORDER_PROMISES),
-        "causal",
-        "total_order",
-    ),
-    _row(
-        "",
-        "what an excluded member has sent is dropped where it waits, and was delivered elsewhere",
-        "All-Ack",
-        cluster_pair(
-            rounds.death_of_a_sender, rounds.allack(), rounds.allack(rounds.DropsTheExcluded), TOTAL_ORDER_PROMISES
-        ),
-        "agreement",
-        "causal",
-    ),
-    _row(
-        "",
-        "a message is delivered whose cause died with both senders",
-        "All-Ack",
-        cluster_pair(
-            rounds.lost_cause, rounds.allack(), rounds.allack(views.AllAckAdmitsEverything), TOTAL_ORDER_PROMISES
-        ),
-        "causal",
-    ),
-    _row(
-        "45",
-        "a log is judged though records are lost",
-        "history",
-        history_pair(written(*SENT, *IN_ORDER), log_with_a_hole(), MERGED),
-        unknown=MERGED,
-    ),
-    _row(
-        "46",
-        "the release of waiting messages was dropped, and nobody knows that they wait",
-        "cbcast",
-        cluster_pair(question_and_answer, cores.cbcast(), cores.cbcast(cores.NoRelease), CAUSAL_PROMISES),
-        *("agreement", BUFFERS),
-    ),
-    _row(
-        "50",
-        "a fault after the end shows nothing; one that outlasts the run leaves liveness open, and never passes",
-        "harness",
-        (partial(fault_after, 900 * MILLISECOND), partial(fault_after, 0)),
-        unknown=LIVE,
-    ),
-    _row(
-        "51",
-        "times of two clocks that are not synchronised are compared",
-        "harness",
-        (partial(clocks_in_records, Recorded), partial(clocks_in_records, Skewed)),
-        "integrity",
-    ),
-    _row(
-        "53",
-        "the simulated clock moves backwards when a held message is released",
-        "harness",
-        (partial(held_back, Recorded), partial(held_back, Backwards)),
-        "integrity",
-    ),
-    _row(
-        "54",
-        "all that was sent has come, and nobody looks at the order",
-        "history",
-        history_pair(written(*SENT, *IN_ORDER), written(*SENT, *CONTENT_ONLY), (*MERGED, "causal")),
-        *("fifo", "causal"),
-    ),
-    _row(
-        "",
-        "what does not come is passed over: a gap",
-        "reliable",
-        cluster_pair(reordering, cores.reliable(), cores.reliable(cores.GivesUp), FIFO_PROMISES),
-        *("agreement", "fifo"),
-    ),
-    _row(
-        "",
-        "the header says that there are no causes, and agrees with every delivery",
-        "cbcast",
-        cluster_pair(question_and_answer, cores.cbcast(), cores.cbcast(cores.NoVector), CAUSAL_PROMISES),
-        "causal",
-    ),
-    _row(
-        "",
-        "the delay rule looks at the sender's own entry alone",
-        "cbcast",
-        cluster_pair(question_and_answer, cores.cbcast(), cores.cbcast(cores.OnlyItsSender), CAUSAL_PROMISES),
-        "causal",
-    ),
-    _row(
-        "",
-        "each source is in order, and nobody compares sources: less than what was promised",
-        "co",
-        cluster_pair(question_and_answer_of_co, cores.registered("co"), cores.registered("lo"), CAUSAL_PROMISES),
-        "causal",
-    ),
-    _row(
-        "",
-        "receipts count as causes: false causality is slower, and not wrong",
-        "cbcast",
-        cluster_pair(question_and_answer, cores.cbcast(), cores.cbcast(cores.CountsReceipts), CAUSAL_PROMISES),
-    ),
-    _row(
-        "",
-        "the resource is entered before everybody has been heard",
-        "mutex",
-        cluster_pair(contention, cores.mutex(), cores.mutex(cores.NoQuorum), MUTEX_PROMISES),
-        "mutual_exclusion",
-    ),
-    _row(
-        "",
-        "a request that is made while another waits is forgotten",
-        "mutex",
-        cluster_pair(contention, cores.mutex(), cores.mutex(cores.LosesRequests), MUTEX_PROMISES),
-        "service",
-    ),
-    _row(
-        "",
-        "the later of two requests is granted first",
-        "mutex",
-        cluster_pair(contention, cores.mutex(), cores.mutex(cores.NewestFirst), MUTEX_PROMISES),
-        "grant_order",
-    ),
-    _row(
-        "",
-        "a member that is inside lets others in",
-        "mutex, by replies",
-        replies_pair(latecomers, cores.RepliesInside),
-        "mutual_exclusion",
-    ),
-    _row(
-        "",
-        "a member lets others in before an earlier request of its own",
-        "mutex, by replies",
-        replies_pair(contention, cores.DefersInsideOnly),
-        "mutual_exclusion",
-    ),
-    _row(
-        "",
-        "a member leaves and forgets the replies that it owes",
-        "mutex, by replies",
-        replies_pair(contention, cores.ForgetsTheDeferred),
-        BUFFERS,
-        unknown=("grant_order", "service"),
-    ),
-    _row(
-        "",
-        "a clock is set backwards",
-        "history",
-        history_pair(
-            written(*SENT, *IN_ORDER, reports=(1, 2, 3)),
-            written(*SENT, *IN_ORDER, reports=(1, 3, 2)),
-            ("clock_monotone",),
-        ),
-        "clock_monotone",
-    ),
+    # Streams.
+    _reliable(1, reordering, cores.HighestOnly, "agreement", "fifo"),
+    _reliable(2, duplicating, cores.TakesTwice, "integrity"),
+    _core("flooding", cores.flood, 8, flood, cores.ForgetfulFlood, "integrity"),
+    _groups(10, late_voice, cores.TakesTheStale, "agreement"),
+    _groups(10, stranger, cores.TakesStrangers, "integrity"),
+    _reliable(11, half_multicast, cores.NoFlush, "agreement"),
+    _reliable(38, talk, cores.Hoarder, BUFFERS),
+    _reliable(None, reordering, cores.GivesUp, "agreement", "fifo"),
+    # Views.
+    _views(None, equal_halves, views.BothSidesGoOn, "view_agreement"),
+    _views(None, restart_at_rest, views.BeginsWithoutState, "state_transfer"),
+    # The sequencer.
+    _sequencer(3, view_change_with_requests_open, views.NewBeforeOld, "fifo", "causal"),
+    _sequencer(4, two_at_once, cores.TwoServers, "total_order"),
+    _builds("sequencer", 6, "one server", server_crash_at_rest, cores.sequencer(), _one_server, BUFFERS, unknown=LIVE),
+    _sequencer(6, server_crash_in_mid_order, views.SkipsTheCut, "agreement", "total_order"),
+    _sequencer(6, number_without_message, views.StopsAtAGap, "validity"),
+    _sequencer(None, server_crash_in_mid_order, views.HandsNothingBack, "validity"),
+    _sequencer(9, crossing, cores.Overtakes, "total_order"),
+    # Skeen's order.
+    _abcast(9, agreed.final_overtaken, agreed.OvertakesPending, "total_order"),
+    _abcast(11, agreed.end_in_the_queue, agreed.DropsLeavers, "agreement", "causal"),
+    _abcast(12, agreed.clock_behind, agreed.NeverJumps, "total_order"),
+    # Lamport's order.
+    _lamport(12, lagging_clock, cores.NeverJumps, "causal", "total_order", "clock_condition", BUFFERS, unknown=LIVE),
+    _lamport(44, lagging_clock, cores.PostIncrement, "causal", "total_order", "clock_condition"),
+    _core("lamport", cores.lamport, None, lost_cause, views.LamportAdmitsEverything, "causal"),
+    # All-Ack.
+    _allack(None, late_comer, cores.OthersOnly, "causal", "total_order"),
+    _allack(None, death_of_a_sender, cores.DropsTheExcluded, "agreement", "causal"),
+    _allack(None, lost_cause, views.AllAckAdmitsEverything, "causal"),
+    # Causal order.
+    _core("cbcast", cores.bare_cbcast, 42, duplicating, cores.DeliversCopies, "integrity"),
+    _cbcast(43, question_and_answer, cores.NotLive, BUFFERS, unknown=LIVE),
+    _cbcast(46, question_and_answer, cores.NoRelease, "agreement", BUFFERS),
+    _cbcast(None, question_and_answer, cores.NoVector, "causal"),
+    _cbcast(None, question_and_answer, cores.OnlyItsSender, "causal"),
+    _cbcast(None, question_and_answer, cores.CountsReceipts),
+    _builds("co", None, "lo for co", question_and_answer, cores.registered("co"), cores.registered("lo"), "causal"),
+    # Mutual exclusion.
+    _mutex(None, contention, cores.NoQuorum, "mutual_exclusion"),
+    _mutex(None, contention, cores.LosesRequests, "service"),
+    _mutex(None, contention, cores.NewestFirst, "grant_order"),
+    _replies(None, latecomers, cores.RepliesInside, "mutual_exclusion"),
+    _replies(None, contention, cores.DefersInsideOnly, "mutual_exclusion"),
+    _replies(None, contention, cores.ForgetsTheDeferred, BUFFERS, unknown=("grant_order", "service")),
+    # Time Warp.
+    _core("timewarp", warp.executing, None, warp.crowd, warp.NoCoastForward, "state"),
+    _core("timewarp", _talkative, None, warp.crowd, warp.NoAntiMessages, "state"),
+    _builds("timewarp", None, "lazy NoAntiMessages", warp.crowd, _lazy(), _lazy(warp.NoAntiMessages), "state"),
+    _core("timewarp", _hasty, None, warp.straggler, warp.TransitUncounted, "state"),
+    _core("timewarp", warp.timewarp, None, warp.unheard, warp.FossilAtGvt, "agreement"),
+    # The adaptive selection.
+    _adaptive(None, selection.switching_under_way, selection.GoesOnAfterLast, *ORDERS),
+    _adaptive(None, selection.switching_with_a_listener, selection.IgnoresLast, *ORDERS),
+    _adaptive(None, selection.switching_under_way, selection.DecidesAlone, BUFFERS, "total_order", unknown=LIVE),
+    # Harnesses.
+    row("harness", 50, "fault_after", partial(fault_after, 900 * MILLISECOND), partial(fault_after, 0), unknown=LIVE),
+    row("harness", 51, "Skewed", partial(clocks_in_records, Recorded), partial(clocks_in_records, Skewed), "integrity"),
+    row("harness", 53, "Backwards", partial(held_back, Recorded), partial(held_back, Backwards), "integrity"),
 )

@@ -7,14 +7,12 @@ the same address space, `x9` one in the second address space.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from analysis.checks.properties import Incarnation, MessageId
-from collector.records import CallReport, Event
+from collector.records import CallReport
 from node.registry import CALL_PROMISES
 from tests.analysis.checks.call_histories import ATOMIC, DIRECT, SPACE, UNORDERED, CallAuthor, Object
-from tests.analysis.histories import PlainHistory
-from tests.mutants.table import Mutant, of_history
+from tests.mutants.table import Mutant, Outcome, history_row, of_history
 
 INCARNATIONS = tuple(Incarnation(member, 1) for member in range(4))
 A1, B1, C1, D1 = ((incarnation, 1) for incarnation in INCARNATIONS)
@@ -25,32 +23,47 @@ ALL_OBJECTS = (A1, B1, C1, D1)
 Writer = Callable[[CallAuthor, bool], None]
 """Writes the events, with or without the bug."""
 
+CALL_MUTANTS: list[Mutant] = []
 
-def written(write: Writer, *, has_bug: bool) -> PlainHistory:
-    """An ordered and an atomic call without a bug, then the events of `write`."""
-    author = CallAuthor()
-    author.start(*INCARNATIONS)
-    for flags in (0, ATOMIC):
-        author.hand(call(author, A1, *ALL_OBJECTS, flags=flags), *ALL_OBJECTS)
-    write(author, has_bug)
-    return author.stop(
-        *(incarnation for incarnation in author.history if author.history[incarnation][-1].event is not Event.ENDED)
-    )
+
+def mutant(*breaks: str) -> Callable[[Writer], Writer]:
+    """The decorated writer is a row of the table: an ordered and an atomic call without a bug, then its events."""
+
+    def add(write: Writer) -> Writer:
+        def outcome(has_bug: bool) -> Outcome:
+            author = CallAuthor()
+            author.start(*INCARNATIONS)
+            for flags in (0, ATOMIC):
+                author.hand(call(author, A1, *ALL_OBJECTS, flags=flags), *ALL_OBJECTS)
+            write(author, has_bug)
+            return of_history(author.stop(*INCARNATIONS), CALL_PROMISES)
+
+        CALL_MUTANTS.append(history_row("calls", None, write.__name__, outcome, *breaks))
+        return write
+
+    return add
 
 
 def call(author: CallAuthor, asker: Object, *takers: Object, flags: int = 0) -> MessageId:
     return author.submit(asker, [(incarnation.member, number) for incarnation, number in takers], flags)
 
 
+def hand_both(author: CallAuthor, taker: Object, first: MessageId, second: MessageId, *, has_bug: bool) -> None:
+    """The second one comes first if there is a bug."""
+    for message in (second, first) if has_bug else (first, second):
+        author.hand(message, taker)
+
+
+@mutant("no_overtaking", "call_causality")
 def local_call_overtakes(author: CallAuthor, has_bug: bool) -> None:
     """A1 calls both sub-networks, then its neighbour A2, which the local manager reaches at once."""
     wide = call(author, A1, A2, C1)
     local = call(author, A1, A2)
     author.hand(wide, C1)
-    for message in (local, wide) if has_bug else (wide, local):
-        author.hand(message, A2)
+    hand_both(author, A2, wide, local, has_bug=has_bug)
 
 
+@mutant("indivisibility")
 def low_against_high(author: CallAuthor, has_bug: bool) -> None:
     """A call within the sub-network and one to both, both to A1 and B1: ordered by the sequencer below and the masters
     above.
@@ -59,10 +72,10 @@ def low_against_high(author: CallAuthor, has_bug: bool) -> None:
     author.hand(high, D1)
     author.hand(low, A1)
     author.hand(high, A1)
-    for message in (high, low) if has_bug else (low, high):
-        author.hand(message, B1)
+    hand_both(author, B1, low, high, has_bug=has_bug)
 
 
+@mutant("indivisibility")
 def overlap_in_two_orders(author: CallAuthor, has_bug: bool) -> None:
     """Two groups share B1 and C1, each in its own sub-network's order."""
     one, other = call(author, A1, A1, B1, C1), call(author, D1, B1, C1, D1)
@@ -70,10 +83,10 @@ def overlap_in_two_orders(author: CallAuthor, has_bug: bool) -> None:
     author.hand(other, D1)
     author.hand(one, B1)
     author.hand(other, B1)
-    for message in (other, one) if has_bug else (one, other):
-        author.hand(message, C1)
+    hand_both(author, C1, one, other, has_bug=has_bug)
 
 
+@mutant("indivisibility")
 def ring_of_three_groups(author: CallAuthor, has_bug: bool) -> None:
     """No two objects share two calls: each overlap alone is in order, all together are not."""
     ab, bc, ca = call(author, D1, A1, B1), call(author, D2, B1, C1), call(author, C2, C1, A1)
@@ -83,12 +96,14 @@ def ring_of_three_groups(author: CallAuthor, has_bug: bool) -> None:
             author.hand(message, taker)
 
 
+@mutant("atomicity")
 def atomic_at_some(author: CallAuthor, has_bug: bool) -> None:
     """The outcome of two-phase commit reaches one sub-network only."""
     message = call(author, A1, B1, C1, flags=ATOMIC)
     author.hand(message, B1, *([] if has_bug else [C1]))
 
 
+@mutant("atomicity")
 def commit_after_abort(author: CallAuthor, has_bug: bool) -> None:
     """One participant voted no; the others, in doubt, take a missing vote for a yes."""
     message = call(author, A1, B1, C1, flags=ATOMIC)
@@ -97,6 +112,7 @@ def commit_after_abort(author: CallAuthor, has_bug: bool) -> None:
         author.hand(message, B1, C1)
 
 
+@mutant("atomicity")
 def lost_outcome(author: CallAuthor, has_bug: bool) -> None:
     """The new master manager has lost an outcome that its predecessor had begun: no commit, no abort."""
     message = call(author, A1, B1, C1, flags=ATOMIC)
@@ -104,11 +120,13 @@ def lost_outcome(author: CallAuthor, has_bug: bool) -> None:
         author.report(INCARNATIONS[0], CallReport.ABORTED, value=message.number)
 
 
+@mutant("call_integrity")
 def not_a_member(author: CallAuthor, has_bug: bool) -> None:
     """B2 has left the group, but gets the calls that follow."""
     author.hand(call(author, A1, B1, B9), B1, B9, *([B2] if has_bug else []))
 
 
+@mutant("call_integrity")
 def twice_after_a_restart(author: CallAuthor, has_bug: bool) -> None:
     """The next master manager delivers again the calls that its predecessor had delivered."""
     message = call(author, A1, B1, C1)
@@ -117,6 +135,7 @@ def twice_after_a_restart(author: CallAuthor, has_bug: bool) -> None:
         author.hand(message, C1)
 
 
+@mutant("call_causality")
 def causality_through_a_third(author: CallAuthor, has_bug: bool) -> None:
     """B1 got the question and sends D1 a message, after which D1 calls C1; C1 gets the question late."""
     question = call(author, A1, B1, C1)
@@ -124,61 +143,33 @@ def causality_through_a_third(author: CallAuthor, has_bug: bool) -> None:
     hint = call(author, B1, D1, flags=DIRECT)
     author.hand(hint, D1)
     effect = call(author, D1, C1)
-    for message in (effect, question) if has_bug else (question, effect):
-        author.hand(message, C1)
+    hand_both(author, C1, question, effect, has_bug=has_bug)
 
 
+@mutant("call_agreement")
 def forgotten_below(author: CallAuthor, has_bug: bool) -> None:
     """The machine's manager hands a call to one of its address spaces and forgets the other."""
     author.hand(call(author, C1, A1, A9), A1, *([] if has_bug else [A9]))
 
 
+@mutant("call_agreement")
 def lost_message_to_one(author: CallAuthor, has_bug: bool) -> None:
     """A call with indivisibility off, lost on its way to one object; the loss is not reported."""
     author.hand(call(author, C1, A1, D2, flags=UNORDERED), A1, *([] if has_bug else [D2]))
 
 
+@mutant("no_overtaking")
 def direct_overtakes(author: CallAuthor, has_bug: bool) -> None:
     """A message to one object overtakes the group call that its sender made before."""
     group, single = call(author, A1, C1, D1), call(author, A1, C1, flags=DIRECT)
     author.hand(group, D1)
-    for message in (single, group) if has_bug else (group, single):
-        author.hand(message, C1)
+    hand_both(author, C1, group, single, has_bug=has_bug)
 
 
+@mutant()
 def given_up_in_the_open(author: CallAuthor, has_bug: bool) -> None:
     """No bug: a sub-network that was cut off for too long misses a call, and reports that."""
     message = call(author, A1, B1, C1)
     author.hand(message, B1, *([] if has_bug else [C1]))
     if has_bug:
         author.missed(INCARNATIONS[2], message)
-
-
-def mutant(write: Writer, seeded: str, *breaks: str) -> Mutant:
-    what = (write.__doc__ or "").split("\n")[0]
-    return Mutant(
-        bug="",
-        description=f"{write.__name__.replace('_', ' ')}: {what}",
-        seeded=seeded,
-        right=partial(of_history, written(write, has_bug=False), CALL_PROMISES),
-        wrong=partial(of_history, written(write, has_bug=True), CALL_PROMISES),
-        breaks=frozenset(breaks),
-    )
-
-
-CALL_MUTANTS = (
-    mutant(local_call_overtakes, "a local call does not wait for a wider one", "no_overtaking", "call_causality"),
-    mutant(low_against_high, "a final wide call is inserted at another place", "indivisibility"),
-    mutant(overlap_in_two_orders, "groups are ordered one by one", "indivisibility"),
-    mutant(ring_of_three_groups, "groups are ordered pair by pair", "indivisibility"),
-    mutant(atomic_at_some, "the outcome is sent once", "atomicity"),
-    mutant(commit_after_abort, "a participant in doubt commits", "atomicity"),
-    mutant(lost_outcome, "duties die with the master manager", "atomicity"),
-    mutant(not_a_member, "members are those of the last call", "call_integrity"),
-    mutant(twice_after_a_restart, "numbers begin anew after a take-over", "call_integrity"),
-    mutant(causality_through_a_third, "a direct message does not carry what its sender heard", "call_causality"),
-    mutant(forgotten_below, "the first address space is taken for all", "call_agreement"),
-    mutant(lost_message_to_one, "unordered calls are not repeated", "call_agreement"),
-    mutant(direct_overtakes, "direct messages go past the queue", "no_overtaking"),
-    mutant(given_up_in_the_open, "nothing"),
-)

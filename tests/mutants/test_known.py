@@ -9,20 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from node.registry import PROTOCOLS
 from testbed.fuzz import judge as fuzz_judge
 from testbed.fuzz.draw import FUZZED
 from testbed.fuzz.scenario import Scenario
 from tests.mutants import edits_harness, edits_orders, edits_views, test_objects_bugs
 from tests.mutants.known import ELSEWHERE, KNOWN, NOT_HERE, UNMET, Known
 from tests.mutants.table import MUTANTS
-from tests.mutants.table_optimistic import OPTIMISTIC_MUTANTS
 
 SECOND = 10**9
 PAGE = Path(__file__).parents[2] / "docs" / "mutants.md"
 ALL = frozenset(range(1, 55))
-CORES = {"All-Ack": "allack", "mutex, by replies": "mutex"} | {name: name for name in PROTOCOLS}
-"""Protocols by the `seeded` of the rows of the other tables."""
 OBJECTS_BUGS = [
     name for name in vars(test_objects_bugs) if name.startswith("test_") and not name.startswith("test_without")
 ]
@@ -55,17 +51,13 @@ def test_what_an_edit_changes_is_as_before_afterwards() -> None:
     for known in KNOWN:
         with pytest.MonkeyPatch.context() as patch:
             known.edit(patch)
-    assert failing(next(one.world for one in KNOWN if one.bugs == (15,))) == set()
-
-
-NO_EDITS = ("history", "model", "flooding", "harness")
-"""Beginnings of `seeded` in rows of `table` that edit no shipped code."""
+    assert failing(next(one.world for one in KNOWN if one.bug == 15)) == set()
 
 
 def edited() -> set[int]:
     """Numbers of the bugs with a row that edits shipped code."""
-    seeded = {int(mutant.bug) for mutant in MUTANTS if mutant.bug and not mutant.seeded.startswith(NO_EDITS)}
-    return seeded | {bug for known in KNOWN for bug in known.bugs} | {52}
+    seeded = {mutant.bug for mutant in MUTANTS if mutant.bug and mutant.seeded not in ("flooding", "harness")}
+    return seeded | {known.bug for known in KNOWN if known.bug} | {52}
 
 
 def test_each_bug_on_record_has_a_row_or_a_reason() -> None:
@@ -74,7 +66,8 @@ def test_each_bug_on_record_has_a_row_or_a_reason() -> None:
     assert len(edited()) >= 48
 
 
-def test_each_edit_has_a_row() -> None:
+def test_each_edit_has_its_worlds() -> None:
+    assert len(KNOWN) == 73
     named = {known.edit for known in KNOWN}
     for module in (edits_harness, edits_orders, edits_views):
         for name, edit in vars(module).items():
@@ -84,8 +77,8 @@ def test_each_edit_has_a_row() -> None:
 
 def test_each_core_has_at_least_four_mutants() -> None:
     counted = Counter(known.world.protocol for known in KNOWN)
-    for mutant in (*MUTANTS, *OPTIMISTIC_MUTANTS):
-        counted[CORES.get(mutant.seeded, "")] += bool(mutant.breaks or mutant.unknown)
+    for mutant in MUTANTS:
+        counted[mutant.seeded] += bool(mutant.breaks or mutant.unknown)
     counted["objects"] += len(OBJECTS_BUGS)
     assert {name: counted[name] for name in FUZZED if counted[name] < 4} == {}
 
@@ -95,7 +88,6 @@ def test_the_page_has_each_number_and_each_edit() -> None:
     told = {int(number): text for number, text in rows}
     assert told.keys() == ALL
     for known in KNOWN:
-        for bug in known.bugs:
-            assert f"`{known.edit.__name__}`" in told[bug]
+        assert known.bug is None or f"`{known.edit.__name__}`" in told[known.bug]
     for bug in NOT_HERE:
         assert "does not apply" in told[bug]

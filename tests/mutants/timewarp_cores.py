@@ -12,7 +12,7 @@ from node.effects import Effect
 from node.protocols.timewarp.core import TimeWarpCore, TimeWarpParameters
 from node.protocols.timewarp.execution import Execution, Key, ServiceParameters
 from node.protocols.timewarp.virtual_time import ENDLESS, Rounds
-from tests.mutants.recorded import Recorded
+from tests.mutants.recorded import Recorded, scenario
 from tests.node.cluster import MILLISECOND, SECOND, Build
 from tests.node.grouped import QUIET, grouped
 
@@ -42,6 +42,10 @@ def timewarp(
         return core
 
     return grouped(make, QUIET)
+
+
+def executing(execution: type[Execution] = Execution) -> Build:
+    return timewarp(execution=execution)
 
 
 class NoCoastForward(Execution):
@@ -96,32 +100,29 @@ class FossilAtGvt(CredulousCore):
 # Scenarios.
 
 
-def crowd(build: Build) -> Recorded:
+@scenario(3)
+def crowd(cluster: Recorded) -> None:
     """All send faster than any member can execute."""
-    cluster = Recorded(3, build)
     for number in range(8):
         for member in cluster.members:
             cluster.submit_later(member, number * 6 * MILLISECOND + member * 700_000)
-    return cluster
 
 
-def straggler(build: Build) -> Recorded:
+@scenario(3)
+def straggler(cluster: Recorded) -> None:
     """0 sends first, but its message reaches 1 late, after 1 has executed messages of its own and sent more by that."""
-    cluster = Recorded(3, build)
     cluster.cut_path(0, 1)
     cluster.at(200 * MILLISECOND, cluster.heal)
     cluster.submit(0)
     for number in range(4):
         cluster.submit_later(1, (1 + 4 * number) * MILLISECOND)
-    return cluster
 
 
-def unheard(build: Build) -> Recorded:
+@scenario(3)
+def unheard(cluster: Recorded) -> None:
     """2 receives 1's message late, and gives its own the same timestamp; in between it has taken part in a round."""
-    cluster = Recorded(3, build)
     cluster.submit(0)
     cluster.at(1 * SECOND, lambda: cluster.cut_path(1, 2))
     cluster.submit_later(1, 1 * SECOND)
     cluster.submit_later(2, 1100 * MILLISECOND)
     cluster.at(1300 * MILLISECOND, cluster.heal)
-    return cluster

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 from random import Random
+from statistics import fmean, pstdev
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -25,23 +27,14 @@ US = Membership(member=3, members=(0, 3), incarnation=2)
 # Clock.
 
 
-def test_a_right_clock_shows_the_truth() -> None:
-    clock = NodeClock(origin_ns=5)
-    assert clock.read_ns(123) == clock.true_ns(123) == 123
-
-
 def test_offset_and_drift_add_up() -> None:
+    assert NodeClock(origin_ns=5).read_ns(123) == 123
     clock = NodeClock(origin_ns=1000, offset_ns=7, drift_ppm=100.0)
     assert clock.read_ns(1000) == 1007
     assert clock.read_ns(1000 + SECOND) == 1007 + SECOND + 100_000
 
 
-@given(
-    st.integers(0, 2**60),
-    st.integers(-(2**50), 2**50),
-    st.floats(-1000, 1000),
-    st.integers(0, 2**50),
-)
+@given(st.integers(0, 2**60), st.integers(-(2**50), 2**50), st.floats(-1000, 1000), st.integers(0, 2**50))
 def test_a_timer_is_never_early_and_at_most_one_step_late(origin: int, offset: int, drift: float, ahead: int) -> None:
     clock = NodeClock(origin_ns=origin, offset_ns=offset, drift_ppm=drift)
     shown_ns = clock.read_ns(origin) + ahead
@@ -73,8 +66,7 @@ def test_periodic_messages_come_at_the_rate_from_a_random_phase() -> None:
     workload = Workload(kind=WorkloadKind.PERIODIC, rate_per_s=50.0, stop_after_ns=10 * SECOND)
     due = times(workload)
     assert len(due) == 500
-    gaps = [after - before for before, after in pairwise(due)]
-    assert set(gaps) <= {20_000_000, 19_999_999, 20_000_001}
+    assert {after - before for before, after in pairwise(due)} <= {20_000_000, 19_999_999, 20_000_001}
     assert 0 <= due[0] < 20_000_000
     assert times(workload, seed=2)[0] != due[0]
 
@@ -82,23 +74,13 @@ def test_periodic_messages_come_at_the_rate_from_a_random_phase() -> None:
 def test_poisson_arrivals_have_the_rate_and_the_spread_of_an_exponential() -> None:
     due = times(Workload(kind=WorkloadKind.POISSON, rate_per_s=1000.0, stop_after_ns=20 * SECOND))
     gaps = [after - before for before, after in pairwise(due)]
-    mean = sum(gaps) / len(gaps)
-    deviation = (sum((gap - mean) ** 2 for gap in gaps) / len(gaps)) ** 0.5
-    assert mean == pytest.approx(1_000_000, rel=0.05)
-    assert deviation == pytest.approx(mean, rel=0.05)
+    assert fmean(gaps) == pytest.approx(1_000_000, rel=0.05)
+    assert pstdev(gaps) == pytest.approx(fmean(gaps), rel=0.05)
 
 
 def test_rate_changes_take_effect_at_their_time() -> None:
-    workload = Workload(
-        kind=WorkloadKind.POISSON,
-        rate_per_s=100.0,
-        stop_after_ns=30 * SECOND,
-        events=(
-            RateChange(after_ns=10 * SECOND, rate_per_s=1000.0),
-            RateChange(after_ns=20 * SECOND, rate_per_s=0.0),
-        ),
-    )
-    due = times(workload)
+    events = tuple(RateChange(after_ns=s * SECOND, rate_per_s=rate) for s, rate in ((10, 1000.0), (20, 0.0)))
+    due = times(Workload(kind=WorkloadKind.POISSON, rate_per_s=100.0, stop_after_ns=30 * SECOND, events=events))
     counts = [sum(1 for one in due if start <= one // SECOND < start + 10) for start in (0, 10, 20)]
     assert counts[0] == pytest.approx(1000, rel=0.15)
     assert counts[1] == pytest.approx(10_000, rel=0.05)
@@ -116,25 +98,25 @@ def test_scheduled_instants_are_taken_as_they_are_up_to_the_end_of_the_load() ->
     assert times(workload) == [0, 3, 3, 7]
 
 
-def test_a_workload_that_cannot_be_is_refused() -> None:
-    with pytest.raises(LocalError, match="instants must come in order"):
-        Workload(kind=WorkloadKind.SCHEDULED, instants_ns=(2, 1))
-    with pytest.raises(LocalError, match="a poisson workload has no scheduled instants"):
-        Workload(kind=WorkloadKind.POISSON, rate_per_s=1.0, instants_ns=(1,))
-    with pytest.raises(LocalError, match="negative"):
-        Workload(kind=WorkloadKind.POISSON, rate_per_s=-1.0)
-    with pytest.raises(LocalError, match="order"):
-        Workload(
-            kind=WorkloadKind.POISSON,
-            events=(RateChange(after_ns=2, rate_per_s=1.0), RateChange(after_ns=1, rate_per_s=1.0)),
-        )
+@pytest.mark.parametrize(
+    ("kind", "values", "sentence"),
+    [
+        (WorkloadKind.SCHEDULED, {"instants_ns": (2, 1)}, "instants must come in order"),
+        (WorkloadKind.POISSON, {"instants_ns": (1,)}, "a poisson workload has no scheduled instants"),
+        (WorkloadKind.POISSON, {"rate_per_s": -1.0}, "negative"),
+        (WorkloadKind.POISSON, {"events": [RateChange(after_ns=at, rate_per_s=1.0) for at in (2, 1)]}, "order"),
+    ],
+)
+def test_a_workload_that_cannot_be_is_refused(kind: WorkloadKind, values: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(LocalError, match=sentence):
+        Workload(kind=kind, **values)
 
 
 # Application.
 
 
-def application(kind: WorkloadKind = WorkloadKind.PERIODIC, **changes: object) -> WorkloadApplication:
-    workload = Workload(**{"kind": kind, "rate_per_s": 10.0, "size_bytes": 64, "stop_after_ns": SECOND, **changes})  # type: ignore[arg-type]
+def application(kind: WorkloadKind = WorkloadKind.PERIODIC, *, rate_per_s: float = 10.0) -> WorkloadApplication:
+    workload = Workload(kind=kind, rate_per_s=rate_per_s, size_bytes=64, stop_after_ns=SECOND)
     made = WorkloadApplication(workload, US, seed=1)
     made.begin()
     return made
@@ -156,20 +138,17 @@ def test_no_two_payloads_are_alike_and_a_seed_gives_the_same_ones() -> None:
         filler = Filler(56, Random(seed))
         return [next(filler) for _ in range(3 * WINDOWS)]
 
+    def asked() -> list[bytes]:
+        made = application()
+        while made.request(SECOND, can_submit=True):
+            pass
+        return [submission.payload for submission in made.queue]
+
     assert len(set(payloads(1))) == 3 * WINDOWS
     assert {len(payload) for payload in payloads(1)} == {56}
     assert payloads(1) == payloads(1) != payloads(2)
-    assert [submission.payload for submission in asked(12).queue] == [
-        submission.payload for submission in asked(12).queue
-    ]
-    assert len({submission.payload[STAMP_SIZE:] for submission in asked(10).queue}) == 10
-
-
-def asked(count: int) -> WorkloadApplication:
-    made = application()
-    for _ in range(count):
-        made.request(SECOND, can_submit=True)
-    return made
+    assert asked() == asked()
+    assert len({payload[STAMP_SIZE:] for payload in asked()}) == 10
 
 
 def test_nothing_is_asked_before_it_is_due() -> None:
@@ -184,16 +163,13 @@ def test_nothing_is_asked_before_it_is_due() -> None:
 def test_a_saturating_application_asks_whenever_nothing_waits() -> None:
     made = application(WorkloadKind.SATURATING)
     assert made.next_ns(can_submit=False) is None
+    assert made.request(-1, can_submit=True) is None, "not before its start"
     assert made.request(5, can_submit=True) is not None
     assert made.request(5, can_submit=True) is None
     made.queue.clear()
     assert made.request(6, can_submit=True) is not None
     made.queue.clear()
     assert made.request(SECOND, can_submit=True) is None
-
-
-def test_a_saturating_application_does_not_begin_before_its_start() -> None:
-    assert application(WorkloadKind.SATURATING).request(-1, can_submit=True) is None
 
 
 def test_a_full_queue_holds_the_application_up_and_loses_nothing() -> None:
@@ -233,9 +209,8 @@ def test_timers_fire_in_the_order_of_their_time_then_of_their_setting() -> None:
 
 def test_setting_again_moves_a_timer_and_cancelling_removes_it() -> None:
     schedule = Schedule()
-    schedule.set(Timer("a"), 10)
-    schedule.set(Timer("a"), 30)
-    schedule.set(Timer("b"), 20)
+    for name, at_ns in (("a", 10), ("a", 30), ("b", 20)):
+        schedule.set(Timer(name), at_ns)
     assert schedule.pop_due(25) == Timer("b")
     assert schedule.pop_due(25) is None
     schedule.cancel(Timer("a"))

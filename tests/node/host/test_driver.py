@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import socket
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,25 +17,31 @@ from node.trace import Event, Record
 from node.wire import Kind, Message, encode_datagram
 from tests.node.processes import GROUP, NodeProcess, Nodes, ip_of, nodes
 
-COUNTERS = {
-    "submitted",
-    "delivered",
-    "received",
-    "handled",
-    "core_ns",
-    "dropped",
-    "send_failures",
-    "overrun",
-    "trace_given_up",
-    "waiting",
-    "lag_ns",
-    "lag_max_ns",
-    "cpu_ns",
-    "idle",
-    "ended",
-    "left",
-}
+COUNTERS = (
+    "submitted delivered received handled core_ns dropped send_failures overrun trace_given_up waiting lag_ns "
+    "lag_max_ns cpu_ns idle ended left phase view view_members"
+)
 SILENT: dict[str, Any] = {"kind": "silent", "rate_per_s": 0.0, "size_bytes": 8, "stop_after_ns": 0, "events": []}
+RELIABLE = {"name": "reliable", "parameters": {}}
+EXCLUDES_SOON = {"name": "sequencer", "parameters": {"reliable": {"suspect_after_ns": 500_000_000}}}
+
+
+@pytest.fixture
+def alone() -> Iterator[Nodes]:
+    """One node, which is ready and not started."""
+    with nodes(1, protocol=RELIABLE) as group:
+        group.start(0).wait("ready")
+        yield group
+
+
+def start(process: NodeProcess) -> None:
+    process.tell(f'start {{"at_ns": {time.monotonic_ns()}}}')
+    process.wait("started")
+
+
+def stop(process: NodeProcess) -> None:
+    process.tell("stop")
+    assert process.exit_code() == 0
 
 
 def finish(group: Nodes) -> list[dict[str, Any]]:
@@ -54,7 +62,7 @@ def test_three_nodes_deliver_the_same_and_say_so(protocol: str, dissemination: s
     with nodes(3, dissemination=dissemination, protocol={"name": protocol, "parameters": {}}) as group:
         start_ns = group.start_all()
         statuses = group.wait_all("status")
-        assert all(set(status) == COUNTERS | {"event", "phase", "view", "view_members"} for status in statuses)
+        assert all(set(status) == {"event", *COUNTERS.split()} for status in statuses)
         assert {(status["view"], status["view_members"]) for status in statuses} == {(1, 3)}
         time.sleep(max(0.0, (start_ns - time.monotonic_ns()) / 1e9 + 1.0))  # the workload lasts one second
         drained = finish(group)
@@ -130,12 +138,16 @@ def test_a_killed_node_blocks_nobody_for_ever_and_its_next_incarnation_joins() -
         assert group.processes[2].exit_code() == -signal.SIGKILL
         again = group.start(2, incarnation=2)
         again.wait("ready")
-        again.tell(f'start {{"at_ns": {time.monotonic_ns()}}}')
-        again.wait("started")
+        start(again)
         again.wait("status")
         finish(group)
         sequences = group.sequences()
     assert sequences[0, 1] == sequences[1, 1]
+    check_joined(sequences)
+
+
+def check_joined(sequences: dict[tuple[int, int], list[tuple[int, int, int]]]) -> None:
+    """Check that the second incarnation of 2 has delivered the end of the sequence of 0, with messages of its own."""
     joined = sequences[2, 2]
     assert joined
     assert joined == sequences[0, 1][-len(joined) :]
@@ -154,10 +166,7 @@ def test_a_paused_node_catches_up() -> None:
     assert drained[1]["lag_max_ns"] > 100_000_000, "it fell behind its workload, and says so"
 
 
-EXCLUDES_SOON = {"name": "sequencer", "parameters": {"reliable": {"suspect_after_ns": 500_000_000}}}
-
-
-def frozen_until_excluded(group: Nodes, member: int, **changes: Any) -> dict[str, Any]:
+def frozen_until_excluded(group: Nodes, member: int) -> dict[str, Any]:
     """Pause a member until another one has a view without it; its report as the next incarnation."""
     other = group.processes[0]
     view = other.wait("status")["view"]
@@ -168,9 +177,12 @@ def frozen_until_excluded(group: Nodes, member: int, **changes: Any) -> dict[str
     return group.processes[member].wait("returned")
 
 
+def periodic(seconds: float) -> dict[str, Any]:
+    return SILENT | {"kind": "periodic", "rate_per_s": 100.0, "size_bytes": 64, "stop_after_ns": round(seconds * 1e9)}
+
+
 def test_an_excluded_process_goes_on_as_the_next_incarnation() -> None:
-    workload = {"kind": "periodic", "rate_per_s": 100.0, "size_bytes": 64, "stop_after_ns": 6_000_000_000, "events": []}
-    with nodes(3, protocol=EXCLUDES_SOON, workload=workload) as group:
+    with nodes(3, protocol=EXCLUDES_SOON, workload=periodic(6.0)) as group:
         start_ns = group.start_all()
         group.processes[2].tell('clock {"fault": 7, "step_ns": 3000000000, "drift_ppm": 0}')
         group.processes[2].wait("changed")
@@ -191,9 +203,7 @@ def test_an_excluded_process_goes_on_as_the_next_incarnation() -> None:
     assert 20 <= submitted <= 550, "it takes the load up where it stands"
     assert drained[2]["submitted"] == submitted
     assert drained[2]["cpu_ns"] < group.processes[2].said[-1]["cpu_ns"] + returned["cpu_ns"]
-    joined = sequences[2, 2]
-    assert joined == sequences[0, 1][-len(joined) :]
-    assert any(identity[:2] == (2, 2) for identity in joined)
+    check_joined(sequences)
 
 
 def test_who_is_excluded_while_it_drains_drains_again_as_the_next_incarnation() -> None:
@@ -287,51 +297,37 @@ def test_terminate_gives_up_after_its_time_out() -> None:
     assert (records[-1].event, records[-1].detail) == (Event.STOP, 0)
 
 
-def test_the_end_of_its_input_ends_a_node() -> None:
-    with nodes(1, protocol={"name": "reliable", "parameters": {}}) as group:
-        process = group.start(0)
-        process.wait("ready")
-        process.close_input()
-        assert process.exit_code() == 0
-        assert process.said[-1]["event"] == "stopped"
+def test_the_end_of_its_input_ends_a_node(alone: Nodes) -> None:
+    process = alone.processes[0]
+    process.close_input()
+    assert process.exit_code() == 0
+    assert process.said[-1]["event"] == "stopped"
 
 
-def test_what_comes_before_the_start_is_counted_and_start_is_the_first_record() -> None:
-    with nodes(1, protocol={"name": "reliable", "parameters": {}}) as group:
-        process = group.start(0)
-        process.wait("ready")
-        throw_garbage(group)
-        assert sum(process.wait("status")["dropped"].values()) > 0
-        process.tell(f'start {{"at_ns": {time.monotonic_ns()}}}')
-        process.wait("started")
-        process.tell("stop")
-        assert process.exit_code() == 0
-        records = group.monitor.records()[0, 1]
-    assert records[0].event is Event.START
+def test_what_comes_before_the_start_is_counted_and_start_is_the_first_record(alone: Nodes) -> None:
+    process = alone.processes[0]
+    throw_garbage(alone)
+    assert sum(process.wait("status")["dropped"].values()) > 0
+    start(process)
+    stop(process)
+    assert alone.monitor.records()[0, 1][0].event is Event.START
 
 
-def test_drain_before_start_has_nothing_to_wait_for() -> None:
-    with nodes(2) as group:
-        process = group.start(0)
-        process.wait("ready")
-        process.tell("drain")
-        assert process.wait("drained")["submitted"] == 0
-        process.tell("stop")
-        assert process.exit_code() == 0
+def test_drain_before_start_has_nothing_to_wait_for(alone: Nodes) -> None:
+    process = alone.processes[0]
+    process.tell("drain")
+    assert process.wait("drained")["submitted"] == 0
+    stop(process)
 
 
-def test_lines_that_cannot_be_obeyed_are_answered_and_harmless() -> None:
-    with nodes(1, protocol={"name": "reliable", "parameters": {}}) as group:
-        process = group.start(0)
-        process.wait("ready")
-        for line in ("dance", "start now", 'start {"at_ns": "x"}', "start []"):
-            process.tell(line)
-            assert process.wait("error")["message"]
-        process.tell("")
-        process.tell(f'start {{"at_ns": {time.monotonic_ns()}}}')
-        process.wait("started")
-        process.tell("stop")
-        assert process.exit_code() == 0
+def test_lines_that_cannot_be_obeyed_are_answered_and_harmless(alone: Nodes) -> None:
+    process = alone.processes[0]
+    for line in ("dance", "start now", 'start {"at_ns": "x"}', "start []"):
+        process.tell(line)
+        assert process.wait("error")["message"]
+    process.tell("")
+    start(process)
+    stop(process)
 
 
 @pytest.mark.parametrize(
@@ -342,46 +338,31 @@ def test_lines_that_cannot_be_obeyed_are_answered_and_harmless() -> None:
         ({"protocol": {"name": "reliable", "parameters": {"window": 1}}}, "window must lie between 4 and 65536"),
         ({"group": -1}, "group must be a whole number"),
         ({"ip": "203.0.113.9"}, "the network of this node cannot be used"),
+        (None, "not JSON"),
     ],
 )
 def test_a_configuration_that_cannot_be_used_gives_a_sentence_and_exit_code_2(
-    change: dict[str, Any], sentence: str
+    change: dict[str, Any] | None, sentence: str
 ) -> None:
     with nodes(2) as group:
-        process = group.start(0, **change)
+        line = "hello" if change is None else json.dumps(group.configuration(0, **change))
+        process = group.processes[0] = NodeProcess(line)
         assert sentence in process.wait("error")["message"]
         assert process.exit_code() == 2
         assert process.errors() == ""
 
 
-def test_a_line_that_is_no_json_is_a_configuration_that_cannot_be_used() -> None:
-    process = NodeProcess("hello")
-    try:
-        assert "not JSON" in process.wait("error")["message"]
-        assert process.exit_code() == 2
-    finally:
-        process.close()
-
-
-def test_our_own_mistake_ends_the_node_with_exit_code_1() -> None:
+def test_our_own_mistake_ends_the_node_with_exit_code_1(alone: Nodes) -> None:
     """A closed standard output stands for any unexpected exception."""
-    with nodes(1, protocol={"name": "reliable", "parameters": {}}) as group:
-        process = group.start(0)
-        process.wait("ready")
-        process.close_output()
-        assert process.exit_code() == 1
-        assert "BrokenPipeError" in process.errors()
+    process = alone.processes[0]
+    process.close_output()
+    assert process.exit_code() == 1
+    assert "BrokenPipeError" in process.errors()
 
 
 def test_saturation_is_bounded_by_flow_control() -> None:
     window = 256
-    workload = {
-        "kind": "saturating",
-        "rate_per_s": 0.0,
-        "size_bytes": 512,
-        "stop_after_ns": 1_500_000_000,
-        "events": [],
-    }
+    workload = SILENT | {"kind": "saturating", "size_bytes": 512, "stop_after_ns": 1_500_000_000}
     with nodes(3, workload=workload, protocol={"name": "reliable", "parameters": {"window": window}}) as group:
         group.start_all()
         group.wait_all("status")
@@ -392,8 +373,7 @@ def test_saturation_is_bounded_by_flow_control() -> None:
 
 
 def test_what_has_to_wait_for_flow_control_is_traced_and_goes_out_later() -> None:
-    workload = {"kind": "periodic", "rate_per_s": 100.0, "size_bytes": 64, "stop_after_ns": 900_000_000, "events": []}
-    with nodes(2, workload=workload, protocol={"name": "reliable", "parameters": {"window": 8}}) as group:
+    with nodes(2, workload=periodic(0.9), protocol={"name": "reliable", "parameters": {"window": 8}}) as group:
         group.start_all()
         group.processes[1].signal(signal.SIGSTOP)
         while group.processes[0].wait("status")["waiting"] == 0:

@@ -30,21 +30,21 @@ class Ends:
         port = free_port()
         addresses = {member: Address(ip=ip_of(member), port=port) for members in PARTITIONS for member in members}
         self.ends: dict[int, Endpoint] = {}
-        for number, members in enumerate(PARTITIONS, start=1):
-            for member in members:
-                made = Endpoint(
-                    addresses[member],
-                    {other: address for other, address in addresses.items() if other != member},
-                    multicast=Address(ip=MULTICAST_IP, port=port) if has_multicast else None,
-                    ttl=TTL,
-                    near=Address(ip=f"239.77.1.{number}", port=port) if has_multicast else None,
-                    neighbours=[other for other in members if other != member],
-                )
-                self.ends[member] = stack.enter_context(closing(made))
-                for one in made.sockets:
-                    one.setsockopt(socket.IPPROTO_IP, IP_RECVTTL, 1)
-                # Here all members share one device: only a looped copy can reach the others.
-                made.sockets[0].setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
+        for own, address in addresses.items():
+            number, members = next((at, some) for at, some in enumerate(PARTITIONS, start=1) if own in some)
+            made = Endpoint(
+                address,
+                {other: peer for other, peer in addresses.items() if other != own},
+                multicast=Address(ip=MULTICAST_IP, port=port) if has_multicast else None,
+                ttl=TTL,
+                near=Address(ip=f"239.77.1.{number}", port=port) if has_multicast else None,
+                neighbours=[other for other in members if other != own],
+            )
+            self.ends[own] = stack.enter_context(closing(made))
+            for one in made.sockets:
+                one.setsockopt(socket.IPPROTO_IP, IP_RECVTTL, 1)
+            # Here all members share one device: only a looped copy can reach the others.
+            made.sockets[0].setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
 
     def received(self) -> list[tuple[int, bytes, int]]:
         """(member, payload, TTL) of all received datagrams."""

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from node.core import Core, Membership, Submission
+from node.core import Core, Submission
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer, Undo
 from node.errors import DropReason, RemoteError
-from node.host.application import Application
+from node.host.application import Application, WorkloadApplication
 from node.host.config import NodeConfig, parse
 from node.host.host import (
     BEHIND_NS,
@@ -26,6 +25,7 @@ from node.host.host import (
 )
 from node.trace import Event, Level, Stamp, decode_stamp, encode_stamp
 from node.wire import Kind, Message, encode_datagram
+from tests.node.host.test_config import GOOD
 
 MILLISECOND = 1_000_000
 SECOND = 1_000 * MILLISECOND
@@ -34,28 +34,16 @@ NEWS = Message(kind=Kind.RELIABLE_DATA, origin=2, incarnation=1, seq=7)
 
 
 class Scripted(Core):
-    """Core scripted by the test; takes submissions while `is_open`, and multicasts them."""
+    """Core scripted by the test; it multicasts its submissions."""
+
+    can_submit = True
+    is_idle = True
+    has_ended = False
 
     def __init__(self) -> None:
-        self.is_open = True
-        self.busy = False
-        self.ended = False
-        self.on_news: Callable[[], list[Effect]] = list
-        self.on_alarm: Callable[[Timer], list[Effect]] = lambda timer: []
         self.at_start: list[Effect] = []
+        self.at_news: list[Effect] | Exception = []
         self.calls: list[tuple[Any, ...]] = []
-
-    @property
-    def can_submit(self) -> bool:
-        return self.is_open
-
-    @property
-    def is_idle(self) -> bool:
-        return not self.busy
-
-    @property
-    def has_ended(self) -> bool:
-        return self.ended
 
     def on_start(self, now_ns: int) -> list[Effect]:
         self.calls.append(("start", now_ns))
@@ -68,11 +56,13 @@ class Scripted(Core):
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
         self.calls.append(("message", source, now_ns))
-        return self.on_news()
+        if isinstance(self.at_news, Exception):
+            raise self.at_news
+        return self.at_news
 
     def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
         self.calls.append((timer.name, now_ns))
-        return self.on_alarm(timer)
+        return []
 
 
 class World:
@@ -115,13 +105,19 @@ class World:
     def multicast(self, message: Message, transmission: int, *, is_near: bool = False) -> None:
         self.out.append(("near" if is_near else "multicast", transmission))
 
+    def alarm_ns(self) -> int:
+        """The instant of the next alarm, which there must be."""
+        wake_ns = self.host.next_wake_ns()
+        assert wake_ns is not None
+        return wake_ns
+
     def start(self) -> World:
         self.host.start(self.now_ns)
         return self
 
     def give(self, effects: list[Effect]) -> None:
         """A message arrives, and the core answers with these effects."""
-        self.core.on_news = lambda: effects
+        self.core.at_news = effects
         self.host.receive(NEWS, 2, 1, 55, 100)
 
     def events(self) -> list[Event]:
@@ -138,24 +134,13 @@ class World:
 
 
 def configured(workload: dict[str, Any] | None, clock: dict[str, Any] | None) -> NodeConfig:
-    silent = {"kind": "silent", "rate_per_s": 0.0, "size_bytes": 16, "stop_after_ns": 0, "events": []}
-    words = {
+    """Member 1 of four, in its third incarnation; without a workload it is silent."""
+    words = GOOD | {
         "group": GROUP,
-        "member": 1,
         "incarnation": 3,
-        "name": "p1/n2",
         "members": [{"index": index, "ip": f"10.1.0.{index + 1}", "partition": 1} for index in range(4)],
-        "ip": "10.1.0.2",
-        "port": 7700,
-        "trace": None,
-        "dissemination": "multicast",
-        "multicast": {"group": "239.77.0.1", "ttl": 1, "near": "239.77.1.1"},
-        "protocol": {"name": "reliable", "parameters": {}},
         "clock": {"offset_ns": 0, "drift_ppm": 0.0} | (clock or {}),
-        "workload": silent | (workload or {}),
-        "seed": 1,
-        "shared_seed": 1,
-        "drain_timeout_ns": SECOND,
+        "workload": GOOD["workload"] | {"kind": "silent", "size_bytes": 16, "events": []} | (workload or {}),
     }
     return parse(json.dumps(words))
 
@@ -236,10 +221,9 @@ def test_a_delivery_without_room_for_a_stamp_is_a_drop(effect: type[Deliver | Un
 
 def test_a_report_with_a_drop_reason_is_a_drop_and_any_other_a_report() -> None:
     world = World().start()
-    world.give([Report(code=DropReason.DUPLICATE, member=3, value=40)])
-    assert world.last() == (Event.DROP, DropReason.DUPLICATE, 0, 0, 3, 0, 40)
-    world.give([Report(code=0x42, member=3, value=41)])
-    assert world.last() == (Event.REPORT, 0x42, 0, 0, 3, 0, 41)
+    for code, event in ((DropReason.DUPLICATE, Event.DROP), (0x42, Event.REPORT)):
+        world.give([Report(code=code, member=3, value=40)])
+        assert world.last() == (event, code, 0, 0, 3, 0, 40)
 
 
 def test_so_many_drops_are_traced_each_second_and_all_are_counted() -> None:
@@ -285,11 +269,7 @@ def test_what_a_core_is_never_given(data: bytes, claimed: int | None, reason: Dr
 
 def test_what_a_core_refuses_is_a_drop_with_its_reason_and_was_handled() -> None:
     world = World().start()
-
-    def refuse() -> list[Effect]:
-        raise RemoteError(DropReason.OUT_OF_WINDOW, "no")
-
-    world.core.on_news = refuse
+    world.core.at_news = RemoteError(DropReason.OUT_OF_WINDOW, "no")
     world.host.take(datagram(), 2)
     assert world.last()[:2] == (Event.DROP, DropReason.OUT_OF_WINDOW)
     assert (world.host.handled, world.host.core_ns) == (1, 0)
@@ -297,11 +277,7 @@ def test_what_a_core_refuses_is_a_drop_with_its_reason_and_was_handled() -> None
 
 def test_another_exception_comes_through() -> None:
     world = World().start()
-
-    def fail() -> list[Effect]:
-        raise AssertionError("ours")
-
-    world.core.on_news = fail
+    world.core.at_news = AssertionError("ours")
     with pytest.raises(AssertionError, match="ours"):
         world.host.take(datagram(), 2)
 
@@ -317,7 +293,6 @@ def test_the_time_inside_the_core_is_that_of_messages_alone_told_from_some_of_th
 
 def test_whoever_watches_is_told_before_every_call() -> None:
     world = World(workload=scheduled(0)).start()
-    world.core.at_start = []
     world.host.wake()
     world.give([SetTimer(timer=Timer("tick"), at_ns=0)])
     world.host.wake()
@@ -328,25 +303,16 @@ def test_whoever_watches_is_told_before_every_call() -> None:
 # Outgoing datagrams.
 
 
-@pytest.mark.parametrize("fan_out", [1, 3])
-def test_transmissions_are_counted_by_the_datagram_and_recorded_by_the_first(fan_out: int) -> None:
-    world = World(fan_out=fan_out).start()
-    message = Message(kind=Kind.RELIABLE_DATA, origin=3, incarnation=2, seq=8, flags=2)
-    world.give([Multicast(message=message), Send(target=3, message=message), Multicast(message=message)])
-    first, second, third = 1, 1 + fan_out, 2 + fan_out
-    assert world.out == [("multicast", first), ("send", 3, second), ("multicast", third)]
-    assert [row[8] for row in world.rows if row[0] == Event.SEND] == [first, second, third]
-    assert world.last() == (Event.SEND, Kind.RELIABLE_DATA, 3, 2, 2, 8, third)
-
-
-@pytest.mark.parametrize(("near_fan_out", "fan_out"), [(1, 1), (2, 5)])
-def test_a_near_multicast_takes_as_many_numbers_as_it_takes_datagrams(near_fan_out: int, fan_out: int) -> None:
+@pytest.mark.parametrize(("fan_out", "near_fan_out"), [(1, 1), (3, 1), (5, 2)])
+def test_transmissions_are_counted_by_the_datagram_and_recorded_by_the_first(fan_out: int, near_fan_out: int) -> None:
     world = World(fan_out=fan_out, near_fan_out=near_fan_out).start()
-    near = Multicast(message=NEWS, is_near=True)
-    world.give([near, Multicast(message=NEWS), near])
-    second, third = 1 + near_fan_out, 1 + near_fan_out + fan_out
-    assert world.out == [("near", 1), ("multicast", second), ("near", third)]
-    assert [row[8] for row in world.rows if row[0] == Event.SEND] == [1, second, third]
+    message = Message(kind=Kind.RELIABLE_DATA, origin=3, incarnation=2, seq=8, flags=2)
+    near, everybody = Multicast(message=message, is_near=True), Multicast(message=message)
+    world.give([everybody, Send(target=3, message=message), near, everybody])
+    second, third, fourth = 1 + fan_out, 2 + fan_out, 2 + fan_out + near_fan_out
+    assert world.out == [("multicast", 1), ("send", 3, second), ("near", third), ("multicast", fourth)]
+    assert [row[8] for row in world.rows if row[0] == Event.SEND] == [1, second, third, fourth]
+    assert world.last() == (Event.SEND, Kind.RELIABLE_DATA, 3, 2, 2, 8, fourth)
 
 
 def test_a_near_multicast_without_neighbours_is_not_sent_and_not_recorded() -> None:
@@ -378,11 +344,11 @@ def test_a_request_is_on_the_wire_before_its_message() -> None:
 
 def test_what_flow_control_holds_back_is_noted_once_and_goes_later() -> None:
     world = World(workload=scheduled(0, 0, 0)).start()
-    world.core.is_open = False
+    world.core.can_submit = False
     world.host.wake()
     assert world.events() == [Event.START, Event.SUBMIT, Event.REFUSED, Event.SUBMIT, Event.SUBMIT]
     assert not world.host.is_quiet
-    world.core.is_open = True
+    world.core.can_submit = True
     world.host.after_inputs()
     assert world.events()[-3:] == [Event.SEND] * 3
     assert world.host.is_quiet
@@ -402,9 +368,7 @@ def test_one_turn_makes_so_many_requests_and_the_next_alarm_is_due_at_once() -> 
     world = World(workload=scheduled(*[0] * (REQUEST_BATCH + 5))).start()
     world.host.wake()
     assert world.host.application.submitted == REQUEST_BATCH
-    wake_ns = world.host.next_wake_ns()
-    assert wake_ns is not None
-    assert wake_ns <= world.now_ns
+    assert world.alarm_ns() <= world.now_ns
 
 
 def test_drain_ends_the_workload_and_is_recorded_once() -> None:
@@ -420,35 +384,26 @@ def test_drain_ends_the_workload_and_is_recorded_once() -> None:
 def test_stop_says_whether_anything_was_under_way_and_sends_what_was_recorded(busy: bool) -> None:
     world = World(workload=scheduled(0)).start()
     world.host.wake()
-    world.core.busy = busy
+    world.core.is_idle = not busy
     assert world.host.stop() is not busy
     assert world.last() == (Event.STOP, int(not busy), 0, 0, 0, 0, 1)
     assert world.out[-1] == ("flush", len(world.rows))
 
 
-def excluded(**fields: Any) -> World:
-    """A host with a waiting request, whose core learns that it is excluded."""
-    world = World(workload=scheduled(0, MILLISECOND, SECOND), **fields).start()
-    world.core.is_open = False
-    world.core.busy = True
+def test_an_incarnation_that_the_others_have_ended_says_so_at_once_and_is_recorded_no_more() -> None:
+    """Its core learns that it is excluded while a request waits."""
+    world = World(workload=scheduled(0, MILLISECOND, SECOND), traces_receipts=True).start()
+    world.core.can_submit = world.core.is_idle = False
     world.host.wake()
     assert not world.host.is_quiet
-    world.core.ended = True
+    world.core.has_ended = True
     world.now_ns += 5
     world.give([Report(code=0x14, member=2)])
-    return world
-
-
-def test_an_incarnation_that_the_others_have_ended_says_so_at_once_and_is_quiet() -> None:
-    world = excluded()
     assert world.events()[-2:] == [Event.REPORT, Event.ENDED]
     assert world.last() == (Event.ENDED, 0, 0, 0, 0, 0, 1)
     assert world.rows[-1][6] == world.now_ns
     assert (world.host.has_ended, world.host.is_quiet, len(world.host.application.queue)) == (True, True, 1)
 
-
-def test_an_incarnation_that_is_over_asks_for_nothing_and_is_recorded_no_more() -> None:
-    world = excluded(traces_receipts=True)
     count = len(world.rows)
     assert world.host.next_wake_ns() is None
     world.now_ns += 2 * SECOND
@@ -464,7 +419,7 @@ def test_an_incarnation_that_is_over_asks_for_nothing_and_is_recorded_no_more() 
 
 def test_an_incarnation_may_be_over_from_its_start_on() -> None:
     world = World(workload=scheduled(0))
-    world.core.ended = True
+    world.core.has_ended = True
     world.core.at_start = [Report(code=0x31, member=1)]
     world.start()
     assert world.events() == [Event.START, Event.REPORT, Event.ENDED]
@@ -478,8 +433,7 @@ def test_timers_are_due_by_the_nodes_own_clock_and_never_early() -> None:
     world = World(clock={"offset_ns": SECOND, "drift_ppm": -50.0}).start()
     shown_ns = 103 * SECOND
     world.give([SetTimer(timer=Timer("tick"), at_ns=shown_ns)])
-    wake_ns = world.host.next_wake_ns()
-    assert wake_ns is not None
+    wake_ns = world.alarm_ns()
     assert abs(wake_ns - (102 * SECOND + 100_005)) < 10, "2 s at 50 ppm"
     world.now_ns = wake_ns - 1
     world.host.wake()
@@ -516,10 +470,9 @@ def test_the_request_comes_first_when_it_is_due_first() -> None:
 def test_one_turn_fires_so_many_timers() -> None:
     world = World().start()
     world.give([SetTimer(timer=Timer("tick", key), at_ns=0) for key in range(FIRE_BATCH + 3)])
-    world.host.wake()
-    assert sum(1 for call in world.core.calls if call[0] == "tick") == FIRE_BATCH
-    world.host.wake()
-    assert sum(1 for call in world.core.calls if call[0] == "tick") == FIRE_BATCH + 3
+    for fired in (FIRE_BATCH, FIRE_BATCH + 3):
+        world.host.wake()
+        assert sum(call[0] == "tick" for call in world.core.calls) == fired
 
 
 def test_a_saturating_application_asks_whenever_the_core_takes_more() -> None:
@@ -527,34 +480,25 @@ def test_a_saturating_application_asks_whenever_the_core_takes_more() -> None:
     assert world.host.next_wake_ns() == world.now_ns
     world.host.wake()
     assert world.host.application.submitted == REQUEST_BATCH
-    world.core.is_open = False
+    world.core.can_submit = False
     assert world.host.next_wake_ns() is None
 
 
 # An application that gets deliveries.
 
 
-class Answering(Application):
+class Answering(WorkloadApplication):
     """Submits once for each delivery, from object 5, and reports the number of bytes."""
 
     hears = answers = True
+    is_idle = True
 
     def __init__(self) -> None:
-        super().__init__(Membership(member=1, members=(0, 1, 2, 3), incarnation=3))
+        config = configured(None, None)
+        super().__init__(config.workload, config.membership, seed=1)
         self.heard: list[tuple[Kind, int]] = []
         self.wanted = 0
         self.unreported: list[Report] = []
-        self.busy = False
-
-    def begin(self) -> None:
-        self.wanted = 0
-
-    def end(self) -> None:
-        self.wanted = 0
-
-    @property
-    def is_idle(self) -> bool:
-        return not self.busy
 
     def next_ns(self, *, can_submit: bool) -> int | None:
         return 0 if self.wanted and can_submit else None
@@ -575,9 +519,6 @@ class Answering(Application):
     def reports(self) -> list[Report]:
         told, self.unreported = self.unreported, []
         return told
-
-    def note_time(self, elapsed_ns: int) -> None:
-        self.note_lag(elapsed_ns)
 
 
 def answering() -> tuple[World, Answering]:
@@ -614,9 +555,7 @@ def test_an_application_answers_so_much_in_one_turn_and_the_rest_in_the_next() -
     world.give([called(place=1)] * (REQUEST_BATCH + 3))
     world.host.after_inputs()
     assert application.submitted == REQUEST_BATCH
-    due_ns = world.host.next_wake_ns()
-    assert due_ns is not None
-    assert due_ns <= world.now_ns
+    assert world.alarm_ns() <= world.now_ns
     world.host.wake()
     assert application.submitted == REQUEST_BATCH + 3
 
@@ -624,5 +563,5 @@ def test_an_application_answers_so_much_in_one_turn_and_the_rest_in_the_next() -
 def test_a_busy_application_is_not_quiet() -> None:
     world, application = answering()
     assert world.host.is_quiet
-    application.busy = True
+    application.is_idle = False
     assert not world.host.is_quiet

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from typing import cast
 
 import pytest
 
@@ -49,13 +48,12 @@ def test_what_the_kernel_will_not_take_is_kept_in_order(monitor: socket.socket) 
         def sendto(self, data: bytes, target: object) -> None:
             raise BlockingIOError
 
-    real = recorder._socket
-    recorder._socket = cast("socket.socket", Refusing())
-    recorder.add(record(1))
-    recorder.flush()
-    recorder.add(record(2))
-    assert not recorder.flush()
-    recorder._socket = real
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recorder, "_socket", Refusing())
+        recorder.add(record(1))
+        recorder.flush()
+        recorder.add(record(2))
+        assert not recorder.flush()
     recorder.close()
     assert [decode_trace(monitor.recv(2048))[0].first for _ in range(2)] == [1, 2]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,17 +14,17 @@ from node.effects import Multicast
 from node.errors import DropReason, LocalError
 from node.reliable import ReliableParameters
 from node.reliable.codec import VIEW_SHIFT
-from node.wire import Flag, Kind, Message
+from node.wire import Flag, Kind
 from tests.node.cluster import (
     MILLISECOND,
     SECOND,
-    Host,
+    Cluster,
     Network,
     check_integrity,
     check_silence,
     retransmissions,
 )
-from tests.node.reliable.open_view import PARAMETERS, VIEW, check_all, core_of, group, kinds
+from tests.node.reliable.open_view import PARAMETERS, VIEW, check_all, core_of, group, kinds, load, lose_first
 
 # Multicast without faults.
 
@@ -37,6 +39,7 @@ def test_a_group_with_nothing_to_do_is_silent() -> None:
 def test_one_multicast_reaches_all_and_the_group_falls_silent() -> None:
     cluster = group(4)
     cluster.submit(0)
+    assert [len(host.delivered) for host in cluster.up()] == [1, 0, 0, 0], "the sender delivers its own at once"
     check_all(cluster, range(4))
     traffic = kinds(cluster)
     assert traffic[Kind.RELIABLE_DATA] == 1
@@ -54,13 +57,6 @@ def test_a_tail_that_no_member_lost_is_announced_once_however_large_the_group() 
     assert len(own) == 2, "the announcement, and the floor that lets all forget"
 
 
-def test_the_sender_delivers_its_own_message_at_once() -> None:
-    cluster = group(3)
-    cluster.submit(1)
-    assert cluster.hosts[1].delivered == [(1, 1, 1)]
-    assert cluster.hosts[0].delivered == []
-
-
 def test_a_group_of_one_delivers_to_itself_and_keeps_nothing() -> None:
     cluster = group(1)
     cluster.submit(0, 200)
@@ -70,8 +66,7 @@ def test_a_group_of_one_delivers_to_itself_and_keeps_nothing() -> None:
 
 def test_what_is_stable_is_forgotten_while_traffic_goes_on() -> None:
     cluster = group(4)
-    for number in range(400):
-        cluster.submit_later(0, number * 5 * MILLISECOND)
+    load(cluster, [0], 400, 5 * MILLISECOND)
     most = 0
     for _ in range(100):
         cluster.run(for_ns=20 * MILLISECOND)
@@ -82,9 +77,7 @@ def test_what_is_stable_is_forgotten_while_traffic_goes_on() -> None:
 
 def test_a_member_that_multicasts_acknowledges_on_the_way() -> None:
     cluster = group(4)
-    for number in range(200):
-        for member in range(4):
-            cluster.submit_later(member, number * 10 * MILLISECOND + member * MILLISECOND)
+    load(cluster, range(4), 200, 10 * MILLISECOND)
     cluster.run(for_ns=2 * SECOND)
     assert kinds(cluster)[Kind.RELIABLE_HEARTBEAT] < 40, "no heartbeats of their own while there is traffic"
     check_all(cluster, range(4))
@@ -92,9 +85,8 @@ def test_a_member_that_multicasts_acknowledges_on_the_way() -> None:
 
 def test_piggybacked_positions_leave_room_for_the_payload() -> None:
     cluster = group(4)
-    for number in range(50):
-        for member in range(4):
-            cluster.at(number * 10 * MILLISECOND, lambda member=member: cluster.submit(member, size=1390))  # type: ignore[misc]
+    for number, member in product(range(50), range(4)):
+        cluster.at(number * 10 * MILLISECOND, partial(cluster.submit, member, size=1390))
     cluster.run()
     data = cluster.kinds(Kind.RELIABLE_DATA)
     assert max(8 * len(message.words) + len(message.payload) for message in data) <= 1408
@@ -107,9 +99,7 @@ def test_piggybacked_positions_leave_room_for_the_payload() -> None:
 
 def test_a_gap_is_asked_for_at_the_origin_and_filled() -> None:
     cluster = group(3)
-    cluster.lose = lambda source, target, message: (
-        target == 2 and message.kind is Kind.RELIABLE_DATA and message.seq == 2 and not message.flags
-    )
+    lose_first(cluster, seq=2, targets=[2])
     cluster.submit(0, 3)
     check_all(cluster, range(3))
     (nack,) = cluster.kinds(Kind.RELIABLE_NACK)
@@ -121,15 +111,14 @@ def test_a_gap_is_asked_for_at_the_origin_and_filled() -> None:
 
 def test_a_mere_reordering_is_hardly_asked_for() -> None:
     cluster = group(3, network=Network(jitter_ns=1 * MILLISECOND))
-    for number in range(100):
-        cluster.submit_later(0, number * MILLISECOND // 2)
+    load(cluster, [0], 100, MILLISECOND // 2)
     check_all(cluster, range(3))
     assert kinds(cluster)[Kind.RELIABLE_NACK] <= 2, "a gap is new when the timer of an earlier one is due"
 
 
 def test_the_loss_of_the_last_message_is_announced() -> None:
     cluster = group(3)
-    cluster.lose = lambda source, target, message: message.kind is Kind.RELIABLE_DATA and not message.flags
+    lose_first(cluster)
     cluster.submit(0)
     cluster.run(for_ns=100 * MILLISECOND)
     assert cluster.hosts[2].delivered == [(0, 1, 1)], "announced after 30 ms, asked for and answered at once"
@@ -138,15 +127,10 @@ def test_the_loss_of_the_last_message_is_announced() -> None:
 
 def test_a_question_that_is_lost_is_asked_again() -> None:
     cluster = group(2)
-    lost: list[Message] = []
-
-    def lose(source: int, target: int, message: Message) -> bool:
-        is_first = message.kind is Kind.RELIABLE_NACK and len(lost) < 2
-        if is_first:
-            lost.append(message)
-        return is_first or (message.kind is Kind.RELIABLE_DATA and message.seq == 1 and not message.flags)
-
-    cluster.lose = lose
+    cluster.lose = lambda source, target, message: (
+        (message.kind is Kind.RELIABLE_DATA and message.seq == 1 and not message.flags)
+        or (message.kind is Kind.RELIABLE_NACK and len(cluster.kinds(Kind.RELIABLE_NACK)) <= 2)
+    )
     cluster.submit(0, 2)
     check_all(cluster, range(2))
     assert len(cluster.kinds(Kind.RELIABLE_NACK)) == 3
@@ -154,9 +138,7 @@ def test_a_question_that_is_lost_is_asked_again() -> None:
 
 def test_one_member_that_misses_a_message_is_answered_alone() -> None:
     cluster = group(8)
-    cluster.lose = lambda source, target, message: (
-        message.kind is Kind.RELIABLE_DATA and message.seq == 2 and not message.flags and target == 3
-    )
+    lose_first(cluster, seq=2, targets=[3])
     cluster.submit(0, 4)
     before = cluster.datagrams
     check_all(cluster, range(8))
@@ -167,9 +149,7 @@ def test_one_member_that_misses_a_message_is_answered_alone() -> None:
 def test_many_members_that_miss_a_message_get_one_answer_together() -> None:
     """A loss near the sender affects all at once: the requests are spread, the second one is answered to all."""
     cluster = group(30)
-    cluster.lose = lambda source, target, message: (
-        message.kind is Kind.RELIABLE_DATA and message.seq == 2 and not message.flags
-    )
+    lose_first(cluster, seq=2)
     cluster.submit(0, 4)
     check_all(cluster, range(30))
     assert retransmissions(cluster) <= 3
@@ -181,27 +161,6 @@ def test_duplicates_are_dropped_with_a_reason() -> None:
     cluster.submit(0, 5)
     check_all(cluster, range(3))
     assert cluster.hosts[1].dropped(DropReason.DUPLICATE) == 5
-
-
-def test_a_pause_of_seconds_is_made_good() -> None:
-    cluster = group(4)
-    for number in range(60):
-        cluster.submit_later(0, number * 20 * MILLISECOND)
-    cluster.at(100 * MILLISECOND, lambda: cluster.pause(2))
-    cluster.at(1800 * MILLISECOND, lambda: cluster.resume(2))
-    check_all(cluster, range(4))
-    assert len(cluster.hosts[2].delivered) == 60
-
-
-@pytest.mark.parametrize("groups", [((0, 1), (2, 3)), ((0,), (1, 2, 3)), ((0, 1, 2), (3,)), ((0,), (1,), (2,), (3,))])
-def test_a_partition_that_heals_in_time_is_made_good(groups: tuple[tuple[int, ...], ...]) -> None:
-    cluster = group(4)
-    for number in range(40):
-        for member in range(4):
-            cluster.submit_later(member, number * 40 * MILLISECOND)
-    cluster.at(200 * MILLISECOND, lambda: cluster.cut(*groups))
-    cluster.at(1500 * MILLISECOND, cluster.heal)
-    check_all(cluster, range(4))
 
 
 # Flow control.
@@ -240,28 +199,19 @@ def test_a_saturating_sender_is_not_slowed_by_rare_heartbeats() -> None:
 # Unicast.
 
 
-def unicasts(host: Host, origin: int) -> list[int]:
-    return [number for source, _, number in host.delivered if source == origin]
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_multicasts_and_unicasts_of_a_pair_are_one_fifo(seed: int) -> None:
     network = Network(loss_ratio=0.2, duplicate_ratio=0.1, jitter_ns=10 * MILLISECOND)
     cluster = group(3, network=network, seed=seed)
-    for number in range(60):
-        for member in range(3):
-            target = None if (number * 7 + member) % 3 == 0 else (member + 1 + number % 2) % 3
-            act = lambda member=member, target=target: cluster.submit(member, target=target)  # noqa: E731
-            cluster.at(number * 5 * MILLISECOND, act)
+    for number, member in product(range(60), range(3)):
+        target = None if (number * 7 + member) % 3 == 0 else (member + 1 + number % 2) % 3
+        cluster.at(number * 5 * MILLISECOND, partial(cluster.submit, member, target=target))
     check_silence(cluster)
     check_integrity(cluster)
-    for host in cluster.up():
-        for origin in range(3):
-            numbers = unicasts(host, origin)
-            assert numbers == sorted(numbers), f"seed {seed}"
-    delivered = [set(host.delivered) for host in cluster.up()]
-    for identity in cluster.submissions:
-        assert any(identity in one for one in delivered), f"seed {seed}"
+    for host, origin in product(cluster.up(), range(3)):
+        numbers = [number for source, _, number in host.delivered if source == origin]
+        assert numbers == sorted(numbers), f"seed {seed}"
+    assert set(cluster.submissions) == {one for host in cluster.up() for one in host.delivered}, f"seed {seed}"
     assert [core_of(cluster, member).buffered for member in range(3)] == [0, 0, 0]
 
 
@@ -282,7 +232,7 @@ def test_a_unicast_to_ourselves_needs_no_network() -> None:
 
 def test_a_unicast_waits_for_the_multicasts_before_it() -> None:
     cluster = group(2)
-    cluster.lose = lambda source, target, message: message.kind is Kind.RELIABLE_DATA and not message.flags
+    lose_first(cluster)
     cluster.submit(0)
     cluster.submit(0, target=1)
     cluster.run(for_ns=5 * MILLISECOND)
@@ -293,7 +243,7 @@ def test_a_unicast_waits_for_the_multicasts_before_it() -> None:
 
 def test_a_multicast_waits_for_the_unicasts_before_it_at_their_target_only() -> None:
     cluster = group(3)
-    cluster.lose = lambda source, target, message: message.kind is Kind.RELIABLE_UNICAST and not message.flags
+    lose_first(cluster, Kind.RELIABLE_UNICAST)
     cluster.submit(0, target=1)
     cluster.submit(0)
     cluster.run(for_ns=5 * MILLISECOND)
@@ -316,6 +266,65 @@ def test_an_answer_takes_the_acknowledgement_along() -> None:
 def test_a_unicast_to_a_stranger_is_our_callers_mistake() -> None:
     with pytest.raises(LocalError, match="member 9 is not in the view"):
         core_of(group(2), 0).on_submit(Submission(payload=b"", target=9), 0)
+
+
+# Without multicast: a multicast takes a datagram for each member.
+
+PATIENT = dataclasses.replace(PARAMETERS, suspect_after_ns=30 * SECOND)
+
+
+def copying(count: int) -> Cluster:
+    return group(count, parameters=PATIENT, has_multicast=False)
+
+
+def control_datagrams(cluster: Cluster, data: int) -> int:
+    """Number of datagrams without those of `data` multicasts, each of which takes one for each peer."""
+    return cluster.datagrams - data * (len(cluster.members) - 1)
+
+
+def test_one_copied_message_costs_a_position_and_a_floor_for_each_member() -> None:
+    cluster = copying(10)
+    cluster.submit(0)
+    check_all(cluster, cluster.members)
+    assert control_datagrams(cluster, 1) == 9 + 9
+
+
+def test_under_load_control_stays_below_half_of_the_copies() -> None:
+    """Thirty members, two messages a second each: load 0.4 of paper 002."""
+    cluster = copying(30)
+    for number in range(20):
+        for member in cluster.members:
+            cluster.submit_later(member, number * 500 * MILLISECOND + member * 17 * MILLISECOND)
+    cluster.run(for_ns=12 * SECOND)
+    assert kinds(cluster)[Kind.RELIABLE_DATA] == 600
+    assert control_datagrams(cluster, 600) < 600 * 29 / 4
+    check_all(cluster, cluster.members)
+
+
+@pytest.mark.parametrize(("count", "rides"), [(4, True), (20, False)])
+def test_positions_do_not_ride_on_many_copies(count: int, rides: bool) -> None:
+    cluster = copying(count)
+    load(cluster, cluster.members, 30, 20 * MILLISECOND)
+    check_all(cluster, cluster.members)
+    assert (max(len(message.words) for message in cluster.kinds(Kind.RELIABLE_DATA)) > 1) is rides
+
+
+def test_the_loss_of_a_copied_tail_is_announced_to_those_that_lack_it() -> None:
+    cluster = copying(6)
+    lose_first(cluster, targets=[4])
+    cluster.submit(0)
+    check_all(cluster, cluster.members)
+    assert retransmissions(cluster) == 1
+    assert control_datagrams(cluster, 1) < 6 * 5, "no member is told what it knows"
+
+
+def test_a_gap_that_two_have_is_answered_to_each_of_them() -> None:
+    """With multicast the second request would be answered to all."""
+    cluster = copying(6)
+    lose_first(cluster, seq=2, targets=[3, 4])
+    cluster.submit(0, 3)
+    check_all(cluster, cluster.members)
+    assert retransmissions(cluster) == 2
 
 
 # Size.
