@@ -1,27 +1,28 @@
 """Group cores over a scripted network: single datagrams are held back, dropped and released, members end and return.
 
-A `tests.node.cluster.Cluster` with hosts of the group layer: an incarnation that has ended is followed by the next one,
-unless it has left; and views, minorities and states are kept. `check` checks them against the properties of the group
-layer.
+`check` judges the views and deliveries of all incarnations as those of a run are judged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import replace
 from random import Random
 from typing import TypeAlias
 
+from analysis.checks.properties import Incarnation as MemberIncarnation
+from analysis.checks.properties import Property, Verdict
 from node.core import Closing, Core, MakeCore, Membership, Submission, ViewCore
-from node.effects import Deliver, Effect, Installed, Minority, Multicast, StateTaken, Timer
+from node.effects import Deliver, Effect, Installed, Minority, Multicast, Timer
 from node.group.core import GroupCore
 from node.group.member import ViewMember
 from node.registry import PROTOCOLS
 from node.reliable import ReliableParameters
 from node.trace import ViewReason
 from node.wire import Kind, Message, decode_datagram
-from tests.node.cluster import MILLISECOND, Cluster, Host, Identity, Network
+from tests.analysis.histories import check_linear
+from tests.mutants.recorded import Recorded
+from tests.node.cluster import MILLISECOND, Host, Identity, Network
 
 Incarnation: TypeAlias = tuple[int, int]
 """(member, incarnation)."""
@@ -53,27 +54,7 @@ def everything(*, source: int | None = None, to: Iterable[int] = ()) -> Choice:
     return of_kind(*Kind, source=source, to=to)
 
 
-@dataclass(slots=True)
-class IncarnationHistory:
-    """History of one incarnation."""
-
-    views: dict[int, Installed] = field(default_factory=dict)
-    delivered: dict[int, list[Identity]] = field(default_factory=dict)
-    """Deliveries by view."""
-    state: StateTaken | None = None
-    minorities: list[Minority] = field(default_factory=list)
-    view: int = 0
-
-    @property
-    def all_delivered(self) -> list[Identity]:
-        return [one for number in sorted(self.delivered) for one in self.delivered[number]]
-
-    def is_stateful_in(self, number: int) -> bool:
-        """Whether it had the group's state at the end of this view."""
-        first = next(iter(self.views.values()), None)
-        return (first is not None and first.reason is ViewReason.FIRST) or (
-            self.state is not None and self.state.view <= number
-        )
+nothing, anything = of_kind(), everything()
 
 
 class Ledger(ViewCore):
@@ -124,9 +105,10 @@ def ledger(padding: int) -> MakeCore:
     return make
 
 
-class Scripted(Cluster):
+class Scripted(Recorded):
     """Cluster of group cores. `order`: name of a protocol; `make`: builder of another core instead. `founders` None:
-    all. Other members are down until `begin`. `parameters`: those of the reliable streams in addition to TIMES."""
+    all. Other members are down, and join as their second incarnation after `restart`. `parameters`: those of the
+    reliable streams in addition to TIMES."""
 
     def __init__(
         self,
@@ -140,12 +122,12 @@ class Scripted(Cluster):
         parameters: dict[str, int | bool] | None = None,
         heals: bool = False,
     ) -> None:
-        self.histories: dict[Incarnation, IncarnationHistory] = {}
         self._started: set[Incarnation] = set()
         self.kept: list[tuple[int, int, Message, Callable[[], None]]] = []
         """Datagrams that are held back: source, target, message, and a function that lets it arrive."""
-        self.holds: Choice = lambda source, target, message: False
-        self.on_effect: Callable[[Host, Effect], None] = lambda host, effect: None
+        self.holds: Choice = nothing
+        self.minorities: list[tuple[int, bool]] = []
+        """Member, and whether it came to a minority or is back from it."""
         streams = {**TIMES, **(parameters or {})}
         first = tuple(sorted(founders)) if founders is not None else tuple(range(count))
 
@@ -164,32 +146,25 @@ class Scripted(Cluster):
             return PROTOCOLS[order].build(membership=membership, parameters=nested, seed=seed)
 
         super().__init__(count, build, seed=seed, network=Network(delay_ns=delay_ns))
-        self.is_total = order not in ("reliable", "cbcast") and make is None
+        promises = (Property(name) for name in PROTOCOLS[order].promises)
+        self.promises = [one for one in promises if not one.is_liveness]
         for member in self.members:
             if member not in first:
                 self.crash(member)
+                del self._records[MemberIncarnation(member, 1)]
 
     # Actions.
 
-    def begin(self, member: int) -> None:
-        """Start a member that is no founder."""
-        self._start(member, 1)
-
-    def leave(self, member: int) -> None:
-        host = self.hosts[member]
-        self._call(host, "leave", lambda: host.core.leave(self.now_ns))
-
-    def release(self, choice: Choice = lambda source, target, message: True) -> int:
-        """Release datagrams that are held back, in the order in which they were sent. Returns their number."""
+    def release(self, choice: Choice = anything) -> None:
+        """Release datagrams that are held back, in the order in which they were sent."""
         meant = [one for one in self.kept if choice(*one[:3])]
         self.kept = [one for one in self.kept if one not in meant]
         for *_, arrive in meant:
             arrive()
-        return len(meant)
 
     def release_all(self) -> None:
         """Release all datagrams and hold back no more."""
-        self.holds = lambda source, target, message: False
+        self.holds = nothing
         self.release()
 
     def inject(self, member: int, message: Message, source: int) -> None:
@@ -211,10 +186,8 @@ class Scripted(Cluster):
         self.until(lambda: self.is_settled(view), within_ns, MILLISECOND)
         self.check()
         for host in self.up():
-            incarnations = self.group(host.membership.member)
-            own = [one for one in self.submissions if one[:2] == self.incarnation(host)]
-            missing = set(own) - set(self.histories[self.incarnation(host)].all_delivered)
-            assert incarnations.view is not None
+            own = {one for one in self.submissions if one[:2] == self.incarnation(host)}
+            missing = own - set(host.delivered)
             assert not missing, f"{self.incarnation(host)} has not delivered {sorted(missing)[:5]} of its own"
 
     def is_settled(self, view: int | None = None) -> bool:
@@ -249,8 +222,30 @@ class Scripted(Cluster):
     def incarnation(self, host: Host) -> Incarnation:
         return host.membership.member, host.membership.incarnation
 
-    def history(self, member: int, incarnation: int = 1) -> IncarnationHistory:
-        return self.histories.setdefault((member, incarnation), IncarnationHistory())
+    def incarnations(self) -> dict[Incarnation, Host]:
+        """All of them so far."""
+        return {self.incarnation(host): host for host in (*self.past, *self.hosts.values())}
+
+    def host(self, member: int, incarnation: int = 1) -> Host:
+        return self.incarnations()[member, incarnation]
+
+    def delivered(self, member: int, incarnation: int = 1) -> list[Identity]:
+        return self.host(member, incarnation).delivered
+
+    def view(self, member: int, number: int) -> tuple[Incarnation, ...]:
+        """A view that the first incarnation of a member has installed, by rank; empty: it has not."""
+        views = (view for view, _ in self.host(member).views)
+        return next((view.incarnations for view in views if view.number == number), ())
+
+    def has_state(self, member: int) -> bool:
+        """Whether it has the group's state."""
+        return self.hosts[member].stateful_from is not None
+
+    def known(self, member: int) -> int:
+        """Number of messages in its state."""
+        core = self.here(member).stack.core
+        assert isinstance(core, Ledger)
+        return core.known
 
     def where(self) -> str:
         """Phase and view of each member, as text."""
@@ -266,83 +261,10 @@ class Scripted(Cluster):
     # Properties.
 
     def check(self) -> None:
-        """Check all properties; valid at any time."""
-        self._check_views()
-        self._check_deliveries()
-        self._check_synchrony()
-        self._check_order()
-
-    def _check_views(self) -> None:
-        agreed: dict[int, tuple[Incarnation, ...]] = {}
-        for incarnation, history in self.histories.items():
-            for earlier, later in pairwise(history.views.values()):
-                is_next = later.number == earlier.number + 1
-                is_restored = later.number > earlier.number and later.reason is ViewReason.RESTORED
-                assert is_next or is_restored, (incarnation, list(history.views))
-            for number, view in history.views.items():
-                members = tuple((member, start) for member, start in view.incarnations)
-                known = agreed.setdefault(number, members)
-                assert known == members, f"view_agreement: view {number} is {known}, and {members} at {incarnation}"
-                assert incarnation in members, f"view_agreement: {incarnation} is not in its view {members}"
-        gone: dict[int, set[Incarnation]] = {0: set()}
-        for number, incarnations in sorted(agreed.items()):
-            before = self._before(number)
-            left: set[Incarnation] = set(agreed[before]) if before else set()
-            gone[number] = gone[before] | left.difference(incarnations)
-            back = gone[number].intersection(incarnations)
-            assert not back, f"{sorted(back)} came back in view {number}"
-
-    def _before(self, number: int) -> int:
-        """Number of the view before this one; 0: it is the first one."""
-        ways = (pairwise(history.views) for history in self.histories.values())
-        return next((before for way in ways for before, after in way if after == number), 0)
-
-    def _check_deliveries(self) -> None:
-        view_of: dict[Identity, int] = {}
-        submitted = set(self.submissions)
-        for incarnation, history in self.histories.items():
-            told = history.all_delivered
-            assert len(set(told)) == len(told), f"integrity: {incarnation} delivered twice"
-            assert set(told) <= submitted, f"integrity: {incarnation} delivered what nobody submitted"
-            for number, some in history.delivered.items():
-                for one in some:
-                    known = view_of.setdefault(one, number)
-                    assert known == number, f"same_view: {one} in view {known}, and in {number} at {incarnation}"
-                    assert tuple(one[:2]) in history.views[number].incarnations, f"no_ghost: {one} in view {number}"
-                    assert history.is_stateful_in(number), (
-                        f"state_transfer: {incarnation} delivered {one} without the state"
-                    )
-
-    def _check_synchrony(self) -> None:
-        """Incarnations that go from a view to the next one have delivered the same messages in it."""
-        ways = {way for history in self.histories.values() for way in pairwise(history.views)}
-        for number, following in ways:
-            told = {
-                incarnation: frozenset(history.delivered.get(number, ()))
-                for incarnation, history in self.histories.items()
-                if (number, following) in pairwise(history.views) and history.is_stateful_in(number)
-            }
-            assert len(set(told.values())) <= 1, f"virtual_synchrony: in view {number} {told}"
-
-    def _check_order(self) -> None:
-        for incarnation, history in self.histories.items():
-            last: dict[Incarnation, int] = {}
-            for origin, start, number in history.all_delivered:
-                before = last.get((origin, start), number - 1)
-                assert number == before + 1, f"fifo: {incarnation} delivered {(origin, start, number)} after {before}"
-                last[origin, start] = number
-        if not self.is_total:
-            return
-        for number in {number for history in self.histories.values() for number in history.delivered}:
-            told = [history.delivered.get(number, []) for history in self.histories.values() if number in history.views]
-            survivors = [
-                history.delivered.get(number, [])
-                for history in self.histories.values()
-                if number in history.views and number + 1 in history.views and history.is_stateful_in(number)
-            ]
-            longest = max(survivors or told, key=len)
-            for one in survivors or told:
-                assert one == longest[: len(one)], f"total_order: in view {number} {one} and {longest}"
+        """Check the promises of the views and of the order; valid at any time."""
+        findings = check_linear(self.history(), members=self.members, kinds=self.promises)
+        broken = [str(finding) for finding in findings.values() if finding.verdict is Verdict.FAIL]
+        assert not broken, f"seed {self.seed}: {broken}"
 
     # Host loop.
 
@@ -354,36 +276,15 @@ class Scripted(Cluster):
     def _call(self, host: Host, what: str, handler: Callable[[], list[Effect]]) -> None:
         self._started.add(self.incarnation(host))
         super()._call(host, what, handler)
-        if host.is_up and host.core.has_ended:
-            if host.core.has_left:
-                self.crash(host.membership.member)
-            else:
-                self.restart(host.membership.member)
-
-    def restart(self, member: int) -> None:
-        """As in a cluster; requests that were not submitted are dropped."""
-        self.hosts[member].queue.clear()
-        super().restart(member)
+        if host.core.has_left:
+            self.crash(host.membership.member)
 
     def _carry_out(self, host: Host, effect: Effect) -> None:
-        self.on_effect(host, effect)
-        history = self.history(*self.incarnation(host))
-        match effect:
-            case Installed(number=number):
-                history.views[number] = effect
-                history.view = number
-            case Minority():
-                history.minorities.append(effect)
-            case StateTaken():
-                history.state = effect
-            case _:
-                super()._carry_out(host, effect)
-
-    def _deliver(self, host: Host, delivery: Deliver) -> None:
-        before = len(host.delivered)
-        super()._deliver(host, delivery)
-        history = self.history(*self.incarnation(host))
-        history.delivered.setdefault(history.view, []).extend(host.delivered[before:])
+        super()._carry_out(host, effect)
+        if isinstance(effect, Installed) and len(host.views) == 1:
+            host.stateful_from = 0 if effect.reason is ViewReason.FIRST else None
+        elif isinstance(effect, Minority):
+            self.minorities.append((host.membership.member, effect.begins))
 
     def _carry(self, data: bytes, target: int, *, is_heartbeat: bool = False) -> None:
         envelope, message = decode_datagram(data)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import permutations
 from random import Random
 
 import pytest
@@ -62,25 +61,6 @@ def fetch(core: CoCore, cut: dict[int, int], holder: CoCore, name: int) -> None:
                 assert isinstance(answer, Send)
                 assert answer.target == own
                 effects += core.on_message(answer.message, name, 0)
-
-
-@pytest.mark.parametrize("order", list(permutations(range(3))))
-def test_a_survivor_gets_the_messages_of_the_dead_from_whoever_has_them(order: tuple[int, ...]) -> None:
-    """10 sends, 20 has it and sends; 30 has both, 40 has nothing; 10 and 20 are gone."""
-    group = cores()
-    p = submit(group[10], b"p")
-    group[20].on_message(p, 10, 0)
-    q, r = submit(group[20], b"q"), submit(group[20], b"r")
-    for number in order:
-        message, source = ((p, 10), (q, 20), (r, 20))[number]
-        group[30].on_message(message, source, 0)
-    cut = freeze(group[30], group[40])
-    assert cut == {10: 1, 20: 2, 30: 0, 40: 0}
-    assert (group[30].has(cut), group[40].has(cut)) == (True, False)
-    fetch(group[40], cut, group[30], 30)
-    assert group[40].has(cut)
-    for survivor in (group[30], group[40]):
-        assert texts(survivor.close(cut, 0).effects) == [b"p", b"q", b"r"]
 
 
 def test_a_frozen_member_accepts_nothing_and_tells_nothing_more() -> None:

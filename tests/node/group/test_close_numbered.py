@@ -1,4 +1,5 @@
-"""The end of a view under All-Ack and under Lamport's order: no effect without its cause.
+"""The end of a view under All-Ack and under Lamport's order: one order at all survivors, and no effect without its
+cause.
 
 Both order messages by a number that each carries (round, timestamp), then by origin. Four members, of which members 0
 and 1 survive.
@@ -7,19 +8,24 @@ and 1 survive.
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 import pytest
 
-from node.core import Submission, ViewCore
-from node.effects import Deliver, Report
-from node.errors import DropReason
+from node.clocks import MAX_TIMESTAMP, EventClock
+from node.core import Membership, Submission, ViewCore
+from node.effects import Report
+from node.errors import DropReason, RemoteError
+from node.protocols.allack import MAX_ROUND
+from node.protocols.base import Phase
+from node.protocols.lamport import LamportCore, LamportParameters, LamportReport
 from node.wire import Kind, Message
-from tests.node.by_hand import after, delivered, dropped, give
+from tests.node.by_hand import after, delivered, dropped, give, multicasts
+from tests.node.group.views import ends
 from tests.node.numbered import ALLACK, BOTH, LAMPORT, Order
 
 MEMBERS = range(4)
 SURVIVORS = frozenset({0, 1})
-
 
 Sent = tuple[int, int, tuple[tuple[int, int], ...]]
 """Origin, number, and the sender's earlier deliveries."""
@@ -50,27 +56,16 @@ def test_an_effect_is_delivered_with_its_cause_or_dropped(
         streams[origin].append(order.data(origin, number, word=after(*had)))
     closing = order.core(members=range(5)).close(streams, SURVIVORS, 0)
     assert (delivered(closing.effects), dropped(closing, order.code)) == (expected, expected_drops)
+    assert order is ALLACK or timestamp_in(closing.memory) == max(number for _, number, _ in rest), "dropped ones count"
 
 
 @BOTH
-def test_what_a_survivor_submits_is_delivered_at_the_end_of_the_view_and_not_handed_back(
-    order: Order[ViewCore],
-) -> None:
+def test_the_cut_is_delivered_by_numbers_whatever_is_missing(order: Order[ViewCore]) -> None:
     one = order.core(members=MEMBERS)
-    for payload in (b"a", b"b"):
-        one.on_submit(Submission(payload=payload), 0)
-    assert one.buffered == 2
-    closing = one.close({0: [order.data(0, 1), order.data(0, 2)]}, SURVIVORS, 0)
-    assert [effect.payload for effect in closing.effects if isinstance(effect, Deliver)] == [b"a", b"b"]
-    assert closing.handed_back == ()
-    assert order is LAMPORT or closing.memory == b""
-
-
-@BOTH
-def test_messages_of_an_excluded_member_are_delivered_when_nothing_is_missing(order: Order[ViewCore]) -> None:
-    one = order.core(members=MEMBERS)
-    give(one, order.data(3, 5))
-    assert delivered(one.close({}, SURVIVORS, 0).effects) == [(3, 5)]
+    give(one, order.data(1, 9), order.data(3, 4))
+    closing = one.close({1: [order.data(1, 12)], 2: [order.data(2, 4), order.null(2, 30)]}, SURVIVORS, 0)
+    assert delivered(closing.effects) == [(2, 4), (3, 4), (1, 9), (1, 12)]
+    assert order is ALLACK or timestamp_in(closing.memory) == 30
 
 
 @BOTH
@@ -88,13 +83,75 @@ def test_messages_of_an_excluded_member_are_delivered_when_nothing_is_missing(or
 def test_what_would_be_refused_is_passed_over_at_all_survivors(
     order: Order[ViewCore], wrong: Callable[[Order[ViewCore]], Message], reason: DropReason
 ) -> None:
-    """Both when it was handed over before the end and when it is in the rest."""
-    message = wrong(order)
-    before, rest = (order.core(member, members=MEMBERS) for member in (0, 1))
-    give(before, order.data(3, 5))
-    assert before.on_message(message, 3, 0) == [Report(code=reason, member=3)]
-    at_before = before.close({3: [order.data(3, 6)]}, SURVIVORS, 0)
-    at_rest = rest.close({3: [order.data(3, 5), message, order.data(3, 6)]}, SURVIVORS, 0)
-    assert Report(code=reason, member=3) in at_rest.effects
-    assert delivered(at_rest.effects) == delivered(at_before.effects) == [(3, 5), (3, 6)]
-    assert at_before.memory == at_rest.memory
+    stream = [order.data(3, 5), wrong(order), order.data(3, 6)]
+    ((told, _),) = ends(lambda: order.core(members=MEMBERS), stream, SURVIVORS)
+    assert told == ((3, 5), (3, 6))
+    closing = order.core(members=MEMBERS).close({3: stream}, SURVIVORS, 0)
+    assert Report(code=reason, member=3) in closing.effects
+
+
+def test_a_member_whose_rounds_are_exhausted_delivers_the_cut() -> None:
+    one = ALLACK.core(members=MEMBERS, null_after_ns=0)
+    one.on_submit(Submission(payload=b""), 0)
+    give(one, ALLACK.data(1, MAX_ROUND))
+    assert one.phase is Phase.EXHAUSTED
+    closing = one.close({2: [ALLACK.data(2, 1)]}, SURVIVORS, 0)
+    assert delivered(closing.effects) == [(0, 1), (2, 1), (1, MAX_ROUND)]
+
+
+# Lamport's clock, from view to view.
+
+
+def timestamp_in(memory: bytes) -> int:
+    return int.from_bytes(memory, "big")
+
+
+def lamport(memory: bytes = b"", clock: EventClock | None = None, **parameters: int) -> LamportCore:
+    return LamportCore(
+        membership=Membership(member=0, members=tuple(MEMBERS)),
+        parameters=LamportParameters(**parameters),  # type: ignore[arg-type]  # those with a number
+        rng=Random(1),
+        memory=memory,
+        clock=clock,
+    )
+
+
+def test_timestamps_of_the_next_view_exceed_those_of_all_views_before() -> None:
+    first = lamport()
+    give(first, LAMPORT.data(1, 40))
+    memory = first.close({2: [LAMPORT.null(2, 70)]}, SURVIVORS, 0).memory
+    assert lamport(memory).close({}, SURVIVORS, 0).memory == memory, "a view in which nothing is sent keeps it"
+    second = lamport(memory)
+    second.on_start(0)
+    assert second.timestamp > 70
+    (message,) = multicasts(second.on_submit(Submission(payload=b""), 0))
+    assert message.seq == 72
+    assert give(second, LAMPORT.data(1, 70)) == [Report(code=DropReason.MALFORMED, member=1)]
+    assert timestamp_in(second.close({}, SURVIVORS, 0).memory) == 72
+
+
+def test_a_member_keeps_its_clock_which_may_be_ahead_of_the_cut() -> None:
+    first = lamport()
+    give(first, *(LAMPORT.null(member, 1) for member in (1, 2, 3)), LAMPORT.null(1, 2))
+    told = first.timestamp
+    closing = first.close({}, SURVIVORS, 0)
+    assert told > timestamp_in(closing.memory)
+    second = lamport(closing.memory, first.clock)
+    second.on_start(0)
+    assert second.timestamp > told
+
+
+@pytest.mark.parametrize("memory", [b"\0", bytes(7), bytes(9), b"\xff" * 8, (MAX_TIMESTAMP + 1).to_bytes(8, "big")])
+def test_a_memory_that_holds_no_timestamp_is_refused(memory: bytes) -> None:
+    with pytest.raises(RemoteError, match="MALFORMED"):
+        lamport(memory)
+
+
+def test_a_clock_that_is_exhausted_stays_so_in_the_next_view() -> None:
+    first = lamport(null_after_ns=0)
+    give(first, LAMPORT.data(1, MAX_TIMESTAMP))
+    assert first.phase is Phase.EXHAUSTED
+    second = lamport(first.close({}, SURVIVORS, 0).memory)
+    report = Report(code=LamportReport.EXHAUSTED, member=0, value=MAX_TIMESTAMP + 1)
+    assert second.on_start(0) == [report]
+    assert (second.can_submit, second.is_idle) == (False, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -151,79 +152,55 @@ def test_the_next_quiet_member_is_known_before_it_is_quiet() -> None:
 # Accusations.
 
 
-def ranks(*members: int) -> dict[int, int]:
-    return {member: rank for rank, member in enumerate(members)}
+def accusations(*told: tuple[int, set[int], int]) -> Accusations:
+    """Of (accuser, accused, time), in this order."""
+    made = Accusations()
+    for accuser, accused, now_ns in told:
+        made.tell(accuser, accused, now_ns)
+    return made
 
 
-def test_accusations_of_and_by_a_member_that_is_back_count_from_then_on() -> None:
-    told = Accusations()
-    told.tell(1, {2}, 0)
-    told.tell(2, {3}, 0)
-    told.tell(3, {1}, 0)
-    told.tell(4, {2}, 0)
-    told.tell(4, (), 500)
-    everyone = ranks(1, 2, 3)
-    assert told.victims(everyone, everyone, 499, 0) == {3}, "the pair of 1 and 3"
-    assert told.victims(everyone, everyone, 500, 0) == {3, 2}
+BACK = ((1, {2}, 0), (2, {3}, 0), (3, {1}, 0), (4, {2}, 0), (4, set[int](), 500))
+DEAF = ((1, {2}, 0), (1, {2, 3, 4}, 400))
+AGAIN = ((1, {2, 3}, 100), (1, {2, 3, 4}, 500))
+ONE, EACH_OTHER, TWO = ((1, {2}, 0),), ((1, {2}, 0), (2, {1}, 0)), ((1, {2}, 0), (2, {1}, 0), (3, {1}, 0))
 
 
-def test_young_pairs_count_for_who_goes_but_are_no_reason() -> None:
-    """A deaf member accuses one after the other; the first pair that is old enough shows which of the two is deaf."""
-    told = Accusations()
-    told.tell(1, {2}, 0)
-    told.tell(1, {2, 3, 4}, 400)
-    everyone = ranks(1, 2, 3, 4)
-    assert told.victims(everyone, everyone, -1, 0) == frozenset()
-    assert told.victims(everyone, everyone, 100, 0) == {1}
+@pytest.mark.parametrize(
+    ("told", "ranks", "before_ns", "said_ns", "victims"),
+    [
+        pytest.param(BACK, (1, 2, 3), 499, 0, {3}, id="the pair of 1 and 3"),
+        pytest.param(BACK, (1, 2, 3), 500, 0, {3, 2}, id="of and by one that is back they count from then on"),
+        pytest.param(DEAF, (1, 2, 3, 4), -1, 0, set(), id="a deaf member accuses one after the other"),
+        pytest.param(DEAF, (1, 2, 3, 4), 100, 0, {1}, id="young pairs count for who goes but are no reason"),
+        pytest.param(AGAIN, (1, 2, 3, 4), 99, 0, set(), id="what is said again keeps its time"),
+        pytest.param(AGAIN, (1, 2, 3, 4), 499, 0, {1}, id="since 100, not since 500"),
+        pytest.param(((1, {2}, 100),), (1, 2, 3), 200, 101, set(), id="what is not repeated does not count"),
+        pytest.param(((1, {2}, 100), (1, {2}, 101)), (1, 2, 3), 200, 101, {2}, id="what is repeated counts"),
+        pytest.param(ONE, (1, 2, 3), 10, 0, {2}, id="of equals the later in rank"),
+        pytest.param(ONE, (2, 1, 3), 10, 0, {1}, id="no matter which of the two accuses"),
+        pytest.param(EACH_OTHER, (1, 2, 3), 10, 0, {2}, id="both accuse"),
+        pytest.param(EACH_OTHER, (2, 1, 3), 10, 0, {1}, id="both accuse, in another rank"),
+        pytest.param(TWO, (1, 2, 3), 10, 0, {1}, id="two do not hear it"),
+        pytest.param(((1, {2}, 100),), (1, 2, 3), 99, 0, set(), id="young"),
+        pytest.param(((1, {2}, 100),), (1, 3), 200, 0, set(), id="one of the pair is gone"),
+        pytest.param(((1, {3}, 0), (2, {3}, 0), (3, {1, 2}, 0)), (3, 1, 2, 4), 0, 0, {3}, id="of two pairs"),
+    ],
+)
+def test_the_victims_of_bad_pairs(
+    told: tuple[tuple[int, set[int], int], ...], ranks: tuple[int, ...], before_ns: int, said_ns: int, victims: set[int]
+) -> None:
+    """Of a pair the member of more pairs is the victim. `ranks`: the members that live, by rank."""
+    places = {member: rank for rank, member in enumerate(ranks)}
+    assert accusations(*told).victims(places, ranks, before_ns, said_ns) == victims
 
 
-def test_an_accuser_replaces_all_that_it_said_and_keeps_the_time_of_what_it_says_again() -> None:
-    told = Accusations()
-    told.tell(1, {2, 3}, 100)
-    told.tell(1, {2, 3, 4}, 500)
+def test_an_accuser_replaces_all_that_it_said() -> None:
+    told = accusations(*AGAIN)
     assert told.accused == {2, 3, 4}
-    everyone = ranks(1, 2, 3, 4)
-    assert told.victims(everyone, everyone, 99, 0) == frozenset()
-    assert told.victims(everyone, everyone, 499, 0) == {1}, "since 100, not since 500"
+    assert told.accuses(1, 2)
     told.tell(1, (), 600)
     assert not told.accused
-
-
-def test_what_an_accuser_has_not_repeated_does_not_count() -> None:
-    told = Accusations()
-    told.tell(1, {2}, 100)
-    everyone = ranks(1, 2, 3)
-    assert told.victims(everyone, everyone, 200, 101) == frozenset()
-    told.tell(1, {2}, 101)
-    assert told.victims(everyone, everyone, 200, 101) == {2}
-    assert told.accuses(1, 2)
-
-
-def test_of_a_pair_the_member_of_more_pairs_is_the_victim_of_equals_the_later_in_rank() -> None:
-    told = Accusations()
-    told.tell(1, {2}, 0)
-    assert told.victims(ranks(1, 2, 3), (1, 2, 3), 10, 0) == {2}
-    assert told.victims(ranks(2, 1, 3), (1, 2, 3), 10, 0) == {1}, "no matter which of the two accuses"
-    told.tell(2, {1}, 0)
-    assert told.victims(ranks(1, 2, 3), (1, 2, 3), 10, 0) == {2}
-    assert told.victims(ranks(2, 1, 3), (1, 2, 3), 10, 0) == {1}
-    told.tell(3, {1}, 0)
-    assert told.victims(ranks(1, 2, 3), (1, 2, 3), 10, 0) == {1}, "two do not hear it"
-
-
-def test_a_pair_that_is_young_or_of_which_one_is_gone_has_no_victim() -> None:
-    told = Accusations()
-    told.tell(1, {2}, 100)
-    assert told.victims(ranks(1, 2, 3), (1, 2, 3), 99, 0) == frozenset()
-    assert told.victims(ranks(1, 2, 3), (1, 3), 200, 0) == frozenset()
-
-
-def test_who_is_in_two_bad_pairs_is_the_only_victim() -> None:
-    told = Accusations()
-    told.tell(1, {3}, 0)
-    told.tell(2, {3}, 0)
-    told.tell(3, {1, 2}, 0)
-    assert told.victims(ranks(3, 1, 2, 4), (1, 2, 3, 4), 0, 0) == {3}
 
 
 @given(
@@ -231,14 +208,10 @@ def test_who_is_in_two_bad_pairs_is_the_only_victim() -> None:
     st.frozensets(st.integers(0, 6)),
 )
 def test_after_the_victims_no_pair_that_lives_accuses_each_other(
-    accusations: dict[int, frozenset[int]], alive: frozenset[int]
+    accused_by: dict[int, frozenset[int]], alive: frozenset[int]
 ) -> None:
-    told = Accusations()
-    pairs = set()
-    for accuser, accused in accusations.items():
-        told.tell(accuser, accused - {accuser}, 0)
-        pairs |= {frozenset((accuser, one)) for one in accused - {accuser}}
-    victims = told.victims(ranks(*range(7)), alive, 0, 0)
+    told = accusations(*((accuser, set(accused - {accuser}), 0) for accuser, accused in accused_by.items()))
+    victims = told.victims({member: member for member in range(7)}, alive, 0, 0)
     assert victims <= alive
-    remaining = alive - victims
-    assert not [pair for pair in map(frozenset, combinations(remaining, 2)) if pair in pairs]
+    for one, other in combinations(alive - victims, 2):
+        assert not told.accuses(one, other) and not told.accuses(other, one)

@@ -15,22 +15,19 @@ from node.group.member import ViewMember
 from node.trace import ViewReason
 from node.wire import Kind, Message
 from tests.node.cluster import MILLISECOND, SECOND
-from tests.node.group.scripted import SUSPECT_AFTER_NS, Ledger, Scripted, everything, ledger, of_kind
+from tests.node.group.scripted import SUSPECT_AFTER_NS, Scripted, everything, ledger, nothing, of_kind
 
 
 def healing(count: int, *, seed: int = 1, padding: int = 0) -> Scripted:
     return Scripted(count, make=ledger(padding), seed=seed, heals=True)
 
 
-def known(group: Scripted, member: int) -> int:
-    """Number of messages in the state of this member."""
-    core = group.here(member).stack.core
-    assert isinstance(core, Ledger)
-    return core.known
-
-
 def reasons(group: Scripted, member: int, incarnation: int = 1) -> list[ViewReason]:
-    return [view.reason for view in group.history(member, incarnation).views.values()]
+    return [view.reason for view, _ in group.host(member, incarnation).views]
+
+
+def joins_of(group: Scripted, member: int) -> list[Message]:
+    return [message for message in group.kinds(Kind.GROUP_JOIN) if message.origin == member]
 
 
 def test_the_last_member_goes_on_when_the_first_ranked_of_two_is_started_again() -> None:
@@ -41,34 +38,31 @@ def test_the_last_member_goes_on_when_the_first_ranked_of_two_is_started_again()
     group.settle()
     assert group.incarnations_of(0) == ((1, 1), (0, 2))
     assert reasons(group, 1) == [ViewReason.FIRST, ViewReason.RESTORED, ViewReason.JOIN]
-    assert known(group, 0) == known(group, 1) == 3
+    assert group.known(0) == group.known(1) == 3
     group.submit(0)
     group.submit(1)
     group.settle()
 
 
-def test_without_the_rule_it_stays_in_a_minority() -> None:
-    group = Scripted(2, make=ledger(0))
-    group.run(for_ns=SECOND)
-    group.restart(0)
-    group.run(for_ns=40 * SUSPECT_AFTER_NS)
-    assert group.is_minority(1) and group.number(0) == 0
-
-
-def test_survivors_of_a_lost_view_agree_on_a_cut() -> None:
-    """One of two survivors has a message that the other one lacks."""
+def holder_and_other() -> Scripted:
+    """A group of five; of the members 3 and 4 the former alone has a message of 0."""
     group = healing(5)
     group.run(for_ns=SECOND)
     group.lose = everything(source=0, to=(1, 2, 4))
     group.submit(0)
     group.run(for_ns=10 * MILLISECOND)
+    group.lose = nothing
+    return group
+
+
+def test_survivors_of_a_lost_view_agree_on_a_cut() -> None:
+    group = holder_and_other()
     for member in (0, 1, 2):
         group.restart(member)
-    group.lose = lambda source, target, message: False
     group.settle()
     assert group.incarnations_of(0)[:2] == ((3, 1), (4, 1))
-    assert group.history(3).all_delivered == group.history(4).all_delivered == [(0, 1, 1)]
-    assert [known(group, member) for member in group.members] == [1] * 5
+    assert group.delivered(3) == group.delivered(4) == [(0, 1, 1)]
+    assert [group.known(member) for member in group.members] == [1] * 5
 
 
 def test_all_members_that_are_started_again_begin_anew_with_a_view_that_no_earlier_one_is() -> None:
@@ -80,18 +74,11 @@ def test_all_members_that_are_started_again_begin_anew_with_a_view_that_no_earli
             group.restart(member)
         group.settle()
         assert reasons(group, 0, group.hosts[0].membership.incarnation) == [ViewReason.FIRST]
-        assert known(group, 0) == 0
-    numbers = {number for history in group.histories.values() for number in history.views}
+        assert group.known(0) == 0
+    numbers = {view.number for host in group.incarnations().values() for view, _ in host.views}
     assert numbers == {1, 6 << 12, 9 << 12}
     group.submit(2, count=2)
     group.settle()
-
-
-def test_the_only_member_begins_anew_at_once() -> None:
-    group = healing(1)
-    group.restart(0)
-    group.run(for_ns=0)
-    assert group.incarnations_of(0) == ((0, 2),)
 
 
 def test_nobody_goes_on_while_one_member_is_missing() -> None:
@@ -120,25 +107,21 @@ def test_a_member_that_is_cut_off_while_all_others_are_started_again_one_by_one_
     group.heal()
     group.settle()
     assert group.hosts[3].membership.incarnation == 2
-    assert all(ViewReason.RESTORED not in reasons(group, *incarnation) for incarnation in group.histories)
+    assert all(ViewReason.RESTORED not in reasons(group, *incarnation) for incarnation in group.incarnations())
 
 
 def test_a_survivor_that_fetches_from_one_that_dies_goes_on_without_it() -> None:
     """Of two survivors the only holder of a message installs the view, and is restarted before it has sent it."""
-    group = healing(5)
-    group.run(for_ns=SECOND)
-    group.lose = everything(source=0, to=(1, 2, 4))
-    group.submit(0)
-    group.run(for_ns=10 * MILLISECOND)
+    group = holder_and_other()
     group.lose = of_kind(Kind.RELIABLE_DATA, source=3, to=(4,))
     for member in (0, 1, 2):
         group.restart(member)
     group.until(lambda: group.number(3) > 1)
     group.restart(3)
-    group.lose = lambda source, target, message: False
+    group.lose = nothing
     group.settle()
     assert group.incarnations_of(0)[0] == (4, 1)
-    assert group.history(3).all_delivered == [(0, 1, 1)] and known(group, 4) == 0
+    assert group.delivered(3) == [(0, 1, 1)] and group.known(4) == 0
 
 
 def test_without_the_rule_that_a_fetch_binds_nobody_it_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,11 +154,9 @@ def test_any_crashes_restarts_and_cuts_end_in_one_group_when_all_are_back(first:
     restored = begun = 0
     for seed in range(first, first + 50):
         group = wild(seed)
-        told = [reasons(group, *incarnation) for incarnation in group.histories]
-        restored += any(ViewReason.RESTORED in one for one in told)
-        begun += any(
-            ViewReason.FIRST in reasons(group, *incarnation) for incarnation in group.histories if incarnation[1] > 1
-        )
+        told = {incarnation: reasons(group, *incarnation) for incarnation in group.incarnations()}
+        restored += any(ViewReason.RESTORED in some for some in told.values())
+        begun += any(ViewReason.FIRST in some for (_, incarnation), some in told.items() if incarnation > 1)
     assert restored and begun
 
 
@@ -214,45 +195,31 @@ def test_a_joiner_that_claims_the_lost_view_without_having_been_in_it_is_refused
     group = healing(5)
     group.submit(0)
     group.run(for_ns=SECOND)
-    joins: list[Message] = []
-
-    def is_a_lie(source: int, target: int, message: Message) -> bool:
-        if message.kind is Kind.GROUP_JOIN and source == 0:
-            joins.append(message)
-        return False
-
-    group.lose = is_a_lie
     for member in (0, 1, 2):
         group.restart(member)
-    group.until(lambda: bool(joins) and group.here(3).is_lost and group.here(4).is_lost)
-    said = Join.from_words(joins[-1].words)
+    group.until(lambda: bool(joins_of(group, 0)) and group.here(3).is_lost and group.here(4).is_lost)
+    join = joins_of(group, 0)[-1]
+    said = Join.from_words(join.words)
     lie = replace(said, basis=group.number(3), positions=dict.fromkeys(group.members, 1 << 30))
     for member in (3, 4):
         before = len(group.hosts[member].reports)
-        group.inject(member, replace(joins[-1], words=lie.to_words()), 0)
+        group.inject(member, replace(join, words=lie.to_words()), 0)
         assert group.hosts[member].reports[before].code is DropReason.MALFORMED
     group.settle()
-    assert [known(group, member) for member in group.members] == [1] * 5
+    assert [group.known(member) for member in group.members] == [1] * 5
 
 
 def test_no_roll_goes_back_to_an_incarnation_that_has_died() -> None:
     """A JOIN that is late by a view and a restart would otherwise complete a roll that is out of date."""
     group = healing(4)
     group.run(for_ns=SECOND)
-    joins: list[Message] = []
-
-    def is_mute(source: int, target: int, message: Message) -> bool:
-        if message.kind is Kind.GROUP_JOIN and source == 0:
-            joins.append(message)
-        return message.kind in (Kind.GROUP_PREPARE, Kind.GROUP_ACCEPT)
-
-    group.lose = is_mute
+    group.lose = is_mute = of_kind(Kind.GROUP_PREPARE, Kind.GROUP_ACCEPT)
     for member in (0, 1):
         group.restart(member)
     group.until(lambda: group.incarnations_of(2) == ((2, 1), (3, 1)))
-    late = joins[-1]
+    late = joins_of(group, 0)[-1]
     group.restart(0)
-    group.until(lambda: joins[-1].incarnation == 3)
+    group.until(lambda: joins_of(group, 0)[-1].incarnation == 3)
     group.run(for_ns=10 * MILLISECOND)
     assert group.group(2).roll[0] == 3
     group.lose = lambda source, target, message: source == 0 or target == 0 or is_mute(source, target, message)
@@ -261,5 +228,5 @@ def test_no_roll_goes_back_to_an_incarnation_that_has_died() -> None:
     group.until(lambda: group.number(1) == group.number(2) > 0)
     group.inject(2, late, 0)
     assert group.group(2).roll.get(0) is None
-    group.lose = lambda source, target, message: False
+    group.lose = nothing
     group.settle()

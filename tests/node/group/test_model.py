@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -98,23 +99,13 @@ def a_forced_value_leaves_its_proposer_out(state: State, bounds: Bounds) -> bool
     return any(state.views[0].promised[member] == 2 and not state.views[0].votes[0][member] for member in outside)
 
 
-def the_only_holder_died_after_its_promise(state: State, bounds: Bounds) -> bool:
+def the_only_holder_died(state: State, bounds: Bounds, *, has_accepted: bool) -> bool:
     """Scenario 3."""
     stores = [one.buffered for one in state.members if one.phase == UP]
-    chosen = [(ballot, value) for ballot, value in enumerate(state.views[0].chosen) if value and value.cut]
     return any(
-        not any(reaches(store, value.cut) for store in stores) and not any(state.views[0].votes[ballot])
-        for ballot, value in chosen
-    )
-
-
-def the_only_holder_died_after_it_accepted(state: State, bounds: Bounds) -> bool:
-    """Scenario 3."""
-    stores = [one.buffered for one in state.members if one.phase == UP]
-    chosen = [(ballot, value) for ballot, value in enumerate(state.views[0].chosen) if value and value.cut]
-    return any(
-        not any(reaches(store, value.cut) for store in stores) and any(state.views[0].votes[ballot])
-        for ballot, value in chosen
+        not any(reaches(store, value.cut) for store in stores) and any(votes) == has_accepted
+        for value, votes in zip(state.views[0].chosen, state.views[0].votes, strict=False)
+        if value and value.cut
     )
 
 
@@ -167,8 +158,8 @@ def a_joiner_is_frozen_without_state(state: State, bounds: Bounds) -> bool:
 
 SEEN: list[tuple[Callable[[State, Bounds], bool], Bounds]] = [
     (a_forced_value_leaves_its_proposer_out, Bounds()),
-    (the_only_holder_died_after_its_promise, Bounds(messages=ONE)),
-    (the_only_holder_died_after_it_accepted, Bounds(messages=ONE)),
+    (partial(the_only_holder_died, has_accepted=False), Bounds(messages=ONE)),
+    (partial(the_only_holder_died, has_accepted=True), Bounds(messages=ONE)),
     (only_an_excluded_acceptor_gives, Bounds(ballots=(1,), messages=ONE, leavers=(2,))),
     (an_incarnation_has_voted_and_its_successor_asks_to_join, Bounds(restarts=1)),
     (a_later_incarnation_is_member_beside_voters_for_the_old, Bounds(restarts=1, ballots=(1, 1))),

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Any
+
 import pytest
 
+from analysis.checks.properties import Incarnation
+from collector.records import Event
 from node.wire import Kind
-from tests.node.cluster import MILLISECOND, Host
+from tests.node.cluster import MILLISECOND
 from tests.node.group.scripted import Scripted, ledger
 
 DELAY_NS = 2 * MILLISECOND
@@ -21,25 +26,19 @@ EVERY_NS = 20 * MILLISECOND
 """Interval between two submissions of one member under load."""
 
 
-class Clock(Scripted):
-    """Notes the times at which each host installs its views, and the longest time without a delivery."""
+class Timed(Scripted):
+    def __init__(self, count: int, **options: Any) -> None:
+        super().__init__(count, delay_ns=DELAY_NS, parameters=TIMES, **options)
 
-    def __init__(self, count: int, **options: object) -> None:
-        self.installed_ns: dict[int, list[int]] = {}
-        self.stall_ns: dict[int, int] = {}
-        self._delivered_ns: dict[int, int] = {}
-        super().__init__(count, delay_ns=DELAY_NS, parameters=TIMES, **options)  # type: ignore[arg-type]
-        self.on_effect = self._note
+    def installed_ns(self) -> list[int]:
+        """The times at which members have installed view 2."""
+        records = (record for records in self.history().values() for record in records)
+        return [one.at_ns for one in records if one.event == Event.VIEW and one.message.number == 2 and not one.extra]
 
-    def _note(self, host: Host, effect: object) -> None:
-        member = host.membership.member
-        match type(effect).__name__:
-            case "Installed":
-                self.installed_ns.setdefault(effect.number, []).append(self.now_ns)  # type: ignore[attr-defined]
-            case "Deliver":
-                since_ns = self.now_ns - self._delivered_ns.get(member, self.now_ns)
-                self.stall_ns[member] = max(self.stall_ns.get(member, 0), since_ns)
-                self._delivered_ns[member] = self.now_ns
+    def stall_ns(self, member: int) -> int:
+        """The longest time without a delivery."""
+        times = [one.at_ns for one in self.history()[Incarnation(member, 1)] if one.event == Event.DELIVER]
+        return max(later - earlier for earlier, later in pairwise(times))
 
     def load(self, for_ns: int) -> None:
         for member in self.members:
@@ -53,52 +52,52 @@ class Clock(Scripted):
 def test_under_load_a_crash_stops_a_group_of_eight_for_its_patience_and_five_round_trips(
     order: str, victim: int
 ) -> None:
-    group = Clock(8, order=order)
+    group = Timed(8, order=order)
     group.load(3 * LIMIT_NS)
     group.run(LIMIT_NS + 7 * MILLISECOND)
     crashed_ns = group.now_ns
     group.crash(victim)
     group.run(2 * LIMIT_NS)
-    assert len(group.installed_ns[2]) == 7
+    assert len(group.installed_ns()) == 7
     most_ns = LIMIT_NS + 5 * ROUND_TRIP_NS
-    assert max(group.installed_ns[2]) - crashed_ns <= most_ns
-    assert max(ns for member, ns in group.stall_ns.items() if member != victim) <= most_ns
+    assert max(group.installed_ns()) - crashed_ns <= most_ns
+    assert max(group.stall_ns(member) for member in group.members if member != victim) <= most_ns
     group.run(LIMIT_NS)
     group.check()
 
 
 @pytest.mark.parametrize("is_loaded", [False, True])
 def test_a_join_takes_five_round_trips(is_loaded: bool) -> None:
-    group = Clock(8, founders=range(7), make=ledger(1000))
+    group = Timed(8, founders=range(7), make=ledger(1000))
     if is_loaded:
         group.load(LIMIT_NS)
     group.run(LIMIT_NS // 2)
     asked_ns = group.now_ns
-    group.begin(7)
-    group.until(lambda: group.history(7).state is not None)
+    group.restart(7)
+    group.until(lambda: group.has_state(7))
     assert group.now_ns - asked_ns <= 5 * ROUND_TRIP_NS
     group.run(5 * MILLISECOND)
-    assert len(group.installed_ns[2]) == 8
-    assert max(group.installed_ns[2]) - asked_ns <= 5 * ROUND_TRIP_NS
+    assert len(group.installed_ns()) == 8
+    assert max(group.installed_ns()) - asked_ns <= 5 * ROUND_TRIP_NS
 
 
 @pytest.mark.parametrize("is_loaded", [False, True])
 @pytest.mark.parametrize("leaver", [0, 5])
 def test_a_leave_takes_five_round_trips(is_loaded: bool, leaver: int) -> None:
-    group = Clock(8)
+    group = Timed(8)
     if is_loaded:
         group.load(LIMIT_NS)
     group.run(LIMIT_NS // 2)
     asked_ns = group.now_ns
     group.leave(leaver)
     group.until(lambda: group.hosts[leaver].core.has_ended)
-    assert max(group.installed_ns[2]) - asked_ns <= 5 * ROUND_TRIP_NS
+    assert max(group.installed_ns()) - asked_ns <= 5 * ROUND_TRIP_NS
     assert group.now_ns - asked_ns <= 5 * ROUND_TRIP_NS + LIMIT_NS // 4, "then it is free to go"
-    assert len(group.installed_ns[2]) == 7
+    assert len(group.installed_ns()) == 7
 
 
 def test_a_group_of_thirty_at_rest_sends_thirty_datagrams_in_a_period() -> None:
-    group = Clock(30)
+    group = Timed(30)
     group.submit(3, 5)
     group.run(3 * LIMIT_NS)
     period_ns, periods = LIMIT_NS // 4, 20
@@ -111,14 +110,14 @@ def test_a_group_of_thirty_at_rest_sends_thirty_datagrams_in_a_period() -> None:
 
 @pytest.mark.parametrize("phase", range(4))
 def test_without_loss_one_member_tells_the_decision_though_late_words_of_the_old_view_cross_it(phase: int) -> None:
-    group = Clock(30, founders=range(29))
+    group = Timed(30, founders=range(29))
     group.run(LIMIT_NS // 4 + phase * MILLISECOND)
     sent = len(group.sent)
-    group.begin(29)
-    group.until(lambda: group.history(29).state is not None)
+    group.restart(29)
+    group.until(lambda: group.has_state(29))
     group.run(LIMIT_NS)
     kinds = [message.kind for _, message in group.sent[sent:]]
-    assert len(group.installed_ns[2]) == 30
+    assert len(group.installed_ns()) == 30
     assert kinds.count(Kind.GROUP_DECIDED) == 1
     assert len(kinds) <= 10 * 30
 
@@ -126,7 +125,7 @@ def test_without_loss_one_member_tells_the_decision_though_late_words_of_the_old
 @pytest.mark.parametrize("count", [2, 3, 8, 30])
 @pytest.mark.parametrize("which", ["first", "last"])
 def test_a_group_at_rest_finds_a_crash_within_twice_its_patience(count: int, which: str) -> None:
-    group = Clock(count)
+    group = Timed(count)
     group.run(2 * LIMIT_NS + 77 * MILLISECOND)
     victim = 0 if which == "first" else count - 1
     crashed_ns = group.now_ns
@@ -135,5 +134,5 @@ def test_a_group_at_rest_finds_a_crash_within_twice_its_patience(count: int, whi
     if count == 2 and victim == 0:
         assert group.is_minority(1)
     else:
-        assert len(group.installed_ns[2]) == count - 1
-        assert max(group.installed_ns[2]) - crashed_ns <= 2 * LIMIT_NS
+        assert len(group.installed_ns()) == count - 1
+        assert max(group.installed_ns()) - crashed_ns <= 2 * LIMIT_NS

@@ -18,23 +18,31 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import takewhile
 from random import Random
-from typing import TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
-from node.core import Membership, Submission, ViewCore
+from node.core import MakeCore, Membership, Submission, ViewCore
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer, Undo
 from node.group.view import Incarnation, View, first_view
 from node.trace import Level
 from node.wire import Kind, Message, decode_message, encode_message
+from tests.node.by_hand import delivered
 
-Make: TypeAlias = Callable[[Membership, Random, bytes], ViewCore]
-"""Makes a core of the membership of a view, a generator and the memory of the view before (empty: none)."""
+Make: TypeAlias = MakeCore
+P = TypeVar("P")
 
 SLOW = 0.02
 """Probability that a slow channel moves at its turn."""
+
+
+def begun(begin: Callable[[P], Make], parameters: P) -> Make:
+    """Builder of the cores of all members. `begin`: called once for each incarnation, as by the registry."""
+    of = cache(lambda member, incarnation: begin(parameters))
+    return lambda us, rng, memory: of(us.member, us.incarnation)(us, rng, memory)
 
 
 class Order(enum.Enum):
@@ -125,12 +133,19 @@ class Group:
     def submit_waiting(self, place: Place) -> None:
         core = place.core
         assert core is not None
-        while place.waiting and core.can_submit:
+        while place.waiting and core.can_submit and self.may_submit():
             submission = place.waiting.popleft()
-            payload = submission.payload
-            if payload not in self.causes:
-                self.causes[payload] = frozenset(place.delivered)
+            if submission.payload not in self.causes:
+                self.causes[submission.payload] = self.causes_of(place, submission.payload)
             self.take(place, core.on_submit(submission, self.now_ns))
+
+    def may_submit(self) -> bool:
+        """Whether the host makes its next submission now."""
+        return True
+
+    def causes_of(self, place: Place, payload: bytes) -> frozenset[bytes]:
+        """What happened before a submission that is made now."""
+        return frozenset(place.delivered)
 
     def submit(self, member: int) -> None:
         place = self.places[member]
@@ -240,7 +255,7 @@ class Group:
     # End of a view.
 
     def draw_survivors(self, rng: Random) -> frozenset[int]:
-        present = list(self.view.members)
+        present = self.view.members
         least = 1 if len(present) < 3 else 2
         return frozenset(rng.sample(present, rng.randint(least, len(present))))
 
@@ -288,41 +303,42 @@ class Group:
 
     # Checks.
 
+    def delivered_here(self, member: int) -> list[bytes]:
+        """Deliveries in this view."""
+        return self.places[member].delivered[self.begun[member] :]
+
     def check_prefixes(self) -> None:
         if self.order is not Order.TOTAL:
             return
-        told = [self.places[member].delivered[self.begun[member] :] for member in self.view.members]
+        told = [self.delivered_here(member) for member in self.view.members]
         longest = max(told, key=len)
         for one in told:
             assert one == longest[: len(one)], "deliveries of one view are prefixes of one sequence"
 
     def check_survivors(self, survivors: frozenset[int]) -> None:
-        places = [self.places[member] for member in sorted(survivors)]
-        told = [place.delivered[self.begun[place.member] :] for place in places]
+        told = [self.delivered_here(member) for member in sorted(survivors)]
         for one in told:
             if self.order is Order.TOTAL:
                 assert one == told[0], "survivors have delivered the same in the same order"
             else:
                 assert sorted(one) == sorted(told[0]), "survivors have delivered the same"
-        for place in places:
+        for member in survivors:
+            place = self.places[member]
             self.check_own(place)
             self.check_order(place)
             handed_back = {submission.payload for submission in place.waiting}
             lost = set(place.submitted) - set(place.delivered) - handed_back
-            assert not lost, f"member {place.member} has neither delivered nor handed back {sorted(lost)}"
+            assert not lost, f"member {member} has neither delivered nor handed back {sorted(lost)}"
             assert not handed_back & set(place.delivered), "what is handed back was not delivered"
 
     def check_excluded(self, survivors: frozenset[int]) -> None:
         """The deliveries of an excluded member, up to one that no survivor makes, are a prefix of the survivors'."""
         if self.order is not Order.TOTAL or not self.holds_excluded:
             return
-        whole = self.places[min(survivors)].delivered
-        told = whole[self.begun[min(survivors)] :]
-        for member in self.view.members:
-            if member not in survivors:
-                own = self.places[member].delivered[self.begun[member] :]
-                known = list(takewhile(set(told).__contains__, own))
-                assert known == told[: len(known)], f"excluded member {member} delivered in another order"
+        told = self.delivered_here(min(survivors))
+        for member in set(self.view.members) - survivors:
+            known = list(takewhile(set(told).__contains__, self.delivered_here(member)))
+            assert known == told[: len(known)], f"excluded member {member} delivered in another order"
 
     def check_own(self, place: Place) -> None:
         assert len(set(place.delivered)) == len(place.delivered), "nothing is delivered twice"
@@ -342,35 +358,38 @@ class Group:
             seen.add(payload)
 
 
-def run(
-    make: Make,
-    seed: int,
-    *,
-    order: Order = Order.TOTAL,
-    members: int | None = None,
-    views: int = 4,
-    steps: int = 120,
-    lags: bool = True,
-    skewed: bool = False,
-    slow: Collection[Kind] = (),
-    holds_excluded: bool = True,
-) -> Group:
-    """One seed: some views with load, each ended at a random moment; then a last one that comes to rest. Returns the
-    group after all checks, for further ones."""
+def run(make: Make, seed: int, *, members: int = 0, views: int = 4, steps: int = 120, **options: Any) -> Group:
+    """One seed: some views with load, each ended at a random moment; then a last one that comes to rest. `members` 0:
+    2 to 5. `options`: those of `Group`, which is returned after all checks, for further ones."""
     rng = Random(f"run/{seed}")
-    count = members or rng.randint(2, 5)
-    group = Group(make, count, seed, order=order, lags=lags, skewed=skewed, slow=slow, holds_excluded=holds_excluded)
+    group = Group(make, members or rng.randint(2, 5), seed, **options)
     for _ in range(views):
         group.play(rng.randrange(steps), load=rng.choice((0.05, 0.2, 0.4)))
-        group.change(group.lucky if skewed else group.draw_survivors(rng))
-    group.play(steps, load=0.2)
+        group.change(group.lucky if group.skewed else group.draw_survivors(rng))
+    group.play(steps)
     group.settle()
     final = [group.places[member] for member in group.view.members]
     for place in final:
         group.check_own(place)
         group.check_order(place)
         assert set(place.submitted) <= set(place.delivered), "everything that a member submits is delivered"
-        if order is Order.TOTAL:
+        if group.order is Order.TOTAL:
             assert place.delivered == final[0].delivered
         assert sorted(place.delivered) == sorted(final[0].delivered)
     return group
+
+
+Outcome: TypeAlias = tuple[tuple[tuple[int, int], ...], bytes]
+"""Deliveries, as (origin, number), and memory."""
+
+
+def ends(make: Callable[[], ViewCore], stream: Sequence[Message], survivors: Collection[int]) -> set[Outcome]:
+    """Outcomes of the end of a view at members that have received none, one, ... of the messages of one stream before
+    it, and the others in the rest of the cut."""
+    found: set[Outcome] = set()
+    for received in range(len(stream) + 1):
+        core, source = make(), stream[0].origin
+        before = [one for message in stream[:received] for one in delivered(core.on_message(message, source, 0))]
+        closing = core.close({source: stream[received:]}, frozenset(survivors), 0)
+        found.add(((*before, *delivered(closing.effects)), closing.memory))
+    return found

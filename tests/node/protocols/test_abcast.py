@@ -1,6 +1,6 @@
 """Skeen's order within one view: one round message by message, the edge cases and the bugs on record.
 
-The end of a view, and random histories of views, are in tests/node/group/test_close_abcast.py.
+The end of a view is in tests/node/group/test_close_abcast.py, random histories of views in test_histories.py there.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Total order by rounds: All-Ack as in paper 002, and the cases that it leaves open. The end of a view:
-tests/node/group/test_close_allack.py; what both orders by numbers have in common: test_numbered.py.
+tests/node/group/test_close_numbered.py; what both orders by numbers have in common: test_numbered.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """CBCAST within one view: the delay rule sentence by sentence, over the reliable layer, and its cost.
 
-The end of a view, and random histories of views, are in tests/node/group/test_close_cbcast.py.
+The end of a view is in tests/node/group/test_close_cbcast.py, random histories of views in test_histories.py there.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Total order by Lamport's timestamps: paper 001 sentence by sentence, and the cases that it leaves open. The end of a
-view: tests/node/group/test_close_lamport.py; what both orders by numbers have in common: test_numbered.py.
+view: tests/node/group/test_close_numbered.py; what both orders by numbers have in common: test_numbered.py.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from node.core import Submission
@@ -13,12 +15,13 @@ from node.protocols.timewarp.core import (
     ROUND,
     TimeWarpCore,
     TimeWarpParameters,
+    begin,
 )
 from node.wire import Kind, Message
 from tests.node.by_hand import give, multicasts
 from tests.node.cluster import MILLISECOND
-from tests.node.group.test_close_timewarp import maker
-from tests.node.group.views import run
+from tests.node.group.test_histories import draw_timewarp
+from tests.node.group.views import begun, run
 from tests.node.protocols.timewarp.test_core import (
     TALKATIVE,
     Owner,
@@ -99,7 +102,7 @@ def test_a_submission_that_is_not_later_than_a_floor_of_its_sender_is_refused() 
 @pytest.mark.parametrize("seed", range(15))
 def test_no_floor_of_an_honest_member_is_doubted(seed: int) -> None:
     """Under any behaviour of the layer below; `run` fails when a message is refused."""
-    group = run(maker(seed), seed, views=1)
+    group = run(begun(begin, draw_timewarp(Random(seed))), seed, views=1)
     rounds = [place.core._rounds for place in group.places.values() if isinstance(place.core, TimeWarpCore)]
     assert rounds and not any(each.doubted for each in rounds)
 
