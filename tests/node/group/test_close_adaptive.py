@@ -206,3 +206,16 @@ def test_a_memory_that_is_none_is_refused(memory: bytes) -> None:
     assert trio.core(1, GOOD.to_bytes()).epoch.number == 3
     with pytest.raises(RemoteError, match="MALFORMED"):
         trio.core(1, memory)
+
+
+def test_the_next_view_begins_with_the_memory() -> None:
+    trio = Trio("timewarp")
+    trio.submit(0, b"one")
+    trio.hand_all()
+    trio.decide(1, 2)
+    trio.hand_all()
+    closing = trio.close(1, MEMBERS)
+    following = trio.core(1, closing.memory)
+    assert (following.epoch.number, following.in_force) == (2, "timewarp")
+    again = following.close({}, frozenset(MEMBERS), trio.now_ns)
+    assert again.memory == closing.memory

@@ -153,6 +153,27 @@ def test_at_the_end_numbers_that_were_given_away_and_not_used_use_up_their_draws
     assert delivered(close(one, (1, 2, 3)).effects) == [(3, 1), (2, 5)]
 
 
+def test_a_slot_that_one_survivor_has_used_is_used_by_all() -> None:
+    """Member 2 had given its number 1 to 3, whose message is drawn there."""
+    said = [dummy(0, 1, 2), dummy(1, 1, 2), brokered_data(3, 1, 2, 1), data(3, 2), data(2, 2)]
+    used, unused = core(1, brokered=True), core(1, brokered=True)
+    for one in (used, unused):
+        assert isinstance(one, AtopMbsCore)
+        one._say_dummy(2, AtopReport.GAP_DUMMY, 0, [])
+    said.remove(dummy(1, 1, 2))
+    before = give(used, *said)
+    assert before == [(3, 1), (3, 2), (2, 2)]
+    assert before + delivered(close(used, (1, 2, 3)).effects) == delivered(close(unused, (1, 2, 3), *said).effects)
+
+
+def test_a_core_that_held_numbers_closes_without_sending_them() -> None:
+    one = core(1, brokered=True)
+    assert isinstance(one, AtopMbsCore)
+    give(one, Message(kind=Kind.MBS_GRANT, origin=0, incarnation=1, words=(0, 2 << 16 | 3, 1)))
+    assert one.granted == 3
+    assert close(one, (1, 2, 3)).effects == ()
+
+
 # Memory.
 
 
