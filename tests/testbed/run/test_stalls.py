@@ -74,13 +74,16 @@ def test_a_stall_is_seen_whole() -> None:
 
 @pytest.mark.root
 def test_what_a_run_may_do_keeps_the_witness_waiting_no_longer_than_nothing_does() -> None:
-    """An ordinary busy process takes all processors repeatedly."""
-    with stalls_watched() as told, processors_taken(priority=0, times=4, every_ns=100_000_000) as takers:
-        spans = taken(takers)
-        seen = [end - start for start, end in told()["spans"]]
+    """An ordinary busy process takes all processors repeatedly. The least of the attempts counts, since stalls of the
+    machine itself only add to what the witness sees."""
+    seen = []
+    for _ in range(ATTEMPTS):
+        with stalls_watched() as told, processors_taken(priority=0, times=4, every_ns=100_000_000) as takers:
+            spans = taken(takers)
+            seen.append(sum(end - start for start, end in told()["spans"]))
+        assert len(spans) == 4 * len(takers)
 
-    assert len(spans) == 4 * len(takers)
-    assert sum(seen) < len(spans) * TAKEN_NS / 4, seen
+    assert min(seen) < len(spans) * TAKEN_NS / 4, seen
 
 
 @pytest.mark.root
