@@ -192,8 +192,13 @@ def test_a_whole_incarnation(fleet_of: MakeFleet) -> None:
 
 MUTE = "import sys; print('waiting for nothing', file=sys.stderr, flush=True); sys.stdin.read()"
 DIES_AT_ONCE = "import sys; sys.stdin.readline(); sys.exit('the core is broken')"
-ENDLESS_LOG = "import sys; sys.stderr.write('x' * 3_000_000 + '\\n' + 'y' * 5000); sys.exit(1)"
-CANNOT = 'import sys; print(\'{"event": "error", "message": "window must be at least 1"}\', flush=True); sys.exit(2)'
+ENDLESS_LOG = "import sys; sys.stdin.readline(); sys.stderr.write('x' * 3_000_000 + '\\n' + 'y' * 5000); sys.exit(1)"
+CANNOT = """
+import sys
+sys.stdin.readline()
+print('{"event": "error", "message": "window must be at least 1"}', flush=True)
+sys.exit(2)
+"""
 BABBLES = "import sys; print('hello world', flush=True); sys.stdin.read()"
 
 
