@@ -11,7 +11,7 @@ from node.objects.api.errors import Aborted, DeadObject
 from node.objects.api.export import Remote, export, kind_name
 from node.objects.api.groups import SHAPE_LIST, ListRef, ObjectList
 from node.objects.api.space import Space
-from node.objects.api.values import Pointer, decode_value, encode_value
+from node.objects.api.values import MAX_POINTER_WORDS, Pointer, decode_value, encode_value
 from tests.node.objects.samples import Counter, in_space
 
 
@@ -85,6 +85,15 @@ async def test_its_bytes_and_back(space: Space) -> None:
     assert isinstance(came, ListRef)
     assert came == sent
     assert came.default_options.is_atomic and not came.default_options.is_ordered
+
+
+@in_space
+async def test_a_list_that_is_too_long_for_a_pointer_cannot_be_passed(space: Space) -> None:
+    *members, last = (space.create(Counter()) for _ in range(MAX_POINTER_WORDS))
+    longest = ObjectList(members)
+    assert decode_value(encode_value(longest), space.bind) == longest
+    with pytest.raises(LocalError, match="a list of 255 objects is too long to be passed"):
+        encode_value(ObjectList([*members, last]))
 
 
 @in_space

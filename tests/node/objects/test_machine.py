@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -133,6 +134,25 @@ def test_a_call_to_no_group_says_so(place: int) -> None:
     world = World(1, 1)
     call = world.finish(world.object(0), group=GroupId(place, 0, 1, 9))
     assert world.kinds_told(call) == [NewsKind.NO_GROUP]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ({}, NewsKind.UNREACHABLE),
+        ({"is_ordered": False}, NewsKind.UNREACHABLE),
+        ({"operation": Operation.MEMBERS}, NewsKind.REFUSED),
+    ],
+    ids=["call", "unordered call", "operation"],
+)
+def test_a_request_to_a_group_of_a_dead_sub_network_ends_when_patience_ends(
+    words: dict[str, Any], told: NewsKind
+) -> None:
+    world = World(1, 1)
+    world.crash(1)
+    request = world.finish(world.object(0), group=GroupId(1, 1, 1, 1), **words)
+    assert world.kinds_told(request) == [told]
+    assert world.now_ns >= PARAMETERS.patience_ns
 
 
 def test_names_are_found_in_all_sub_networks() -> None:

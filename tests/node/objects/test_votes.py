@@ -121,6 +121,15 @@ def test_a_machine_tells_the_sequencer_with_pauses_that_double_until_the_log_say
     assert out == [CancelTimer(timer=VOTES)]
 
 
+def test_a_machine_casts_one_vote_and_only_on_an_open_call() -> None:
+    ours, _ = voting(2, is_yes=False)
+    for name in (CALL, OTHER):
+        ours.cast(name, is_yes=True, now_ns=0)
+    out: list[Effect] = []
+    ours.advance(0, 0, out)
+    assert sent(out) == [(0, (*CALL.words, 0))]
+
+
 def test_another_sequencer_is_told_at_once() -> None:
     ours, _ = voting(2, is_yes=False)
     ours.advance(0, 0, [])

@@ -26,9 +26,9 @@ from node.reliable.codec import (
     unpack_heartbeat,
 )
 from node.reliable.stream import IncomingStream, OutgoingStream, Receiver
-from node.transport import AMBIGUOUS_IN_A_ROW, GRANULARITY_NS, RoundTrip, Timers, retransmission
+from node.transport import AMBIGUOUS_IN_A_ROW, GRANULARITY_NS, Outbox, RoundTrip, Timers, retransmission
 from node.wire import Kind, Message, decode_message, encode_message
-from tests.node.cluster import MILLISECOND
+from tests.node.cluster import MILLISECOND, SECOND
 
 
 def message(seq: int) -> Message:
@@ -269,6 +269,17 @@ def test_a_round_trip_that_outgrows_the_time_out_is_learnt_all_the_same() -> Non
     after_ns = trip.timeout_ns()
     trip.ambiguous(900 * MILLISECOND)
     assert trip.timeout_ns() == after_ns, "one clear sample ends the doubt"
+
+
+def test_what_is_transmitted_twice_counts_from_its_first_transmission() -> None:
+    outbox, expected = Outbox[int](round_trip(), window=1), round_trip()
+    for number in range(1, AMBIGUOUS_IN_A_ROW + 1):
+        outbox.add(number)
+        assert [sent.tries for sent in outbox.start(number * SECOND)] == [1]
+        assert [sent.tries for sent in outbox.late(number * SECOND + 300 * MILLISECOND, burst=1)] == [2]
+        assert outbox.acknowledge(number, number * SECOND + 400 * MILLISECOND) == [number]
+        expected.ambiguous(400 * MILLISECOND)
+    assert outbox.round_trip.timeout_ns() == expected.timeout_ns() > round_trip().timeout_ns()
 
 
 # The words of messages, in both directions.
