@@ -428,6 +428,27 @@ def test_the_initial_holder_keeps_the_resource_or_leaves_it_to_the_next() -> Non
     assert granted(end(one, survivors=frozenset({1, 2})).effects) == [(2, 1)]
 
 
+def test_equal_timestamps_keep_their_order_when_the_group_shrinks() -> None:
+    """At time 4 member 1 goes before 0 in a group of three, and after 0 in a group of two."""
+    one = core(1, tie="fair")
+    want(one, b"mine", not_before=3)
+    give(one, request(0, 4))
+    closing = end(one)
+    assert granted(closing.effects) == [(2, 1)]
+    later = next_view(1, closing, tie="fair")
+    assert (later._queue, later.phase) == ([Request(4, 1), Request(4, 0)], Phase.HOLDING)
+
+
+def test_timestamps_and_counts_go_on_from_view_to_view() -> None:
+    one = core(0, members=(0,), memory=_Agreed(view=4, clock=70, left={0: 3}).encode())
+    assert (one.timestamp, granted(want(one))) == (70, [(4, 1)])
+    left, released = one.on_timer(HOLD, 0)
+    assert left == Report(code=Notice.LEFT, member=0, value=4)
+    assert released == Multicast(message=release(0, 72, of=71))
+    later = _Agreed.decode(end(one, survivors=frozenset({0})).memory, (0,))
+    assert later == _Agreed(view=5, clock=72, left={0: 4})
+
+
 # Memory written by an attacker.
 
 

@@ -88,7 +88,7 @@ def test_what_its_stream_cannot_hold_is_refused(message: Message, reason: DropRe
 
 def test_the_member_inside_by_the_cut_stays_inside_and_the_others_requests_are_handed_back() -> None:
     """The grant is in the rest: its member enters at the end of the view, everywhere it is known to be inside."""
-    kept = Kept()
+    kept = Kept(left=3)
     inside, other = core(1, kept=kept), core(0)
     want(inside, b"a")
     want(inside, b"b")
@@ -98,7 +98,9 @@ def test_the_member_inside_by_the_cut_stays_inside_and_the_others_requests_are_h
     assert granted(closing.effects) == [(2, 1)]
     assert closing.handed_back == (Submission(payload=b"b"),)
     assert closing.memory == other.close({}, frozenset({0, 1}), 0).memory
-    assert core(1, kept=kept, memory=closing.memory).phase is Phase.HOLDING
+    later = core(1, kept=kept, memory=closing.memory)
+    assert later.phase is Phase.HOLDING
+    assert later.on_timer(HOLD, 0)[0] == Report(code=Notice.LEFT, member=1, value=4), "it has left three times before"
     assert kept.holding == Request(1, 1)
     assert granted_to(give(core(0, memory=closing.memory), request(2, 9))) == []
     without = core(0)

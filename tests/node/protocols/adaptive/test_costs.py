@@ -91,8 +91,8 @@ def test_a_queue_without_limit_has_nothing_beyond_it() -> None:
 
 @pytest.mark.parametrize(
     ("trips_ms", "resequence", "cost_ms"),
-    [((4, 6), False, 5), ((40, 40), False, 40), ((40, 40), True, 40), ((10, 30), True, 20 + 5)],
-    ids=["mean of the slowest echoes", "equal", "equal: none waits", "a short one waits 10 ms for the long one before"],
+    [((4, 6), False, 5), ((40, 40), False, 40), ((40, 40), True, 40), ((10, 30), False, 20), ((10, 30), True, 20 + 5)],
+    ids=["mean of the slowest echoes", "equal", "equal: none waits", "waits left out", "a short one waits 10 ms"],
 )
 def test_formula_6_by_hand_and_the_waiting_for_earlier_messages(
     trips_ms: tuple[int, int], resequence: bool, cost_ms: int

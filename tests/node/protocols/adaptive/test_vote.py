@@ -72,9 +72,10 @@ def test_the_papers_split_vote() -> None:
         ([(ABCAST, TIMEWARP), (ABCAST, TIMEWARP), (TIMEWARP, ABCAST), (SEQUENCER, TIMEWARP, ABCAST)], TIMEWARP),
         ([(ABCAST,), (ABCAST,), (TIMEWARP,)], ABCAST),
         ([(ABCAST,), (ABCAST,), (SEQUENCER,), (0x8,), (0x9,)], TIMEWARP),
+        ([(TIMEWARP, ABCAST, SEQUENCER), (ABCAST, SEQUENCER, TIMEWARP), (SEQUENCER, TIMEWARP, ABCAST)], SEQUENCER),
         ([], TIMEWARP),
     ],
-    ids=["half is not more than half", "what is not on a ballot is last", "exhausted ballots", "no ballots"],
+    ids=["half is not more", "what is not on a ballot is last", "exhausted ballots", "what is in force stays", "none"],
 )
 def test_more_than_half_of_all_must_prefer_the_winner_to_what_is_in_force(rankings: list[Ranking], winner: int) -> None:
     assert tally(rankings, present=TIMEWARP) == winner
