@@ -176,10 +176,13 @@ def test_interfaces_that_appear_later_are_found(tmp_path: Path) -> None:
     assert frames.time_ns.tolist() == [START_NS, START_NS // 1000 * 1000]
 
 
+ONE = pcapng(traffic(3))
+
+
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
-        (pcapng(traffic(3)) * 2, f"has a second section at byte {len(pcapng(traffic(3)))}; merge it into one with: mergecap"),
+        (ONE * 2, f"has a second section at byte {len(ONE)}; merge it into one with: mergecap"),
         (b"", "is empty"),
         (b"GIF89a" + bytes(40), "is neither pcapng nor pcap"),
         (section()[:10], "cut off at byte 0 after 0 whole frames"),
