@@ -200,7 +200,7 @@ def test_the_groups_of_shapes() -> None:
     assert bridged(NAMES[:5]) == (NAMES[:3], NAMES[2:5])
     assert [len(ring(NAMES[:7], reach)) for reach in (1, 2, 3)] == [7 * 4, 7 * 2, 0]
     for wrong in (lambda: ways(NAMES[:2], 1), lambda: ring(NAMES[:3], 0)):
-        with pytest.raises(ValueError, match="give 2 to 2|must be 1 or more"):
+        with pytest.raises(ValueError, match=r"give 2 to 2|must be 1 or more"):
             wrong()
 
 
