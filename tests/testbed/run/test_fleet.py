@@ -220,7 +220,8 @@ def test_what_others_say_while_a_dead_node_is_heard_out_is_not_lost(
     fleet_of: MakeFleet, runtime: ProcessRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet = started(fleet_of(OBEDIENT))
-    dead, other = runtime.handles
+    dead, other = (fleet.member(node.name).handle for node in NODES)  # they start in any order
+    assert isinstance(dead, ProcessHandle)
     found_dead = dead.poll
 
     def poll() -> int | None:
