@@ -32,7 +32,6 @@ PROGRAM = Path(sys.executable).parent / "orderbed"
 
 LIVE = ("up", "exec", "impair", "cut", "ps", "down")
 LOOKS_AT_A_RUN = ("analyze", "check", "report", "diagram", "watch", "info")
-NEEDS_SPARK = ("analyze", "watch")
 
 WHOLE_PAGES = {
     "interactive.md": "tests/testbed/cli/test_live.py::test_every_command_of_the_page_runs",

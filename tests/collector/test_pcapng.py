@@ -77,7 +77,11 @@ def test_what_goes_in_comes_out(
     batches = [[bytes((place + size) % 251 for place in range(size)) for size in group] for group in groups]
     path = tmp_path_factory.mktemp("write") / "a.pcapng"
     assert _write(path, *batches).close()
-    _assert_frames(strict.read(path), [frame for batch in batches for frame in batch])
+    frames = [frame for batch in batches for frame in batch]
+    _assert_frames(strict.read(path), frames)
+    known = index.read(path)
+    assert known.end is not None
+    assert (known.end.frames, bool(known.marks)) == (len(frames), bool(frames))
 
 
 def test_head_and_statistics(tmp_path: Path) -> None:

@@ -85,6 +85,8 @@ def test_a_node_ends_with_its_own_code_and_its_stderr_is_kept(start: Start) -> N
     node.handle.send("grumble first")
     node.handle.send("exit 3")
     assert node.end() == 3
+    with pytest.raises(FabricError, match="p1/n1 has ended"):
+        node.handle.send("anything")
     again = start()
     again.handle.send("grumble second")
     again.handle.send("exit 0")
@@ -163,7 +165,8 @@ print(json.dumps({
     "devices": sorted(os.listdir("/sys/class/net")), "uid": os.getuid(),
     "processes": [name for name in os.listdir("/proc") if name.isdigit()],
     "capabilities": [int(status[name], 16) for name in ("CapEff", "CapPrm", "CapInh", "CapAmb")],
-    "no_new_privileges": status["NoNewPrivs"].strip(), "writable": [writable("/x"), writable(node.wire.__file__)],
+    "no_new_privileges": status["NoNewPrivs"].strip(),
+    "writable": [writable(path) for path in ("/x", node.wire.__file__, "/tmp/x")],
     "a new network namespace": ctypes.CDLL(None).unshare(0x40000000), "magic": node.wire.MAGIC}))
 assert sys.version_info >= (3, 11)
 """
@@ -173,7 +176,7 @@ def test_a_node_has_its_wire_and_our_package_but_no_rights(start: Start) -> None
     node = start(program=python(INSIDE))
     assert json.loads(node.line()) == {
         "devices": ["eth0", "lo"], "uid": 65534, "processes": ["1"], "capabilities": [0, 0, 0, 0],
-        "no_new_privileges": "1", "writable": [False, False], "a new network namespace": -1, "magic": 0x6F62,
+        "no_new_privileges": "1", "writable": [False, False, True], "a new network namespace": -1, "magic": 0x6F62,
     }  # fmt: skip
     assert node.end() == 0
 
@@ -239,6 +242,7 @@ def test_one_at_a_time_is_one_after_the_other() -> None:
 
     def act() -> int:
         under_way.append(1)
+        time.sleep(0.001)
         most = len(under_way)
         under_way.pop()
         return most

@@ -112,8 +112,10 @@ def refused(*arguments: str, code: int = 2) -> str:
     """The one-sentence error of a command."""
     done = orderbed(*arguments) if arguments[0] == "up" else inside(*arguments)
     assert done.code == code, (done.out, done.err)
+    said = done.err.splitlines()
+    assert len(said) == 1 or arguments[0] == "up", said
     assert "Traceback" not in done.err
-    return done.err.splitlines()[-1]
+    return said[-1]
 
 
 def write_experiment(

@@ -79,6 +79,8 @@ def test_two_opinions_as_json_with_their_counts_and_witnesses(tmp_path: Path) ->
     assert (done.code, done.json()["verdict"], done.json()["agrees"]) == (1, "fail", True)
     assert order["independent"]["witness"].startswith("p1/n")
     assert order["product"]["witness"]
+    runs = [str(tmp_path / name / "small" / "1-a") for name in ("good", "bad")]
+    assert [inside("check", run).code for run in runs] == [0, 1], "the product's alone"
 
 
 @pytest.mark.parametrize("content", [b"no table", None])
@@ -91,7 +93,6 @@ def test_wrong_use_is_one_sentence(content: bytes | None, tmp_path: Path) -> Non
     assert "orderbed analyze" in refused("check", str(run), "--independent")
 
 
-SECOND_OF_N3 = {"node": "p1/n3", "incarnation": 2}
 CUT = {"id": 0, "kind": "cut", "issued_ns": 2, "effective_ns": 3, "parameters": {"groups": [["p1/n1"], ["p1/n2"]]}}
 
 

@@ -157,13 +157,17 @@ def test_a_plan_says_which_kernel_a_run_here_would_take(
     assert heading == f"network one-partition: 4 nodes, {said}"
 
 
-def test_a_plan_of_a_bus_with_collisions_is_that_of_the_simulated_world(tmp_path: Path) -> None:
+def test_a_plan_has_links_and_buses_and_with_collisions_it_is_that_of_the_simulated_world(tmp_path: Path) -> None:
     path = tmp_path / "net.yaml"
-    path.write_text("name: net\npartitions: {p1: {nodes: 2, bus: {rate: 10 Mbit/s, access: csma-cd}}}\n")
+    path.write_text(
+        "name: net\npartitions: {p1: {nodes: 2, bus: {rate: 10 Mbit/s, access: csma-cd}}, p2: {nodes: 1}}\n"
+        "links: {between: [p1, p2], delay: 5 ms, back: {delay: 7 ms}}\n"
+    )
     with pytest.raises(InputError, match="needs the world sim"):
         dry.describe(str(path), "host")
     (lines,) = dry.describe(str(path), None, "sim").values()
-    assert lines[-1] == "bus p1: 10 Mbit/s, 1000 frames, csma-cd"
+    links = ["link p1--p2 there: delay 5 ms", "link p1--p2 back: delay 7 ms"]
+    assert lines[-3:] == [*links, "bus p1: 10 Mbit/s, 1000 frames, csma-cd"]
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", "{}", '{"verdict": "maybe"}', '{"verdict": "pass"', "\x00"])

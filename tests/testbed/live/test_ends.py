@@ -179,6 +179,7 @@ def test_what_cannot_come_up_leaves_nothing(places: Path, tmp_path: Path, monkey
         ({"topology": "one-partition", "world": "sim"}, "--world: 'sim' is none of auto, netns, docker"),
         ({"topology": "one-partition", "kernel": "best"}, "--kernel: 'best' is none of auto, host, uml"),
         ({"topology": "one-partition", "name": "../up"}, "the name of a testbed: expected a name of lower-case"),
+        ({"topology": "one-partition", "name": ""}, "the name of a testbed: expected a name of lower-case"),
         ({}, "expected either a topology or an experiment"),
         ({"topology": "one-partition", "experiment": "churn"}, "expected either a topology or an experiment"),
         ({"experiment": "lamport-anomaly"}, "the calls of its workload are drawn for its duration"),

@@ -389,4 +389,5 @@ def test_the_loss_chain_is_the_fabrics(ratio: float, burst: float) -> None:
 def test_the_delay_is_the_mean_and_so_many_jitters(mean_ns: int, jitter_ns: int, entry: int) -> None:
     exact = mean_ns + jitter_ns * entry / SCALE
     assert abs(line.delay_ns(mean_ns, jitter_ns, entry) - exact) <= 1
-    assert line.delay_ns(mean_ns, jitter_ns, SCALE) == mean_ns + jitter_ns
+    ends = (line.delay_ns(mean_ns, jitter_ns, one) for one in (SCALE, -SCALE))
+    assert tuple(ends) == (mean_ns + jitter_ns, mean_ns - jitter_ns)

@@ -198,7 +198,10 @@ def test_the_groups_of_shapes() -> None:
     assert halves(NAMES[:5]) == (NAMES[:3], NAMES[3:5])
     assert ways(NAMES[:5], 3) == (NAMES[:2], NAMES[2:4], NAMES[4:5])
     assert bridged(NAMES[:5]) == (NAMES[:3], NAMES[2:5])
-    assert len(ring(NAMES[:5])) == 5 * 2
+    assert [len(ring(NAMES[:7], reach)) for reach in (1, 2, 3)] == [7 * 4, 7 * 2, 0]
+    for wrong in (lambda: ways(NAMES[:2], 1), lambda: ring(NAMES[:3], 0)):
+        with pytest.raises(ValueError, match=r"give 2 to 2|must be 1 or more"):
+            wrong()
 
 
 def test_cuts_add_up_until_they_end_or_are_healed() -> None:
