@@ -194,8 +194,8 @@ def _bounded(finding: Finding, reason: str) -> Finding:
 
 
 def expectation(text: str, results: Mapping[str, Any], *, is_valid: bool = True) -> dict[str, Any]:
-    """Entry for one condition of the experiment; unknown when it cannot be parsed or has no value, or when the run is
-    invalid: its values are those of a disturbed machine.
+    """Entry for one condition of the experiment; unknown when it cannot be parsed or has no value, or when it does not
+    hold in an invalid run: that may be the disturbed machine.
     """
     entry: dict[str, Any] = {"condition": text, "verdict": Verdict.UNKNOWN.value, "value": None, "reason": ""}
     try:
@@ -207,8 +207,8 @@ def expectation(text: str, results: Mapping[str, Any], *, is_valid: bool = True)
     if isinstance(answer, expression.Unknown):
         return entry | {"reason": answer.reason}
     entry["value"] = value if isinstance(value, int | float | str) else None
-    if not is_valid:
-        return entry | {"reason": "the run is invalid"}
+    if not answer and not is_valid:
+        return entry | {"reason": f"the run is invalid, and it is {entry['value']}"}
     return entry | {"verdict": (Verdict.PASS if answer else Verdict.FAIL).value}
 
 

@@ -60,7 +60,7 @@ said = []
 for stage, changes in STAGES.items():
     if changes:
         testbed.impair(receiver, **changes)
-    text = testbed.run(sender, ["ping", "-c", str(PINGS), "-i", "0.05", "-W", "0.2", address]).text
+    text = testbed.run(sender, ["ping", "-c", str(PINGS), "-i", "0.05", "-W", "1", address]).text
     for number, round_trip_ms in re.findall(r"icmp_seq=(\d+) .*time=([\d.]+) ms", text):
         said.append({"stage": stage, "number": int(number), "round_trip_ms": float(round_trip_ms)})
 testbed.restore()

@@ -28,7 +28,7 @@ from typing import IO
 
 import pyspark
 from py4j.java_gateway import JavaGateway
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
@@ -275,7 +275,7 @@ def _archive_flags(java: Path) -> list[str]:
 
 def _start(configuration: SparkConf, scratch: Path, log: IO[str]) -> tuple[SparkSession, JavaGateway]:
     for name in _LOGGERS_OF_PY4J:
-        logging.getLogger(name).addFilter(_is_no_interrupt)
+        logging.getLogger(name).addFilter(_is_news)
     # Workers run this interpreter, whatever `python3` is.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     gateway = None
@@ -310,10 +310,12 @@ def _is_interrupt(error: BaseException | None) -> bool:
     return error is not None
 
 
-def _is_no_interrupt(record: logging.LogRecord) -> bool:
-    """Filter of log records: py4j logs a traceback for Ctrl-C, and another if the same Ctrl-C ended the JVM first."""
+def _is_news(record: logging.LogRecord) -> bool:
+    """Filter of log records: py4j logs a traceback for Ctrl-C, and one for a JVM that is gone. Its callers get both as
+    exceptions, but for finalizers, which tell the JVM of objects that went with it.
+    """
     error = record.exc_info[1] if record.exc_info else None
-    return not _is_interrupt(error)
+    return not isinstance(error, Py4JNetworkError) and not _is_interrupt(error)
 
 
 def _packages(scratch: Path) -> Path:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from analysis.capture.source import inspect
-from tests import guard
+from tests import guard, proof
 from tests.testbed.orderbed_command import (
     alive,
     assert_good,
@@ -89,10 +89,12 @@ def test_a_run_from_another_folder_is_kept_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_a_failed_expectation_is_exit_code_1(runs: Path, tmp_path: Path) -> None:
+def test_a_failed_expectation_is_exit_code_1_unless_the_run_is_invalid(runs: Path, tmp_path: Path) -> None:
     experiment = write_experiment(tmp_path, duration="1 s", faults="[]", expect="[latency.p50_ms <= 0.001]")
     done = orderbed("run", str(experiment), "--runs", str(runs))
-    assert done.code == 1, done.err
+    invalid = manifest_of(only_run(runs))["invalid"]
+    proof.tell("failed expectations", invalid)
+    assert done.code == (3 if invalid else 1), done.err
     assert "latency.p50_ms <= 0.001" in done.out
 
 
