@@ -93,7 +93,7 @@ def test_a_failed_expectation_is_exit_code_1_unless_the_run_is_invalid(runs: Pat
     experiment = write_experiment(tmp_path, duration="1 s", faults="[]", expect="[latency.p50_ms <= 0.001]")
     done = orderbed("run", str(experiment), "--runs", str(runs))
     invalid = manifest_of(only_run(runs))["invalid"]
-    proof.tell("failed expectations", invalid)
+    proof.tell("runs on wires", invalid)
     assert done.code == (3 if invalid else 1), done.err
     assert "latency.p50_ms <= 0.001" in done.out
 
