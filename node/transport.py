@@ -235,8 +235,9 @@ class Outbox(Generic[T]):
         """The item after `number`, which the receiver has acknowledged again while later items are under way, to be
         transmitted again if it was transmitted once: it is lost."""
         first = self.first
-        is_lost = number == self.acknowledged and first is not None and first.tries == 1 and len(self._under_way) > 1
-        return first.again(now_ns) if first is not None and is_lost else None
+        if first is None or number != self.acknowledged or first.tries > 1 or len(self._under_way) == 1:
+            return None
+        return first.again(now_ns)
 
     def _first(self, burst: int) -> list[Sent[T]]:
         return list(islice(self._under_way.values(), burst))

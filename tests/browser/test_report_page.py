@@ -153,7 +153,7 @@ def on_paper(chrome: webdriver.Chrome, script: str) -> Any:
 
 
 def pointed_at(chrome: webdriver.Chrome, plot_id: str, at_s: float) -> str:
-    """What is read out at this time of a plot."""
+    """The readout of a plot at this time."""
     plot = chrome.find_element(By.ID, plot_id)
     chrome.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", plot)
     # 58 and 1066 of 1080 are the ends of the axis, 20.412 s its length.

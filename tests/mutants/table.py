@@ -36,7 +36,7 @@ PROMISES: dict[str, tuple[str, ...]] = {
     "timewarp": (*TOTAL_ORDER_PROMISES, "state"),
     "group": VIEW_PROMISES,
 }
-"""What a scenario is judged by, by the place of the bug; others: `TOTAL_ORDER_PROMISES`."""
+"""The promises that judge a scenario, by the place of the bug; others: `TOTAL_ORDER_PROMISES`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,18 +43,18 @@ class Histories:
     begin: Callable[[Any], Make]
     draw: Callable[[Random], Any]
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Those of `run` that differ."""
+    """The options of `run` that differ from those of the other orders."""
     check: Callable[[Group], None] = lambda group: None
     seeds: int = 300
     batch: int = 50
     """Histories of one test."""
     reports: Mapping[int, int] = field(default_factory=dict)
-    """What they are there for: the least number of reports of a code in each batch."""
+    """The least number of reports of a code in each batch, so that the histories have the cases that they are for."""
     kinds: Mapping[Kind, int] = field(default_factory=dict)
-    """And of multicasts in the last views."""
+    """The same for multicasts of a kind in the last views."""
 
 
-# What holds beyond the order.
+# Properties beyond the order.
 
 
 def check_clocks(group: Group) -> None:

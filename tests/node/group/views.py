@@ -144,7 +144,7 @@ class Group:
         return True
 
     def causes_of(self, place: Place, payload: bytes) -> frozenset[bytes]:
-        """What happened before a submission that is made now."""
+        """The submissions that happened before one that is made now."""
         return frozenset(place.delivered)
 
     def submit(self, member: int) -> None:
