@@ -47,16 +47,14 @@ class Conductor:
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and (fields := _stat(int(entry.name))):
                 parents[int(entry.name)] = int(fields[1])
-        found, waiting = {}, [self.process.pid]
-        while waiting:
-            pid = waiting.pop()
-            found[pid] = _started(pid)
-            waiting += [child for child, parent in parents.items() if parent == pid]
-        return found
+        family = [self.process.pid]
+        for pid in family:
+            family += [child for child, parent in parents.items() if parent == pid]
+        return {pid: _started(pid) for pid in family}
 
     def pids(self, part: str) -> list[int]:
-        """Descendants whose command lines contain `part`, in order."""
-        return sorted(pid for pid in self.family if part in _command(pid))
+        """Members whose command lines contain `part`, parents before children: numbers of processes start over."""
+        return [pid for pid in self.family if part in _command(pid)]
 
     def alive(self) -> set[int]:
         """Processes of the family that still run (a zombie that waits for its parent does not)."""

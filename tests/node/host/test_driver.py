@@ -155,10 +155,13 @@ def check_joined(sequences: dict[tuple[int, int], list[tuple[int, int, int]]]) -
 
 
 def test_a_paused_node_catches_up() -> None:
-    with nodes(3) as group:
+    with nodes(3, workload=periodic(10.0)) as group:
         group.start_all()
         group.processes[1].signal(signal.SIGSTOP)
-        group.processes[0].wait("status")
+        other = group.processes[0]
+        submitted = other.wait("status")["submitted"]
+        while other.wait("status")["submitted"] < submitted + 50:
+            pass
         group.processes[1].signal(signal.SIGCONT)
         drained = finish(group)
         sequences = list(group.sequences().values())
