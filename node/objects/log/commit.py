@@ -268,6 +268,7 @@ class Commit:
                 timestamp=timestamp,
                 objects=tuple(one for one in call.covered if one not in gone) if timestamp else (),
                 missing=tuple(one for one in call.covered if one in gone),
+                is_atomic=call.is_atomic,
             )
         )
 

@@ -298,7 +298,8 @@ class Drop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Tell the caller the verdict, once for each call. `timestamp` of ORDERED."""
+    """Tell the caller the verdict, once for each call. `timestamp` of ORDERED and of changes of a group. `is_atomic`:
+    of a call, as decided here."""
 
     id: CallId
     caller: Reference
@@ -306,6 +307,7 @@ class Answer:
     timestamp: int = 0
     objects: tuple[Reference, ...] = ()
     missing: tuple[Reference, ...] = ()
+    is_atomic: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

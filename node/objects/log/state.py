@@ -72,7 +72,7 @@ from node.objects.log.entries import (
 from node.objects.log.records import Reader, Record, Stage, Writer
 from node.trace import STAMP_SIZE
 
-FORMAT = 2
+FORMAT = 3
 """Of a snapshot."""
 MOST_HELD = 4096
 """Most calls that are not over: beyond it, questions of other sub-networks, which ask again, are not taken."""
@@ -234,7 +234,9 @@ class LogState:
             writer.words(*space, *floor.words)
         writer.words(len(self._answers))
         for space, answer in sorted(self._answers.items()):
-            writer.words(*space, *answer.id.words, answer.caller.word, answer.verdict, answer.timestamp)
+            writer.words(
+                *space, *answer.id.words, answer.caller.word, answer.verdict, answer.is_atomic, answer.timestamp
+            )
             writer.list(one.word for one in answer.objects)
             writer.list(one.word for one in answer.missing)
         return bytes(writer.data)
@@ -346,13 +348,19 @@ class LogState:
                 self._join(group, call, out)
             case Operation.LEAVE:
                 gone = call.addressing.objects[:1]
-                _answer_with(Verdict.DONE if set(gone) & set(group.members) else Verdict.REFUSED, call, out)
+                verdict = Verdict.DONE if set(gone) & set(group.members) else Verdict.REFUSED
+                _answer_with(verdict, call, out, timestamp=self._tick())
                 group.leave(lambda one: one in gone)
             case Operation.MEMBERS:
                 _answer_with(Verdict.DONE, call, out, group.members)
             case Operation.ATOMIC | Operation.NONATOMIC:
                 group.is_atomic = call.addressing.operation is Operation.ATOMIC
-                _answer_with(Verdict.DONE, call, out)
+                _answer_with(Verdict.DONE, call, out, timestamp=self._tick())
+
+    def _tick(self) -> int:
+        """A timestamp for a change of a group: who knows of it waits for it before it calls the group by itself."""
+        self._commit.clock += 1
+        return self._commit.clock
 
     def _join(self, group: Group, call: Call, out: list[Step]) -> None:
         """All or none: the joiner gets the donor's state, or does not join."""
@@ -404,8 +412,10 @@ class LogState:
                 group.members += (joiner,)
 
 
-def _answer_with(verdict: Verdict, call: Call, out: list[Step], objects: Iterable[Reference] = ()) -> None:
-    out.append(Answer(id=call.id, caller=call.caller, verdict=verdict, objects=tuple(objects)))
+def _answer_with(
+    verdict: Verdict, call: Call, out: list[Step], objects: Iterable[Reference] = (), *, timestamp: int = 0
+) -> None:
+    out.append(Answer(id=call.id, caller=call.caller, verdict=verdict, timestamp=timestamp, objects=tuple(objects)))
 
 
 def _id(reader: Reader) -> CallId:
@@ -420,6 +430,7 @@ def _answer(reader: Reader) -> Answer:
         id=name,
         caller=caller,
         verdict=Verdict(verdict),
+        is_atomic=bool(reader.word()),
         timestamp=reader.word(),
         objects=tuple(map(Reference.of_word, reader.list())),
         missing=tuple(map(Reference.of_word, reader.list())),

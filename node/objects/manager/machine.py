@@ -133,6 +133,7 @@ class MachineCore(Core):
             preparations=self._preparations,
             service=self._service,
             machine_of=self._duties.machine_of,
+            has_dispatched=lambda: not self._steps.waiting,
         )
         self._steps = Steps(
             context=context,

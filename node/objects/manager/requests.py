@@ -3,6 +3,7 @@
     all objects on this machine       here, when no earlier request is under way to them; atomic: after votes
     one object; without the order     a direct message to each machine
     a list of objects elsewhere       the log of our sub-network
+    a group of ours, its members here as all objects on this machine; atomic: as any group
     a group; operations, names        the log of the group's sub-network: ours, or by a question to a machine there
     members of a group, look-ups      a machine with the right log state, as the log state is
 
@@ -25,7 +26,7 @@ from node.objects.log.entries import Answer, Call, Called, CallId, Verdict, mess
 from node.objects.manager.context import Context
 from node.objects.manager.direct import Failed, Incarnation
 from node.objects.manager.duties import Questions
-from node.objects.manager.service import ASKED_OF_ANY, Service, news_of, no_group, refused, unreachable
+from node.objects.manager.service import ASKED_OF_ANY, Service, news_of, no_group, refused, resolved, unreachable
 from node.objects.manager.votes import Preparations
 from node.wire import Message
 
@@ -57,15 +58,23 @@ class Requests:
     """The requests of one machine."""
 
     def __init__(
-        self, *, context: Context, preparations: Preparations, service: Service, machine_of: Callable[[int, int], int]
+        self,
+        *,
+        context: Context,
+        preparations: Preparations,
+        service: Service,
+        machine_of: Callable[[int, int], int],
+        has_dispatched: Callable[[], bool],
     ) -> None:
-        """`machine_of` (sub-network, turn): its machine to ask first, or after `turn` others."""
+        """`machine_of` (sub-network, turn): its machine to ask first, or after `turn` others. `has_dispatched`: whether
+        our objects have got all that the log has for them."""
         parameters = context.parameters
         self._context = context
         self._managers = context.managers
         self._preparations = preparations
         self._service = service
         self._machine_of = machine_of
+        self._has_dispatched = has_dispatched
         self.directs = Directs(context)
         self._holds = Holds(member=context.us.member, partition=context.place)
         self._questions = Questions(
@@ -117,10 +126,25 @@ class Requests:
         if home >= len(self._context.us.partitions):
             self._managers.tell_caller(call, refused(call))
             return
+        if self._members_here(call):
+            self._add(call, Route.MACHINE, machines=frozenset({self._context.incarnation.member}))
+            return
         is_call = addressing.operation is Operation.CALL
         reaches = is_call or addressing.operation is Operation.JOIN
         route = Route.MEMBERS if is_call and not call.is_in_order else Route.LOG
         self._add(call, route, machines=None if reaches else frozenset(), home=home)
+
+    def _members_here(self, call: Call) -> tuple[Reference, ...]:
+        """The members of the group of an ordered call that is not atomic, if all live here, have got what the log has
+        for them (a JOIN above all), and no earlier request of ours to the group is under way; else none."""
+        group = call.addressing.group
+        if call.addressing.operation is not Operation.CALL or group is None or not call.is_in_order:
+            return ()
+        members = self._service.members(group)
+        if call.addressing.is_atomic or members != self._context.mine(members) or not self._has_dispatched():
+            return ()
+        before = (one.call for one in self._numbered.values() if one.call.id < call.id)
+        return () if any(one.addressing.group == group for one in before) else members
 
     def _add(
         self,
@@ -173,6 +197,9 @@ class Requests:
 
     def _start_here(self, request: _Request) -> None:
         call, context = request.call, self._context
+        if call.addressing.group is not None:
+            self._start_group_here(request)
+            return
         objects = context.mine(call.addressing.objects)
         missing = tuple(one for one in call.addressing.objects if one not in objects)
         if call.addressing.is_atomic and missing:
@@ -184,6 +211,19 @@ class Requests:
                 self._managers.tell_caller(call, unreachable(missing))
             self._managers.dispatch(call, objects)
             self._finish(request)
+
+    def _start_group_here(self, request: _Request) -> None:
+        call = request.call
+        members = self._members_here(call)
+        if members:
+            self._managers.tell_caller(call, resolved(call, members))
+            self._managers.dispatch(call, members)
+            self._finish(request)
+        else:  # the group has changed since the request was added
+            self._requests[request.key] = self._numbered[call.id.number] = replace(
+                request, route=Route.LOG, home=self._context.place
+            )
+            self._holds.climbs(request.key)
 
     def _decide_here(self, request: _Request, is_yes: bool) -> None:
         if is_yes:
@@ -222,11 +262,11 @@ class Requests:
     def _learn(self, request: _Request, objects: tuple[Reference, ...] | None, timestamp: int) -> None:
         """Take the result of a request of ours: it goes to `objects`, at that place in the order; None: to no
         object."""
+        self._context.heard = max(self._context.heard, timestamp)
         if objects is None or request.call.addressing.operation is not Operation.CALL:
             self._finish(request)
             return
         context = self._context
-        context.heard = max(context.heard, timestamp)
         machines = frozenset(one.member for one in objects)
         covers = frozenset(context.place_of[member] for member in machines if member in context.place_of)
         self._holds.resolved(request.key, machines=machines, covers=covers | {request.home})
@@ -453,6 +493,12 @@ class Holds:
         if one is not None:
             old = one.hold
             one.hold = Hold(key=key, route=old.route, machines=machines, home=old.home, covers=covers)
+
+    def climbs(self, key: int) -> None:
+        """A started MACHINE request must wait again, for the log of our sub-network: its members are not known."""
+        home = self._partition
+        self._open[key] = _Held(Hold(key=key, route=Route.LOG, machines=None, home=home, covers=frozenset({home})))
+        self._waiting += 1
 
     def final(self, key: int) -> None:
         """A LOG request has its timestamp, or will be delivered nowhere else."""

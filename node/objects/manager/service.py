@@ -81,6 +81,11 @@ class Service:
             is_atomic=log_state.is_atomic(addressing.group),
         )
 
+    def members(self, group: GroupId) -> tuple[Reference, ...]:
+        """The present members of a group of our sub-network whose calls are not atomic."""
+        log_state = self._log_state()
+        return () if log_state.is_atomic(group) else log_state.members(group) or ()
+
     def _tell(self, call: Call, news: News) -> None:
         self.send_news(call.caller, call.id.number, news)
 
@@ -98,7 +103,6 @@ def news_of(answer: Answer, call: Call) -> tuple[News, ...]:
                 group=addressing.group,
                 objects=answer.objects,
                 timestamp=answer.timestamp,
-                is_atomic=call.is_atomic,
             )
             return (done,)
         case Verdict.ABORTED:
@@ -134,7 +138,7 @@ def _ordered(answer: Answer, call: Call) -> tuple[News, ...]:
     if call.addressing.group is not None and not answer.objects and not answer.missing:
         return (no_group(call),)
     if call.addressing.group is not None and answer.objects:
-        told.append(resolved(call, answer.objects, is_atomic=call.is_atomic, timestamp=answer.timestamp))
+        told.append(resolved(call, answer.objects, is_atomic=answer.is_atomic, timestamp=answer.timestamp))
     if answer.missing:
         told.append(unreachable(answer.missing if answer.objects else ()))
     return tuple(told)

@@ -67,6 +67,13 @@ CASES: dict[str, Steps] = {
         (add(direct(3, FAR)), ()),
         (done(2), (3,)),
     ],
+    "a local message to a group that has changed waits again, as one for all members, and nothing passes it": [
+        (add(local(1), logged(2, NEIGHBOUR)), (1,)),
+        (lambda ours: ours.climbs(1), (1,)),
+        (add(local(3)), ()),
+        (final(1), (2,)),
+        (done(1), (3,)),
+    ],
     "a local message passes a wider one for others": [
         (add(logged(1, NEIGHBOUR, FAR, covers=(HOME, ELSEWHERE)), local(2)), (1, 2)),
     ],

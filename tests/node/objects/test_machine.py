@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from node.effects import Deliver
 from node.objects.addresses import GroupId, NewsKind, Operation, Reference
+from node.objects.manager.machine import LOG_KINDS
 from node.wire import Kind, Message
-from tests.node.cluster import MILLISECOND, SECOND, Network
+from tests.node.cluster import MILLISECOND, SECOND, Host, Identity, Network
 from tests.node.objects.machines import PARAMETERS, World, check_calls
 
 LOSSY = Network(delay_ns=2 * MILLISECOND, jitter_ns=3 * MILLISECOND, loss_ratio=0.05, duplicate_ratio=0.05)
@@ -127,6 +129,121 @@ def test_groups_are_made_joined_called_and_left_from_anywhere() -> None:
     call = world.call(there, group=group)
     loose = world.finish(there, group=group, is_ordered=False)
     assert world.receivers(call) == world.receivers(loose) == [here]
+
+
+class Replicas(World):
+    """Keeps the state of each object: its calls to groups, behind the state that it took over when it joined."""
+
+    def __init__(self, *partitions: int, seed: int, network: Network) -> None:
+        self.states: dict[Reference, list[Identity]] = {}
+        self._given: dict[tuple[int, Reference], list[Identity]] = {}
+        self._taken: dict[tuple[int, Reference], Reference] = {}
+        super().__init__(*partitions, seed=seed, network=network)
+
+    def _deliver(self, host: Host, delivery: Deliver) -> None:
+        super()._deliver(host, delivery)
+        one = Reference(host.membership.member, host.membership.incarnation, delivery.place)
+        if delivery.inner is Kind.APPLICATION and self.asked[self.got[-1].call].group is not None:
+            self.states.setdefault(one, []).append(self.got[-1].call)
+        elif delivery.inner is Kind.OBJECTS_NEWS and not delivery.seq:
+            news = self.heard[-1][1]
+            if news.kind is NewsKind.STATE_WANTED:
+                self._given[news.timestamp, news.objects[1]] = list(self.states.get(one, []))
+                return
+            assert news.kind is NewsKind.JOINED
+            self.states[one] = []
+            if len(news.objects) > 1:
+                self._taken[news.timestamp, one] = one
+
+    def state(self, one: Reference) -> list[Identity]:
+        """The state of an object at the end."""
+        last = max((timestamp for timestamp, joiner in self._taken if joiner == one), default=None)
+        return ([] if last is None else self._given[last, one]) + self.states.get(one, [])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_group_whose_members_share_a_machine_needs_no_datagram_and_a_joiner_misses_nothing(seed: int) -> None:
+    rng = Random(seed)
+    world = Replicas(3, 1, seed=seed, network=LOSSY)
+    group = GroupId(0, 0, 1, 1)
+    first, second = world.object(0), world.object(0, 1)
+    world.finish(first, group=group, operation=Operation.CREATE)
+    for one in (first, second):
+        world.finish(one, one, group=group, operation=Operation.JOIN)
+    sent = world.datagrams
+    calls = [world.call(one, group=group) for one in (first, second, world.object(0, 1, 2))]
+    assert [world.receivers(call) for call in calls] == [[first, second]] * 3
+    assert [world.told[call][0].objects for call in calls] == [(first, second)] * 3
+    assert world.datagrams == sent
+    world.call(second, second, group=group, operation=Operation.LEAVE)
+    assert world.receivers(world.finish(second, group=group)) == [first], "it is behind the operation"
+    world.call(second, group=group, operation=Operation.ATOMIC)
+    assert [world.told[world.finish(second, group=group)][0].is_atomic for _ in range(2)] == [True, True]
+    world.finish(first, group=group, operation=Operation.NONATOMIC)
+    assert world.told[world.finish(first, group=group, is_atomic=True)][0].is_atomic
+    world.finish(second, second, group=group, operation=Operation.JOIN)
+    inside: set[Reference] = set()
+    for _ in range(12):
+        other = rng.choice([world.object(0, 1, 2), world.object(1), world.object(2), world.object(3)])
+        inside ^= {other}
+        change = Operation.JOIN if other in inside else Operation.LEAVE
+        world.call(other, other, group=group, operation=change)
+        for _ in range(rng.randrange(30)):
+            caller = rng.choice([first, first, second, other])
+            way = rng.random()
+            if way < 0.8:
+                world.call(caller, group=group, is_atomic=way < 0.1)
+            elif way < 0.9:
+                world.call(caller, first, world.object(3))
+            else:
+                world.call(world.object(3), rng.choice([first, second, world.object(0, 1, 2)]), is_ordered=False)
+            world.run(for_ns=rng.choice((0, 1, 2)) * MILLISECOND)
+        if rng.random() < 0.5:
+            world.check_rest()
+    world.check_rest()
+    asked = world.finish(first, group=group, operation=Operation.MEMBERS)
+    members = world.told[asked][0].objects
+    assert set(members) == {first, second, *inside}
+    assert [world.state(one) for one in members] == [world.state(first)] * len(members)
+    check_calls(world)
+
+
+def test_a_call_to_a_group_on_one_machine_waits_for_a_joiner_that_the_log_holds_back() -> None:
+    """The join is final, but its machine waits for an earlier call that another sub-network has not answered."""
+    world = Replicas(3, 1, seed=1, network=Network(delay_ns=2 * MILLISECOND))
+    group = GroupId(0, 1, 1, 1)
+    member, joiner, bystander = (world.object(1, *place) for place in ((0, 1), (1, 1), (1, 2)))
+    world.finish(member, group=group, operation=Operation.CREATE)
+    world.finish(member, member, group=group, operation=Operation.JOIN)
+    world.lose = lambda source, target, message: 3 in (source, target)
+    world.call(world.object(0), bystander, world.object(3))
+    world.run(for_ns=100 * MILLISECOND)
+    world.call(world.object(2), joiner, group=group, operation=Operation.JOIN)
+    world.run(for_ns=100 * MILLISECOND)
+    call = world.call(bystander, group=group)
+    world.run(for_ns=100 * MILLISECOND)
+    assert world.machine(1).log_state.members(group) == (member, joiner) and world.receivers(call) == []
+    world.lose = lambda source, target, message: False
+    world.check_rest()
+    assert world.receivers(call) == [member, joiner] and world.state(joiner) == world.state(member) == [call]
+
+
+@pytest.mark.parametrize("operation", [Operation.LEAVE, Operation.ATOMIC])
+def test_a_machine_waits_for_a_change_of_a_group_before_it_hears_of_it(operation: Operation) -> None:
+    world = World(3)
+    group, member = GroupId(0, 2, 1, 1), world.object(2)
+    world.finish(member, group=group, operation=Operation.CREATE)
+    world.finish(member, member, group=group, operation=Operation.JOIN)
+    world.lose = lambda source, target, message: target == 2 and message.kind in LOG_KINDS
+    change = world.call(world.object(1), member, group=group, operation=operation)
+    world.run(for_ns=50 * MILLISECOND)
+    assert world.kinds_told(change) == [NewsKind.DONE]
+    later = world.call(world.object(1), world.object(2, 1), is_ordered=False)
+    world.run(for_ns=50 * MILLISECOND)
+    assert world.receivers(later) == []
+    world.lose = lambda source, target, message: False
+    world.check_rest()
+    assert world.receivers(later) == [world.object(2, 1)]
 
 
 @pytest.mark.parametrize("place", [0, 1])
