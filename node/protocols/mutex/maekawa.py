@@ -17,12 +17,12 @@ A deviation (Sanders, TOCS 5(3), 1987, has the deadlock): by rule 2 FAILED also 
 of the queue until the new one came. Quorums are row and column of a grid (`quorum_of`); the paper's finite projective
 planes are smaller, and do not exist for every n. Messages to oneself are calls.
 
-Views (a deviation: in the paper the nodes that remain take over for one that fails). Only the arbiters know who has
-their votes, and a new view has other quorums. So no vote of a new view is given while a member is inside since an
-earlier one: each member tells the first member of the view that it is outside (OUTSIDE), one that is inside when it
-leaves; then the first tells all, which opens the view. Until then each vote is with T_0 of the first member, the
-earliest request of all. `Kept` goes from core to core of one incarnation; an open request is handed back, and is a new
-request in the next view. `initially_granted`: the first view is opened in the same way.
+Views (a deviation: the paper's quorums are fixed). Only the arbiters know which members have their votes, and a new
+view has other quorums. So no vote of a view is given while a member is inside since an earlier one: each member tells
+the first member of the view that it is outside (OUTSIDE), one that is inside when it leaves; then the first tells all,
+which opens the view. Until then each vote is with T_0 of the first member, the earliest request of all. `Kept` goes
+from core to core of one incarnation; an open request is handed back, and is a new request in the next view.
+`initially_granted`: the first view is opened in the same way.
 
 Fences. A vote carries the ordinal of the last grant of this view that its arbiter knows; a grant has the ordinal after
 the greatest of its votes, and its RELEASE tells it to the arbiters.
