@@ -379,7 +379,7 @@ PROTOCOLS = Registry(
             _MUTEX,
             (6,),
             views=("view_agreement", "same_view", "no_ghost"),
-            given_up=(("grant_order", "algorithm", "central"),),
+            given_up=(("grant_order", "algorithm", "central"), ("grant_order", "algorithm", "maekawa")),
             traces_receipts=True,
             has_timestamps=True,
         ),

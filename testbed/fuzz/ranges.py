@@ -93,7 +93,7 @@ _CHOICES: Mapping[str, Choices] = {
     },
     "mutex": {
         **TIMESTAMPS,
-        "algorithm": ("lamport", "ricart_agrawala", "central"),
+        "algorithm": ("lamport", "ricart_agrawala", "central", "maekawa"),
         "tie": ("member", "fair"),
         "acknowledge": ("always", "when_needed"),
         "hold_ns": _ms(0, 1, 5, 30),

@@ -19,7 +19,7 @@ from node.group.view import View
 from node.protocols.allack import AllAckCore, AllAckParameters
 from node.protocols.cbcast import CbcastCore, CbcastParameters
 from node.protocols.lamport import LamportCore, LamportParameters
-from node.protocols.mutex import Kept, MutexCore, MutexParameters, Request, RicartAgrawalaCore
+from node.protocols.mutex import Kept, MaekawaCore, MutexCore, MutexParameters, Request, RicartAgrawalaCore
 from node.protocols.sequencer import SequencerCore, SequencerParameters
 from node.registry import PROTOCOLS
 from node.reliable import ReliableCore, ReliableParameters, view_of
@@ -113,7 +113,7 @@ def mutex(kind: type[MutexCore] = MutexCore) -> Build:
     )
 
 
-def ricart_agrawala(kind: type[RicartAgrawalaCore] = RicartAgrawalaCore) -> Build:
+def ricart_agrawala(kind: type[RicartAgrawalaCore | MaekawaCore] = RicartAgrawalaCore) -> Build:
     def build(us: Membership, seed: int) -> Core:
         kept = Kept()
         make: MakeCore = lambda us, _, memory: kind(  # noqa: E731
@@ -122,6 +122,10 @@ def ricart_agrawala(kind: type[RicartAgrawalaCore] = RicartAgrawalaCore) -> Buil
         return over_group(make, parameters=QUIET)(us, seed)
 
     return build
+
+
+def maekawa(kind: type[MaekawaCore] = MaekawaCore) -> Build:
+    return ricart_agrawala(kind)
 
 
 def registered(name: str) -> Build:
@@ -471,3 +475,18 @@ class ForgetsTheDeferred(RicartAgrawalaCore):
     def _leave(self, request: Request, now_ns: int, out: list[Effect]) -> None:
         self._deferred.clear()
         super()._leave(request, now_ns, out)
+
+
+class VotesTwice(MaekawaCore):
+    """An arbiter votes for a request although its vote is not back."""
+
+    def _on_request(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        self._voted = None
+        super()._on_request(message, now_ns, out)
+
+
+class KeepsItsVotes(MaekawaCore):
+    """Gives no vote back before it leaves."""
+
+    def _on_inquire(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        pass

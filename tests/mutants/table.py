@@ -33,6 +33,7 @@ PROMISES: dict[str, tuple[str, ...]] = {
     "co": CAUSAL_PROMISES,
     "lamport": (*TOTAL_ORDER_PROMISES, "clock_condition"),
     "mutex": PROTOCOLS["mutex"].promises,
+    "maekawa": PROTOCOLS["mutex"].promised({"algorithm": "maekawa"}),
     "timewarp": (*TOTAL_ORDER_PROMISES, "state"),
     "group": VIEW_PROMISES,
 }
@@ -258,6 +259,14 @@ def latecomers(cluster: Recorded) -> None:
 
 
 @scenario(3)
+def alone_then_all(cluster: Recorded) -> None:
+    """One requests the resource and leaves; later all request it at once."""
+    cluster.submit(2)
+    for member in cluster.members:
+        cluster.submit_later(member, 100 * MILLISECOND)
+
+
+@scenario(3)
 def late_comer(cluster: Recorded) -> None:
     """0 sends for the first time after it has received the messages of 1 and 2."""
     cluster.submit(1)
@@ -427,6 +436,7 @@ _allack = partial(_core, "allack", cores.allack)
 _cbcast = partial(_core, "cbcast", cores.cbcast)
 _mutex = partial(_core, "mutex", cores.mutex)
 _replies = partial(_core, "mutex", cores.ricart_agrawala)
+_quorums = partial(_core, "maekawa", cores.maekawa)
 _talkative = partial(warp.timewarp, follow_up_permille=500)
 _lazy = partial(_talkative, cancellation="lazy")
 _hasty = partial(warp.timewarp, follow_up_permille=900, processing_ns=1 * MILLISECOND)
@@ -482,6 +492,8 @@ MUTANTS: tuple[Mutant, ...] = (
     _replies(None, latecomers, cores.RepliesInside, "mutual_exclusion"),
     _replies(None, contention, cores.DefersInsideOnly, "mutual_exclusion"),
     _replies(None, contention, cores.ForgetsTheDeferred, BUFFERS, unknown=("grant_order", "service")),
+    _quorums(None, contention, cores.VotesTwice, "mutual_exclusion"),
+    _quorums(None, alone_then_all, cores.KeepsItsVotes, BUFFERS, unknown=("service",)),
     # Time Warp.
     _core("timewarp", warp.executing, None, warp.crowd, warp.NoCoastForward, "state"),
     _core("timewarp", _talkative, None, warp.crowd, warp.NoAntiMessages, "state"),

@@ -1,14 +1,16 @@
-"""Mutual exclusion: two algorithms by logical time, and a central scheduler.
+"""Mutual exclusion: two algorithms by logical time, one by quorums, and a central scheduler.
 
 section.py           common to all: the critical section, parameters, timestamps, reports
 lamport.py           Lamport 1978: a queue at every member; request, acknowledgement, release
 ricart_agrawala.py   Ricart and Agrawala 1981: request, reply
+maekawa.py           Maekawa 1985: the votes of a quorum of about 2 sqrt(n) members
 central.py           the scheduler that Lamport 1978 rejects: it grants requests in the order of their receipt
 """
 
 from node.core import MakeCore
 from node.protocols.mutex.central import CentralCore
 from node.protocols.mutex.lamport import MutexCore
+from node.protocols.mutex.maekawa import MaekawaCore
 from node.protocols.mutex.ricart_agrawala import RicartAgrawalaCore
 from node.protocols.mutex.section import HOLD, Algorithm, Kept, MutexParameters, MutexReport, Phase, Request
 
@@ -17,6 +19,7 @@ __all__ = [
     "Algorithm",
     "CentralCore",
     "Kept",
+    "MaekawaCore",
     "MutexCore",
     "MutexParameters",
     "MutexReport",
@@ -34,4 +37,6 @@ def begin(parameters: MutexParameters) -> MakeCore:
     kept = Kept()
     if parameters.algorithm == Algorithm.CENTRAL:
         return lambda us, _, memory: CentralCore(membership=us, parameters=parameters, kept=kept, memory=memory)
+    if parameters.algorithm == Algorithm.MAEKAWA:
+        return lambda us, _, memory: MaekawaCore(membership=us, parameters=parameters, kept=kept, memory=memory)
     return lambda us, _, memory: RicartAgrawalaCore(membership=us, parameters=parameters, kept=kept, memory=memory)

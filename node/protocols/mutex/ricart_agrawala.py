@@ -26,21 +26,24 @@ while we are inside or an own request is earlier. docs/protocols/mutex.md has th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from struct import Struct
 
 from node.clocks import MAX_TIMESTAMP
 from node.core import Closing, Membership, Submission
 from node.effects import Effect, Report, Send
 from node.errors import DropReason
 from node.protocols.base import CONTROL
-from node.protocols.mutex.section import FIRST_TIMESTAMP, Kept, MutexParameters, Request, SectionCore, decode_memory
+from node.protocols.mutex.section import (
+    FIRST_TIMESTAMP,
+    MEMORY,
+    MOST_GRANTS,
+    Kept,
+    MutexParameters,
+    Request,
+    SectionCore,
+    decode_memory,
+)
 from node.trace import Notice
 from node.wire import Kind, Message
-
-MOST_GRANTS = 2**32 - 1
-"""The last ordinal of a grant in one view."""
-_MEMORY = Struct(">IQ")
-"""The ordinal of the view, the last timestamp of a multicast before it."""
 
 
 class RicartAgrawalaCore(SectionCore):
@@ -48,7 +51,7 @@ class RicartAgrawalaCore(SectionCore):
 
     def __init__(self, *, membership: Membership, parameters: MutexParameters, kept: Kept, memory: bytes = b"") -> None:
         """`kept`: the state of the incarnation, written by `close`. RemoteError: no view can have left this memory."""
-        view, floor = decode_memory(_MEMORY, memory) if memory else (1, FIRST_TIMESTAMP)
+        view, floor = decode_memory(MEMORY, memory) if memory else (1, FIRST_TIMESTAMP)
         is_first = parameters.initially_granted and not memory and membership.member == membership.members[0]
         super().__init__(
             membership=membership,
@@ -95,7 +98,7 @@ class RicartAgrawalaCore(SectionCore):
                 self._note_multicast(message)
         self._kept.holding, self._kept.wanted, self._kept.left = self._holding, self._wanted, self._left
         handed_back = () if self._submission is None else (self._submission,)
-        return Closing(handed_back=handed_back, memory=_MEMORY.pack(self._view + 1, self._highest))
+        return Closing(handed_back=handed_back, memory=MEMORY.pack(self._view + 1, self._highest))
 
     def _refusal(self, message: Message) -> DropReason | None:
         origin, words = message.origin, message.words

@@ -34,6 +34,10 @@ FIRST_TIMESTAMP = 0
 """T_0: earlier than every timestamp."""
 MOST_OUTSTANDING = 65536
 """Most requests of one member that are not released; more of them are refused."""
+MOST_GRANTS = 2**32 - 1
+"""The last ordinal of a grant in one view."""
+MEMORY = Struct(">IQ")
+"""The ordinal of the view, the last timestamp of a multicast before it."""
 
 
 class Algorithm(enum.StrEnum):
@@ -42,6 +46,7 @@ class Algorithm(enum.StrEnum):
     LAMPORT = "lamport"
     RICART_AGRAWALA = "ricart_agrawala"
     CENTRAL = "central"
+    MAEKAWA = "maekawa"
 
 
 class Acknowledge(enum.StrEnum):
@@ -56,16 +61,16 @@ class MutexParameters:
     """Parameters of the exclusion and of the reliable layer below it. Times in ns."""
 
     algorithm: str = "lamport"
-    """`lamport`: requests, acknowledgements and releases; `ricart_agrawala`: requests and replies;
-    `central`: requests in the order of their receipt by the first member, which is not the order of grants that the
-    others promise."""
+    """`lamport`: requests, acknowledgements and releases; `ricart_agrawala`: requests and replies; `maekawa`: votes of
+    quorums; `central`: requests in the order of their receipt by the first member. The last two do not promise the
+    order of grants."""
     acknowledge: str = "always"
     """Of `lamport`: `always` (the five rules) or `when_needed` (with the notes 5 and 6)."""
     hold_ns: int = 5 * MILLISECOND
     """Time for which a member keeps the resource."""
     outstanding: int = 64
     """Of `lamport` and `central`: most waiting requests of one member; more submissions wait in the host.
-    `ricart_agrawala` has one."""
+    `ricart_agrawala` and `maekawa` have one."""
     tie: str = "member"
     """The precedence among equal timestamps: `member` or `fair` (see lamport)."""
     clock: str = "logical"

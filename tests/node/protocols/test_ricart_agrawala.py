@@ -16,7 +16,7 @@ from node.effects import Deliver, Multicast, Report, Send, SetTimer
 from node.errors import DropReason, RemoteError
 from node.group.view import MAX_VIEW
 from node.protocols.mutex import HOLD, Kept, MutexParameters, MutexReport, Phase, Request, RicartAgrawalaCore
-from node.protocols.mutex.ricart_agrawala import _MEMORY, MOST_GRANTS
+from node.protocols.mutex.section import MEMORY, MOST_GRANTS
 from node.trace import Notice
 from node.wire import Kind, Message
 from testbed.fuzz.explore import OverIdealChannels, Scope, explore
@@ -204,7 +204,7 @@ def test_a_request_keeps_its_place_and_counts_before_it_is_renewed() -> None:
 
 def test_a_request_that_no_host_has_submitted_again_keeps_its_place_over_the_next_end() -> None:
     kept = Kept(wanted=Request(4, 0))
-    one = core(0, kept=kept, memory=_MEMORY.pack(2, 9))
+    one = core(0, kept=kept, memory=MEMORY.pack(2, 9))
     closing = one.close({}, PAIR, 0)
     assert closing.handed_back == ()
     assert kept.wanted == Request(4, 0)
@@ -220,12 +220,12 @@ def test_the_memory_is_the_same_whatever_was_received_and_wanted() -> None:
         for one, rest in ((wanting, []), (other, [request(0, 1)])):
             give(one, *stream[:received])
             memories.add(one.close({0: rest, 2: stream[received:]}, PAIR, 0).memory)
-    assert memories == {_MEMORY.pack(2, 20)}
+    assert memories == {MEMORY.pack(2, 20)}
 
 
 def test_what_is_kept_goes_to_the_next_core_of_one_incarnation_alone() -> None:
     kept = Kept(holding=Request(3, 0), left=4)
-    one = core(0, kept=kept, memory=_MEMORY.pack(2, 9))
+    one = core(0, kept=kept, memory=MEMORY.pack(2, 9))
     assert one.on_timer(HOLD, 0) == [Report(code=Notice.LEFT, member=0, value=5)]
     assert kept == Kept(holding=Request(3, 0), left=4), "only the end of the view writes it"
     one.close({}, PAIR, 0)
@@ -236,10 +236,10 @@ def test_what_is_kept_goes_to_the_next_core_of_one_incarnation_alone() -> None:
     "memory",
     [
         b"x",
-        _MEMORY.pack(1, 9),
-        _MEMORY.pack(MAX_VIEW + 1, 9),
-        _MEMORY.pack(2, MAX_TIMESTAMP + 1),
-        _MEMORY.pack(2, 9) + b"x",
+        MEMORY.pack(1, 9),
+        MEMORY.pack(MAX_VIEW + 1, 9),
+        MEMORY.pack(2, MAX_TIMESTAMP + 1),
+        MEMORY.pack(2, 9) + b"x",
     ],
 )
 def test_a_memory_that_cannot_be_is_refused(memory: bytes) -> None:

@@ -18,7 +18,7 @@ from node.protocols.amoeba import AmoebaCore, AmoebaParameters
 from node.protocols.atop import AtopCore, AtopMbsCore, AtopMbsParameters, AtopParameters
 from node.protocols.cbcast import CbcastCore, CbcastParameters
 from node.protocols.lamport import LamportCore, LamportParameters
-from node.protocols.mutex import CentralCore, MutexCore, MutexParameters, RicartAgrawalaCore
+from node.protocols.mutex import CentralCore, MaekawaCore, MutexCore, MutexParameters, RicartAgrawalaCore
 from node.protocols.sequencer import SequencerCore, SequencerParameters
 from node.protocols.timewarp.core import TimeWarpCore, TimeWarpParameters
 from node.wire import LOCAL_KINDS, Kind, Message
@@ -59,7 +59,7 @@ class Row:
         return made
 
 
-TIMESTAMPED = (LamportCore, MutexCore, RicartAgrawalaCore, CentralCore, AbcastCore, TimeWarpCore)
+TIMESTAMPED = (LamportCore, MutexCore, RicartAgrawalaCore, MaekawaCore, CentralCore, AbcastCore, TimeWarpCore)
 ALLACK = AllAckParameters(null_after_ns=0)
 LAMPORT = LamportParameters(null_after_ns=0)
 SEQUENCER = SequencerParameters()
@@ -86,6 +86,12 @@ ROWS = {
     "ricart-agrawala-released": Row(RicartAgrawalaCore, MutexParameters(), (6,), "released"),
     "ricart-agrawala-waiting": Row(RicartAgrawalaCore, MutexParameters(), (6,), "waiting", has_submitted=True),
     "ricart-agrawala-holding": Row(RicartAgrawalaCore, MutexParameters(), (6,), "holding", REPLIED, has_submitted=True),
+    "maekawa-released": Row(MaekawaCore, MutexParameters(), (6,), "released", member=1),
+    "maekawa-waiting": Row(MaekawaCore, MutexParameters(), (6,), "waiting", has_submitted=True),
+    "maekawa-holding": Row(MaekawaCore, MutexParameters(), (6,), "holding", REPLIED, has_submitted=True),
+    "maekawa-opening": Row(
+        MaekawaCore, MutexParameters(initially_granted=True), (6,), "waiting", has_submitted=True, member=1
+    ),
     "central-released": Row(CentralCore, MutexParameters(), (6,), "released", member=1),
     "central-waiting": Row(CentralCore, MutexParameters(), (6,), "waiting", has_submitted=True, member=1),
     "central-holding": Row(CentralCore, MutexParameters(), (6,), "holding", (GRANTED,), has_submitted=True, member=1),
