@@ -183,7 +183,7 @@ class Join:
     positions: Mapping[int, int] = field(default_factory=dict)
 
     def to_words(self) -> tuple[int, ...]:
-        named = sorted(self.hears | self.present.keys())
+        named = sorted(self.hears.union(self.present))
         entries = [pack(member, self.present.get(member, 0), member in self.hears) for member in named]
         return _packed(self.basis, (), entries, _numbers(self.positions))
 

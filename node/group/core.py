@@ -579,7 +579,7 @@ class GroupCore(Core):
 
     def _on_join(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
         join = Join.from_words(message.words)
-        if not join.hears | join.present.keys() <= self._known:
+        if not join.hears.union(join.present) <= self._known:
             raise RemoteError(DropReason.MALFORMED, "a joiner that hears strangers")
         here, known = self.here, self._joiners.get(source)
         if here is None:

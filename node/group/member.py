@@ -335,7 +335,7 @@ class ViewMember:
             return
         self._judge_minority(now_ns, out)
         if self._is_in_charge and change.seen <= change.led:
-            if change.has_chosen and self._gone & change.promises.keys():
+            if change.has_chosen and not self._gone.isdisjoint(change.promises):
                 # The member that is gone may be the only holder of something in the cut: a new ballot chooses a cut
                 # without it.
                 self._lead(now_ns, out)

@@ -10,6 +10,7 @@ import os
 import shutil
 import statistics
 import subprocess
+import sysconfig
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -234,8 +235,11 @@ def check_foreign() -> Check:
 
 
 def check_compilers() -> Check:
-    """Compilers of the languages of the example trace senders (docs/senders)."""
-    lacking = "trace senders in other languages cannot be tested"
+    """Compilers of the example trace senders (docs/senders), and what compiled campaigns need beside them."""
+    lacking = "trace senders in other languages and compiled campaigns cannot be tested"
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        detail = f"Python.h not found: {lacking}"
+        return Check(name="compilers", ok=False, detail=detail, remedy="install python3-dev", optional=True)
     return _check_programs("compilers", ("cc", "go"), lacking, "install gcc and golang-go", ["go", "version"])
 
 
