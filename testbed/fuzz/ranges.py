@@ -218,6 +218,7 @@ def _adaptive(rng: Random) -> Parameters:
         "probe_every_ns": _ms(0, 20, 100),
         "margin_permille": (0, 100),
         "weigh_wait": EITHER,
+        "coordinator": ("first", "elected"),
         "abcast": {"outstanding": (1, 2, 8, 64)},
         "allack": ALLACK,
         "atop": ATOP,

@@ -4,6 +4,7 @@ A *code* is a protocol, as the high half-byte of its kinds.
 
     CARRIED   seq: epoch; no words; inside: one message of the core that runs in that epoch
     LAST      seq: epoch; no words
+    CANDIDACY seq: the candidate; no words
     REQUEST   seq: the epoch to come; no words
     CALL      seq: the epoch to come; no words
     BALLOT    seq: the epoch to come; ranking
@@ -43,6 +44,8 @@ class AdaptiveReport(enum.IntEnum):
     """As the coordinator, ended a vote without a change; `value`: the epoch that it was about."""
     COMPLETE = 0xD4
     """All of an old epoch is delivered here; `value`: its number."""
+    ELECTED = 0xD5
+    """This member coordinates the view from now on; `value`: the number of its members."""
     LEFT = 0xD6
     """This member has sent LAST and submits nothing until the next epoch is in force; `value`: the epoch it leaves."""
 

@@ -5,7 +5,9 @@ do not. Each member estimates the cost of both; if more than half want another p
 of the logical clock: before T the old protocol, after T the new one" (3.4). Here logical time is (epoch, time within
 the epoch), an epoch has one protocol, and T is the end of an epoch: LAST in each member's stream.
 
-    REQUEST   a member finds a change worthwhile                    to the coordinator, the view's first member
+    CANDIDACY a member finds a change worthwhile, and knows no       round the ring of the members, each to the next
+              coordinator
+    REQUEST   a member finds a change worthwhile                    to the coordinator
     CALL      the coordinator asks for ballots                      to all
     BALLOT    a ranking of the candidates (vote.py)                 to the coordinator, from each member
     DECISION  the protocol of the next epoch; if none, nothing      to all
@@ -27,9 +29,13 @@ the epoch), an epoch has one protocol, and T is the end of an epoch: LAST in eac
    has `inner` TIMEWARP_FOLLOW_UP: part of the order and the state, never delivered to the application.
 7. Submissions wait while `most_held` messages are undelivered or not executed, and from LAST until the next epoch.
 
+8. The view's first member coordinates; or no member, until one is elected (`coordinator: elected`): its CANDIDACY goes
+   to the member of the rank before it, round the ring. A member passes it on unless it knows a candidate of a lower
+   rank. A candidate whose CANDIDACY returns coordinates until the view ends.
+
 Deviations. The paper's members propose a time T and stop there until GVT has reached it, before a pessimistic protocol
-only; here all stop from their LAST until LAST of all has come, about one delay. The paper elects a coordinator. The
-threshold has a margin besides the cost of a switch. Ballots are rankings.
+only; here all stop from their LAST until LAST of all has come, about one delay. The threshold has a margin besides the
+cost of a switch. Ballots are rankings.
 Invariants: all of an epoch is delivered before anything of the next, everywhere; a member's stream has nothing of an
 epoch behind its LAST of that epoch.
 Final deliveries are AGREED, not uniform, also at the end of a Time Warp epoch (docs/protocols/adaptive.md). The timers
@@ -85,6 +91,13 @@ COSTS = (Notice.COST, Notice.REDONE, Notice.ROLLED_BACK)
 FOLLOW_UP = Kind.TIMEWARP_FOLLOW_UP
 
 
+class Coordinator(enum.StrEnum):
+    """The coordinator of a view."""
+
+    FIRST = "first"
+    ELECTED = "elected"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptiveParameters:
     """Parameters of the selection, of the application, of the candidates, and of the reliable layer below all of them.
@@ -101,6 +114,8 @@ class AdaptiveParameters:
     """... and per mille of the present cost."""
     weigh_wait: bool = False
     """Formula 7: a change from Time Warp must also save alpha, the wait for the end of the old order."""
+    coordinator: str = "first"
+    """`first`: the first member of the view; `elected`: the view elects one when a member wants a change."""
     dwell_ns: int = 1 * SECOND
     """Time after a switch in which no vote is opened."""
     estimate_every_ns: int = 250 * MILLISECOND
@@ -126,6 +141,8 @@ class AdaptiveParameters:
     def __post_init__(self) -> None:
         names = [candidate.name for candidate in self.of]
         require(self.first in ("", *names), f"first must be one of {', '.join(names)}, not {self.first!r}")
+        known = tuple(Coordinator)
+        require(self.coordinator in known, f"coordinator must be {' or '.join(known)}, not {self.coordinator!r}")
         for name in ("dwell_ns", "estimate_every_ns", "probe_every_ns", "force_every_ns"):
             value = getattr(self, name)
             require(0 <= value <= 2**62, f"{name} must not be negative, not {value}")
@@ -187,7 +204,12 @@ class AdaptiveCore(OrderCore):
         self, *, membership: Membership, parameters: AdaptiveParameters, rng: Random, memory: bytes = b""
     ) -> None:
         super().__init__(membership)
-        self._is_coordinator = membership.member == membership.first
+        is_elected = parameters.coordinator == Coordinator.ELECTED
+        self._coordinator = None if is_elected else membership.first
+        """The coordinator, or the candidate of the lowest rank that we know; None: we know none."""
+        self._is_coordinator = self._coordinator == self._me
+        self._ring = membership.ranks or membership.members
+        """The members by rank."""
         self._parameters = parameters
         periods = (
             (FORCE, parameters.force_every_ns),
@@ -248,6 +270,7 @@ class AdaptiveCore(OrderCore):
         self._handlers = {
             Kind.ADAPTIVE_CARRIED: self._on_carried,
             Kind.ADAPTIVE_LAST: self._on_last,
+            Kind.ADAPTIVE_CANDIDACY: self._on_candidacy,
             Kind.ADAPTIVE_REQUEST: self._on_request,
             Kind.ADAPTIVE_CALL: self._on_call,
             Kind.ADAPTIVE_BALLOT: self._on_ballot,
@@ -584,9 +607,39 @@ class AdaptiveCore(OrderCore):
         """Ask for a change."""
         if self._is_coordinator:
             self._open_vote(now_ns, out)
-        elif self._next is None:
+        elif self._coordinator is None:
+            self._coordinator = self._me
+            self._pass_on(self._me, now_ns, out)
+        elif self._next is None and self._coordinator != self._me:
             request = self._us.message(Kind.ADAPTIVE_REQUEST, seq=self._epoch.number + 1, flags=CONTROL)
-            out.append(Send(target=self._us.first, message=request))
+            out.append(Send(target=self._coordinator, message=request))
+
+    def _pass_on(self, candidate: int, now_ns: int, out: list[Effect]) -> None:
+        """Send a candidacy to the member of the rank before ours, the first member's to the last."""
+        target = self._ring[self._ring.index(self._me) - 1]
+        if target == self._me:
+            self._enter_elected(now_ns, out)
+            return
+        message = self._us.message(Kind.ADAPTIVE_CANDIDACY, seq=candidate, flags=CONTROL)
+        out.append(Send(target=target, message=message))
+
+    def _on_candidacy(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        candidate = number_of(message)
+        is_from_ring = message.origin == self._ring[(self._ring.index(self._me) + 1) % len(self._ring)]
+        is_ours = candidate == self._me and self._coordinator == self._me and not self._is_coordinator
+        is_possible = candidate in self._us.members and (is_ours or candidate != self._me)
+        if self._parameters.coordinator != Coordinator.ELECTED or not is_from_ring or not is_possible:
+            raise RemoteError(DropReason.UNEXPECTED, f"member {message.origin} says that {candidate} stands")
+        if is_ours:
+            self._enter_elected(now_ns, out)
+        elif self._coordinator is None or self._ring.index(candidate) < self._ring.index(self._coordinator):
+            self._coordinator = candidate
+            self._pass_on(candidate, now_ns, out)
+
+    def _enter_elected(self, now_ns: int, out: list[Effect]) -> None:
+        self._is_coordinator = True
+        out.append(Report(code=AdaptiveReport.ELECTED, member=self._me, value=len(self._ring)))
+        self._open_vote(now_ns, out)
 
     def _on_request(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         if number_of(message) == self._epoch.number + 1 and self._is_coordinator:
@@ -616,7 +669,8 @@ class AdaptiveCore(OrderCore):
         self._promised = self._epoch.number + 1
         words = (encode_ranking(self._ranking(now_ns)),)
         ballot = self._us.message(Kind.ADAPTIVE_BALLOT, seq=self._promised, flags=CONTROL, words=words)
-        out.append(Send(target=self._us.first, message=ballot))
+        assert self._coordinator is not None, "it has called us"
+        out.append(Send(target=self._coordinator, message=ballot))
 
     def _ranking(self, now_ns: int) -> Ranking:
         """Our ballot."""
@@ -661,7 +715,7 @@ class AdaptiveCore(OrderCore):
         return code
 
     def _require_coordinator(self, message: Message) -> None:
-        if message.origin != self._us.first:
+        if message.origin != self._coordinator:
             raise RemoteError(DropReason.UNEXPECTED, f"member {message.origin} is not the coordinator")
 
     # Requests for a change.

@@ -197,6 +197,7 @@ def draw_adaptive(rng: Random) -> adaptive.AdaptiveParameters:
     return adaptive.AdaptiveParameters(
         candidates=rng.choice(CANDIDATES),
         force_every_ns=milliseconds(rng, 1, 2, 8),
+        coordinator=rng.choice(("first", "elected")),
         dwell_ns=0,
         estimate_every_ns=milliseconds(rng, 0, 5),
         probe_every_ns=milliseconds(rng, 0, 5),

@@ -9,15 +9,17 @@ from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from node.core import Membership
-from node.effects import Report
+from node.core import Membership, Submission
+from node.effects import Report, Send
 from node.errors import LocalError
 from node.group.core import GroupCore
 from node.parameters import from_mapping
-from node.protocols.adaptive.codec import Arrival
+from node.protocols.adaptive.codec import AdaptiveReport, Arrival
 from node.protocols.adaptive.comparison import Comparison, Threshold
-from node.protocols.adaptive.core import AdaptiveCore, AdaptiveParameters
+from node.protocols.adaptive.core import FORCE, AdaptiveCore, AdaptiveParameters
 from node.protocols.adaptive.costs import ABCAST, SEQUENCER, TIMEWARP, CostParameters
 from node.trace import Notice
 from node.wire import Kind, Message, decode_message
@@ -117,15 +119,58 @@ def test_a_switch_stops_submissions_from_last_until_last_of_all() -> None:
     assert [(core.epoch.number, core.can_submit) for core in cores] == [(2, True)] * 4, "DECISION and LAST, 1 ms each"
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 9).flatmap(
+        lambda size: st.tuples(st.permutations(range(size)), st.sets(st.integers(0, size - 1), min_size=1))
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_one_member_of_each_view_is_elected_with_at_most_two_messages_for_each_member(
+    drawn: tuple[list[int], set[int]], choice: Random
+) -> None:
+    """Candidates stand at any time of the election; the order of receipt is free."""
+    ranks, standing = tuple(drawn[0]), sorted(drawn[1])
+    parameters = AdaptiveParameters(coordinator="elected", force_every_ns=1, dwell_ns=0)
+    members = tuple(range(len(ranks)))
+    cores = [
+        AdaptiveCore(
+            membership=Membership(member=one, members=members, ranks=ranks), parameters=parameters, rng=Random(1)
+        )
+        for one in members
+    ]
+    ring: list[tuple[int, Message]] = []
+    elected, count = [], 0
+    for core in cores:
+        core.on_start(0)
+    while standing or ring:
+        place = choice.randrange(len(standing) + len(ring))
+        if place < len(standing):
+            member = standing.pop(place)
+            cores[member].on_submit(Submission(payload=b""), 1)
+            effects = cores[member].on_timer(FORCE, 2)
+        else:
+            member, message = ring.pop(place - len(standing))
+            effects = cores[member].on_message(message, message.origin, 2)
+        sent = [one for one in effects if isinstance(one, Send) and one.message.kind is Kind.ADAPTIVE_CANDIDACY]
+        ring += [(one.target, one.message) for one in sent]
+        count += len(sent)
+        elected += [member for one in effects if isinstance(one, Report) and one.code == AdaptiveReport.ELECTED]
+    assert len(elected) == 1
+    assert {core._coordinator for core in cores} == set(elected)
+    assert count <= 2 * len(members)
+
+
 @pytest.mark.parametrize("victim", [0, 1])
 @pytest.mark.parametrize("returns", [False, True])
-@pytest.mark.parametrize("phase", ["REQUEST", "CALL", "BALLOT", "DECISION", "LAST"])
+@pytest.mark.parametrize("phase", ["CANDIDACY", "REQUEST", "CALL", "BALLOT", "DECISION", "LAST"])
 @pytest.mark.parametrize("candidates", ["abcast, allack", "timewarp, abcast"])
 def test_a_crash_in_each_phase_neither_blocks_nor_splits_the_group(
     phase: str, victim: int, returns: bool, candidates: str
 ) -> None:
-    """The coordinator (0) or another (1) crashes when the first message of that phase has been sent."""
-    cluster = Cluster(4, build(candidates), network=Network(jitter_ns=2 * MILLISECOND))
+    """The first member (0) or another (1) crashes when the first message of that phase has been sent."""
+    coordinator = "elected" if phase == "CANDIDACY" else "first"
+    cluster = Cluster(4, build(candidates, coordinator=coordinator), network=Network(jitter_ns=2 * MILLISECOND))
     done: list[int] = []
 
     def look(source: int, target: int, message: Message) -> bool:
@@ -318,6 +363,7 @@ def test_two_runs_are_alike() -> None:
         ({"candidates": "abcast,abcast"}, "must not repeat"),
         ({"candidates": ""}, "candidates must be some of"),
         ({"first": "atop"}, "first must be one of timewarp, abcast"),
+        ({"coordinator": "last"}, "coordinator must be first or elected"),
         ({"margin_permille": 1001}, "margin_permille must lie between"),
         ({"most_held": 0}, "most_held must lie between"),
         ({"switch_cost_ns": -1}, "switch_cost_ns must not be negative"),
