@@ -224,6 +224,10 @@ def _adaptive(rng: Random) -> Parameters:
         "atop": ATOP,
         "sequencer": SEQUENCER,
     }
+    if set(names) == {"timewarp", "abcast"} or rng.random() < 0.2:
+        names = rng.sample(("timewarp", "abcast"), 2)
+        at_time: Choices = {"switch": ("epoch", "time", "time"), "time_margin": (1, 8, 1 << 32)}
+        choices = {**choices, "first": ("", *names), **at_time}
     return {"candidates": ", ".join(names), **_one_of(choices, rng), "service": service, "timewarp": timewarp}
 
 

@@ -208,6 +208,12 @@ def draw_adaptive(rng: Random) -> adaptive.AdaptiveParameters:
     )
 
 
+def draw_adaptive_time(rng: Random) -> adaptive.AdaptiveParameters:
+    """A change between two epochs at a time T."""
+    drawn = replace(draw_adaptive(rng), candidates=rng.choice(("timewarp, abcast", "abcast, timewarp")), switch="time")
+    return replace(drawn, time_margin=rng.choice((1, 4, 1 << 32)))
+
+
 LATE_FINALS = {"members": 5, "steps": 300, "skewed": True, "slow": (Kind.ABCAST_FINAL,)}
 """Final timestamps of excluded members often reach none of the survivors."""
 CAUSAL: dict[str, Any] = {"order": Order.CAUSAL}
@@ -258,6 +264,13 @@ HISTORIES = {
     "adaptive": Histories(
         begin=adaptive.begin,
         draw=draw_adaptive,
+        options=SHORT,
+        check=check_epochs,
+        kinds={Kind.ADAPTIVE_DECISION: 100},
+    ),
+    "adaptive-time": Histories(
+        begin=adaptive.begin,
+        draw=draw_adaptive_time,
         options=SHORT,
         check=check_epochs,
         kinds={Kind.ADAPTIVE_DECISION: 100},
