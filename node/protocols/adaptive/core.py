@@ -76,7 +76,7 @@ from node.protocols.allack import AllAckParameters
 from node.protocols.atop import AtopParameters
 from node.protocols.base import CONTROL, MILLISECOND, OrderCore
 from node.protocols.sequencer import SequencerParameters
-from node.protocols.timewarp.core import LAST_TIMESTAMP, TimeWarpCore, TimeWarpParameters
+from node.protocols.timewarp.core import LAST_TIMESTAMP, PLACED, TimeWarpCore, TimeWarpParameters
 from node.protocols.timewarp.execution import Command, Execution, Outcome, ServiceParameters
 from node.reliable.parameters import ReliableParameters
 from node.trace import Level, Notice
@@ -767,7 +767,7 @@ class AdaptiveCore(OrderCore):
         """Our proposal of T; 0 without such a time."""
         if self._has_time:
             clock = max(self._epoch.core.timestamp, self._execution.clock)
-            self._time = min(clock + self._parameters.time_margin, LAST_TIMESTAMP)
+            self._time = min(clock + PLACED + self._parameters.time_margin, LAST_TIMESTAMP)
             self._limit(self._time, now_ns, out)
         return self._time
 

@@ -69,6 +69,8 @@ PROCESS = Timer("process")
 ROUND = Timer("round")
 LAST_TIMESTAMP = ENDLESS - 1
 """The last timestamp of a message."""
+PLACED = 1
+"""A floor that is no time: the order before ours has a place for each own message. T is later."""
 LAST_NUMBER = MAX_NUMBER // 2
 """The last number of a submission; the rest is for follow-ups and anti-messages."""
 MOST_OPEN = 4096
@@ -201,7 +203,7 @@ class TimeWarpCore(OrderCore):
         self._limit = LAST_TIMESTAMP
         """We send nothing later than this."""
         self._is_held = False
-        """Whether the order before ours may still put a message of ours before T."""
+        """Whether an own message has no place yet in the order before ours."""
         self._is_round_due = False
         self._process_ns: int | None = None
         """The time at which PROCESS is due."""
@@ -268,7 +270,7 @@ class TimeWarpCore(OrderCore):
         self._is_round_due = True
 
     def hold(self, is_held: bool, now_ns: int, out: list[Effect]) -> None:
-        """Keep GVT below T while an own message of the order before may still get a place."""
+        """Keep GVT below T while an own message has no place in the order before."""
         if self._is_held != is_held:
             self._is_held = is_held
             self._is_round_due = not is_held
@@ -566,9 +568,9 @@ class TimeWarpCore(OrderCore):
 
     def _floor(self) -> int:
         """The floor of our next report (virtual_time.py). A follow-up whose cause waits to be executed again is later
-        than the cause, which counts itself. While we are held, what is before T is not complete."""
-        if self._is_held:
-            return 0
+        than the cause, which counts itself. While the order before is not complete here, its messages can undo ours."""
+        if self._is_held or self._is_before_begin:
+            return 0 if self._is_held else PLACED
         acknowledged = self._rounds.acknowledged
         while self._transit and self._transit[0][0] <= acknowledged:
             self._transit.popleft()
@@ -579,10 +581,17 @@ class TimeWarpCore(OrderCore):
             timestamps.append(self._execution.first_open[1])
         return min([self.timestamp, *(timestamp - 1 for timestamp in timestamps)])
 
+    @property
+    def _is_before_begin(self) -> bool:
+        """Whether a message of the order before may still come: not all members have said that theirs are placed."""
+        told = map(self._rounds.told_floor, self._us.peers)
+        return self._rounds.gvt < self._begin and min(told, default=PLACED) < PLACED
+
     def _commit(self, now_ns: int, out: list[Effect]) -> None:
         """Make everything up to GVT final."""
-        has_risen = self._rounds.gvt > self._gvt
-        self._gvt = self._rounds.gvt
+        gvt = self._rounds.gvt
+        has_risen = gvt > self._gvt and gvt >= self._begin
+        self._gvt = gvt if has_risen else self._gvt
         below = (self._epoch, self._gvt + 1)
         if has_risen:
             if self._parameters.service.report_costs:
