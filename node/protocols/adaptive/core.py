@@ -2,45 +2,38 @@
 
 Paper 003: an optimistic order is cheap when messages come in the order of their timestamps, a pessimistic one when they
 do not. Each member estimates the cost of both; if more than half want another protocol, the group changes, "at a time T
-of the logical clock: before T the old protocol, after T the new one" (3.4). Here logical time is (epoch, time within
-the epoch), an epoch has one protocol, and T is the end of an epoch: LAST in each member's stream.
+of the logical clock: before T the old protocol, after T the new one" (3.4). An epoch has one protocol. T is the end of
+an epoch, LAST in each member's stream; or a number, between Time Warp and ABCAST (`switch: time`).
 
-    CANDIDACY a member finds a change worthwhile, and knows no       round the ring of the members, each to the next
-              coordinator
+    CANDIDACY a change is worthwhile, and no coordinator is known   round the ring of the members (`coordinator`)
     REQUEST   a member finds a change worthwhile                    to the coordinator
     CALL      the coordinator asks for ballots                      to all
-    BALLOT    a ranking of the candidates (vote.py)                 to the coordinator, from each member
-    DECISION  the protocol of the next epoch; if none, nothing      to all
+    BALLOT    a ranking of the candidates (vote.py); proposal of T  to the coordinator, from each member
+    DECISION  the protocol of the next epoch; T                     to all
     CARRIED   a message of the instance that runs in an epoch       as the instance says
     LAST      the sender's last message in this epoch               to all, at once when it adopts a decision
 
 1. An epoch has one instance of its protocol's core (epoch.py), which is a core of one view itself.
-2. The coordinator decides when it has the ballot of every member of the view. A member gives its ballot only while no
-   older epoch is incomplete at it. So an epoch has one decision, and no member has more than two epochs.
-3. A member that adopts a decision says LAST at once. From then on its instance is mute: it gets no more inputs.
-4. When LAST of all members has come, the epoch is closed as a view is: the messages before LAST are the cut, all
-   members survive. Submissions that the instance hands back are submitted first in the next epoch, which begins here
-   now.
-5. Close of the view. If all LASTs of the epoch are in the cut, it is closed as in 4, and the next epoch with the view's
-   survivors. Else the epoch is closed with the view's survivors, and messages of the next one are void: no survivor has
-   submitted or delivered any in it. The memory is number and protocol of the last epoch decided in the cut, the
-   processor's state, and the instance's memory. The next view goes on in that epoch.
+2. The coordinator, the view's first member or the elected one, decides when it has the ballot of every member of the
+   view. A member gives its ballot only while no older epoch is incomplete at it. So an epoch has one decision, and no
+   member has more than two epochs.
+3. A member that adopts a decision says LAST at once, and its instance is mute: it gets no more inputs. When LAST of all
+   members has come, the epoch is closed as a view is: the messages before LAST are the cut, all members survive. What
+   the instance hands back is submitted first in the next epoch, which begins here now.
+4. At a number T: Time Warp goes on without new messages, and ends when GVT has reached T. ABCAST goes on without new
+   messages while Time Warp, from T on, has begun; it ends when the GVT of that has reached T.
+5. Close of the view. If the epoch is complete in the cut, it is closed as in 3, and the next one with the view's
+   survivors. Else the epoch is closed with the view's survivors, and messages of the next one are void, except those of
+   survivors under Time Warp after ABCAST (4). The memory is number and protocol of the last epoch decided in the cut,
+   the processor's state, and the instance's memory. The next view goes on in that epoch.
 6. The processor (execution.py) and the application are one for all epochs. A submission of an execution (a follow-up)
    has `inner` TIMEWARP_FOLLOW_UP: part of the order and the state, never delivered to the application.
 7. Submissions wait while `most_held` messages are undelivered or not executed, and from LAST until the next epoch.
 
-8. The view's first member coordinates; or no member, until one is elected (`coordinator: elected`): its CANDIDACY goes
-   to the member of the rank before it, round the ring. A member passes it on unless it knows a candidate of a lower
-   rank. A candidate whose CANDIDACY returns coordinates until the view ends.
-
-Deviations. The paper's members propose a time T and stop there until GVT has reached it, before a pessimistic protocol
-only; here all stop from their LAST until LAST of all has come, about one delay. The threshold has a margin besides the
-cost of a switch. Ballots are rankings.
-Invariants: all of an epoch is delivered before anything of the next, everywhere; a member's stream has nothing of an
-epoch behind its LAST of that epoch.
-Final deliveries are AGREED, not uniform, also at the end of a Time Warp epoch (docs/protocols/adaptive.md). The timers
-for estimates, probes and forced changes are armed by submissions and deliveries only.
-The arguments are in docs/protocols/adaptive.md.
+Deviations: all stop from their LAST until LAST of all has come. The threshold has a margin. Ballots are rankings.
+Invariants: all of an epoch is delivered before anything of the next; an instance sends nothing behind its LAST.
+Final deliveries are AGREED, not uniform. The timers for estimates, probes and forced changes are armed by submissions
+and deliveries only. The arguments are in docs/protocols/adaptive.md.
 """
 
 from __future__ import annotations
