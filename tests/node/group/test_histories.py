@@ -380,6 +380,39 @@ def test_each_rule_is_missed_by_some_history(kind: type[ViewCore], seed: int, op
         run(of_kind(kind), seed, **options)
 
 
+ABCAST_CLOSE, TIMEWARP_CLOSE = AbcastCore.close, timewarp.TimeWarpCore.close
+
+
+def hands_back(core: AbcastCore, *given: Any) -> Closing:
+    """A message without a final timestamp comes in the next view, behind a later one under Time Warp."""
+    core.hands_back = True
+    return ABCAST_CLOSE(core, *given)
+
+
+def keeps_the_excluded(core: timewarp.TimeWarpCore, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
+    """A message of an excluded member stays although it may depend on a lost message under ABCAST."""
+    return TIMEWARP_CLOSE(core, rest, survivors.union(core._us.members), now_ns)
+
+
+@pytest.mark.parametrize(
+    ("kind", "rule", "wrong", "seed"),
+    [
+        (AbcastCore, "close", hands_back, 87),
+        (timewarp.TimeWarpCore, "close", keeps_the_excluded, 307),
+        (timewarp.TimeWarpCore, "hold", lambda *_: None, 449),
+        (timewarp.TimeWarpCore, "limit", lambda *_: None, 617),
+    ],
+)
+def test_each_rule_of_a_time_t_is_missed_by_some_history(
+    kind: type[ViewCore], rule: str, wrong: Any, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The floor of 1: tests/testbed/fuzz/found/adaptive-327.yaml."""
+    play("adaptive-time", seed)
+    monkeypatch.setattr(kind, rule, wrong)
+    with pytest.raises(AssertionError):
+        play("adaptive-time", seed)
+
+
 def test_receipts_as_causes_of_cbcast_are_slower_and_not_wrong() -> None:
     for seed in range(20):
         run(of_kind(CountsReceipts), seed, **CAUSAL)
