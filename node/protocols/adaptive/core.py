@@ -250,6 +250,7 @@ class AdaptiveCore(OrderCore):
         self._coming: Epoch | None = None
         """The next epoch, if it is Time Warp's and begins at T before ours is complete."""
         self._is_closing = False
+        """Whether the view has ended: nothing is sent any more."""
         self._last: set[int] = set()
         """The members, ourselves included, whose LAST of our epoch has come."""
         self._early: list[Message] = []
@@ -621,7 +622,7 @@ class AdaptiveCore(OrderCore):
             self._coming.warp.begin_at(self._time)
 
     def _switch(self, now_ns: int, out: list[Effect]) -> None:
-        """LAST of all has come: the end of the old epoch and the beginning of the new one."""
+        """The epoch is complete: end it, and begin the next one."""
         out += self._epoch.mute()
         self._close_epoch(frozenset(self._us.members), now_ns, out)
         out.append(Report(code=AdaptiveReport.COMPLETE, member=self._me, value=self._epoch.number))
@@ -651,6 +652,7 @@ class AdaptiveCore(OrderCore):
         return self._take_early()
 
     def _take_early(self) -> list[Message]:
+        """The messages received of the next epoch, which begins now."""
         early, self._early = self._early, []
         self._early_of.clear()
         return early

@@ -158,6 +158,24 @@ def test_a_vote_waits_until_the_epoch_before_is_complete_here() -> None:
     assert [kind for kind, _, _ in said(effects)] == [Kind.ADAPTIVE_BALLOT]
 
 
+def test_a_change_at_a_time_t_word_by_word() -> None:
+    """A proposal is the clock and the margin. Until the vote has ended Time Warp sends nothing beyond it."""
+    core = core_of(1, candidates="timewarp, abcast", switch="time", time_margin=1)
+    (ballot,) = said(give(core, call()))
+    assert ballot == (Kind.ADAPTIVE_BALLOT, 2, (encode_ranking((TIMEWARP, ABCAST)), 2))
+    for _ in range(2):
+        core.on_submit(Submission(payload=b""), 1)
+    states = [(core.can_submit, core.phase)]
+    refused(core, replace(decision(ABCAST), words=(ABCAST, 1)))
+    refused(core, decision(ABCAST), DropReason.MALFORMED)
+    refused(core, last(0))
+    give(core, replace(decision(ABCAST), words=(TIMEWARP, 2)))
+    states.append((core.can_submit, core.phase))
+    give(core, call(), replace(decision(ABCAST), words=(ABCAST, 9)))
+    states.append((core.can_submit, core.phase))
+    assert states == [(False, "running-timewarp"), (True, "running-timewarp"), (False, "switching-abcast")]
+
+
 # Election.
 
 
