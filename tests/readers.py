@@ -650,9 +650,9 @@ def _read_orders(data: bytes) -> object:
             )[tag]  # fmt: skip
             return unpack(words)
         case 3:
-            return adaptive_codec.read_ballot(message, (0xB, 0xC))
+            return adaptive_codec.read_ballot(message, (0xB, 0xC), has_time=len(words) == 2)
         case 4:
-            return adaptive_codec.read_decision(message, (0xB, 0xC))
+            return adaptive_codec.read_decision(message, (0xB, 0xC), has_time=len(words) == 2)
         case 5:
             return unpack_weights(words, MEMBERS)
         case _:

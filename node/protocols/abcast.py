@@ -151,6 +151,9 @@ class AbcastCore(OrderCore):
         self._streams = {member: _Stream() for member in membership.members}
         self._own = self._streams[self._me]
         self._own_undelivered = 0
+        self.hands_back = True
+        """Whether `close` hands back own messages that are not final. Else it delivers those of all survivors, behind
+        the others."""
         self._rounds: dict[int, _Round] = {}
         """Own messages that are not final, by number, ascending."""
         self._buffered: dict[tuple[int, int], _Buffered] = {}
@@ -175,6 +178,15 @@ class AbcastCore(OrderCore):
     def buffered(self) -> int:
         """Messages that are not delivered, ours included."""
         return len(self._buffered)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an own message is not final."""
+        return bool(self._rounds)
+
+    def begin_at(self, time: int) -> None:
+        """All timestamps are later than `time`. Called before all inputs."""
+        self._clock = time
 
     @property
     def timestamp(self) -> int:
@@ -211,6 +223,11 @@ class AbcastCore(OrderCore):
             else:
                 lost[message.origin] += 1
         out.extend(Report(code=AbcastReport.LOST, member=one, value=lost[one]) for one in sorted(lost) if lost[one])
+        if not self.hands_back:
+            # A survivor's own stream is in the cut as a whole: no member has delivered one of these.
+            for buffered in [one for _, one in sorted(self._buffered.items()) if one.message.origin in survivors]:
+                self._hand_over(buffered, now_ns, out)
+            return Closing(effects=tuple(out))
         handed_back = tuple(round_.submission for round_ in self._rounds.values())
         return Closing(effects=tuple(out), handed_back=handed_back)
 

@@ -218,11 +218,16 @@ def _adaptive(rng: Random) -> Parameters:
         "probe_every_ns": _ms(0, 20, 100),
         "margin_permille": (0, 100),
         "weigh_wait": EITHER,
+        "coordinator": ("first", "elected"),
         "abcast": {"outstanding": (1, 2, 8, 64)},
         "allack": ALLACK,
         "atop": ATOP,
         "sequencer": SEQUENCER,
     }
+    if set(names) == {"timewarp", "abcast"} or rng.random() < 0.2:
+        names = rng.sample(("timewarp", "abcast"), 2)
+        at_time: Choices = {"switch": ("epoch", "time", "time"), "time_margin": (1, 8, 1 << 32)}
+        choices = {**choices, "first": ("", *names), **at_time}
     return {"candidates": ", ".join(names), **_one_of(choices, rng), "service": service, "timewarp": timewarp}
 
 

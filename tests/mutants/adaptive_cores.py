@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from node.effects import Effect, Multicast
 from node.errors import DropReason, RemoteError
+from node.protocols.adaptive.codec import Decision
 from node.protocols.adaptive.core import AdaptiveCore, AdaptiveParameters
 from node.wire import Kind, Message
 from tests.mutants.recorded import Recorded, scenario
@@ -28,8 +29,8 @@ class GoesOnAfterLast(AdaptiveCore):
     messages.
     """
 
-    def _adopt(self, code: int, out: list[Effect]) -> None:
-        super()._adopt(code, out)
+    def _adopt(self, decision: Decision, now_ns: int, out: list[Effect]) -> None:
+        super()._adopt(decision, now_ns, out)
         self._epoch.is_mute = False
 
 
@@ -50,12 +51,12 @@ class DecidesAlone(AdaptiveCore):
             words = (codes[self._me % len(codes)],)
             number = self._epoch.number + 1
             out.append(Multicast(message=self._us.message(Kind.ADAPTIVE_DECISION, seq=number, words=words)))
-            self._adopt(words[0], out)
+            self._adopt(Decision(words[0]), now_ns, out)
 
-    def _decided(self, message: Message) -> int:
+    def _decided(self, message: Message) -> Decision:
         if self._next is not None or message.seq != self._epoch.number + 1:
             raise RemoteError(DropReason.UNEXPECTED, "we have decided otherwise")
-        return message.words[0]
+        return Decision(message.words[0])
 
 
 @scenario(3)

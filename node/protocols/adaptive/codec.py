@@ -4,10 +4,11 @@ A *code* is a protocol, as the high half-byte of its kinds.
 
     CARRIED   seq: epoch; no words; inside: one message of the core that runs in that epoch
     LAST      seq: epoch; no words
+    CANDIDACY seq: the candidate; no words
     REQUEST   seq: the epoch to come; no words
     CALL      seq: the epoch to come; no words
-    BALLOT    seq: the epoch to come; ranking
-    DECISION  seq: the epoch to come; code
+    BALLOT    seq: the epoch to come; ranking; with `switch: time`: the proposed T
+    DECISION  seq: the epoch to come; code; with `switch: time`: T
     PROBE     seq: number of the round; no words
     ECHO      seq: number of the round; no words
 
@@ -26,6 +27,7 @@ from typing import NamedTuple
 
 from node.errors import DropReason, RemoteError
 from node.protocols.adaptive.vote import Ranking, decode_ranking
+from node.protocols.timewarp.core import LAST_TIMESTAMP
 from node.wire import Message
 
 MAX_EPOCH = 2**32 - 1
@@ -43,8 +45,11 @@ class AdaptiveReport(enum.IntEnum):
     """As the coordinator, ended a vote without a change; `value`: the epoch that it was about."""
     COMPLETE = 0xD4
     """All of an old epoch is delivered here; `value`: its number."""
+    ELECTED = 0xD5
+    """This member coordinates the view from now on; `value`: the number of its members."""
     LEFT = 0xD6
-    """This member has sent LAST and submits nothing until the next epoch is in force; `value`: the epoch it leaves."""
+    """This member has adopted a decision, and submits nothing until the next epoch is in force; `value`: the epoch it
+    leaves."""
 
 
 class Arrival(NamedTuple):
@@ -102,17 +107,38 @@ def number_of(message: Message, *, words: int = 0) -> int:
     return message.seq
 
 
-def read_ballot(message: Message, candidates: Collection[int]) -> Ranking:
-    number_of(message, words=1)
-    ranking = decode_ranking(message.words[0])
-    if not set(ranking) <= set(candidates):
-        raise RemoteError(DropReason.MALFORMED, f"a ballot for {ranking}, which are not all candidates")
-    return ranking
+class Ballot(NamedTuple):
+    """The content of a BALLOT; `time`: the proposed T, 0 without `switch: time`."""
+
+    ranking: Ranking
+    time: int = 0
 
 
-def read_decision(message: Message, candidates: Collection[int]) -> int:
-    """The code in a DECISION."""
-    number_of(message, words=1)
-    if message.words[0] not in candidates:
-        raise RemoteError(DropReason.MALFORMED, f"a decision for {message.words[0]}, which is no candidate")
-    return message.words[0]
+class Decision(NamedTuple):
+    """The content of a DECISION; `time`: T, 0 without `switch: time`."""
+
+    code: int
+    time: int = 0
+
+
+def read_ballot(message: Message, candidates: Collection[int], *, has_time: bool) -> Ballot:
+    number_of(message, words=1 + has_time)
+    ballot = Ballot(decode_ranking(message.words[0]), *_time_in(message))
+    if not set(ballot.ranking) <= set(candidates):
+        raise RemoteError(DropReason.MALFORMED, f"a ballot for {ballot.ranking}, which are not all candidates")
+    return ballot
+
+
+def read_decision(message: Message, candidates: Collection[int], *, has_time: bool) -> Decision:
+    number_of(message, words=1 + has_time)
+    decision = Decision(message.words[0], *_time_in(message))
+    if decision.code not in candidates:
+        raise RemoteError(DropReason.MALFORMED, f"a decision for {decision.code}, which is no candidate")
+    return decision
+
+
+def _time_in(message: Message) -> tuple[int, ...]:
+    """The words behind the first: none, or a time T."""
+    if not all(1 <= time <= LAST_TIMESTAMP for time in message.words[1:]):
+        raise RemoteError(DropReason.MALFORMED, f"a change at the time {message.words[1]}")
+    return message.words[1:]

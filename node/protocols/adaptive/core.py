@@ -2,39 +2,38 @@
 
 Paper 003: an optimistic order is cheap when messages come in the order of their timestamps, a pessimistic one when they
 do not. Each member estimates the cost of both; if more than half want another protocol, the group changes, "at a time T
-of the logical clock: before T the old protocol, after T the new one" (3.4). Here logical time is (epoch, time within
-the epoch), an epoch has one protocol, and T is the end of an epoch: LAST in each member's stream.
+of the logical clock: before T the old protocol, after T the new one" (3.4). An epoch has one protocol. T is the end of
+an epoch, LAST in each member's stream; or a number, between Time Warp and ABCAST (`switch: time`).
 
-    REQUEST   a member finds a change worthwhile                    to the coordinator, the view's first member
+    CANDIDACY a change is worthwhile, and no coordinator is known   round the ring of the members (`coordinator`)
+    REQUEST   a member finds a change worthwhile                    to the coordinator
     CALL      the coordinator asks for ballots                      to all
-    BALLOT    a ranking of the candidates (vote.py)                 to the coordinator, from each member
-    DECISION  the protocol of the next epoch; if none, nothing      to all
+    BALLOT    a ranking of the candidates (vote.py); proposal of T  to the coordinator, from each member
+    DECISION  the protocol of the next epoch; T                     to all
     CARRIED   a message of the instance that runs in an epoch       as the instance says
     LAST      the sender's last message in this epoch               to all, at once when it adopts a decision
 
 1. An epoch has one instance of its protocol's core (epoch.py), which is a core of one view itself.
-2. The coordinator decides when it has the ballot of every member of the view. A member gives its ballot only while no
-   older epoch is incomplete at it. So an epoch has one decision, and no member has more than two epochs.
-3. A member that adopts a decision says LAST at once. From then on its instance is mute: it gets no more inputs.
-4. When LAST of all members has come, the epoch is closed as a view is: the messages before LAST are the cut, all
-   members survive. Submissions that the instance hands back are submitted first in the next epoch, which begins here
-   now.
-5. Close of the view. If all LASTs of the epoch are in the cut, it is closed as in 4, and the next epoch with the view's
-   survivors. Else the epoch is closed with the view's survivors, and messages of the next one are void: no survivor has
-   submitted or delivered any in it. The memory is number and protocol of the last epoch decided in the cut, the
-   processor's state, and the instance's memory. The next view goes on in that epoch.
+2. The coordinator, the view's first member or the elected one, decides when it has the ballot of every member of the
+   view. A member gives its ballot only while no older epoch is incomplete at it. So an epoch has one decision, and no
+   member has more than two epochs.
+3. A member that adopts a decision says LAST at once, and its instance is mute: it gets no more inputs. When LAST of all
+   members has come, the epoch is closed as a view is: the messages before LAST are the cut, all members survive. What
+   the instance hands back is submitted first in the next epoch, which begins here now.
+4. At a number T: Time Warp goes on without new messages, and ends when GVT has reached T. ABCAST goes on without new
+   messages while Time Warp, from T on, has begun; it ends when the GVT of that has reached T.
+5. Close of the view. If the epoch is complete in the cut, it is closed as in 3, and the next one with the view's
+   survivors. Else the epoch is closed with the view's survivors, and messages of the next one are void, except those of
+   survivors under Time Warp after ABCAST (4). The memory is number and protocol of the last epoch decided in the cut,
+   the processor's state, and the instance's memory. The next view goes on in that epoch.
 6. The processor (execution.py) and the application are one for all epochs. A submission of an execution (a follow-up)
    has `inner` TIMEWARP_FOLLOW_UP: part of the order and the state, never delivered to the application.
 7. Submissions wait while `most_held` messages are undelivered or not executed, and from LAST until the next epoch.
 
-Deviations. The paper's members propose a time T and stop there until GVT has reached it, before a pessimistic protocol
-only; here all stop from their LAST until LAST of all has come, about one delay. The paper elects a coordinator. The
-threshold has a margin besides the cost of a switch. Ballots are rankings.
-Invariants: all of an epoch is delivered before anything of the next, everywhere; a member's stream has nothing of an
-epoch behind its LAST of that epoch.
-Final deliveries are AGREED, not uniform, also at the end of a Time Warp epoch (docs/protocols/adaptive.md). The timers
-for estimates, probes and forced changes are armed by submissions and deliveries only.
-The arguments are in docs/protocols/adaptive.md.
+Deviations: all stop from their LAST until LAST of all has come. The threshold has a margin. Ballots are rankings.
+Invariants: all of an epoch is delivered before anything of the next; an instance sends nothing behind its LAST.
+Final deliveries are AGREED, not uniform. The timers for estimates, probes and forced changes are armed by submissions
+and deliveries only. The arguments are in docs/protocols/adaptive.md.
 """
 
 from __future__ import annotations
@@ -55,20 +54,22 @@ from node.protocols.abcast import AbcastParameters
 from node.protocols.adaptive.candidates import CANDIDATES, Candidate, candidates_in
 from node.protocols.adaptive.codec import (
     AdaptiveReport,
+    Ballot,
+    Decision,
     Memory,
     number_of,
     read_ballot,
     read_decision,
 )
 from node.protocols.adaptive.comparison import Comparison, Threshold
-from node.protocols.adaptive.costs import TIMEWARP, CostParameters
+from node.protocols.adaptive.costs import ABCAST, TIMEWARP, CostParameters
 from node.protocols.adaptive.epoch import LAYER, MOST_KEPT, Epoch
 from node.protocols.adaptive.vote import Ranking, encode_ranking, tally
 from node.protocols.allack import AllAckParameters
 from node.protocols.atop import AtopParameters
 from node.protocols.base import CONTROL, MILLISECOND, OrderCore
 from node.protocols.sequencer import SequencerParameters
-from node.protocols.timewarp.core import TimeWarpCore, TimeWarpParameters
+from node.protocols.timewarp.core import LAST_TIMESTAMP, PLACED, TimeWarpCore, TimeWarpParameters
 from node.protocols.timewarp.execution import Command, Execution, Outcome, ServiceParameters
 from node.reliable.parameters import ReliableParameters
 from node.trace import Level, Notice
@@ -83,6 +84,20 @@ ECHO_REST_NS = 1 * MILLISECOND
 """Least time between two echoes to one member; half of the time between two probes, if that is more."""
 COSTS = (Notice.COST, Notice.REDONE, Notice.ROLLED_BACK)
 FOLLOW_UP = Kind.TIMEWARP_FOLLOW_UP
+
+
+class Coordinator(enum.StrEnum):
+    """The coordinator of a view."""
+
+    FIRST = "first"
+    ELECTED = "elected"
+
+
+class Switch(enum.StrEnum):
+    """The border between two epochs."""
+
+    EPOCH = "epoch"
+    TIME = "time"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +116,13 @@ class AdaptiveParameters:
     """... and per mille of the present cost."""
     weigh_wait: bool = False
     """Formula 7: a change from Time Warp must also save alpha, the wait for the end of the old order."""
+    coordinator: str = "first"
+    """`first`: the first member of the view; `elected`: the view elects one when a member wants a change."""
+    switch: str = "epoch"
+    """The end of the old order: `epoch`: LAST of all; `time`: a time T, between timewarp and abcast only."""
+    time_margin: int = 1 << 32
+    """A member proposes its logical clock and this as T. It sends nothing later than its proposal until the vote has
+    ended."""
     dwell_ns: int = 1 * SECOND
     """Time after a switch in which no vote is opened."""
     estimate_every_ns: int = 250 * MILLISECOND
@@ -126,6 +148,13 @@ class AdaptiveParameters:
     def __post_init__(self) -> None:
         names = [candidate.name for candidate in self.of]
         require(self.first in ("", *names), f"first must be one of {', '.join(names)}, not {self.first!r}")
+        known = tuple(Coordinator)
+        require(self.coordinator in known, f"coordinator must be {' or '.join(known)}, not {self.coordinator!r}")
+        known_ends = tuple(Switch)
+        require(self.switch in known_ends, f"switch must be {' or '.join(known_ends)}, not {self.switch!r}")
+        is_fit = self.switch == Switch.EPOCH or set(names) == {"timewarp", "abcast"}
+        require(is_fit, f"switch: time needs the candidates timewarp and abcast, not {self.candidates!r}")
+        require(1 <= self.time_margin <= 1 << 48, f"time_margin must lie between 1 and 2**48, not {self.time_margin}")
         for name in ("dwell_ns", "estimate_every_ns", "probe_every_ns", "force_every_ns"):
             value = getattr(self, name)
             require(0 <= value <= 2**62, f"{name} must not be negative, not {value}")
@@ -187,7 +216,12 @@ class AdaptiveCore(OrderCore):
         self, *, membership: Membership, parameters: AdaptiveParameters, rng: Random, memory: bytes = b""
     ) -> None:
         super().__init__(membership)
-        self._is_coordinator = membership.member == membership.first
+        is_elected = parameters.coordinator == Coordinator.ELECTED
+        self._coordinator = None if is_elected else membership.first
+        """The coordinator, or the candidate of the lowest rank that we know; None: we know none."""
+        self._is_coordinator = self._coordinator == self._me
+        self._ring = membership.ranks or membership.members
+        """The members by rank."""
         self._parameters = parameters
         periods = (
             (FORCE, parameters.force_every_ns),
@@ -209,7 +243,14 @@ class AdaptiveCore(OrderCore):
         self._epoch = self._instance(begun.epoch, begun.code, begun.instance)
         """The oldest epoch that is not complete here: its deliveries go to the application."""
         self._next: int | None = None
-        """The code of the next epoch, if that is decided: we have sent LAST."""
+        """The code of the next epoch, if that is decided: we have sent LAST, or gone to T."""
+        self._has_time = parameters.switch == Switch.TIME
+        self._time = 0
+        """T of our last ballot, and of the decision."""
+        self._coming: Epoch | None = None
+        """The next epoch, if it is Time Warp's and begins at T before ours is complete."""
+        self._is_closing = False
+        """Whether the view has ended: nothing is sent any more."""
         self._last: set[int] = set()
         """The members, ourselves included, whose LAST of our epoch has come."""
         self._early: list[Message] = []
@@ -222,7 +263,7 @@ class AdaptiveCore(OrderCore):
         """Whether the coordinator waits for our ballot for the epoch after the decided one."""
         self._promised = 0
         """The epoch of our last ballot."""
-        self._ballots: dict[int, Ranking] = {}
+        self._ballots: dict[int, Ballot] = {}
         """At the coordinator: the ballots of the open vote."""
         self._switched_ns = 0
         self._process_ns: int | None = None
@@ -248,6 +289,7 @@ class AdaptiveCore(OrderCore):
         self._handlers = {
             Kind.ADAPTIVE_CARRIED: self._on_carried,
             Kind.ADAPTIVE_LAST: self._on_last,
+            Kind.ADAPTIVE_CANDIDACY: self._on_candidacy,
             Kind.ADAPTIVE_REQUEST: self._on_request,
             Kind.ADAPTIVE_CALL: self._on_call,
             Kind.ADAPTIVE_BALLOT: self._on_ballot,
@@ -274,12 +316,12 @@ class AdaptiveCore(OrderCore):
     @property
     def _takes_more(self) -> bool:
         """Whether a follow-up is taken: it does not wait for held messages, of which it is one itself."""
-        return not self._returned and self._epoch.can_submit
+        return not self._returned and self._entrance.can_submit
 
     @property
     def is_idle(self) -> bool:
         is_working = self._execution.buffered or self._follow_ups or self._returned or self._ballots
-        return self._epoch.is_idle and not is_working
+        return self._epoch.is_idle and self._entrance.is_idle and not is_working
 
     @property
     def phase(self) -> str:
@@ -301,20 +343,25 @@ class AdaptiveCore(OrderCore):
         return self._epoch
 
     @property
+    def _entrance(self) -> Epoch:
+        """The epoch in which we submit."""
+        return self._coming or self._epoch
+
+    @property
     def in_force(self) -> str:
         """The protocol of that epoch."""
         return self._candidates[self._epoch.code].name
 
     def on_start(self, now_ns: int) -> list[Effect]:
         out: list[Effect] = []
-        self._begin(now_ns, out)
+        self._begin((), now_ns, out)
         self._after(now_ns, out)
         return out
 
     def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
         if timer.layer == LAYER:
             out: list[Effect] = []
-            self._carry(self._epoch.fired(timer, now_ns), now_ns, out)
+            self._carry(self._entrance, self._entrance.fired(timer, now_ns), now_ns, out)
         else:
             self._seen[timer] = self._activity
             out = super().on_timer(timer, now_ns)
@@ -333,11 +380,14 @@ class AdaptiveCore(OrderCore):
         out: list[Effect] = []
         for message in self._acceptable(rest):
             self._take_rest(message)
-        if self._is_complete:
-            self._close_epoch(frozenset(self._us.members), now_ns, out)
-            for message in self._open_next():
-                self._take_rest(message)
-        memory = self._close_epoch(survivors, now_ns, out)
+        self._is_closing = True
+        if self._next is not None and self._has_time:
+            memory = self._close_at_time(survivors, now_ns, out)
+        else:
+            if self._is_complete:
+                self._close_epoch(frozenset(self._us.members), now_ns, out)
+                self._open_next_with_rest()
+            memory = self._close_epoch(survivors, now_ns, out)
         effects: list[Effect] = []
         outcomes = self._execution.drain(now_ns, effects)
         self._sift(effects, now_ns, out)
@@ -349,19 +399,35 @@ class AdaptiveCore(OrderCore):
         )
         return Closing(effects=tuple(out), handed_back=tuple(back), memory=agreed.to_bytes())
 
+    def _close_at_time(self, survivors: frozenset[int], now_ns: int, out: list[Effect]) -> bytes:
+        """A change at T is decided and not complete here. Returns the memory of the last instance."""
+        self._go_to_time()
+        memory = self._close_epoch(survivors, now_ns, out)
+        if self._next == TIMEWARP or self._is_complete:
+            self._open_next_with_rest()
+            memory = self._close_epoch(survivors, now_ns, out)
+        return memory
+
+    def _open_next_with_rest(self) -> None:
+        for message in self._open_next():
+            self._take_rest(message)
+
     def _take_rest(self, message: Message) -> None:
         """As `on_message`, but nothing is sent. PROBE and CALL have no part in the order."""
         with suppress(RemoteError):
             match message.kind:
                 case Kind.ADAPTIVE_CARRIED:
-                    if self._is_of_epoch(message):
-                        self._epoch.keep_rest(message)
+                    epoch = self._epoch_of(message)
+                    if epoch is not None:
+                        epoch.keep_rest(message)
                     else:
                         self._keep_early(message)
                 case Kind.ADAPTIVE_LAST:
                     self._on_last(message, 0, [])
                 case Kind.ADAPTIVE_DECISION:
-                    self._next = self._decided(message)
+                    decision = self._decided(message)
+                    if decision.code != self._epoch.code:
+                        self._next, self._time = decision
 
     # Submissions, deliveries and the processor.
 
@@ -372,19 +438,19 @@ class AdaptiveCore(OrderCore):
     def _submit_inside(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
         self._activity += 1
         stamp = self._comparison.stamp(now_ns)
-        self._carry(self._epoch.submit(submission, stamp, now_ns), now_ns, out)
+        self._carry(self._entrance, self._entrance.submit(submission, stamp, now_ns), now_ns, out)
 
     def _submit_what_waits(self, now_ns: int, out: list[Effect]) -> None:
-        while self._returned and self._epoch.can_submit:
+        while self._returned and self._entrance.can_submit:
             self._submit_inside(self._returned.popleft(), now_ns, out)
         while self._follow_ups and self._takes_more:
             self._submit_inside(Submission(payload=self._follow_ups.popleft(), inner=FOLLOW_UP), now_ns, out)
 
-    def _carry(self, effects: Sequence[Effect], now_ns: int, out: list[Effect]) -> None:
-        """Carry out the effects of an input of the instance."""
-        for arrival in self._epoch.take_arrivals():
+    def _carry(self, epoch: Epoch, effects: Sequence[Effect], now_ns: int, out: list[Effect]) -> None:
+        """Carry out the effects of an input of the epoch's instance."""
+        for arrival in epoch.take_arrivals():
             self._comparison.arrived(arrival, now_ns, is_own=arrival.origin == self._me)
-        if self._epoch.code == TIMEWARP:
+        if epoch.code == TIMEWARP:
             self._sift(effects, now_ns, out)
             return
         for effect in effects:
@@ -419,10 +485,6 @@ class AdaptiveCore(OrderCore):
         delivery, timestamp, cost_ns = self._epoch.without_tail(tailed, now_ns)
         is_follow_up = delivery.inner is FOLLOW_UP
         self._comparison.costs.finished(self._epoch.code, cost_ns, now_ns)
-        if not is_follow_up:
-            out.append(delivery)
-        if self._parameters.service.report_costs:
-            out.append(Report(code=Notice.COST, member=delivery.origin, value=cost_ns))
         self._appended += 1
         # The same length as Time Warp's keys, which begin with the epoch, too.
         key = (self._epoch.number, self._appended, 0, 0)
@@ -435,8 +497,15 @@ class AdaptiveCore(OrderCore):
             payload=delivery.payload,
         )
         effects: list[Effect] = []
-        self._execution.append(Command(key, message, now_ns, is_follow_up), timestamp, now_ns, effects)
+        undone = self._execution.append(Command(key, message, now_ns, is_follow_up), timestamp, now_ns, effects)
         self._sift(effects, now_ns, out)
+        if not is_follow_up:
+            out.append(delivery)
+        if self._parameters.service.report_costs:
+            out.append(Report(code=Notice.COST, member=delivery.origin, value=cost_ns))
+        if undone and not self._is_closing:
+            assert self._coming is not None, "only the next epoch is later"
+            self._carry(self._coming, self._coming.undo(undone, now_ns), now_ns, out)
 
     def _process(self, now_ns: int, out: list[Effect]) -> None:
         """Drive the processor, and send the follow-ups of its executions."""
@@ -456,10 +525,11 @@ class AdaptiveCore(OrderCore):
 
     def _take(self, outcomes: list[Outcome], now_ns: int, out: list[Effect]) -> None:
         """Time Warp sends the follow-ups of its messages; we submit all others."""
-        is_optimistic = self._epoch.code == TIMEWARP
+        epoch = self._entrance
+        is_optimistic = epoch.code == TIMEWARP
         if outcomes and is_optimistic:
-            self._carry(self._epoch.take_outcomes(outcomes, now_ns), now_ns, out)
-        others = (one for one in outcomes if not is_optimistic or one.key[0] != self._epoch.number)
+            self._carry(epoch, epoch.take_outcomes(outcomes, now_ns), now_ns, out)
+        others = (one for one in outcomes if not is_optimistic or one.key[0] != epoch.number)
         self._follow_ups.extend(payload for outcome in others for payload in outcome.outputs)
         self._submit_what_waits(now_ns, out)
 
@@ -489,15 +559,25 @@ class AdaptiveCore(OrderCore):
             core = candidate.begin(block)(self._us, rng, memory)
         return Epoch(us=self._us, number=number, code=code, core=core)
 
-    def _begin(self, now_ns: int, out: list[Effect]) -> None:
-        """Begin to submit in this epoch."""
+    def _begin(self, early: Sequence[Message], now_ns: int, out: list[Effect]) -> None:
+        """Begin to submit in an epoch. `early`: the messages received of it."""
+        epoch = self._entrance
         self._switched_ns = now_ns
-        out.append(Report(code=Notice.IN_FORCE, member=self._epoch.code, value=self._epoch.number))
-        self._carry(self._epoch.start(now_ns), now_ns, out)
+        out.append(Report(code=Notice.IN_FORCE, member=epoch.code, value=epoch.number))
+        self._carry(epoch, epoch.start(now_ns), now_ns, out)
+        for message in early:
+            try:
+                self._carry(epoch, epoch.receive(message, now_ns), now_ns, out)
+            except RemoteError as error:
+                out.append(Report(code=error.reason, member=message.origin, value=len(message.payload)))
+        self._submit_what_waits(now_ns, out)
 
     def _after(self, now_ns: int, out: list[Effect]) -> None:
         """Actions after any input."""
         self._process(now_ns, out)
+        if self._coming is not None:
+            epoch = self._coming
+            self._carry(epoch, epoch.hold(self._epoch.abcast.is_waiting, now_ns), now_ns, out)
         while self._is_complete:
             self._switch(now_ns, out)
             self._process(now_ns, out)
@@ -508,28 +588,48 @@ class AdaptiveCore(OrderCore):
     @property
     def _is_complete(self) -> bool:
         """Whether no more message of our epoch can come."""
-        return self._next is not None and len(self._last) == len(self._us.members)
+        if self._next is None:
+            return False
+        if self._has_time:
+            return self._entrance.warp.gvt >= self._time
+        return len(self._last) == len(self._us.members)
 
-    def _adopt(self, code: int, out: list[Effect]) -> None:
-        """The group has decided: leave the epoch."""
-        self._next = code
-        out += self._epoch.mute()
-        last = self._us.message(Kind.ADAPTIVE_LAST, seq=self._epoch.number, flags=CONTROL)
-        out.append(Multicast(message=last))
+    def _adopt(self, decision: Decision, now_ns: int, out: list[Effect]) -> None:
+        """The group has decided: leave the epoch, unless its protocol stays."""
+        if decision.code == self._epoch.code:
+            self._limit(None, now_ns, out)
+            return
+        self._next, self._time = decision
         out.append(Report(code=AdaptiveReport.LEFT, member=self._me, value=self._epoch.number))
+        if not self._has_time:
+            out += self._epoch.mute()
+            last = self._us.message(Kind.ADAPTIVE_LAST, seq=self._epoch.number, flags=CONTROL)
+            out.append(Multicast(message=last))
+            return
+        self._go_to_time()
+        if self._coming is not None:
+            self._carry(self._coming, self._coming.hold(self._epoch.abcast.is_waiting, now_ns), now_ns, out)
+            self._begin(self._take_early(), now_ns, out)
+        self._carry(self._entrance, self._entrance.take_outcomes([], now_ns), now_ns, out)
+
+    def _go_to_time(self) -> None:
+        """Time Warp ends at T. ABCAST goes on without new messages, and Time Warp begins at once."""
+        if self._epoch.code == TIMEWARP:
+            self._epoch.warp.end_at(self._time)
+        elif self._coming is None:
+            self._epoch.abcast.hands_back = False
+            self._coming = self._instance(self._epoch.number + 1, TIMEWARP)
+            self._coming.warp.begin_at(self._time)
 
     def _switch(self, now_ns: int, out: list[Effect]) -> None:
-        """LAST of all has come: the end of the old epoch and the beginning of the new one."""
+        """The epoch is complete: end it, and begin the next one."""
+        out += self._epoch.mute()
         self._close_epoch(frozenset(self._us.members), now_ns, out)
         out.append(Report(code=AdaptiveReport.COMPLETE, member=self._me, value=self._epoch.number))
+        has_begun = self._coming is not None
         early = self._open_next()
-        self._begin(now_ns, out)
-        for message in early:
-            try:
-                self._carry(self._epoch.receive(message, now_ns), now_ns, out)
-            except RemoteError as error:
-                out.append(Report(code=error.reason, member=message.origin, value=len(message.payload)))
-        self._submit_what_waits(now_ns, out)
+        if not has_begun:
+            self._begin(early, now_ns, out)
         if self._is_called:
             self._give_ballot(now_ns, out)
 
@@ -537,33 +637,42 @@ class AdaptiveCore(OrderCore):
         """Deliver the rest. Returns the memory. Submissions that are handed back were made before all that wait
         here."""
         closing = self._epoch.close(survivors, now_ns)
-        self._carry(closing.effects, now_ns, out)
+        self._carry(self._epoch, closing.effects, now_ns, out)
         self._returned.extendleft(reversed(closing.handed_back))
         return closing.memory
 
     def _open_next(self) -> list[Message]:
         """Replace the complete epoch by the decided one. Returns the messages received of it."""
         assert self._next is not None
-        self._epoch = self._instance(self._epoch.number + 1, self._next)
-        self._next = None
+        self._epoch = self._coming or self._instance(self._epoch.number + 1, self._next)
+        if self._has_time and self._epoch.code == ABCAST:
+            self._epoch.abcast.begin_at(self._time)
+        self._next = self._coming = None
         self._last.clear()
+        return self._take_early()
+
+    def _take_early(self) -> list[Message]:
+        """The messages received of the next epoch, which begins now."""
         early, self._early = self._early, []
         self._early_of.clear()
         return early
 
-    def _is_of_epoch(self, carried: Message) -> bool:
-        """Whether a message is of our epoch, not of the next one. RemoteError: of another, or on the wrong side of
-        LAST."""
+    def _epoch_of(self, carried: Message) -> Epoch | None:
+        """The epoch of a message; None: the next one, which has not begun here. RemoteError: of another, or on the
+        wrong side of LAST."""
         number = number_of(carried)
         if not self._epoch.number <= number <= self._epoch.number + 1:
             raise RemoteError(DropReason.UNEXPECTED, f"a message of epoch {number}, when ours is {self._epoch.number}")
-        if (number == self._epoch.number) == (carried.origin in self._last):
+        if not self._has_time and (number == self._epoch.number) == (carried.origin in self._last):
             raise RemoteError(DropReason.UNEXPECTED, f"a message of epoch {number} on the wrong side of LAST")
-        return number == self._epoch.number
+        return self._epoch if number == self._epoch.number else self._coming
 
     def _on_carried(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        if self._is_of_epoch(message):
-            self._carry(self._epoch.receive(message, now_ns), now_ns, out)
+        if self._has_time and message.origin == self._me:
+            return  # Our instance has it already, and its epoch may be complete.
+        epoch = self._epoch_of(message)
+        if epoch is not None:
+            self._carry(epoch, epoch.receive(message, now_ns), now_ns, out)
         else:
             self._keep_early(message)
 
@@ -574,7 +683,7 @@ class AdaptiveCore(OrderCore):
         self._early.append(carried)
 
     def _on_last(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        if number_of(message) != self._epoch.number or message.origin in self._last:
+        if self._has_time or number_of(message) != self._epoch.number or message.origin in self._last:
             raise RemoteError(DropReason.UNEXPECTED, f"the last of epoch {message.seq}, of member {message.origin}")
         self._last.add(message.origin)
 
@@ -584,9 +693,39 @@ class AdaptiveCore(OrderCore):
         """Ask for a change."""
         if self._is_coordinator:
             self._open_vote(now_ns, out)
-        elif self._next is None:
+        elif self._coordinator is None:
+            self._coordinator = self._me
+            self._pass_on(self._me, now_ns, out)
+        elif self._next is None and self._coordinator != self._me:
             request = self._us.message(Kind.ADAPTIVE_REQUEST, seq=self._epoch.number + 1, flags=CONTROL)
-            out.append(Send(target=self._us.first, message=request))
+            out.append(Send(target=self._coordinator, message=request))
+
+    def _pass_on(self, candidate: int, now_ns: int, out: list[Effect]) -> None:
+        """Send a candidacy to the member of the rank before ours, the first member's to the last."""
+        target = self._ring[self._ring.index(self._me) - 1]
+        if target == self._me:
+            self._enter_elected(now_ns, out)
+            return
+        message = self._us.message(Kind.ADAPTIVE_CANDIDACY, seq=candidate, flags=CONTROL)
+        out.append(Send(target=target, message=message))
+
+    def _on_candidacy(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        candidate = number_of(message)
+        is_from_ring = message.origin == self._ring[(self._ring.index(self._me) + 1) % len(self._ring)]
+        is_ours = candidate == self._me and self._coordinator == self._me and not self._is_coordinator
+        is_possible = candidate in self._us.members and (is_ours or candidate != self._me)
+        if self._parameters.coordinator != Coordinator.ELECTED or not is_from_ring or not is_possible:
+            raise RemoteError(DropReason.UNEXPECTED, f"member {message.origin} says that {candidate} stands")
+        if is_ours:
+            self._enter_elected(now_ns, out)
+        elif self._coordinator is None or self._ring.index(candidate) < self._ring.index(self._coordinator):
+            self._coordinator = candidate
+            self._pass_on(candidate, now_ns, out)
+
+    def _enter_elected(self, now_ns: int, out: list[Effect]) -> None:
+        self._is_coordinator = True
+        out.append(Report(code=AdaptiveReport.ELECTED, member=self._me, value=len(self._ring)))
+        self._open_vote(now_ns, out)
 
     def _on_request(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         if number_of(message) == self._epoch.number + 1 and self._is_coordinator:
@@ -599,7 +738,7 @@ class AdaptiveCore(OrderCore):
         number = self._epoch.number + 1
         out.append(Report(code=AdaptiveReport.CALLED, member=self._me, value=number))
         out.append(Multicast(message=self._us.message(Kind.ADAPTIVE_CALL, seq=number, flags=CONTROL)))
-        self._ballots[self._me] = self._ranking(now_ns)
+        self._ballots[self._me] = Ballot(self._ranking(now_ns), self._propose(now_ns, out))
         self._decide_if_complete(now_ns, out)
 
     def _on_call(self, message: Message, now_ns: int, out: list[Effect]) -> None:
@@ -614,9 +753,23 @@ class AdaptiveCore(OrderCore):
     def _give_ballot(self, now_ns: int, out: list[Effect]) -> None:
         self._is_called = False
         self._promised = self._epoch.number + 1
-        words = (encode_ranking(self._ranking(now_ns)),)
+        words = (encode_ranking(self._ranking(now_ns)), self._propose(now_ns, out))[: 1 + self._has_time]
         ballot = self._us.message(Kind.ADAPTIVE_BALLOT, seq=self._promised, flags=CONTROL, words=words)
-        out.append(Send(target=self._us.first, message=ballot))
+        assert self._coordinator is not None, "it has called us"
+        out.append(Send(target=self._coordinator, message=ballot))
+
+    def _propose(self, now_ns: int, out: list[Effect]) -> int:
+        """Our proposal of T; 0 without such a time."""
+        if self._has_time:
+            clock = max(self._epoch.core.timestamp, self._execution.clock)
+            self._time = min(clock + PLACED + self._parameters.time_margin, LAST_TIMESTAMP)
+            self._limit(self._time, now_ns, out)
+        return self._time
+
+    def _limit(self, time: int | None, now_ns: int, out: list[Effect]) -> None:
+        if self._epoch.code == TIMEWARP:
+            self._epoch.warp.limit(time)
+            self._carry(self._epoch, self._epoch.take_outcomes([], now_ns), now_ns, out)
 
     def _ranking(self, now_ns: int) -> Ranking:
         """Our ballot."""
@@ -628,40 +781,46 @@ class AdaptiveCore(OrderCore):
         return (*codes[place:], *codes[:place])
 
     def _on_ballot(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        ranking = read_ballot(message, self._candidates)
+        ballot = read_ballot(message, self._candidates, has_time=self._has_time)
         if not self._ballots or message.seq != self._epoch.number + 1 or message.origin in self._ballots:
             raise RemoteError(DropReason.UNEXPECTED, f"a ballot of member {message.origin} for epoch {message.seq}")
-        self._ballots[message.origin] = ranking
+        self._ballots[message.origin] = ballot
         self._decide_if_complete(now_ns, out)
 
     def _decide_if_complete(self, now_ns: int, out: list[Effect]) -> None:
         """Decide when all ballots have come."""
         if len(self._ballots) < len(self._us.members):
             return
-        winner = tally([ranking for _, ranking in sorted(self._ballots.items())], present=self._epoch.code)
+        ballots = [ballot for _, ballot in sorted(self._ballots.items())]
+        winner = tally([ballot.ranking for ballot in ballots], present=self._epoch.code)
+        decision = Decision(winner, max(ballot.time for ballot in ballots))
         self._ballots.clear()
         number = self._epoch.number + 1
         if winner == self._epoch.code:
             out.append(Report(code=AdaptiveReport.CALLED_OFF, member=self._me, value=number))
-            return
-        decision = self._us.message(Kind.ADAPTIVE_DECISION, seq=number, flags=CONTROL, words=(winner,))
-        out.append(Multicast(message=decision))
-        self._adopt(winner, out)
+            if not self._has_time:
+                return
+        words = decision[: 1 + self._has_time]
+        message = self._us.message(Kind.ADAPTIVE_DECISION, seq=number, flags=CONTROL, words=words)
+        out.append(Multicast(message=message))
+        self._adopt(decision, now_ns, out)
 
     def _on_decision(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        self._adopt(self._decided(message), out)
+        self._adopt(self._decided(message), now_ns, out)
 
-    def _decided(self, message: Message) -> int:
-        """The decided code. RemoteError: the group cannot have decided it without our ballot, or it is no change."""
+    def _decided(self, message: Message) -> Decision:
+        """The decision. RemoteError: the group cannot have decided it without our ballot, or it says nothing: no
+        change, where no member waits at its proposal."""
         self._require_coordinator(message)
-        code = read_decision(message, self._candidates)
-        is_promised = message.seq == self._promised == self._epoch.number + 1
-        if not is_promised or self._next is not None or code == self._epoch.code:
+        decision = read_decision(message, self._candidates, has_time=self._has_time)
+        is_promised = message.seq == self._promised == self._epoch.number + 1 and decision.time >= self._time
+        is_needed = self._has_time or decision.code != self._epoch.code
+        if not is_promised or self._next is not None or not is_needed:
             raise RemoteError(DropReason.UNEXPECTED, f"a decision about epoch {message.seq} that we had no part in")
-        return code
+        return decision
 
     def _require_coordinator(self, message: Message) -> None:
-        if message.origin != self._us.first:
+        if message.origin != self._coordinator:
             raise RemoteError(DropReason.UNEXPECTED, f"member {message.origin} is not the coordinator")
 
     # Requests for a change.

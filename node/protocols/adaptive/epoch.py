@@ -18,10 +18,11 @@ from typing import NamedTuple
 from node.core import Closing, Membership, Submission, ViewCore
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer, inner_message
 from node.errors import DropReason, RemoteError
+from node.protocols.abcast import AbcastCore
 from node.protocols.adaptive.codec import Arrival, split_tail, with_tail
 from node.protocols.adaptive.costs import TIMEWARP
 from node.protocols.timewarp.core import TimeWarpCore
-from node.protocols.timewarp.execution import Outcome
+from node.protocols.timewarp.execution import Key, Outcome
 from node.wire import Kind, Message, encode_message
 
 LAYER = 1
@@ -63,6 +64,18 @@ class Epoch:
 
     @property
     def core(self) -> ViewCore:
+        return self._core
+
+    @property
+    def warp(self) -> TimeWarpCore:
+        """The instance, which is of Time Warp."""
+        assert isinstance(self._core, TimeWarpCore)
+        return self._core
+
+    @property
+    def abcast(self) -> AbcastCore:
+        """The instance, which is of ABCAST."""
+        assert isinstance(self._core, AbcastCore)
         return self._core
 
     @property
@@ -117,6 +130,18 @@ class Epoch:
         effects: list[Effect] = []
         if isinstance(self._core, TimeWarpCore) and not self.is_mute:
             self._core.take_outcomes(outcomes, now_ns, effects)
+        return self._outward(effects)
+
+    def hold(self, is_held: bool, now_ns: int) -> list[Effect]:
+        """Keep the GVT of Time Warp below T, or not (TimeWarpCore.hold)."""
+        effects: list[Effect] = []
+        self.warp.hold(is_held, now_ns, effects)
+        return self._outward(effects)
+
+    def undo(self, undone: list[Key], now_ns: int) -> list[Effect]:
+        """These executions of Time Warp's were undone."""
+        effects: list[Effect] = []
+        self.warp.undo(undone, now_ns, effects)
         return self._outward(effects)
 
     # The end.

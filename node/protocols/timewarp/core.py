@@ -69,6 +69,8 @@ PROCESS = Timer("process")
 ROUND = Timer("round")
 LAST_TIMESTAMP = ENDLESS - 1
 """The last timestamp of a message."""
+PLACED = 1
+"""A floor that is no time: the order before ours has a place for each own message. T is later."""
 LAST_NUMBER = MAX_NUMBER // 2
 """The last number of a submission; the rest is for follow-ups and anti-messages."""
 MOST_OPEN = 4096
@@ -194,6 +196,14 @@ class TimeWarpCore(OrderCore):
         """The timestamp of our last message."""
         self._gvt = 0
         """The GVT of the last commit."""
+        self._begin = 0
+        """The time T from which this order is in force: all its messages are later."""
+        self._end = LAST_TIMESTAMP
+        """The time T at which it ends: none of its messages is later."""
+        self._limit = LAST_TIMESTAMP
+        """We send nothing later than this."""
+        self._is_held = False
+        """Whether an own message has no place yet in the order before ours."""
         self._is_round_due = False
         self._process_ns: int | None = None
         """The time at which PROCESS is due."""
@@ -207,7 +217,8 @@ class TimeWarpCore(OrderCore):
 
     @property
     def can_submit(self) -> bool:
-        return self._phase is Phase.RUNNING and len(self._open) < self._parameters.most_open
+        is_open = self._phase is Phase.RUNNING and self.timestamp < self._limit
+        return is_open and len(self._open) < self._parameters.most_open
 
     @property
     def is_idle(self) -> bool:
@@ -233,13 +244,41 @@ class TimeWarpCore(OrderCore):
         return max(self._execution.clock, self._latest)
 
     def _submit(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
-        timestamp = max(self.timestamp, submission.not_before) + 1
+        timestamp = min(max(self.timestamp, submission.not_before) + 1, self._limit)
         message = self._us.carrying(submission, Kind.TIMEWARP_DATA, seq=self._next_number, words=(timestamp,))
         self._multicast(message, timestamp, out)
         # Inserted now, not at its delivery by the layer below: flow control may hold it there while others' messages
         # come.
         self._cancel(self._doubted(self._insert(message, now_ns, out)), now_ns, out)
         self._go_on(now_ns, out)
+
+    # The time T of a change from this order or to it (node/protocols/adaptive/core.py).
+
+    def begin_at(self, time: int) -> None:
+        """All messages of this order are later than `time`. Called before all inputs."""
+        self._begin = self._latest = time
+        self._is_round_due = True
+
+    def limit(self, time: int | None) -> None:
+        """Send nothing later than `time`, None: without such a limit. Follow-ups that would be later wait."""
+        self._limit = LAST_TIMESTAMP if time is None else time
+
+    def end_at(self, time: int) -> None:
+        """Send nothing later than `time`, and begin rounds until GVT has reached it."""
+        self._end = self._limit = time
+        self._latest = max(self._latest, time)
+        self._is_round_due = True
+
+    def hold(self, is_held: bool, now_ns: int, out: list[Effect]) -> None:
+        """Keep GVT below T while an own message has no place in the order before."""
+        if self._is_held != is_held:
+            self._is_held = is_held
+            self._is_round_due = not is_held
+            self._drive_rounds(now_ns, out)
+
+    def undo(self, undone: list[Key], now_ns: int, out: list[Effect]) -> None:
+        """A message of the order before has undone these executions."""
+        self._cancel(self._doubted(undone), now_ns, out)
 
     def take_outcomes(self, outcomes: Iterable[Outcome], now_ns: int, out: list[Effect]) -> None:
         """Send the follow-ups of ended executions of own messages that are not final. The owner of the execution calls
@@ -270,6 +309,11 @@ class TimeWarpCore(OrderCore):
                     self._on_report(message, now_ns, out)
                 else:
                     self._take_item(message, now_ns, out)
+        if self._rounds.gvt < self._begin:
+            # The order before is not complete: what an excluded member has sent may depend on a message that is lost.
+            for key in sorted(one.key for one in self._open.values() if one.key[2] not in survivors):
+                self._drop(key)
+                self._execution.remove(key, now_ns, out)
         void, unsent = self._judge_open()
         for key in reversed(void):
             self._drop(key)
@@ -298,6 +342,9 @@ class TimeWarpCore(OrderCore):
         state = self._execution.state_before(ordered[0].key) if ordered else None
         for command in ordered:
             cause = _cause_of(command.message)
+            if command.key[1] > self._end:
+                void.append(command.key)  # of a liar
+                continue
             is_judged = cause is not None and cause in self._open and self._open[cause].key >= below
             if cause is not None and is_judged:
                 if outputs.get(cause) != command.message.payload:
@@ -403,7 +450,7 @@ class TimeWarpCore(OrderCore):
                 old.remove(same)
                 kept.append(same)
         self._cancel(old, now_ns, out)
-        is_too_much = self._counts[outcome.key[2]] >= MOST_OPEN
+        is_too_much = self._counts[outcome.key[2]] >= MOST_OPEN or outcome.key[1] >= self._limit
         if new and (is_too_much or self._tries.get(outcome.key, 0) >= self._parameters.most_tries):
             self._certain[outcome.key] = new
         else:
@@ -504,7 +551,8 @@ class TimeWarpCore(OrderCore):
 
     @property
     def _wants_round(self) -> bool:
-        return bool(self._open) or self._rounds.is_behind
+        is_short = self._rounds.gvt < self._begin or self._rounds.gvt < self._end < LAST_TIMESTAMP
+        return bool(self._open) or is_short or self._rounds.is_behind
 
     @property
     def _is_at_end(self) -> bool:
@@ -520,7 +568,9 @@ class TimeWarpCore(OrderCore):
 
     def _floor(self) -> int:
         """The floor of our next report (virtual_time.py). A follow-up whose cause waits to be executed again is later
-        than the cause, which counts itself."""
+        than the cause, which counts itself. While the order before is not complete here, its messages can undo ours."""
+        if self._is_held or self._is_before_begin:
+            return 0 if self._is_held else PLACED
         acknowledged = self._rounds.acknowledged
         while self._transit and self._transit[0][0] <= acknowledged:
             self._transit.popleft()
@@ -531,21 +581,29 @@ class TimeWarpCore(OrderCore):
             timestamps.append(self._execution.first_open[1])
         return min([self.timestamp, *(timestamp - 1 for timestamp in timestamps)])
 
+    @property
+    def _is_before_begin(self) -> bool:
+        """Whether a message of the order before may still come: not all members have said that theirs are placed."""
+        told = map(self._rounds.told_floor, self._us.peers)
+        return self._rounds.gvt < self._begin and min(told, default=PLACED) < PLACED
+
     def _commit(self, now_ns: int, out: list[Effect]) -> None:
         """Make everything up to GVT final."""
-        if self._rounds.gvt <= self._gvt:
-            return
-        self._gvt = self._rounds.gvt
-        if self._parameters.service.report_costs:
-            out.append(Report(code=Notice.GVT, member=self._me, value=self._gvt))
+        gvt = self._rounds.gvt
+        has_risen = gvt > self._gvt and gvt >= self._begin
+        self._gvt = gvt if has_risen else self._gvt
         below = (self._epoch, self._gvt + 1)
-        self._execution.commit(below, out)
-        certain = sorted((key, payloads) for key, payloads in self._certain.items() if key < below)
+        if has_risen:
+            if self._parameters.service.report_costs:
+                out.append(Report(code=Notice.GVT, member=self._me, value=self._gvt))
+            self._execution.commit(below, out)
+        final = [key for key in self._certain if key < below and key[1] < self._limit]
+        certain = [(key, self._certain.pop(key)) for key in sorted(final)]
         for key, payloads in certain:
-            del self._certain[key]
             for payload in payloads:
                 self._follow_up(key, payload, now_ns, out)
-        self._forget(below)
+        if has_risen:
+            self._forget(below)
         if certain:
             self._process(now_ns, out)
 

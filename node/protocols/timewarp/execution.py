@@ -14,8 +14,8 @@ time are in node/protocols/timewarp/core.py; node/protocols/adaptive/core.py has
 3. An optimistic command (`insert`) may lie anywhere in the part of the order that is not final. It is handed over
    (Deliver OPTIMISTIC) when its execution begins, taken back (Undo) by a roll-back, and delivered FINAL, in order, when
    a `commit` has passed it and it has been executed.
-4. A pessimistic command (`append`) is final from the start and later than everything before it. Its protocol delivers
-   it; here it is only executed.
+4. A pessimistic command (`append`) is final from the start and the next one of the final part. Its protocol delivers
+   it; here it is only executed. Optimistic commands after it are of a later order.
 5. A follow-up is a command that an execution has sent: part of state, cost and roll-backs, never handed to the host.
 6. At the end of an order (`conclude`) all held commands are final: they are delivered at once and become pessimistic.
    `drain` executes the rest without its time.
@@ -202,14 +202,20 @@ class Execution:
         del self._keys[place], self._entries[place]
         return undone
 
-    def append(self, command: Command, timestamp: int, now_ns: int, out: list[Effect]) -> None:
-        """Append a pessimistic command: final from the start, later than all others, which are all final."""
-        assert self._fixed == len(self._keys), "what is not final cannot come before what is"
+    def append(self, command: Command, timestamp: int, now_ns: int, out: list[Effect]) -> list[Key]:
+        """Append a pessimistic command to the final part. Returns the executions after it that are undone, the last
+        first.
+        """
+        place = self._fixed
+        is_next = place == len(self._keys) or command.key < self._keys[place]
+        assert is_next, "what is not final cannot come before what is"
         assert command.key >= self._bound, f"{command.key} is not later than what is final"
-        self._keys.append(command.key)
-        self._entries.append(self._entry(command, timestamp, now_ns, is_optimistic=False))
-        self._fixed = self._appended = len(self._keys)
+        undone = self._roll_back(place, now_ns, out)
+        self._keys.insert(place, command.key)
+        self._entries.insert(place, self._entry(command, timestamp, now_ns, is_optimistic=False))
+        self._fixed = self._appended = place + 1
         self._bound = _just_after(command.key)
+        return undone
 
     def advance(self, now_ns: int, out: list[Effect]) -> list[Outcome]:
         """End the due execution, and begin the next one. Returns the ended ones, in order. Without processing time all

@@ -197,6 +197,7 @@ def draw_adaptive(rng: Random) -> adaptive.AdaptiveParameters:
     return adaptive.AdaptiveParameters(
         candidates=rng.choice(CANDIDATES),
         force_every_ns=milliseconds(rng, 1, 2, 8),
+        coordinator=rng.choice(("first", "elected")),
         dwell_ns=0,
         estimate_every_ns=milliseconds(rng, 0, 5),
         probe_every_ns=milliseconds(rng, 0, 5),
@@ -205,6 +206,12 @@ def draw_adaptive(rng: Random) -> adaptive.AdaptiveParameters:
         timewarp=replace(inner, service=ServiceParameters()),
         abcast=AbcastParameters(outstanding=rng.choice((1, 64))),
     )
+
+
+def draw_adaptive_time(rng: Random) -> adaptive.AdaptiveParameters:
+    """A change between two epochs at a time T."""
+    drawn = replace(draw_adaptive(rng), candidates=rng.choice(("timewarp, abcast", "abcast, timewarp")), switch="time")
+    return replace(drawn, time_margin=rng.choice((1, 4, 1 << 32)))
 
 
 LATE_FINALS = {"members": 5, "steps": 300, "skewed": True, "slow": (Kind.ABCAST_FINAL,)}
@@ -257,6 +264,13 @@ HISTORIES = {
     "adaptive": Histories(
         begin=adaptive.begin,
         draw=draw_adaptive,
+        options=SHORT,
+        check=check_epochs,
+        kinds={Kind.ADAPTIVE_DECISION: 100},
+    ),
+    "adaptive-time": Histories(
+        begin=adaptive.begin,
+        draw=draw_adaptive_time,
         options=SHORT,
         check=check_epochs,
         kinds={Kind.ADAPTIVE_DECISION: 100},
@@ -364,6 +378,39 @@ def test_each_rule_is_missed_by_some_history(kind: type[ViewCore], seed: int, op
     run(of_kind(right), seed, **options)
     with pytest.raises(AssertionError):
         run(of_kind(kind), seed, **options)
+
+
+ABCAST_CLOSE, TIMEWARP_CLOSE = AbcastCore.close, timewarp.TimeWarpCore.close
+
+
+def hands_back(core: AbcastCore, *given: Any) -> Closing:
+    """A message without a final timestamp comes in the next view, behind a later one under Time Warp."""
+    core.hands_back = True
+    return ABCAST_CLOSE(core, *given)
+
+
+def keeps_the_excluded(core: timewarp.TimeWarpCore, rest: Rest, survivors: frozenset[int], now_ns: int) -> Closing:
+    """A message of an excluded member stays although it may depend on a lost message under ABCAST."""
+    return TIMEWARP_CLOSE(core, rest, survivors.union(core._us.members), now_ns)
+
+
+@pytest.mark.parametrize(
+    ("kind", "rule", "wrong", "seed"),
+    [
+        (AbcastCore, "close", hands_back, 87),
+        (timewarp.TimeWarpCore, "close", keeps_the_excluded, 307),
+        (timewarp.TimeWarpCore, "hold", lambda *_: None, 449),
+        (timewarp.TimeWarpCore, "limit", lambda *_: None, 617),
+    ],
+)
+def test_each_rule_of_a_time_t_is_missed_by_some_history(
+    kind: type[ViewCore], rule: str, wrong: Any, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The floor of 1: tests/testbed/fuzz/found/adaptive-327.yaml."""
+    play("adaptive-time", seed)
+    monkeypatch.setattr(kind, rule, wrong)
+    with pytest.raises(AssertionError):
+        play("adaptive-time", seed)
 
 
 def test_receipts_as_causes_of_cbcast_are_slower_and_not_wrong() -> None:

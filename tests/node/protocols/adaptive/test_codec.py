@@ -55,10 +55,14 @@ def test_bytes_that_are_no_memory_are_refused_as_malformed(data: bytes) -> None:
 
 
 def test_a_decision_names_a_candidate() -> None:
-    assert read_decision(message(Kind.ADAPTIVE_DECISION, 0xC), CODES) == 0xC
+    assert read_decision(message(Kind.ADAPTIVE_DECISION, 0xC), CODES, has_time=False) == (0xC, 0)
+    assert read_decision(message(Kind.ADAPTIVE_DECISION, 0xC, 9), CODES, has_time=True) == (0xC, 9)
     for words in ((), (0x1,), (0,), (0xC, 0xB)):
         with pytest.raises(RemoteError, match="MALFORMED"):
-            read_decision(message(Kind.ADAPTIVE_DECISION, *words), CODES)
+            read_decision(message(Kind.ADAPTIVE_DECISION, *words), CODES, has_time=False)
+    for timed in ((0xC,), (0x1, 9), (0xC, 0), (0xC, 2**63 - 1), (0xC, 9, 9)):
+        with pytest.raises(RemoteError, match="MALFORMED"):
+            read_decision(message(Kind.ADAPTIVE_DECISION, *timed), CODES, has_time=True)
 
 
 def test_epochs_count_to_their_last() -> None:
@@ -70,7 +74,9 @@ def test_epochs_count_to_their_last() -> None:
 
 
 def test_a_ballot_is_a_ranking_of_candidates() -> None:
-    assert read_ballot(message(Kind.ADAPTIVE_BALLOT, encode_ranking((0xC, 0xB))), CODES) == (0xC, 0xB)
+    word = encode_ranking((0xC, 0xB))
+    assert read_ballot(message(Kind.ADAPTIVE_BALLOT, word), CODES, has_time=False) == ((0xC, 0xB), 0)
+    assert read_ballot(message(Kind.ADAPTIVE_BALLOT, word, 9), CODES, has_time=True) == ((0xC, 0xB), 9)
     for words in ((), (0xCC,), (0x8,), (0xB0,), (0,)):
         with pytest.raises(RemoteError):
-            read_ballot(message(Kind.ADAPTIVE_BALLOT, *words), CODES)
+            read_ballot(message(Kind.ADAPTIVE_BALLOT, *words), CODES, has_time=False)

@@ -158,6 +158,69 @@ def test_a_vote_waits_until_the_epoch_before_is_complete_here() -> None:
     assert [kind for kind, _, _ in said(effects)] == [Kind.ADAPTIVE_BALLOT]
 
 
+def test_a_change_at_a_time_t_word_by_word() -> None:
+    """A proposal is the clock and the margin. Until the vote has ended Time Warp sends nothing beyond it."""
+    core = core_of(1, candidates="timewarp, abcast", switch="time", time_margin=1)
+    (ballot,) = said(give(core, call()))
+    assert ballot == (Kind.ADAPTIVE_BALLOT, 2, (encode_ranking((TIMEWARP, ABCAST)), 2))
+    for _ in range(2):
+        core.on_submit(Submission(payload=b""), 1)
+    states = [(core.can_submit, core.phase)]
+    refused(core, replace(decision(ABCAST), words=(ABCAST, 1)))
+    refused(core, decision(ABCAST), DropReason.MALFORMED)
+    refused(core, last(0))
+    give(core, replace(decision(ABCAST), words=(TIMEWARP, 2)))
+    states.append((core.can_submit, core.phase))
+    give(core, call(), replace(decision(ABCAST), words=(ABCAST, 9)))
+    states.append((core.can_submit, core.phase))
+    assert states == [(False, "running-timewarp"), (True, "running-timewarp"), (False, "switching-abcast")]
+
+
+# Election.
+
+
+def candidacy(of: int, origin: int) -> Message:
+    return word(Kind.ADAPTIVE_CANDIDACY, origin, seq=of)
+
+
+def elected_of(member: int) -> AdaptiveCore:
+    return core_of(member, coordinator="elected", force_every_ns=1)
+
+
+def test_an_election_word_by_word() -> None:
+    """The candidacy of member 1 goes round the ring: to 0, to 2, and back."""
+    core = elected_of(1)
+    core.on_submit(Submission(payload=b""), 1)
+    assert said(core.on_timer(FORCE, 2)) == [(Kind.ADAPTIVE_CANDIDACY, 1, ())]
+    assert said(core.on_timer(FORCE, 3)) == [], "it stands already"
+    for other, source, third in ((elected_of(0), 1, 2), (elected_of(2), 0, 0)):
+        effects = give(other, candidacy(1, source))
+        assert said(effects) == [(Kind.ADAPTIVE_CANDIDACY, 1, ())]
+        other.on_submit(Submission(payload=b""), 1)
+        assert said(other.on_timer(FORCE, 2)) == [(Kind.ADAPTIVE_REQUEST, 2, ())], "it knows a candidate"
+        refused(other, replace(call(), origin=third))
+        assert said(give(other, replace(call(), origin=1)))[0][0] is Kind.ADAPTIVE_BALLOT
+    effects = give(core, candidacy(1, 2), now_ns=3)
+    assert reported(effects, AdaptiveReport.ELECTED) == [3]
+    assert said(effects) == [(Kind.ADAPTIVE_CALL, 2, ())]
+
+
+def test_of_two_candidates_the_one_of_the_lower_rank_is_elected() -> None:
+    core = elected_of(1)
+    core.on_submit(Submission(payload=b""), 1)
+    core.on_timer(FORCE, 2)
+    assert said(give(core, candidacy(2, 2))) == [], "its own rank is lower"
+    assert said(give(core, candidacy(0, 2))) == [(Kind.ADAPTIVE_CANDIDACY, 0, ())]
+    refused(core, candidacy(1, 2))
+
+
+@pytest.mark.parametrize("wrong", [candidacy(0, 0), candidacy(1, 2), candidacy(7, 2)])
+def test_a_candidacy_that_cannot_be_is_refused(wrong: Message) -> None:
+    """It comes from the wrong member, is ours although we do not stand, or is a stranger's."""
+    refused(elected_of(1), wrong)
+    refused(core_of(1), candidacy(2, 2))
+
+
 # Refusals.
 
 

@@ -5,19 +5,22 @@ views: tests/node/group/test_close_adaptive.py.
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from node.core import Membership
-from node.effects import Report
+from node.core import Membership, Submission
+from node.effects import Report, Send
 from node.errors import LocalError
 from node.group.core import GroupCore
 from node.parameters import from_mapping
-from node.protocols.adaptive.codec import Arrival
+from node.protocols.adaptive.codec import AdaptiveReport, Arrival
 from node.protocols.adaptive.comparison import Comparison, Threshold
-from node.protocols.adaptive.core import AdaptiveCore, AdaptiveParameters
+from node.protocols.adaptive.core import FORCE, AdaptiveCore, AdaptiveParameters
 from node.protocols.adaptive.costs import ABCAST, SEQUENCER, TIMEWARP, CostParameters
 from node.trace import Notice
 from node.wire import Kind, Message, decode_message
@@ -92,6 +95,43 @@ def test_nothing_is_lost_doubled_or_reordered_across_switches(candidates: str, l
     assert [epoch for epoch, _ in forces[0]] == list(range(1, len(forces[0]) + 1))
 
 
+@pytest.mark.parametrize("loss_ratio", [0.0, 0.1])
+@pytest.mark.parametrize("time_margin", [1, 1 << 32])
+def test_a_change_at_a_time_t(loss_ratio: float, time_margin: int) -> None:
+    """Equation 2: timestamps of the old protocol up to T, those of the new one later. A change to Time Warp needs no
+    waiting; one from it waits until GVT is T, which takes longer than a delay."""
+    service = {"application": "counter", "report_state": True, "follow_up_permille": 300}
+    more: dict[str, Any] = {
+        "switch": "time",
+        "time_margin": time_margin,
+        "service": service,
+        "timewarp": {"gvt_every_ns": MILLISECOND},
+    }
+    network = Network(jitter_ns=3 * MILLISECOND, loss_ratio=loss_ratio, duplicate_ratio=loss_ratio)
+    cluster = Cluster(4, build("timewarp, abcast", **more), network=network)
+    load(cluster)
+    check_all(cluster)
+    check_total_order(cluster)
+    check_states(cluster)
+    assert all(len(host.delivered) == 60 for host in cluster.up())
+    said = [decode_message(m.payload) for _, m in cluster.sent if m.payload and m.inner >> 4 == 0xD]
+    codes_of = {1: TIMEWARP, **{m.seq: m.words[0] for m in said if m.kind is Kind.ADAPTIVE_DECISION}}
+    times = {message.seq: message.words[1] for message in said if message.kind is Kind.ADAPTIVE_DECISION}
+    assert len(times) >= 2 and Kind.ADAPTIVE_LAST not in {message.kind for message in said}
+    is_ample = time_margin > len(said)
+    for message in said:
+        inside = decode_message(message.payload) if message.kind is Kind.ADAPTIVE_CARRIED else message
+        if inside.kind in (Kind.TIMEWARP_DATA, Kind.TIMEWARP_FOLLOW_UP, Kind.ABCAST_FINAL):
+            stamps = inside.words if inside.kind is Kind.ABCAST_FINAL else inside.words[:1]
+            assert min(stamps) > times.get(message.seq, 0)
+            if codes_of[message.seq] == TIMEWARP or is_ample:
+                assert max(stamps) <= times.get(message.seq + 1, max(stamps))
+    for host in cluster.up():
+        for left, following in pairwise(host.reports):
+            if left.code == AdaptiveReport.LEFT:
+                assert (following.code == Notice.IN_FORCE) == (codes_of[left.value] == ABCAST)
+
+
 def test_one_decision_per_epoch_and_a_switch_takes_three_messages_a_member() -> None:
     cluster = Cluster(5, build(force_every_ns=100 * MILLISECOND, estimate_every_ns=0, probe_every_ns=0))
     load(cluster, count=30)
@@ -117,19 +157,68 @@ def test_a_switch_stops_submissions_from_last_until_last_of_all() -> None:
     assert [(core.epoch.number, core.can_submit) for core in cores] == [(2, True)] * 4, "DECISION and LAST, 1 ms each"
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 9).flatmap(
+        lambda size: st.tuples(st.permutations(range(size)), st.sets(st.integers(0, size - 1), min_size=1))
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_one_member_of_each_view_is_elected_with_at_most_two_messages_for_each_member(
+    drawn: tuple[list[int], set[int]], choice: Random
+) -> None:
+    """Candidates stand at any time of the election; the order of receipt is free."""
+    ranks, standing = tuple(drawn[0]), sorted(drawn[1])
+    parameters = AdaptiveParameters(coordinator="elected", force_every_ns=1, dwell_ns=0)
+    members = tuple(range(len(ranks)))
+    cores = [
+        AdaptiveCore(
+            membership=Membership(member=one, members=members, ranks=ranks), parameters=parameters, rng=Random(1)
+        )
+        for one in members
+    ]
+    ring: list[tuple[int, Message]] = []
+    elected, count = [], 0
+    for core in cores:
+        core.on_start(0)
+    while standing or ring:
+        place = choice.randrange(len(standing) + len(ring))
+        if place < len(standing):
+            member = standing.pop(place)
+            cores[member].on_submit(Submission(payload=b""), 1)
+            effects = cores[member].on_timer(FORCE, 2)
+        else:
+            member, message = ring.pop(place - len(standing))
+            effects = cores[member].on_message(message, message.origin, 2)
+        sent = [one for one in effects if isinstance(one, Send) and one.message.kind is Kind.ADAPTIVE_CANDIDACY]
+        ring += [(one.target, one.message) for one in sent]
+        count += len(sent)
+        elected += [member for one in effects if isinstance(one, Report) and one.code == AdaptiveReport.ELECTED]
+    assert len(elected) == 1
+    assert {core._coordinator for core in cores} == set(elected)
+    assert count <= 2 * len(members)
+
+
 @pytest.mark.parametrize("victim", [0, 1])
 @pytest.mark.parametrize("returns", [False, True])
-@pytest.mark.parametrize("phase", ["REQUEST", "CALL", "BALLOT", "DECISION", "LAST"])
-@pytest.mark.parametrize("candidates", ["abcast, allack", "timewarp, abcast"])
+@pytest.mark.parametrize("phase", ["CANDIDACY", "REQUEST", "CALL", "BALLOT", "DECISION", "LAST"])
+@pytest.mark.parametrize(
+    ("candidates", "switch"), [("abcast, allack", "epoch"), ("timewarp, abcast", "epoch"), ("timewarp, abcast", "time")]
+)
 def test_a_crash_in_each_phase_neither_blocks_nor_splits_the_group(
-    phase: str, victim: int, returns: bool, candidates: str
+    phase: str, victim: int, returns: bool, candidates: str, switch: str
 ) -> None:
-    """The coordinator (0) or another (1) crashes when the first message of that phase has been sent."""
-    cluster = Cluster(4, build(candidates), network=Network(jitter_ns=2 * MILLISECOND))
+    """The first member (0) or another (1) crashes when the first message of that phase has been sent."""
+    coordinator = "elected" if phase == "CANDIDACY" else "first"
+    made = build(candidates, coordinator=coordinator, switch=switch)
+    cluster = Cluster(4, made, network=Network(jitter_ns=2 * MILLISECOND))
     done: list[int] = []
+    is_after_t = (phase, switch) == ("LAST", "time")
+    kind = Kind.ADAPTIVE_CARRIED if is_after_t else Kind[f"ADAPTIVE_{phase}"]
 
     def look(source: int, target: int, message: Message) -> bool:
-        if not done and message.inner is Kind[f"ADAPTIVE_{phase}"]:
+        is_it = message.inner is kind and (not is_after_t or adaptive(cluster, source).phase.startswith("switching"))
+        if not done and is_it:
             done.append(cluster.now_ns)
             cluster.at(cluster.now_ns + 1, lambda: cluster.crash(victim))
             if returns:
@@ -318,6 +407,10 @@ def test_two_runs_are_alike() -> None:
         ({"candidates": "abcast,abcast"}, "must not repeat"),
         ({"candidates": ""}, "candidates must be some of"),
         ({"first": "atop"}, "first must be one of timewarp, abcast"),
+        ({"switch": "day"}, "switch must be epoch or time"),
+        ({"switch": "time", "candidates": "timewarp, atop"}, "switch: time needs the candidates timewarp and abcast"),
+        ({"time_margin": 0}, "time_margin must lie between"),
+        ({"coordinator": "last"}, "coordinator must be first or elected"),
         ({"margin_permille": 1001}, "margin_permille must lie between"),
         ({"most_held": 0}, "most_held must lie between"),
         ({"switch_cost_ns": -1}, "switch_cost_ns must not be negative"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from statistics import mean
 
@@ -238,11 +239,13 @@ def test_the_final_part_of_the_order_takes_nothing_and_gives_nothing_back() -> N
     execution.commit(at(5), [])
     assert [timestamp for timestamp in range(1, 8) if execution.may_insert(at(timestamp))] == [5, 7]
     assert [timestamp for timestamp in range(1, 8) if execution.may_remove(at(timestamp))] == [6]
-    for misuse in (
+    misuses: tuple[Callable[[], object], ...] = (
         lambda: execution.insert(command_of(at(3), 0), 0, []),
         lambda: execution.insert(command_of(at(6), 0), 0, []),
         lambda: execution.append(command_of(at(9), 0), 9, 0, []),
-    ):
+        lambda: execution.append(command_of(at(4), 0), 9, 0, []),
+    )
+    for misuse in misuses:
         with pytest.raises(AssertionError):
             misuse()
 
