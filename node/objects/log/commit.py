@@ -340,8 +340,11 @@ class Commit:
         """Whether one machine alone may have this outcome."""
         return self._is_known(entry.link) and (entry.link.place, entry.number) in self._unstored
 
-    def _is_next(self, entry: ProposalRequest) -> bool:
-        return self._is_known(entry.link) and entry.after <= self._links[entry.link.place].taken < entry.number
+    def _is_next(self, entry: ProposalRequest, under_way: int = 0) -> bool:
+        if not self._is_known(entry.link):
+            return False
+        taken = self._links[entry.link.place].taken
+        return entry.after <= max(taken, under_way) and taken < entry.number
 
     def _tick(self, heard: int) -> bool:
         """Advance the clock for the next proposal. False: no timestamps are left (node/objects/addresses.py:
@@ -489,14 +492,14 @@ class Commit:
                     return Settled(link=self._link(place), numbers=(number,))
         return None
 
-    def wanted(self, entry: Crossing) -> bool:
-        """Whether a message from elsewhere would change anything."""
+    def wanted(self, entry: Crossing, under_way: int) -> bool:
+        """Whether a message from elsewhere would change anything; see LogState.news."""
         if not self._is_known(entry.link):
             return False
         place = entry.link.place
         match entry:
             case ProposalRequest():
-                return self._is_next(entry)
+                return self._is_next(entry, under_way)
             case Proposed(is_yes=is_yes):
                 record, party = self._party(entry)
                 if record is None or party is None:

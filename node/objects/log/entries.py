@@ -14,8 +14,8 @@ receiver. So a datagram from elsewhere and its entry in the log are the same wor
 
 `incarnation` is member and incarnation in one word, `id` is two words (incarnation, number), `link` is one word: the
 place that sends, its epoch, and the receiver's epoch as the sender knows it. `settled` is of the link back: the
-outcomes of all its numbers up to this one are in the sender's log. It is a supplement: two messages that differ in it
-alone are equal. Epochs: node/objects/log/state.py.
+outcomes of all its numbers up to this one are in the sender's log. `settled` and `after` are supplements: two messages
+that differ in them alone are equal. Epochs: node/objects/log/state.py.
 
 Decoders assume that an enemy wrote the words: RemoteError MALFORMED, before anything else.
 """
@@ -203,11 +203,12 @@ class LinkHeader(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposalRequest:
     """The coordinator asks for our proposal; `call.heard` is its own. `number` counts its questions to us; `after`: the
-    number of the last one before it that we still have to take first (0: none)."""
+    number of the last one before it that we still have to take first (0: none), a supplement: it falls when that one
+    is answered."""
 
     link: LinkHeader
     number: int
-    after: int
+    after: int = field(compare=False)
     call: Call
     settled: int = field(default=0, compare=False)
 

@@ -188,8 +188,9 @@ class LogState:
         """The reply to the sender, independent of later entries of the log; None: there is none."""
         return self._commit.reply(entry)
 
-    def news(self, entry: Crossing) -> tuple[Entry, ...]:
-        """Entries for our log because of this message from elsewhere; none if it would change nothing."""
+    def news(self, entry: Crossing, under_way: int = 0) -> tuple[Entry, ...]:
+        """Entries for our log because of this message from elsewhere; none if it would change nothing. `under_way`: the
+        number of the last message of its kind and place that this machine has given to the log."""
         link = entry.link
         if link.place == self._place or link.place >= len(self._partitions):
             return ()
@@ -199,7 +200,7 @@ class LogState:
             return (NewEpoch(place=link.place, epoch=link.epoch),)
         if isinstance(entry, Outcome) and self._commit.is_unstored(entry):
             return (Stored(),)
-        return (entry,) if self._commit.wanted(entry) else ()
+        return (entry,) if self._commit.wanted(entry, under_way) else ()
 
     def has_everything(self, member: int, timestamp: int) -> bool:
         """Whether no more call up to this timestamp can go out to objects of this machine of ours."""

@@ -15,13 +15,13 @@ All duties share one timer, and so do all questions. With nothing open it is not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from node.core import Membership
 from node.effects import Effect, Send, Timer
 from node.objects.log.entries import Call, Duty, Outcome, message_of
-from node.transport import RETRANSMISSION, Timers
-from node.wire import Kind, Message
+from node.transport import Timers, retransmission
+from node.wire import Kind
 
 DUTIES = Timer("duties")
 QUESTIONS = Timer("questions")
@@ -65,7 +65,6 @@ class Alarm:
 @dataclass(slots=True, kw_only=True)
 class _Owed(Repeated):
     duty: Duty
-    message: Message
     patient_until_ns: int
 
 
@@ -106,19 +105,20 @@ class Duties:
         return machines[(self._favourites[place] + turn) % len(machines)]
 
     def owe(self, duties: Iterable[Duty], now_ns: int, out: list[Effect]) -> None:
-        """Set all our duties. New ones, and those that have changed under their key, are sent at once."""
+        """Set all our duties. New ones, and those that have changed under their key, are sent at once; one that differs
+        only in its supplements is sent with them when it is repeated."""
         before, self._owed = self._owed, {}
         for duty in duties:
             owed = before.get(duty.key)
             if owed is None or owed.duty != duty:
                 owed = _Owed(
                     duty=duty,
-                    message=message_of(duty.entry, self._us),
                     next_ns=now_ns,
                     pause_ns=self._pause_ns(duty),
                     patient_until_ns=now_ns + self._patience_ns,
                 )
                 self._tell(owed, now_ns, out)
+            owed.duty = duty
             self._owed[duty.key] = owed
         self._arm(now_ns, out)
 
@@ -140,9 +140,10 @@ class Duties:
         return min(pauses * self._first_ns, self._most_ns)
 
     def _tell(self, owed: _Owed, now_ns: int, out: list[Effect]) -> None:
-        out.append(Send(target=self.machine_of(owed.duty.place, owed.turn), message=owed.message))
-        if not owed.turn:
-            owed.message = replace(owed.message, flags=owed.message.flags | RETRANSMISSION)
+        message = message_of(owed.duty.entry, self._us)
+        if owed.turn:
+            message = retransmission(message)
+        out.append(Send(target=self.machine_of(owed.duty.place, owed.turn), message=message))
         owed.said(now_ns, self._most_ns)
 
     def _arm(self, now_ns: int, out: list[Effect]) -> None:

@@ -464,7 +464,8 @@ class MachineCore(Core):
             self._context.out.append(Send(target=source, message=message_of(reply, self._us)))
         key = (message.kind, entry.link.place, message.seq)
         if key not in self._crossing:
-            for new in self._log_state.news(entry):
+            numbers = (number for kind, place, number in self._crossing if (kind, place) == key[:2])
+            for new in self._log_state.news(entry, under_way=max(numbers, default=0)):
                 if new is entry:
                     self._crossing.add(key)
                 self._context.append(new)

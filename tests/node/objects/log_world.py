@@ -195,7 +195,7 @@ class World:
         reply = machine.log_state.reply(entry)
         if reply is not None:
             self._send(machine, entry.link.place, reply)
-        for each in machine.log_state.news(entry):
+        for each in machine.log_state.news(entry, under_way=self.rng.randrange(3)):
             self._submit(machine, each)
 
     def serve(self, machine: Machine) -> None:

@@ -7,7 +7,7 @@ import pytest
 from node.core import Membership
 from node.effects import CancelTimer, Effect, Send, SetTimer
 from node.objects.addresses import Addressing, GroupId, Operation, Reference
-from node.objects.log.entries import Call, CallId, Duty, GivenUp, LinkHeader, Outcome, Proposed
+from node.objects.log.entries import Call, CallId, Duty, GivenUp, LinkHeader, Outcome, Proposed, entry_of
 from node.objects.manager.duties import DUTIES, QUESTIONS, Duties, Questions
 from node.transport import Timers
 from node.wire import Flag
@@ -16,8 +16,9 @@ US = Membership(member=0, members=(0, 1, 4, 5, 6), partitions=((0, 1), (4, 5, 6)
 CALL, LINK = CallId(0, 1, 9), LinkHeader(place=0, epoch=1, toward=1)
 
 
-def owed(number: int, timestamp: int = 3) -> Duty:
-    return Duty(place=1, entry=Proposed(link=LINK, number=number, id=CALL, timestamp=timestamp))
+def owed(number: int, timestamp: int = 3, settled: int = 0) -> Duty:
+    entry = Proposed(link=LINK, number=number, id=CALL, timestamp=timestamp, settled=settled)
+    return Duty(place=1, entry=entry)
 
 
 def duties(timers: Timers | None = None, first_ns: int = 10) -> Duties:
@@ -75,6 +76,19 @@ def test_a_duty_that_is_still_owed_is_not_told_anew_and_one_that_changes_is() ->
     ours.owe([owed(1), owed(2, timestamp=8)], 5, out)
     assert sent(out) == [(4, 2, False)]
     assert len(ours) == 2
+
+
+def test_a_supplement_that_changes_is_told_with_the_repetition() -> None:
+    timers = Timers()
+    ours = duties(timers)
+    ours.owe([owed(1)], 0, [])
+    out: list[Effect] = []
+    ours.owe([owed(1, settled=4)], 5, out)
+    assert sent(out) == []
+    timers.fired(DUTIES)
+    ours.on_timer(10, out)
+    (again,) = [entry_of(effect.message) for effect in out if isinstance(effect, Send)]
+    assert isinstance(again, Proposed) and again.settled == 4
 
 
 def test_without_duties_no_timer_is_armed() -> None:
