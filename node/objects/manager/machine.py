@@ -66,6 +66,7 @@ from node.objects.manager.service import Service
 from node.objects.manager.steps import AGENDA, Item, Steps
 from node.objects.manager.votes import VOTES, Preparations, Votes
 from node.objects.parameters import ObjectsParameters
+from node.packing import MAX_NUMBER
 from node.protocols.amoeba import AmoebaCore, AmoebaParameters
 from node.reliable.codec import KINDS as STREAM_KINDS
 from node.trace import CallReport, ViewReason
@@ -509,8 +510,11 @@ class LogCore(AmoebaCore):
     before they deliver anything. `begin` is called at the start of the view, `apply` with each delivery; it returns
     whether other members must have it now.
 
-    The sequencer delivers a message when it is stored, and tells the others at once only if they must have it now. Else
-    its next submission tells them: everything that its sender had delivered is accepted."""
+    The first-ranked member besides the sequencer, the storer, delivers a message of resilience 1 as soon as it has
+    stored it. If the others must have it now, it tells all of them (ACCEPT without words), else only the sequencer
+    (STORED). The sequencer delivers a message when it is stored, and tells the others at once only if they must have it
+    now and the storer has not told them. Else its next submission tells them: everything that its sender had delivered
+    is accepted."""
 
     def __init__(
         self,
@@ -525,15 +529,15 @@ class LogCore(AmoebaCore):
         self._begin = begin
         self._apply = apply
         self._snapshot = snapshot
-        self._is_told = True
-        """At the sequencer: the others know that all up to `_announced` is accepted."""
+        self._told = 0
+        """At the sequencer: the others know that all up to this number is accepted."""
 
     def on_start(self, now_ns: int) -> list[Effect]:
         self._begin()
         return super().on_start(now_ns)
 
     def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
-        self._is_told |= self._is_sequencer
+        self._told = max(self._told, self._announced)
         return self._hand_over(super().on_submit(submission, now_ns))
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
@@ -541,14 +545,28 @@ class LogCore(AmoebaCore):
 
     def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
         closing = super().close(rest, survivors, now_ns)
-        self._is_told = True  # all survivors deliver the cut
+        self._told = self._announced  # all survivors deliver the cut
         effects = self._hand_over(closing.effects)
         return replace(closing, effects=tuple(effects), memory=self._snapshot())
 
+    def _refusal(self, message: Message) -> DropReason | None:
+        is_accept = message.kind is Kind.AMOEBA_ACCEPT and not message.words
+        if is_accept and self._others[:1] == [message.origin] and message.seq <= MAX_NUMBER:
+            return None
+        return super()._refusal(message)
+
+    def _on_numbered(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        super()._on_numbered(message, now_ns, out)
+        if self._is_sequencer and message.origin != self._me:
+            self._told = max(self._told, message.seq)
+            self._on_stored(message, now_ns, out)
+
     def _accept(self, out: list[Effect]) -> None:
         self._accepted = self._announced
-        self._is_told = False
         self._deliver(out)
+
+    def _awaited(self, index: int) -> list[int]:
+        return [member for member in super()._awaited(index) if member != self._me]
 
     def _hand_over(self, effects: Iterable[Effect]) -> list[Effect]:
         """The effects without the deliveries, which the machine applies at once."""
@@ -559,7 +577,15 @@ class LogCore(AmoebaCore):
                 is_urgent |= self._apply(effect)
             else:
                 others.append(effect)
-        if is_urgent and not self._is_told:
-            self._is_told = True
+        if is_urgent and self._is_sequencer and self._told < self._announced:
+            self._told = self._announced
             super()._accept(others)
+        elif is_urgent and self._delivered == self._complete:
+            others = [self._for_all(effect) for effect in others]
         return others
+
+    def _for_all(self, effect: Effect) -> Effect:
+        """STORED for the sequencer becomes ACCEPT for all; the storer has delivered what it has stored."""
+        if not isinstance(effect, Send) or effect.message.kind is not Kind.AMOEBA_STORED:
+            return effect
+        return Multicast(message=replace(effect.message, kind=Kind.AMOEBA_ACCEPT))

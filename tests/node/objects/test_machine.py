@@ -36,8 +36,9 @@ def test_a_call_to_all_spaces_reaches_all(partitions: tuple[int, ...], is_atomic
 
 
 def test_only_what_concerns_other_machines_is_accepted_at_once() -> None:
-    """The proposals are: a caller waits for them. That the call and the question are stored, the next entry tells."""
-    world = World(2, 2)
+    """The proposals are, by the machine that stores them: a caller waits for them. That the call and the question are
+    stored, the next entry tells."""
+    world = World(3, 2)
     accepted: list[tuple[int, int]] = []
 
     def note(source: int, target: int, message: Message) -> bool:
@@ -49,7 +50,7 @@ def test_only_what_concerns_other_machines_is_accepted_at_once() -> None:
     objects = [world.object(member) for member in world.members]
     call = world.call(objects[0], *objects)
     world.run(for_ns=100 * MILLISECOND)
-    assert world.receivers(call) == objects and accepted == [(0, 1)]
+    assert world.receivers(call) == objects and accepted == [(1, 0), (1, 2)]
     world.check_rest()
 
 
