@@ -513,6 +513,13 @@ class Commit:
             case Settled(numbers=numbers):
                 return any((place, number) in self._requested for number in numbers)
 
+    def awaited(self, name: CallId) -> frozenset[int]:
+        """See LogState.awaited."""
+        record = self._records.get(name)
+        if record is None or record.stage is not Stage.OPEN:
+            return frozenset()
+        return frozenset(place for place, party in record.parties.items() if not party.timestamp)
+
     def _reply_to_proposal(self, entry: Proposed) -> Outcome | None:
         record, party = self._party(entry)
         if record is not None and party is not None and (record.stage is Stage.OPEN or not entry.is_yes):

@@ -62,6 +62,7 @@ from node.objects.log.entries import (
     Outcome,
     Prepare,
     ProposalRequest,
+    Proposals,
     Proposed,
     Step,
     Stored,
@@ -143,25 +144,8 @@ class LogState:
             return out
         if isinstance(entry, Firm):
             self._commit.stored()
-        if isinstance(entry, Crossing):
-            self._commit.settled(entry)
-        match entry:
-            case Called(call=call):
-                self._on_called(call, out)
-            case ProposalRequest():
-                self._commit.requested(entry, out)
-            case Proposed():
-                self._commit.proposed(entry, out)
-            case Outcome():
-                self._commit.outcome(entry, out)
-            case Voted():
-                self._commit.voted(entry, out)
-            case GivenUp():
-                self._commit.given_up(entry, out)
-            case ClockAdvance(timestamp=timestamp):
-                self._commit.clock = max(self._commit.clock, timestamp)
-            case NewEpoch():
-                self._on_new_epoch(entry, out)
+        for part in entry.parts if isinstance(entry, Proposals) else (entry,):
+            self._take(part, out)
         return self._end(out)
 
     def ended(self, member: int, incarnation: int) -> list[Step]:
@@ -201,6 +185,10 @@ class LogState:
         if isinstance(entry, Outcome) and self._commit.is_unstored(entry):
             return (Stored(),)
         return (entry,) if self._commit.wanted(entry, under_way) else ()
+
+    def awaited(self, name: CallId) -> frozenset[int]:
+        """The places whose proposals for this call of ours are missing."""
+        return self._commit.awaited(name)
 
     def has_everything(self, member: int, timestamp: int) -> bool:
         """Whether no more call up to this timestamp can go out to objects of this machine of ours."""
@@ -258,6 +246,27 @@ class LogState:
         return found
 
     # Calls and operations.
+
+    def _take(self, entry: Entry, out: list[Step]) -> None:
+        if isinstance(entry, Crossing):
+            self._commit.settled(entry)
+        match entry:
+            case Called(call=call):
+                self._on_called(call, out)
+            case ProposalRequest():
+                self._commit.requested(entry, out)
+            case Proposed():
+                self._commit.proposed(entry, out)
+            case Outcome():
+                self._commit.outcome(entry, out)
+            case Voted():
+                self._commit.voted(entry, out)
+            case GivenUp():
+                self._commit.given_up(entry, out)
+            case ClockAdvance(timestamp=timestamp):
+                self._commit.clock = max(self._commit.clock, timestamp)
+            case NewEpoch():
+                self._on_new_epoch(entry, out)
 
     def _is_possible(self, entry: Entry) -> bool:
         """Whether an honest sender can send `entry`: the caller's sub-network asks about a list, the group's

@@ -47,8 +47,11 @@ from node.objects.log.entries import (
     MOST_AHEAD,
     Call,
     Called,
+    CallId,
     ClockAdvance,
     Crossing,
+    Proposals,
+    Proposed,
     SendCrossing,
     Voted,
     entry_of,
@@ -70,7 +73,7 @@ from node.packing import MAX_NUMBER
 from node.protocols.amoeba import AmoebaCore, AmoebaParameters
 from node.reliable.codec import KINDS as STREAM_KINDS
 from node.trace import CallReport, ViewReason
-from node.wire import Kind, Message, decode_message
+from node.wire import Flag, Kind, Message, decode_message
 
 LOG_KINDS = GROUP_KINDS | STREAM_KINDS
 """Kinds of the messages of the log's group; the log's own kinds come inside messages of the streams."""
@@ -151,6 +154,8 @@ class MachineCore(Core):
 
         self._crossing: set[tuple[int, int, int]] = set()
         """Messages of other sub-networks on their way into the log: kind, place, number."""
+        self._gathered: dict[CallId, dict[int, Proposed]] = {}
+        """By call and place: proposals that wait for those of the call's other places."""
         self._pushed = 0
         """The timestamp up to which we have asked the log to push the clock of our log state."""
         self._was_master = False
@@ -437,6 +442,8 @@ class MachineCore(Core):
             return True
         if isinstance(entry, Crossing):
             self._crossing.discard((message.kind, entry.link.place, message.seq))
+        elif isinstance(entry, Proposals):
+            self._crossing -= {(Kind.OBJECTS_PROPOSAL, one.link.place, one.number) for one in entry.parts}
         elif isinstance(entry, Voted):
             self._votes.close(entry.id)
         steps = self._log_state.apply(entry)
@@ -467,9 +474,26 @@ class MachineCore(Core):
         if key not in self._crossing:
             numbers = (number for kind, place, number in self._crossing if (kind, place) == key[:2])
             for new in self._log_state.news(entry, under_way=max(numbers, default=0)):
+                if isinstance(new, Proposed):
+                    self._gather(new, is_repeated=bool(message.flags & Flag.RETRANSMISSION))
+                    continue
                 if new is entry:
                     self._crossing.add(key)
                 self._context.append(new)
+
+    def _gather(self, entry: Proposed, *, is_repeated: bool) -> None:
+        """Log a proposal, with those of all other places if they are still to come: one entry takes all. A repeated one
+        does not wait, nor does a no."""
+        awaited = self._log_state.awaited
+        self._gathered = {name: parts for name, parts in self._gathered.items() if awaited(name)}
+        parts = self._gathered.setdefault(entry.id, {})
+        parts[entry.link.place] = entry
+        if entry.is_yes and not is_repeated and not awaited(entry.id) <= parts.keys():
+            return
+        del self._gathered[entry.id]
+        found = tuple(one for _, one in sorted(parts.items()))
+        self._crossing |= {(Kind.OBJECTS_PROPOSAL, one.link.place, one.number) for one in found}
+        self._context.append(found[0] if len(found) == 1 else Proposals(parts=found))
 
     def _update_duties(self) -> None:
         if self._phase is not Phase.RUNNING:

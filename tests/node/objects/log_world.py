@@ -34,6 +34,8 @@ from node.objects.log.entries import (
     Missed,
     Outcome,
     Prepare,
+    Proposals,
+    Proposed,
     SendCrossing,
     Settled,
     Step,
@@ -166,7 +168,13 @@ class World:
         at = self.rng.randrange(len(entries))
         if isinstance(entries[at], Called):
             at = next(place for place, entry in enumerate(entries) if isinstance(entry, Called))
-        self._log(log, entries.pop(at))
+        entry = entries.pop(at)
+        if isinstance(entry, Proposed) and self.rng.random() < 0.5:
+            found = [one for one in entries if isinstance(one, Proposed) and one.id == entry.id]
+            parts = {one.link.place: one for one in (*found, entry)}
+            if len(parts) > 1:
+                entry = Proposals(parts=tuple(one for _, one in sorted(parts.items())))
+        self._log(log, entry)
 
     def _log(self, log: Log, entry: Entry) -> None:
         if isinstance(entry, Called):

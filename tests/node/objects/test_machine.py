@@ -54,6 +54,25 @@ def test_only_what_concerns_other_machines_is_accepted_at_once() -> None:
     world.check_rest()
 
 
+def test_the_proposals_of_all_sub_networks_are_one_entry_unless_one_is_late() -> None:
+    world = World(2, 1, 1)
+    stored: list[float] = []
+
+    def is_late(source: int, target: int, message: Message) -> bool:
+        if source == 1 and message.inner in (Kind.AMOEBA_STORED, Kind.AMOEBA_ACCEPT):
+            stored.append(world.now_ns / MILLISECOND)
+        return message.kind is Kind.OBJECTS_PROPOSAL and source == 3 and 500 < world.now_ns / MILLISECOND < 590
+
+    world.lose = is_late
+    objects = [world.object(member) for member in world.members]
+    for is_cut in (False, True):
+        stored.clear()
+        call = world.call(objects[0], *objects)
+        world.run(for_ns=500 * MILLISECOND)
+        assert world.receivers(call) == objects and len(stored) == 2 + is_cut
+    world.check_rest()
+
+
 def test_nothing_is_accepted_any_more_when_a_view_ends() -> None:
     """The cut gives all survivors what was stored and not told, and what was not stored."""
     world = World(3, 2)
