@@ -30,7 +30,7 @@ from topologies.model import Impairment
 SEEDS = 20
 FALLS = (54, 75)
 """Seeds in which a machine is cut off while others go on."""
-BEGINNINGS = (57, 286)
+BEGINNINGS = (561,)
 """Seeds in which a whole sub-network crashes and comes back."""
 
 

@@ -73,7 +73,7 @@ from node.objects.log.entries import (
 from node.objects.log.records import Reader, Record, Stage, Writer
 from node.trace import STAMP_SIZE
 
-FORMAT = 2
+FORMAT = 3
 """Of a snapshot."""
 MOST_HELD = 4096
 """Most calls that are not over: beyond it, questions of other sub-networks, which ask again, are not taken."""
@@ -147,6 +147,11 @@ class LogState:
         for part in entry.parts if isinstance(entry, Proposals) else (entry,):
             self._take(part, out)
         return self._end(out)
+
+    def begin_view(self, number: int) -> None:
+        """The log goes on in this view of its machines. Numbers on links that views before it have given, and lost with
+        their sequencer, are not given again."""
+        self._commit.begin_view(number)
 
     def ended(self, member: int, incarnation: int) -> list[Step]:
         """Apply that this machine of ours has ended, with its objects."""

@@ -94,7 +94,7 @@ class Duties:
         return len(self._owed)
 
     def heard(self, member: int) -> None:
-        """A message of `member` has come: it is alive."""
+        """`member` has told a duty: it is the master of its sub-network."""
         home = self._homes.get(member)
         if home is not None:
             self._favourites[home[0]] = home[1]

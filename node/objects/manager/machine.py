@@ -73,6 +73,7 @@ from node.packing import MAX_NUMBER
 from node.protocols.amoeba import AmoebaCore, AmoebaParameters
 from node.reliable.codec import KINDS as STREAM_KINDS
 from node.trace import CallReport, ViewReason
+from node.transport import retransmission
 from node.wire import Flag, Kind, Message, decode_message
 
 LOG_KINDS = GROUP_KINDS | STREAM_KINDS
@@ -278,7 +279,6 @@ class MachineCore(Core):
             self._on_crossing(message, source)
         else:
             raise RemoteError(DropReason.UNEXPECTED, f"{message.kind.name} is nothing that this machine says")
-        self._duties.heard(source)
 
     def _on_own_timer(self, timer: Timer) -> None:
         if timer.name in DIRECT_TIMERS:
@@ -417,6 +417,7 @@ class MachineCore(Core):
             self._phase = Phase.RUNNING
             if self._log.reason is ViewReason.FIRST:
                 self._log_state = self._new_log_state(view.incarnation_of)
+        self._log_state.begin_view(view.number)
         for incarnation in sorted(self._log_state.incarnations.items()):
             if incarnation not in view:
                 self._context.channels.end(Incarnation(*incarnation), self._context.out)
@@ -469,13 +470,17 @@ class MachineCore(Core):
             return
         reply = self._log_state.reply(entry)
         if reply is not None:
-            self._context.out.append(Send(target=source, message=message_of(reply, self._us)))
+            self._context.out.append(Send(target=source, message=retransmission(message_of(reply, self._us))))
+        is_repeated = bool(message.flags & Flag.RETRANSMISSION)
+        if not is_repeated:
+            # Not a reply, which any machine gives: the master there has said it.
+            self._duties.heard(source)
         key = (message.kind, entry.link.place, message.seq)
         if key not in self._crossing:
             numbers = (number for kind, place, number in self._crossing if (kind, place) == key[:2])
             for new in self._log_state.news(entry, under_way=max(numbers, default=0)):
                 if isinstance(new, Proposed):
-                    self._gather(new, is_repeated=bool(message.flags & Flag.RETRANSMISSION))
+                    self._gather(new, is_repeated=is_repeated)
                     continue
                 if new is entry:
                     self._crossing.add(key)

@@ -45,6 +45,7 @@ from node.objects.log.entries import (
     message_of,
 )
 from node.objects.log.state import LogState
+from node.objects.manager.context import is_for_list
 from node.wire import decode_message, encode_message
 
 Partitions = tuple[tuple[int, ...], ...]
@@ -57,6 +58,7 @@ class News:
     member: int
     incarnation: int
     has_joined: bool
+    view: int
 
 
 @dataclass
@@ -68,6 +70,11 @@ class Log:
     events: list[Entry | News] = field(default_factory=list)
     submitted: dict[int, list[Entry]] = field(default_factory=lambda: defaultdict(list))
     digests: dict[int, bytes] = field(default_factory=dict)
+    view: int = 1
+
+    def news(self, member: int, incarnation: int, *, has_joined: bool) -> None:
+        self.view += 1
+        self.events.append(News(member, incarnation, has_joined, self.view))
 
 
 @dataclass
@@ -230,17 +237,26 @@ class World:
         del self.machines[machine.member]
         machine.log.submitted.pop(machine.member, None)
         self._lose_end(machine.log)
-        machine.log.events.append(News(machine.member, machine.incarnation, has_joined=False))
+        machine.log.news(machine.member, machine.incarnation, has_joined=False)
 
     def _lose_end(self, log: Log) -> None:
         """Lose entries that only the machine had that has just ended, if no second machine had to store them."""
         kept = max((one.applied for one in self.machines.values() if one.log is log), default=len(log.events))
         while len(log.events) > kept and self.rng.random() < 0.9:
             last = log.events[-1]
-            if not (isinstance(last, Settled | ClockAdvance) or (isinstance(last, Outcome) and last.timestamp)):
+            is_abroad = isinstance(last, Called) and self._is_abroad(last.call)
+            is_loose = isinstance(last, Settled | ClockAdvance) or (isinstance(last, Outcome) and last.timestamp)
+            if not (is_loose or is_abroad):
                 break
             log.events.pop()
             log.digests.pop(len(log.events), None)
+            if isinstance(last, Called) and last.call.id.member in self.machines:
+                log.submitted[last.call.id.member].insert(0, last)  # its group layer hands it back
+
+    def _is_abroad(self, call: Call) -> bool:
+        """Whether other sub-networks propose a timestamp for this call to a list, so that it is not final at once."""
+        places = {self.place_of.get(one.member) for one in call.covered}
+        return is_for_list(call) and bool(places - {self.place_of[call.id.member], None})
 
     def begin(self) -> None:
         gone = sorted(set(self.place_of) - set(self.machines))
@@ -257,7 +273,7 @@ class World:
             self.machines[member] = Machine(member, incarnation, place, log_state, log)
             return
         log = self.logs[place]
-        log.events.append(News(member, incarnation, has_joined=True))
+        log.news(member, incarnation, has_joined=True)
         mate = self.rng.choice(mates)
         while mate.applied < len(log.events):
             self.apply(mate)
@@ -272,6 +288,7 @@ class World:
             return
         event, log_state = log.events[machine.applied], machine.log_state
         if isinstance(event, News):
+            log_state.begin_view(event.view)
             steps = (log_state.joined if event.has_joined else log_state.ended)(event.member, event.incarnation)
         else:
             steps = log_state.apply(event)

@@ -59,10 +59,11 @@ VOTED_ON = (
 @pytest.mark.parametrize(
     ("entry", "voted_on", "words"),
     [
-        # Calls to lists within the sub-network, and votes on those of its own machines, concern nobody elsewhere.
+        # Votes on calls to lists within the sub-network concern nobody elsewhere; nothing comes of a call to a list
+        # elsewhere before a proposal follows it.
         (Called(call=call_of(1, 0, 1)), None, ()),
-        (Called(call=call_of(1, 0, 2)), None, RESILIENT),
-        (Called(call=call_of(1, 2, 3)), None, RESILIENT),
+        (Called(call=call_of(1, 0, 2)), None, ()),
+        (Called(call=call_of(1, 0, operation=Operation.BIND)), None, RESILIENT),
         (Called(call=call_of(1, group=GROUP)), None, RESILIENT),
         (Called(call=call_of(1, 1, group=GROUP, operation=Operation.JOIN)), None, RESILIENT),
         *((Voted(id=call.id, is_yes=True), call, words) for call, words in VOTED_ON),
