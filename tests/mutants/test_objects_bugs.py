@@ -138,7 +138,7 @@ def broken_when_busy() -> set[str]:
         topology(2, 2, to_node=Impairment(delay_ns=3 * MILLISECOND, jitter_ns=3 * MILLISECOND)),
         protocol="objects",
         parameters={"objects_per_space": 1, "spaces": 1},
-        workload=periodic(300.0),
+        workload=periodic(500.0),
         duration_ns=SECOND // 2,
         drain_ns=60 * SECOND,
     )

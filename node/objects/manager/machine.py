@@ -50,6 +50,7 @@ from node.objects.log.entries import (
     CallId,
     ClockAdvance,
     Crossing,
+    ProposalRequest,
     Proposals,
     Proposed,
     SendCrossing,
@@ -455,6 +456,12 @@ class MachineCore(Core):
     # Between sub-networks.
 
     @property
+    def _storer(self) -> int | None:
+        """The machine that stores the entries of resilience 1 (LogCore)."""
+        view = self._log.view
+        return view.members[1] if view is not None and len(view.members) > 1 else None
+
+    @property
     def _is_master(self) -> bool:
         return self._phase is Phase.RUNNING and self.sequencer == self._me
 
@@ -472,9 +479,8 @@ class MachineCore(Core):
         if reply is not None:
             self._context.out.append(Send(target=source, message=retransmission(message_of(reply, self._us))))
         is_repeated = bool(message.flags & Flag.RETRANSMISSION)
-        if not is_repeated:
-            # Not a reply, which any machine gives: the master there has said it.
-            self._duties.heard(source)
+        if isinstance(entry, ProposalRequest) and not is_repeated:
+            self._duties.heard(source)  # only masters ask
         key = (message.kind, entry.link.place, message.seq)
         if key not in self._crossing:
             numbers = (number for kind, place, number in self._crossing if (kind, place) == key[:2])
@@ -503,13 +509,16 @@ class MachineCore(Core):
     def _update_duties(self) -> None:
         if self._phase is not Phase.RUNNING:
             return
-        is_master = self._is_master
+        is_master, storer = self._is_master, self._storer
         duties = self._log_state.duties() if is_master else ()
-        if is_master != self._was_master:
+        is_new = is_master != self._was_master
+        if is_new:
             self._was_master = is_master
             if is_master:
                 self._take_over()
-        self._duties.owe(duties, self._now_ns, self._context.out)
+        has_storer = storer is not None and not is_new
+        self._duties.owe(duties, self._now_ns, self._context.out, has_storer=has_storer)
+        self._duties.see(self._log_state.duties() if storer == self._me else None, self._context.out)
         for vote in self._votes.advance(self.sequencer, self._now_ns, self._context.out):
             self._context.append(vote, is_ours=self._votes.is_ours(vote.id))
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from node.objects.addresses import GroupId, NewsKind, Operation, Reference
+from node.objects.manager.machine import CROSSINGS
 from node.wire import Kind, Message
 from tests.node.cluster import MILLISECOND, SECOND, Network
 from tests.node.objects.machines import PARAMETERS, World, check_calls
@@ -37,13 +38,16 @@ def test_a_call_to_all_spaces_reaches_all(partitions: tuple[int, ...], is_atomic
 
 def test_only_what_concerns_other_machines_is_accepted_at_once() -> None:
     """The proposals are, by the machine that stores them: a caller waits for them. That the call and the question are
-    stored, the next entry tells."""
+    stored, the next entry tells. The same machine sends what follows to the other sub-network."""
     world = World(3, 2)
     accepted: list[tuple[int, int]] = []
+    crossing: list[tuple[int, int, Kind]] = []
 
     def note(source: int, target: int, message: Message) -> bool:
         if message.inner is Kind.AMOEBA_ACCEPT:
             accepted.append((source, target))
+        if message.kind in CROSSINGS:
+            crossing.append((source, target, message.kind))
         return False
 
     world.lose = note
@@ -51,6 +55,7 @@ def test_only_what_concerns_other_machines_is_accepted_at_once() -> None:
     call = world.call(objects[0], *objects)
     world.run(for_ns=100 * MILLISECOND)
     assert world.receivers(call) == objects and accepted == [(1, 0), (1, 2)]
+    assert crossing == [(0, 3, Kind.OBJECTS_ASK), (4, 0, Kind.OBJECTS_PROPOSAL), (1, 3, Kind.OBJECTS_OUTCOME)]
     world.check_rest()
 
 
