@@ -549,10 +549,10 @@ class LogCore(AmoebaCore):
     whether other members must have it now.
 
     The first-ranked member besides the sequencer, the storer, delivers a message of resilience 1 as soon as it has
-    stored it. If the others must have it now, it tells all of them (ACCEPT without words), else only the sequencer
-    (STORED). The sequencer delivers a message when it is stored, and tells the others at once only if they must have it
-    now and the storer has not told them. Else its next submission tells them: everything that its sender had delivered
-    is accepted."""
+    stored it. If the others must have it now, it tells all of them (ACCEPT without words), else, or without multicast,
+    which would take more datagrams than it saves, only the sequencer (STORED). The sequencer delivers a message when it
+    is stored, and tells the others at once only if they must have it now and the storer has not told them. Else its
+    next submission tells them: everything that its sender had delivered is accepted."""
 
     def __init__(
         self,
@@ -618,7 +618,7 @@ class LogCore(AmoebaCore):
         if is_urgent and self._is_sequencer and self._told < self._announced:
             self._told = self._announced
             super()._accept(others)
-        elif is_urgent and self._delivered == self._complete:
+        elif is_urgent and self._us.has_multicast and self._delivered == self._complete:
             others = [self._for_all(effect) for effect in others]
         return others
 

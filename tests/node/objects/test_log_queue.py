@@ -89,15 +89,16 @@ def test_what_others_act_on_is_resilient(entry: Entry, voted_on: Call | None, wo
     assert submission.words == words
 
 
-@pytest.mark.parametrize("is_urgent", [False, True])
-def test_the_storer_acts_at_once_and_tells_all_what_they_must_have_now(is_urgent: bool) -> None:
+@pytest.mark.parametrize(("is_urgent", "has_multicast"), [(False, True), (True, True), (True, False)])
+def test_the_storer_acts_at_once_and_tells_all_what_they_must_have_now(is_urgent: bool, has_multicast: bool) -> None:
+    """Without multicast the sequencer tells them."""
     applied: dict[int, list[int]] = {0: [], 1: [], 2: []}
 
     def apply_at(member: int) -> Callable[[Deliver], bool]:
         return lambda delivery: applied[member].append(delivery.seq) or is_urgent  # type: ignore[func-returns-value]
 
     def log_at(member: int) -> LogCore:
-        us = Membership(member=member, members=(0, 1, 2))
+        us = Membership(member=member, members=(0, 1, 2), has_multicast=has_multicast)
         parts = {"begin": lambda: None, "apply": apply_at(member), "snapshot": bytes}
         return LogCore(membership=us, parameters=AmoebaParameters(), **parts)  # type: ignore[arg-type]
 
@@ -106,15 +107,18 @@ def test_the_storer_acts_at_once_and_tells_all_what_they_must_have_now(is_urgent
     assert isinstance(numbered, Multicast)
     data = numbered.message
     (told,) = storer.on_message(data, 0, 0)
-    assert applied[1] == [1] and isinstance(told, Multicast if is_urgent else Send)
+    tells_all = is_urgent and has_multicast
+    assert applied[1] == [1] and isinstance(told, Multicast if tells_all else Send)
     sequencer.on_message(data, 0, 0)
-    assert applied[0] == [] and sequencer.on_message(told.message, 1, 0) == [] and applied[0] == [1]
-    if is_urgent:
+    assert applied[0] == []
+    accepted = sequencer.on_message(told.message, 1, 0)
+    assert applied[0] == [1] and len(accepted) == (is_urgent and not tells_all)
+    if tells_all:
         stranger = replace(told.message, origin=2)
         assert storer.on_message(stranger, 2, 0) == [Report.refusal(DropReason.UNEXPECTED, stranger, 2)]
         third.on_message(told.message, 1, 0)
     third.on_message(data, 0, 0)
-    assert applied[2] == ([1] if is_urgent else [])
+    assert applied[2] == ([1] if tells_all else [])
 
 
 def test_when_only_the_counter_of_the_votes_has_the_sum_and_ends_the_others_all_abort() -> None:
