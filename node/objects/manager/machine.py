@@ -74,7 +74,6 @@ from node.packing import MAX_NUMBER
 from node.protocols.amoeba import AmoebaCore, AmoebaParameters
 from node.reliable.codec import KINDS as STREAM_KINDS
 from node.trace import CallReport, ViewReason
-from node.transport import retransmission
 from node.wire import Flag, Kind, Message, decode_message
 
 LOG_KINDS = GROUP_KINDS | STREAM_KINDS
@@ -477,16 +476,15 @@ class MachineCore(Core):
             return
         reply = self._log_state.reply(entry)
         if reply is not None:
-            self._context.out.append(Send(target=source, message=retransmission(message_of(reply, self._us))))
-        is_repeated = bool(message.flags & Flag.RETRANSMISSION)
-        if isinstance(entry, ProposalRequest) and not is_repeated:
+            self._context.out.append(Send(target=source, message=message_of(reply, self._us)))
+        if isinstance(entry, ProposalRequest):
             self._duties.heard(source)  # only masters ask
         key = (message.kind, entry.link.place, message.seq)
         if key not in self._crossing:
             numbers = (number for kind, place, number in self._crossing if (kind, place) == key[:2])
             for new in self._log_state.news(entry, under_way=max(numbers, default=0)):
                 if isinstance(new, Proposed):
-                    self._gather(new, is_repeated=is_repeated)
+                    self._gather(new, is_repeated=bool(message.flags & Flag.RETRANSMISSION))
                     continue
                 if new is entry:
                     self._crossing.add(key)
