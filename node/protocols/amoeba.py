@@ -185,8 +185,8 @@ class AmoebaCore(OrderCore):
 
     def _after_message(self, now_ns: int, out: list[Effect]) -> None:
         self._complete_log()
-        self._deliver(out)
         self._tell_stored(out)
+        self._deliver(out)
         self._tell_accepted(out)
 
     def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
@@ -346,11 +346,15 @@ class AmoebaCore(OrderCore):
         """The members, besides the sequencer, that must have stored this complete entry."""
         return self._others[: self._log[index].resilience]
 
+    def _awaited(self, index: int) -> list[int]:
+        """The members of which we must know that they have stored this complete entry before we deliver it."""
+        return self._storers(index)
+
     def _tell_stored(self, out: list[Effect]) -> None:
         """Tell the sequencer that we have stored the log, if one of the new messages waits for that."""
         if self._is_sequencer:
             return
-        new = range(max(self._checked, self._accepted, self._delivered) + 1, self._complete + 1)
+        new = range(max(self._checked, self._accepted) + 1, self._complete + 1)
         self._checked = self._complete
         if any(self._us.member in self._storers(index) for index in new):
             stored = self._us.message(Kind.AMOEBA_STORED, seq=self._complete, flags=CONTROL)
@@ -360,7 +364,7 @@ class AmoebaCore(OrderCore):
         while self._delivered < self._complete:
             index = self._delivered + 1
             entry = self._log[index]
-            if index > self._accepted and self._storers(index):
+            if index > self._accepted and self._awaited(index):
                 return
             del self._log[index]
             self._delivered = index

@@ -6,12 +6,12 @@ multicasts of its sender are one FIFO.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from node.core import Membership, Submission
 from node.effects import Effect, Report, Send, Timer
 from node.errors import DropReason
-from node.reliable.codec import CONTROL, MAX_FENCES, VIEW_SHIFT, entry
+from node.reliable.codec import CONTROL, MAX_FENCES, VIEW_SHIFT, acknowledged, entry
 from node.reliable.parameters import ReliableParameters
 from node.reliable.stream import Receiver
 from node.transport import Outbox, RoundTrip, Sent, Timers, retransmission
@@ -25,21 +25,29 @@ class Channels:
     """All channels of one member, in both directions."""
 
     def __init__(
-        self, us: Membership, view: int, parameters: ReliableParameters, trips: Mapping[int, RoundTrip], timers: Timers
+        self,
+        us: Membership,
+        view: int,
+        parameters: ReliableParameters,
+        trips: Mapping[int, RoundTrip],
+        timers: Timers,
+        tell: Callable[[int, int], int] = lambda *_: 0,
     ) -> None:
+        """`tell`: our position in the multicasts of (a member), which is told to it (now)."""
         self._us = us
+        self._tell = tell
         self._view_word = view << VIEW_SHIFT
         self._parameters = parameters
         self._timers = timers
         self._outboxes = {peer: Outbox[Message](trip, parameters.window) for peer, trip in trips.items()}
         self.receivers = {peer: Receiver(window=parameters.window) for peer in us.peers}
         self._lacking: set[int] = set()  # targets that have not acknowledged all
-        self._ack_due: set[int] = set()  # sources that await an acknowledgement
+        self._ack_due_ns: dict[int, int] = {}  # by source that awaits an acknowledgement: when it is sent by itself
 
     @property
     def is_settled(self) -> bool:
         """Whether nothing is unacknowledged or undelivered, and no acknowledgement is due."""
-        return not self._lacking and not self._ack_due and not any(self.waiting())
+        return not self._lacking and not self._ack_due_ns and not any(self.waiting())
 
     @property
     def can_fence(self) -> bool:
@@ -72,7 +80,7 @@ class Channels:
     def send(self, submission: Submission, target: int, after: int, now_ns: int, out: list[Effect]) -> None:
         """Send to `target`, not to be delivered before our multicast number `after`."""
         outbox = self._outboxes[target]
-        words = (self._view_word | after, self._acknowledgement(target))
+        words = (self._view_word | after, self._tell(target, now_ns) << 32 | self._acknowledgement(target))
         outbox.add(self._us.carrying(submission, Kind.RELIABLE_UNICAST, seq=outbox.last + 1, words=words))
         self._lacking.add(target)
         self._pump(target, now_ns, out)
@@ -80,7 +88,7 @@ class Channels:
     def receive(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         """Take in a unicast for us, its words checked, and the acknowledgement in it."""
         source = message.origin
-        self.acknowledge(source, message.words[1], now_ns, out)
+        self.acknowledge(source, message.words[1] & 0xFFFF_FFFF, now_ns, out)
         receiver = self.receivers[source]
         is_gap_before = message.seq > receiver.position + 1
         reason = receiver.accept(message)
@@ -88,12 +96,12 @@ class Channels:
             out.append(Report.refusal(reason, message, source))
         if reason is DropReason.OUT_OF_WINDOW:
             return
-        self._ack_due.add(source)
         wait_ns, timer = self._parameters.acknowledge_ns, Timer(ACKNOWLEDGE, source)
         if is_gap_before or reason is DropReason.DUPLICATE:  # something was lost: tell the sender at once
             wait_ns = 0
             self._timers.disarm(timer, out)
-        self._timers.arm(timer, now_ns + wait_ns, out)
+        self._ack_due_ns[source] = min(self._ack_due_ns.get(source, now_ns + wait_ns), now_ns + wait_ns)
+        self._timers.arm(timer, self._ack_due_ns[source], out)
 
     def acknowledge(self, member: int, position: int, now_ns: int, out: list[Effect]) -> None:
         """`member` has received all our unicasts up to `position`."""
@@ -113,16 +121,26 @@ class Channels:
         if outbox:
             self._timers.arm(Timer(RETRY, target), outbox.next_late_ns(burst), out)
 
-    def on_acknowledge(self, source: int, out: list[Effect]) -> None:
-        """No message carried the acknowledgement: send it by itself."""
-        if source in self._ack_due:
-            seq, words = self._acknowledgement(source), (self._view_word,)
-            message = self._us.message(Kind.RELIABLE_ACKNOWLEDGEMENT, seq=seq, flags=CONTROL, words=words)
-            out.append(Send(target=source, message=message))
+    def on_acknowledge(self, source: int, now_ns: int, out: list[Effect]) -> None:
+        """Send the acknowledgement by itself if no message has carried it in time."""
+        due_ns = self._ack_due_ns.get(source)
+        if due_ns is None:
+            return
+        if due_ns > now_ns:
+            self._timers.arm(Timer(ACKNOWLEDGE, source), due_ns, out)
+            return
+        seq, words = self._acknowledgement(source), (self._view_word | self._tell(source, now_ns),)
+        message = self._us.message(Kind.RELIABLE_ACKNOWLEDGEMENT, seq=seq, flags=CONTROL, words=words)
+        out.append(Send(target=source, message=message))
+
+    def take_acknowledgements(self, most: int) -> tuple[int, ...]:
+        """One word for each of at most `most` sources that await an acknowledgement: the multicast carries it."""
+        sources = sorted(self._ack_due_ns)[:most]
+        return tuple(acknowledged(source, self._acknowledgement(source)) for source in sources)
 
     def _acknowledgement(self, source: int) -> int:
         """Our cumulative acknowledgement to `source`; the message that carries it replaces the acknowledgement due."""
-        self._ack_due.discard(source)
+        self._ack_due_ns.pop(source, None)
         return self.receivers[source].position
 
     def _pump(self, target: int, now_ns: int, out: list[Effect]) -> None:

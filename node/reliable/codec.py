@@ -2,7 +2,8 @@
 
 The first word of every message begins with the number of the view (31 bits). A fence is an entry (target, number of
 unicasts to it that precede this message); a position is an entry (origin, number up to which its stream has been
-received).
+received); an acknowledgement among the positions of a data message is an entry with 1 between the two (source, number
+up to which its unicasts have been received).
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ def view_of(message: Message) -> int:
 def entry(member: int, number: int) -> int:
     """One word: a number about one member of the view."""
     return pack(member, 0, number)
+
+
+def acknowledged(member: int, number: int) -> int:
+    """One word: all unicasts of one member up to a number have been received."""
+    return pack(member, 1, number)
 
 
 def pack_data(view: int, lag: int, fences: tuple[int, ...] = (), positions: tuple[int, ...] = ()) -> tuple[int, ...]:

@@ -88,13 +88,14 @@ class ReliableCore(ViewStreams):
         self._streams = {peer: IncomingStream(window=parameters.window) for peer in membership.peers}
         self._timers = Timers()
         self._round_trips = {peer: RoundTrip(parameters) for peer in membership.peers}
-        self._channels = Channels(membership, view, parameters, self._round_trips, self._timers)
+        self._channels = Channels(membership, view, parameters, self._round_trips, self._timers, self._tell_position)
         self._questions = Questions(
             first_ns=min(3 * self._interval_ns, suspect_after_ns // 4),
             most_ns=max(self._interval_ns, min(parameters.retry_most_ns, suspect_after_ns // 10)),
         )
         self._unacknowledged: set[int] = set()  # origins that do not know our position
         self._acknowledged_ns = 0  # when we last told positions to all members
+        self._told_ns: dict[int, int] = {}  # by origin: when a unicast last told it our position
         self._sent_ns = 0  # when we last multicast
         self._ticked_ns = 0
         self._announcements = 0
@@ -178,7 +179,7 @@ class ReliableCore(ViewStreams):
             self._channels.on_retry(timer.key, now_ns, out)
         else:
             assert timer.name == ACKNOWLEDGE, timer
-            self._channels.on_acknowledge(timer.key, out)
+            self._channels.on_acknowledge(timer.key, now_ns, out)
         return out
 
     # Calls by the group layer.
@@ -287,13 +288,17 @@ class ReliableCore(ViewStreams):
             self._arm_tick(now_ns, out)
 
     def _piggyback(self, room_bytes: int, now_ns: int) -> tuple[int, ...]:
-        """Our positions that their origins do not know, as many as fit the frame; none soon after the last ones."""
+        """Acknowledgements that are due and our positions that their origins do not know, as many as fit the frame;
+        no positions soon after the last ones."""
         most = min(codec.MAX_PIGGYBACK, room_bytes // WORD_SIZE)
-        is_early = now_ns - self._acknowledged_ns < self._interval_ns // 2 and not self._acknowledges_soon
-        if not self._unacknowledged or most <= 0 or self._fan_out > PIGGYBACK_COPIES or is_early:
+        if most <= 0 or self._fan_out > PIGGYBACK_COPIES:
             return ()
-        self._acknowledged_ns = now_ns
-        return tuple(map(self._position, self._take_unacknowledged(most)))
+        words = self._channels.take_acknowledgements(most)
+        is_early = now_ns - self._acknowledged_ns < self._interval_ns // 2 and not self._acknowledges_soon
+        if self._unacknowledged and len(words) < most and not is_early:
+            self._acknowledged_ns = now_ns
+            words += tuple(map(self._position, self._take_unacknowledged(most - len(words))))
+        return words
 
     def _on_announce(self, now_ns: int, out: list[Effect]) -> None:
         """Announce the last number a few times, because a lost tail shows no gap; then the tick asks the silent
@@ -345,7 +350,9 @@ class ReliableCore(ViewStreams):
         stream = self._streams[message.origin]
         if self.phase is Phase.OPEN:
             for told in map(unpack, positions):
-                if told.member == self._me:
+                if told.member == self._me and told.incarnation:
+                    self._channels.acknowledge(source, told.number, now_ns, out)
+                elif told.member == self._me:
                     self._own.acknowledge(source, told.number)
         cut = stream.cut or 0
         is_relay_beyond_cut = source != message.origin and message.seq > cut
@@ -371,9 +378,11 @@ class ReliableCore(ViewStreams):
     def _on_unicast(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
         if len(message.words) != 2 or message.seq == 0:
             raise RemoteError(DropReason.MALFORMED, f"unicast {message.seq} with {len(message.words)} words")
+        self._own.acknowledge(source, message.words[1] >> 32)
         self._channels.receive(message, now_ns, out)
         self._pump(source, self._streams[source], out)
         self._streams[source].release()
+        self._arm_stability(now_ns, out)
         if self._channels.receivers[source].buffered:
             # A unicast waits for an earlier message of a sender that may have crashed: the tick reads `awaited`.
             self._arm_tick(now_ns, out)
@@ -381,7 +390,9 @@ class ReliableCore(ViewStreams):
     def _on_acknowledgement(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
         if len(message.words) != 1:
             raise RemoteError(DropReason.MALFORMED, f"an acknowledgement of {len(message.words)} words")
+        self._own.acknowledge(source, message.words[0] & 0xFFFF_FFFF)
         self._channels.acknowledge(source, message.seq, now_ns, out)
+        self._arm_stability(now_ns, out)
 
     def _pump(self, origin: int, stream: IncomingStream, out: list[Effect]) -> None:
         """Deliver multicasts and unicasts of `origin` as far as possible, in the order in which it sent them."""
@@ -466,6 +477,12 @@ class ReliableCore(ViewStreams):
         stream.acknowledged = stream.position
         return entry(member, stream.position)
 
+    def _tell_position(self, member: int, now_ns: int) -> int:
+        """Our position in the stream of `member`, for a unicast to it."""
+        self._told_ns[member] = now_ns
+        self._unacknowledged.discard(member)
+        return unpack(self._position(member)).number
+
     def _take_unacknowledged(self, most: int) -> list[int]:
         origins = sorted(self._unacknowledged)[:most]
         self._unacknowledged.difference_update(origins)
@@ -533,9 +550,11 @@ class ReliableCore(ViewStreams):
         own = self._own
         is_quiet = own.floor == own.position and now_ns - self._sent_ns >= self._interval_ns // 2
         is_floor_due = own.announced < own.floor and (is_quiet or is_urgent)
-        # A member that multicasts piggybacks its positions after half an interval: wait for that.
+        # A member that multicasts piggybacks its positions after half an interval, a unicast tells one: wait for that.
         is_due = is_urgent or now_ns - self._acknowledged_ns >= self._interval_ns
-        recipients = sorted(self._unacknowledged.union(questions) if is_due else questions)
+        early_ns = now_ns if is_urgent else now_ns - self._interval_ns
+        due = {origin for origin in self._unacknowledged if is_due and self._told_ns.get(origin, 0) <= early_ns}
+        recipients = sorted(due.union(questions))
         if is_floor_due or self._is_worth_multicast(len(recipients)):
             self._acknowledged_ns = now_ns
             own.announced = own.floor

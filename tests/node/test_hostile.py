@@ -120,9 +120,10 @@ def test_lies_of_a_member_end_nobody_and_fill_no_memory(protocol: str, seed: int
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_lies_from_another_sub_network_end_nobody_and_fill_no_memory(seed: int) -> None:
-    """The liar is down: calls of its machine's objects wait for the group's time-out, then for their own."""
+    """The liar is down: calls of its machine's objects wait for the group's time-out, then for their own. Its
+    sub-network, given up until it has excluded the liar, gets later ones."""
     cluster = check_lies("objects", seed, count=20, rest_ns=60 * SECOND, partitions=TWO_NETWORKS)
-    listed = {(member, 1, number) for member in (0, 1, 2) for number in (22, 32)}
+    listed = {(member, 1, 32) for member in (0, 1, 2)}
     assert listed < set(cluster.submissions)
     for member in (0, 1, 2):
         assert listed < set(cluster.true[member]), "later calls are not held up"

@@ -37,6 +37,9 @@ from node.objects.log.entries import (
 )
 from node.objects.log.records import LinkState, Order, Party, Reader, Record, SpaceOf, Stage, Vote, Writer
 
+_NUMBERS_OF_A_VIEW = 31
+"""Bits of a number on a link that count in a view of the sub-network; those above name the view."""
+
 
 class Commit:
     """All calls that are not over. `place`: ours; `partitions`: the members of each place."""
@@ -52,6 +55,8 @@ class Commit:
         self._place = place
         self._place_of = {member: at for at, members in enumerate(partitions) for member in members}
         self._links = {at: LinkState() for at in range(len(partitions)) if at != place}
+        self._base = 0
+        """No earlier view has given a number above this."""
         self._records: dict[CallId, Record] = {}
         self._stale: dict[tuple[GroupId, Reference], None] = {}
         """Ours that have missed a call to a group, until they join it again."""
@@ -66,6 +71,12 @@ class Commit:
     @property
     def buffered(self) -> int:
         return len(self._records)
+
+    def begin_view(self, number: int) -> None:
+        """See LogState.begin_view."""
+        self._base = number << _NUMBERS_OF_A_VIEW
+        for state in self._links.values():
+            state.sent = max(state.sent, self._base)
 
     def is_ours(self, reference: Reference) -> bool:
         return self._place_of.get(reference.member) == self._place
@@ -300,7 +311,11 @@ class Commit:
         self._duties = None
         self._links[entry.link.place].taken = entry.number
         is_possible = self._tick(entry.call.heard)
-        if entry.call.id in self._records:
+        known = self._records.get(entry.call.id)
+        if known is not None:
+            # The coordinator had lost the call with its sequencer, and has it again.
+            if known.coordinator == entry.link.place and known.stage is not Stage.FINAL:
+                known.number = entry.number
             return
         call = entry.call
         here = tuple(one for one in call.covered if self.is_ours(one))
@@ -341,8 +356,11 @@ class Commit:
         """Whether one machine alone may have this outcome."""
         return self._is_known(entry.link) and (entry.link.place, entry.number) in self._unstored
 
-    def _is_next(self, entry: ProposalRequest) -> bool:
-        return self._is_known(entry.link) and entry.after <= self._links[entry.link.place].taken < entry.number
+    def _is_next(self, entry: ProposalRequest, under_way: int = 0) -> bool:
+        if not self._is_known(entry.link):
+            return False
+        taken = self._links[entry.link.place].taken
+        return entry.after <= max(taken, under_way) and taken < entry.number
 
     def _tick(self, heard: int) -> bool:
         """Advance the clock for the next proposal. False: no timestamps are left (node/objects/addresses.py:
@@ -445,7 +463,7 @@ class Commit:
     def _forget_between(self, place: int, epoch: int, out: list[Step]) -> None:
         """End all calls between us and `place`, which is in this epoch."""
         self._duties = None
-        self._links[place] = LinkState(epoch=epoch)
+        self._links[place] = LinkState(epoch=epoch, sent=self._base)
         self._unstored = {key: None for key in self._unstored if key[0] != place}
         for record in list(self._records.values()):
             if record.coordinator == place and record.stage is not Stage.FINAL:
@@ -490,14 +508,14 @@ class Commit:
                     return Settled(link=self._link(place), numbers=(number,))
         return None
 
-    def wanted(self, entry: Crossing) -> bool:
-        """Whether a message from elsewhere would change anything."""
+    def wanted(self, entry: Crossing, under_way: int) -> bool:
+        """Whether a message from elsewhere would change anything; see LogState.news."""
         if not self._is_known(entry.link):
             return False
         place = entry.link.place
         match entry:
             case ProposalRequest():
-                return self._is_next(entry)
+                return self._is_next(entry, under_way)
             case Proposed(is_yes=is_yes):
                 record, party = self._party(entry)
                 if record is None or party is None:
@@ -510,6 +528,13 @@ class Commit:
                 return record.stage is Stage.OPEN or (record.stage is Stage.DROPPED and not timestamp)
             case Settled(numbers=numbers):
                 return any((place, number) in self._requested for number in numbers)
+
+    def awaited(self, name: CallId) -> frozenset[int]:
+        """See LogState.awaited."""
+        record = self._records.get(name)
+        if record is None or record.stage is not Stage.OPEN:
+            return frozenset()
+        return frozenset(place for place, party in record.parties.items() if not party.timestamp)
 
     def _reply_to_proposal(self, entry: Proposed) -> Outcome | None:
         record, party = self._party(entry)
@@ -591,7 +616,7 @@ class Commit:
     # Encoding.
 
     def write(self, writer: Writer) -> None:
-        writer.words(self.epoch, self.clock)
+        writer.words(self.epoch, self.clock, self._base)
         writer.list(chain.from_iterable(sorted(self.incarnations.items())))
         for _, state in sorted(self._links.items()):
             writer.words(state.epoch, state.sent, state.taken)
@@ -603,7 +628,7 @@ class Commit:
 
     def read(self, reader: Reader) -> None:
         """Read into a new Commit. RemoteError MALFORMED for anything that `write` never gives."""
-        self.epoch, self.clock = reader.word(), reader.word()
+        self.epoch, self.clock, self._base = reader.word(), reader.word(), reader.word()
         self.incarnations = dict(reader.pairs())
         for place in self._links:
             self._links[place] = LinkState(reader.word(), reader.word(), reader.word())

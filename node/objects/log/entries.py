@@ -10,12 +10,13 @@ receiver. So a datagram from elsewhere and its entry in the log are the same wor
     OBJECTS_OUTCOME   seq: number on the link    link, settled, id, timestamp (0: nothing will come of it)
     OBJECTS_SETTLED   seq: 0                     link, numbers
     OBJECTS_ENTRY     seq: which (EntryCode)     VOTED: id, vote; GIVEN_UP: id, place; NEW_EPOCH: place, epoch;
-                                                 CLOCK_ADVANCE: timestamp; STORED: none
+                                                 CLOCK_ADVANCE: timestamp; STORED: none;
+                                                 PROPOSALS: number, count of words, words of each PROPOSAL
 
 `incarnation` is member and incarnation in one word, `id` is two words (incarnation, number), `link` is one word: the
 place that sends, its epoch, and the receiver's epoch as the sender knows it. `settled` is of the link back: the
-outcomes of all its numbers up to this one are in the sender's log. It is a supplement: two messages that differ in it
-alone are equal. Epochs: node/objects/log/state.py.
+outcomes of all its numbers up to this one are in the sender's log. `settled` and `after` are supplements: two messages
+that differ in them alone are equal. Epochs: node/objects/log/state.py.
 
 Decoders assume that an enemy wrote the words: RemoteError MALFORMED, before anything else.
 """
@@ -24,6 +25,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import NamedTuple
 
 from node.core import MAX_INCARNATION, MAX_MEMBER, Membership
@@ -203,11 +205,12 @@ class LinkHeader(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposalRequest:
     """The coordinator asks for our proposal; `call.heard` is its own. `number` counts its questions to us; `after`: the
-    number of the last one before it that we still have to take first (0: none)."""
+    number of the last one before it that we still have to take first (0: none), a supplement: it falls when that one
+    is answered."""
 
     link: LinkHeader
     number: int
-    after: int
+    after: int = field(compare=False)
     call: Call
     settled: int = field(default=0, compare=False)
 
@@ -246,12 +249,19 @@ class Settled:
     numbers: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposals:
+    """Answers of several covered sub-networks about one call, logged as one entry."""
+
+    parts: tuple[Proposed, ...]
+
+
 Crossing = ProposalRequest | Proposed | Outcome | Settled
 """The messages between sub-networks."""
 
-Entry = Called | Voted | GivenUp | NewEpoch | ClockAdvance | Stored | Crossing
+Entry = Called | Voted | GivenUp | NewEpoch | ClockAdvance | Stored | Proposals | Crossing
 
-Firm = ProposalRequest | Proposed | GivenUp | NewEpoch | Stored
+Firm = ProposalRequest | Proposed | Proposals | GivenUp | NewEpoch | Stored
 """Of these a second machine always has each, and the log before it, when anybody delivers it."""
 
 
@@ -364,6 +374,7 @@ class EntryCode(enum.IntEnum):
     NEW_EPOCH = 3
     CLOCK_ADVANCE = 4
     STORED = 5
+    PROPOSALS = 6
 
 
 def message_of(entry: Entry, us: Membership) -> Message:
@@ -375,9 +386,8 @@ def message_of(entry: Entry, us: Membership) -> Message:
         case ProposalRequest(link=link, number=number, after=after, call=call):
             words = (link.word, entry.settled, after, *call.words)
             return us.message(kind, seq=number, words=words, payload=call.payload)
-        case Proposed(link=link, number=number, id=name, timestamp=timestamp, is_yes=is_yes, missing=missing):
-            words = (link.word, entry.settled, *name.words, timestamp, int(is_yes), *(one.word for one in missing))
-            return us.message(kind, seq=number, flags=_CONTROL, words=words)
+        case Proposed(number=number):
+            return us.message(kind, seq=number, flags=_CONTROL, words=_words_of(entry))
         case Outcome(link=link, number=number, id=name, timestamp=timestamp):
             words = (link.word, entry.settled, *name.words, timestamp)
             return us.message(kind, seq=number, flags=_CONTROL, words=words)
@@ -393,6 +403,9 @@ def message_of(entry: Entry, us: Membership) -> Message:
             return us.message(kind, seq=EntryCode.CLOCK_ADVANCE, flags=_CONTROL, words=(timestamp,))
         case Stored():
             return us.message(kind, seq=EntryCode.STORED, flags=_CONTROL)
+        case Proposals(parts=parts):
+            counted = ((one.number, len(words := _words_of(one)), *words) for one in parts)
+            return us.message(kind, seq=EntryCode.PROPOSALS, flags=_CONTROL, words=tuple(chain.from_iterable(counted)))
 
 
 def entry_of(message: Message) -> Entry:
@@ -406,7 +419,7 @@ def entry_of(message: Message) -> Entry:
         case Kind.OBJECTS_ASK:
             return _proposal_request(message)
         case Kind.OBJECTS_PROPOSAL:
-            return _proposed(message)
+            return _proposed(message.seq, words)
         case Kind.OBJECTS_OUTCOME:
             check(len(words) == 5 and words[4] <= MAX_TIMESTAMP, "words of no outcome")
             link, settled = _link(words)
@@ -427,6 +440,8 @@ def timestamp_of(entry: Entry) -> int:
             return call.heard
         case Proposed(timestamp=timestamp) | Outcome(timestamp=timestamp) | ClockAdvance(timestamp=timestamp):
             return timestamp
+        case Proposals(parts=parts):
+            return max(one.timestamp for one in parts)
         case _:
             return 0
 
@@ -448,15 +463,32 @@ def _proposal_request(message: Message) -> ProposalRequest:
     return ProposalRequest(link=link, number=number, after=after, call=call, settled=settled)
 
 
-def _proposed(message: Message) -> Proposed:
-    words = message.words
+def _words_of(entry: Proposed) -> tuple[int, ...]:
+    missing = (one.word for one in entry.missing)
+    return (entry.link.word, entry.settled, *entry.id.words, entry.timestamp, int(entry.is_yes), *missing)
+
+
+def _proposals(words: tuple[int, ...]) -> Proposals:
+    parts: list[Proposed] = []
+    while words:
+        end = 2 + (words[1] if len(words) > 1 else 0)
+        check(len(words) >= end, "words of no proposals")
+        parts.append(_proposed(words[0], words[2:end]))
+        words = words[end:]
+    places = [one.link.place for one in parts]
+    check(len(parts) > 1 and places == sorted(set(places)), "proposals of one place")
+    check(len({one.id for one in parts}) == 1, "proposals for two calls")
+    return Proposals(parts=tuple(parts))
+
+
+def _proposed(number: int, words: tuple[int, ...]) -> Proposed:
     check(6 <= len(words) <= 6 + MAX_ADDRESSED, "words of no proposal")
     check(1 <= words[4] <= MAX_TIMESTAMP and words[5] <= 1, "a proposal without a timestamp or a vote")
     link, settled = _link(words)
     name, missing = CallId.of_words(*words[2:4]), tuple(map(Reference.of_word, words[6:]))
     return Proposed(
         link=link,
-        number=_number(message.seq),
+        number=_number(number),
         id=name,
         timestamp=words[4],
         is_yes=bool(words[5]),
@@ -483,6 +515,8 @@ def _own(message: Message) -> Entry:
         case EntryCode.STORED:
             check(not words, "words of no such entry")
             return Stored()
+        case EntryCode.PROPOSALS:
+            return _proposals(words)
     raise RemoteError(DropReason.MALFORMED, f"{message.seq} is no code of an entry")
 
 
@@ -512,4 +546,5 @@ _KINDS: dict[type[Entry], Kind] = {
     NewEpoch: Kind.OBJECTS_ENTRY,
     ClockAdvance: Kind.OBJECTS_ENTRY,
     Stored: Kind.OBJECTS_ENTRY,
+    Proposals: Kind.OBJECTS_ENTRY,
 }

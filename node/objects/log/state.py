@@ -62,6 +62,7 @@ from node.objects.log.entries import (
     Outcome,
     Prepare,
     ProposalRequest,
+    Proposals,
     Proposed,
     Step,
     Stored,
@@ -143,26 +144,14 @@ class LogState:
             return out
         if isinstance(entry, Firm):
             self._commit.stored()
-        if isinstance(entry, Crossing):
-            self._commit.settled(entry)
-        match entry:
-            case Called(call=call):
-                self._on_called(call, out)
-            case ProposalRequest():
-                self._commit.requested(entry, out)
-            case Proposed():
-                self._commit.proposed(entry, out)
-            case Outcome():
-                self._commit.outcome(entry, out)
-            case Voted():
-                self._commit.voted(entry, out)
-            case GivenUp():
-                self._commit.given_up(entry, out)
-            case ClockAdvance(timestamp=timestamp):
-                self._commit.clock = max(self._commit.clock, timestamp)
-            case NewEpoch():
-                self._on_new_epoch(entry, out)
+        for part in entry.parts if isinstance(entry, Proposals) else (entry,):
+            self._take(part, out)
         return self._end(out)
+
+    def begin_view(self, number: int) -> None:
+        """The log goes on in this view of its machines. Numbers on links that views before it have given, and lost with
+        their sequencer, are not given again."""
+        self._commit.begin_view(number)
 
     def ended(self, member: int, incarnation: int) -> list[Step]:
         """Apply that this machine of ours has ended, with its objects."""
@@ -188,8 +177,9 @@ class LogState:
         """The reply to the sender, independent of later entries of the log; None: there is none."""
         return self._commit.reply(entry)
 
-    def news(self, entry: Crossing) -> tuple[Entry, ...]:
-        """Entries for our log because of this message from elsewhere; none if it would change nothing."""
+    def news(self, entry: Crossing, under_way: int = 0) -> tuple[Entry, ...]:
+        """Entries for our log because of this message from elsewhere; none if it would change nothing. `under_way`: the
+        number of the last message of its kind and place that this machine has given to the log."""
         link = entry.link
         if link.place == self._place or link.place >= len(self._partitions):
             return ()
@@ -199,7 +189,11 @@ class LogState:
             return (NewEpoch(place=link.place, epoch=link.epoch),)
         if isinstance(entry, Outcome) and self._commit.is_unstored(entry):
             return (Stored(),)
-        return (entry,) if self._commit.wanted(entry) else ()
+        return (entry,) if self._commit.wanted(entry, under_way) else ()
+
+    def awaited(self, name: CallId) -> frozenset[int]:
+        """The places whose proposals for this call of ours are missing."""
+        return self._commit.awaited(name)
 
     def has_everything(self, member: int, timestamp: int) -> bool:
         """Whether no more call up to this timestamp can go out to objects of this machine of ours."""
@@ -259,6 +253,27 @@ class LogState:
         return found
 
     # Calls and operations.
+
+    def _take(self, entry: Entry, out: list[Step]) -> None:
+        if isinstance(entry, Crossing):
+            self._commit.settled(entry)
+        match entry:
+            case Called(call=call):
+                self._on_called(call, out)
+            case ProposalRequest():
+                self._commit.requested(entry, out)
+            case Proposed():
+                self._commit.proposed(entry, out)
+            case Outcome():
+                self._commit.outcome(entry, out)
+            case Voted():
+                self._commit.voted(entry, out)
+            case GivenUp():
+                self._commit.given_up(entry, out)
+            case ClockAdvance(timestamp=timestamp):
+                self._commit.clock = max(self._commit.clock, timestamp)
+            case NewEpoch():
+                self._on_new_epoch(entry, out)
 
     def _is_possible(self, entry: Entry) -> bool:
         """Whether an honest sender can send `entry`: the caller's sub-network asks about a list, the group's

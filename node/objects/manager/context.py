@@ -40,6 +40,10 @@ Take = Callable[[int, Message], None]
 """Takes (address space, message that its manager passes on)."""
 
 
+def is_for_list(call: Call) -> bool:
+    return call.addressing.operation is Operation.CALL and call.addressing.group is None
+
+
 class Context:
     """The context of one machine. `membership` names the sub-networks. `layer`: of the parts' timers. `take` receives
     messages that the local managers pass on, in the machine's turn. `has_space_processes`: address spaces are processes
@@ -83,19 +87,15 @@ class Context:
 
     def stays_here(self, call: Call) -> bool:
         """Whether it is a call of this sub-network to a list within it, of which no other sub-network learns."""
-        addressing = call.addressing
-        if addressing.operation is not Operation.CALL or addressing.group is not None:
-            return False
-        members = (call.id.member, *(one.member for one in addressing.objects))
-        return all(self.place_of.get(member) == self.place for member in members)
+        members = (call.id.member, *(one.member for one in call.addressing.objects))
+        return is_for_list(call) and all(self.place_of.get(member) == self.place for member in members)
 
     def append(self, entry: Entry, *, is_ours: bool = False) -> None:
         """Queue an entry for the log of the sub-network. Entries on which other sub-networks act are resilient.
-        `is_ours`: they do not act on this one. An outcome is not resilient: machines that lose it ask for it again."""
+        `is_ours`: they do not act on this one. A call to a list is not resilient: nothing comes of it before a proposal
+        or a vote, which are, follows it. An outcome is not, either: machines that lose it ask for it again."""
         message = message_of(entry, self.us)
-        is_ours |= isinstance(entry, Settled | ClockAdvance) or (
-            isinstance(entry, Called) and self.stays_here(entry.call)
-        )
+        is_ours |= isinstance(entry, Settled | ClockAdvance) or (isinstance(entry, Called) and is_for_list(entry.call))
         is_ours |= isinstance(entry, Outcome) and entry.timestamp > 0
         words = () if is_ours else RESILIENT
         self.log_queue.append(

@@ -2,9 +2,10 @@
 
 Paper 004 leaves open the fate of the duties of a master manager (MMM) that dies. Here the duties follow from the log of
 the sub-network, so every machine of it knows them, and the sequencer sends them; a new sequencer begins with all open
-duties. Each is sent to one machine of the other sub-network at a time, at once and then with pauses that double, each
-time to the next machine in turn; a machine that has been heard from is asked first. A duty ends by the log. A datagram
-of it can be lost, doubled or late: the log that takes it drops duplicates.
+duties. The storer (LogCore), which knows first that a proposal or an outcome is stored, sends it for the first time.
+Each duty is sent to one machine of the other sub-network at a time, at once and then with pauses that double, each time
+to the next machine in turn, beginning with the one that last asked us, or answered after others that did not. A duty
+ends by the log. A datagram of it can be lost, doubled or late: the log that takes it drops duplicates.
 
 An outcome is told again late (OUTCOME_PAUSES): a sub-network that has not got it asks for it by its proposal, and one
 that has got it says so with whatever it says next.
@@ -15,13 +16,13 @@ All duties share one timer, and so do all questions. With nothing open it is not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from node.core import Membership
 from node.effects import Effect, Send, Timer
-from node.objects.log.entries import Call, Duty, Outcome, message_of
-from node.transport import RETRANSMISSION, Timers
-from node.wire import Kind, Message
+from node.objects.log.entries import Call, Duty, Outcome, ProposalRequest, message_of
+from node.transport import Timers, retransmission
+from node.wire import Kind
 
 DUTIES = Timer("duties")
 QUESTIONS = Timer("questions")
@@ -65,8 +66,9 @@ class Alarm:
 @dataclass(slots=True, kw_only=True)
 class _Owed(Repeated):
     duty: Duty
-    message: Message
     patient_until_ns: int
+    target: int = -1
+    """The machine that it was last sent to, by us."""
 
 
 class Duties:
@@ -89,38 +91,56 @@ class Duties:
         self._patience_ns = patience_ns
         self._alarm = Alarm(DUTIES, timers)
         self._owed: dict[tuple[Kind, int, int], _Owed] = {}
+        self._seen: dict[tuple[Kind, int, int], Duty] | None = None
+        """At the storer: the duties that it has seen; None: it is no storer."""
 
     def __len__(self) -> int:
         """Number of our duties."""
         return len(self._owed)
 
     def heard(self, member: int) -> None:
-        """A message of `member` has come: it is alive."""
-        home = self._homes.get(member)
-        if home is not None:
-            self._favourites[home[0]] = home[1]
+        """`member` has asked us: it is the master of its sub-network."""
+        if member in self._homes:
+            self._prefer(member)
 
     def machine_of(self, place: int, turn: int = 0) -> int:
         """The machine of the sub-network at `place` to send to first, or after `turn` silent ones."""
         machines = self._us.partitions[place]
         return machines[(self._favourites[place] + turn) % len(machines)]
 
-    def owe(self, duties: Iterable[Duty], now_ns: int, out: list[Effect]) -> None:
-        """Set all our duties. New ones, and those that have changed under their key, are sent at once."""
+    def owe(self, duties: Iterable[Duty], now_ns: int, out: list[Effect], *, has_storer: bool = False) -> None:
+        """Set all our duties. New ones, and those that have changed under their key, are sent at once, unless there is
+        a storer to send them; one that differs only in supplements is sent with them when it is repeated."""
         before, self._owed = self._owed, {}
         for duty in duties:
             owed = before.get(duty.key)
             if owed is None or owed.duty != duty:
                 owed = _Owed(
                     duty=duty,
-                    message=message_of(duty.entry, self._us),
                     next_ns=now_ns,
                     pause_ns=self._pause_ns(duty),
                     patient_until_ns=now_ns + self._patience_ns,
                 )
-                self._tell(owed, now_ns, out)
+                if has_storer and _is_of_storer(duty):
+                    owed.said(now_ns, self._most_ns)
+                else:
+                    self._tell(owed, now_ns, out)
+            owed.duty = duty
             self._owed[duty.key] = owed
+        for key, owed in before.items():
+            if owed.turn > 1 and key not in self._owed and not _is_of_storer(owed.duty):
+                self._prefer(owed.target)  # our question is answered, after another machine was silent
         self._arm(now_ns, out)
+
+    def see(self, duties: Iterable[Duty] | None, out: list[Effect]) -> None:
+        """At the storer: send new duties that follow from what it has stored, once. None: we are no storer. Duties at
+        the first call are not new."""
+        before, self._seen = self._seen, None if duties is None else {duty.key: duty for duty in duties}
+        if before is None or self._seen is None:
+            return
+        for key, duty in self._seen.items():
+            if _is_of_storer(duty) and before.get(key) != duty:
+                out.append(Send(target=self.machine_of(duty.place), message=message_of(duty.entry, self._us)))
 
     def on_timer(self, now_ns: int, out: list[Effect]) -> tuple[Duty, ...]:
         """DUTIES is due (the owner has told `timers` that it fired). Returns the duties that have lasted for another
@@ -135,19 +155,30 @@ class Duties:
         self._arm(now_ns, out)
         return tuple(given_up)
 
+    def _prefer(self, member: int) -> None:
+        place, index = self._homes[member]
+        self._favourites[place] = index
+
     def _pause_ns(self, duty: Duty) -> int:
         pauses = OUTCOME_PAUSES if isinstance(duty.entry, Outcome) else 1
         return min(pauses * self._first_ns, self._most_ns)
 
     def _tell(self, owed: _Owed, now_ns: int, out: list[Effect]) -> None:
-        out.append(Send(target=self.machine_of(owed.duty.place, owed.turn), message=owed.message))
-        if not owed.turn:
-            owed.message = replace(owed.message, flags=owed.message.flags | RETRANSMISSION)
+        message = message_of(owed.duty.entry, self._us)
+        if owed.turn:
+            message = retransmission(message)
+        owed.target = self.machine_of(owed.duty.place, owed.turn)
+        out.append(Send(target=owed.target, message=message))
         owed.said(now_ns, self._most_ns)
 
     def _arm(self, now_ns: int, out: list[Effect]) -> None:
         due_ns = min((min(owed.next_ns, owed.patient_until_ns) for owed in self._owed.values()), default=None)
         self._alarm.set(due_ns, now_ns, out)
+
+
+def _is_of_storer(duty: Duty) -> bool:
+    """Whether the storer sends it: it follows from an entry that two machines have stored."""
+    return not isinstance(duty.entry, ProposalRequest)
 
 
 Ask = Callable[[int, int, Call], None]

@@ -47,8 +47,12 @@ from node.objects.log.entries import (
     MOST_AHEAD,
     Call,
     Called,
+    CallId,
     ClockAdvance,
     Crossing,
+    ProposalRequest,
+    Proposals,
+    Proposed,
     SendCrossing,
     Voted,
     entry_of,
@@ -66,10 +70,11 @@ from node.objects.manager.service import Service
 from node.objects.manager.steps import AGENDA, Item, Steps
 from node.objects.manager.votes import VOTES, Preparations, Votes
 from node.objects.parameters import ObjectsParameters
+from node.packing import MAX_NUMBER
 from node.protocols.amoeba import AmoebaCore, AmoebaParameters
 from node.reliable.codec import KINDS as STREAM_KINDS
 from node.trace import CallReport, ViewReason
-from node.wire import Kind, Message, decode_message
+from node.wire import Flag, Kind, Message, decode_message
 
 LOG_KINDS = GROUP_KINDS | STREAM_KINDS
 """Kinds of the messages of the log's group; the log's own kinds come inside messages of the streams."""
@@ -151,6 +156,8 @@ class MachineCore(Core):
 
         self._crossing: set[tuple[int, int, int]] = set()
         """Messages of other sub-networks on their way into the log: kind, place, number."""
+        self._gathered: dict[CallId, dict[int, Proposed]] = {}
+        """By call and place: proposals that wait for those of the call's other places."""
         self._pushed = 0
         """The timestamp up to which we have asked the log to push the clock of our log state."""
         self._was_master = False
@@ -273,7 +280,6 @@ class MachineCore(Core):
             self._on_crossing(message, source)
         else:
             raise RemoteError(DropReason.UNEXPECTED, f"{message.kind.name} is nothing that this machine says")
-        self._duties.heard(source)
 
     def _on_own_timer(self, timer: Timer) -> None:
         if timer.name in DIRECT_TIMERS:
@@ -412,6 +418,7 @@ class MachineCore(Core):
             self._phase = Phase.RUNNING
             if self._log.reason is ViewReason.FIRST:
                 self._log_state = self._new_log_state(view.incarnation_of)
+        self._log_state.begin_view(view.number)
         for incarnation in sorted(self._log_state.incarnations.items()):
             if incarnation not in view:
                 self._context.channels.end(Incarnation(*incarnation), self._context.out)
@@ -437,6 +444,8 @@ class MachineCore(Core):
             return True
         if isinstance(entry, Crossing):
             self._crossing.discard((message.kind, entry.link.place, message.seq))
+        elif isinstance(entry, Proposals):
+            self._crossing -= {(Kind.OBJECTS_PROPOSAL, one.link.place, one.number) for one in entry.parts}
         elif isinstance(entry, Voted):
             self._votes.close(entry.id)
         steps = self._log_state.apply(entry)
@@ -445,6 +454,12 @@ class MachineCore(Core):
         return is_theirs or self._log_state.is_idle
 
     # Between sub-networks.
+
+    @property
+    def _storer(self) -> int | None:
+        """The machine that stores the entries of resilience 1 (LogCore)."""
+        view = self._log.view
+        return view.members[1] if view is not None and len(view.members) > 1 else None
 
     @property
     def _is_master(self) -> bool:
@@ -463,23 +478,46 @@ class MachineCore(Core):
         reply = self._log_state.reply(entry)
         if reply is not None:
             self._context.out.append(Send(target=source, message=message_of(reply, self._us)))
+        if isinstance(entry, ProposalRequest):
+            self._duties.heard(source)  # only masters ask
         key = (message.kind, entry.link.place, message.seq)
         if key not in self._crossing:
-            for new in self._log_state.news(entry):
+            numbers = (number for kind, place, number in self._crossing if (kind, place) == key[:2])
+            for new in self._log_state.news(entry, under_way=max(numbers, default=0)):
+                if isinstance(new, Proposed):
+                    self._gather(new, is_repeated=bool(message.flags & Flag.RETRANSMISSION))
+                    continue
                 if new is entry:
                     self._crossing.add(key)
                 self._context.append(new)
 
+    def _gather(self, entry: Proposed, *, is_repeated: bool) -> None:
+        """Log a proposal, with those of all other places if they are still to come: one entry takes all. A repeated one
+        does not wait, nor does a no."""
+        awaited = self._log_state.awaited
+        self._gathered = {name: parts for name, parts in self._gathered.items() if awaited(name)}
+        parts = self._gathered.setdefault(entry.id, {})
+        parts[entry.link.place] = entry
+        if entry.is_yes and not is_repeated and not awaited(entry.id) <= parts.keys():
+            return
+        del self._gathered[entry.id]
+        found = tuple(one for _, one in sorted(parts.items()))
+        self._crossing |= {(Kind.OBJECTS_PROPOSAL, one.link.place, one.number) for one in found}
+        self._context.append(found[0] if len(found) == 1 else Proposals(parts=found))
+
     def _update_duties(self) -> None:
         if self._phase is not Phase.RUNNING:
             return
-        is_master = self._is_master
+        is_master, storer = self._is_master, self._storer
         duties = self._log_state.duties() if is_master else ()
-        if is_master != self._was_master:
+        is_new = is_master != self._was_master
+        if is_new:
             self._was_master = is_master
             if is_master:
                 self._take_over()
-        self._duties.owe(duties, self._now_ns, self._context.out)
+        has_storer = storer is not None and not is_new
+        self._duties.owe(duties, self._now_ns, self._context.out, has_storer=has_storer)
+        self._duties.see(self._log_state.duties() if storer == self._me else None, self._context.out)
         for vote in self._votes.advance(self.sequencer, self._now_ns, self._context.out):
             self._context.append(vote, is_ours=self._votes.is_ours(vote.id))
 
@@ -509,8 +547,11 @@ class LogCore(AmoebaCore):
     before they deliver anything. `begin` is called at the start of the view, `apply` with each delivery; it returns
     whether other members must have it now.
 
-    The sequencer delivers a message when it is stored, and tells the others at once only if they must have it now. Else
-    its next submission tells them: everything that its sender had delivered is accepted."""
+    The first-ranked member besides the sequencer, the storer, delivers a message of resilience 1 as soon as it has
+    stored it. If the others must have it now, it tells all of them (ACCEPT without words), else, or without multicast,
+    which would take more datagrams than it saves, only the sequencer (STORED). The sequencer delivers a message when it
+    is stored, and tells the others at once only if they must have it now and the storer has not told them. Else its
+    next submission tells them: everything that its sender had delivered is accepted."""
 
     def __init__(
         self,
@@ -525,15 +566,15 @@ class LogCore(AmoebaCore):
         self._begin = begin
         self._apply = apply
         self._snapshot = snapshot
-        self._is_told = True
-        """At the sequencer: the others know that all up to `_announced` is accepted."""
+        self._told = 0
+        """At the sequencer: the others know that all up to this number is accepted."""
 
     def on_start(self, now_ns: int) -> list[Effect]:
         self._begin()
         return super().on_start(now_ns)
 
     def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
-        self._is_told |= self._is_sequencer
+        self._told = max(self._told, self._announced)
         return self._hand_over(super().on_submit(submission, now_ns))
 
     def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
@@ -541,14 +582,28 @@ class LogCore(AmoebaCore):
 
     def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
         closing = super().close(rest, survivors, now_ns)
-        self._is_told = True  # all survivors deliver the cut
+        self._told = self._announced  # all survivors deliver the cut
         effects = self._hand_over(closing.effects)
         return replace(closing, effects=tuple(effects), memory=self._snapshot())
 
+    def _refusal(self, message: Message) -> DropReason | None:
+        is_accept = message.kind is Kind.AMOEBA_ACCEPT and not message.words
+        if is_accept and self._others[:1] == [message.origin] and message.seq <= MAX_NUMBER:
+            return None
+        return super()._refusal(message)
+
+    def _on_numbered(self, message: Message, now_ns: int, out: list[Effect]) -> None:
+        super()._on_numbered(message, now_ns, out)
+        if self._is_sequencer and message.origin != self._me:
+            self._told = max(self._told, message.seq)
+            self._on_stored(message, now_ns, out)
+
     def _accept(self, out: list[Effect]) -> None:
         self._accepted = self._announced
-        self._is_told = False
         self._deliver(out)
+
+    def _awaited(self, index: int) -> list[int]:
+        return [member for member in super()._awaited(index) if member != self._me]
 
     def _hand_over(self, effects: Iterable[Effect]) -> list[Effect]:
         """The effects without the deliveries, which the machine applies at once."""
@@ -559,7 +614,15 @@ class LogCore(AmoebaCore):
                 is_urgent |= self._apply(effect)
             else:
                 others.append(effect)
-        if is_urgent and not self._is_told:
-            self._is_told = True
+        if is_urgent and self._is_sequencer and self._told < self._announced:
+            self._told = self._announced
             super()._accept(others)
+        elif is_urgent and self._us.has_multicast and self._delivered == self._complete:
+            others = [self._for_all(effect) for effect in others]
         return others
+
+    def _for_all(self, effect: Effect) -> Effect:
+        """STORED for the sequencer becomes ACCEPT for all; the storer has delivered what it has stored."""
+        if not isinstance(effect, Send) or effect.message.kind is not Kind.AMOEBA_STORED:
+            return effect
+        return Multicast(message=replace(effect.message, kind=Kind.AMOEBA_ACCEPT))

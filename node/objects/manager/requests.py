@@ -80,7 +80,8 @@ class Requests:
         self._questions = Questions(
             first_ns=4 * parameters.retry_ns,
             most_ns=2 * parameters.retry_most_ns,
-            patience_ns=parameters.patience_ns,
+            # The group's sub-network answers after it has given up a silent one: the caller waits longer.
+            patience_ns=2 * parameters.patience_ns,
             timers=context.timers,
             ask=self._ask_place,
         )

@@ -34,6 +34,8 @@ from node.objects.log.entries import (
     Missed,
     Outcome,
     Prepare,
+    Proposals,
+    Proposed,
     SendCrossing,
     Settled,
     Step,
@@ -43,6 +45,7 @@ from node.objects.log.entries import (
     message_of,
 )
 from node.objects.log.state import LogState
+from node.objects.manager.context import is_for_list
 from node.wire import decode_message, encode_message
 
 Partitions = tuple[tuple[int, ...], ...]
@@ -55,6 +58,7 @@ class News:
     member: int
     incarnation: int
     has_joined: bool
+    view: int
 
 
 @dataclass
@@ -66,6 +70,11 @@ class Log:
     events: list[Entry | News] = field(default_factory=list)
     submitted: dict[int, list[Entry]] = field(default_factory=lambda: defaultdict(list))
     digests: dict[int, bytes] = field(default_factory=dict)
+    view: int = 1
+
+    def news(self, member: int, incarnation: int, *, has_joined: bool) -> None:
+        self.view += 1
+        self.events.append(News(member, incarnation, has_joined, self.view))
 
 
 @dataclass
@@ -166,7 +175,13 @@ class World:
         at = self.rng.randrange(len(entries))
         if isinstance(entries[at], Called):
             at = next(place for place, entry in enumerate(entries) if isinstance(entry, Called))
-        self._log(log, entries.pop(at))
+        entry = entries.pop(at)
+        if isinstance(entry, Proposed) and self.rng.random() < 0.5:
+            found = [one for one in entries if isinstance(one, Proposed) and one.id == entry.id]
+            parts = {one.link.place: one for one in (*found, entry)}
+            if len(parts) > 1:
+                entry = Proposals(parts=tuple(one for _, one in sorted(parts.items())))
+        self._log(log, entry)
 
     def _log(self, log: Log, entry: Entry) -> None:
         if isinstance(entry, Called):
@@ -195,7 +210,7 @@ class World:
         reply = machine.log_state.reply(entry)
         if reply is not None:
             self._send(machine, entry.link.place, reply)
-        for each in machine.log_state.news(entry):
+        for each in machine.log_state.news(entry, under_way=self.rng.randrange(3)):
             self._submit(machine, each)
 
     def serve(self, machine: Machine) -> None:
@@ -222,17 +237,26 @@ class World:
         del self.machines[machine.member]
         machine.log.submitted.pop(machine.member, None)
         self._lose_end(machine.log)
-        machine.log.events.append(News(machine.member, machine.incarnation, has_joined=False))
+        machine.log.news(machine.member, machine.incarnation, has_joined=False)
 
     def _lose_end(self, log: Log) -> None:
         """Lose entries that only the machine had that has just ended, if no second machine had to store them."""
         kept = max((one.applied for one in self.machines.values() if one.log is log), default=len(log.events))
         while len(log.events) > kept and self.rng.random() < 0.9:
             last = log.events[-1]
-            if not (isinstance(last, Settled | ClockAdvance) or (isinstance(last, Outcome) and last.timestamp)):
+            is_abroad = isinstance(last, Called) and self._is_abroad(last.call)
+            is_loose = isinstance(last, Settled | ClockAdvance) or (isinstance(last, Outcome) and last.timestamp)
+            if not (is_loose or is_abroad):
                 break
             log.events.pop()
             log.digests.pop(len(log.events), None)
+            if isinstance(last, Called) and last.call.id.member in self.machines:
+                log.submitted[last.call.id.member].insert(0, last)  # its group layer hands it back
+
+    def _is_abroad(self, call: Call) -> bool:
+        """Whether other sub-networks propose a timestamp for this call to a list, so that it is not final at once."""
+        places = {self.place_of.get(one.member) for one in call.covered}
+        return is_for_list(call) and bool(places - {self.place_of[call.id.member], None})
 
     def begin(self) -> None:
         gone = sorted(set(self.place_of) - set(self.machines))
@@ -249,7 +273,7 @@ class World:
             self.machines[member] = Machine(member, incarnation, place, log_state, log)
             return
         log = self.logs[place]
-        log.events.append(News(member, incarnation, has_joined=True))
+        log.news(member, incarnation, has_joined=True)
         mate = self.rng.choice(mates)
         while mate.applied < len(log.events):
             self.apply(mate)
@@ -264,6 +288,7 @@ class World:
             return
         event, log_state = log.events[machine.applied], machine.log_state
         if isinstance(event, News):
+            log_state.begin_view(event.view)
             steps = (log_state.joined if event.has_joined else log_state.ended)(event.member, event.incarnation)
         else:
             steps = log_state.apply(event)

@@ -7,7 +7,17 @@ import pytest
 from node.core import Membership
 from node.effects import CancelTimer, Effect, Send, SetTimer
 from node.objects.addresses import Addressing, GroupId, Operation, Reference
-from node.objects.log.entries import Call, CallId, Duty, GivenUp, LinkHeader, Outcome, Proposed
+from node.objects.log.entries import (
+    Call,
+    CallId,
+    Duty,
+    GivenUp,
+    LinkHeader,
+    Outcome,
+    ProposalRequest,
+    Proposed,
+    entry_of,
+)
 from node.objects.manager.duties import DUTIES, QUESTIONS, Duties, Questions
 from node.transport import Timers
 from node.wire import Flag
@@ -16,8 +26,9 @@ US = Membership(member=0, members=(0, 1, 4, 5, 6), partitions=((0, 1), (4, 5, 6)
 CALL, LINK = CallId(0, 1, 9), LinkHeader(place=0, epoch=1, toward=1)
 
 
-def owed(number: int, timestamp: int = 3) -> Duty:
-    return Duty(place=1, entry=Proposed(link=LINK, number=number, id=CALL, timestamp=timestamp))
+def owed(number: int, timestamp: int = 3, settled: int = 0) -> Duty:
+    entry = Proposed(link=LINK, number=number, id=CALL, timestamp=timestamp, settled=settled)
+    return Duty(place=1, entry=entry)
 
 
 def duties(timers: Timers | None = None, first_ns: int = 10) -> Duties:
@@ -75,6 +86,52 @@ def test_a_duty_that_is_still_owed_is_not_told_anew_and_one_that_changes_is() ->
     ours.owe([owed(1), owed(2, timestamp=8)], 5, out)
     assert sent(out) == [(4, 2, False)]
     assert len(ours) == 2
+
+
+def test_a_supplement_that_changes_is_told_with_the_repetition() -> None:
+    timers = Timers()
+    ours = duties(timers)
+    ours.owe([owed(1)], 0, [])
+    out: list[Effect] = []
+    ours.owe([owed(1, settled=4)], 5, out)
+    assert sent(out) == []
+    timers.fired(DUTIES)
+    ours.on_timer(10, out)
+    (again,) = [entry_of(effect.message) for effect in out if isinstance(effect, Send)]
+    assert isinstance(again, Proposed) and again.settled == 4
+
+
+def question(number: int) -> Duty:
+    addressing = Addressing(caller=Reference(0, 1, 1), objects=(Reference(4, 1, 1),))
+    entry = ProposalRequest(link=LINK, number=number, after=0, call=Call(id=CALL, addressing=addressing))
+    return Duty(place=1, entry=entry)
+
+
+def test_the_storer_tells_a_new_proposal_once_and_the_master_repeats_it() -> None:
+    timers = Timers()
+    master, storer = duties(timers), duties()
+    out: list[Effect] = []
+    storer.see([owed(1)], out)
+    storer.see([owed(1), owed(2), question(3)], out)
+    storer.see([owed(1), owed(2)], out)
+    assert sent(out) == [(4, 2, False)], "one is old, and the master asks"
+    out = []
+    master.owe([owed(2), question(3)], 0, out, has_storer=True)
+    assert sent(out) == [(4, 3, False)] and timer_ns(out) == 10
+    timers.fired(DUTIES)
+    out = []
+    master.on_timer(10, out)
+    assert sent(out) == [(5, 2, True), (5, 3, True)]
+
+
+def test_a_machine_that_answers_after_a_silent_one_is_asked_first() -> None:
+    timers = Timers()
+    ours = duties(timers)
+    ours.owe([question(1)], 0, [])
+    timers.fired(DUTIES)
+    ours.on_timer(10, [])
+    ours.owe([], 12, [])
+    assert ours.machine_of(1) == 5
 
 
 def test_without_duties_no_timer_is_armed() -> None:

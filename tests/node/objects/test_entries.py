@@ -23,6 +23,7 @@ from node.objects.log.entries import (
     NewEpoch,
     Outcome,
     ProposalRequest,
+    Proposals,
     Proposed,
     Settled,
     Stored,
@@ -74,6 +75,16 @@ def calls(draw: st.DrawFn, *, is_resolved: bool = False) -> Call:
     )
 
 
+proposals = st.builds(
+    Proposed,
+    link=links,
+    number=numbers,
+    id=ids,
+    timestamp=numbers,
+    is_yes=st.booleans(),
+    missing=st.one_of(st.just(()), lists),
+    settled=st.integers(0, 2**40),
+)
 entries = st.one_of(
     st.builds(Called, call=calls()),
     st.builds(
@@ -86,15 +97,13 @@ entries = st.one_of(
         calls(is_resolved=True),
         st.integers(0, 2**40),
     ),
+    proposals,
     st.builds(
-        Proposed,
-        link=links,
-        number=numbers,
-        id=ids,
-        timestamp=numbers,
-        is_yes=st.booleans(),
-        missing=st.one_of(st.just(()), lists),
-        settled=st.integers(0, 2**40),
+        lambda part, places: Proposals(
+            parts=tuple(replace(part, link=part.link._replace(place=place)) for place in sorted(places))
+        ),
+        proposals,
+        st.sets(st.integers(0, 9), min_size=2),
     ),
     st.builds(
         Outcome, link=links, number=numbers, id=ids, timestamp=st.integers(0, 2**40), settled=st.integers(0, 2**40)
@@ -117,7 +126,7 @@ def test_an_entry_is_the_same_after_the_wire(entry: Entry) -> None:
 
 @given(
     kind=st.sampled_from(KINDS),
-    seq=st.one_of(st.integers(0, 4), st.integers(0, 2**64 - 1)),
+    seq=st.one_of(st.integers(0, 6), st.integers(0, 2**64 - 1)),
     words=st.lists(st.one_of(st.integers(0, 9), st.integers(0, 2**64 - 1)), max_size=9),
 )
 def test_whatever_an_enemy_writes_is_an_entry_or_refused(kind: Kind, seq: int, words: list[int]) -> None:

@@ -1,10 +1,15 @@
-"""Entries of the log that two machines must store before any machine acts on them."""
+"""Entries of the log that two machines must store before any other machine acts on them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
-from node.core import Membership
+from node.core import Membership, Submission
+from node.effects import Deliver, Multicast, Report, Send
+from node.errors import DropReason
 from node.objects.addresses import Addressing, GroupId, NewsKind, Operation, Reference
 from node.objects.log.entries import (
     Call,
@@ -23,7 +28,9 @@ from node.objects.log.entries import (
     Voted,
 )
 from node.objects.manager.context import RESILIENT, Context
+from node.objects.manager.machine import LogCore
 from node.objects.parameters import ObjectsParameters
+from node.protocols.amoeba import AmoebaParameters
 from node.wire import Kind, Message
 from tests.node.cluster import MILLISECOND
 from tests.node.objects.machines import World
@@ -52,10 +59,11 @@ VOTED_ON = (
 @pytest.mark.parametrize(
     ("entry", "voted_on", "words"),
     [
-        # Calls to lists within the sub-network, and votes on those of its own machines, concern nobody elsewhere.
+        # Votes on calls to lists within the sub-network concern nobody elsewhere; nothing comes of a call to a list
+        # elsewhere before a proposal follows it.
         (Called(call=call_of(1, 0, 1)), None, ()),
-        (Called(call=call_of(1, 0, 2)), None, RESILIENT),
-        (Called(call=call_of(1, 2, 3)), None, RESILIENT),
+        (Called(call=call_of(1, 0, 2)), None, ()),
+        (Called(call=call_of(1, 0, operation=Operation.BIND)), None, RESILIENT),
         (Called(call=call_of(1, group=GROUP)), None, RESILIENT),
         (Called(call=call_of(1, 1, group=GROUP, operation=Operation.JOIN)), None, RESILIENT),
         *((Voted(id=call.id, is_yes=True), call, words) for call, words in VOTED_ON),
@@ -79,6 +87,38 @@ def test_what_others_act_on_is_resilient(entry: Entry, voted_on: Call | None, wo
     context.append(entry, is_ours=voted_on is not None and context.stays_here(voted_on))
     (submission,) = context.log_queue
     assert submission.words == words
+
+
+@pytest.mark.parametrize(("is_urgent", "has_multicast"), [(False, True), (True, True), (True, False)])
+def test_the_storer_acts_at_once_and_tells_all_what_they_must_have_now(is_urgent: bool, has_multicast: bool) -> None:
+    """Without multicast the sequencer tells them."""
+    applied: dict[int, list[int]] = {0: [], 1: [], 2: []}
+
+    def apply_at(member: int) -> Callable[[Deliver], bool]:
+        return lambda delivery: applied[member].append(delivery.seq) or is_urgent  # type: ignore[func-returns-value]
+
+    def log_at(member: int) -> LogCore:
+        us = Membership(member=member, members=(0, 1, 2), has_multicast=has_multicast)
+        parts = {"begin": lambda: None, "apply": apply_at(member), "snapshot": bytes}
+        return LogCore(membership=us, parameters=AmoebaParameters(), **parts)  # type: ignore[arg-type]
+
+    sequencer, storer, third = map(log_at, applied)
+    (numbered,) = sequencer.on_submit(Submission(payload=b"", words=RESILIENT), 0)
+    assert isinstance(numbered, Multicast)
+    data = numbered.message
+    (told,) = storer.on_message(data, 0, 0)
+    tells_all = is_urgent and has_multicast
+    assert applied[1] == [1] and isinstance(told, Multicast if tells_all else Send)
+    sequencer.on_message(data, 0, 0)
+    assert applied[0] == []
+    accepted = sequencer.on_message(told.message, 1, 0)
+    assert applied[0] == [1] and len(accepted) == (is_urgent and not tells_all)
+    if tells_all:
+        stranger = replace(told.message, origin=2)
+        assert storer.on_message(stranger, 2, 0) == [Report.refusal(DropReason.UNEXPECTED, stranger, 2)]
+        third.on_message(told.message, 1, 0)
+    third.on_message(data, 0, 0)
+    assert applied[2] == ([1] if tells_all else [])
 
 
 def test_when_only_the_counter_of_the_votes_has_the_sum_and_ends_the_others_all_abort() -> None:

@@ -146,6 +146,7 @@ def test_questions_are_taken_in_their_order_and_once() -> None:
     ours.apply(Called(call=call_of(0, 2, 2)))
     second = asked_by(ours, B, 1)
     assert theirs.news(second) == () and theirs.news(first) == (first,)
+    assert theirs.news(second, under_way=1) == (second,)
     for entry in (second, first, first, second):
         theirs.apply(entry)
     assert [duty.entry.id.number for duty in theirs.duties() if isinstance(duty.entry, Proposed)] == [1, 2]

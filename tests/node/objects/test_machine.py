@@ -9,7 +9,7 @@ import pytest
 
 from node.effects import Deliver
 from node.objects.addresses import GroupId, NewsKind, Operation, Reference
-from node.objects.manager.machine import LOG_KINDS
+from node.objects.manager.machine import CROSSINGS, LOG_KINDS
 from node.wire import Kind, Message
 from tests.node.cluster import MILLISECOND, SECOND, Host, Identity, Network
 from tests.node.objects.machines import PARAMETERS, World, check_calls
@@ -38,20 +38,44 @@ def test_a_call_to_all_spaces_reaches_all(partitions: tuple[int, ...], is_atomic
 
 
 def test_only_what_concerns_other_machines_is_accepted_at_once() -> None:
-    """The proposals are: a caller waits for them. That the call and the question are stored, the next entry tells."""
-    world = World(2, 2)
+    """The proposals are, by the machine that stores them: a caller waits for them. That the call and the question are
+    stored, the next entry tells. The same machine sends what follows to the other sub-network."""
+    world = World(3, 2)
     accepted: list[tuple[int, int]] = []
+    crossing: list[tuple[int, int, Kind]] = []
 
     def note(source: int, target: int, message: Message) -> bool:
         if message.inner is Kind.AMOEBA_ACCEPT:
             accepted.append((source, target))
+        if message.kind in CROSSINGS:
+            crossing.append((source, target, message.kind))
         return False
 
     world.lose = note
     objects = [world.object(member) for member in world.members]
     call = world.call(objects[0], *objects)
     world.run(for_ns=100 * MILLISECOND)
-    assert world.receivers(call) == objects and accepted == [(0, 1)]
+    assert world.receivers(call) == objects and accepted == [(1, 0), (1, 2)]
+    assert crossing == [(0, 3, Kind.OBJECTS_ASK), (4, 0, Kind.OBJECTS_PROPOSAL), (1, 3, Kind.OBJECTS_OUTCOME)]
+    world.check_rest()
+
+
+def test_the_proposals_of_all_sub_networks_are_one_entry_unless_one_is_late() -> None:
+    world = World(2, 1, 1)
+    stored: list[float] = []
+
+    def is_late(source: int, target: int, message: Message) -> bool:
+        if source == 1 and message.inner in (Kind.AMOEBA_STORED, Kind.AMOEBA_ACCEPT):
+            stored.append(world.now_ns / MILLISECOND)
+        return message.kind is Kind.OBJECTS_PROPOSAL and source == 3 and 500 < world.now_ns / MILLISECOND < 590
+
+    world.lose = is_late
+    objects = [world.object(member) for member in world.members]
+    for is_cut in (False, True):
+        stored.clear()
+        call = world.call(objects[0], *objects)
+        world.run(for_ns=500 * MILLISECOND)
+        assert world.receivers(call) == objects and (len(stored) > 1) is is_cut
     world.check_rest()
 
 
@@ -74,6 +98,33 @@ def test_nothing_is_accepted_any_more_when_a_view_ends() -> None:
     world.check_rest()
     assert world.receivers(first) == [objects[0], objects[3]]
     assert world.receivers(second) == [objects[0], objects[2], objects[3]] and outside == []
+
+
+@pytest.mark.parametrize("is_atomic", [False, True])
+@pytest.mark.parametrize("caller", [0, 2])
+def test_a_call_that_only_the_crashed_master_had_is_asked_again_if_its_caller_lives(
+    caller: int, is_atomic: bool
+) -> None:
+    """The other sub-network has proposed a timestamp, and keeps it."""
+    world = World(3, 2)
+    covered = [world.object(member) for member in (1, 2, 3, 4)]
+    asked: list[int] = []
+
+    def is_lost(source: int, target: int, message: Message) -> bool:
+        if message.kind is Kind.OBJECTS_ASK:
+            asked.append(message.seq)
+        return source == 0 and message.kind is Kind.RELIABLE_DATA
+
+    world.lose = is_lost
+    calls = [world.call(world.object(caller), *covered, is_atomic=is_atomic) for _ in range(2)]
+    world.run(for_ns=20 * MILLISECOND)
+    assert len(set(asked)) == 2 and world.machine(3).log_state.buffered == 2
+    world.crash(0)
+    world.check_rest()
+    receivers = covered if caller else []
+    assert [world.receivers(call) for call in calls] == [receivers, receivers]
+    assert len(set(asked)) == (4 if caller else 2)
+    check_calls(world)
 
 
 @pytest.mark.parametrize("is_atomic", [False, True])

@@ -252,15 +252,18 @@ def test_a_multicast_waits_for_the_unicasts_before_it_at_their_target_only() -> 
     assert cluster.hosts[1].delivered == [(0, 1, 1), (0, 1, 2)]
 
 
-def test_an_answer_takes_the_acknowledgement_along() -> None:
+@pytest.mark.parametrize("target", [1, None])
+def test_an_answer_takes_the_acknowledgement_along(target: int | None) -> None:
+    """A unicast acknowledges unicasts and multicasts, a multicast unicasts."""
     cluster = group(2)
     for number in range(10):
-        cluster.at(number * 20 * MILLISECOND, lambda: cluster.submit(0, target=1))
-        cluster.at(number * 20 * MILLISECOND + 2 * MILLISECOND, lambda: cluster.submit(1, target=0))
+        cluster.at(number * 20 * MILLISECOND, lambda: cluster.submit(0, target=target))
+        cluster.at(number * 20 * MILLISECOND + 12 * MILLISECOND, lambda: cluster.submit(1, target=0))
     check_silence(cluster)
     traffic = kinds(cluster)
-    assert (traffic[Kind.RELIABLE_UNICAST], retransmissions(cluster)) == (20, 0)
-    assert traffic[Kind.RELIABLE_ACKNOWLEDGEMENT] <= 11, "one for each last word"
+    assert (traffic[Kind.RELIABLE_UNICAST], retransmissions(cluster)) == (20 if target else 10, 0)
+    assert traffic[Kind.RELIABLE_ACKNOWLEDGEMENT] <= (11 if target else 1), "one for each last word"
+    assert traffic[Kind.RELIABLE_HEARTBEAT] <= (0 if target else 3), "and of the watermark"
 
 
 def test_a_unicast_to_a_stranger_is_our_callers_mistake() -> None:
