@@ -95,7 +95,8 @@ class _Search:
 
     def _take(self, candidate: Scenario) -> bool:
         """Whether it fails, with its own seed or another; if so it becomes the best."""
-        if candidate == self.best or not is_fair(candidate):
+        clashes = any(clash(*pair) for pair in itertools.combinations(candidate.faults, 2))
+        if candidate == self.best or clashes or not is_fair(candidate):
             return False
         for seed in dict.fromkeys((candidate.seed, *OTHER_SEEDS)):
             tried = replace(candidate, seed=seed)
