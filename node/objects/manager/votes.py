@@ -6,12 +6,14 @@ another machine has become the sequencer (Votes). Every machine knows from its l
 machines, so any of them can take the count over; only the sequencer logs it. One no is enough; an incarnation that has
 ended votes no; so does one that is silent for `vote_ns` after the counting machine has learnt of the call.
 
-A vote on a call that is not in this machine's log yet is dropped: it will be repeated. With nothing open no timer is
-armed.
+A vote on a call that is not in this machine's log yet is kept for the opening: the storer of the log acts before the
+sequencer, so its vote can come first. Only the last MOST_EARLY calls are kept; a vote is repeated. With nothing open no
+timer is armed.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -29,6 +31,8 @@ from node.transport import Timers
 from node.wire import Flag, Kind, Message
 
 VOTES = Timer("votes")
+MOST_EARLY = 64
+"""Most calls whose early votes are kept; votes on calls that are over are among them."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,6 +64,8 @@ class Votes:
         self._alarm = Alarm(VOTES, timers)
         self._sequencer = -1
         self._open: dict[CallId, _Ballot] = {}
+        self._early: OrderedDict[CallId, dict[Incarnation, bool]] = OrderedDict()
+        """Votes on calls that are not open here, by call and voter."""
 
     def __len__(self) -> int:
         """Number of open votes."""
@@ -69,9 +75,11 @@ class Votes:
         """Open the vote of these incarnations on a call. `is_ours`: no other sub-network learns the result. No effect
         when it is open already."""
         if name not in self._open:
-            self._open[name] = _Ballot(
+            ballot = self._open[name] = _Ballot(
                 missing=set(incarnations), opened_ns=now_ns, is_ours=is_ours, next_ns=now_ns, pause_ns=self._first_ns
             )
+            for incarnation, is_yes in self._early.pop(name, {}).items():
+                ballot.count(incarnation, is_yes=is_yes)
 
     def is_ours(self, name: CallId) -> bool:
         """Whether no other sub-network learns the result of this open vote."""
@@ -98,9 +106,14 @@ class Votes:
         """Count an OBJECTS_VOTE. RemoteError before anything has changed."""
         if len(message.words) != 3 or message.words[2] > 1 or message.payload:
             raise RemoteError(DropReason.MALFORMED, "a vote is three words")
-        ballot = self._open.get(CallId.of_words(*message.words[:2]))
+        name, is_yes = CallId.of_words(*message.words[:2]), bool(message.words[2])
+        voter, ballot = Incarnation(message.origin, message.incarnation), self._open.get(name)
         if ballot is not None:
-            ballot.count(Incarnation(message.origin, message.incarnation), is_yes=bool(message.words[2]))
+            ballot.count(voter, is_yes=is_yes)
+            return
+        self._early.setdefault(name, {})[voter] = is_yes
+        if len(self._early) > MOST_EARLY:
+            self._early.popitem(last=False)
 
     def advance(self, sequencer: int, now_ns: int, out: list[Effect]) -> list[Voted]:
         """Send due votes. Returns the results to log: only at the sequencer, once for each vote."""

@@ -9,7 +9,7 @@ from node.effects import CancelTimer, Effect, Send, SetTimer
 from node.errors import RemoteError
 from node.objects.log.entries import CallId, Voted
 from node.objects.manager.direct import Incarnation
-from node.objects.manager.votes import VOTES, Votes
+from node.objects.manager.votes import MOST_EARLY, VOTES, Votes
 from node.transport import Timers
 from node.wire import Kind, Message
 
@@ -80,6 +80,21 @@ def test_the_sequencer_counts_the_votes_and_logs_the_sum_once(
     assert ours.advance(0, 2, []) == []
     ours.close(CALL)
     assert len(ours) == 0
+
+
+def test_votes_that_come_before_the_call_count_at_its_opening() -> None:
+    ours, _ = votes_of(0)
+    for member, name in ((1, CALL), (2, CALL), (1, OTHER)):
+        ours.receive(vote(member, 1, name=name))
+    assert len(ours) == 0
+    ours.open(CALL, ALL, 0, is_ours=True)
+    assert ours.advance(0, 0, []) == []
+    ours.cast(CALL, is_yes=True, now_ns=0)
+    assert ours.advance(0, 0, []) == [Voted(id=CALL, is_yes=True)]
+    for number in range(MOST_EARLY):
+        ours.receive(vote(2, 0, name=CallId(4, 1, 100 + number)))
+    ours.open(OTHER, ALL[1:2], 0, is_ours=True)
+    assert ours.advance(0, 0, []) == [], "the oldest is forgotten"
 
 
 def test_who_is_silent_for_too_long_votes_no() -> None:
