@@ -337,15 +337,25 @@ def _owed(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
 
 def _excluded_without_fault(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
     """Members that were excluded although no fault justified it. It is allowed if no other member of their view was
-    free of such faults: in a view of two, a member that receives nothing excludes the other one.
+    free of such faults: in a view of two, a member that receives nothing excludes the other one. It is also allowed to
+    the lower-ranked member of a bad pair whose other member has such a fault: nobody can tell which of them it is.
     """
     fallen = victims_of(scenario)
     for incarnation in simulation.incarnations:
         witnesses = _last_view(incarnation, len(scenario.members)) - fallen - {incarnation.member}
-        if incarnation.member not in fallen and witnesses and is_excluded(incarnation):
+        if incarnation.member in fallen or not witnesses or not is_excluded(incarnation):
+            continue
+        if not _leaves_a_bad_pair(incarnation, simulation, fallen):
             yield Failure(
                 kind="expelled", sentence=f"member {incarnation.member} was given up although it was never away long"
             )
+
+
+def _leaves_a_bad_pair(incarnation: IncarnationRun, simulation: Simulation, fallen: frozenset[int]) -> bool:
+    """Whether the view after its last one has the reason BAD_PAIR, and one of `fallen`."""
+    following = 1 + max((row[5] for row in incarnation.records if row[0] == Event.VIEW), default=0)
+    rows = (row for other in simulation.incarnations for row in other.records if row[0] == Event.VIEW)
+    return any(row[1] == ViewReason.BAD_PAIR and row[2] in fallen and row[5] == following for row in rows)
 
 
 def _left(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:

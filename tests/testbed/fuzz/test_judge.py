@@ -150,6 +150,17 @@ def test_who_is_given_up_without_need_is_a_failure() -> None:
     assert "expelled" in [failure.kind for failure in judged.failures]
 
 
+def test_the_lower_ranked_of_a_bad_pair_may_leave_for_the_other_one() -> None:
+    """The first member hears one frame in 16: for a while it hears one of the others, and not the other one."""
+    changes = (("loss_ratio", 0.94), ("loss_burst_frames", 1.0))
+    noise = Worsening(
+        at_ns=MILLISECOND, for_ns=6000 * MILLISECOND, member=0, direction=Direction.TO_NODE, changes=changes
+    )
+    judged = judge(replace(small(), seed=39, parameters=PATIENT_FOR_A_SECOND, faults=(noise,)))
+    assert judged.failures == ()
+    assert ("excluded", "group_decided") in judged.coverage.pairs
+
+
 def test_a_restarted_member_is_judged_as_a_joiner() -> None:
     down = Crash(at_ns=2 * MILLISECOND, for_ns=50 * MILLISECOND, member=1)
     judged = judge(replace(small(), parameters=PATIENT_FOR_A_SECOND, faults=(down,)))
