@@ -31,7 +31,7 @@ class Channels:
         parameters: ReliableParameters,
         trips: Mapping[int, RoundTrip],
         timers: Timers,
-        tell: Callable[[int, int], int] = lambda *_: 0,
+        tell: Callable[[int, int], int] = lambda _member, _now_ns: 0,
     ) -> None:
         """`tell`: our position in the multicasts of (a member), which is told to it (now)."""
         self._us = us
