@@ -16,7 +16,8 @@ The first message of the queue is delivered when it is final. The key of a messa
 (timestamp, initiator, number): a proposal grows to the final timestamp, so no message moves forward in the queue.
 
 At the end of the view (`close`) a message is delivered, in the order of the keys, if it and its FINAL are in the cut.
-No survivor has delivered a message without FINAL: it is handed back at its initiator, or dropped if that is excluded.
+No survivor has delivered a message without FINAL: it is handed back at its initiator, or delivered last
+(`hands_back`), or dropped if the initiator is excluded.
 Timestamps begin anew in each view: the core has no memory.
 
 Deviations.

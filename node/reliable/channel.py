@@ -33,7 +33,7 @@ class Channels:
         timers: Timers,
         tell: Callable[[int, int], int] = lambda _member, _now_ns: 0,
     ) -> None:
-        """`tell`: our position in the multicasts of (a member), which is told to it (now)."""
+        """`tell` (member, now): our position in the multicasts of this member, for a message to it."""
         self._us = us
         self._tell = tell
         self._view_word = view << VIEW_SHIFT

@@ -55,7 +55,7 @@ def compile_copy(folder: Path, modules: Sequence[str]) -> None:
 
 
 def tally_in(root: Path, protocol: str, first: int, count: int) -> bytes:
-    """Result of the seeds `first` to `first + count - 1` as a checkout at `root` judges them, in words."""
+    """Result of the seeds `first` to `first + count - 1` as a checkout at `root` judges them, as JSON."""
     words = (
         "import json, sys; from testbed.fuzz.hunt import tally_of; "
         "tally = tally_of(sys.argv[1], range(*map(int, sys.argv[2:])), goes_on=True); "

@@ -15,8 +15,8 @@ receiver. So a datagram from elsewhere and its entry in the log are the same wor
 
 `incarnation` is member and incarnation in one word, `id` is two words (incarnation, number), `link` is one word: the
 place that sends, its epoch, and the receiver's epoch as the sender knows it. `settled` is of the link back: the
-outcomes of all its numbers up to this one are in the sender's log. `settled` and `after` are supplements: two messages
-that differ in them alone are equal. Epochs: node/objects/log/state.py.
+outcomes of all its numbers up to this one are in the sender's log and stored by a second machine. `settled` and `after`
+are supplements: two messages that differ in them alone are equal. Epochs: node/objects/log/state.py.
 
 Decoders assume that an enemy wrote the words: RemoteError MALFORMED, before anything else.
 """

@@ -15,9 +15,9 @@ course of a call and the proofs (one order, causality, all or none): docs/protoc
 - A gives B up (GIVEN_UP by A's MMM, or B's own no): atomic: abort. Else final without B. A has no record of B from
   then on, and a sub-network without a record answers: there is no outcome. So neither an abort nor a give-up leaves a
   duty behind; B, which asks until it is told, learns it when it can. Only a commit is kept until it is settled.
-- An outcome needs no second machine before it goes out: who forgets it, asks again. B says with everything that it says
-  to A up to which number of A's the outcomes are in its log and stored by a second machine, as each is when an entry
-  that is (Firm) follows it. Alone (SETTLED) it says so when A tells an outcome again, after a STORED if need be.
+- An outcome needs no second machine before it goes out: a machine that loses it asks again. Each message of B to A has
+  the number up to which A's outcomes are in B's log and stored by a second machine: an entry that is stored (Firm)
+  follows them. SETTLED has it alone, when A tells an outcome again, after a STORED if need be.
 - B, asked and not atomic, may do without after a while, too (GIVEN_UP of itself). It goes on telling A so (vote no),
   until A has no record of it. Having voted yes on an atomic call it waits.
 - A call with a sub-network left out is decided after all earlier ones of its space that A coordinates, and no final
@@ -373,7 +373,7 @@ class LogState:
                 _answer_with(Verdict.DONE, call, out, timestamp=self._tick())
 
     def _tick(self) -> int:
-        """A timestamp for a change of a group: who knows of it waits for it before it calls the group by itself."""
+        """A timestamp for a change of a group: a machine that knows it waits for it before it orders calls itself."""
         self._commit.clock += 1
         return self._commit.clock
 

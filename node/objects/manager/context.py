@@ -92,8 +92,8 @@ class Context:
 
     def append(self, entry: Entry, *, is_ours: bool = False) -> None:
         """Queue an entry for the log of the sub-network. Entries on which other sub-networks act are resilient.
-        `is_ours`: they do not act on this one. A call to a list is not resilient: nothing comes of it before a proposal
-        or a vote, which are, follows it. An outcome is not, either: machines that lose it ask for it again."""
+        `is_ours`: they do not act on this one. A call to a list is not: sub-networks decide it together only by
+        resilient proposals and votes, which follow it. Nor is an outcome: machines that lose it ask for it again."""
         message = message_of(entry, self.us)
         is_ours |= isinstance(entry, Settled | ClockAdvance) or (isinstance(entry, Called) and is_for_list(entry.call))
         is_ours |= isinstance(entry, Outcome) and entry.timestamp > 0

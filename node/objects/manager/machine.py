@@ -492,8 +492,8 @@ class MachineCore(Core):
                 self._context.append(new)
 
     def _gather(self, entry: Proposed, *, is_repeated: bool) -> None:
-        """Log a proposal, with those of all other places if they are still to come: one entry takes all. A repeated one
-        does not wait, nor does a no."""
+        """Log a proposal. Unless it is repeated or a no, it waits for those of the call's other places, to be one entry
+        with them."""
         awaited = self._log_state.awaited
         self._gathered = {name: parts for name, parts in self._gathered.items() if awaited(name)}
         parts = self._gathered.setdefault(entry.id, {})
@@ -548,10 +548,10 @@ class LogCore(AmoebaCore):
     whether other members must have it now.
 
     The first-ranked member besides the sequencer, the storer, delivers a message of resilience 1 as soon as it has
-    stored it. If the others must have it now, it tells all of them (ACCEPT without words), else, or without multicast,
-    which would take more datagrams than it saves, only the sequencer (STORED). The sequencer delivers a message when it
-    is stored, and tells the others at once only if they must have it now and the storer has not told them. Else its
-    next submission tells them: everything that its sender had delivered is accepted."""
+    stored it. It tells all (ACCEPT without words) if they must have it now, else only the sequencer (STORED). Without
+    multicast it tells the sequencer alone: ACCEPT would take more datagrams than it saves. The sequencer delivers a
+    message when it is stored, and tells the others at once only if they must have it now and the storer has not told
+    them. Else its next submission tells them: everything that its sender had delivered is accepted."""
 
     def __init__(
         self,

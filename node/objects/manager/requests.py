@@ -496,7 +496,7 @@ class Holds:
             one.hold = Hold(key=key, route=old.route, machines=machines, home=old.home, covers=covers)
 
     def climbs(self, key: int) -> None:
-        """A started MACHINE request must wait again, for the log of our sub-network: its members are not known."""
+        """A started MACHINE request must wait again, as a LOG request whose members are not known."""
         home = self._partition
         self._open[key] = _Held(Hold(key=key, route=Route.LOG, machines=None, home=home, covers=frozenset({home})))
         self._waiting += 1

@@ -6,7 +6,7 @@ another machine has become the sequencer (Votes). Every machine knows from its l
 machines, so any of them can take the count over; only the sequencer logs it. One no is enough; an incarnation that has
 ended votes no; so does one that is silent for `vote_ns` after the counting machine has learnt of the call.
 
-A vote on a call that is not in this machine's log yet is kept for the opening: the storer of the log acts before the
+A vote on a call that is not in this machine's log yet is kept until it is: the storer of the log acts before the
 sequencer, so its vote can come first. Only the last MOST_EARLY calls are kept; a vote is repeated. With nothing open no
 timer is armed.
 """

@@ -17,21 +17,21 @@ an epoch, LAST in each member's stream; or a number, between Time Warp and ABCAS
 2. The coordinator, the view's first member or the elected one, decides when it has the ballot of every member of the
    view. A member gives its ballot only while no older epoch is incomplete at it. So an epoch has one decision, and no
    member has more than two epochs.
-3. A member that adopts a decision says LAST at once, and its instance is mute: it gets no more inputs. When LAST of all
-   members has come, the epoch is closed as a view is: the messages before LAST are the cut, all members survive. What
-   the instance hands back is submitted first in the next epoch, which begins here now.
-4. At a number T: Time Warp goes on without new messages, and ends when GVT has reached T. ABCAST goes on without new
-   messages while Time Warp, from T on, has begun; it ends when the GVT of that has reached T.
+3. `switch: epoch`: a member that adopts a decision sends LAST at once, and its instance is mute: no more inputs. When
+   LAST of all has come, the epoch is closed as a view is: the messages before LAST are the cut, all members survive.
+   What the instance hands back is submitted first in the next epoch, which begins here now.
+4. `switch: time`: Time Warp goes on without new submissions, and ends when GVT has reached T. ABCAST goes on without
+   new submissions, beside Time Warp, which begins at T at once; ABCAST ends when the GVT of Time Warp has reached T.
 5. Close of the view. If the epoch is complete in the cut, it is closed as in 3, and the next one with the view's
    survivors. Else the epoch is closed with the view's survivors, and messages of the next one are void, except those of
    survivors under Time Warp after ABCAST (4). The memory is number and protocol of the last epoch decided in the cut,
    the processor's state, and the instance's memory. The next view goes on in that epoch.
 6. The processor (execution.py) and the application are one for all epochs. A submission of an execution (a follow-up)
    has `inner` TIMEWARP_FOLLOW_UP: part of the order and the state, never delivered to the application.
-7. Submissions wait while `most_held` messages are undelivered or not executed, and from LAST until the next epoch.
+7. Submissions wait while `most_held` messages are undelivered or not executed, and from LAST or T to the next epoch.
 
-Deviations: all stop from their LAST until LAST of all has come. The threshold has a margin. Ballots are rankings.
-Invariants: all of an epoch is delivered before anything of the next; an instance sends nothing behind its LAST.
+Deviations: with `switch: epoch` all wait for LAST of all. The threshold has a margin. Ballots are rankings.
+Invariants: all of an epoch is final before anything of the next is; an instance sends nothing behind its LAST.
 Final deliveries are AGREED, not uniform. The timers for estimates, probes and forced changes are armed by submissions
 and deliveries only. The arguments are in docs/protocols/adaptive.md.
 """
@@ -809,8 +809,8 @@ class AdaptiveCore(OrderCore):
         self._adopt(self._decided(message), now_ns, out)
 
     def _decided(self, message: Message) -> Decision:
-        """The decision. RemoteError: the group cannot have decided it without our ballot, or it says nothing: no
-        change, where no member waits at its proposal."""
+        """The decision. RemoteError: the group cannot have decided it without our ballot, or it is no
+        change, and no member waits for it at its proposal."""
         self._require_coordinator(message)
         decision = read_decision(message, self._candidates, has_time=self._has_time)
         is_promised = message.seq == self._promised == self._epoch.number + 1 and decision.time >= self._time

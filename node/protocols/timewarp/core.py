@@ -70,7 +70,7 @@ ROUND = Timer("round")
 LAST_TIMESTAMP = ENDLESS - 1
 """The last timestamp of a message."""
 PLACED = 1
-"""A floor that is no time: the order before ours has a place for each own message. T is later."""
+"""A floor before all timestamps: each own message of the order before ours is final. T is later."""
 LAST_NUMBER = MAX_NUMBER // 2
 """The last number of a submission; the rest is for follow-ups and anti-messages."""
 MOST_OPEN = 4096
@@ -203,7 +203,7 @@ class TimeWarpCore(OrderCore):
         self._limit = LAST_TIMESTAMP
         """We send nothing later than this."""
         self._is_held = False
-        """Whether an own message has no place yet in the order before ours."""
+        """Whether an own message of the order before ours is not final."""
         self._is_round_due = False
         self._process_ns: int | None = None
         """The time at which PROCESS is due."""
@@ -270,7 +270,7 @@ class TimeWarpCore(OrderCore):
         self._is_round_due = True
 
     def hold(self, is_held: bool, now_ns: int, out: list[Effect]) -> None:
-        """Keep GVT below T while an own message has no place in the order before."""
+        """Keep GVT below T while an own message of the order before is not final."""
         if self._is_held != is_held:
             self._is_held = is_held
             self._is_round_due = not is_held
@@ -343,7 +343,7 @@ class TimeWarpCore(OrderCore):
         for command in ordered:
             cause = _cause_of(command.message)
             if command.key[1] > self._end:
-                void.append(command.key)  # of a liar
+                void.append(command.key)  # of a malicious member
                 continue
             is_judged = cause is not None and cause in self._open and self._open[cause].key >= below
             if cause is not None and is_judged:
@@ -583,7 +583,7 @@ class TimeWarpCore(OrderCore):
 
     @property
     def _is_before_begin(self) -> bool:
-        """Whether a message of the order before may still come: not all members have said that theirs are placed."""
+        """Whether a message of the order before may still come: not all members have reported that theirs are final."""
         told = map(self._rounds.told_floor, self._us.peers)
         return self._rounds.gvt < self._begin and min(told, default=PLACED) < PLACED
 
