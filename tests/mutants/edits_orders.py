@@ -125,7 +125,7 @@ def ties_by_arrival(patch: pytest.MonkeyPatch) -> None:
 # Skeen's order.
 
 
-@known(9, "total_order", world("abcast", TIMES, *(member(*TIMES, delay_ms=delay) for delay in (7, 3, 1))))
+@known(9, "total_order", world("abcast", TIMES, *(member(*TIMES, delay_ms=delay) for delay in (12, 5, 1))))
 def first_proposal_is_final(patch: pytest.MonkeyPatch) -> None:
     """The initiator waits for one proposal instead of all."""
     on_proposal = AbcastCore._on_proposal
