@@ -138,7 +138,7 @@ class MachineCore(Core):
             preparations=self._preparations,
             service=self._service,
             machine_of=self._duties.machine_of,
-            has_dispatched=lambda: not self._steps.waiting,
+            is_current=lambda: self._log.standing is Standing.MEMBER and not self._steps.waiting,
         )
         self._steps = Steps(
             context=context,

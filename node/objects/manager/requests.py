@@ -64,17 +64,17 @@ class Requests:
         preparations: Preparations,
         service: Service,
         machine_of: Callable[[int, int], int],
-        has_dispatched: Callable[[], bool],
+        is_current: Callable[[], bool],
     ) -> None:
-        """`machine_of` (sub-network, turn): its machine to ask first, or after `turn` others. `has_dispatched`: whether
-        our objects have got all that the log has for them."""
+        """`machine_of` (sub-network, turn): its machine to ask first, or after `turn` others. `is_current`: whether
+        the log goes on, and our objects have got all that it has for them."""
         parameters = context.parameters
         self._context = context
         self._managers = context.managers
         self._preparations = preparations
         self._service = service
         self._machine_of = machine_of
-        self._has_dispatched = has_dispatched
+        self._is_current = is_current
         self.directs = Directs(context)
         self._holds = Holds(member=context.us.member, partition=context.place)
         self._questions = Questions(
@@ -136,13 +136,14 @@ class Requests:
         self._add(call, route, machines=None if reaches else frozenset(), home=home)
 
     def _members_here(self, call: Call) -> tuple[Reference, ...]:
-        """The members of the group of an ordered call that is not atomic, if all live here, have got what the log has
-        for them (a JOIN above all), and no earlier request of ours to the group is under way; else none."""
+        """The members of the group of an ordered call that is not atomic, if all live here, the log goes on, they have
+        got what it has for them (a JOIN above all), and no earlier request of ours to the group is under way; else
+        none."""
         group = call.addressing.group
         if call.addressing.operation is not Operation.CALL or group is None or not call.is_in_order:
             return ()
         members = self._service.members(group)
-        if call.addressing.is_atomic or members != self._context.mine(members) or not self._has_dispatched():
+        if call.addressing.is_atomic or members != self._context.mine(members) or not self._is_current():
             return ()
         before = (one.call for one in self._numbered.values() if one.call.id < call.id)
         return () if any(one.addressing.group == group for one in before) else members

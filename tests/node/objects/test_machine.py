@@ -279,6 +279,19 @@ def test_a_call_to_a_group_on_one_machine_waits_for_a_joiner_that_the_log_holds_
     assert world.receivers(call) == [member, joiner] and world.state(joiner) == world.state(member) == [call]
 
 
+def test_a_minority_serves_no_call_to_a_group_on_its_machine() -> None:
+    """The others go on without the members there: they may begin the group anew."""
+    world = World(3)
+    group, member = GroupId(0, 2, 1, 1), world.object(2)
+    world.finish(member, group=group, operation=Operation.CREATE)
+    world.finish(member, member, group=group, operation=Operation.JOIN)
+    world.cut((0, 1), (2,))
+    world.run(for_ns=4 * SECOND)
+    call = world.call(world.object(2, 1), group=group)
+    world.run(for_ns=4 * SECOND)
+    assert world.receivers(call) == [] and world.machine(0).log_state.members(group) == ()
+
+
 @pytest.mark.parametrize("operation", [Operation.LEAVE, Operation.ATOMIC])
 def test_a_machine_waits_for_a_change_of_a_group_before_it_hears_of_it(operation: Operation) -> None:
     world = World(3)
