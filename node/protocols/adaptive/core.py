@@ -19,7 +19,7 @@ an epoch, LAST in each member's stream; or a number, between Time Warp and ABCAS
    member has more than two epochs.
 3. `switch: epoch`: a member that adopts a decision sends LAST at once, and its instance is mute: no more inputs. When
    LAST of all has come, the epoch is closed as a view is: the messages before LAST are the cut, all members survive.
-   What the instance hands back is submitted first in the next epoch, which begins here now.
+   Messages that the instance hands back are submitted first in the next epoch, which begins here now.
 4. `switch: time`: Time Warp goes on without new submissions, and ends when GVT has reached T. ABCAST goes on without
    new submissions, beside Time Warp, which begins at T at once; ABCAST ends when the GVT of Time Warp has reached T.
 5. Close of the view. If the epoch is complete in the cut, it is closed as in 3, and the next one with the view's

@@ -24,7 +24,7 @@ from struct import Struct
 
 from node.clocks import MAX_TIMESTAMP
 from node.core import Closing, Membership, Submission
-from node.effects import Effect, Report
+from node.effects import Effect
 from node.errors import DropReason, RemoteError
 from node.protocols.mutex.section import (
     FIRST_TIMESTAMP,
@@ -35,7 +35,6 @@ from node.protocols.mutex.section import (
     SectionCore,
     decode_memory,
 )
-from node.trace import Notice
 from node.wire import Kind, Message
 
 _MEMORY = Struct(">IQI")
@@ -62,9 +61,9 @@ class CentralCore(SectionCore):
             view=view,
             floor=floor,
             holding=holding if inside == membership.member else None,
+            left=kept.left,
         )
         self._kept = kept
-        self._left = kept.left
         self._scheduler = first
         self._receipts: deque[int] = deque()
         """The scheduler's: the members whose requests wait, in the order of receipt."""
@@ -167,6 +166,5 @@ class CentralCore(SectionCore):
         return request
 
     def _leave(self, request: Request, now_ns: int, out: list[Effect]) -> None:
-        self._left += request.timestamp != FIRST_TIMESTAMP
-        out.append(Report(code=Notice.LEFT, member=self._me, value=self._left))
+        self._report_left(request, out)
         self._say(Kind.MUTEX_RELEASE, self._tick(now_ns), (), out)

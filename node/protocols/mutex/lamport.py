@@ -122,7 +122,7 @@ class MutexCore(SectionCore):
         """Our requests that are not granted, in order."""
         self._open = Counter(one.member for one in begin.queue)
         """By member, the number of its requests in the queue."""
-        self._left = Counter(begin.left)
+        self._left_of = Counter(begin.left)
         self._released = 0
         """Number of releases in this view."""
         self._sent = FIRST_TIMESTAMP
@@ -171,7 +171,7 @@ class MutexCore(SectionCore):
         # A survivor that holds the resource is the first: it has received all earlier requests and their releases.
         if is_held and queue[0].member == self._me and self._holding is None:
             self._grant(queue[0], (self._view + 1) << 32 | 1, out)
-        left = {member: count for member, count in self._left.items() if member in survivors}
+        left = {member: count for member, count in self._left_of.items() if member in survivors}
         memory = _Agreed(view=self._view + 1, clock=self._highest, queue=queue, is_held=is_held, left=left).encode()
         handed_back = tuple(submission for _, submission in self._wanted)
         return Closing(effects=tuple(out), handed_back=handed_back, memory=memory)
@@ -260,7 +260,7 @@ class MutexCore(SectionCore):
 
     def _leave(self, request: Request, now_ns: int, out: list[Effect]) -> None:
         self._remove(request)
-        out.append(Report(code=Notice.LEFT, member=self._me, value=self._left[self._me]))
+        out.append(Report(code=Notice.LEFT, member=self._me, value=self._left_of[self._me]))
         self._multicast(Kind.MUTEX_RELEASE, self._tick(now_ns), (request.timestamp,), out)
 
     # Helpers of the rules.
@@ -274,7 +274,7 @@ class MutexCore(SectionCore):
         self._absent.discard(request)
         self._open[request.member] -= 1
         self._released += 1
-        self._left[request.member] += request.timestamp != FIRST_TIMESTAMP
+        self._left_of[request.member] += request.timestamp != FIRST_TIMESTAMP
 
     def _multicast(self, kind: Kind, timestamp: int, words: tuple[int, ...], out: list[Effect]) -> None:
         self._sent = timestamp

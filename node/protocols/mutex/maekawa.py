@@ -40,7 +40,7 @@ from math import isqrt
 
 from node.clocks import MAX_TIMESTAMP
 from node.core import Closing, Membership, Submission
-from node.effects import Effect, Report, Send
+from node.effects import Effect, Send
 from node.errors import DropReason
 from node.protocols.base import CONTROL
 from node.protocols.mutex.section import (
@@ -53,7 +53,6 @@ from node.protocols.mutex.section import (
     SectionCore,
     decode_memory,
 )
-from node.trace import Notice
 from node.wire import Kind, Message
 
 
@@ -80,9 +79,9 @@ class MaekawaCore(SectionCore):
             view=view,
             floor=floor,
             holding=beginning if is_initial and me == first else kept.holding,
+            left=kept.left,
         )
         self._kept = kept
-        self._left = kept.left
         self._first = first
         quorum = quorum_of(me, membership.members)
         self._quorum = (*(member for member in quorum if member != me), me)
@@ -235,8 +234,7 @@ class MaekawaCore(SectionCore):
         out.append(self._hold(request, now_ns))
 
     def _leave(self, request: Request, now_ns: int, out: list[Effect]) -> None:
-        self._left += request.timestamp != FIRST_TIMESTAMP
-        out.append(Report(code=Notice.LEFT, member=self._me, value=self._left))
+        self._report_left(request, out)
         if not self._votes:
             # We were inside before the view was opened.
             self._tell(self._first, Kind.MUTEX_OUTSIDE, now_ns, out)

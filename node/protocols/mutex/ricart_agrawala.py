@@ -29,7 +29,7 @@ from collections.abc import Mapping, Sequence
 
 from node.clocks import MAX_TIMESTAMP
 from node.core import Closing, Membership, Submission
-from node.effects import Effect, Report, Send
+from node.effects import Effect, Send
 from node.errors import DropReason
 from node.protocols.base import CONTROL
 from node.protocols.mutex.section import (
@@ -42,7 +42,6 @@ from node.protocols.mutex.section import (
     SectionCore,
     decode_memory,
 )
-from node.trace import Notice
 from node.wire import Kind, Message
 
 
@@ -59,9 +58,9 @@ class RicartAgrawalaCore(SectionCore):
             view=view,
             floor=floor,
             holding=Request(FIRST_TIMESTAMP, membership.member) if is_first else kept.holding,
+            left=kept.left,
         )
         self._kept = kept
-        self._left = kept.left
         self._wanted = kept.wanted
         """Our request that is not granted."""
         self._submission: Submission | None = None
@@ -156,8 +155,7 @@ class RicartAgrawalaCore(SectionCore):
         self._wanted = self._submission = None
 
     def _leave(self, request: Request, now_ns: int, out: list[Effect]) -> None:
-        self._left += request.timestamp != FIRST_TIMESTAMP
-        out.append(Report(code=Notice.LEFT, member=self._me, value=self._left))
+        self._report_left(request, out)
         for deferred in sorted(self._deferred.values(), key=self._order):
             if not self._defers(deferred):
                 del self._deferred[deferred.member]

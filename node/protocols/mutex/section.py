@@ -26,7 +26,7 @@ from node.group.view import MAX_VIEW
 from node.parameters import require
 from node.protocols.base import CONTROL, MILLISECOND, OrderCore
 from node.reliable.parameters import ReliableParameters
-from node.trace import Level
+from node.trace import Level, Notice
 from node.wire import Kind, Message
 
 HOLD = Timer("hold")
@@ -149,7 +149,14 @@ class SectionCore(OrderCore):
     last_timestamp = MAX_TIMESTAMP
 
     def __init__(
-        self, *, membership: Membership, parameters: MutexParameters, view: int, floor: int, holding: Request | None
+        self,
+        *,
+        membership: Membership,
+        parameters: MutexParameters,
+        view: int,
+        floor: int,
+        holding: Request | None,
+        left: int = 0,
     ) -> None:
         super().__init__(membership)
         self._parameters = parameters
@@ -162,6 +169,8 @@ class SectionCore(OrderCore):
         """All requests of earlier views are at or before it; all timestamps of this view are later."""
         self._holding = holding
         """Our request for which we are inside."""
+        self._left = left
+        """Number of times that we have left the section; `lamport` counts for all members itself."""
         self._highest = floor
         """The last timestamp of a multicast, ours or another's."""
         self._latest = dict.fromkeys(membership.peers, floor)
@@ -202,6 +211,10 @@ class SectionCore(OrderCore):
         request, self._holding = self._holding, None
         self._leave(request, now_ns, out)
         self._enter_if_granted(now_ns, out)
+
+    def _report_left(self, request: Request, out: list[Effect]) -> None:
+        self._left += request.timestamp != FIRST_TIMESTAMP
+        out.append(Report(code=Notice.LEFT, member=self._me, value=self._left))
 
     def _after_message(self, now_ns: int, out: list[Effect]) -> None:
         self._enter_if_granted(now_ns, out)

@@ -268,14 +268,8 @@ HISTORIES = {
         check=check_epochs,
         kinds={Kind.ADAPTIVE_DECISION: 100},
     ),
-    "adaptive-time": Histories(
-        begin=adaptive.begin,
-        draw=draw_adaptive_time,
-        options=SHORT,
-        check=check_epochs,
-        kinds={Kind.ADAPTIVE_DECISION: 100},
-    ),
 }
+HISTORIES["adaptive-time"] = replace(HISTORIES["adaptive"], draw=draw_adaptive_time)
 
 
 def play(name: str, seed: int) -> Group:
