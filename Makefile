@@ -6,7 +6,8 @@ SHELL := bash
 
 BIN := .venv/bin
 SCRIPTS := scripts/setup scripts/docker scripts/common.sh .ci/run
-HOST_ONLY := not root and not cgroups and not uml and not docker and not spark and not compilers and not foreign and not tshark and not browser
+ON_WIRES := root or cgroups or uml or docker or foreign
+NEEDS := $(ON_WIRES) or spark or compilers or tshark or browser
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 
@@ -20,14 +21,15 @@ testbed: ## run the quickstart experiment end to end (root)
 	@$(BIN)/orderbed run quickstart
 
 test: lint ## lint, then every test that can run here (root for all)
-	@# Those that need Python alone on all processors, the others one by one. 5: PYTEST_ARGS chose none of a kind.
-	@$(BIN)/pytest -n auto -m "$(HOST_ONLY)" $(PYTEST_ARGS) || first=$$?; \
-	$(BIN)/pytest -m "not ($(HOST_ONLY))" $(PYTEST_ARGS) || second=$$?; \
+	@# Tests on wires one by one, the others on all processors; each worker may hold a Java runtime, hence at most four.
+	@# 5: PYTEST_ARGS chose none of a kind.
+	@$(BIN)/pytest -n auto --maxprocesses 4 -m "not ($(ON_WIRES))" $(PYTEST_ARGS) || first=$$?; \
+	$(BIN)/pytest -m "$(ON_WIRES)" $(PYTEST_ARGS) || second=$$?; \
 	for code in $${first:-0} $${second:-0}; do [ $$code = 0 ] || [ $$code = 5 ] || exit $$code; done
 
 test-fast: ## the tests that need Python alone
 	@scripts/setup --tests
-	@$(BIN)/pytest -n auto -m "$(HOST_ONLY)" $(PYTEST_ARGS)
+	@$(BIN)/pytest -n auto -m "not ($(NEEDS))" $(PYTEST_ARGS)
 
 lint: ## ruff, its format check, mypy --strict, shellcheck
 	@scripts/setup --tests

@@ -10,6 +10,7 @@ import importlib
 import os
 import signal
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
@@ -72,8 +73,6 @@ class Needs:
     def __init__(self, *, required: bool, probes: dict[str, Callable[[], Check]]) -> None:
         self.required = required
         self.found: dict[str, Check] = {}
-        self.unmet: dict[str, int] = {}
-        """Number of tests that each unmet need kept from running."""
         self._probes = probes
 
     def probe_for(self, items: Sequence[pytest.Item]) -> None:
@@ -120,12 +119,15 @@ def rank(item: pytest.Item) -> int:
     return max(needs, default=1 if item.get_closest_marker("slow") else 0)
 
 
-def pytest_report_collectionfinish(config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
-    if config.option.collectonly:
-        return []
-    needs = config.stash[NEEDS]
-    needs.probe_for(items)
-    lines = list(needs.table())
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Each process that runs tests probes for itself."""
+    if not session.config.option.collectonly:
+        session.config.stash[NEEDS].probe_for(session.items)
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    lines = list(config.stash[NEEDS].table())
     return ["this machine:", *lines] if lines else []
 
 
@@ -137,7 +139,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         return
     if needs.required:
         pytest.fail(f"{unmet}; nothing may be skipped here", pytrace=False)
-    needs.unmet[str(unmet)] = needs.unmet.get(str(unmet), 0) + 1
     pytest.skip(str(unmet))
 
 
@@ -158,8 +159,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    unmet = config.stash[NEEDS].unmet
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    unmet = Counter(reason_of(report) for report in terminalreporter.getreports("skipped"))
     left_out = [*(f"{count} tests did not run: {reason}" for reason, count in unmet.items()), *proof.proved_in_part()]
     sections = {"NOT EVERYTHING WAS TESTED": left_out, "WIRES THAT PROVED NOTHING": proof.proved_nothing()}
     for title, sentences in sections.items():
@@ -167,6 +168,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             terminalreporter.section(title, sep="!", yellow=True, bold=True)
             for sentence in sentences:
                 terminalreporter.write_line(sentence, yellow=True)
+
+
+def reason_of(skipped: pytest.TestReport) -> str:
+    """Why a test was skipped, as it said itself."""
+    assert isinstance(skipped.longrepr, tuple)
+    return skipped.longrepr[2].removeprefix("Skipped: ")
 
 
 @pytest.fixture(scope="session")

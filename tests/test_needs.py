@@ -74,8 +74,13 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> str:
     return run_suite(tmp_path_factory.mktemp("suite"), "-v")
 
 
-def test_what_cannot_run_is_told_loudly(output: str) -> None:
+def test_needs_are_told_before_the_tests(output: str) -> None:
     assert "NO   uml      no guest" in output
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_what_cannot_run_is_told_loudly(workers: str, tmp_path: Path) -> None:
+    output = run_suite(tmp_path, "-n", workers)
     assert "NOT EVERYTHING WAS TESTED" in output
     assert "1 tests did not run: needs uml: no guest (install it)" in output
     assert "4 passed, 2 skipped" in output
