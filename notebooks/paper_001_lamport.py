@@ -20,8 +20,11 @@
 import os
 
 import matplotlib.pyplot as plt
+from IPython.display import Markdown
 
 from analysis.run import Sweep
+from testbed.paths import ROOT
+from testbed.run.claims import tables_of
 
 runs = os.environ.get("ORDERBED_RUNS", "runs")
 
@@ -122,3 +125,12 @@ axes.legend()
 # %%
 anomaly["timestamp told"] = [point["variant"].get("workload.1.call.tells-timestamp", False) for point in told.points]
 anomaly.groupby(["clock", "timestamp told"])[["calls", "opposite"]].sum()
+
+# %% [markdown]
+# ## All statements
+#
+# Statements of the paper and ours, the values measured for the repository's page (docs/claims.md), and the causes where
+# they differ. In a column of values, ✔ holds and ✘ does not.
+
+# %%
+Markdown(tables_of("001", ROOT / "docs/claims.md"))

@@ -22,9 +22,12 @@
 import os
 
 import matplotlib.pyplot as plt
+from IPython.display import Markdown
 
 from analysis.metrics.estimate import protocol_curves
 from analysis.run import Sweep
+from testbed.paths import ROOT
+from testbed.run.claims import tables_of
 
 runs = os.environ.get("ORDERBED_RUNS", "runs")
 COLOURS = {"sequencer": "C2", "allack": "C3", "atop": "C0", "atop_mbs": "C1"}
@@ -217,3 +220,12 @@ left.legend()
 protocol_curves(right, fanout, "bus", "dissemination", form="o", **STYLE)
 right.set(title="Load of a bus: copies or multicast", ylabel="share of 10 Mbit/s", ylim=(0, None))
 fanout.groupby(["dissemination", "protocol"])[["bus", "delay_ms", "dummies"]].mean()
+
+# %% [markdown]
+# ## All statements
+#
+# Statements of the paper and ours, the values measured for the repository's page (docs/claims.md), and the causes where
+# they differ. In a column of values, ✔ holds and ✘ does not.
+
+# %%
+Markdown(tables_of("002", ROOT / "docs/claims.md"))

@@ -26,9 +26,12 @@ import os
 
 import matplotlib.pyplot as plt
 import pandas as pd
+from IPython.display import Markdown
 
 from analysis.metrics.estimate import protocol_curves
 from analysis.run import Sweep
+from testbed.paths import ROOT
+from testbed.run.claims import tables_of
 
 runs = os.environ.get("ORDERBED_RUNS", "runs")
 WAYS = {
@@ -140,3 +143,12 @@ protocol_curves(right, overrun, "lost", "rate", **PROTOCOLS)
 right.set(title="Questions for what was lost", xlabel="calls per second (of all)", ylabel="for a call", ylim=(0, None))
 for axes in (left, right):
     axes.legend()
+
+# %% [markdown]
+# ## All statements
+#
+# Statements of the paper and ours, the values measured for the repository's page (docs/claims.md), and the causes where
+# they differ. In a column of values, ✔ holds and ✘ does not.
+
+# %%
+Markdown(tables_of("004", ROOT / "docs/claims.md"))

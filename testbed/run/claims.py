@@ -212,6 +212,13 @@ def render_page(claims: Sequence[Mapping[str, Any]], measured: Sequence[Mapping[
     return "\n".join(parts)
 
 
+def tables_of(paper: str, page: Path) -> str:
+    """Tables of one paper ("000") and of what goes beyond it, from the rows measured for the page at `page`. Raises
+    InputError when they cannot be read."""
+    claims = [row.as_dict() for row in _all_claims() if row.paper.removeprefix("beyond ") == paper]
+    return render_page(claims, _read(page.with_suffix(".json"))).removeprefix(HEAD)
+
+
 def _is_of(row: Mapping[str, Any], claim: Mapping[str, Any]) -> bool:
     return all(row[key] == claim[key] for key in ("id", "experiment", "statement", "accept"))
 

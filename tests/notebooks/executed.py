@@ -26,6 +26,11 @@ def printed(notebook: Any) -> str:
     return "".join(output.get("text", "") for output in _outputs(notebook))
 
 
+def displayed(notebook: Any) -> str:
+    """Markdown that cells display."""
+    return "".join(output.get("data", {}).get("text/markdown", "") for output in _outputs(notebook))
+
+
 def assert_figures(notebook: Any, count: int, *, wider_than: int = 600) -> None:
     """So many pictures, none of them empty."""
     pictures = [output["data"]["image/png"] for output in _outputs(notebook) if "image/png" in output.get("data", {})]

@@ -12,10 +12,11 @@ import yaml
 from pyspark.sql import SparkSession
 
 from testbed.console import Console
+from testbed.run.claims import Selection, list_claims
 from testbed.run.perform import Overrides
 from testbed.run.sweep import run_sweep
 from testbed.spec import experiment as spec
-from tests.notebooks.executed import assert_figures, execute
+from tests.notebooks.executed import assert_figures, displayed, execute
 
 
 def _atop(name: str = "atop", **parameters: Any) -> dict[str, Any]:
@@ -144,7 +145,14 @@ def sweep_small(name: str, changes: dict[str, Any], folder: Path, spark: SparkSe
 def test_every_figure_of_the_paper_is_drawn(notebook: str, tmp_path: Path, spark: SparkSession) -> None:
     for name, changes in SMALL[notebook].items():
         sweep_small(name, changes, tmp_path, spark)
-    assert_figures(execute(notebook, tmp_path), FIGURES[notebook], wider_than=400)
+    executed = execute(notebook, tmp_path)
+    assert_figures(executed, FIGURES[notebook], wider_than=400)
+    tables = displayed(executed)
+    paper = notebook.split("_")[1]
+    claims = [row.id for row in list_claims(Selection()) if row.paper.removeprefix("beyond ") == paper]
+    assert claims
+    assert [claim for claim in claims if f"| `{claim}`<br>" not in tables] == []
+    assert "✔" in tables
 
 
 @pytest.mark.parametrize("notebook", sorted(SMALL))
