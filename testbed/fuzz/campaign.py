@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from itertools import groupby
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -113,6 +114,13 @@ HEAD = """\
 
 `make campaign` judges random worlds (fuzzing.md) with seeds that nobody has seen before, and keeps this page.
 
+| protocol | worlds | with later views | faults that met traffic | failing |
+|---|---|---|---|---|
+"""
+
+BY_COMMIT = """
+## By commit
+
 - *quorum lost*: in so many worlds the group lost its quorum. Progress was not judged there; safety was.
 - *unjudged*: in so many worlds there was too little evidence for some other promised property.
 
@@ -122,16 +130,27 @@ HEAD = """\
 
 
 def page(entries: Iterable[Entry]) -> str:
-    lines = []
-    for entry in sorted(entries, key=lambda one: (one.protocol, one.first)):
-        others = max((count for what, count in entry.unjudged.items() if what != WITHOUT_A_QUORUM), default=0)
-        failing = "<br>".join(f"{seed}: {sentence.replace('|', '/')}" for seed, sentence in entry.failing) or "none"
-        lines.append(
-            f"| `{entry.protocol}` | {entry.commit} | {entry.date} | {entry.first} to {entry.end - 1} "
-            f"| {entry.worlds:,} | {entry.later_views:,} | {entry.faults_met:,} of {entry.faults:,} "
-            f"| {entry.unjudged.get(WITHOUT_A_QUORUM, 0)} | {others} | {failing} |"
-        )
-    return HEAD + "".join(f"{line}\n" for line in lines)
+    ordered = sorted(entries, key=lambda one: (one.protocol, one.first))
+    totals = [_total(protocol, list(own)) for protocol, own in groupby(ordered, lambda one: one.protocol)]
+    return "\n".join([HEAD + "\n".join(totals), BY_COMMIT + "\n".join(map(_line, ordered)), ""])
+
+
+def _total(protocol: str, entries: Sequence[Entry]) -> str:
+    worlds = sum(one.worlds for one in entries)
+    later_views = sum(one.later_views for one in entries)
+    met, faults = sum(one.faults_met for one in entries), sum(one.faults for one in entries)
+    failing = sum(len(one.failing) for one in entries)
+    return f"| `{protocol}` | {worlds:,} | {later_views:,} | {met:,} of {faults:,} | {failing} |"
+
+
+def _line(entry: Entry) -> str:
+    others = max((count for what, count in entry.unjudged.items() if what != WITHOUT_A_QUORUM), default=0)
+    failing = "<br>".join(f"{seed}: {sentence.replace('|', '/')}" for seed, sentence in entry.failing) or "none"
+    return (
+        f"| `{entry.protocol}` | {entry.commit} | {entry.date} | {entry.first} to {entry.end - 1} "
+        f"| {entry.worlds:,} | {entry.later_views:,} | {entry.faults_met:,} of {entry.faults:,} "
+        f"| {entry.unjudged.get(WITHOUT_A_QUORUM, 0)} | {others} | {failing} |"
+    )
 
 
 def campaign(protocols: Sequence[str], *, minutes: float, jobs: int, is_spark: bool, record: Record) -> int:

@@ -31,6 +31,10 @@ def test_a_campaign_goes_on_where_the_record_ends(
     ]
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| .* \| none \|$", record.with_suffix(".md").read_text(), re.MULTILINE)
     assert rows == [("lo", "aaa"), ("lo", "bbb"), ("reliable", "bbb")]
+    assert re.findall(r"^\| `(\w+)` \| (\d+) \|.* \| 0 \|$", record.with_suffix(".md").read_text(), re.MULTILINE) == [
+        ("lo", "9"),
+        ("reliable", "3"),
+    ]
     assert f"lo: seeds {FIRST_SEED + 6} to {FIRST_SEED + 8}, 3 worlds" in capsys.readouterr().err
 
 
