@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from analysis.checks import oracle
+from analysis.checks.calls import read_calls
 from analysis.checks.linear import check_incarnations
 from analysis.checks.oracle_views import Record
 from analysis.checks.properties import Finding, Incarnation, Incarnations, MessageId, Property, Raw, Verdict
@@ -64,8 +65,8 @@ LINGER_NS = 60 * 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A failure. `kind` is a property's name, `rest`, `silence`, `expelled`, `left`, `untold`, `buffered`, `stages`,
-    `opinions` or `exception`; failures are alike when kind and `where` are.
+    """A failure. `kind` is a property's name, `rest`, `silence`, `expelled`, `left`, `given up`, `untold`, `buffered`,
+    `stages`, `opinions` or `exception`; failures are alike when kind and `where` are.
     """
 
     kind: str
@@ -127,6 +128,7 @@ def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
         *progress,
         *_excluded_without_fault(scenario, simulation),
         *_left(scenario, simulation),
+        *_given_up(scenario, simulation),
         *unknown_safety(findings),
         *cores.buffered(simulation),
         *_broken(findings, names_of(scenario)),
@@ -365,6 +367,22 @@ def _left(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
         last = incarnation.records[-1]
         if incarnation.member not in asked and (last[0], last[1]) == (Event.ENDED, EndReason.LEFT):
             yield Failure(kind="left", sentence=f"member {incarnation.member} left although nobody asked it to")
+
+
+def _given_up(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
+    """A call between objects of which a machine says that it does not arrive, though no member was ever away long. (A
+    group may have no members without any fault: then its calls are refused.)"""
+    if victims_of(scenario) or Property.CALL_AGREEMENT.value not in PROTOCOLS[scenario.protocol].promises:
+        return
+    calls = read_calls(_records_of(simulation))
+    given_up = {
+        name
+        for name, call in calls.by_message.items()
+        if call.is_aborted or call.unreachable or (call.is_refused and call.is_known)
+    }
+    for name in sorted(given_up | {name for name, _ in calls.missed})[:1]:
+        sentence = f"call {name[2]} of member {name[0]} was given up although no member was ever away long"
+        yield Failure(kind="given up", sentence=sentence)
 
 
 def unknown_safety(findings: Mapping[Property, Finding]) -> Iterator[Failure]:

@@ -9,15 +9,17 @@ from dataclasses import replace
 
 import pytest
 
+from node.objects.addresses import Operation
 from node.objects.log.commit import Commit
-from node.objects.log.entries import CallId, Key, Outcome, Step
+from node.objects.log.entries import Call, CallId, Key, Outcome, Step
 from node.objects.log.records import Order, Record
 from node.objects.log.state import LogState
 from node.objects.manager import machine
 from node.objects.manager.context import Context
 from node.objects.manager.local import LocalCore
 from node.objects.manager.machine import LogCore
-from node.objects.manager.requests import Holds
+from node.objects.manager.requests import Holds, Requests
+from node.objects.manager.service import unreachable
 from node.objects.manager.steps import Agenda
 from node.protocols.amoeba import AmoebaCore
 from testbed.fuzz.draw import draw
@@ -130,6 +132,21 @@ def test_an_outcome_that_is_said_to_be_settled_while_one_machine_alone_has_it(mo
 
     with pytest.raises(AssertionError):
         test_machine.test_an_outcome_that_only_the_crashed_master_had_is_told_again(1500, is_atomic=False)
+
+
+def test_a_machine_that_gives_up_calls_that_it_has_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its report excuses that nobody gets them, and no fault explains it."""
+    add = Requests.add
+
+    def give_up(self: Requests, call: Call) -> None:
+        if call.addressing.operation is not Operation.CALL or call.is_atomic or call.addressing.group is not None:
+            add(self, call)
+        else:
+            self._managers.tell_caller(call, unreachable(call.addressing.objects))
+
+    monkeypatch.setattr(Requests, "add", give_up)
+
+    assert caught() == {"given up"}
 
 
 def broken_when_busy() -> set[str]:
