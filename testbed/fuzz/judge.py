@@ -13,6 +13,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
@@ -33,7 +34,7 @@ from node.trace import EndReason, Event, ViewReason
 from node.wire import Kind
 from testbed.fuzz.coverage import Coverage, Watcher, views_met
 from testbed.fuzz.draw import victims_of
-from testbed.fuzz.joiners import has_views, owed, owed_in_last_view
+from testbed.fuzz.joiners import has_views, owed, owed_calls, owed_in_last_view
 from testbed.fuzz.scenario import DRAIN_NS, Crash, Leave, Scenario, experiment_of, names_of
 from testbed.sim.simulation import START_NS, Ending, IncarnationRun, Simulation, simulate
 
@@ -331,7 +332,8 @@ def _owed(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
     calm = [incarnation for incarnation in calm if incarnation.records[-1][0] == Event.STOP]
     records = {incarnation.name: incarnation.records for incarnation in calm}
     reported: set[Property] = set()
-    for one in owed_in_last_view(records) if has_views(records) else owed(records):
+    missing = owed_in_last_view(records) if has_views(records) else chain(owed(records), owed_calls(records))
+    for one in missing:
         if one.kind not in reported and one.kind.value in PROTOCOLS[scenario.protocol].promises:
             reported.add(one.kind)
             yield Failure(kind=one.kind.value, sentence=one.sentence(names_of(scenario)), where="joiner")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -147,6 +148,18 @@ def test_a_machine_that_gives_up_calls_that_it_has_not_sent(monkeypatch: pytest.
     monkeypatch.setattr(Requests, "add", give_up)
 
     assert caught() == {"given up"}
+
+
+def test_a_restarted_machine_whose_objects_get_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    deliver = LocalCore._deliver
+
+    def deaf(self: LocalCore, *given: Any) -> None:
+        if self._us.incarnation == 1:
+            deliver(self, *given)
+
+    monkeypatch.setattr(LocalCore, "_deliver", deaf)
+
+    assert caught((10_000_028,)) == {"call_agreement"}
 
 
 def broken_when_busy() -> set[str]:
