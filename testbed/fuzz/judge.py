@@ -356,10 +356,14 @@ def _excluded_without_fault(scenario: Scenario, simulation: Simulation) -> Itera
 
 
 def _leaves_a_bad_pair(incarnation: IncarnationRun, simulation: Simulation, fallen: frozenset[int]) -> bool:
-    """Whether the view after its last one has the reason BAD_PAIR, and one of `fallen`."""
-    following = 1 + max((row[5] for row in incarnation.records if row[0] == Event.VIEW), default=0)
+    """Whether the view after its last one has the reason BAD_PAIR, and one of `fallen` that was before it by rank. With
+    two of `fallen` it may have stood in more pairs than each of them."""
+    own = [row for row in incarnation.records if row[0] == Event.VIEW]
+    last = max((row[5] for row in own), default=0)
+    ranks = {row[2]: row[4] for row in own if row[5] == last}
     rows = (row for other in simulation.incarnations for row in other.records if row[0] == Event.VIEW)
-    return any(row[1] == ViewReason.BAD_PAIR and row[2] in fallen and row[5] == following for row in rows)
+    kept = {row[2] for row in rows if row[1] == ViewReason.BAD_PAIR and row[5] == last + 1} & fallen & ranks.keys()
+    return len(kept) > 1 or any(ranks[one] < ranks[incarnation.member] for one in kept)
 
 
 def _left(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
