@@ -280,7 +280,8 @@ def _plain_history(incarnations: Incarnations) -> dict[Incarnation, list[Record]
 
 
 def _restless(simulation: Simulation) -> Iterator[Failure]:
-    """A failure if members that were not excluded still have work at the end."""
+    """A failure if members that were not excluded still have work at the end, or stay in a minority. The group has a
+    quorum."""
     busy = [
         incarnation
         for incarnation in simulation.incarnations
@@ -290,6 +291,10 @@ def _restless(simulation: Simulation) -> Iterator[Failure]:
         who = ", ".join(f"member {incarnation.member}" for incarnation in busy)
         passed_s = (simulation.phases.end_ns - simulation.phases.load_end_ns) / 1e9
         yield Failure(kind="rest", sentence=f"{who} did not come to rest within {passed_s:.0f} s after the load")
+    for incarnation in simulation.incarnations:
+        said = [row[1] for row in incarnation.records if row[0] == Event.MINORITY]
+        if incarnation.ending is Ending.DRAINED and said[-1:] == [1] and not is_excluded(incarnation):
+            yield Failure(kind="rest", sentence=f"member {incarnation.member} stays in a minority of its group")
 
 
 def _loud(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:

@@ -12,7 +12,7 @@ from analysis.checks import linear
 from analysis.checks.oracle import raw
 from analysis.checks.properties import Finding, MessageId, Property, Tally, Verdict
 from node.core import Core, Membership
-from node.effects import Effect, Multicast, SetTimer, Timer
+from node.effects import Effect, Minority, Multicast, SetTimer, Timer
 from node.group.detector import Accusations
 from node.registry import PROTOCOLS
 from node.trace import Event, Level
@@ -89,6 +89,13 @@ class LeavingCore(EndingCore):
         return self.has_ended
 
 
+class StrandedCore(PlainCore):
+    """Idle, and in a minority for ever."""
+
+    def on_start(self, now_ns: int) -> list[Effect]:
+        return [Minority(view=1, begins=True, heard=1)]
+
+
 @pytest.mark.parametrize("protocol", FUZZED)
 def test_a_right_core_in_a_quiet_network_is_good(protocol: str) -> None:
     judged = judge(small(protocol))
@@ -102,7 +109,13 @@ def failures_of(core: type[PlainCore]) -> tuple[Failure, ...]:
 
 @pytest.mark.parametrize(
     ("core", "kind"),
-    [(RestlessCore, "rest"), (TalkativeCore, "silence"), (HoardingCore, "buffered"), (RaisingCore, "exception")],
+    [
+        (RestlessCore, "rest"),
+        (StrandedCore, "rest"),
+        (TalkativeCore, "silence"),
+        (HoardingCore, "buffered"),
+        (RaisingCore, "exception"),
+    ],
 )
 def test_each_kind_of_failure(core: type[PlainCore], kind: str) -> None:
     assert {failure.kind for failure in failures_of(core)} == {kind}
