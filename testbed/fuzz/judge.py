@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from analysis.checks import oracle
 from analysis.checks.calls import read_calls
-from analysis.checks.linear import check_incarnations
+from analysis.checks.linear import check_incarnations, judged_run
 from analysis.checks.oracle_views import Record
 from analysis.checks.properties import Finding, Incarnation, Incarnations, MessageId, Property, Raw, Verdict
 from analysis.checks.stages import breaches
@@ -30,7 +30,7 @@ from node.group.member import GroupReport
 from node.group.view import Incarnation as Member
 from node.group.view import View
 from node.registry import PROTOCOLS
-from node.trace import EndReason, Event, ViewReason
+from node.trace import EndReason, Event, Level, Notice, ViewReason
 from node.wire import Kind
 from testbed.fuzz.coverage import Coverage, Watcher, views_met
 from testbed.fuzz.draw import victims_of
@@ -125,12 +125,14 @@ def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
         progress: tuple[Failure, ...] = ()
     else:
         progress = (*_restless(simulation), *_loud(scenario, simulation), *_owed(scenario, simulation))
+        progress += tuple(_uneven_states(scenario, simulation, findings))
     failures = (
         *progress,
         *_excluded_without_fault(scenario, simulation),
         *_left(scenario, simulation),
         *_given_up(scenario, simulation),
         *unknown_safety(findings),
+        *_unreported(simulation, findings),
         *cores.buffered(simulation),
         *_broken(findings, names_of(scenario)),
         *_stages(scenario, simulation),
@@ -344,6 +346,19 @@ def _owed(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
             yield Failure(kind=one.kind.value, sentence=one.sentence(names_of(scenario)), where="joiner")
 
 
+def _uneven_states(
+    scenario: Scenario, simulation: Simulation, findings: Mapping[Property, Finding]
+) -> Iterator[Failure]:
+    """Members that have committed fewer commands than others: no state of theirs shows what comes after their last."""
+    if Property.STATE not in findings or simulation.phases.drained_ns is None:
+        return
+    full = {incarnation.name for incarnation in judged_run(_records_of(simulation), members=()).full}
+    counts = {one.name: _count(one, Notice.STATE) for one in simulation.incarnations if one.name in full}
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{names_of(scenario)[name.member]} {count}" for name, count in sorted(counts.items()))
+        yield Failure(kind=Property.STATE.value, sentence=f"commands committed: {told}", where="end")
+
+
 def _excluded_without_fault(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
     """Members that were excluded although no fault justified it. It is allowed if no other member of their view was
     free of such faults: in a view of two, a member that receives nothing excludes the other one. It is also allowed to
@@ -401,6 +416,24 @@ def unknown_safety(findings: Mapping[Property, Finding]) -> Iterator[Failure]:
     for kind, finding in findings.items():
         if finding.verdict is Verdict.UNKNOWN and finding.checked and not kind.is_liveness:
             yield Failure(kind="untold", sentence=f"{kind.value}: {finding.reason}", where=kind.value)
+
+
+_REPORTED = {Property.STATE: Notice.STATE, Property.CLOCK_CONDITION: Notice.TIMESTAMP}
+"""Properties judged by reports, which are made in every run with deliveries for good."""
+
+
+def _unreported(simulation: Simulation, findings: Mapping[Property, Finding]) -> Iterator[Failure]:
+    """Promised properties of which nobody makes a report."""
+    members = simulation.incarnations
+    if not any(row[0] == Event.DELIVER and row[1] >= Level.AGREED for one in members for row in one.records):
+        return
+    for kind, code in _REPORTED.items():
+        if kind in findings and not any(_count(one, code) for one in members):
+            yield Failure(kind="untold", sentence=f"{kind.value}: no member makes a report of it", where=kind.value)
+
+
+def _count(incarnation: IncarnationRun, code: Notice) -> int:
+    return sum(row[:2] == (Event.REPORT, code) for row in incarnation.records)
 
 
 def _last_view(incarnation: IncarnationRun, members: int) -> frozenset[int]:
