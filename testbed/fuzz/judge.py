@@ -66,8 +66,8 @@ LINGER_NS = 60 * 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A failure. `kind` is a property's name, `rest`, `silence`, `expelled`, `left`, `given up`, `untold`, `buffered`,
-    `stages`, `opinions` or `exception`; failures are alike when kind and `where` are.
+    """A failure. `kind` is a property's name, `rest`, `silence`, `expelled`, `left`, `given up`, `asked`, `untold`,
+    `buffered`, `stages`, `opinions` or `exception`; failures are alike when kind and `where` are.
     """
 
     kind: str
@@ -131,6 +131,7 @@ def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
         *_excluded_without_fault(scenario, simulation),
         *_left(scenario, simulation),
         *_given_up(scenario, simulation),
+        *_not_as_asked(scenario, simulation),
         *unknown_safety(findings),
         *_unreported(simulation, findings),
         *cores.buffered(simulation),
@@ -409,6 +410,36 @@ def _given_up(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
     for name in sorted(given_up | {name for name, _ in calls.missed})[:1]:
         sentence = f"call {name[2]} of member {name[0]} was given up although no member was ever away long"
         yield Failure(kind="given up", sentence=sentence)
+
+
+def _not_as_asked(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
+    """A call between objects whose caller is told neither its objects nor its end, or less than it asked for: other
+    checks believe these reports."""
+    if Property.CALL_AGREEMENT.value not in PROTOCOLS[scenario.protocol].promises:
+        return
+    records = _records_of(simulation)
+    calls = read_calls(records)
+    for call in calls.by_message.values():
+        asked = records[call.incarnation][call.record - 1][8]
+        if asked & _OPERATION:
+            continue
+        if call.is_known:
+            is_less = (
+                (asked & _ATOMIC and not call.is_atomic)
+                or (call.is_unordered and not asked & _UNORDERED)
+                or (call.is_direct and not asked & _DIRECT)
+            )
+        else:
+            is_over = call.is_aborted or call.is_refused or call.unreachable
+            is_less = calls.ends_with_stop(call.incarnation) and not is_over
+        if is_less:
+            name = f"call {call.message[2]} of member {call.message[0]}"
+            yield Failure(kind="asked", sentence=f"{name} is not what was asked for, or its objects are not reported")
+            return
+
+
+_OPERATION, _ATOMIC, _UNORDERED, _DIRECT = 0xFF, 1 << 8, 1 << 9, 1 << 10
+"""Bits of `value` of a SUBMIT."""
 
 
 def unknown_safety(findings: Mapping[Property, Finding]) -> Iterator[Failure]:
