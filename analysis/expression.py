@@ -14,9 +14,9 @@ Over the runs of a sweep there are two more functions:
     estimate(values)                         mean, half_width, low and high of the 95 % interval of the mean, runs
     estimate(values, by)                     one for each distinct item of the list `by`, which it has as `at`
 
-A missing name, a value that was not measured (null), the violations of a property whose verdict is unknown, or a
-comparison of different kinds gives an Unknown with its reason. `and` and `or` return it only where it matters: false
-and unknown is false, true or unknown is true.
+A missing name, a value that was not measured (null), the violations of a property whose verdict is unknown, the sum
+of what `where` does not find, or a comparison of different kinds gives an Unknown with its reason. `and` and `or`
+return it only where it matters: false and unknown is false, true or unknown is true.
 """
 
 from __future__ import annotations
@@ -270,11 +270,17 @@ def _value(node: ast.expr, results: Mapping[str, Any]) -> Any:
             return _selected(arguments, results)
         case ast.Call(func=ast.Name(id=name), args=arguments):
             given = [_value(argument, results) for argument in arguments]
+            if name == "sum" and given == [[]] and _selects(arguments[0]):
+                _unknown("where finds nothing to sum")
             try:
                 return _called(name, given)
             except ArithmeticError:
                 _unknown(f"{name} of numbers as great as these has no value")
     raise AssertionError(f"parse let {ast.dump(node)} through")
+
+
+def _selects(node: ast.expr) -> bool:
+    return any(isinstance(one, ast.Call) and ast.unparse(one.func) == "where" for one in ast.walk(node))
 
 
 def _named(node: ast.expr, results: Mapping[str, Any]) -> Any:
