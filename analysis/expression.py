@@ -14,8 +14,9 @@ Over the runs of a sweep there are two more functions:
     estimate(values)                         mean, half_width, low and high of the 95 % interval of the mean, runs
     estimate(values, by)                     one for each distinct item of the list `by`, which it has as `at`
 
-A missing name, a value that was not measured (null) or a comparison of different kinds gives an Unknown with its
-reason. `and` and `or` return it only where it matters: false and unknown is false, true or unknown is true.
+A missing name, a value that was not measured (null), the violations of a property whose verdict is unknown, the sum
+of what `where` does not find, or a comparison of different kinds gives an Unknown with its reason. `and` and `or`
+return it only where it matters: false and unknown is false, true or unknown is true.
 """
 
 from __future__ import annotations
@@ -269,11 +270,17 @@ def _value(node: ast.expr, results: Mapping[str, Any]) -> Any:
             return _selected(arguments, results)
         case ast.Call(func=ast.Name(id=name), args=arguments):
             given = [_value(argument, results) for argument in arguments]
+            if name == "sum" and given == [[]] and _selects(arguments[0]):
+                _unknown("where finds nothing to sum")
             try:
                 return _called(name, given)
             except ArithmeticError:
                 _unknown(f"{name} of numbers as great as these has no value")
     raise AssertionError(f"parse let {ast.dump(node)} through")
+
+
+def _selects(node: ast.expr) -> bool:
+    return any(isinstance(one, ast.Call) and ast.unparse(one.func) == "where" for one in ast.walk(node))
 
 
 def _named(node: ast.expr, results: Mapping[str, Any]) -> Any:
@@ -299,6 +306,8 @@ def _field(where: str, holder: Any, name: str) -> Any:
         _unknown(f"{where} is {shown(holder)} and has no {name}")
     if name not in holder:
         _unknown(f"{where} has no {name}{did_you_mean(name, [key for key in holder if isinstance(key, str)])}")
+    if name == "violations" and holder.get("verdict") == Verdict.UNKNOWN.value:
+        _unknown(f"the verdict of {where} is unknown, and so are its violations")
     return holder[name]
 
 

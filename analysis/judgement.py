@@ -79,10 +79,24 @@ def unexplained(inputs: RunInputs, excluded: Mapping[Incarnation, int], left: Ma
     return found + _unexplained_exclusions(inputs, excluded)
 
 
-def _unexplained_exclusions(inputs: RunInputs, excluded: Mapping[Incarnation, int]) -> list[str]:
-    if any(_makes_silences(one) for one in inputs.network.start.values()):
+def given_up(inputs: RunInputs, calls: Mapping[str, Any] | None) -> list[str]:
+    """A sentence if calls between objects were reported as UNREACHABLE or MISSED in a run that had no fault. `calls`:
+    the section of the summary. Such a report excuses that objects lack the call."""
+    outcomes = {} if calls is None else calls["outcomes"]
+    count = outcomes.get("unreachable", 0) + outcomes.get("missed", 0)
+    if not count or inputs.faults or _is_silent_by_itself(inputs):
         return []
-    if any(partition.bus is not None for partition in inputs.topology.partitions):
+    return [f"{count} calls were reported as unreachable or missed, which no fault of the run explains"]
+
+
+def _is_silent_by_itself(inputs: RunInputs) -> bool:
+    """Whether a member may hear nothing from another for long without any fault."""
+    has_bus = any(partition.bus is not None for partition in inputs.topology.partitions)
+    return has_bus or any(_makes_silences(one) for one in inputs.network.start.values())
+
+
+def _unexplained_exclusions(inputs: RunInputs, excluded: Mapping[Incarnation, int]) -> list[str]:
+    if _is_silent_by_itself(inputs):
         return []
     found = []
     for incarnation, at_ns in sorted(excluded.items()):

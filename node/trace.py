@@ -77,7 +77,8 @@ class Event(enum.IntEnum):
     """The host runs its core from now on."""
     SUBMIT = 2
     """The application asked to send message (origin, incarnation, number); `size_bytes`, `checksum`: its payload;
-    `extra`: the object of the member that asked, from 1; 0: the member itself."""
+    `extra`: the object of the member that asked, from 1; 0: the member itself. `value`: of an object's, bits 0 to
+    7: the operation, 0 for a call; bit 8: atomic; 9: its order does not matter; 10: point to point; 11: to a group."""
     SEND = 3
     """The core handed a message to the network; `detail`: Kind, `extra`: Flag bits, `number`: seq, `value`: the
     transmission number of its first datagram."""

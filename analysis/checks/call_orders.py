@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from analysis.checks.calls import Call, Calls, Delivery, Id, Object
-from analysis.checks.properties import Incarnation, Place, Property, Tally, Witness
+from analysis.checks.properties import Incarnation, Place, Property, Tally, Witness, altered
 
 PAIRS_MAX: Final = 20_000
 """Most pairs of objects that are compared for a witness."""
@@ -40,6 +40,8 @@ def call_integrity(calls: Calls) -> Tally:
                 wrong.append((delivery, "an object gets what is not for it"))
             elif delivery.at_ns < call.at_ns:
                 wrong.append((delivery, "an object gets it before it was asked for"))
+            elif what := altered(call.payload, delivery.payload):
+                wrong.append((delivery, what))
     first = min(wrong, default=None)
     witness = None if first is None else _witness(first[1], first[0].place)
     return Tally(_count(calls.sequences) + len(calls.repeats), len(wrong), witness)

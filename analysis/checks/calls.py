@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from analysis.checks.properties import ANY_MEMBER, Incarnation, Incarnations, MessageId, Place, Raw
+from analysis.checks.properties import ANY_MEMBER, Incarnation, Incarnations, MessageId, Payload, Place, Raw
 from collector.records import CallReport, Event, Notice
 
 Id = tuple[int, int, int]
@@ -40,6 +40,7 @@ class Delivery(NamedTuple):
     record: int
     message: Id
     position: int
+    payload: Payload
 
     @property
     def place(self) -> Place:
@@ -55,6 +56,7 @@ class Call:
     caller: Object
     at_ns: int
     record: int
+    payload: Payload
     addressed: set[Spot] = field(default_factory=set)
     """Empty: the addressed objects are not known."""
     is_atomic: bool = False
@@ -139,15 +141,16 @@ def read_calls(incarnations: Incarnations) -> Calls:
 def _read_incarnation(calls: Calls, incarnation: Incarnation, records: Collection[Raw]) -> None:
     reports: list[tuple[int, int, int]] = []
     taken: dict[int, list[Delivery]] = {}
-    for number, (event, detail, origin, start, extra, message, at_ns, _, value, _, _) in enumerate(records, start=1):
+    for number, row in enumerate(records, start=1):
+        event, detail, origin, start, extra, message, at_ns, _, value, *_ = row
         if event == _DELIVER:
             if extra:
-                delivery = Delivery(at_ns, (incarnation, extra), number, (origin, start, message), 0)
+                delivery = Delivery(at_ns, (incarnation, extra), number, (origin, start, message), 0, row[-2:])
                 taken.setdefault(extra, []).append(delivery)
         elif event == _SUBMIT:
             if (origin, start) == incarnation:
                 name = (origin, start, message)
-                calls.by_message.setdefault(name, Call(name, (incarnation, extra), at_ns, number))
+                calls.by_message.setdefault(name, Call(name, (incarnation, extra), at_ns, number, row[-2:]))
         elif event == _REPORT:
             reports.append((detail, extra, value))
         elif event in _ENDS:

@@ -15,10 +15,12 @@ from analysis.checks.properties import (
     Incarnation,
     Incarnations,
     MessageId,
+    Payload,
     Place,
     Raw,
     Tally,
     Witness,
+    altered,
 )
 from collector.records import CallReport, Event, Notice
 
@@ -38,6 +40,7 @@ class Delivery(NamedTuple):
     record: int
     message: MessageId
     position: int
+    payload: Payload
 
     @property
     def place(self) -> Place:
@@ -52,6 +55,7 @@ class Call(NamedTuple):
     """The caller."""
     record: int
     message: MessageId
+    payload: Payload
 
 
 class CallRecords:
@@ -117,6 +121,8 @@ def call_integrity(run: CallRecords) -> Tally:
             wrong.append((delivery, "an object gets what is not for it"))
         elif delivery.at_ns < call.at_ns:
             wrong.append((delivery, "an object gets it before it was asked for"))
+        elif what := altered(call.payload, delivery.payload):
+            wrong.append((delivery, what))
     checked = sum(len(sequence) for sequence in run.repeated.values())
     first = min(wrong, default=None)
     witness = Witness.of(first[1], [first[0].place]) if first else None
@@ -225,7 +231,7 @@ def _calls(incarnations: Incarnations) -> Iterator[Call]:
     for incarnation, records in incarnations.items():
         for number, r in enumerate(records, start=1):
             if r[0] == Event.SUBMIT and (r[2], r[3]) == incarnation:
-                yield Call(r[6], Object(incarnation, r[4]), number, MessageId(r[2], r[3], r[5]))
+                yield Call(r[6], Object(incarnation, r[4]), number, MessageId(r[2], r[3], r[5]), (r[9], r[10]))
 
 
 def _receivers(incarnations: Incarnations) -> set[Object]:
@@ -242,7 +248,7 @@ def _deliveries(incarnations: Incarnations, one: Object) -> Iterator[Delivery]:
     for number, r in enumerate(incarnations[one.incarnation], start=1):
         if r[0] == Event.DELIVER and r[4] == one.number:
             position += 1
-            yield Delivery(r[6], one, number, MessageId(r[2], r[3], r[5]), position)
+            yield Delivery(r[6], one, number, MessageId(r[2], r[3], r[5]), position, (r[9], r[10]))
 
 
 def _firsts(sequence: list[Delivery]) -> Iterator[Delivery]:

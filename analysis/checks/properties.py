@@ -105,8 +105,8 @@ deliveries in the order of the records, without repeats. The ADDRESSED reports o
 without them (an operation; a caller that crashed before it knew) has *unknown* objects, and only integrity and
 overtaking are judged. A call is *loose* if it is point to point or has indivisibility off; the others are *ordered*.
 
-- call integrity: no object gets a call twice, a call that is not addressed to it, or one before its caller submitted
-  it;
+- call integrity: no object gets a call twice, a call that is not addressed to it, one before its caller submitted it,
+  or, as in integrity, one with another payload;
 - no overtaking: every object gets those calls of one calling object that it gets, loose or not, in the order of their
   submission;
 - indivisibility: the ordered calls in the sequences of all objects fit into one order: the relation "some object gets m

@@ -556,7 +556,8 @@ class Host:
     def _trace_submission(self, stamp: Stamp, request: Submission) -> None:
         identity = (stamp.origin, stamp.incarnation, request.place, stamp.number)
         payload = request.payload
-        self._trace(_SUBMIT, 0, *identity, size_bytes=len(payload), checksum=payload_checksum(payload))
+        asked = request.words[0] if request.words else 0
+        self._trace(_SUBMIT, 0, *identity, asked, len(payload), payload_checksum(payload))
 
     def _trace(
         self,

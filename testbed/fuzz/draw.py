@@ -10,7 +10,7 @@ each partition decides for itself, whole partitions crash, too, and all their me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, TypeGuard
@@ -46,6 +46,9 @@ FUZZED = tuple(sorted(name for name, entry in PROTOCOLS.items() if entry.takes_s
 
 OUTAGES_SHARE = 0.5
 """Share of the scenarios of a protocol with views."""
+
+GROUPS_SHARE = 0.5
+"""Share of the scenarios of `objects` in which most requests are for groups."""
 
 FAN_OUTS_SHARE = 0.6
 """Share of the scenarios of a protocol with views that get torn fan-outs; they need unicast dissemination."""
@@ -94,6 +97,8 @@ def draw(protocol: str, seed: int) -> Scenario:
     scenario = _with_simulated_networks(scenario, Random(f"{seed}/network/{protocol}"))  # noqa: S311 (as above)
     if scenario.dissemination is not Dissemination.MULTICAST:
         scenario = _with_room_for_a_fan_out(scenario)
+    if protocol == "objects" and Random(f"{seed}/groups").random() < GROUPS_SHARE:  # noqa: S311 (as above)
+        scenario = _with_groups(scenario)
     chance = Random(f"{seed}/outages/{protocol}")  # noqa: S311 (repeatable, not secret)
     if PROTOCOLS[protocol].has_views and chance.random() < OUTAGES_SHARE:
         scenario = stretched(scenario, drawn.patience_ns, chance)
@@ -203,6 +208,15 @@ def _with_room_for_a_fan_out(scenario: Scenario) -> Scenario:
         for segment in scenario.segments
     )
     return replace(scenario, segments=segments)
+
+
+def _with_groups(scenario: Scenario) -> Scenario:
+    """The scenario with a load of which most is for groups. A group has members only after some operations, so that
+    another load calls hardly any."""
+    load = scenario.parameters["load"]
+    assert isinstance(load, Mapping)
+    groups = {"grouped_permille": 600, "changes_permille": 300}
+    return replace(scenario, parameters={**scenario.parameters, "load": {**load, **groups}})
 
 
 def _segments(rng: Random) -> tuple[Segment, ...]:

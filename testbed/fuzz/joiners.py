@@ -7,6 +7,9 @@ part of each stream begins. But once it has certainly begun, the same holds:
 - after one message of an origin, the joiner delivers all later ones that others deliver (agreement);
 - a member that has delivered a message of the joiner has it in the group: the joiner delivers its later submissions.
 
+Calls between objects name the objects of the incarnation that their caller knows. So an object of a joiner gets each
+call of its own machine, and of a machine that has got a call of the joiner before, unless the call is excused.
+
 Deliveries are those at the judged level (analysis.checks.properties): optimistic ones imply nothing. Where there are
 views, virtual synchrony and state transfer judge all views but the last, and `owed_in_last_view` that one. It is the
 last view that an incarnation with an orderly end has installed; of its members, those count that ended in order and are
@@ -23,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from analysis.checks.calls import read_calls
 from analysis.checks.linear import IncarnationRecord, judged_run
 from analysis.checks.properties import FIRST_INCARNATION, Incarnation, MessageId, Property, Raw
 from node.trace import Event, Level
@@ -60,6 +64,25 @@ def owed(living: Mapping[Incarnation, Sequence[Raw]]) -> Iterator[Owed]:
         expected = _later_ones(delivered, joiner) | set(_sent_to(living, joiner))
         for message in sorted(expected - delivered[joiner]):
             yield Owed(Property.AGREEMENT, joiner, message)
+
+
+def owed_calls(living: Mapping[Incarnation, Sequence[Raw]]) -> Iterator[Owed]:
+    """Calls that objects of joiners lack. `living` as in `owed`."""
+    calls = read_calls(living)
+    joiners = {incarnation.member: incarnation for incarnation in living if incarnation.is_joiner}
+    for message, call in calls.by_message.items():
+        for member, number in sorted(call.addressed):
+            joiner = joiners.get(member)
+            if joiner is None or not _knows(living[call.incarnation][: call.record], call.incarnation, joiner):
+                continue
+            one = (joiner, number)
+            has_got = calls.place(one, message).position is not None
+            if not has_got and not call.is_aborted and not calls.is_excused(call, one):
+                yield Owed(Property.CALL_AGREEMENT, joiner, MessageId(*message))
+
+
+def _knows(records: Sequence[Raw], caller: Incarnation, joiner: Incarnation) -> bool:
+    return caller == joiner or any(r[0] == Event.DELIVER and r[2:4] == joiner for r in records)
 
 
 def has_views(incarnations: Mapping[Incarnation, Sequence[Raw]]) -> bool:

@@ -13,11 +13,13 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
 from analysis.checks import oracle
-from analysis.checks.linear import check_incarnations
+from analysis.checks.calls import read_calls
+from analysis.checks.linear import check_incarnations, judged_run
 from analysis.checks.oracle_views import Record
 from analysis.checks.properties import Finding, Incarnation, Incarnations, MessageId, Property, Raw, Verdict
 from analysis.checks.stages import breaches
@@ -28,11 +30,11 @@ from node.group.member import GroupReport
 from node.group.view import Incarnation as Member
 from node.group.view import View
 from node.registry import PROTOCOLS
-from node.trace import EndReason, Event, ViewReason
+from node.trace import EndReason, Event, Level, Notice, ViewReason
 from node.wire import Kind
 from testbed.fuzz.coverage import Coverage, Watcher, views_met
 from testbed.fuzz.draw import victims_of
-from testbed.fuzz.joiners import has_views, owed, owed_in_last_view
+from testbed.fuzz.joiners import has_views, owed, owed_calls, owed_in_last_view
 from testbed.fuzz.scenario import DRAIN_NS, Crash, Leave, Scenario, experiment_of, names_of
 from testbed.sim.simulation import START_NS, Ending, IncarnationRun, Simulation, simulate
 
@@ -64,8 +66,8 @@ LINGER_NS = 60 * 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A failure. `kind` is a property's name, `rest`, `silence`, `expelled`, `left`, `untold`, `buffered`, `stages`,
-    `opinions` or `exception`; failures are alike when kind and `where` are.
+    """A failure. `kind` is a property's name, `rest`, `silence`, `expelled`, `left`, `given up`, `asked`, `untold`,
+    `buffered`, `stages`, `opinions` or `exception`; failures are alike when kind and `where` are.
     """
 
     kind: str
@@ -123,11 +125,15 @@ def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
         progress: tuple[Failure, ...] = ()
     else:
         progress = (*_restless(simulation), *_loud(scenario, simulation), *_owed(scenario, simulation))
+        progress += tuple(_uneven_states(scenario, simulation, findings))
     failures = (
         *progress,
         *_excluded_without_fault(scenario, simulation),
         *_left(scenario, simulation),
+        *_given_up(scenario, simulation),
+        *_not_as_asked(scenario, simulation),
         *unknown_safety(findings),
+        *_unreported(simulation, findings),
         *cores.buffered(simulation),
         *_broken(findings, names_of(scenario)),
         *_stages(scenario, simulation),
@@ -277,7 +283,8 @@ def _plain_history(incarnations: Incarnations) -> dict[Incarnation, list[Record]
 
 
 def _restless(simulation: Simulation) -> Iterator[Failure]:
-    """A failure if members that were not excluded still have work at the end."""
+    """A failure if members that were not excluded still have work at the end, or stay in a minority. The group has a
+    quorum."""
     busy = [
         incarnation
         for incarnation in simulation.incarnations
@@ -287,6 +294,10 @@ def _restless(simulation: Simulation) -> Iterator[Failure]:
         who = ", ".join(f"member {incarnation.member}" for incarnation in busy)
         passed_s = (simulation.phases.end_ns - simulation.phases.load_end_ns) / 1e9
         yield Failure(kind="rest", sentence=f"{who} did not come to rest within {passed_s:.0f} s after the load")
+    for incarnation in simulation.incarnations:
+        said = [row[1] for row in incarnation.records if row[0] == Event.MINORITY]
+        if incarnation.ending is Ending.DRAINED and said[-1:] == [1] and not is_excluded(incarnation):
+            yield Failure(kind="rest", sentence=f"member {incarnation.member} stays in a minority of its group")
 
 
 def _loud(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
@@ -329,10 +340,24 @@ def _owed(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
     calm = [incarnation for incarnation in calm if incarnation.records[-1][0] == Event.STOP]
     records = {incarnation.name: incarnation.records for incarnation in calm}
     reported: set[Property] = set()
-    for one in owed_in_last_view(records) if has_views(records) else owed(records):
+    missing = owed_in_last_view(records) if has_views(records) else chain(owed(records), owed_calls(records))
+    for one in missing:
         if one.kind not in reported and one.kind.value in PROTOCOLS[scenario.protocol].promises:
             reported.add(one.kind)
             yield Failure(kind=one.kind.value, sentence=one.sentence(names_of(scenario)), where="joiner")
+
+
+def _uneven_states(
+    scenario: Scenario, simulation: Simulation, findings: Mapping[Property, Finding]
+) -> Iterator[Failure]:
+    """Members that have committed fewer commands than others: no state of theirs shows what comes after their last."""
+    if Property.STATE not in findings or simulation.phases.drained_ns is None:
+        return
+    full = {incarnation.name for incarnation in judged_run(_records_of(simulation), members=()).full}
+    counts = {one.name: _count(one, Notice.STATE) for one in simulation.incarnations if one.name in full}
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{names_of(scenario)[name.member]} {count}" for name, count in sorted(counts.items()))
+        yield Failure(kind=Property.STATE.value, sentence=f"commands committed: {told}", where="end")
 
 
 def _excluded_without_fault(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
@@ -352,10 +377,14 @@ def _excluded_without_fault(scenario: Scenario, simulation: Simulation) -> Itera
 
 
 def _leaves_a_bad_pair(incarnation: IncarnationRun, simulation: Simulation, fallen: frozenset[int]) -> bool:
-    """Whether the view after its last one has the reason BAD_PAIR, and one of `fallen`."""
-    following = 1 + max((row[5] for row in incarnation.records if row[0] == Event.VIEW), default=0)
+    """Whether the view after its last one has the reason BAD_PAIR, and one of `fallen` that was before it by rank. With
+    two of `fallen` it may have stood in more pairs than each of them."""
+    own = [row for row in incarnation.records if row[0] == Event.VIEW]
+    last = max((row[5] for row in own), default=0)
+    ranks = {row[2]: row[4] for row in own if row[5] == last}
     rows = (row for other in simulation.incarnations for row in other.records if row[0] == Event.VIEW)
-    return any(row[1] == ViewReason.BAD_PAIR and row[2] in fallen and row[5] == following for row in rows)
+    kept = {row[2] for row in rows if row[1] == ViewReason.BAD_PAIR and row[5] == last + 1} & fallen & ranks.keys()
+    return len(kept) > 1 or any(ranks[one] < ranks[incarnation.member] for one in kept)
 
 
 def _left(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
@@ -367,11 +396,75 @@ def _left(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
             yield Failure(kind="left", sentence=f"member {incarnation.member} left although nobody asked it to")
 
 
+def _given_up(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
+    """A call between objects of which a machine says that it does not arrive, though no member was ever away long. (A
+    group may have no members without any fault: then its calls are refused.)"""
+    if victims_of(scenario) or Property.CALL_AGREEMENT.value not in PROTOCOLS[scenario.protocol].promises:
+        return
+    calls = read_calls(_records_of(simulation))
+    given_up = {
+        name
+        for name, call in calls.by_message.items()
+        if call.is_aborted or call.unreachable or (call.is_refused and call.is_known)
+    }
+    for name in sorted(given_up | {name for name, _ in calls.missed})[:1]:
+        sentence = f"call {name[2]} of member {name[0]} was given up although no member was ever away long"
+        yield Failure(kind="given up", sentence=sentence)
+
+
+def _not_as_asked(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
+    """A call between objects whose caller is told neither its objects nor its end, or less than it asked for: other
+    checks believe these reports."""
+    if Property.CALL_AGREEMENT.value not in PROTOCOLS[scenario.protocol].promises:
+        return
+    records = _records_of(simulation)
+    calls = read_calls(records)
+    for call in calls.by_message.values():
+        asked = records[call.incarnation][call.record - 1][8]
+        if asked & _OPERATION:
+            continue
+        if call.is_known:
+            is_less = (
+                (asked & _ATOMIC and not call.is_atomic)
+                or (call.is_unordered and not asked & _UNORDERED)
+                or (call.is_direct and not asked & _DIRECT)
+            )
+        else:
+            is_over = call.is_aborted or call.is_refused or call.unreachable
+            is_less = calls.ends_with_stop(call.incarnation) and not is_over
+        if is_less:
+            name = f"call {call.message[2]} of member {call.message[0]}"
+            yield Failure(kind="asked", sentence=f"{name} is not what was asked for, or its objects are not reported")
+            return
+
+
+_OPERATION, _ATOMIC, _UNORDERED, _DIRECT = 0xFF, 1 << 8, 1 << 9, 1 << 10
+"""Bits of `value` of a SUBMIT."""
+
+
 def unknown_safety(findings: Mapping[Property, Finding]) -> Iterator[Failure]:
     """Safety properties that are unknown although they were checked: no record is missing here."""
     for kind, finding in findings.items():
         if finding.verdict is Verdict.UNKNOWN and finding.checked and not kind.is_liveness:
             yield Failure(kind="untold", sentence=f"{kind.value}: {finding.reason}", where=kind.value)
+
+
+_REPORTED = {Property.STATE: Notice.STATE, Property.CLOCK_CONDITION: Notice.TIMESTAMP}
+"""Properties judged by reports, which are made in every run with deliveries for good."""
+
+
+def _unreported(simulation: Simulation, findings: Mapping[Property, Finding]) -> Iterator[Failure]:
+    """Promised properties of which nobody makes a report."""
+    members = simulation.incarnations
+    if not any(row[0] == Event.DELIVER and row[1] >= Level.AGREED for one in members for row in one.records):
+        return
+    for kind, code in _REPORTED.items():
+        if kind in findings and not any(_count(one, code) for one in members):
+            yield Failure(kind="untold", sentence=f"{kind.value}: no member makes a report of it", where=kind.value)
+
+
+def _count(incarnation: IncarnationRun, code: Notice) -> int:
+    return sum(row[:2] == (Event.REPORT, code) for row in incarnation.records)
 
 
 def _last_view(incarnation: IncarnationRun, members: int) -> frozenset[int]:

@@ -127,6 +127,26 @@ def test_an_end_of_membership_that_no_fault_explains_casts_doubt(
     assert found == ([] if is_explained else [f"p1/n2 (incarnation 1) {what}, which no fault of the run explains"])
 
 
+@pytest.mark.parametrize(
+    ("outcomes", "faults", "doubts"),
+    [
+        (
+            {"unreachable": 2, "missed": 1},
+            [],
+            ["3 calls were reported as unreachable or missed, which no fault of the run explains"],
+        ),
+        ({"unreachable": 2, "missed": 1}, [fault("pause", "p1/n2", at_ns=SOON)], []),
+        ({"unreachable": 0, "missed": 0, "aborted": 3, "refused": 1}, [], []),
+        (None, [], []),
+    ],
+)
+def test_calls_that_are_given_up_without_a_fault_cast_doubt(
+    tmp_path: Path, outcomes: dict[str, int] | None, faults: list[dict[str, Any]], doubts: list[str]
+) -> None:
+    run = read_run(MadeRun(faults=faults).write(tmp_path / "run"))
+    assert judgement.given_up(run, None if outcomes is None else {"outcomes": outcomes}) == doubts
+
+
 def test_a_crash_takes_records_along_and_that_is_said_and_bounded(tmp_path: Path) -> None:
     crashed = {Incarnation(1, 1)}
     findings = dict.fromkeys(DELIVERY_PROPERTIES, PASS)

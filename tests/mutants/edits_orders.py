@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from node.core import Closing
-from node.effects import Deliver, Effect
+from node.core import Closing, ViewCore
+from node.effects import Deliver, Effect, Report
 from node.errors import DropReason
 from node.protocols.abcast import AbcastCore
 from node.protocols.adaptive.core import AdaptiveCore
@@ -27,6 +27,10 @@ from node.protocols.lamport import LamportCore
 from node.protocols.mutex.ricart_agrawala import RicartAgrawalaCore
 from node.protocols.mutex.section import Request
 from node.protocols.sequencer import SequencerCore
+from node.protocols.timewarp.core import TimeWarpCore
+from node.protocols.timewarp.entry import Entry
+from node.protocols.timewarp.execution import Execution
+from node.trace import Notice
 from node.wire import Kind, Message
 from tests.mutants.edits import Edit, Shipped, replaces
 from tests.mutants.known import (
@@ -380,6 +384,41 @@ def epoch_begins_anew_in_each_view(shipped: Shipped, core: AdaptiveCore, *given:
     """After a view that ended during a switch each member goes on with its own protocol."""
     core._next = None
     return shipped(core, *given)
+
+
+# Time Warp.
+
+
+@known(None, "state", world("timewarp", (10,), (), (), service={"follow_up_permille": 900, "report_state": True}))
+@replaces(Execution, "_make_final")
+def commits_no_follow_ups(shipped: Shipped, execution: Execution, entry: Entry, out: list[Effect]) -> None:
+    """The last member drops final follow-ups. They are the last commands, so that no later digest shows it."""
+    if execution._us.member == 2 and entry.command.message.kind is Kind.TIMEWARP_FOLLOW_UP:
+        entry.deliver(out, reports_costs=False)
+    else:
+        shipped(execution, entry, out)
+
+
+@known(
+    None,
+    "untold",
+    world("lamport", (10,), (12,), (14,), report_clock=True),
+    world("timewarp", (10,), (12,), (14,), service={"report_state": True}),
+)
+def nobody_reports(patch: pytest.MonkeyPatch) -> None:
+    """The reports that a promise needs are never made."""
+    for core in (LamportCore, TimeWarpCore):
+        for name in ("on_submit", "on_message", "on_timer"):
+            _without_reports(core, name)(patch)
+
+
+def _without_reports(core: type[ViewCore], name: str) -> Edit:
+    @replaces(core, name)
+    def silent(shipped: Shipped, *given: Any) -> list[Effect]:
+        codes = (Notice.TIMESTAMP, Notice.STATE)
+        return [one for one in shipped(*given) if not (isinstance(one, Report) and one.code in codes)]
+
+    return silent
 
 
 # Causal order.

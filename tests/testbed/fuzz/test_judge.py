@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,8 @@ from analysis.checks import linear
 from analysis.checks.oracle import raw
 from analysis.checks.properties import Finding, MessageId, Property, Tally, Verdict
 from node.core import Core, Membership
-from node.effects import Effect, Multicast, SetTimer, Timer
+from node.effects import Effect, Minority, Multicast, SetTimer, Timer
+from node.group.detector import Accusations
 from node.registry import PROTOCOLS
 from node.trace import Event, Level
 from node.wire import Kind, Message
@@ -86,6 +89,13 @@ class LeavingCore(EndingCore):
         return self.has_ended
 
 
+class StrandedCore(PlainCore):
+    """Idle, and in a minority for ever."""
+
+    def on_start(self, now_ns: int) -> list[Effect]:
+        return [Minority(view=1, begins=True, heard=1)]
+
+
 @pytest.mark.parametrize("protocol", FUZZED)
 def test_a_right_core_in_a_quiet_network_is_good(protocol: str) -> None:
     judged = judge(small(protocol))
@@ -99,7 +109,13 @@ def failures_of(core: type[PlainCore]) -> tuple[Failure, ...]:
 
 @pytest.mark.parametrize(
     ("core", "kind"),
-    [(RestlessCore, "rest"), (TalkativeCore, "silence"), (HoardingCore, "buffered"), (RaisingCore, "exception")],
+    [
+        (RestlessCore, "rest"),
+        (StrandedCore, "rest"),
+        (TalkativeCore, "silence"),
+        (HoardingCore, "buffered"),
+        (RaisingCore, "exception"),
+    ],
 )
 def test_each_kind_of_failure(core: type[PlainCore], kind: str) -> None:
     assert {failure.kind for failure in failures_of(core)} == {kind}
@@ -150,15 +166,31 @@ def test_who_is_given_up_without_need_is_a_failure() -> None:
     assert "expelled" in [failure.kind for failure in judged.failures]
 
 
-def test_the_lower_ranked_of_a_bad_pair_may_leave_for_the_other_one() -> None:
-    """The first member hears one frame in 16: for a while it hears one of the others, and not the other one."""
+def bad_pair(member: int, seed: int) -> Scenario:
+    """The member hears one frame in 16: for a while it hears one of the others, and not the other one."""
     changes = (("loss_ratio", 0.94), ("loss_burst_frames", 1.0))
     noise = Worsening(
-        at_ns=MILLISECOND, for_ns=6000 * MILLISECOND, member=0, direction=Direction.TO_NODE, changes=changes
+        at_ns=MILLISECOND, for_ns=6000 * MILLISECOND, member=member, direction=Direction.TO_NODE, changes=changes
     )
-    judged = judge(replace(small(), seed=39, parameters=PATIENT_FOR_A_SECOND, faults=(noise,)))
+    return replace(small(), seed=seed, parameters=PATIENT_FOR_A_SECOND, faults=(noise,))
+
+
+def test_the_lower_ranked_of_a_bad_pair_may_leave_for_the_other_one() -> None:
+    judged = judge(bad_pair(0, seed=39))
     assert judged.failures == ()
     assert ("excluded", "group_decided") in judged.coverage.pairs
+
+
+def test_the_higher_ranked_of_a_bad_pair_may_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that takes the ranks the wrong way round."""
+    victims = Accusations.victims
+
+    def turned(self: Accusations, ranks: Mapping[int, int], *given: Any) -> frozenset[int]:
+        return victims(self, {member: -rank for member, rank in ranks.items()}, *given)
+
+    assert judge(bad_pair(1, seed=37)).is_good
+    monkeypatch.setattr(Accusations, "victims", turned)
+    assert [failure.kind for failure in judge(bad_pair(1, seed=37)).failures] == ["expelled"]
 
 
 def test_a_restarted_member_is_judged_as_a_joiner() -> None:

@@ -33,7 +33,7 @@ WHERE (mask >> bit) & 1 = 1;
 
 -- What each object got, in the order of the records, repeats apart.
 CREATE OR REPLACE TEMP TABLE got_any AS
-SELECT process, object, message, record, at_ns,
+SELECT process, object, message, record, at_ns, size_bytes, checksum,
     row_number() OVER (PARTITION BY process, object, message ORDER BY record) AS nth
 FROM step WHERE event = 'deliver' AND object <> 0;
 

@@ -1,4 +1,5 @@
--- Call integrity: no object gets a call twice, one that is not for it, or one that its caller did not submit before.
+-- Call integrity: no object gets a call twice, one that is not for it, one that its caller did not submit before, or one with
+-- another payload than submitted.
 
 CREATE OR REPLACE TEMP VIEW checked AS
 SELECT process.run, process.member, got_any.* FROM got_any JOIN process USING (process);
@@ -17,4 +18,8 @@ WHERE nth = 1 AND is_known
 UNION ALL
 SELECT checked.run, checked.at_ns, checked.process, message, format('got before it was asked for by object {} of', checked.object)
 FROM checked JOIN call USING (message)
-WHERE nth = 1 AND checked.at_ns < call.at_ns;
+WHERE nth = 1 AND checked.at_ns < call.at_ns
+UNION ALL
+SELECT checked.run, checked.at_ns, checked.process, message, format('got with another payload by object {} of', checked.object)
+FROM checked JOIN submission USING (message)
+WHERE nth = 1 AND (checked.size_bytes, checked.checksum) <> (submission.size_bytes, submission.checksum);
