@@ -62,12 +62,18 @@ SUFFIX = ".yaml"
 
 def load(path: Path) -> Topology:
     """Read one topology file. Raises InputError."""
-    return _resolved(read(path))
+    return of_document(read(path))
 
 
 def loads(text: str | bytes, source: str = "topology") -> Topology:
     """Read a topology from memory; `source` names it in errors. Raises InputError."""
-    return _resolved(reads(text, source))
+    return of_document(reads(text, source))
+
+
+def of_document(document: Document) -> Topology:
+    """Topology of a file that is read. Raises InputError."""
+    raw = validated(RawTopology, document)
+    return resolve(raw, raw.name, document)
 
 
 def find(name_or_path: str | Path, beside: Path | None = None) -> Path:
@@ -139,11 +145,6 @@ def impaired(topology: Topology, ports: dict[str, RawPort], document: Document, 
         )
         partitions.append(replace(partition, nodes=nodes))
     return replace(topology, partitions=tuple(partitions))
-
-
-def _resolved(document: Document) -> Topology:
-    raw = validated(RawTopology, document)
-    return resolve(raw, raw.name, document)
 
 
 def _check_sizes(raw: RawNetwork, document: Document, at: KeyPath) -> None:
