@@ -54,7 +54,14 @@ NAMES = (
 MANIFEST = {"format": 1, "run": "made/1", "status": "complete", "group": 1}
 FAULT = {"id": 0, "issued_ns": 1, "effective_ns": 2}
 DEEP = b"[" * 100_000
+EXPERIMENT = "{name: x, question: q, topology: one-partition, duration: 1 s, world: netns, "
+DURATIONS = ", ".join(f"{'.' * dots}duration{'.' * more}: [2 s]" for dots in range(40) for more in range(50))
+FILES, FOLDERS = (", ".join(name.format(number) for number in range(5000)) for name in ("f{}: x", "/d{}"))
 FOUND = {
+    "experiment": [
+        f"{EXPERIMENT} protocol: {{name: lo}}, workload: {{kind: silent}}, sweep: {{{DURATIONS}}}}}".encode(),
+        f"{EXPERIMENT} program: {{command: x, files: {{{FILES}}}, private: [{FOLDERS}]}}}}".encode(),
+    ],
     "formula": [b"latency['by_member'][latency].p99_ms", b"latency.by_member[null]"],
     "request-in-form": [
         b'{"do": "impair", "im\xed\xa0\x80": {"targets": ["p1/n1"]}}', b'{"do": ' + b"[" * 1_000_000,

@@ -39,6 +39,8 @@ MAX_RUNS = 10_000
 
 CHECKED_AT_ONCE = 20
 """Values of each key of a sweep that are tried when the file is read; all are before the first run."""
+MAX_TRIED = 100_000
+"""Keys and values that are read again for all of these values: 35 times as many as in any shipped file."""
 
 
 def load(path: Path, *, protocols: Mapping[str, ProtocolEntry]) -> Experiment:
@@ -107,11 +109,14 @@ def expand_sweep(experiment: Experiment, *, protocols: Mapping[str, ProtocolEntr
 def _resolved(document: Document, folder: Path | None, protocols: Mapping[str, ProtocolEntry]) -> Experiment:
     experiment = _experiment(document, folder, protocols)
     runs = max(1, experiment.seeds)
+    left = MAX_TRIED // len(document.lines)
     for axis in experiment.sweep:
         runs *= len(axis.values)
         if runs > MAX_RUNS:
             raise document.error(("sweep",), f"expected at most {MAX_RUNS} runs in all")
-        for position in range(min(len(axis.values), CHECKED_AT_ONCE)):
+        tried = min(len(axis.values), CHECKED_AT_ONCE, left)
+        left -= tried
+        for position in range(tried):
             _variant(experiment, {axis.key: position}, protocols)
     return experiment
 

@@ -219,10 +219,11 @@ class Parts:
 
     def check_claims(self) -> None:
         """InputError when two claims have the same name."""
-        names = [claim.id for claim in self.raw.claims]
-        for position, name in enumerate(names):
-            if name in names[:position]:
-                self._fail((*self.document.item(("claims",), position), "id"), f"two claims are called {name}")
+        names: set[str] = set()
+        for position, claim in enumerate(self.raw.claims):
+            if claim.id in names:
+                self._fail((*self.document.item(("claims",), position), "id"), f"two claims are called {claim.id}")
+            names.add(claim.id)
 
     def _parameters(
         self, given: Mapping[str, Parameter], known: Any, where: str, at: KeyPath
