@@ -57,10 +57,12 @@ DEEP = b"[" * 100_000
 EXPERIMENT = "{name: x, question: q, topology: one-partition, duration: 1 s, world: netns, "
 DURATIONS = ", ".join(f"{'.' * dots}duration{'.' * more}: [2 s]" for dots in range(40) for more in range(50))
 FILES, FOLDERS = (", ".join(name.format(number) for number in range(5000)) for name in ("f{}: x", "/d{}"))
+FLAP = "{impair: {targets: '*', delay: 5 ms}, down: 100 us, up: 100 us}"
 FOUND = {
     "experiment": [
         f"{EXPERIMENT} protocol: {{name: lo}}, workload: {{kind: silent}}, sweep: {{{DURATIONS}}}}}".encode(),
         f"{EXPERIMENT} program: {{command: x, files: {{{FILES}}}, private: [{FOLDERS}]}}}}".encode(),
+        f"{EXPERIMENT} program: {{command: x}}, faults: {{at: 0 s, flap: {FLAP}}}}}".encode(),
     ],
     "formula": [b"latency['by_member'][latency].p99_ms", b"latency.by_member[null]"],
     "request-in-form": [
