@@ -164,9 +164,9 @@ def _links(raw: RawNetwork, document: Document, at: KeyPath) -> list[Link]:
         here = document.item((*at, "links"), position)
         a, b = _ends(raw, block, document, here)
         link = shapes.link(a, b)
-        earlier = joined.setdefault(frozenset((a, b)), link.name)
-        if earlier != link.name or any(one.name == link.name for one in links):
-            raise document.error(here, f"{a} and {b} are joined by two links; the first is {earlier}")
+        if (pair := frozenset((a, b))) in joined:
+            raise document.error(here, f"{a} and {b} are joined by two links; the first is {joined[pair]}")
+        joined[pair] = link.name
         there = _layer("there", block.there, here)
         back = _layer("back", block.back, here)
         common = (here, block.changes())
