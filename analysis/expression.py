@@ -28,7 +28,7 @@ import statistics
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeAlias
 
@@ -78,6 +78,7 @@ class Unknown:
     reason: str
 
 
+@lru_cache(maxsize=1000)
 def parse(text: str) -> Expression:
     """Expression of a text. Raises ExpressionError."""
     if len(text) > MAX_TEXT:

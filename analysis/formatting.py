@@ -61,8 +61,10 @@ def clean(value: object, limit: int = MAX_TEXT) -> str:
     if value is None:
         return ""
     text = value if isinstance(value, str) else _flat(value)
-    shown = "".join(" " if character.isspace() else character for character in text[: limit * 4])
-    shown = "".join(c for c in shown if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co", "Cn"))
+    shown = text[: limit * 4]
+    if not shown.isprintable():
+        shown = "".join(" " if character.isspace() else character for character in shown)
+        shown = "".join(c for c in shown if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co", "Cn"))
     shown = " ".join(shown.split())
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 

@@ -7,6 +7,7 @@ and raises LocalError. Fields may be int, float, bool, str, or such a dataclass 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -22,7 +23,7 @@ def from_mapping(kind: type[T], mapping: object, where: str) -> T:
     """
     if not isinstance(mapping, Mapping):
         raise LocalError(f"{where} must be a mapping of names to values, not {_shown(mapping)}")
-    types = typing.get_type_hints(kind)
+    types = types_of(typing.cast("Any", kind))
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}  # type: ignore[arg-type]
     for key in mapping:
         if key not in fields:
@@ -37,6 +38,12 @@ def from_mapping(kind: type[T], mapping: object, where: str) -> T:
         return kind(**values)
     except LocalError as error:
         raise LocalError(f"{where}: {error}") from error
+
+
+@functools.cache
+def types_of(kind: Any) -> dict[str, Any]:
+    """Types of the fields of a dataclass, by name."""
+    return typing.get_type_hints(kind)
 
 
 def require(condition: bool, sentence: str) -> None:

@@ -54,7 +54,18 @@ NAMES = (
 MANIFEST = {"format": 1, "run": "made/1", "status": "complete", "group": 1}
 FAULT = {"id": 0, "issued_ns": 1, "effective_ns": 2}
 DEEP = b"[" * 100_000
+EXPERIMENT = "{name: x, question: q, topology: one-partition, duration: 1 s, world: netns, "
+DURATIONS = ", ".join(f"{'.' * dots}duration{'.' * more}: [2 s]" for dots in range(40) for more in range(50))
+FILES, FOLDERS = (", ".join(name.format(number) for number in range(5000)) for name in ("f{}: x", "/d{}"))
+FLAP = "{impair: {targets: '*', delay: 5 ms}, down: 100 us, up: 100 us}"
+LINKS = [{"between": [f"p{first}", f"p{second}"]} for second in range(2, 150) for first in range(1, second)]
 FOUND = {
+    "topology": [_with({}, name="x", partitions={f"p{one}": {"nodes": 1} for one in range(1, 150)}, links=LINKS)],
+    "experiment": [
+        f"{EXPERIMENT} protocol: {{name: lo}}, workload: {{kind: silent}}, sweep: {{{DURATIONS}}}}}".encode(),
+        f"{EXPERIMENT} program: {{command: x, files: {{{FILES}}}, private: [{FOLDERS}]}}}}".encode(),
+        f"{EXPERIMENT} program: {{command: x}}, faults: {{at: 0 s, flap: {FLAP}}}}}".encode(),
+    ],
     "formula": [b"latency['by_member'][latency].p99_ms", b"latency.by_member[null]"],
     "request-in-form": [
         b'{"do": "impair", "im\xed\xa0\x80": {"targets": ["p1/n1"]}}', b'{"do": ' + b"[" * 1_000_000,

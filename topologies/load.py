@@ -62,12 +62,18 @@ SUFFIX = ".yaml"
 
 def load(path: Path) -> Topology:
     """Read one topology file. Raises InputError."""
-    return _resolved(read(path))
+    return of_document(read(path))
 
 
 def loads(text: str | bytes, source: str = "topology") -> Topology:
     """Read a topology from memory; `source` names it in errors. Raises InputError."""
-    return _resolved(reads(text, source))
+    return of_document(reads(text, source))
+
+
+def of_document(document: Document) -> Topology:
+    """Topology of a file that is read. Raises InputError."""
+    raw = validated(RawTopology, document)
+    return resolve(raw, raw.name, document)
 
 
 def find(name_or_path: str | Path, beside: Path | None = None) -> Path:
@@ -141,11 +147,6 @@ def impaired(topology: Topology, ports: dict[str, RawPort], document: Document, 
     return replace(topology, partitions=tuple(partitions))
 
 
-def _resolved(document: Document) -> Topology:
-    raw = validated(RawTopology, document)
-    return resolve(raw, raw.name, document)
-
-
 def _check_sizes(raw: RawNetwork, document: Document, at: KeyPath) -> None:
     if not 1 <= len(raw.partitions) <= MAX_PARTITIONS:
         raise document.error(
@@ -163,9 +164,9 @@ def _links(raw: RawNetwork, document: Document, at: KeyPath) -> list[Link]:
         here = document.item((*at, "links"), position)
         a, b = _ends(raw, block, document, here)
         link = shapes.link(a, b)
-        earlier = joined.setdefault(frozenset((a, b)), link.name)
-        if earlier != link.name or any(one.name == link.name for one in links):
-            raise document.error(here, f"{a} and {b} are joined by two links; the first is {earlier}")
+        if (pair := frozenset((a, b))) in joined:
+            raise document.error(here, f"{a} and {b} are joined by two links; the first is {joined[pair]}")
+        joined[pair] = link.name
         there = _layer("there", block.there, here)
         back = _layer("back", block.back, here)
         common = (here, block.changes())

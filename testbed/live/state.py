@@ -74,10 +74,9 @@ class _Present(Timeline):
     def supersede(self, layer: Layer, number: int) -> None:
         """End older changes at the targets where `layer` changes all their fields again: none has an end of its own."""
         now = Now(id=number, at_ns=0, path=())
-        for older in self.layers:
+        for older in list(self.layers):
             if older.direction is layer.direction and older.changes.keys() <= layer.changes.keys():
                 older.lift(set(layer.targets), self, now)
-        self.layers = [one for one in self.layers if one.left]
 
 
 class LiveState:

@@ -26,7 +26,6 @@ from testbed.spec.parts import Parts
 from testbed.spec.raw import RawExperiment
 from testbed.spec.timeline import timeline
 from testbed.spec.values import Experiment
-from topologies import dump
 from topologies import load as topology_files
 from topologies.formats.errors import InputError, did_you_mean
 from topologies.formats.schema import json_schema, validated
@@ -40,6 +39,8 @@ MAX_RUNS = 10_000
 
 CHECKED_AT_ONCE = 20
 """Values of each key of a sweep that are tried when the file is read; all are before the first run."""
+MAX_TRIED = 100_000
+"""Keys and values that are read again for all of these values: 35 times as many as in any shipped file."""
 
 
 def load(path: Path, *, protocols: Mapping[str, ProtocolEntry]) -> Experiment:
@@ -99,7 +100,7 @@ def expand_sweep(experiment: Experiment, *, protocols: Mapping[str, ProtocolEntr
     combinations = itertools.product(*(range(len(axis.values)) for axis in experiment.sweep))
     seeds = spec_sweep.derived_seeds(experiment.seed, experiment.seeds) or (None,)
     return [
-        _variant(experiment, dict(zip(keys, positions, strict=True)), protocols, seed=seed)
+        _with_text(_variant(experiment, dict(zip(keys, positions, strict=True)), protocols, seed=seed))
         for positions in combinations
         for seed in seeds
     ]
@@ -108,11 +109,14 @@ def expand_sweep(experiment: Experiment, *, protocols: Mapping[str, ProtocolEntr
 def _resolved(document: Document, folder: Path | None, protocols: Mapping[str, ProtocolEntry]) -> Experiment:
     experiment = _experiment(document, folder, protocols)
     runs = max(1, experiment.seeds)
+    left = MAX_TRIED // len(document.lines)
     for axis in experiment.sweep:
         runs *= len(axis.values)
         if runs > MAX_RUNS:
             raise document.error(("sweep",), f"expected at most {MAX_RUNS} runs in all")
-        for position in range(min(len(axis.values), CHECKED_AT_ONCE)):
+        tried = min(len(axis.values), CHECKED_AT_ONCE, left)
+        left -= tried
+        for position in range(tried):
             _variant(experiment, {axis.key: position}, protocols)
     return experiment
 
@@ -120,7 +124,7 @@ def _resolved(document: Document, folder: Path | None, protocols: Mapping[str, P
 def _experiment(document: Document, folder: Path | None, protocols: Mapping[str, ProtocolEntry]) -> Experiment:
     raw = validated(RawExperiment, document)
     _check_durations(raw, document)
-    topology, topology_text = _topology(raw, document, folder)
+    topology, topology_file = _topology(raw, document, folder)
     programs = spec_program.programs(raw, topology, document, folder)
     parts = Parts(raw=raw, document=document, topology=topology, protocols=protocols, programs=programs)
     protocol, workloads, churn, clocks = parts.protocol(), parts.workloads(), parts.rate_churn(), parts.clocks()
@@ -153,7 +157,7 @@ def _experiment(document: Document, folder: Path | None, protocols: Mapping[str,
         calls=parts.calls(workloads),
         seeds=spec_sweep.seeds(raw, document),
         text=document.text,
-        topology_text=topology_text,
+        topology_file=topology_file,
         document=document,
         folder=folder,
     )
@@ -168,21 +172,19 @@ def _check_durations(raw: RawExperiment, document: Document) -> None:
 
 
 def _topology(raw: RawExperiment, document: Document, folder: Path | None) -> tuple[Topology, str]:
-    """The network with the experiment's own impairments, and a topology file that says the same."""
+    """The network with the experiment's own impairments, and the text of its file if it is as in a file."""
     if isinstance(raw.topology, str):
         try:
             found = read(topology_files.find(raw.topology, beside=folder))
         except InputError as error:
             raise document.error(("topology",), _with_source(error)) from None
-        topology, text = topology_files.loads(found.text, found.source), found.text
+        topology = topology_files.of_document(found)
+        if not raw.impairments:
+            return topology, found.text
     else:
         name = raw.topology.name or raw.name
         topology = topology_files.resolve(raw.topology, name, document, ("topology",))
-        text = dump.dumps(topology)
-    if raw.impairments:
-        topology = topology_files.impaired(topology, raw.impairments, document, ("impairments",))
-        text = dump.dumps(topology)
-    return topology, text
+    return topology_files.impaired(topology, raw.impairments, document, ("impairments",)), ""
 
 
 def _with_source(error: InputError) -> str:
@@ -196,8 +198,8 @@ def _variant(
     *,
     seed: int | None = None,
 ) -> Experiment:
-    """The experiment with the chosen value of each named axis, as of a file with these values and no sweep; `seed`: one
-    of the derived ones.
+    """The experiment with the chosen value of each named axis, as of a file with these values and no sweep, but without
+    its text; `seed`: one of the derived ones.
     """
     document = experiment.document
     assert isinstance(document.value, dict)
@@ -215,7 +217,11 @@ def _variant(
         path = spec_sweep.put(value, key, one, document, at)
         lines = {known: line for known, line in lines.items() if known[: len(path)] != path}
         lines[path] = document.line(at)
-    text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=120)
-    changed = replace(document, value=value, lines=lines, text=text)
+    changed = replace(document, value=value, lines=lines, text="")
     chosen = {key: one for key, (one, _) in settings.items()}
     return replace(_experiment(changed, experiment.folder, protocols), variant=chosen)
+
+
+def _with_text(variant: Experiment) -> Experiment:
+    text: str = yaml.safe_dump(variant.document.value, sort_keys=False, allow_unicode=True, width=120)
+    return replace(variant, text=text)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, NoReturn, get_type_hints
+from typing import Any, NoReturn
 
 from node.errors import LocalError
 from node.host.node_clock import MAX_DRIFT_PPM
 from node.host.workload import RateChange, Workload, WorkloadKind
+from node.parameters import types_of
 from node.registry import ProtocolEntry
 from testbed.spec.faults import ClockShift, Crash, Fault, Recover
 from testbed.spec.program import ProgramChoice, selected
@@ -218,16 +219,17 @@ class Parts:
 
     def check_claims(self) -> None:
         """InputError when two claims have the same name."""
-        names = [claim.id for claim in self.raw.claims]
-        for position, name in enumerate(names):
-            if name in names[:position]:
-                self._fail((*self.document.item(("claims",), position), "id"), f"two claims are called {name}")
+        names: set[str] = set()
+        for position, claim in enumerate(self.raw.claims):
+            if claim.id in names:
+                self._fail((*self.document.item(("claims",), position), "id"), f"two claims are called {claim.id}")
+            names.add(claim.id)
 
     def _parameters(
-        self, given: Mapping[str, Parameter], known: type[Any], where: str, at: KeyPath
+        self, given: Mapping[str, Parameter], known: Any, where: str, at: KeyPath
     ) -> Mapping[str, Parameter]:
         """Parameters under the names of the dataclass `known`."""
-        types = get_type_hints(known)
+        types = types_of(known)
         names = [one.name for one in fields(known) if one.init]
         spellings = {name.removesuffix(_unit(name)): name for name in names}
         found: dict[str, Parameter] = {}

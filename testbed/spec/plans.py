@@ -83,6 +83,7 @@ class Timeline:
         self.topology = topology
         self.document = document
         self.layers: list[Layer] = []
+        """Impairments in force."""
         self.cuts: list[CutPlan] = []
         self.open_faults: dict[int, set[NodeName]] = {}
         """Nodes still affected by a crash, pause or leave, by id of the fault."""
@@ -169,6 +170,7 @@ class Layer:
         """End it at these targets; with no target left it has ended."""
         if self.left and not self.left - targets:
             timeline.until[self.id] = now.id
+            timeline.layers.remove(self)
         self.left -= targets
 
     def _event(self, timeline: Timeline, now: Now, *, restores: bool = False) -> Impair | ImpairLink:
@@ -198,7 +200,7 @@ class Restoring(Layer):
     __slots__ = ()
 
     def start(self, timeline: Timeline, now: Now) -> Fault:
-        for layer in timeline.layers:
+        for layer in list(timeline.layers):
             if layer.direction is self.direction:
                 layer.lift(set(self.targets), timeline, now)
         return self._event(timeline, now, restores=True)

@@ -302,10 +302,13 @@ def _files(
     block: RawProgram, private: tuple[str, ...], document: Document, at: KeyPath, folder: Path | None
 ) -> Mapping[str, str | Path]:
     found: dict[str, str | Path] = {}
+    directories: set[str] = set()
     for name, given in block.files.items():
         key = (*at, "files", name)
         _check_name(name, private, document, key)
-        if any(name.startswith(f"{other}/") or other.startswith(f"{name}/") for other in found):
+        above = _above(name)
+        directories |= above
+        if name in directories or found.keys() & above:
             raise document.error(key, f"{shown(name)} is a file and a directory at once")
         found[name] = _copied(given, folder, document, (*key, "from")) if isinstance(given, RawFrom) else given
     return found
@@ -337,15 +340,22 @@ def _copied(given: RawFrom, folder: Path | None, document: Document, key: KeyPat
 
 
 def _private(block: RawProgram, document: Document, at: KeyPath) -> tuple[str, ...]:
+    earlier: set[str] = set()
     for position, place in enumerate(block.private):
         key = document.item((*at, "private"), position)
         if not place.startswith("/") or posixpath.normpath(place) != place or place.startswith("//") or ":" in place:
             raise document.error(key, f"expected an absolute directory such as /var/lib/etcd, got {shown(place)}")
         if place in _RESERVED or place.startswith(("/proc/", "/sys/")):
             raise document.error(key, f"{place} cannot be a private directory")
-        if any(place == other or place.startswith(f"{other}/") for other in block.private[:position]):
+        if earlier & {place, *_above(place)}:
             raise document.error(key, f"{place} lies in another private directory; leave it out")
+        earlier.add(place)
     return tuple(block.private)
+
+
+def _above(name: str) -> set[str]:
+    """The directories that a file or directory lies in."""
+    return {str(one) for one in PurePosixPath(name).parents}
 
 
 def _promises(block: RawProgram, document: Document, at: KeyPath) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from node.host.workload import Workload
 from testbed.spec.faults import Fault
 from testbed.spec.program import ProgramChoice
 from testbed.spec.raw import Claim, Dissemination, Parameter, World
+from topologies import dump
 from topologies.formats.yaml_source import Document, Value
 from topologies.model import Node, NodeName, Topology
 
@@ -127,12 +128,17 @@ class Experiment:
     seeds: int = 0
     """Number of seeds, derived from `seed`, of each combination of a sweep; 0: `seed` itself."""
     text: str = field(repr=False)
-    topology_text: str = field(repr=False)
+    topology_file: str = field(repr=False)
+    """Text of the network's own file; empty if the network is defined or changed by the experiment."""
     variant: Mapping[str, Value] = field(default_factory=dict)
     """Values set by a sweep, by key; empty for the experiment of the file."""
     document: Document = field(repr=False, compare=False)
     folder: Path | None = field(default=None, repr=False, compare=False)
     """Folder of the file, in which relative paths are resolved."""
+
+    @property
+    def topology_text(self) -> str:
+        return self.topology_file or dump.dumps(self.topology)
 
     @property
     def has_protocol(self) -> bool:

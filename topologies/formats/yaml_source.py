@@ -214,6 +214,8 @@ def _has_control_character(text: str) -> bool:
     """Whether a text has a control character or a surrogate, which cannot be written to a file; line ends and tabs are
     allowed.
     """
+    if text.isprintable():  # nearly every text, and a hundred times faster
+        return False
     return any(unicodedata.category(character) in ("Cc", "Cs") and character not in "\n\t" for character in text)
 
 

@@ -100,7 +100,7 @@ def experiment(
         sweep=(),
         claims=(),
         text="",
-        topology_text="",
+        topology_file="",
         document=_SOURCE,
     )
 
