@@ -25,7 +25,7 @@ from node.protocols.co.core import CoCore
 from node.protocols.co.state import CoState, Matrix, Pdu
 from node.protocols.lamport import LamportCore
 from node.protocols.mutex.ricart_agrawala import RicartAgrawalaCore
-from node.protocols.mutex.section import Request
+from node.protocols.mutex.section import Request, SectionCore
 from node.protocols.sequencer import SequencerCore
 from node.protocols.timewarp.core import TimeWarpCore
 from node.protocols.timewarp.entry import Entry
@@ -157,6 +157,13 @@ def equal_timestamps_compare_as_later(_: Shipped, core: RicartAgrawalaCore, requ
     """Of two requests with the same timestamp, each is taken for later than the other."""
     wanted = core._wanted
     return core._holding is not None or (wanted is not None and wanted.timestamp <= request.timestamp)
+
+
+@known(None, "fences", *(world("mutex", (10,), (12,), (14,), algorithm=name) for name in ("lamport", "maekawa")))
+@replaces(SectionCore, "_deliver")
+def fences_without_their_ordinals(shipped: Shipped, core: SectionCore, submission: Any, fence: int, out: Any) -> None:
+    """All grants of a view have the same fence."""
+    shipped(core, submission, fence >> 32 << 32, out)
 
 
 # ATOP.
