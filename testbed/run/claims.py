@@ -3,8 +3,8 @@
 Their page is a Markdown table in a repository, with the rows it was made from beside it:
 
 claims.json   the measurements, one row for each claim and world; measuring again replaces it
-claims.md     every claim of the shipped experiments: the paper's statement and value, ours in each world with commit,
-              date and number of runs, and the verdict; or that it has not been run
+claims.md     every claim of the shipped experiments: the statement and the value expected, ours in each world with
+              commit, date and number of runs and seeds, and the verdict; or that it has not been run
 """
 
 from __future__ import annotations
@@ -50,8 +50,13 @@ HEAD = """# Claims
 Statements of the papers, and the numbers that come out here. Each row is a claim of an experiment under `experiments/`.
 `orderbed claims --page docs/claims.md` runs them and writes this page. ✔ it holds, ✘ it does not, ? it cannot be told.
 `a ± b`: the mean over runs with different seeds, and the half-width of its 95 % interval. Below each value stand the
-commit and the date of its measurement, and over how many runs it was taken.
+commit and the date of its measurement, and over how many runs, with how many seeds, it was taken.
+
+The figures of the papers were not available as data: only numbers in their text can be compared. The tables "Beyond
+paper ..." and that of the group layer have statements that no paper makes.
 """
+HEADINGS = ("the paper says", "paper")
+OWN_HEADINGS = ("statement", "expected")
 NOT_RUN = "not run yet"
 
 
@@ -71,6 +76,7 @@ class Row:
     reason: str = ""
     world: str = ""
     runs: int = 0
+    seeds: int = 0
     commit: str = ""
     date: str = ""
 
@@ -140,7 +146,9 @@ def _judged(experiment: Experiment, claim: Claim, points: list[Point], origin: M
     """The row of a claim with its result. `origin`: commit and date of the runs. A claim is `unknown` if the numbers of
     a run are doubtful.
     """
-    measured = _row(experiment, claim, verdict="unknown", world=points[0].world, runs=len(points), **origin)
+    seeds = len({point.variant.get("seed") for point in points})
+    taken = {"world": points[0].world, "runs": len(points), "seeds": seeds, **origin}
+    measured = _row(experiment, claim, verdict="unknown", **taken)
     doubts = list(dict.fromkeys(doubt for point in points for doubt in point.doubts))
     if doubts:
         return replace(measured, reason="; ".join(doubts))
@@ -206,7 +214,8 @@ def render_page(claims: Sequence[Mapping[str, Any]], measured: Sequence[Mapping[
     ordered = sorted(claims, key=lambda row: (row["paper"].removeprefix("beyond "), row["paper"], row["id"]))
     for paper, rows in groupby(ordered, lambda row: str(row["paper"])):
         parts.append(f"## {TITLES.get(paper, f'Paper {paper}')}\n")
-        parts.append("| claim | the paper says | paper | accepted | ours |\n|---|---|---|---|---|")
+        statement, value = HEADINGS if paper.isdecimal() else OWN_HEADINGS
+        parts.append(f"| claim | {statement} | {value} | accepted | ours |\n|---|---|---|---|---|")
         parts += [_line(claim, [row for row in measured if _is_of(row, claim)]) for claim in rows]
         parts.append("")
     return "\n".join(parts)
@@ -237,9 +246,13 @@ def _cell(value: object) -> str:
 
 def _ours(row: Mapping[str, Any]) -> str:
     reason = f" ({_cell(row['reason'])})" if row["reason"] else ""
-    runs = f"{row['runs']} run{'' if row['runs'] == 1 else 's'}"
-    origin = f"<br><sub>{_cell(row['commit'])}, {_cell(row['date'])}, {runs}</sub>"
+    counts = [_count(row["runs"], "run")] + [_count(row["seeds"], "seed")] * (row["runs"] > 1 and row["seeds"] > 0)
+    origin = f"<br><sub>{_cell(row['commit'])}, {_cell(row['date'])}, {', '.join(counts)}</sub>"
     return f"{MARKS[row['verdict']]} {row['world']}: {_shown(row['ours'])}{reason}{origin}"
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def _shown(value: Any) -> str:

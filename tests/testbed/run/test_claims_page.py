@@ -28,7 +28,8 @@ def row(**changes: Any) -> dict[str, Any]:
         "verdict": "pass",
         "reason": "",
         "world": "sim",
-        "runs": 7,
+        "runs": 8,
+        "seeds": 4,
         "commit": "0123abc",
         "date": "2026-11-25",
         **changes,
@@ -41,7 +42,7 @@ def line_of(*rows: dict[str, Any]) -> str:
     return line
 
 
-ORIGIN = "<br><sub>0123abc, 2026-11-25, 7 runs</sub>"
+ORIGIN = "<br><sub>0123abc, 2026-11-25, 8 runs, 4 seeds</sub>"
 
 
 def test_one_line_for_a_claim_and_an_entry_for_each_world_with_its_origin() -> None:
@@ -61,10 +62,13 @@ def test_a_claim_without_a_measurement_stands_on_the_page_as_such() -> None:
 
 
 def test_papers_in_order_each_with_its_table() -> None:
-    text = render_page([row(id="001-x", paper="001"), row(id="000-b"), row(id="000-a")], [])
-    places = [text.index(word) for word in ("Paper 000", "000-a", "000-b", "Paper 001", "001-x")]
+    listed = [row(id="001-x", paper="001"), row(id="000-c", paper="beyond 000"), row(id="000-b"), row(id="000-a")]
+    text = render_page(listed, [])
+    said, own = "| claim | the paper says | paper |", "| claim | statement | expected |"
+    words = ("Paper 000", said, "000-a", "000-b", "Beyond paper 000", own, "000-c", "Paper 001", "001-x")
+    places = [text.index(word) for word in words]
     assert places == sorted(places)
-    assert text.count("| claim | the paper says |") == 2
+    assert (text.count(said), text.count(own)) == (2, 1), "no paper says what is beyond it"
 
 
 def test_the_page_of_the_repository_has_every_claim_as_its_rows_say_it() -> None:
@@ -73,7 +77,7 @@ def test_the_page_of_the_repository_has_every_claim_as_its_rows_say_it() -> None
     claims = [row.as_dict() for row in list_claims(Selection())]
     rows = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))
     assert page.read_text(encoding="utf-8") == render_page(claims, rows)
-    assert all(one["commit"] and one["date"] and one["runs"] for one in rows)
+    assert all(one["commit"] and one["date"] and one["runs"] and one["seeds"] for one in rows)
     notes = {one["id"]: one["note"] for one in claims}
     silent = [one["id"] for one in rows if one["verdict"] == "fail" and not notes[one["id"]]]
     assert not silent, "a claim that does not hold says why"
