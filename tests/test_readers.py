@@ -92,8 +92,8 @@ FOUND = {
     ],
     "rows-of-a-sweep": [_sweep("{"), _sweep(None), _sweep("[" * 100_000)],
     "record-of-claims": [
-        b'[{"experiment": "co-data", "id": "000-x", "paper": "000", "statement": "s", "value": 1, "accept": "a", '
-        b'"verdict": "pass", "world": "sim", "ours": ' + b"[" * 900 + b"]" * 900 + b"}]"
+        b'[{"experiment": "co-data", "id": "000-x", "paper": "000", "statement": "s", "value": 1, "formula": "f", '
+        b'"accept": "a", "verdict": "pass", "world": "sim", "ours": ' + b"[" * 900 + b"]" * 900 + b"}]"
     ],
     "record-of-campaigns": [b"7", b"[7]", b'[{"protocol": "co"}]', b'[{"failing": 1}]', DEEP],
 }  # fmt: skip

@@ -69,6 +69,7 @@ class Row:
     paper: str
     statement: str
     value: Any
+    formula: str
     accept: str
     note: str = ""
     ours: Any = None
@@ -167,6 +168,7 @@ def _row(experiment: Experiment, claim: Claim, **judged: Any) -> Row:
         paper=claim.paper,
         statement=claim.statement,
         value=claim.value,
+        formula=str(claim.ours),
         accept=f"{accept[0]:g} to {accept[1]:g}" if isinstance(accept, tuple) else str(accept),
         note=claim.note,
         **judged,
@@ -208,8 +210,8 @@ def update_page(page: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def render_page(claims: Sequence[Mapping[str, Any]], measured: Sequence[Mapping[str, Any]]) -> str:
-    """Text of the page. `claims`: rows of the claims that it lists; a row of `measured` counts only while the statement
-    and the condition of its claim are unchanged."""
+    """Text of the page. `claims`: rows of the claims that it lists; a row of `measured` counts only while the
+    statement, the formula and the condition of its claim are unchanged."""
     parts = [HEAD]
     ordered = sorted(claims, key=lambda row: (row["paper"].removeprefix("beyond "), row["paper"], row["id"]))
     for paper, rows in groupby(ordered, lambda row: str(row["paper"])):
@@ -229,7 +231,7 @@ def tables_of(paper: str, page: Path) -> str:
 
 
 def _is_of(row: Mapping[str, Any], claim: Mapping[str, Any]) -> bool:
-    return all(row[key] == claim[key] for key in ("id", "experiment", "statement", "accept"))
+    return all(row[key] == claim[key] for key in ("id", "experiment", "statement", "formula", "accept"))
 
 
 def _line(claim: Mapping[str, Any], worlds: Sequence[Mapping[str, Any]]) -> str:

@@ -22,6 +22,7 @@ def row(**changes: Any) -> dict[str, Any]:
         "paper": "000",
         "statement": "T_co grows as O(n) | linearly.",
         "value": "O(n)",
+        "formula": "fit.r_squared",
         "accept": "0.9 to 1",
         "note": "",
         "ours": 0.98765,
@@ -57,7 +58,7 @@ def test_a_note_says_why_ours_differs() -> None:
 
 
 def test_a_claim_without_a_measurement_stands_on_the_page_as_such() -> None:
-    for measured in ([], [row(accept="0.8 to 1")], [row(experiment="co-scale")]):
+    for measured in ([], [row(accept="0.8 to 1")], [row(formula="1")], [row(experiment="co-scale")]):
         assert render_page([row()], measured).rstrip().endswith(f"| 0.9 to 1 | {NOT_RUN} |")
 
 
