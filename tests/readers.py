@@ -446,8 +446,8 @@ def _of_results(folder: Path) -> Mapping[str, Reader]:
 
     entry = campaign.Entry(protocol="co", commit="abc", date="2026-01-31", first=1, failing=[(4, "rest: no rest")])
     claim = claims.Row(
-        experiment="co-data", id="000-x", paper="000", statement="s", value=1.5, formula="1", accept="ours < 2", verdict="pass",
-        world="sim", ours={"mean": 1.0, "half_width": 0.5}, runs=3,
+        experiment="co-data", id="000-x", paper="000", statement="s", value=1.5, formula="1", accept="ours < 2",
+        verdict="pass", world="sim", ours={"mean": 1.0, "half_width": 0.5}, runs=3,
     )  # fmt: skip
     point = {"variant": {"load.rate": 5}, "given": {"rate_per_s": 5.0}, "verdict": "pass", "directory": "1-x"}
     row = {"point": 1, "seed": 2, "verdict": "pass", "events": 5, "seconds": 0.5, "given": {"rate_per_s": 5.0}}
