@@ -789,6 +789,7 @@ def main() -> int:
                 _keep(path, data)
                 _say(f"  {what}\n  python -m tests.readers {name} --input {path}")
             found += len(outcome.finds)
+    gc.unfreeze()
     return int(found > 0)
 
 
