@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from analysis.checks import oracle
-from analysis.checks.calls import read_calls
+from analysis.checks.calls import Calls, read_calls
 from analysis.checks.linear import check_incarnations, judged_run
 from analysis.checks.oracle_views import Record
 from analysis.checks.properties import Finding, Incarnation, Incarnations, MessageId, Property, Raw, Verdict
@@ -133,8 +133,7 @@ def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
         *_excluded_without_fault(scenario, simulation),
         *_left(scenario, simulation),
         *_fences(scenario, simulation),
-        *_given_up(scenario, simulation),
-        *_not_as_asked(scenario, simulation),
+        *_calls(scenario, simulation),
         *unknown_safety(findings),
         *_unreported(simulation, findings),
         *cores.buffered(simulation),
@@ -416,12 +415,19 @@ def _fences(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
         highest = fence
 
 
-def _given_up(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
+def _calls(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
+    if Property.CALL_AGREEMENT.value not in PROTOCOLS[scenario.protocol].promises:
+        return
+    records = _records_of(simulation)
+    calls = read_calls(records)
+    if not victims_of(scenario):
+        yield from _given_up(calls)
+    yield from _not_as_asked(records, calls)
+
+
+def _given_up(calls: Calls) -> Iterator[Failure]:
     """A call between objects of which a machine says that it does not arrive, though no member was ever away long. (A
     group may have no members without any fault: then its calls are refused.)"""
-    if victims_of(scenario) or Property.CALL_AGREEMENT.value not in PROTOCOLS[scenario.protocol].promises:
-        return
-    calls = read_calls(_records_of(simulation))
     given_up = {
         name
         for name, call in calls.by_message.items()
@@ -432,13 +438,9 @@ def _given_up(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
         yield Failure(kind="given up", sentence=sentence)
 
 
-def _not_as_asked(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
+def _not_as_asked(records: Incarnations, calls: Calls) -> Iterator[Failure]:
     """A call between objects whose caller is told neither its objects nor its end, or less than it asked for: other
     checks believe these reports."""
-    if Property.CALL_AGREEMENT.value not in PROTOCOLS[scenario.protocol].promises:
-        return
-    records = _records_of(simulation)
-    calls = read_calls(records)
     for call in calls.by_message.values():
         asked = records[call.incarnation][call.record - 1][8]
         if asked & _OPERATION:

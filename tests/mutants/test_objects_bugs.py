@@ -175,7 +175,7 @@ def test_calls_to_groups_that_are_no_longer_atomic(monkeypatch: pytest.MonkeyPat
 
 
 def test_calls_to_groups_that_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody reports whom they were for."""
+    """No report names the objects that they were for."""
     go_on = LocalCore._go_on
 
     def forgetful(self: LocalCore, out: list[Effect]) -> None:
