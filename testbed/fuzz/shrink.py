@@ -18,6 +18,7 @@ from typing import TypeVar
 from testbed.fuzz.draw import is_fair
 from testbed.fuzz.scenario import ClockShift, Crash, Cut, Fault, LinkCut, Member, OneWayCut, Scenario, Segment, clash
 from testbed.spec.raw import Dissemination, Parameter
+from topologies.formats.errors import InputError
 from topologies.model import CLEAR, Impairment
 
 Item = TypeVar("Item")
@@ -39,7 +40,8 @@ class Shrunk:
 
 
 def shrink(scenario: Scenario, fails: Callable[[Scenario], bool], *, budget: int = DEFAULT_BUDGET) -> Shrunk:
-    """Shrink a scenario. `fails`: whether one fails as the given one does; it is called at most `budget` times."""
+    """Shrink a scenario. `fails`: whether one fails as the given one does; it is called at most `budget` times, and
+    raises InputError for a scenario that no experiment file may hold."""
     search = _Search(scenario, fails, budget)
     try:
         while search.round():
@@ -103,7 +105,11 @@ class _Search:
             if self.asked >= self._budget:
                 raise _BudgetSpentError
             self.asked += 1
-            if self._fails(tried):
+            try:
+                fails = self._fails(tried)
+            except InputError:  # a parameter less may be a contradiction: `first` without the `candidates` it is one of
+                return False
+            if fails:
                 self.best = tried
                 return True
         return False

@@ -312,6 +312,23 @@ def test_an_unknown_safety_property_is_a_failure_if_no_record_was_lost() -> None
     assert "trace records of p1/n1 are missing" in failures[0].sentence
 
 
+def test_a_report_that_no_member_makes_is_missed_unless_all_crash_before_it() -> None:
+    def unreporting(membership: Membership, seed: int) -> Core:
+        return PROTOCOLS["timewarp"].build(membership=membership, parameters={}, seed=seed)
+
+    service = {"report_state": True, "processing_ns": MILLISECOND}
+    scenario = replace(small("timewarp", members=2), parameters={"service": service})
+    assert judge(scenario).is_good
+    assert {failure.kind for failure in judge(scenario, build=unreporting).failures} == {"untold"}
+
+    mixed = {"candidates": "sequencer, atop", "first": "atop", "service": service}
+    crashes = tuple(Crash(at_ns=1, for_ns=MILLISECOND, member=member, is_final=True) for member in (0, 1))
+    crashing = replace(small("adaptive", members=2), parameters=mixed, faults=crashes)
+    judged = judge(crashing)
+    assert judged.deliveries
+    assert judged.failures == ()
+
+
 def test_an_incarnation_that_learnt_its_exclusion_is_excluded_and_one_that_left_is_not() -> None:
     records = raw(HistoryBuilder(A, B).note(A, Event.ENDED, 0).note(B, Event.ENDED, 1).author.history)
 

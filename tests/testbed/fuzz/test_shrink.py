@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from node.registry import PROTOCOLS
 from testbed.fuzz.draw import draw, is_fair
 from testbed.fuzz.failure import Shown, show
 from testbed.fuzz.judge import Build, judge
-from testbed.fuzz.scenario import Cut, LinkCut, Member, OneWayCut, Scenario, Segment
+from testbed.fuzz.scenario import Cut, LinkCut, Member, OneWayCut, Scenario, Segment, experiment_of
 from testbed.fuzz.shrink import shrink, with_submissions, without_member
 from testbed.spec.experiment import load
 from tests.testbed.fuzz.broken import forgetful, hasty_sequencer
@@ -55,6 +56,16 @@ def test_a_bug_on_purpose_shrinks_to_a_handful_of_messages(
     assert again is not None, "the smaller scenario fails by itself"
     assert again.failure.kind == shown.failure.kind
     assert judge(small).is_good, "with the correct core"
+
+
+def test_a_smaller_scenario_that_contradicts_itself_is_left_out() -> None:
+    def fails(scenario: Scenario) -> bool:
+        experiment_of(scenario)
+        return "first" in scenario.parameters
+
+    parameters = {"candidates": "sequencer, atop", "first": "atop", "dwell_ns": 0}
+    shrunk = shrink(replace(draw("adaptive", 0), parameters=parameters), fails)
+    assert set(shrunk.scenario.parameters) == {"candidates", "first"}
 
 
 def test_a_good_seed_has_nothing_to_show() -> None:
