@@ -133,17 +133,23 @@ for place, column, title in (
 # ## Dummies against delay
 #
 # A member for which others wait sends a dummy after `dummy_after`. Each point is one value of it; left and low is good.
-# The sequencer sends no dummies and waits for no member, but its server handles every message twice.
+# A dummy fills all draws up to what is undelivered, or one draw as in the paper (`ahead: false`, dashed). The sequencer
+# sends no dummies and waits for no member, but its server handles every message twice.
 
 # %%
 patience = Sweep.newest("atop-patience", runs).frame(
-    **MEASURES, after="given.parameters.dummy_after_ns", server="load.server_share"
+    **MEASURES,
+    after="given.parameters.dummy_after_ns",
+    sub_window="given.parameters.sub_window_ns / 1000000000",
+    ahead="given.parameters.ahead",
+    server="load.server_share",
 )
 figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
-for protocol in patience["protocol"].unique():
-    part = patience[patience["protocol"] == protocol]
-    points = part.fillna({"after": 0}).groupby("after")[["dummies", "delay"]].mean()
-    axes.plot(points["dummies"], points["delay"], "o-", color=COLOURS[protocol], label=NAMES[protocol])
+settings = patience.fillna({"after": 0, "sub_window": 0, "ahead": True})
+for (protocol, sub_window, ahead), part in settings.groupby(["protocol", "sub_window", "ahead"]):
+    points = part.groupby("after")[["dummies", "delay"]].mean()
+    name = NAMES[protocol] + (f", sbT {sub_window:g} s" if sub_window else "") + ("" if ahead else ", one draw")
+    axes.plot(points["dummies"], points["delay"], "o-" if ahead else "s--", color=COLOURS[protocol], label=name)
 axes.set(
     title="Dummies against delay", xlabel="dummies per message", ylabel="inter-arrival times of the group", yscale="log"
 )
@@ -184,6 +190,28 @@ for (protocol, window), part in steady.groupby(["protocol", "window"]):
 left.set(title="Dummies per message", xlabel="length of the run (s)", ylim=(0, None))
 right.set(title="Delay (inter-arrival times of the group)", xlabel="length of the run (s)", ylim=(0, None))
 right.legend()
+
+# %% [markdown]
+# ## T and its threshold
+#
+# The lottery drifts until the next distribution begins, so a short T shortens the delay. A threshold keeps
+# distributions from being published.
+
+# %%
+rates = Sweep.newest("atop-window", runs).frame(
+    **MEASURES,
+    window="given.parameters.window_ns / 1000000000",
+    threshold="given.parameters.threshold",
+)
+figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
+for (protocol, threshold), part in rates.groupby(["protocol", "threshold"]):
+    means = part.groupby("window")[["dummies", "delay"]].mean()
+    name = f"{NAMES[protocol]}, {threshold / 10:g} %"
+    for place, column in ((left, "dummies"), (right, "delay")):
+        place.plot(means.index, means[column], "o-", color=COLOURS[protocol], alpha=1 - threshold / 150, label=name)
+left.set(title="Dummies per message", xlabel="T (s)", xscale="log", ylim=(0, None))
+right.set(title="Delay (inter-arrival times of the group)", xlabel="T (s)", xscale="log", ylim=(0, None))
+right.legend(title="threshold")
 
 # %% [markdown]
 # ## Leftovers, size, skew, fan-out

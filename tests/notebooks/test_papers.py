@@ -34,6 +34,11 @@ ATOP_SWEEPS: dict[str, dict[str, list[Any]]] = {
     "atop-patience": {"protocol": [{"name": "allack"}, {"name": "sequencer"}, *BOTH]},
     "atop-draws": {"protocol": [_atop(draws="random"), _atop(draws="smooth")]},
     "atop-surface": {"protocol": [_atop(), _atop(window="200 ms", threshold=0)]},
+    "atop-window": {
+        "protocol": BOTH,
+        "protocol.parameters.window": ["200 ms"],
+        "protocol.parameters.threshold": [0, 100],
+    },
     "atop-leftovers": {"protocol": [_atop("atop_mbs", dm="200 ms"), _atop("atop_mbs", dm="400 ms")]},
     "atop-size": {"topology.partitions.p1.nodes": [2, 4], "protocol": BOTH},
     "atop-skew": {"protocol": BOTH},
