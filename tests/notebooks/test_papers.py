@@ -85,7 +85,10 @@ BUSY = {"kind": "poisson", "rate": "20 /s", "size": "64 B", "senders": ["*"]}
 
 SMALL: dict[str, dict[str, dict[str, Any]]] = {
     "paper_000_co": {
-        "co-figure7": {"duration": "1 s", "sweep": {"topology.partitions.p1.nodes": [2, 4]}},
+        "co-figure7": {
+            "duration": "1 s",
+            "sweep": {"topology.partitions.p1.nodes": [2, 4], "protocol.parameters.state": ["1 s", "20 ms"]},
+        },
         "co-scale": {"duration": "200 ms", "sweep": {"topology.partitions.p1.nodes": [2, 8]}},
         "co-buffers": {"duration": "100 ms", "sweep": {"topology.partitions.p1.nodes": [2, 3]}},
         "co-overrun": {"duration": "500 ms", "sweep": {"impairments.p1/n4.to-node.rate": ["2 Mbit/s"]}},
