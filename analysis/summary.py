@@ -410,7 +410,13 @@ class _Analysis:
         doubts += judgement.unexplained(self.inputs, facts.excluded, facts.left)
         doubts += judgement.given_up(self.inputs, results["calls"])
         verdict, reasons = judgement.overall(results["properties"], results["expect"], doubts)
-        head = {"format": FORMAT, "run": manifest.run, "verdict": verdict.value, "reasons": reasons}
+        head = {
+            "format": FORMAT,
+            "run": manifest.run,
+            "verdict": verdict.value,
+            "reasons": reasons,
+            "doubts": doubts,
+        }
         return head | {name: results[name] for name in SECTIONS}
 
 

@@ -18,7 +18,7 @@ from analysis.errors import AnalysisError
 from analysis.files import parse_json, replacing
 
 BLOCKS: Final = (
-    *("variant", "given", "reasons", "invalid", "properties", "expect"),
+    *("variant", "given", "reasons", "doubts", "properties", "expect"),
     *("messages", "latency", "ordering", "calls", "views", "load"),
 )
 """Columns with JSON texts."""

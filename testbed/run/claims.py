@@ -116,7 +116,7 @@ def run_claims(selection: Selection, console: Console, *, overrides: Overrides, 
         else:
             points = list(run_points(overridden, overrides, console, store.stamp()))
         for claim in _claims(experiment, selection):
-            row = _judged(experiment, claim, points, origin)
+            row = judged_row(experiment, claim, points, origin)
             if row.reason and in_memory:
                 row = replace(row, reason=f"{row.reason} (simulated in memory: without --spark a run has all results)")
             console.done("claim", f"{claim.id}: {row.verdict}")
@@ -143,7 +143,7 @@ def _claims(experiment: Experiment, selection: Selection) -> list[Claim]:
     return [claim for claim in experiment.claims if selection.paper in (None, claim.paper)]
 
 
-def _judged(experiment: Experiment, claim: Claim, points: list[Point], origin: Mapping[str, str]) -> Row:
+def judged_row(experiment: Experiment, claim: Claim, points: list[Point], origin: Mapping[str, str]) -> Row:
     """The row of a claim with its result. `origin`: commit and date of the runs. A claim is `unknown` if the numbers of
     a run are doubtful.
     """

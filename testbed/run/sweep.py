@@ -134,7 +134,7 @@ def run_points(
                 given=given(variant),
                 summary=outcome.summary,
                 world=str(manifest["world"]),
-                doubts=tuple(manifest["invalid"]),
+                doubts=tuple(outcome.summary["doubts"]),
                 directory=outcome.directory,
             )
             points.append(point.as_dict())
@@ -187,7 +187,7 @@ def simulate_points(
             given=result["given"],
             summary={key: value for key, value in result.items() if key not in ("variant", "given")},
             world=World.SIM.value,
-            doubts=tuple(result["invalid"]),
+            doubts=tuple(result["doubts"]),
         )
         for result in results
     ]

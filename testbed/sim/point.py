@@ -91,9 +91,9 @@ def _results(experiment: Experiment, simulation: Simulation, meter: LoadMeter) -
         "properties": _properties(experiment, simulation, view, promises, names),
     }
     results["expect"] = [judgement.expectation(str(condition), results) for condition in experiment.expect]
-    invalid = doubts(experiment, simulation)
-    verdict, reasons = judgement.overall(results["properties"], results["expect"], invalid)
-    return results | {"verdict": verdict.value, "reasons": reasons, "invalid": invalid}
+    found = doubts(experiment, simulation)
+    verdict, reasons = judgement.overall(results["properties"], results["expect"], found)
+    return results | {"verdict": verdict.value, "reasons": reasons, "doubts": found}
 
 
 def _calls(experiment: Experiment, view: JudgedRun, load: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -138,7 +138,7 @@ def _broken(error: Exception) -> dict[str, Any]:
     text = " ".join(str(error).split()) or "no text"
     sentence = f"{type(error).__name__} in {innermost.name}: {text}"
     nothing = dict.fromkeys(("messages", "latency", "ordering", "calls", "load"))
-    judged = {"properties": {}, "expect": [], "invalid": [], "verdict": Verdict.FAIL.value, "reasons": [sentence]}
+    judged = {"properties": {}, "expect": [], "doubts": [], "verdict": Verdict.FAIL.value, "reasons": [sentence]}
     return nothing | judged
 
 

@@ -61,7 +61,7 @@ def test_the_section_and_the_doubt(made: tuple[Path, dict[str, Any], Incarnation
 
     assert [view["number"] for view in summary["views"]["views"]] == [1, 2, 3]
     assert [one["member"] for one in summary["views"]["transfers"]] == ["p1/n3"]
-    assert "p1/n3 (incarnation 1) was excluded, which no fault of the run explains" in summary["reasons"]
+    assert "p1/n3 (incarnation 1) was excluded, which no fault of the run explains" in summary["doubts"]
     assert [one["verdict"] for one in summary["expect"]] == ["pass", "pass"]
 
 

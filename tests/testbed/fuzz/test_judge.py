@@ -32,6 +32,7 @@ from testbed.fuzz.judge import (
 from testbed.fuzz.scenario import Crash, Cut, Freeze, Member, Scenario, Segment, Worsening, experiment_of
 from testbed.sim.member import IncarnationRun
 from testbed.sim.simulation import simulate
+from testbed.spec.raw import Parameter
 from tests.analysis.checks.view_histories import A, B, C, HistoryBuilder
 from tests.analysis.histories import PlainHistory
 from tests.testbed.fuzz.broken import PlainCore, RaisingCore
@@ -316,12 +317,12 @@ def test_a_report_that_no_member_makes_is_missed_unless_all_crash_before_it() ->
     def unreporting(membership: Membership, seed: int) -> Core:
         return PROTOCOLS["timewarp"].build(membership=membership, parameters={}, seed=seed)
 
-    service = {"report_state": True, "processing_ns": MILLISECOND}
+    service: Parameter = {"report_state": True, "processing_ns": MILLISECOND}
     scenario = replace(small("timewarp", members=2), parameters={"service": service})
     assert judge(scenario).is_good
     assert {failure.kind for failure in judge(scenario, build=unreporting).failures} == {"untold"}
 
-    mixed = {"candidates": "sequencer, atop", "first": "atop", "service": service}
+    mixed: dict[str, Parameter] = {"candidates": "sequencer, atop", "first": "atop", "service": service}
     crashes = tuple(Crash(at_ns=1, for_ns=MILLISECOND, member=member, is_final=True) for member in (0, 1))
     crashing = replace(small("adaptive", members=2), parameters=mixed, faults=crashes)
     judged = judge(crashing)

@@ -14,6 +14,7 @@ from testbed.fuzz.judge import Build, judge
 from testbed.fuzz.scenario import Cut, LinkCut, Member, OneWayCut, Scenario, Segment, experiment_of
 from testbed.fuzz.shrink import shrink, with_submissions, without_member
 from testbed.spec.experiment import load
+from testbed.spec.raw import Parameter
 from tests.testbed.fuzz.broken import forgetful, hasty_sequencer
 
 SEEDS = range(60)
@@ -63,7 +64,7 @@ def test_a_smaller_scenario_that_contradicts_itself_is_left_out() -> None:
         experiment_of(scenario)
         return "first" in scenario.parameters
 
-    parameters = {"candidates": "sequencer, atop", "first": "atop", "dwell_ns": 0}
+    parameters: dict[str, Parameter] = {"candidates": "sequencer, atop", "first": "atop", "dwell_ns": 0}
     shrunk = shrink(replace(draw("adaptive", 0), parameters=parameters), fails)
     assert set(shrunk.scenario.parameters) == {"candidates", "first"}
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from testbed.run.claims import NOT_RUN, Selection, list_claims, render_page, update_page
+from node.registry import PROTOCOLS
+from testbed.run.claims import NOT_RUN, Selection, judged_row, list_claims, render_page, update_page
+from testbed.run.sweep import Point
+from testbed.spec import experiment as spec
 from topologies.formats.errors import InputError
 
 ROOT = Path(__file__).parents[3]
@@ -60,6 +64,17 @@ def test_a_note_says_why_ours_differs() -> None:
 def test_a_claim_without_a_measurement_stands_on_the_page_as_such() -> None:
     for measured in ([], [row(accept="0.8 to 1")], [row(formula="1")], [row(experiment="co-scale")]):
         assert render_page([row()], measured).rstrip().endswith(f"| 0.9 to 1 | {NOT_RUN} |")
+
+
+def test_a_claim_is_unknown_when_there_is_a_doubt_about_any_of_its_runs() -> None:
+    experiment = spec.load(spec.find("atop-window"), protocols=PROTOCOLS)
+    order = next(claim for claim in experiment.claims if claim.id == "002-window-order")
+    sure = Point(variant={}, given={}, summary={"verdict": "pass"}, world="sim")
+    doubtful = replace(sure, doubts=("p1/n3 was excluded, which no fault of the run explains",))
+
+    assert judged_row(experiment, order, [sure, sure], {}).verdict == "pass"
+    row = judged_row(experiment, order, [sure, doubtful], {})
+    assert (row.verdict, row.ours, row.reason) == ("unknown", None, *doubtful.doubts)
 
 
 def test_papers_in_order_each_with_its_table() -> None:

@@ -88,7 +88,7 @@ def test_a_run_in_memory_and_through_its_capture_are_measured_alike(
     assert _rounded(result["ordering"]) == summary["ordering"]
     promised = {name: entry for name, entry in summary["properties"].items() if entry["promised"]}
     assert result["properties"] == promised
-    assert (result["verdict"], result["invalid"]) == (summary["verdict"], [])
+    assert (result["verdict"], result["doubts"]) == (summary["verdict"], [])
 
 
 def test_a_job_keeps_a_row_for_each_run(tmp_path: Path, spark: SparkSession) -> None:
