@@ -131,8 +131,12 @@ class Stalls(_Part):
         }
 
 
+SUSPECT_AFTER_NS = 10_000_000_000
+"""Default of `suspect_after`."""
+
+
 class Protocol(_Part):
-    """Protocol of the run. Of its parameters only the paper's mu is used, which some protocols have."""
+    """Protocol of the run. Of its parameters only the paper's mu and `suspect_after` are used."""
 
     name: Text = "unknown"
     parameters: Mapping[str, Any] = Field(default_factory=dict)
@@ -142,6 +146,16 @@ class Protocol(_Part):
         """Least time that a message takes; 0 if the protocol has no such parameter."""
         given = self.parameters.get("mu_ns", 0)
         return given if isinstance(given, int) and 0 <= given <= 2**62 else 0
+
+    @property
+    def suspect_after_ns(self) -> int:
+        """Silence after which a member is suspected (docs/protocols/reliable.md)."""
+        below = self.parameters.get("reliable")
+        for parameters in (self.parameters, below if isinstance(below, Mapping) else {}):
+            given = parameters.get("suspect_after_ns")
+            if isinstance(given, int) and 0 <= given <= 2**62:
+                return given
+        return SUSPECT_AFTER_NS
 
 
 class Call(_Part):

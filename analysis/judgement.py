@@ -68,8 +68,8 @@ def doubts(inputs: RunInputs, capture: CaptureState | None, staged: Staged) -> l
 
 def unexplained(inputs: RunInputs, excluded: Mapping[Incarnation, int], left: Mapping[Incarnation, int]) -> list[str]:
     """Sentences about incarnations that recorded their exclusion or leaving without a fault that explains it. A cut of
-    any wire, or an impairment that causes silences, may explain any exclusion; a fault of a node only that node's. Only
-    a fault `leave` explains that a member left.
+    any wire, or an impairment that causes silences, may explain any exclusion; a fault of a node only that node's; none
+    explains it long after its end. Only a fault `leave` explains that a member left.
     """
     found = []
     for incarnation, at_ns in sorted(left.items()):
@@ -99,10 +99,17 @@ def _unexplained_exclusions(inputs: RunInputs, excluded: Mapping[Incarnation, in
     if _is_silent_by_itself(inputs):
         return []
     found = []
+    ends_ns = {fault.id: fault.effective_ns for fault in inputs.faults}
+    aftermath_ns = AFTERMATH * inputs.manifest.protocol.suspect_after_ns
     for incarnation, at_ns in sorted(excluded.items()):
         name = inputs.names.get(incarnation.member, f"member {incarnation.member}")
-        before = [fault for fault in inputs.faults if fault.issued_ns <= at_ns]
-        if not any(_explains_exclusion(fault, name) for fault in before):
+        recent = [
+            fault
+            for fault in inputs.faults
+            if fault.issued_ns <= at_ns
+            and (fault.until_id is None or at_ns <= ends_ns.get(fault.until_id, at_ns) + aftermath_ns)
+        ]
+        if not any(_explains_exclusion(fault, name) for fault in recent):
             found.append(f"{_name_of(inputs, incarnation)} was excluded, which no fault of the run explains")
     return found
 
@@ -124,6 +131,9 @@ def _makes_silences(impairment: Impairment) -> bool:
     return is_lossy or is_late or impairment.rate_bps is not None
 
 
+AFTERMATH = 5
+"""Times `suspect_after`: so long after its end a fault may explain an exclusion. A member is suspected after one. If it
+does not install the view that it rejoins in, the others wait for four more (docs/protocols/group.md)."""
 LEAST_LOSS_RATIO = 0.05
 """With less loss of single frames no run is long enough to lose all of the 32 questions, or their answers, that come
 before a suspicion (docs/protocols/group.md, R8)."""

@@ -92,7 +92,13 @@ def fault(kind: str, *targets: str, at_ns: int) -> dict[str, Any]:
     return given | {"asked_ns": 0, "issued_ns": at_ns, "effective_ns": at_ns}
 
 
-SOON, LATE = START_NS + 5, START_NS + 50
+SOON, LATE, SECOND = START_NS + 5, START_NS + 50, 10**9
+
+
+def healed(ago_ns: int) -> list[dict[str, Any]]:
+    """A cut that was healed so long before the exclusion. Members are suspected after ten seconds."""
+    cut, heal = fault("cut", at_ns=SOON - 2 * ago_ns), fault("heal", at_ns=START_NS + 20 - ago_ns)
+    return [cut | {"until_id": 1}, heal | {"id": 1}]
 
 
 def impaired(target: str, **asked: float) -> dict[str, Any]:
@@ -107,6 +113,8 @@ def impaired(target: str, **asked: float) -> dict[str, Any]:
         ("was excluded", [fault("pause", "p1/n1", at_ns=SOON)], False),
         ("was excluded", [fault("pause", "p1/n2", at_ns=LATE)], False),
         ("was excluded", [fault("cut", at_ns=SOON)], True),
+        ("was excluded", healed(51 * SECOND), False),
+        ("was excluded", healed(49 * SECOND), True),
         ("was excluded", [impaired("p1/n1", loss_ratio=0.5)], True),
         ("was excluded", [impaired("p1/n1", loss_ratio=0.01)], False),
         ("was excluded", [impaired("p1/n1", loss_ratio=0.01, loss_burst_frames=4.0)], True),
