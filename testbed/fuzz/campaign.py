@@ -25,6 +25,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from analysis.files import read_json, replace_json
+from node.registry import PROTOCOLS
 from testbed.console import Console
 from testbed.fuzz.command import run_fuzz
 from testbed.fuzz.draw import FUZZED
@@ -113,6 +114,7 @@ HEAD = """\
 # Campaigns on record
 
 `make campaign` judges random worlds (fuzzing.md) with seeds that nobody has seen before, and keeps this page.
+The machines of `objects` have a view of each sub-network, which no record shows.
 
 | protocol | worlds | with later views | faults that met traffic | failing |
 |---|---|---|---|---|
@@ -137,10 +139,10 @@ def page(entries: Iterable[Entry]) -> str:
 
 def _total(protocol: str, entries: Sequence[Entry]) -> str:
     worlds = sum(one.worlds for one in entries)
-    later_views = sum(one.later_views for one in entries)
+    later_views = f"{sum(one.later_views for one in entries):,}" if PROTOCOLS[protocol].has_views else "–"
     met, faults = sum(one.faults_met for one in entries), sum(one.faults for one in entries)
     failing = sum(len(one.failing) for one in entries)
-    return f"| `{protocol}` | {worlds:,} | {later_views:,} | {met:,} of {faults:,} | {failing} |"
+    return f"| `{protocol}` | {worlds:,} | {later_views} | {met:,} of {faults:,} | {failing} |"
 
 
 def _line(entry: Entry) -> str:
