@@ -37,8 +37,9 @@ from topologies.formats.errors import InputError
 FIRST_SEED = 10_000_000
 """Above all seeds that were used during development."""
 
-CHUNK = 200
-"""Worlds between two writes of the record; no more than these are lost when a campaign is killed."""
+CHUNK = 1000
+"""Worlds between two writes of the record; no more than these are lost when a campaign is killed. The processes of each
+chunk take some seconds to start."""
 
 ROOT = Path(__file__).parents[2]
 RECORD = ROOT / "docs" / "campaigns.json"
