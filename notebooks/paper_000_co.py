@@ -63,7 +63,7 @@ for place, part, form, column, title, unit in (
     r_squared = np.corrcoef(part["n"], part[column])[0, 1] ** 2
     place.plot(part["n"], part[column], form, label="measured")
     place.plot(part["n"], start + slope * part["n"], "--", label=f"{slope:.2g} {unit} per entity, R² = {r_squared:.2f}")
-    place.set(title=title, xlabel="n", ylabel=unit, ylim=(0, None))
+    place.set(title=title, xlabel="n", ylabel=unit, ylim=(0, 1.15 * part[column].max()))
     place.legend()
 figure.suptitle("Figure 7: processing time per message, and delay between applications")
 

@@ -140,19 +140,21 @@ for place, column, title in (
 patience = Sweep.newest("atop-patience", runs).frame(
     **MEASURES,
     after="given.parameters.dummy_after_ns",
+    null_after="given.parameters.null_after_ns",
     sub_window="given.parameters.sub_window_ns / 1000000000",
     ahead="given.parameters.ahead",
     server="load.server_share",
 )
 figure, axes = plt.subplots(figsize=(7, 4.5), layout="constrained")
-settings = patience.fillna({"after": 0, "sub_window": 0, "ahead": True})
-for (protocol, sub_window, ahead), part in settings.groupby(["protocol", "sub_window", "ahead"]):
+settings = patience.fillna({"after": patience["null_after"], "sub_window": 0}).fillna({"after": 0})
+settings["fills"] = settings["ahead"].map({False: ", one draw"}).fillna("")
+for (protocol, sub_window, fills), part in settings.groupby(["protocol", "sub_window", "fills"]):
     points = part.groupby("after")[["dummies", "delay"]].mean()
-    name = NAMES[protocol] + (f", sbT {sub_window:g} s" if sub_window else "") + ("" if ahead else ", one draw")
-    axes.plot(points["dummies"], points["delay"], "o-" if ahead else "s--", color=COLOURS[protocol], label=name)
-axes.set(
-    title="Dummies against delay", xlabel="dummies per message", ylabel="inter-arrival times of the group", yscale="log"
-)
+    name = NAMES[protocol] + (f", sbT {sub_window:g} s" if sub_window else "") + fills
+    axes.plot(points["dummies"], points["delay"], "s--" if fills else "o-", color=COLOURS[protocol], label=name)
+axes.set(title="Dummies against delay", xlabel="dummies per message", ylabel="inter-arrival times of the group")
+axes.set_xscale("symlog", linthresh=0.01)
+axes.set_yscale("log")
 axes.legend()
 print("busiest member over the mean member:", patience.groupby("protocol")["server"].mean().round(2).to_dict())
 
