@@ -118,7 +118,7 @@ def test_only_so_many_requests_are_under_way() -> None:
         can_submit.append(sender.can_submit)
     assert can_submit == [True, False]
     give(sender, answer(1, 1))
-    assert (sender.can_submit, sender.is_idle) == (True, False), "one request has no answer"
+    assert (sender.can_submit, sender.buffered, sender.is_idle) == (True, 1, False), "one request has no answer"
 
 
 @pytest.mark.parametrize(

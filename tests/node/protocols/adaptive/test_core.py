@@ -17,7 +17,7 @@ from node.protocols.adaptive.core import FORCE, AdaptiveCore, AdaptiveParameters
 from node.protocols.adaptive.costs import ABCAST, ALLACK, TIMEWARP
 from node.protocols.adaptive.epoch import LAYER
 from node.protocols.adaptive.vote import encode_ranking
-from node.trace import Notice
+from node.trace import Level, Notice
 from node.wire import Kind, Message, encode_message
 from tests.node.by_hand import give
 
@@ -135,7 +135,8 @@ def test_an_instance_is_mute_from_last_on() -> None:
     assert not [e for e in give(core, carried(1, later)) if not isinstance(e, SetTimer)]
     assert core.buffered == 2
     effects = give(core, last(0), last(1), last(2))
-    assert [one.payload for one in effects if isinstance(one, Deliver)] == [b"item", b"later"]
+    agreed = [(b"item", Level.AGREED), (b"later", Level.AGREED)]
+    assert [(one.payload, one.level) for one in effects if isinstance(one, Deliver)] == agreed, "not uniform"
 
 
 def test_what_comes_of_the_next_epoch_waits_for_last_of_all() -> None:
