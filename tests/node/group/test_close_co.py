@@ -68,6 +68,8 @@ def test_a_frozen_member_accepts_nothing_and_tells_nothing_more() -> None:
     p = submit(group[10], b"p")
     cut = freeze(group[20])
     assert group[20].on_message(p, 10, 0) == []
+    with pytest.raises(RemoteError, match="message 1 of member 10"):
+        group[20].on_message(p, 30, 0)
     assert group[20].positions() == cut == dict.fromkeys(MEMBERS, 0)
     assert (group[20].phase, group[20].can_submit, group[20].awaited()) == (Phase.FROZEN, False, {})
     state = group[30]._us.message(Kind.CO_STATE, seq=1, words=group[30]._statement(0).words)
