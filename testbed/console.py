@@ -158,7 +158,7 @@ class ExitCode(enum.IntEnum):
 class Panel(enum.StrEnum):
     """Headings under which `orderbed --help` lists the commands."""
 
-    EXPERIMENTS = "Experiments: a question to a network, answered"
+    EXPERIMENTS = "Experiments: plan, run, sweep, and check the papers' claims"
     RUNS = "Runs: look again at what was measured"
     INTERACTIVE = "Interactive: a testbed that stays up"
     SEARCH = "Search for bugs, simulated"

@@ -48,7 +48,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     epilog="Exit codes: 0 good, 1 a verdict failed, 2 wrong input or use, 3 unknown or invalid. "
-    "`exec` and `shell` pass on those of their command.",
+    "`exec` and `shell` return the code of their command.",
 )
 
 RunName = Annotated[
@@ -101,7 +101,7 @@ def plan(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show each step that builds the network.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Check a file without running it: print the times of its faults, its load and its network."""
+    """Check a file without running it: print its load, its network, and when each fault begins and ends."""
     described = lazy.dry.describe(experiment, kernel, world, in_full=verbose)
     if as_json:
         _print_json(described)
@@ -124,7 +124,7 @@ def run(
     analyze: Annotated[bool, typer.Option(help="Analyse the capture and write the report.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Run an experiment on the emulated network, analyse it, and print the results."""
+    """Run an experiment, emulated or simulated; analyse it and print the results."""
     console = Console(quiet=as_json)
     overrides = lazy.perform.Overrides(world=world, kernel=kernel, seed=seed, name=name, runs=runs, analyze=analyze)
     outcome = lazy.perform.run_experiment(experiment, overrides, console)
@@ -176,7 +176,10 @@ def diagram(
     runs: Runs = DEFAULT_RUNS,
     begin: Annotated[
         str | None,
-        typer.Option("--from", help="Start of the window, as a time of the workload, such as '4 s'. Default: chosen."),
+        typer.Option(
+            "--from",
+            help="Start of the window, as a time of the workload, such as '4 s'. Default: around a violation, else the start.",
+        ),
     ] = None,
     end: Annotated[
         str | None, typer.Option("--until", help="End of the window, as --from. Default: 50 ms later.")
@@ -224,7 +227,10 @@ def sweep(
     ] = None,
     spark: Annotated[
         bool,
-        typer.Option("--spark", help="Simulate in memory as a Spark job (local, or on SPARK_MASTER): one row each."),
+        typer.Option(
+            "--spark",
+            help="Simulate in memory as a Spark job (local, or on SPARK_MASTER); each run is a row of a table.",
+        ),
     ] = False,
     runs: Runs = DEFAULT_RUNS,
     as_json: Json = False,
@@ -254,7 +260,10 @@ def claims(
     world: World = None,
     kernel: KernelOption = None,
     spark: Annotated[
-        bool, typer.Option("--spark", help="Simulated sweeps with many seeds as a Spark job: one row for each run.")
+        bool,
+        typer.Option(
+            "--spark", help="Run simulated sweeps with many seeds as a Spark job; each run is a row of a table."
+        ),
     ] = False,
     runs: Runs = DEFAULT_RUNS,
     as_json: Json = False,
@@ -337,13 +346,15 @@ def explore(
     protocol: Annotated[str, typer.Argument(help="A protocol of node/protocols, such as sequencer.")],
     submissions: Annotated[str, typer.Option(help="Number of messages of each member, such as 1,1,1.")] = "1,1,1",
     network: Annotated[str | None, typer.Option(help="ideal, channels or chaos. Default: what the core needs.")] = None,
-    losses: Annotated[int, typer.Option(help="Most losses on one path; none over ideal channels.")] = 0,
-    duplications: Annotated[int, typer.Option(help="Most duplications on one path; none over ideal channels.")] = 0,
-    early_timers: Annotated[
-        int, typer.Option(help="Most timers on one path that fire while a message is under way.")
+    losses: Annotated[int, typer.Option(help="Largest number of losses on one path; 0 over ideal channels.")] = 0,
+    duplications: Annotated[
+        int, typer.Option(help="Largest number of duplications on one path; 0 over ideal channels.")
     ] = 0,
-    states: Annotated[int, typer.Option(help="Most states; the exploration is cut off beyond.")] = 1_000_000,
-    depth: Annotated[int, typer.Option(help="Most steps of a path; it is cut off beyond.")] = 500,
+    early_timers: Annotated[
+        int, typer.Option(help="Largest number of timers on one path that fire while a message is under way.")
+    ] = 0,
+    states: Annotated[int, typer.Option(help="Largest number of states; the search stops there.")] = 1_000_000,
+    depth: Annotated[int, typer.Option(help="Largest number of steps of a path; it is cut off there.")] = 500,
     as_json: Json = False,
 ) -> None:
     """Explore every order of arrivals, losses, duplications and timers, for a few members and messages."""
