@@ -178,7 +178,8 @@ def diagram(
         str | None,
         typer.Option(
             "--from",
-            help="Start of the window, as a time of the workload, such as '4 s'. Default: around a violation, else the start.",
+            help="Start of the window, as a time of the workload, such as '4 s'. "
+            "Default: around a violation, else around the first messages.",
         ),
     ] = None,
     end: Annotated[
