@@ -375,7 +375,12 @@ def network_of(topology: Topology, fault_lines: Sequence[Mapping[str, Any]]) -> 
     """Requested network of a run in memory, with faults as lines of faults.jsonl. Raises ValueError, TypeError or
     KeyError for a line that is no fault of this topology.
     """
-    return build(topology, {}, [_fault(json.dumps(line), topology) for line in fault_lines])
+    return build(topology, {}, faults_of(topology, fault_lines))
+
+
+def faults_of(topology: Topology, fault_lines: Sequence[Mapping[str, Any]]) -> list[RecordedFault]:
+    """Faults of a run in memory, as `network_of` takes them."""
+    return [_fault(json.dumps(line), topology) for line in fault_lines]
 
 
 def open_cuts(faults: Sequence[RecordedFault], before_ns: int) -> list[RecordedFault]:

@@ -24,10 +24,8 @@ from analysis.checks.properties import (
     merge,
 )
 from analysis.inputs import RunInputs, open_cuts
-from analysis.requested_network import RecordedFault
 from collector.records import TRACE_DELAY_NS, Notice
 from topologies.formats.errors import did_you_mean
-from topologies.model import Impairment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,81 +62,6 @@ def doubts(inputs: RunInputs, capture: CaptureState | None, staged: Staged) -> l
     if staged.foreign_records:
         found.append(f"{staged.foreign_records} trace records came from another port than their member's")
     return found
-
-
-def unexplained(inputs: RunInputs, excluded: Mapping[Incarnation, int], left: Mapping[Incarnation, int]) -> list[str]:
-    """Sentences about incarnations that recorded their exclusion or leaving without a fault that explains it. A cut of
-    any wire, or an impairment that causes silences, may explain any exclusion; a fault of a node only that node's; none
-    explains it long after its end. Only a fault `leave` explains that a member left.
-    """
-    found = []
-    for incarnation, at_ns in sorted(left.items()):
-        asked = [fault for fault in inputs.faults if fault.kind == "leave" and fault.issued_ns <= at_ns]
-        if not any(inputs.names.get(incarnation.member) in fault.targets for fault in asked):
-            found.append(f"{_name_of(inputs, incarnation)} left, which no fault of the run explains")
-    return found + _unexplained_exclusions(inputs, excluded)
-
-
-def given_up(inputs: RunInputs, calls: Mapping[str, Any] | None) -> list[str]:
-    """A sentence if calls between objects were reported as UNREACHABLE or MISSED in a run that had no fault. `calls`:
-    the section of the summary. Such a report excuses that objects lack the call."""
-    outcomes = {} if calls is None else calls["outcomes"]
-    count = outcomes.get("unreachable", 0) + outcomes.get("missed", 0)
-    if not count or inputs.faults or _is_silent_by_itself(inputs):
-        return []
-    return [f"{count} calls were reported as unreachable or missed, which no fault of the run explains"]
-
-
-def _is_silent_by_itself(inputs: RunInputs) -> bool:
-    """Whether a member may hear nothing from another for long without any fault."""
-    has_bus = any(partition.bus is not None for partition in inputs.topology.partitions)
-    return has_bus or any(_makes_silences(one) for one in inputs.network.start.values())
-
-
-def _unexplained_exclusions(inputs: RunInputs, excluded: Mapping[Incarnation, int]) -> list[str]:
-    if _is_silent_by_itself(inputs):
-        return []
-    found = []
-    ends_ns = {fault.id: fault.effective_ns for fault in inputs.faults}
-    aftermath_ns = AFTERMATH * inputs.manifest.protocol.suspect_after_ns
-    for incarnation, at_ns in sorted(excluded.items()):
-        name = inputs.names.get(incarnation.member, f"member {incarnation.member}")
-        recent = [
-            fault
-            for fault in inputs.faults
-            if fault.issued_ns <= at_ns
-            and (fault.until_id is None or at_ns <= ends_ns.get(fault.until_id, at_ns) + aftermath_ns)
-        ]
-        if not any(_explains_exclusion(fault, name) for fault in recent):
-            found.append(f"{_name_of(inputs, incarnation)} was excluded, which no fault of the run explains")
-    return found
-
-
-def _explains_exclusion(fault: RecordedFault, name: str) -> bool:
-    """Whether the fault may explain the exclusion of this node."""
-    if fault.kind == "impair":
-        return any(_makes_silences(one) for one in fault.asked.values())
-    return fault.kind == "cut" or name in fault.targets
-
-
-def _makes_silences(impairment: Impairment) -> bool:
-    """Whether a member may hear nothing from another for so long that it suspects it: many messages in a row are lost,
-    or they are so late that the pause between two heartbeats is a silence.
-    """
-    lost_ratio = impairment.loss_ratio + impairment.corrupt_ratio
-    is_lossy = lost_ratio >= LEAST_LOSS_RATIO or (lost_ratio > 0 and impairment.loss_burst_frames > 1)
-    is_late = impairment.delay_ns + impairment.jitter_ns >= LEAST_SILENCE_NS
-    return is_lossy or is_late or impairment.rate_bps is not None
-
-
-AFTERMATH = 5
-"""Times `suspect_after`: so long after its end a fault may explain an exclusion. A member is suspected after one. If it
-does not install the view that it rejoins in, the others wait for four more (docs/protocols/group.md)."""
-LEAST_LOSS_RATIO = 0.05
-"""With less loss of single frames no run is long enough to lose all of the 32 questions, or their answers, that come
-before a suspicion (docs/protocols/group.md, R8)."""
-LEAST_SILENCE_NS = 50_000_000
-"""Shorter than any suspicion timeout that is sensible on a real machine."""
 
 
 def _name_of(inputs: RunInputs, incarnation: Incarnation) -> str:

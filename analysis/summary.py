@@ -46,6 +46,7 @@ from analysis.metrics import (
 )
 from analysis.network import accuracy, addresses, conservation, fault_overlap
 from analysis.traffic import section as traffic
+from analysis.unexplained import circumstances_of, unexplained
 from collector.records import Level, Notice
 
 FORMAT = 1
@@ -407,8 +408,14 @@ class _Analysis:
             judgement.expectation(text, results, is_valid=not manifest.invalid) for text in manifest.expect
         ]
         doubts = judgement.doubts(self.inputs, self.capture, staged)
-        doubts += judgement.unexplained(self.inputs, facts.excluded, facts.left)
-        doubts += judgement.given_up(self.inputs, results["calls"])
+        doubts += unexplained(
+            circumstances_of(self.inputs),
+            excluded=facts.excluded,
+            left=facts.left,
+            crashed=facts.crashed,
+            views=results["views"],
+            calls=results["calls"],
+        )
         verdict, reasons = judgement.overall(results["properties"], results["expect"], doubts)
         head = {
             "format": FORMAT,

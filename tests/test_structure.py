@@ -38,7 +38,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "analysis": (
         *("errors", "files", "formatting", "svg", "schema", "tasks", "requested_network", "inputs", "capture"),
         *("checks", "network", "metrics", "traffic", "engine", "live", "independent", "spacetime", "report"),
-        *("expression", "judgement", "summary", "run"),
+        *("expression", "judgement", "unexplained", "summary", "run"),
     ),
     "testbed": ("paths", "console", "spec", "reference", "rundir", "sim", "run", "live", "fuzz", "cli"),
 }

@@ -6,7 +6,7 @@ each. One pass over the records; analysis.checks.properties defines the terms.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -30,6 +30,9 @@ _ENDS: Final = (int(Event.STOP), int(Event.ENDED))
 _CALLED, _ADDRESSED, _MISSED = int(Notice.CALLED), int(Notice.ADDRESSED), int(CallReport.MISSED)
 _OUTCOMES: Final = frozenset((int(CallReport.ABORTED), int(CallReport.UNREACHABLE), int(CallReport.REFUSED)))
 _WORD: Final = 2**64 - 1
+
+OPERATION, ASKED_ATOMIC, ASKED_UNORDERED, ASKED_DIRECT = 0xFF, 1 << 8, 1 << 9, 1 << 10
+"""Bits of `value` of the SUBMIT of an object (docs/trace.md)."""
 
 
 class Delivery(NamedTuple):
@@ -119,6 +122,38 @@ class Calls:
         """Objects at full members that the call is addressed to."""
         incarnations = {incarnation.member: incarnation for incarnation in full}
         return [(incarnations[member], number) for member, number in sorted(call.addressed) if member in incarnations]
+
+    @property
+    def given_up(self) -> set[Id]:
+        """Calls of which a machine says that they do not arrive. (A group may have no members: then its calls are
+        refused.)
+        """
+        ended = (
+            name
+            for name, call in self.by_message.items()
+            if call.is_aborted or call.unreachable or (call.is_refused and call.is_known)
+        )
+        return {*ended, *(name for name, _ in self.missed)}
+
+    def not_as_asked(self, incarnations: Incarnations) -> Iterator[Id]:
+        """Calls whose caller is told neither their objects nor their end, or a weaker guarantee than it asked for: the
+        checks believe these reports.
+        """
+        for name, call in self.by_message.items():
+            asked = incarnations[call.incarnation][call.record - 1][8]
+            if asked & OPERATION:
+                continue
+            if call.is_known:
+                is_less = (
+                    bool(asked & ASKED_ATOMIC and not call.is_atomic)
+                    or (call.is_unordered and not asked & ASKED_UNORDERED)
+                    or (call.is_direct and not asked & ASKED_DIRECT)
+                )
+            else:
+                is_over = call.is_aborted or call.is_refused or bool(call.unreachable)
+                is_less = self.ends_with_stop(call.incarnation) and not is_over
+            if is_less:
+                yield name
 
     def is_excused(self, call: Call, one: Object) -> bool:
         """Whether this object may lack the call: its caller gave it up, or its member reports it as missed."""

@@ -55,7 +55,7 @@ def section(
         "expected": expected(calls, full),
         "by_kind": {kind: _figures(by_kind[kind], latencies) for kind in KINDS},
         "by_height": {height: _figures(by_height[height], latencies) for height in HEIGHTS},
-        "outcomes": _outcomes(calls, known, full),
+        "outcomes": _outcomes(calls, known, incarnations, full),
         "blocked": _spread([value for _, value in reports[CallReport.BLOCKED]]),
         "taken_over": _spread([value for _, value in reports[CallReport.TAKEN_OVER]]),
         "timed": list(_timed(reports[CallReport.TIMED])),
@@ -154,9 +154,11 @@ def _figures(calls: Sequence[Call], latencies: Mapping[tuple[int, int, int], Seq
     }
 
 
-def _outcomes(calls: Calls, known: Sequence[Call], full: Collection[Incarnation]) -> dict[str, int]:
+def _outcomes(
+    calls: Calls, known: Sequence[Call], incarnations: Incarnations, full: Collection[Incarnation]
+) -> dict[str, int]:
     """Numbers of outcomes. `refused` counts calls and operations; `excused` counts missing deliveries at full members
-    that have an excuse (Calls.is_excused).
+    that have an excuse (Calls.is_excused); `given_up` and `not_as_asked` are those of Calls.
     """
     has = {(delivery.message, one) for one, sequence in calls.sequences.items() for delivery in sequence}
     excused = sum(
@@ -172,6 +174,8 @@ def _outcomes(calls: Calls, known: Sequence[Call], full: Collection[Incarnation]
         "unreachable": sum(bool(call.unreachable) for call in every),
         "missed": len(calls.missed),
         "excused": excused,
+        "given_up": len(calls.given_up),
+        "not_as_asked": sum(1 for _ in calls.not_as_asked(incarnations)),
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from analysis import formatting as words
 from analysis.checks.properties import Incarnation, Incarnations, Raw
-from analysis.checks.views import ViewRecords, views_of
+from analysis.checks.views import Installation, ViewRecords, views_of
 from collector.records import EndReason, Event, ViewReason
 
 
@@ -75,7 +75,25 @@ def section(
         "minorities": sorted(minorities, key=lambda one: one["from_ms"]),
         "transfers": sorted(transfers, key=lambda one: one["at_ms"]),
         "ended": sorted(ended, key=lambda one: one["at_ms"]),
+        "without_quorum": [
+            rows.incarnation(incarnation) | {"before": before.number, "view": after.number, "reason": _reason_of(after)}
+            for incarnation, before, after in _without_quorum(incarnations)
+        ],
     }
+
+
+def _without_quorum(incarnations: Sequence[Timeline]) -> Iterator[tuple[Incarnation, Installation, Installation]]:
+    """Incarnations that go from one view to another of which the members of the first were no quorum: no more than half
+    of it, or half without its member of rank 0. Those that left took part in the change.
+    """
+    left = {one.incarnation for one in incarnations if one.has_ended and one.end_detail == EndReason.LEFT}
+    for timeline in incarnations:
+        for before, after in pairwise(timeline.views.installations):
+            part = left.union(after.members).intersection(before.members)
+            is_quorum = 2 * len(part) + any(first in part for first in before.members[:1]) > len(before.members)
+            is_known = before.is_whole and after.is_whole and after.reason != ViewReason.RESTORED
+            if is_known and not is_quorum:
+                yield timeline.incarnation, before, after
 
 
 def timelines(incarnations: Incarnations) -> list[Timeline]:
@@ -144,6 +162,10 @@ def _began_ns(
     return min((max(sign, before.first_ns) for sign in signs if sign <= view.first_ns), default=None)
 
 
+def _reason_of(view: _View | Installation) -> str:
+    return ViewReason(view.reason).name.lower() if view.reason in _REASONS else str(view.reason)
+
+
 class _Rows(NamedTuple):
     """Writer of entries with member names and times in ms."""
 
@@ -153,7 +175,7 @@ class _Rows(NamedTuple):
     def view(self, before: _View, view: _View, began_ns: int | None) -> dict[str, Any]:
         return {
             "number": view.number,
-            "reason": ViewReason(view.reason).name.lower() if view.reason in _REASONS else str(view.reason),
+            "reason": _reason_of(view),
             "members": self.incarnations(view.members),
             "joined": self.incarnations(
                 incarnation for incarnation in view.members if before.members and incarnation not in before.members

@@ -13,7 +13,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TypeAlias
 
@@ -426,42 +426,16 @@ def _calls(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
 
 
 def _given_up(calls: Calls) -> Iterator[Failure]:
-    """A call between objects of which a machine says that it does not arrive, though no member was ever away long. (A
-    group may have no members without any fault: then its calls are refused.)"""
-    given_up = {
-        name
-        for name, call in calls.by_message.items()
-        if call.is_aborted or call.unreachable or (call.is_refused and call.is_known)
-    }
-    for name in sorted(given_up | {name for name, _ in calls.missed})[:1]:
+    """A call between objects that was given up, though no member was ever away long."""
+    for name in sorted(calls.given_up)[:1]:
         sentence = f"call {name[2]} of member {name[0]} was given up although no member was ever away long"
         yield Failure(kind="given up", sentence=sentence)
 
 
 def _not_as_asked(records: Incarnations, calls: Calls) -> Iterator[Failure]:
-    """A call between objects whose caller is told neither its objects nor its end, or less than it asked for: other
-    checks believe these reports."""
-    for call in calls.by_message.values():
-        asked = records[call.incarnation][call.record - 1][8]
-        if asked & _OPERATION:
-            continue
-        if call.is_known:
-            is_less = (
-                (asked & _ATOMIC and not call.is_atomic)
-                or (call.is_unordered and not asked & _UNORDERED)
-                or (call.is_direct and not asked & _DIRECT)
-            )
-        else:
-            is_over = call.is_aborted or call.is_refused or call.unreachable
-            is_less = calls.ends_with_stop(call.incarnation) and not is_over
-        if is_less:
-            name = f"call {call.message[2]} of member {call.message[0]}"
-            yield Failure(kind="asked", sentence=f"{name} is not what was asked for, or its objects are not reported")
-            return
-
-
-_OPERATION, _ATOMIC, _UNORDERED, _DIRECT = 0xFF, 1 << 8, 1 << 9, 1 << 10
-"""Bits of `value` of a SUBMIT."""
+    for name in islice(calls.not_as_asked(records), 1):
+        call = f"call {name[2]} of member {name[0]}"
+        yield Failure(kind="asked", sentence=f"{call} is not what was asked for, or its objects are not reported")
 
 
 def unknown_safety(findings: Mapping[Property, Finding]) -> Iterator[Failure]:

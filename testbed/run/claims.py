@@ -9,6 +9,7 @@ claims.md     every claim of the shipped experiments: the statement and the valu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from analysis.checks.properties import Verdict
 from analysis.expression import Unknown
 from analysis.files import read_json, replace_json
 from analysis.metrics.estimate import estimate_text
@@ -145,19 +147,34 @@ def _claims(experiment: Experiment, selection: Selection) -> list[Claim]:
 
 def judged_row(experiment: Experiment, claim: Claim, points: list[Point], origin: Mapping[str, str]) -> Row:
     """The row of a claim with its result. `origin`: commit and date of the runs. A claim is `unknown` if the numbers of
-    a run are doubtful.
+    a run say nothing about it.
     """
     seeds = len({point.variant.get("seed") for point in points})
     taken = {"world": points[0].world, "runs": len(points), "seeds": seeds, **origin}
     measured = _row(experiment, claim, verdict="unknown", **taken)
-    doubts = list(dict.fromkeys(doubt for point in points for doubt in point.doubts))
-    if doubts:
-        return replace(measured, reason="; ".join(doubts))
+    reservations = dict.fromkeys(_reservations(claim, points))
+    if reservations:
+        return replace(measured, reason="; ".join(reservations))
     results = [point.results() for point in points]
     ours, holds = claim.judge({"runs": results} if experiment.sweep or experiment.seeds else results[0])
     if isinstance(holds, Unknown):
         return replace(measured, reason=holds.reason)
     return replace(measured, ours=ours, verdict="pass" if holds else "fail")
+
+
+def _reservations(claim: Claim, points: Sequence[Point]) -> Iterator[str]:
+    """Doubts about the runs. Unless the claim is about them: promises that a run broke, and networks that were not as
+    asked.
+    """
+    named = set(re.findall(r"\w+", str(claim.ours)))
+    for point in points:
+        yield from point.doubts
+        if named.isdisjoint(("verdict", "properties")):
+            kept = (point.summary.get("properties") or {}).items()
+            broken = [name for name, one in kept if one["promised"] and one["verdict"] == Verdict.FAIL.value]
+            yield from (f"a run violates {name}" for name in broken)
+        if named.isdisjoint(("accuracy", "links")) and (point.summary.get("accuracy") or {}).get("fail"):
+            yield "the network of a run was not as asked"
 
 
 def _row(experiment: Experiment, claim: Claim, **judged: Any) -> Row:

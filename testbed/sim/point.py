@@ -23,15 +23,16 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from analysis import judgement
+from analysis import inputs, judgement
 from analysis.checks.linear import JudgedRun, check_run, judged_run
 from analysis.checks.properties import Property, Verdict
 from analysis.metrics import call_cost, measures, membership, offered, ordering_cost, ordering_records, sweep_rows
 from analysis.metrics.offered import FROM_NODE, TO_NODE, Load, Sent
 from analysis.network.addresses import MULTICAST_BIT, Flow, ip_number
+from analysis.unexplained import Circumstances, unexplained
 from node.host.workload import WorkloadKind
 from node.registry import PROTOCOLS
-from node.trace import Event
+from node.trace import EndReason, Event
 from node.wire import Flag, Message
 from testbed.rundir import manifest
 from testbed.sim.network import Datagram
@@ -39,7 +40,7 @@ from testbed.sim.simulation import START_NS, IncarnationRun, Simulation, simulat
 from testbed.spec.faults import Cut, Heal
 from testbed.spec.given import given
 from testbed.spec.values import Experiment
-from topologies.model import MULTICAST_GROUP, Node, Topology
+from topologies.model import MULTICAST_GROUP, Direction, Node, Topology
 
 GROUP = 1
 """Group number; the simulated network has no other group."""
@@ -91,7 +92,7 @@ def _results(experiment: Experiment, simulation: Simulation, meter: LoadMeter) -
         "properties": _properties(experiment, simulation, view, promises, names),
     }
     results["expect"] = [judgement.expectation(str(condition), results) for condition in experiment.expect]
-    found = doubts(experiment, simulation)
+    found = [*doubts(experiment, simulation), *_unexplained(experiment, simulation, results)]
     verdict, reasons = judgement.overall(results["properties"], results["expect"], found)
     return results | {"verdict": verdict.value, "reasons": reasons, "doubts": found}
 
@@ -130,6 +131,27 @@ def doubts(experiment: Experiment, simulation: Simulation) -> list[str]:
         # The lag of a paused member does not count.
         lag_max_ns=max((one.lag_max_ns for one in simulation.incarnations if not one.was_paused), default=0),
         saturating=any(one.kind is WorkloadKind.SATURATING for one in experiment.workloads.values()),
+    )
+
+
+def _unexplained(experiment: Experiment, simulation: Simulation, results: Mapping[str, Any]) -> list[str]:
+    topology = experiment.topology
+    protocol = inputs.Protocol(name=experiment.protocol.name, parameters=experiment.protocol.parameters)
+    circumstances = Circumstances(
+        topology=topology,
+        start=[node.impairment(direction) for node in topology.nodes() for direction in Direction],
+        faults=inputs.faults_of(topology, simulation.faults),
+        suspect_after_ns=protocol.suspect_after_ns,
+    )
+    ended = [one for one in membership.timelines(simulation.records) if one.has_ended]
+    left = {one.incarnation: one.last_ns for one in ended if one.end_detail == EndReason.LEFT}
+    return unexplained(
+        circumstances,
+        excluded={one.incarnation: one.last_ns for one in ended if one.incarnation not in left},
+        left=left,
+        crashed=(),  # only a fault ends a simulated node
+        views=results["views"],
+        calls=results["calls"],
     )
 
 

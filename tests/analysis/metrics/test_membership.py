@@ -95,3 +95,13 @@ def test_faults_strike_who_they_name_and_cuts_everybody() -> None:
     ]
 
     assert struck_ns(faults, {0: "p1/a", 1: "p1/b"}) == {0: [3, 5], 1: [5]}
+
+
+def test_a_change_of_less_than_a_quorum_is_named_unless_the_others_left(tmp_path: Path) -> None:
+    split = HistoryBuilder().install(1, A, B, C).install(2, A, B).install(3, C).stop(A, B, C)
+    assert membership_of(split, tmp_path)["without_quorum"] == [
+        incarnation(C) | {"before": 1, "view": 3, "reason": "suspicion"}
+    ]
+
+    left = HistoryBuilder().install(1, A, B, C).install(2, A).note(B, Event.ENDED, EndReason.LEFT).stop(A)
+    assert membership_of(left, tmp_path)["without_quorum"] == []

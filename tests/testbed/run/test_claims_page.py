@@ -17,6 +17,7 @@ from testbed.spec import experiment as spec
 from topologies.formats.errors import InputError
 
 ROOT = Path(__file__).parents[3]
+BROKEN = {"promised": True, "verdict": "fail"}
 
 
 def row(**changes: Any) -> dict[str, Any]:
@@ -75,6 +76,27 @@ def test_a_claim_is_unknown_when_there_is_a_doubt_about_any_of_its_runs() -> Non
     assert judged_row(experiment, order, [sure, sure], {}).verdict == "pass"
     row = judged_row(experiment, order, [sure, doubtful], {})
     assert (row.verdict, row.ours, row.reason) == ("unknown", None, *doubtful.doubts)
+
+
+@pytest.mark.parametrize(
+    ("name", "summary", "reason"),
+    [
+        ("002-window-broker-dummies", {}, ""),
+        ("002-window-broker-dummies", {"properties": {"fifo": BROKEN | {"promised": False}}}, ""),
+        ("002-window-broker-dummies", {"properties": {"fifo": BROKEN}}, "a run violates fifo"),
+        ("002-window-order", {"properties": {"fifo": BROKEN}}, ""),
+        ("002-window-order", {"accuracy": {"fail": 1}}, "the network of a run was not as asked"),
+    ],
+)
+def test_so_is_a_claim_about_runs_that_broke_a_promise_or_had_another_network(
+    name: str, summary: dict[str, Any], reason: str
+) -> None:
+    experiment = spec.load(spec.find("atop-window"), protocols=PROTOCOLS)
+    claim = next(claim for claim in experiment.claims if claim.id == name)
+    results = {"verdict": "pass", "load": {"dummy_rate": 0.0}, **summary}
+    point = Point(variant={}, given={"protocol": "atop_mbs"}, summary=results, world="netns")
+    row = judged_row(experiment, claim, [point], {})
+    assert (row.verdict, row.reason) == ("unknown" if reason else "pass", reason)
 
 
 def test_papers_in_order_each_with_its_table() -> None:
