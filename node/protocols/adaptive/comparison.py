@@ -117,7 +117,8 @@ class Comparison:
         worth = [
             (estimate, code)
             for code, estimate in estimates.items()
-            if self._threshold.is_exceeded(present=now, other=estimate, wait_ns=wait_ns)
+            # A clock that was set back makes estimates negative, and the present one exceeds itself by the margin.
+            if code != present and self._threshold.is_exceeded(present=now, other=estimate, wait_ns=wait_ns)
         ]
         return tuple(code for _, code in sorted(worth))
 

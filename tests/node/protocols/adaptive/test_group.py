@@ -385,6 +385,15 @@ def test_only_a_change_from_time_warp_has_alpha(present: int, other: int, disord
     assert comparison(gain_ns - alpha_ns, weigh_wait=True).better(present, now_ns) == ()
 
 
+def test_a_ballot_names_each_candidate_once_though_a_clock_was_set_back() -> None:
+    """Then an estimate may be negative (adaptive seed 10010094)."""
+    us, threshold = Membership(member=0, members=(0, 1)), Threshold(switch_cost_ns=0, margin_permille=100)
+    made = Comparison(us=us, codes=(SEQUENCER, ABCAST), parameters=CostParameters(), threshold=threshold)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Comparison, "estimates", lambda _, now_ns: {SEQUENCER: -11_119_453, ABCAST: 453_625_916})
+        assert made.ranking(SEQUENCER, 0) == (SEQUENCER, ABCAST)
+
+
 def test_a_group_at_rest_is_silent_and_makes_no_choice() -> None:
     cluster = Cluster(3, build())
     check_silence(cluster)
