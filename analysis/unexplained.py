@@ -30,7 +30,9 @@ does not install the view that it rejoins in, the others wait for four more (doc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Circumstances:
-    """What may explain an event. `start`: impairments of ports at the start; times in ns."""
+    """Network, faults and patience of a run, which may explain an event. `start`: impairments of ports at its
+    start.
+    """
 
     topology: Topology
     start: Collection[Impairment]

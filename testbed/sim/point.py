@@ -66,6 +66,7 @@ def _results(experiment: Experiment, simulation: Simulation, meter: LoadMeter) -
     promises = PROTOCOLS[experiment.protocol.name].promised(experiment.protocol.parameters)
     names = {node.index: str(node.name) for node in experiment.topology.nodes()}
     records = simulation.records
+    timelines = membership.timelines(records)
     view = judged_run(records, members=names, names=names)
     requests = measures.requests_of(view)
     load = offered.section(meter.load(simulation.incarnations), experiment.topology, requests)
@@ -83,7 +84,7 @@ def _results(experiment: Experiment, simulation: Simulation, meter: LoadMeter) -
         ),
         "calls": _calls(experiment, view, load) if view.is_for_objects else None,
         "views": membership.section(
-            membership.timelines(records),
+            timelines,
             names=names,
             start_ns=START_NS,
             struck_ns=membership.struck_ns(simulation.faults, names),
@@ -92,7 +93,7 @@ def _results(experiment: Experiment, simulation: Simulation, meter: LoadMeter) -
         "properties": _properties(experiment, simulation, view, promises, names),
     }
     results["expect"] = [judgement.expectation(str(condition), results) for condition in experiment.expect]
-    found = [*doubts(experiment, simulation), *_unexplained(experiment, simulation, results)]
+    found = [*doubts(experiment, simulation), *_unexplained(experiment, simulation, timelines, results)]
     verdict, reasons = judgement.overall(results["properties"], results["expect"], found)
     return results | {"verdict": verdict.value, "reasons": reasons, "doubts": found}
 
@@ -134,7 +135,12 @@ def doubts(experiment: Experiment, simulation: Simulation) -> list[str]:
     )
 
 
-def _unexplained(experiment: Experiment, simulation: Simulation, results: Mapping[str, Any]) -> list[str]:
+def _unexplained(
+    experiment: Experiment,
+    simulation: Simulation,
+    timelines: Sequence[membership.Timeline],
+    results: Mapping[str, Any],
+) -> list[str]:
     topology = experiment.topology
     protocol = inputs.Protocol(name=experiment.protocol.name, parameters=experiment.protocol.parameters)
     circumstances = Circumstances(
@@ -143,7 +149,7 @@ def _unexplained(experiment: Experiment, simulation: Simulation, results: Mappin
         faults=inputs.faults_of(topology, simulation.faults),
         suspect_after_ns=protocol.suspect_after_ns,
     )
-    ended = [one for one in membership.timelines(simulation.records) if one.has_ended]
+    ended = [one for one in timelines if one.has_ended]
     left = {one.incarnation: one.last_ns for one in ended if one.end_detail == EndReason.LEFT}
     return unexplained(
         circumstances,

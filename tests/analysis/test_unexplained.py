@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from analysis.checks.properties import Incarnation
-from analysis.inputs import read_run
+from analysis.inputs import SUSPECT_AFTER_NS, read_run
 from analysis.unexplained import circumstances_of, unexplained
+from node.reliable.parameters import ReliableParameters
 from tests.analysis.runs import START_NS, MadeRun
 
 NOTHING: dict[str, Any] = {"excluded": {}, "left": {}, "crashed": (), "views": None, "calls": None}
@@ -67,6 +68,10 @@ def test_an_end_of_membership_that_no_fault_explains_casts_doubt(
     kind = "left" if what == "left" else "excluded"
     found = doubts(tmp_path, faults, **{kind: {N2: START_NS + 20}})
     assert found == ([] if is_explained else [f"p1/n2 (incarnation 1) {what}, which no fault of the run explains"])
+
+
+def test_the_patience_of_a_run_that_does_not_give_it_is_the_default_of_the_protocols() -> None:
+    assert ReliableParameters().suspect_after_ns == SUSPECT_AFTER_NS
 
 
 @pytest.mark.parametrize(("target", "count"), [("p1/n2", 0), ("p1/n1", 1)])
