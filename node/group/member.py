@@ -323,6 +323,10 @@ class ViewMember:
             heard = tuple(member for member in accused if self._detector.is_fresh(member, now_ns))
             if status.flags & StatusFlag.ASK or heard or self._leads_next:
                 out.append(Send(target=source, message=self.status(StatusFlag.ANSWER, heard=heard)))
+            if status.flags & StatusFlag.ASK and not self.is_frozen and not self.is_minority:
+                # At rest we hear nobody but a neighbour: ask the accused, too, so that our next answer can contradict.
+                known = self._detector.suspects.union(heard, [self._me])
+                self._ask(sorted(set(status.suspects) - known), out)
         self.arm_beat(now_ns, out)
         self.consider(now_ns, out)
 
