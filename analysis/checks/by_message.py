@@ -1,7 +1,7 @@
 """The checks that take one pass over the messages: deliveries, predecessors and violations of each, in NumPy.
 
 A member has at most one first delivery of a message. So the columns of a table of messages are updated incarnation by
-incarnation, without any grouping. Messages are processed in spans, in sequence or in parallel; a span needs 140 bytes
+incarnation, without any grouping. Messages are processed in spans, in sequence or in parallel; a span needs 152 bytes
 for each message, and the steps of one incarnation.
 """
 
@@ -40,6 +40,8 @@ class RunFacts:
     """The judged level: the highest of all deliveries, at least AGREED in a run with views."""
     full: tuple[Incarnation, ...]
     """Members that ran from start to end."""
+    present: Mapping[Incarnation, int]
+    """Incarnations that are present at the end, and the record number of the last installation of each."""
     ended: frozenset[Incarnation]
     """Incarnations whose end is on record."""
     departed: frozenset[Incarnation]
@@ -189,6 +191,8 @@ class _Seen(NamedTuple):
     """Messages and times."""
     predecessor: Ints
     """Predecessors of the first deliveries."""
+    is_at_the_end: Mask
+    """First deliveries after the last installation, if the incarnation is present at the end."""
     is_out_of_order: Mask
     repeats: tuple[Ints, Ints]
     standing: tuple[Ints, Ints]
@@ -200,7 +204,7 @@ class _Seen(NamedTuple):
     @classmethod
     def of(cls, incarnation: Walked, facts: RunFacts, span: Span) -> _Seen:
         names = ("step", "level", "message", "at_ns", "predecessor", "is_undone", "is_repeat", "is_out_of_order")
-        columns = incarnation.columns(*names, "payload")
+        columns = incarnation.columns(*names, "payload", "record")
         message, at_ns = columns["message"], columns["at_ns"]
         wanted = Judged(*(rows[span.mask(message[rows])] for rows in judged(columns, incarnation.name, facts)))
         is_repeat = columns["is_repeat"][wanted.deliveries]
@@ -208,6 +212,7 @@ class _Seen(NamedTuple):
         return cls(
             firsts=(message[firsts], at_ns[firsts]),
             predecessor=columns["predecessor"][firsts],
+            is_at_the_end=columns["record"][firsts] > facts.present.get(incarnation.name, NEVER),
             is_out_of_order=columns["is_out_of_order"][firsts],
             repeats=(message[repeats], at_ns[repeats]),
             standing=(message[wanted.standing], at_ns[wanted.standing]),
@@ -231,6 +236,8 @@ class _Table:
         count = len(message)
         self.message = message
         self.submit_ns, self.first_ns, self.full_ns, self.standing_ns = (np.full(count, NEVER) for _ in range(4))
+        self.late_ns = np.full(count, NEVER)
+        self.late = np.zeros(count, np.int32)
         self.repeat_ns, self.promise_ns, self.unordered_ns, self.altered_ns = (np.full(count, NEVER) for _ in range(4))
         self.payload = np.zeros(count, np.int64)
         self.is_owed, self.is_at_home = (np.zeros(count, np.bool_) for _ in range(2))
@@ -243,7 +250,7 @@ class _Table:
         rows, at_ns = self._rows(submitted.submissions)
         self.submit_ns[rows] = at_ns
         self.payload[rows] = submitted.payload
-        self.is_owed[rows] = incarnation in facts.full
+        self.is_owed[rows] = incarnation in facts.full or incarnation in facts.present
 
     def add(self, incarnation: Incarnation, seen: _Seen, facts: RunFacts) -> None:
         """Add the deliveries of one incarnation."""
@@ -255,6 +262,9 @@ class _Table:
         if is_full:
             self.full_deliveries[rows] += 1
             self.full_ns[rows] = np.minimum(self.full_ns[rows], at_ns)
+        late, late_ns = rows[seen.is_at_the_end], at_ns[seen.is_at_the_end]
+        self.late[late] += 1
+        self.late_ns[late] = np.minimum(self.late_ns[late], late_ns)
         if incarnation not in facts.departed and not facts.has_views:
             self.firsts_in_order[rows] += 1
             self._compare(rows, seen.predecessor)
@@ -280,13 +290,15 @@ class _Table:
         for when in (self.repeat_ns, self.promise_ns, self.altered_ns):
             wrong_ns = np.minimum(wrong_ns, when)
         is_unmet, is_disputed = self.is_owed & ~self.is_at_home, self.least < self.greatest
-        is_missed_by_peers = is_missed & (obliged_by_peers_ns != NEVER)
+        is_uneven = (self.late > 0) & (self.late < len(facts.present))
+        is_missed_by_peers = is_missed & (obliged_by_peers_ns != NEVER) | is_uneven
+        obliged_by_peers_ns = np.minimum(obliged_by_peers_ns, self.late_ns)
         counts = {
             Property.VALIDITY: self._count(self.is_owed.sum(), is_unmet, self.submit_ns),
             Property.AGREEMENT: self._count(
                 (obliged_by_peers_ns != NEVER).sum(), is_missed_by_peers, obliged_by_peers_ns
             ),
-            Property.UNIFORM_AGREEMENT: self._count((obliged_ns != NEVER).sum(), is_missed, obliged_ns),
+            Property.UNIFORM_AGREEMENT: self._count((obliged_ns != NEVER).sum(), is_missed | is_uneven, obliged_ns),
             Property.INTEGRITY: self._count(firsts.sum() + self.repeats.sum(), wrong, wrong_ns),
             Property.FIFO: self._count(firsts.sum(), self.unordered, self.unordered_ns),
             Property.TOTAL_ORDER: self._count(self.firsts_in_order.sum(), is_disputed, first_ns),

@@ -45,7 +45,7 @@ from analysis.checks.properties import (
     order_witness,
     undrained_reason,
 )
-from analysis.checks.views import NO_VIEWS, ViewRecords, views_of
+from analysis.checks.views import NO_VIEWS, ViewRecords, present_at_the_end, views_of
 from collector.records import Event, Level
 
 Id = tuple[int, int, int]
@@ -184,6 +184,8 @@ class JudgedRun:
             (incarnation for incarnation in incarnations if incarnation.is_full),
             key=lambda incarnation: incarnation.name,
         )
+        self.at_the_end = self._at_the_end()
+        """What the incarnations that are present at the end deliver after their last installations."""
         self.in_order = [incarnation for incarnation in incarnations if not incarnation.has_ended]
         """Incarnations that total order compares in a run without views."""
         self.deliveries = sum(len(incarnation.firsts) for incarnation in incarnations)
@@ -210,6 +212,13 @@ class JudgedRun:
         self.has_views = any(incarnation.views.installations for incarnation in incarnations)
         self.level = level
 
+    def _at_the_end(self) -> dict[Incarnation, frozenset[Id]]:
+        stopped = {one.name: one.views for one in self.incarnations if one.end is not None and not one.has_ended}
+        return {
+            name: frozenset(message for record, message, _ in self.by_name[name].firsts if record > installed.record)
+            for name, installed in present_at_the_end(stopped).items()
+        }
+
     @cached_property
     def of_views(self) -> dict[Property, Tally]:
         """Tallies that are counted view by view."""
@@ -225,9 +234,10 @@ class JudgedRun:
 
 
 def validity(run: JudgedRun) -> Tally:
-    full = {incarnation.name: incarnation for incarnation in run.full}
-    owed = [(at_ns, m) for m, at_ns in run.submitted_ns.items() if m[:2] in full]
-    wrong = [(at_ns, m) for at_ns, m in owed if m not in full[Incarnation(*m[:2])].position]
+    owing = {incarnation.name: incarnation for incarnation in run.incarnations if incarnation.is_full}
+    owing |= {name: run.by_name[name] for name in run.at_the_end}
+    owed = [(at_ns, m) for m, at_ns in run.submitted_ns.items() if m[:2] in owing]
+    wrong = [(at_ns, m) for at_ns, m in owed if m not in owing[Incarnation(*m[:2])].position]
     places = [run.place(Incarnation(*m[:2]), m) for _, m in [min(wrong)]] if wrong else []
     return Tally(len(owed), len(wrong), Witness.of("its own submission is not delivered", places))
 
@@ -245,16 +255,25 @@ def _agreement(run: JudgedRun, obliging: Sequence[IncarnationRecord]) -> Tally:
     standing = _standing(run)
     owed = delivered | standing.keys()
     common = set.intersection(*(set(incarnation.position) for incarnation in run.full)) if run.full else owed
-    wrong = owed - common
+    late = set[Id]().union(*run.at_the_end.values())
+    checked, wrong = len(owed | late), owed - common
+    if late:
+        wrong |= late - frozenset.intersection(*run.at_the_end.values())
     if not wrong:
-        return Tally(len(owed), 0)
-    first = {message: min(_deliveries_of(message, obliging), default=None) or standing[message] for message in wrong}
-    message = min(wrong, key=lambda m: (first[m][0], m))
-    missing = next(incarnation for incarnation in run.full if message not in incarnation.position)
-    if message not in delivered:
-        return Tally(len(owed), len(wrong), Witness.of(STANDING, [run.place(first[message][1], message)]))
-    places = [run.place(first[message][1], message), missing.place(message)]
-    return Tally(len(owed), len(wrong), Witness.of("not everybody delivers it", places))
+        return Tally(checked, 0)
+
+    def first(message: Id) -> tuple[int, Incarnation]:
+        present = [run.by_name[name] for name, messages in run.at_the_end.items() if message in messages]
+        return min(_deliveries_of(message, [*obliging, *present]), default=None) or standing[message]
+
+    message = min(wrong, key=lambda message: (first(message)[0], message))
+    lacking = [one.name for one in run.full if message in owed and message not in one.position]
+    lacking += [name for name, messages in run.at_the_end.items() if message in late and message not in messages]
+    places = [run.place(first(message)[1], message)]
+    if message not in delivered | late:
+        return Tally(checked, len(wrong), Witness.of(STANDING, places))
+    places.append(run.place(lacking[0], message))
+    return Tally(checked, len(wrong), Witness.of("not everybody delivers it", places))
 
 
 def _standing(run: JudgedRun) -> dict[Id, tuple[int, Incarnation]]:

@@ -141,7 +141,8 @@ class JudgedRun:
 
 
 def validity(run: JudgedRun) -> Tally:
-    submitted = sorted((at_ns, m) for m, at_ns in run.submitted_ns.items() if Incarnation(*m[:2]) in run.full)
+    owing = {*run.full, *run.synchrony.present}
+    submitted = sorted((at_ns, m) for m, at_ns in run.submitted_ns.items() if Incarnation(*m[:2]) in owing)
     wrong = [m for _, m in submitted if run.position(Incarnation(*m[:2]), m).position is None]
     places = [run.position(Incarnation(*m[:2]), m) for m in wrong[:1]]
     return Tally(len(submitted), len(wrong), Witness.of("its own submission is not delivered", places))
@@ -155,20 +156,29 @@ def agreement(run: JudgedRun, *, uniform: bool) -> Tally:
         if uniform or incarnation in run.full:
             for delivery in sequence:
                 delivered_by.setdefault(delivery.message, []).append(delivery)
+    late_by: dict[MessageId, list[Delivery]] = {}
+    for delivery in run.synchrony.at_the_end:
+        late_by.setdefault(delivery.message, []).append(delivery)
     wrong: list[tuple[Delivery, Incarnation]] = []
-    for message, deliveries in delivered_by.items():
-        missing = [incarnation for incarnation in run.full if run.position(incarnation, message).position is None]
+    owed = sorted(delivered_by.keys() | late_by.keys())
+    for message in owed:
+        deliveries, late = delivered_by.get(message, []), late_by.get(message, [])
+        missing: list[Incarnation] = []
+        if message in delivered_by:
+            missing += [incarnation for incarnation in run.full if run.position(incarnation, message).position is None]
+        if late:
+            missing += sorted(set(run.synchrony.present) - {delivery.incarnation for delivery in late})
         if missing:
-            wrong.append((min(deliveries or [standing[message]], key=_when), missing[0]))
+            wrong.append((min([*deliveries, *late] or [standing[message]], key=_when), missing[0]))
     wrong.sort(key=lambda pair: (pair[0].at_ns, pair[0].message))
     for first, _ in wrong[:1]:
-        if not delivered_by[first.message]:
+        if not delivered_by.get(first.message) and first.message not in late_by:
             places = [run.position(first.incarnation, first.message)]
-            return Tally(len(delivered_by), len(wrong), Witness.of(STANDING, places))
+            return Tally(len(owed), len(wrong), Witness.of(STANDING, places))
     places = [
         place for first, incarnation in wrong[:1] for place in (first.place, run.position(incarnation, first.message))
     ]
-    return Tally(len(delivered_by), len(wrong), Witness.of("not everybody delivers it", places))
+    return Tally(len(owed), len(wrong), Witness.of("not everybody delivers it", places))
 
 
 def integrity(run: JudgedRun) -> Tally:

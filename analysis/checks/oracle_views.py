@@ -128,6 +128,30 @@ class Synchrony:
     def installations(self) -> list[Installed]:
         return [installed for incarnation in self.incarnations for installed in self.installed[incarnation]]
 
+    @property
+    def present(self) -> list[Incarnation]:
+        """Incarnations that are present at the end."""
+        last: dict[Incarnation, int] = {}
+        for one in self.incarnations:
+            ends = [record.event for record in self.history[one] if record.event in (Event.STOP, Event.ENDED)]
+            if ends[:1] == [Event.STOP] and self.installed[one]:
+                last[one] = self.installed[one][-1].number
+        return [
+            one
+            for one, number in last.items()
+            if number == max(last.values()) and (self.is_founder(one) or self.first_state(one) is not None)
+        ]
+
+    @property
+    def at_the_end(self) -> list[Delivery]:
+        """Deliveries of those incarnations after their last installations."""
+        return [
+            delivered.delivery
+            for one in self.present
+            for delivered in self.deliveries[one]
+            if delivered.installed == self.installed[one][-1]
+        ]
+
     def _in_last_view(self, delivery: Delivery) -> DeliveryInView:
         before = [one for one in self.installed[delivery.incarnation] if one.records[0].record <= delivery.record]
         return DeliveryInView(delivery, before[-1] if before else None)

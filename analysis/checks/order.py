@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from analysis.checks import by_message, causes, synchrony
-from analysis.checks.by_message import BY_MESSAGE, PropertyCounts, RunFacts, Span, judged, merged
+from analysis.checks.by_message import BY_MESSAGE, NEVER, PropertyCounts, RunFacts, Span, judged, merged
 from analysis.checks.incarnations import Walk, Walked, number_of, walked
 from analysis.checks.properties import (
     ADDRESSED_TO_OBJECTS,
@@ -40,6 +40,7 @@ from analysis.checks.properties import (
     undrained_reason,
 )
 from analysis.checks.sequences import NO_MESSAGE, NOT_COMPARED, STEPS, IncarnationFacts, Step, decode, decode_payload
+from analysis.checks.views import present_at_the_end
 from analysis.tasks import Here, Staging, Workers
 from collector.records import EndReason, Level
 
@@ -110,6 +111,12 @@ def _facts(incarnations: Collection[IncarnationFacts], expected: Collection[int]
     return RunFacts(
         level=_judged_level(incarnations),
         full=tuple(full),
+        present={
+            name: one.record
+            for name, one in present_at_the_end(
+                {one.incarnation: one.views for one in incarnations if one.incarnation in stops}
+            ).items()
+        },
         ended=departed.union(stops),
         departed=departed,
         excluded={
@@ -313,14 +320,19 @@ class Lookup:
         return Witness(what="its own submission is not delivered", places=(Place(home, identity, None, None),))
 
     def _agreement(self, message: int, *, uniform: bool) -> Witness:
-        delivered = [row for row in self._deliveries(message) if uniform or row.is_full]
-        if not delivered:
-            rows = [row for row in self._found[message] if row.step == Step.STANDING]
-            return Witness(what=STANDING, places=(self._place(min(rows, key=_when).incarnation, message),))
-        missing = next(
-            place for incarnation in self._facts.full if (place := self._place(incarnation, message)).position is None
-        )
-        return Witness(what="not everybody delivers it", places=(_place(delivered[0]), missing))
+        rows, present = self._deliveries(message), self._facts.present
+        late = [row for row in rows if row.record > present.get(row.incarnation, NEVER)]
+        obliging = [row for row in rows if uniform or row.is_full]
+        standing = [row for row in self._found[message] if row.step == Step.STANDING]
+        if not obliging and not late:
+            return Witness(what=STANDING, places=(self._place(min(standing, key=_when).incarnation, message),))
+        lacking = []
+        if obliging or standing:
+            lacking += [one for one in self._facts.full if self._place(one, message).position is None]
+        if late:
+            lacking += sorted(present.keys() - {row.incarnation for row in late})
+        first = min((*obliging, *late), key=_when)
+        return Witness(what="not everybody delivers it", places=(_place(first), self._place(lacking[0], message)))
 
     def _integrity(self, message: int) -> Witness:
         rows = sorted(self._found[message], key=_when)

@@ -19,10 +19,11 @@ The history of a run is the ordered list of the trace records (node.trace) of ea
 
 The properties (after Hadzilacos and Toueg; Défago et al. for the uniform total order):
 
-- validity: a full member delivers what it submits;
+- validity: a full member, or an incarnation that is present at the end, delivers what it submits;
 - agreement: every full member delivers each message that a full member delivers; uniform agreement: each message that
-  any member delivers. An optimistic delivery at a full member that is never undone counts, too: it must become final in
-  the judged sequence or be undone. (An own message that does not become final breaks validity.)
+  any member delivers. Both: what one incarnation that is present at the end delivers after its last installation, all
+  of them deliver after theirs. An optimistic delivery at a full member that is never undone counts, too: it must become
+  final in the judged sequence or be undone. (An own message that does not become final breaks validity.)
 - integrity: no member delivers a message twice, or before its origin submitted it, or, at any level, with another
   payload than submitted (length or check sum differ); a promised (agreed or final) delivery is not undone, and neither
   is an optimistic delivery of a message that the incarnation has promised already. A promise needs no optimistic
@@ -44,6 +45,9 @@ to this section. `analysis.checks.views` reads the records.
 - *State.* A founder (the reason of its first view is FIRST: a group begins, perhaps again) has the state from that view
   on; any other incarnation, a *joiner*, from its first STATE record. It *has the state all through n* if it has the
   state before it installs n.
+- *Present at the end.* The last view is the one of the greatest number among the last installations of the
+  incarnations that end with STOP. Those of them whose last installation is of it, and that have the state, are present
+  at the end, joiners included.
 - A delivery below level FINAL in view n is *void* if its incarnation does not survive n, others do, and no survivor of
   n delivers the message in n or before. The group went on without it; the message may be submitted again and be
   delivered in a later view. A delivery *for good* is judged and not void.

@@ -4,7 +4,7 @@ defines the properties of views.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -81,6 +81,11 @@ class ViewRecords(NamedTuple):
         """Whether it has the state from its first view on."""
         return bool(self.installations) and self.installations[0].is_beginning
 
+    @property
+    def has_state(self) -> bool:
+        """Whether it had the state at last."""
+        return self.is_founder or bool(self.state_record)
+
     def ways_from(self, number: int) -> tuple[int, ...]:
         """Views to which it goes from view `number`: at most one, unless the records are inconsistent."""
         ways = (after.number for before, after in pairwise(self.installations) if before.number == number)
@@ -97,6 +102,16 @@ class ViewRecords(NamedTuple):
 
 
 NO_VIEWS = ViewRecords()
+
+
+def present_at_the_end(stopped: Mapping[Incarnation, ViewRecords]) -> dict[Incarnation, Installation]:
+    """Incarnations that are present at the end (analysis.checks.properties), and their last installations. `stopped`:
+    those that end with STOP.
+    """
+    installed = {name: views.installations[-1] for name, views in stopped.items() if views.installations}
+    last = max((one.number for one in installed.values()), default=0)
+    return {name: one for name, one in sorted(installed.items()) if one.number == last and stopped[name].has_state}
+
 
 Row = tuple[int, int, int, int, int, int, int, int]
 """Record number, event, detail, origin, incarnation, message number, time in ns, value."""

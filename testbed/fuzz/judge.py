@@ -13,7 +13,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
@@ -36,7 +36,7 @@ from node.trace import EndReason, Event, Level, Notice, ViewReason
 from node.wire import Kind
 from testbed.fuzz.coverage import Coverage, Watcher, views_met
 from testbed.fuzz.draw import victims_of
-from testbed.fuzz.joiners import has_views, owed, owed_calls, owed_in_last_view
+from testbed.fuzz.joiners import owed_calls, owed_in_last_view
 from testbed.fuzz.scenario import DRAIN_NS, Crash, Leave, Scenario, experiment_of, names_of
 from testbed.sim.simulation import START_NS, Ending, IncarnationRun, Simulation, simulate
 
@@ -333,7 +333,7 @@ def _stages(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
 
 
 def _owed(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
-    """Missing deliveries of `testbed.fuzz.joiners`; the first of each promised property."""
+    """What joiners lack (testbed.fuzz.joiners); the first of each promised property."""
     calm = [
         incarnation
         for incarnation in simulation.incarnations
@@ -342,7 +342,7 @@ def _owed(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
     calm = [incarnation for incarnation in calm if incarnation.records[-1][0] == Event.STOP]
     records = {incarnation.name: incarnation.records for incarnation in calm}
     reported: set[Property] = set()
-    missing = owed_in_last_view(records) if has_views(records) else chain(owed(records), owed_calls(records))
+    missing = owed_in_last_view(records) if PROTOCOLS[scenario.protocol].has_views else owed_calls(records)
     for one in missing:
         if one.kind not in reported and one.kind.value in PROTOCOLS[scenario.protocol].promises:
             reported.add(one.kind)

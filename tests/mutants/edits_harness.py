@@ -61,7 +61,7 @@ def stability_must_grow(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ViewMember, "on_beat", asserting)
 
 
-@known(45, "agreement opinions validity", world("sequencer", (10, 20), (12, 22), (14,), seed=100))
+@known(45, "opinions validity", world("sequencer", (10, 20), (12, 22), (14,), seed=100))
 @replaces(linear, "_incarnation_of_records")
 def lost_records_are_not_noticed(shipped: Shipped, name: tuple[int, int], records: Sequence[Raw]) -> Any:
     """A record in the middle of each incarnation is lost, and the check takes the others for all records."""

@@ -267,7 +267,7 @@ def log_of_the_rest_is_dropped(shipped: Shipped, core: AmoebaCore, rest: Rest, *
     return shipped(core, {}, *given)
 
 
-@known(None, "agreement validity", world("amoeba", (10,), (12, 30), (14, 3000), faults=(crash(0, 30),)))
+@known(None, "validity", world("amoeba", (10,), (12, 30), (14, 3000), faults=(crash(0, 30),)))
 @replaces(AmoebaCore, "close")
 def amoeba_hands_nothing_back(shipped: Shipped, *given: Any) -> Closing:
     """A sender forgets its messages without a number at the end of a view."""

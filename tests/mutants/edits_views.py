@@ -127,13 +127,13 @@ def views_newest_first(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GroupCore, "_install", queued)
 
 
-@known(14, "no_ghost same_view virtual_synchrony", torn("reliable"))
+@known(14, "agreement no_ghost same_view virtual_synchrony", torn("reliable"))
 def rest_behind_the_view(patch: pytest.MonkeyPatch) -> None:
     """The rest of the cut is delivered after the view that it comes before."""
     _put_rest_behind(patch, lambda member: True)
 
 
-@known(29, "no_ghost same_view total_order virtual_synchrony", torn("sequencer"))
+@known(29, "agreement no_ghost same_view total_order virtual_synchrony", torn("sequencer"))
 def fetched_rest_behind_the_view(patch: pytest.MonkeyPatch) -> None:
     """The same, only at members that had to fetch some of the rest."""
     fetch = ViewMember.fetch
@@ -339,7 +339,7 @@ def twenty_two_members_at_most(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Decision, "from_words", staticmethod(narrow))
 
 
-@known(33, "agreement validity", world("sequencer", (10,), (12, *[31] * 3), (14,), (15,), faults=(crash(0, 30),)))
+@known(33, "validity", world("sequencer", (10,), (12, *[31] * 3), (14,), (15,), faults=(crash(0, 30),)))
 def what_waits_is_lost_across_views(patch: pytest.MonkeyPatch) -> None:
     """The own stream ends with the transmitted messages; waiting submissions are lost."""
     freeze, close = ReliableCore.freeze, ViewStack.close

@@ -119,7 +119,7 @@ def views_overtake(builder: HistoryBuilder, has_bug: bool) -> None:
         builder.author.install(member, number, ALL)
 
 
-@mutant(14, "same_view", "virtual_synchrony")
+@mutant(14, "same_view", "virtual_synchrony", "agreement")
 def message_behind_its_view(builder: HistoryBuilder, has_bug: bool) -> None:
     """b delivers a message of view 1 after it has installed view 2."""
     builder.deliver((A, C), "a2")
@@ -129,7 +129,7 @@ def message_behind_its_view(builder: HistoryBuilder, has_bug: bool) -> None:
         builder.deliver(B, "a2").install(2, *ALL)
 
 
-@mutant(15, "same_view", "virtual_synchrony", "causal")
+@mutant(15, "same_view", "virtual_synchrony", "causal", "agreement")
 def buffers_switched_too_early(builder: HistoryBuilder, has_bug: bool) -> None:
     """Messages recovered for b are delivered after the first messages of the next view."""
     builder.deliver((A, C), "a2")
@@ -180,7 +180,7 @@ def before_the_state(builder: HistoryBuilder, has_bug: bool) -> None:
         builder.state(C2, 3).deliver(C2, "a2")
 
 
-@mutant(None, "state_transfer", "same_view", stops=(A, B, C2))
+@mutant(None, "state_transfer", "same_view", "agreement", stops=(A, B, C2))
 def again_after_the_state(builder: HistoryBuilder, has_bug: bool) -> None:
     """The state was taken at the view, but the joiner also delivers the last message before it."""
     builder.deliver((A, B), "a2")

@@ -96,13 +96,18 @@ def wild_disputes() -> Iterator[Exception]:
 
 DELIVERIES = (
     # Deliveries.
-    Edit(linear.validity, "not in full", "in full"),
-    Edit(linear.validity, "if m[:2] in full]", "]"),
+    Edit(linear.validity, "not in owing", "in owing"),
+    Edit(linear.validity, "if m[:2] in owing]", "if True]"),
+    Edit(linear.validity, "for name in run.at_the_end", "for name in ()"),
     Edit(linear.agreement, "run.full", "run.incarnations"),
     Edit(linear.uniform_agreement, "run.incarnations", "run.full"),
     Edit(linear._agreement, "delivered | standing.keys()", "delivered"),
     Edit(linear._agreement, "owed - common", "common - owed"),
-    Edit(linear._agreement, "set.intersection(", "set.union("),
+    Edit(linear._agreement, "common = set.intersection(", "common = set.union("),
+    Edit(linear._agreement, "late - frozenset", "late & frozenset"),
+    Edit(linear._agreement, "frozenset.intersection(", "frozenset.union("),
+    Edit(JudgedRun._at_the_end, "if record > installed.record", ""),
+    Edit(JudgedRun._at_the_end, "and not one.has_ended", ""),
     Edit(linear.integrity, "message in seen", "False"),
     Edit(linear.integrity, "at_ns < submitted_ns", "at_ns > submitted_ns"),
     Edit(linear.integrity, "wrong += early.values()", "pass"),

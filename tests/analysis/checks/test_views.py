@@ -304,6 +304,51 @@ def test_two_that_never_closed_a_view_must_agree_on_all_of_it() -> None:
     assert {kind for kind, one in found.items() if one.verdict is FAIL} == {Property.TOTAL_ORDER}
 
 
+# Present at the end.
+
+OWED: dict[str, tuple[PlainHistory, set[Property], str]] = {
+    "a joiner lacks what others deliver in the last view": (
+        joined().state(C2, 2).deliver(AB, "a2").stop(*ABC2),
+        {Property.AGREEMENT},
+        "p1/a #2: p1/c (incarnation 2) does not deliver it",
+    ),
+    "others lack what a joiner delivers in the last view": (
+        joined().state(C2, 2).deliver(C2, "C1").stop(*ABC2),
+        {Property.AGREEMENT},
+        "p1/c (incarnation 2) #1: p1/a does not deliver it",
+    ),
+    "nobody delivers what a joiner submits": (
+        joined().state(C2, 2).submit("C1").stop(*ABC2),
+        {Property.VALIDITY},
+        "p1/c",
+    ),
+    "a joiner delivers in time": (joined().state(C2, 2).deliver(ABC2, "a2", "C1").stop(*ABC2), set(), ""),
+    "a joiner got the message with the state": (joined().state(C2, 2).stop(*ABC2), set(), ""),
+    "a joiner without the state owes nothing": (joined().deliver(AB, "a2").stop(*ABC2), set(), ""),
+    "a joiner that was left out again owes nothing": (
+        joined().state(C2, 2).submit("C1").install(3, A, B).deliver(AB, "a2").note(C2, Event.ENDED).stop(*AB),
+        set(),
+        "",
+    ),
+    "a joiner that did not come to the last view owes nothing": (
+        joined().state(C2, 2).submit("C1").install(3, A, B).deliver(AB, "a2").stop(*ABC2),
+        set(),
+        "",
+    ),
+    "a joiner that crashed owes nothing": (joined().state(C2, 2).submit("C1").deliver(AB, "a2").stop(*AB), set(), ""),
+}
+
+
+@pytest.mark.parametrize("case", OWED)
+def test_joiners_that_are_there_at_the_end_owe_as_much_as_the_others(case: str) -> None:
+    history, kinds, told = OWED[case]
+    found = check_linear(history, members=range(3), names=NAMES)
+    assert_agreement(history)
+
+    assert {kind for kind in found if found[kind].verdict is FAIL} - {Property.UNIFORM_AGREEMENT} == kinds
+    assert all(told in sentence(history, kind) for kind in kinds)
+
+
 # Minorities.
 
 

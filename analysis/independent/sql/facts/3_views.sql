@@ -60,6 +60,16 @@ SELECT process, min(from_view) AS from_view FROM (
 )
 GROUP BY process;
 
+-- Present at the end are, of the processes that end with STOP, those whose last installation has the greatest number and
+-- that have the state.
+CREATE OR REPLACE TEMP TABLE present AS
+WITH stopped AS (
+    SELECT process, run, max(nth) AS nth, arg_max(view, nth) AS view
+    FROM installation JOIN ending USING (process) WHERE event = 'stop' GROUP BY process, run
+)
+SELECT process, run, nth FROM stopped
+WHERE (run, view) IN (SELECT (run, max(view)) FROM stopped GROUP BY run) AND process IN (SELECT process FROM stateful);
+
 -- First deliveries with their view (0: before the first one) and their place among those of the process in that view.
 CREATE OR REPLACE TEMP TABLE in_view AS
 SELECT *, row_number() OVER (PARTITION BY process, view ORDER BY position) AS place FROM (
@@ -68,6 +78,15 @@ SELECT *, row_number() OVER (PARTITION BY process, view ORDER BY position) AS pl
     FROM delivery JOIN process USING (process) JOIN run ON process.run = run.run AND has_views
     ASOF LEFT JOIN installation ON delivery.process = installation.process AND delivery.record >= installation.record
 );
+
+-- What those that are present at the end deliver after their last installations, and what they lack of it.
+CREATE OR REPLACE TEMP TABLE at_the_end AS
+SELECT run, process, message, at_ns FROM in_view JOIN present USING (run, process, nth);
+
+CREATE OR REPLACE TEMP VIEW lacking_at_the_end AS
+SELECT run, process, message, at_ns
+FROM (SELECT run, message, min(at_ns) AS at_ns FROM at_the_end GROUP BY run, message) JOIN present USING (run)
+ANTI JOIN at_the_end USING (process, message);
 
 -- Void is a delivery below level FINAL (2) in a view that its process does not survive though others do, of a message that
 -- no survivor of the view delivers there or before.

@@ -1,13 +1,20 @@
 -- Uniform agreement: what anybody delivers, every full member delivers. An optimistic delivery at a full member that is
--- never undone counts, too.
+-- never undone counts, too. What one process that is present at the end delivers after its last installation, all of
+-- them deliver after theirs.
 
-CREATE OR REPLACE TEMP VIEW checked AS
+CREATE OR REPLACE TEMP VIEW obliging AS
 SELECT run, message, min(at_ns) AS at_ns FROM (
     SELECT run, message, at_ns FROM delivery JOIN process USING (process)
     UNION ALL SELECT run, message, at_ns FROM left_standing
 )
 GROUP BY run, message;
 
+CREATE OR REPLACE TEMP VIEW checked AS
+SELECT run, message FROM obliging UNION SELECT run, message FROM at_the_end;
+
 CREATE OR REPLACE TEMP VIEW violation AS
 SELECT run, at_ns, process, message, 'delivered by another process, but not by' AS what
-FROM checked JOIN lacking USING (run, message);
+FROM obliging JOIN lacking USING (run, message)
+UNION ALL
+SELECT run, at_ns, process, message, 'delivered in the last view by another process, but not there by'
+FROM lacking_at_the_end;
