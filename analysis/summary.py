@@ -14,7 +14,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -201,7 +201,11 @@ class _Analysis:
         if views is None:
             findings |= self._views_missing(facts)
         findings |= reported.findings(
-            trace, staged.notices, self.manifest.promises, full=facts.full, evidence=facts.evidence
+            trace,
+            staged.notices,
+            self.manifest.promises,
+            full=facts.full,
+            evidence=replace(facts.evidence, undrained=facts.evidence.undrained or judgement.undrained(self.inputs)),
         )
         latency, by_fault = self._latency(facts, requests) if timed is None else timed.result()
         return _Orders(

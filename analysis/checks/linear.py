@@ -426,7 +426,9 @@ _CHECKS: Mapping[Property, Callable[[JudgedRun], Tally]] = {
     Property.SERVICE: lambda run: sections.service(run.raw(), [incarnation.name for incarnation in run.full]),
     Property.CLOCK_CONDITION: lambda run: sections.clock_condition(run.raw()),
     Property.CLOCK_MONOTONE: lambda run: sections.clock_monotone(run.raw()),
-    Property.STATE: lambda run: sections.state(run.raw(), [incarnation.name for incarnation in run.full]),
+    Property.STATE: lambda run: sections.state(
+        run.raw(), [incarnation.name for incarnation in run.full], has_drained=not run.evidence.undrained
+    ),
     **{kind: partial(_of_calls, kind) for kind in CALL_PROPERTIES},
     **{kind: partial(_of_view, kind) for kind in VIEW_PROPERTIES},
 }

@@ -276,7 +276,9 @@ _CHECKS: Mapping[Property, Callable[[JudgedRun], Tally]] = {
     Property.SERVICE: lambda run: oracle_reports.service(raw(run.history), run.full),
     Property.CLOCK_CONDITION: lambda run: oracle_reports.clock_condition(raw(run.history)),
     Property.CLOCK_MONOTONE: lambda run: oracle_reports.clock_monotone(raw(run.history)),
-    Property.STATE: lambda run: oracle_reports.state(raw(run.history), run.full),
+    Property.STATE: lambda run: oracle_reports.state(
+        raw(run.history), run.full, has_drained=not run.evidence.undrained
+    ),
     **{kind: partial(_of_calls, kind) for kind in CALL_PROPERTIES},
     Property.VIEW_AGREEMENT: lambda run: oracle_views.view_agreement(run.synchrony),
     Property.SAME_VIEW: lambda run: oracle_views.same_view(run.synchrony),

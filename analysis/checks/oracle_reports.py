@@ -139,8 +139,8 @@ def clock_monotone(incarnations: Incarnations) -> Tally:
     return Tally(len(readings), len(wrong), Witness.of("set backwards", places))
 
 
-def state(incarnations: Incarnations, full: Collection[Incarnation]) -> Tally:
-    """States of every pair of members, command by command."""
+def state(incarnations: Incarnations, full: Collection[Incarnation], *, has_drained: bool) -> Tally:
+    """States of every pair of members, command by command, and their numbers if the run drained."""
     shown = {
         incarnation: [h for h in _of_incarnation(incarnations, incarnation) if h.is_report(Notice.STATE)]
         for incarnation in sorted(full)
@@ -153,8 +153,16 @@ def state(incarnations: Incarnations, full: Collection[Incarnation]) -> Tally:
             wrong += [(k, one, other)] if here.record[8] != there.record[8] else []
     k, *pair = min(wrong, default=(0,))
     places = [_shows(shown[incarnation][k - 1])._replace(position=k) for incarnation in pair]
-    violations = len({command for command, *_ in wrong})
-    return Tally(len(compared), violations, Witness.of("committed states differ", places))
+    violations, what = len({command for command, *_ in wrong}), "committed states differ"
+    if has_drained and any(len(shown[one]) != len(shown[other]) for one, other in combinations(shown, 2)):
+        violations += 1
+        if not wrong:
+            what = "the last committed states differ in number"
+            ends = [(len(made), incarnation) for incarnation, made in shown.items()]
+            places = [
+                _shows(shown[one][-1])._replace(position=count) for count, one in (min(ends), max(ends)) if shown[one]
+            ]
+    return Tally(len(compared), violations, Witness.of(what, places))
 
 
 _NEVER: Key = (1 << 70, Incarnation(0, 0), 0)

@@ -99,9 +99,9 @@ Clocks.
 Committed state (paper 003). Each report STATE of an incarnation counts the commands that it has committed, the host's
 messages and the state machines' own follow-ups alike, and holds a digest of the state after them.
 
-- state: the k-th reports of all full members that made so many have the same digest. Other members are not compared: a
-  joiner does not begin with the first command, and the last commands of a crashed member may have reached no other
-  member, and reports do not identify them.
+- state: the k-th reports of all full members that made so many have the same digest, and when the run drained, all of
+  them made equally many. Other members are not compared: a joiner does not begin with the first command, and the last
+  commands of a crashed member may have reached no other member, and reports do not identify them.
 
 Calls between objects (paper 004). A submission is a *call* by the calling object (`extra` of its SUBMIT; 0: the member
 itself), and each DELIVER with an `extra` is to one object of that incarnation. The *sequence* of an object holds its

@@ -360,8 +360,8 @@ DIGEST = (1 << 64) - 1
 """Mask of a digest: tables hold 64 signed bits, the wire 64 unsigned ones."""
 
 
-def state(incarnations: Incarnations, full: Collection[Incarnation]) -> Tally:
-    """Compare the reports of the full members, command by command."""
+def state(incarnations: Incarnations, full: Collection[Incarnation], *, has_drained: bool) -> Tally:
+    """Compare the reports of the full members, command by command, and their numbers if the run drained."""
     names = sorted(full)
     reports = [
         [record for record in incarnations[incarnation] if record[0] == REPORT and record[1] == STATE]
@@ -377,10 +377,15 @@ def state(incarnations: Incarnations, full: Collection[Incarnation]) -> Tally:
         other = next((one for one in shown if one[1][8] != first[1][8]), None)
         if other is not None:
             violations += 1
-            witness = witness or _state_witness(k, first, other)
+            places = tuple(_shown(incarnation, k, record) for incarnation, record in (first, other))
+            witness = witness or Witness(what="committed states differ", places=places)
+    if has_drained and len(set(map(len, reports))) > 1:
+        violations += 1
+        made = sorted(zip(names, reports, strict=True), key=lambda pair: len(pair[1]))
+        places = tuple(_shown(one, len(records), records[-1]) for one, records in (made[0], made[-1]) if records)
+        witness = witness or Witness(what="the last committed states differ in number", places=places)
     return Tally(checked, violations, witness)
 
 
-def _state_witness(k: int, *sides: tuple[Incarnation, Raw]) -> Witness:
-    places = tuple(Place(incarnation, None, k, record[6], record[8] & DIGEST) for incarnation, record in sides)
-    return Witness(what="committed states differ", places=places)
+def _shown(incarnation: Incarnation, k: int, record: Raw) -> Place:
+    return Place(incarnation, None, k, record[6], record[8] & DIGEST)

@@ -79,7 +79,7 @@ def findings(
         Property.SERVICE: lambda: sections.service(incarnations, full),
         Property.CLOCK_CONDITION: lambda: sections.clock_condition(incarnations),
         Property.CLOCK_MONOTONE: lambda: sections.clock_monotone(incarnations),
-        Property.STATE: lambda: sections.state(incarnations, full),
+        Property.STATE: lambda: sections.state(incarnations, full, has_drained=not evidence.undrained),
     }
     found = {kind: judge(kind, checks[kind](), evidence) for kind in wanted if kind in checks}
     return found | _of_calls([kind for kind in wanted if kind not in checks], incarnations, full, evidence)

@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from analysis.checks import oracle
 from analysis.checks.calls import Calls, read_calls
-from analysis.checks.linear import check_incarnations, judged_run
+from analysis.checks.linear import check_incarnations
 from analysis.checks.oracle_views import Record
 from analysis.checks.properties import Finding, Incarnation, Incarnations, MessageId, Property, Raw, Verdict
 from analysis.checks.sections import sections
@@ -127,7 +127,6 @@ def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
         progress: tuple[Failure, ...] = ()
     else:
         progress = (*_restless(simulation), *_loud(scenario, simulation), *_owed(scenario, simulation))
-        progress += tuple(_uneven_states(scenario, simulation, findings))
     failures = (
         *progress,
         *_excluded_without_fault(scenario, simulation),
@@ -347,19 +346,6 @@ def _owed(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
         if one.kind not in reported and one.kind.value in PROTOCOLS[scenario.protocol].promises:
             reported.add(one.kind)
             yield Failure(kind=one.kind.value, sentence=one.sentence(names_of(scenario)), where="joiner")
-
-
-def _uneven_states(
-    scenario: Scenario, simulation: Simulation, findings: Mapping[Property, Finding]
-) -> Iterator[Failure]:
-    """Members that have committed fewer commands than others: no state of theirs shows what comes after their last."""
-    if Property.STATE not in findings or simulation.phases.drained_ns is None:
-        return
-    full = {incarnation.name for incarnation in judged_run(_records_of(simulation), members=()).full}
-    counts = {one.name: _count(one, Notice.STATE) for one in simulation.incarnations if one.name in full}
-    if len(set(counts.values())) > 1:
-        told = ", ".join(f"{names_of(scenario)[name.member]} {count}" for name, count in sorted(counts.items()))
-        yield Failure(kind=Property.STATE.value, sentence=f"commands committed: {told}", where="end")
 
 
 def _excluded_without_fault(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:

@@ -499,7 +499,7 @@ MUTANTS: tuple[Mutant, ...] = (
     _core("timewarp", _talkative, None, warp.crowd, warp.NoAntiMessages, "state"),
     _builds("timewarp", None, "lazy NoAntiMessages", warp.crowd, _lazy(), _lazy(warp.NoAntiMessages), "state"),
     _core("timewarp", _hasty, None, warp.straggler, warp.TransitUncounted, "state"),
-    _core("timewarp", warp.timewarp, None, warp.unheard, warp.FossilAtGvt, "agreement"),
+    _core("timewarp", warp.timewarp, None, warp.unheard, warp.FossilAtGvt, "agreement", "state"),
     # The adaptive selection.
     _adaptive(None, selection.switching_under_way, selection.GoesOnAfterLast, *ORDERS),
     _adaptive(None, selection.switching_with_a_listener, selection.IgnoresLast, *ORDERS),

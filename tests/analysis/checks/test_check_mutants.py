@@ -173,6 +173,8 @@ REPORTS = (
     Edit(sections.clock_monotone, "two.value < one.value", "two.value <= one.value"),
     Edit(sections.state, "one[1][8] != first[1][8]", "one[1][8] == first[1][8]"),
     Edit(sections.state, "len(shown) < 2", "len(shown) < 3"),
+    Edit(sections.state, "if has_drained and", "if False and"),
+    Edit(sections.state, "if has_drained and", "if"),
     # Calls.
     Edit(call_orders.indivisibility, "len(part) > 1", "len(part) > 2"),
     Edit(call_orders.indivisibility, "after.setdefault(one.message, set()).add(other.message)", "pass"),

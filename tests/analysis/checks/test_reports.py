@@ -289,23 +289,33 @@ def test_a_synchronised_clock_never_goes_back() -> None:
 # States.
 
 
-def committed(*digests: tuple[int, ...], stop: tuple[Incarnation, ...] = (A, B, C)) -> PlainHistory:
+def committed(
+    *digests: tuple[int, ...], stop: tuple[Incarnation, ...] = (A, B, C), drained: bool = True
+) -> PlainHistory:
     """State reports of A, B and C, command by command."""
     author = Author(incarnations=(A, B, C))
     for incarnation, shown in zip(author.incarnations, digests, strict=True):
         if shown:
             author.report(incarnation, Notice.STATE, *shown)
-    return author.stop(*stop)
+    for incarnation in stop:
+        author.note(incarnation, Event.STOP, detail=int(drained))
+    return author.history
 
 
 @pytest.mark.parametrize(
     ("history", "verdict", "checked"),
     [
-        (committed((7, 8, 9), (7, 8, 9), (7, 8)), Verdict.PASS, 8),
-        (committed((7, 8), (), ()), Verdict.UNKNOWN, 0),
+        (committed((7, 8, 9), (7, 8, 9), (7, 8, 9)), Verdict.PASS, 9),
+        (committed((7, 8, 9), (7, 8, 9), (7, 8), drained=False), Verdict.PASS, 8),
+        (committed((7, 8), (), (), stop=(A,)), Verdict.UNKNOWN, 0),
         (committed((7, 8), (7, 8), (7, 3), stop=(A, B)), Verdict.PASS, 4),
     ],
-    ids=["the same", "one member alone is compared with nothing", "a crashed one may have what nobody else got"],
+    ids=[
+        "the same",
+        "until the run drains, a member may be behind",
+        "one member alone is compared with nothing",
+        "a crashed one may have what nobody else got",
+    ],
 )
 def test_states_are_compared_command_by_command(history: PlainHistory, verdict: Verdict, checked: int) -> None:
     finding = judge(history, Property.STATE)
@@ -318,6 +328,15 @@ def test_the_first_command_after_which_states_differ_is_told_with_both_members()
 
     assert (finding.verdict, finding.violations) == (Verdict.FAIL, 2)
     assert sentence(finding) == "committed states differ: p1/a shows 8 at position 2; p1/c shows 5 at position 2"
+
+
+def test_a_member_that_is_behind_when_the_run_drained_is_told() -> None:
+    some, none = (judge(committed((7, 8, 9), (7, 8, 9), last), Property.STATE) for last in ((7, 8), ()))
+
+    told = "the last committed states differ in number"
+    assert (some.verdict, some.violations) == (none.verdict, none.violations) == (Verdict.FAIL, 1)
+    assert sentence(some) == f"{told}: p1/c shows 8 at position 2; p1/b shows 9 at position 3"
+    assert sentence(none) == f"{told}: p1/b shows 9 at position 3"
 
 
 def test_the_states_of_a_joiner_count_from_another_command() -> None:
@@ -337,7 +356,9 @@ def test_digests_are_shown_without_a_sign() -> None:
         for incarnation, rs in raw(history).items()
     }
 
-    assert sections.state(signed, (A, B, C)) == sections.state(raw(history), (A, B, C))
+    assert sections.state(signed, (A, B, C), has_drained=True) == sections.state(
+        raw(history), (A, B, C), has_drained=True
+    )
 
 
 # All properties.
@@ -384,7 +405,9 @@ def wild(seed: int, *, events: int) -> PlainHistory:
         elif what == 9:
             committed[incarnation] += 1
             author.report(incarnation, Notice.STATE, committed[incarnation] + (rng.random() < 0.1))
-    return author.stop(*rng.sample(author.incarnations, rng.randint(2, 3)))
+    for incarnation in rng.sample(author.incarnations, rng.randint(2, 3)):
+        author.note(incarnation, Event.STOP, detail=int(rng.random() < 0.8))  # 0: not drained
+    return author.history
 
 
 @settings(max_examples=150, deadline=None)
