@@ -28,6 +28,10 @@ from collector.records import TRACE_DELAY_NS, Notice
 from topologies.formats.errors import did_you_mean
 
 
+MANY_NAMES = 3
+"""More names than these are counted instead."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
     """Counts from the conversion of the capture to tables."""
@@ -64,9 +68,14 @@ def doubts(inputs: RunInputs, capture: CaptureState | None, staged: Staged) -> l
     return found
 
 
-def _name_of(inputs: RunInputs, incarnation: Incarnation) -> str:
-    name = inputs.names.get(incarnation.member, f"member {incarnation.member}")
-    return f"{name} (incarnation {incarnation.incarnation})"
+def _names_of(inputs: RunInputs, incarnations: Collection[Incarnation]) -> str:
+    """Their names; of many, the number."""
+    if len(incarnations) > MANY_NAMES:
+        return f"{len(incarnations)} incarnations"
+    return ", ".join(
+        f"{inputs.names.get(one.member, f'member {one.member}')} (incarnation {one.incarnation})"
+        for one in sorted(incarnations)
+    )
 
 
 def undrained(inputs: RunInputs) -> str:
@@ -98,8 +107,7 @@ def lost_tails(inputs: RunInputs, crashed: Collection[Incarnation]) -> str:
     lost = inputs.manifest.capture.kernel_dropped_frames
     if not lost or not crashed:
         return ""
-    names = ", ".join(_name_of(inputs, incarnation) for incarnation in sorted(crashed))
-    return f"the collector lost {lost} frames, which may be the last trace records of {names}"
+    return f"the collector lost {lost} frames, which may be the last trace records of {_names_of(inputs, crashed)}"
 
 
 def noted(
@@ -110,8 +118,8 @@ def noted(
     """
     if not crashed or inputs.manifest.world == "sim":
         return dict(findings)
-    names = ", ".join(_name_of(inputs, incarnation) for incarnation in sorted(crashed))
-    note = f"as far as is on record: the last {TRACE_DELAY_NS / 1e6:.0f} ms of {names} before the crash may be missing"
+    names, last_ms = _names_of(inputs, crashed), TRACE_DELAY_NS / 1e6
+    note = f"as far as is on record: the last {last_ms:.0f} ms of {names} before the crash may be missing"
     return {
         kind: replace(finding, reason=note) if finding.verdict is Verdict.PASS and kind in _OF_THE_CRASHED else finding
         for kind, finding in findings.items()

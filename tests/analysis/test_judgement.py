@@ -98,6 +98,8 @@ def test_a_crash_takes_records_along_and_that_is_said_and_bounded(tmp_path: Path
         "as far as is on record: the last 10 ms of p1/n2 (incarnation 1) before the crash may be missing"
     )
     assert noted[Property.VALIDITY].reason == ""
+    many = judgement.noted(findings, real, {Incarnation(1, number) for number in range(1, 6)})
+    assert "10 ms of 5 incarnations before" in many[Property.TOTAL_ORDER].reason
     assert judgement.noted(findings, real, ()) == judgement.noted(findings, simulated, crashed) == findings
 
 
