@@ -84,6 +84,7 @@ class ViewMember:
         self._accusations = Accusations()
         self._is_probing = False
         self._opened_ns = now_ns  # when the view was installed here
+        self._suspected_ns = now_ns  # when a member was last suspected
         self._asked_ns = now_ns  # when the current questions were first asked
         self._answered_ns: dict[int, int] = {}  # by member: when it last answered a question
         self._contradicted_ns: dict[int, int] = {}  # by suspect: when another member last said that it hears it
@@ -210,6 +211,7 @@ class ViewMember:
         of = self.view.incarnation_of
         out.extend(Report(code=GroupReport.SUSPECTED, member=member, value=of[member]) for member in new)
         if new:
+            self._suspected_ns = now_ns
             self._accusations.tell(self._me, self._detector.suspects, now_ns)
             self._watch(now_ns, out)
             if self._is_in_charge:
@@ -462,8 +464,8 @@ class ViewMember:
         return self.change.promises.keys() - self._detector.suspects
 
     def _unheard_witnesses(self, now_ns: int) -> list[int]:
-        """R8: witnesses that hear us and have not said lately whether they hear our suspects."""
-        witnesses, since_ns = self._witnesses, now_ns - self._limit_ns // 2
+        """R8: witnesses that hear us and have not said lately whether they hear our suspects, the last one included."""
+        witnesses, since_ns = self._witnesses, max(now_ns - self._limit_ns // 2, self._suspected_ns + 1)
         asked = [one for one in self._peers if one in witnesses and not self._accusations.accuses(one, self._me)]
         return [one for one in asked if self._answered_ns.get(one, -1) < since_ns]
 

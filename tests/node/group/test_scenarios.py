@@ -216,7 +216,7 @@ def holder_ends(after: Kind) -> None:
     sent = len(group.kinds(after))
     group.lose = of_kind(DATA, source=3)
     group.until(lambda: any(message.origin == 3 for message in group.kinds(after)[sent:]))
-    group.run(2 * MILLISECOND)
+    group.until(lambda: group.here(0).change.proposal is not None)
     proposal = group.here(0).change.proposal
     assert proposal is not None
     assert proposal.value.cut[4] == 1
