@@ -21,16 +21,9 @@ Rules, each with its method:
    a body. It drops a message of an excluded sender that depends on a message outside the cut, and all later messages of
    that sender. A submission without a number in the cut is handed back (`close`).
 
-Promise: with at most r members excluded, every message that any member delivered with resilience r is delivered by all
-survivors, in the same place. With more, and with r = 0, the order is that of the survivors alone.
-
-Deviations from K: the layer below repairs loss, so the history buffer and the negative acknowledgements are not here;
-the group layer agrees on the survivors, so no member calls ResetGroup; `outstanding` bounds the own messages without a
-number.
-
 Invariants: the log's numbers are consecutive; the messages of each sender have ascending numbers; before `close` a
-member has delivered exactly the numbers up to `_delivered`. A false sequencer is not detected. The argument why `close`
-gives one causal order, and the messages in full, are in docs/protocols/amoeba.md.
+member has delivered exactly the numbers up to `_delivered`. Messages, the promise of r, argument and deviations:
+docs/protocols/amoeba.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Total order by Lamport's timestamps: the core of one view, over reliable FIFO streams.
 
 Lamport, "Time, Clocks, and the Ordering of Events in a Distributed System", CACM 21(7), 1978 (paper 001). Sections in
-brackets. Messages, argument and parameters: docs/protocols/lamport.md.
+brackets. Messages, argument, deviations and parameters: docs/protocols/lamport.md.
 
 1. [Logical Clocks, IR1 and IR2(a)] A sender increments its clock and puts the new value T on the message.
 2. [Logical Clocks, IR2(b)] A receiver sets its clock beyond T.
@@ -18,17 +18,10 @@ brackets. Messages, argument and parameters: docs/protocols/lamport.md.
 7. [not in the paper] `close` delivers all of the cut in the order of rule 3. Of an excluded sender it drops each
    message that may lack a cause, and all later ones of that sender (node/protocols/prefix.py).
 
-Deviations. The paper acknowledges each request to its sender; here a NULL is multicast, and one NULL serves several
-messages. The timestamps of one member rise strictly, in all kinds of clock. A member orders its own message from its
-submission on, because flow control below may return it later than messages that others sent after it.
-
 Invariants. The timestamps of one stream rise. The buffer holds nothing at or before the last delivered place. The
 deliveries of any two members of a view before its end are prefixes of one sequence. The cut holds all multicasts of a
 survivor, so `close` delivers its submissions and hands none back. Timestamps rise from view to view: `memory` is the
 greatest timestamp of all cuts so far.
-
-Not here. Delivery is agreed, not uniform. Nothing is delivered while a member of the view is silent; the group layer
-ends such a view. A clock that has reached MAX_TIMESTAMP stops the order for good.
 """
 
 from __future__ import annotations

@@ -19,20 +19,8 @@ Rules, each with its method:
    message. It drops a message of an excluded sender that depends on a message outside the cut, and all later messages
    of that sender. A submission without a number is handed back (`close`).
 
-Deviations from the paper:
-
-- The next view's first member replaces a crashed server, since numbers begin anew in each view. The paper says nothing
-  about crashes. With `replace_server: false` the first view's server remains the server, as in a system with one
-  dedicated server: in a view without it this core takes no submission, and the order goes on in a view that contains it
-  again. The memory names that server.
-- DATA carries the count and the digest of its sender's deliveries at submission (node/protocols/prefix.py).
-
 Invariants: before `close` a member has delivered exactly the numbers below `_next`; nothing below `_next` is buffered;
-a number belongs to one message.
-
-Delivery is AGREED, not uniform: an excluded member may have delivered a message that no survivor has received. A
-message costs a request, an answer and a multicast. The argument why `close` gives one causal order, and the messages in
-full, are in docs/protocols/sequencer.md.
+a number belongs to one message. Messages, argument and the server's crash: docs/protocols/sequencer.md.
 """
 
 from __future__ import annotations

@@ -1,19 +1,8 @@
-"""The codec of the adaptive core's own messages, and its memory.
+"""The codec of the adaptive core's own messages (docs/protocols/adaptive.md has their table), and its memory.
 
-A *code* is a protocol, as the high half-byte of its kinds.
-
-    CARRIED   seq: epoch; no words; inside: one message of the core that runs in that epoch
-    LAST      seq: epoch; no words
-    CANDIDACY seq: the candidate; no words
-    REQUEST   seq: the epoch to come; no words
-    CALL      seq: the epoch to come; no words
-    BALLOT    seq: the epoch to come; ranking; with `switch: time`: the proposed T
-    DECISION  seq: the epoch to come; code; with `switch: time`: T
-    PROBE     seq: number of the round; no words
-    ECHO      seq: number of the round; no words
-
-Payloads of submissions to a core without timestamps end with a *tail* of 8 bytes: the timestamp that Time Warp would
-have given. It stands at the end, so that a reader of captures finds the application's bytes in their place.
+A *code* is a protocol, as the high half-byte of its kinds. Payloads of submissions to a core without timestamps end
+with a *tail* of 8 bytes: the timestamp that Time Warp would have given. It stands at the end, so that a reader of
+captures finds the application's bytes in their place.
 
 Every failure of a reader is a RemoteError MALFORMED.
 """

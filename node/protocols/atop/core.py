@@ -1,7 +1,7 @@
 """ATOP: a total order that follows the rate of each member; the core of one view, over reliable FIFO streams.
 
 Paper 002, 2.1 (after Chockler, Huleihel and Dolev, 1998). The paper's variables: `node/protocols/atop/__init__.py`.
-Messages, argument and parameters: docs/protocols/atop.md.
+Messages, argument, deviations and parameters: docs/protocols/atop.md.
 
 1. [2.1, formula 1] The bookkeeper counts the messages of each member during a window T: w[p] = messages of p / all. It
    publishes the weights as the next distribution when they have changed by more than a threshold.
@@ -16,19 +16,10 @@ Messages, argument and parameters: docs/protocols/atop.md.
 6. [not in the paper] `close` delivers all of the cut as if all streams ended there. Of an excluded sender it drops each
    message that may lack a cause, and all later ones of that sender (node/protocols/prefix.py).
 
-Deviations. The bookkeeper is the first member of the view; the next view replaces it. Windows do not slide: T begins
-with the first message after rest, and one with fewer messages than members goes on for another T. At the end of each
-sub-window the bookkeeper gives a weight to each sender that has none, whatever the threshold. With `ahead`, one turn
-dummy fills all own numbers up to the undelivered messages; without, one number, as in the paper. Dummies ask for no
-dummies and begin no window: a group at rest is silent.
-
 Invariants. Our numbers under a distribution ascend from 1, our distributions ascend. A member orders its own message
 from its submission on. The deliveries of any two members of a view before its end are prefixes of one sequence, which
 is causal. The cut holds all multicasts of a survivor, so `close` delivers its submissions and hands none back. `memory`
 is the weights published last within the cut: the next view begins with them.
-
-Not here. Delivery is agreed, not uniform. Nothing is delivered while a member of the view is silent; the group layer
-ends such a view.
 """
 
 from __future__ import annotations

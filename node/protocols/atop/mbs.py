@@ -3,8 +3,8 @@
 Paper 002, 2.2 (Tian, Ideguchi, Yasukawa, Okuda, 2002). ATOP answers a change of rates with dummies until the next
 distribution. Here a member that sends less than its weight gives numbers that it will not need to the broker (MBS), and
 a member that sends more asks the broker for numbers and sends messages under them. So draws follow the rates within one
-sub-window, and dummies only fill numbers that no member wants. Messages, argument and parameters:
-docs/protocols/atop.md. All of ATOP (`core.py`) but for these rules; the order of brokered messages is in `order.py`.
+sub-window, and dummies only fill numbers that no member wants. Messages, argument, deviations and
+parameters: docs/protocols/atop.md. All of ATOP (`core.py`) but for these rules; the order of brokered messages is in `order.py`.
 
 1. [2.2.2, formula 2] At the end of each sub-window a member computes delta (`Shares`). A received item counts for the
    owner of the number. A new distribution sets all counts to 0.
@@ -12,24 +12,15 @@ docs/protocols/atop.md. All of ATOP (`core.py`) but for these rules; the order o
    on from n + Int(delta).
 3. [2.2.3 (2)] Int(delta) < 0: p asks the MBS for -Int(delta) numbers. Until the answer comes it sends ordinary
    messages. Then its next messages are BMG: they carry the donor's number, and p's own.
-4. [2.2.3] The MBS gives its numbers to the members that want some, in the order of their wishes.
+4. [2.2.3] The MBS gives its numbers to the members that want some, in the order of their wishes. At a new distribution
+   grants, wishes and stock are void.
 5. [2.2.4] A BMG is split into a CBMG at the donor's number and an ordinary message; a CBMG forces the draw to the
    sender.
 6. [2.2.2, 3.1] A number that its holder does not use within dmT (1.5 sbT) after it came goes out under a dummy.
 7. [2.2.2, 4] The bookkeeper counts messages without dummies, by their real senders; no dummies keep a weight above 0.
 
-Deviations. The broker is the first member of the view, as the bookkeeper is; the next view replaces it. Delta does not
-include numbers in transit, so an offer leaves out the numbers that are on offer and not yet filled, and a wish leaves
-out the grants that are held; a wish says the total of grants under the distribution, and replaces the wish before. A
-member gives numbers away only under a distribution that its stream shows, as no member could use them earlier; so one
-count tells the others how many it gave out when it moves on (`Item.final`). Rule 6 holds for the broker, too.
-`dummy_after_ns` is the last resort here and must exceed dmT and the usual wait. At a new distribution grants, wishes
-and stock are void; so they are at the end of the view.
-
 Invariants. Own numbers are used or given away, each once. Offered = granted + in stock + left over. Held numbers belong
 to our sending distribution, and while any is held a timer is armed.
-
-Not here. Members are trusted to use only granted numbers.
 """
 
 from __future__ import annotations

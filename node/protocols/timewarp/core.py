@@ -28,18 +28,12 @@ virtual_time.py there.
    back, as submissions whose `inner` is TIMEWARP_FOLLOW_UP. The memory is the machine's state, and the digest of its
    commands.
 
-FINAL is uniform in the view: a round makes a message final only when all members have it. So messages need no word of a
-Prefix (node/protocols/prefix.py): each final cause of a message is in every cut. OPTIMISTIC promises nothing; a message
-submitted after an optimistic delivery can outlive the delivered one if both senders are excluded.
-
 Bounds. Submissions wait while `most_open` messages are not final here; while MOST_OPEN own messages are not final, a
 message sends only when it is final. Further messages of a member with MOST_OPEN_ELSEWHERE that are not final here are
 refused.
 Invariants: nothing at or before GVT comes, is undone or is cancelled; per member, numbers come without a gap; a message
 whose follow-ups are in doubt or wait is not final.
-Deviation: the paper's members exchange point-to-point messages of a simulation; here all are multicasts, and follow-ups
-stand for the messages of a simulation. A clock at its end takes no submission until the next view.
-The arguments are in docs/protocols/timewarp.md.
+The arguments and deviations are in docs/protocols/timewarp.md.
 """
 
 from __future__ import annotations
