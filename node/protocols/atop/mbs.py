@@ -3,8 +3,8 @@
 Paper 002, 2.2 (Tian, Ideguchi, Yasukawa, Okuda, 2002). ATOP answers a change of rates with dummies until the next
 distribution. Here a member that sends less than its weight gives numbers that it will not need to the broker (MBS), and
 a member that sends more asks the broker for numbers and sends messages under them. So draws follow the rates within one
-sub-window, and dummies only fill numbers that no member wants. Messages, argument, deviations and
-parameters: docs/protocols/atop.md. All of ATOP (`core.py`) but for these rules; the order of brokered messages is in `order.py`.
+sub-window, and dummies only fill numbers that no member wants. Messages, argument, deviations and parameters:
+docs/protocols/atop.md. All of ATOP (`core.py`) but for these rules; the order of brokered messages is in `order.py`.
 
 1. [2.2.2, formula 2] At the end of each sub-window a member computes delta (`Shares`). A received item counts for the
    owner of the number. A new distribution sets all counts to 0.

@@ -9,9 +9,9 @@ Ricart and Agrawala, "An Optimal Algorithm for Mutual Exclusion in Computer Netw
   4. leave: send the REPLYs that were deferred                                                _leave
 As in the paper, one request of a member waits at a time; the next one may be made while the member is inside.
 
-At the end of a view (`close`) a member that is inside goes on, and defers the requests of the next view until it leaves.
-A request that was not granted keeps its place: its submission is handed back, and the REQUEST that renews it names its
-timestamp. Later requests are deferred even before that REQUEST is sent. `Kept` goes from core to core of one
+At the end of a view (`close`) a member that is inside goes on, and defers the requests of the next view until it
+leaves. A request that was not granted keeps its place: its submission is handed back, and the REQUEST that renews it
+names its timestamp. Later requests are deferred even before that REQUEST is sent. `Kept` goes from core to core of one
 incarnation.
 
 Invariants. At most one request of ours waits, and at most one of each peer is deferred. A request is deferred only
