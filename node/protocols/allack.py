@@ -29,7 +29,7 @@ from random import Random
 
 from node.core import MakeCore, Membership, Submission
 from node.effects import Effect
-from node.parameters import require
+from node.parameters import require, require_range
 from node.protocols.base import DUMMY, MILLISECOND, HistoryCore, Phase
 from node.reliable.parameters import ReliableParameters
 from node.wire import Kind, Message
@@ -52,7 +52,7 @@ class AllAckParameters:
 
     def __post_init__(self) -> None:
         require(0 <= self.null_after_ns <= 2**62, f"null_after_ns must not be negative, not {self.null_after_ns}")
-        require(1 <= self.outstanding <= 65536, f"outstanding must lie between 1 and 65536, not {self.outstanding}")
+        require_range("outstanding", self.outstanding, 1, 65536)
 
 
 class AllAckReport(enum.IntEnum):

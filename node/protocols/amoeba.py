@@ -37,7 +37,7 @@ from node.core import Closing, MakeCore, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, Send
 from node.errors import DropReason, LocalError
 from node.packing import MAX_NUMBER, pack, unpack
-from node.parameters import require
+from node.parameters import require, require_range
 from node.protocols.base import CONTROL, OrderCore
 from node.protocols.prefix import Walk, count_of
 from node.reliable.parameters import ReliableParameters
@@ -66,7 +66,7 @@ class AmoebaParameters:
             0 <= self.resilience <= MAX_RESILIENCE,
             f"resilience must lie between 0 and {MAX_RESILIENCE} members, not {self.resilience}",
         )
-        require(1 <= self.outstanding <= 4096, f"outstanding must lie between 1 and 4096, not {self.outstanding}")
+        require_range("outstanding", self.outstanding, 1, 4096)
 
 
 class AmoebaReport(enum.IntEnum):

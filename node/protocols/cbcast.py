@@ -32,7 +32,7 @@ from operator import le
 from node.core import Closing, MakeCore, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report
 from node.errors import DropReason
-from node.parameters import require
+from node.parameters import require_range
 from node.protocols.base import OrderCore
 from node.reliable.parameters import ReliableParameters
 from node.wire import Kind, Message
@@ -48,7 +48,7 @@ class CbcastParameters:
     reliable: ReliableParameters = field(default_factory=ReliableParameters)
 
     def __post_init__(self) -> None:
-        require(1 <= self.waiting <= 1 << 24, f"waiting must lie between 1 and {1 << 24}, not {self.waiting}")
+        require_range("waiting", self.waiting, 1, 1 << 24)
 
 
 class CbcastReport(enum.IntEnum):

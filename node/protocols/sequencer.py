@@ -32,8 +32,8 @@ from typing import NamedTuple
 
 from node.core import MAX_MEMBER, Closing, MakeCore, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, Send
-from node.errors import DropReason, RemoteError
-from node.parameters import require
+from node.errors import DropReason, check
+from node.parameters import require_range
 from node.protocols.base import CONTROL, OrderCore
 from node.reliable.parameters import ReliableParameters
 from node.wire import Kind, Message
@@ -53,7 +53,7 @@ class SequencerParameters:
     reliable: ReliableParameters = field(default_factory=ReliableParameters)
 
     def __post_init__(self) -> None:
-        require(1 <= self.outstanding <= 65536, f"outstanding must lie between 1 and 65536, not {self.outstanding}")
+        require_range("outstanding", self.outstanding, 1, 65536)
 
 
 class Phase(enum.StrEnum):
@@ -219,8 +219,7 @@ class SequencerCore(OrderCore):
 
 def _server_in(memory: bytes) -> int:
     server = int.from_bytes(memory, "big")
-    if len(memory) != MEMORY_SIZE or server > MAX_MEMBER:
-        raise RemoteError(DropReason.MALFORMED, f"the memory {memory!r} names no server")
+    check(len(memory) == MEMORY_SIZE and server <= MAX_MEMBER, f"the memory {memory!r} names no server")
     return server
 
 

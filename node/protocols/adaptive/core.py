@@ -49,7 +49,7 @@ from typing import Any
 from node.core import Closing, MakeCore, Membership, Submission, ViewCore
 from node.effects import Deliver, Effect, Multicast, Report, Send, Timer, Undo
 from node.errors import DropReason, RemoteError
-from node.parameters import require
+from node.parameters import require, require_range
 from node.protocols.abcast import AbcastParameters
 from node.protocols.adaptive.candidates import CANDIDATES, Candidate, candidates_in
 from node.protocols.adaptive.codec import (
@@ -62,7 +62,7 @@ from node.protocols.adaptive.codec import (
     read_decision,
 )
 from node.protocols.adaptive.comparison import Comparison, Threshold
-from node.protocols.adaptive.costs import ABCAST, TIMEWARP, CostParameters
+from node.protocols.adaptive.costs import ABCAST, TIMEWARP, CostParameters, Costs
 from node.protocols.adaptive.epoch import LAYER, MOST_KEPT, Epoch
 from node.protocols.adaptive.vote import Ranking, encode_ranking, tally
 from node.protocols.allack import AllAckParameters
@@ -136,7 +136,6 @@ class AdaptiveParameters:
     """Submissions wait while this many messages are undelivered here or not executed. A protocol without timestamps
     does not bound the processor's queue."""
     costs: CostParameters = field(default_factory=CostParameters)
-    """`save_every`, `null_after_ns` and `dummy_after_ns` are those of the blocks that have them."""
     service: ServiceParameters = field(default_factory=ServiceParameters)
     timewarp: TimeWarpParameters = field(default_factory=TimeWarpParameters)
     abcast: AbcastParameters = field(default_factory=AbcastParameters)
@@ -158,7 +157,7 @@ class AdaptiveParameters:
         for name in ("dwell_ns", "estimate_every_ns", "probe_every_ns", "force_every_ns"):
             value = getattr(self, name)
             require(0 <= value <= 2**62, f"{name} must not be negative, not {value}")
-        require(1 <= self.most_held <= 1 << 20, f"most_held must lie between 1 and {1 << 20}, not {self.most_held}")
+        require_range("most_held", self.most_held, 1, 1 << 20)
         self.threshold  # noqa: B018 (it checks itself)
         for name in (candidate.name for candidate in CANDIDATES.values()):
             block = getattr(self, name)
@@ -186,16 +185,6 @@ class AdaptiveParameters:
             replace(self.timewarp, service=self.service)
             if candidate.code == TIMEWARP
             else getattr(self, candidate.name)
-        )
-
-    @property
-    def estimation(self) -> CostParameters:
-        """`costs`, with the values that it shares with other blocks."""
-        return replace(
-            self.costs,
-            save_every=self.service.save_every,
-            null_after_ns=self.allack.null_after_ns,
-            dummy_after_ns=self.atop.dummy_after_ns,
         )
 
 
@@ -277,7 +266,13 @@ class AdaptiveCore(OrderCore):
         self._comparison = Comparison(
             us=membership,
             codes=tuple(self._candidates),
-            parameters=parameters.estimation,
+            costs=Costs(
+                members=len(membership.members),
+                parameters=parameters.costs,
+                save_every=parameters.service.save_every,
+                null_after_ns=parameters.allack.null_after_ns,
+                dummy_after_ns=parameters.atop.dummy_after_ns,
+            ),
             threshold=parameters.threshold,
         )
         self._echo_ns: dict[int, int] = {}

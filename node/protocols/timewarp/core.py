@@ -51,7 +51,7 @@ from node.core import Closing, MakeCore, Membership, Submission
 from node.effects import Effect, Multicast, Report, Timer
 from node.errors import DropReason, RemoteError
 from node.packing import MAX_NUMBER
-from node.parameters import require
+from node.parameters import require, require_one_of, require_range
 from node.protocols.base import CONTROL, MILLISECOND, OrderCore, Phase
 from node.protocols.timewarp.execution import Command, Execution, Key, Outcome, ServiceParameters
 from node.protocols.timewarp.virtual_time import ENDLESS, RoundReport, Rounds
@@ -102,16 +102,13 @@ class TimeWarpParameters:
     reliable: ReliableParameters = field(default_factory=ReliableParameters)
 
     def __post_init__(self) -> None:
-        known = tuple(Cancellation)
-        require(
-            self.cancellation in known, f"cancellation must be one of {', '.join(known)}, not {self.cancellation!r}"
-        )
+        require_one_of("cancellation", self.cancellation, Cancellation)
         require(
             MILLISECOND <= self.gvt_every_ns <= 2**62,
             f"gvt_every_ns must be a millisecond at least, not {self.gvt_every_ns}",
         )
-        require(0 <= self.most_tries <= 1 << 20, f"most_tries must lie between 0 and {1 << 20}, not {self.most_tries}")
-        require(1 <= self.most_open <= MOST_OPEN, f"most_open must lie between 1 and {MOST_OPEN}, not {self.most_open}")
+        require_range("most_tries", self.most_tries, 0, 1 << 20)
+        require_range("most_open", self.most_open, 1, MOST_OPEN)
 
 
 class TimeWarpReport(enum.IntEnum):
