@@ -15,9 +15,8 @@ course of a call and the proofs (one order, causality, all or none): docs/protoc
 - A gives B up (GIVEN_UP by A's MMM, or B's own no): atomic: abort. Else final without B. A has no record of B from
   then on, and a sub-network without a record answers: there is no outcome. So neither an abort nor a give-up leaves a
   duty behind; B, which asks until it is told, learns it when it can. Only a commit is kept until it is settled.
-- An outcome needs no second machine before it goes out: a machine that loses it asks again. Each message of B to A has
-  the number up to which A's outcomes are in B's log and stored by a second machine: an entry that is stored (Firm)
-  follows them. SETTLED has it alone, when A tells an outcome again, after a STORED if need be.
+- Each message of B to A has the number up to which A's outcomes are in B's log and stored by a second machine: an entry
+  that is stored (Firm) follows them. SETTLED has it alone, when A tells an outcome again, after a STORED if need be.
 - B, asked and not atomic, may do without after a while, too (GIVEN_UP of itself). It goes on telling A so (vote no),
   until A has no record of it. Having voted yes on an atomic call it waits.
 - A call with a sub-network left out is decided after all earlier ones of its space that A coordinates, and no final
@@ -42,7 +41,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from node.errors import DropReason, RemoteError
+from node.errors import DropReason, RemoteError, check
 from node.objects.addresses import BINDS, MAX_ADDRESSED, MAX_NAME_BYTES, NAMING, GroupId, Operation, Reference
 from node.objects.log.commit import Commit
 from node.objects.log.entries import (
@@ -205,8 +204,7 @@ class LogState(Commit):
         found._floors = dict(reader.many(lambda: ((reader.word(), reader.word()), _id(reader))))
         found._answers = dict(reader.many(lambda: ((reader.word(), reader.word()), _answer(reader))))
         reader.end()
-        if found.snapshot() != data:
-            raise RemoteError(DropReason.MALFORMED, "a state that is written in another way")
+        check(found.snapshot() == data, "a state that is written in another way")
         return found
 
     # Calls and operations.
@@ -396,8 +394,7 @@ def _id(reader: Reader) -> CallId:
 
 def _answer(reader: Reader) -> Answer:
     name, caller, verdict = _id(reader), Reference.of_word(reader.word()), reader.word()
-    if verdict not in tuple(Verdict):
-        raise RemoteError(DropReason.MALFORMED, f"{verdict} is no verdict")
+    check(verdict in tuple(Verdict), f"{verdict} is no verdict")
     return Answer(
         id=name,
         caller=caller,

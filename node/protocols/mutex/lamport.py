@@ -35,7 +35,7 @@ from struct import Struct
 from node.clocks import MAX_TIMESTAMP
 from node.core import Closing, Membership, Submission
 from node.effects import Effect, Report, Send
-from node.errors import DropReason, RemoteError
+from node.errors import DropReason, RemoteError, check
 from node.group.view import MAX_VIEW
 from node.protocols.base import CONTROL
 from node.protocols.mutex.section import (
@@ -80,8 +80,7 @@ class _Agreed:
     def decode(cls, memory: bytes, members: tuple[int, ...]) -> _Agreed:
         """The state in a donor's memory. RemoteError MALFORMED: no view of these members can begin with it."""
         entries = len(memory) - cls._HEAD.size
-        if entries < 0 or entries % cls._ENTRY.size:
-            raise RemoteError(DropReason.MALFORMED, f"a memory of {len(memory)} bytes")
+        check(entries >= 0 and not entries % cls._ENTRY.size, f"a memory of {len(memory)} bytes")
         view, clock, is_held, count = cls._HEAD.unpack_from(memory)
         found = [Request(*entry) for entry in cls._ENTRY.iter_unpack(memory[cls._HEAD.size :])]
         queue, left = tuple(found[:count]), {member: times for times, member in found[count:]}
