@@ -5,14 +5,6 @@ do not. Each member estimates the cost of both; if more than half want another p
 of the logical clock: before T the old protocol, after T the new one" (3.4). An epoch has one protocol. T is the end of
 an epoch, LAST in each member's stream; or a number, between Time Warp and ABCAST (`switch: time`).
 
-    CANDIDACY a change is worthwhile, and no coordinator is known   round the ring of the members (`coordinator`)
-    REQUEST   a member finds a change worthwhile                    to the coordinator
-    CALL      the coordinator asks for ballots                      to all
-    BALLOT    a ranking of the candidates (vote.py); proposal of T  to the coordinator, from each member
-    DECISION  the protocol of the next epoch; T                     to all
-    CARRIED   a message of the instance that runs in an epoch       as the instance says
-    LAST      the sender's last message in this epoch               to all, at once when it adopts a decision
-
 1. An epoch has one instance of its protocol's core (epoch.py), which is a core of one view itself.
 2. The coordinator, the view's first member or the elected one, decides when it has the ballot of every member of the
    view. A member gives its ballot only while no older epoch is incomplete at it. So an epoch has one decision, and no
@@ -33,7 +25,7 @@ an epoch, LAST in each member's stream; or a number, between Time Warp and ABCAS
 Deviations: with `switch: epoch` all wait for LAST of all. The threshold has a margin. Ballots are rankings.
 Invariants: all of an epoch is final before anything of the next is; an instance sends nothing behind its LAST.
 Final deliveries are AGREED, not uniform. The timers for estimates, probes and forced changes are armed by submissions
-and deliveries only. The arguments are in docs/protocols/adaptive.md.
+and deliveries only. The messages and the arguments are in docs/protocols/adaptive.md.
 """
 
 from __future__ import annotations
