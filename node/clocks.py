@@ -23,9 +23,8 @@ class EventClock(Protocol):
 
     __slots__ = ()
 
-    @property
-    def value(self) -> int:
-        """The timestamp of the last event."""
+    value: int
+    """The timestamp of the last event."""
 
     def tick(self, now_ns: int, after: int = 0) -> int:
         """The timestamp of a local or send event, later than all before and later than `after`."""
@@ -72,25 +71,20 @@ def clock_of(kind: ClockKind, *, minimum_delay_ns: int) -> EventClock:
 class LamportClock(EventClock):
     """A counter, independent of the physical time."""
 
-    __slots__ = ("_value",)
+    __slots__ = ("value",)
 
     def __init__(self, value: int = 0) -> None:
-        self._value = value
-
-    @property
-    def value(self) -> int:
-        """The timestamp of the last event; the start value before the first."""
-        return self._value
+        self.value = value
 
     def tick(self, now_ns: int = 0, after: int = 0) -> int:  # noqa: ARG002 (the time does not matter to it)
         """IR1: between any two successive events the clock is incremented."""
-        self._value = max(self._value, after) + 1
-        return self._value
+        self.value = max(self.value, after) + 1
+        return self.value
 
     def receive(self, timestamp: int, now_ns: int = 0) -> int:  # noqa: ARG002 (the time does not matter to it)
         """IR2 (b): not less than the present value and greater than the timestamp; the receipt is an event itself."""
-        self._value = max(self._value, timestamp) + 1
-        return self._value
+        self.value = max(self.value, timestamp) + 1
+        return self.value
 
 
 class PhysicalClock(EventClock):
@@ -104,7 +98,7 @@ class PhysicalClock(EventClock):
     then only the timestamps of events obey the clock condition.
     """
 
-    __slots__ = ("_correction_ns", "_minimum_delay_ns", "_shown_ns", "_value")
+    __slots__ = ("_correction_ns", "_minimum_delay_ns", "_shown_ns", "value")
 
     def __init__(self, *, minimum_delay_ns: int | None = None) -> None:
         if minimum_delay_ns is not None and minimum_delay_ns < 0:
@@ -112,12 +106,7 @@ class PhysicalClock(EventClock):
         self._minimum_delay_ns = minimum_delay_ns
         self._correction_ns = 0
         self._shown_ns = 0
-        self._value = 0
-
-    @property
-    def value(self) -> int:
-        """The timestamp of the last event."""
-        return self._value
+        self.value = 0
 
     def read(self, now_ns: int) -> int:
         """IR1': the reading when the node's clock shows `now_ns`; between messages it runs like that clock."""
@@ -138,11 +127,11 @@ class PhysicalClock(EventClock):
 
     def tick(self, now_ns: int, after: int = 0) -> int:
         """IR2' (a): T_m = C_i(t), and later than all events before (C1)."""
-        self._value = max(self._value + 1, after + 1, self.read(now_ns))
-        return self._value
+        self.value = max(self.value + 1, after + 1, self.read(now_ns))
+        return self.value
 
     def receive(self, timestamp: int, now_ns: int) -> int:
         """IR2' (b), and C2 also where mu_m is 0 or no correction is made."""
         self.adjust(timestamp, now_ns)
-        self._value = max(self._value + 1, timestamp + 1, self.read(now_ns))
-        return self._value
+        self.value = max(self.value + 1, timestamp + 1, self.read(now_ns))
+        return self.value

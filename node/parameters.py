@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from node.errors import LocalError
@@ -22,7 +22,7 @@ def from_mapping(kind: type[T], mapping: object, where: str) -> T:
     type, or an error of the dataclass itself.
     """
     if not isinstance(mapping, Mapping):
-        raise LocalError(f"{where} must be a mapping of names to values, not {_shown(mapping)}")
+        raise LocalError(f"{where} must be a mapping of names to values, not {shown(mapping)}")
     types = types_of(typing.cast("Any", kind))
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}  # type: ignore[arg-type]
     for key in mapping:
@@ -52,6 +52,16 @@ def require(condition: bool, sentence: str) -> None:
         raise LocalError(sentence)
 
 
+def require_range(name: str, value: int, least: int, most: int) -> None:
+    """LocalError unless the parameter `name` lies between `least` and `most`."""
+    require(least <= value <= most, f"{name} must lie between {least} and {most}, not {value}")
+
+
+def require_one_of(name: str, value: str, known: Iterable[str]) -> None:
+    """LocalError unless the parameter `name` has one of the `known` values."""
+    require(value in tuple(known), f"{name} must be one of {', '.join(known)}, not {value!r}")
+
+
 def _value(expected: Any, value: object, where: str) -> object:
     if dataclasses.is_dataclass(expected):
         return from_mapping(typing.cast("type[object]", expected), value, where)
@@ -62,10 +72,11 @@ def _value(expected: Any, value: object, where: str) -> object:
         return float(value)
     if expected in (bool, str) and isinstance(value, expected):
         return value
-    raise LocalError(f"{where} must be {_NAMES.get(expected, expected)}, not {_shown(value)}")
+    raise LocalError(f"{where} must be {_NAMES.get(expected, expected)}, not {shown(value)}")
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A given value in an error, cut off where it is long."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 

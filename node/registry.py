@@ -14,11 +14,10 @@ from random import Random
 from typing import Any, TypeAlias
 
 from node.core import Core, Membership, random_for
-from node.errors import LocalError
 from node.host.application import Application
 from node.host.config import NodeConfig
 from node.host.driver import Parts
-from node.parameters import from_mapping
+from node.parameters import from_mapping, require
 from node.reliable.codec import KINDS as STREAM_KINDS
 from node.wire import LOCAL_KINDS, Kind
 
@@ -104,8 +103,7 @@ class ProtocolEntry:
 
     def check(self, parameters: Mapping[str, Any], *, members: int) -> None:
         """LocalError when this protocol cannot run with these parameters in a group of this size."""
-        if members < 2:
-            raise LocalError(f"{self.name} needs a group of at least 2 members")
+        require(members >= 2, f"{self.name} needs a group of at least 2 members")
         checked = self._checked(parameters)
         if self.require_members is not None:
             self.require_members(checked, members)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from node.errors import DropReason, RemoteError
+from node.errors import DropReason, RemoteError, check
 from node.group.codec import MAX_ROUND, Promise, Proposal, Value, ballot_of, rank_of, round_of
 from node.group.view import Incarnation, View
 from node.trace import ViewReason
@@ -147,14 +147,12 @@ class Change:
 
     def check_ballot(self, ballot: int, source: int) -> None:
         """RemoteError: no honest member of this view leads such a ballot."""
-        if rank_of(ballot) != self._view.rank(source):
-            raise RemoteError(DropReason.MALFORMED, f"a ballot of rank {rank_of(ballot)} from member {source}")
+        check(rank_of(ballot) == self._view.rank(source), f"a ballot of rank {rank_of(ballot)} from member {source}")
         self.check_round(ballot)
 
     def check_round(self, ballot: int) -> None:
         """RemoteError: no honest member of this view leads such a ballot, or has reached such a round."""
-        if rank_of(ballot) >= len(self._view.members):
-            raise RemoteError(DropReason.MALFORMED, f"a ballot of rank {rank_of(ballot)}")
+        check(rank_of(ballot) < len(self._view.members), f"a ballot of rank {rank_of(ballot)}")
         if round_of(ballot) > round_of(max(self.seen, self.promised)) + FAR:
             raise RemoteError(DropReason.OUT_OF_WINDOW, f"a ballot of round {round_of(ballot)}")
 

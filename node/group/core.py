@@ -15,7 +15,7 @@ from random import Random
 
 from node.core import Core, MakeCore, Membership, Submission, ViewCore, ViewStreams
 from node.effects import Effect, Installed, Minority, Multicast, Report, Send, StateTaken, Timer
-from node.errors import DropReason, LocalError, RemoteError
+from node.errors import DropReason, LocalError, RemoteError, check
 from node.group.change import cut_of
 from node.group.codec import Decision, Join, Value
 from node.group.member import (
@@ -393,8 +393,7 @@ class GroupCore(Core):
         following = value.next
         is_in = following.incarnation_of.get(self._me) == self._us.incarnation
         here = self.here
-        if not following.last_of.keys() <= self._known:
-            raise RemoteError(DropReason.MALFORMED, "a view with members that the group does not know")
+        check(following.last_of.keys() <= self._known, "a view with members that the group does not know")
         if message.incarnation < self._latest_stated.get(source, 0):
             return  # R13: sent by an incarnation that has died
         if here is None:
@@ -579,8 +578,7 @@ class GroupCore(Core):
 
     def _on_join(self, message: Message, source: int, now_ns: int, out: list[Effect]) -> None:
         join = Join.from_words(message.words)
-        if not join.hears.union(join.present) <= self._known:
-            raise RemoteError(DropReason.MALFORMED, "a joiner that hears strangers")
+        check(join.hears.union(join.present) <= self._known, "a joiner that hears strangers")
         here, known = self.here, self._joiners.get(source)
         if here is None:
             if self._note_statement(message, join):
@@ -689,8 +687,7 @@ class GroupCore(Core):
     def _on_state_request(
         self, here: ViewMember, message: Message, source: int, now_ns: int, out: list[Effect]
     ) -> None:
-        if len(message.words) != 1:
-            raise RemoteError(DropReason.MALFORMED, "a request for state without its offset")
+        check(len(message.words) == 1, "a request for state without its offset")
         if here.is_stateful and not self._is_excluded:
             here.hear(source, now_ns, out)
             found = chunks(self._memory, self._digest, message.words[0])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from node.core import MAX_INCARNATION, Membership
 from node.effects import Effect, Minority, Multicast, Report, Send, Timer
-from node.errors import DropReason, RemoteError
+from node.errors import DropReason, RemoteError, check
 from node.group.change import Change, Constraints
 from node.group.codec import Decision, Promise, Proposal, Status, StatusFlag, Value, one_ballot, rank_of
 from node.group.detector import Accusations, Detector
@@ -569,8 +569,7 @@ class ViewMember:
             proposal = Proposal.from_words(message.words, message.seq)
             change.check_ballot(proposal.ballot, message.origin)
             self.check_value(proposal.value)
-            if not set(proposal.holders.values()) <= set(self.view.members):
-                raise RemoteError(DropReason.MALFORMED, "a holder that is no member of the view")
+            check(set(proposal.holders.values()) <= set(self.view.members), "a holder that is no member of the view")
             return proposal.ballot, proposal
         ballot = one_ballot(message.words)
         if message.kind is Kind.GROUP_PREPARE:
@@ -596,8 +595,7 @@ class ViewMember:
 
     def check_cut(self, cut: Mapping[int, int]) -> None:
         """RemoteError: no honest member of this view reports such positions."""
-        if cut.keys() != self.view.incarnation_of.keys():
-            raise RemoteError(DropReason.MALFORMED, "positions in other streams than those of the view")
+        check(cut.keys() == self.view.incarnation_of.keys(), "positions in other streams than those of the view")
         ours = self.stack.streams.positions()
         if any(position > ours[origin] + MAX_CUT_AHEAD for origin, position in cut.items()):
             raise RemoteError(DropReason.OUT_OF_WINDOW, "positions far beyond what was received")
@@ -605,8 +603,7 @@ class ViewMember:
     def check_value(self, value: Value) -> None:
         """RemoteError: no honest member of this view proposes or decides such a value."""
         self.check_cut(value.cut)
-        if not value.next.last_of.keys() <= set(self._us.members):
-            raise RemoteError(DropReason.MALFORMED, "a view with members that the group does not know")
+        check(value.next.last_of.keys() <= set(self._us.members), "a view with members that the group does not know")
 
     def _on_prepare(
         self, ballot: int, proposal: Proposal | None, coordinator: int, now_ns: int, out: list[Effect]

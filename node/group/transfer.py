@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from node.errors import DropReason, RemoteError
+from node.errors import DropReason, RemoteError, check
 
 CHUNK_BYTES = 1200
 CHUNKS_PER_ANSWER = 32
@@ -32,8 +32,7 @@ class Chunk(NamedTuple):
     @staticmethod
     def of(words: tuple[int, ...], data: bytes) -> Chunk:
         """RemoteError: no donor sends such a chunk."""
-        if len(words) != 3:
-            raise RemoteError(DropReason.MALFORMED, f"a chunk of state with {len(words)} words")
+        check(len(words) == 3, f"a chunk of state with {len(words)} words")
         total, digest, offset = words
         is_whole = len(data) == min(CHUNK_BYTES, total - offset)
         if total > MAX_STATE_BYTES or offset % CHUNK_BYTES or offset > total or not is_whole:

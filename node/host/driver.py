@@ -48,6 +48,7 @@ from node.host.endpoint import Endpoint
 from node.host.host import TRANSMISSION_MASK, Host, TraceRow
 from node.host.node_clock import NodeClock
 from node.host.recorder import Recorder
+from node.parameters import require
 from node.trace import RECORD, TRACE_DELAY_NS
 from node.wire import Message, encode_envelope, encode_message, table_struct
 
@@ -325,8 +326,7 @@ class Driver:
         self._say({"event": "changed", "what": word, "at_ns": time.monotonic_ns(), **refused})
 
     def _join_again(self) -> None:
-        if not self._host.is_leaving:
-            raise LocalError("it is a member already, or asks to be one")
+        require(self._host.is_leaving, "it is a member already, or asks to be one")
         if not self._joins_again:
             self._joins_again = True
             if self._host.has_ended:

@@ -35,10 +35,11 @@ from node.effects import (
     Timer,
     Undo,
 )
-from node.errors import DropReason, LocalError, RemoteError
+from node.errors import DropReason, RemoteError
 from node.host.application import Application, WorkloadApplication
 from node.host.config import NodeConfig
 from node.host.node_clock import NodeClock, Shift
+from node.parameters import require
 from node.trace import APPLICATION_STAMP, STAMP_SIZE, EndReason, Event, Level, Stamp, payload_checksum
 from node.wire import Kind, Message, decode_datagram, table_struct
 
@@ -301,10 +302,8 @@ class Host:
 
     def leave(self) -> None:
         """Leave the group for good; the workload ends. LocalError: this incarnation cannot leave, and why."""
-        if self.has_ended:
-            raise LocalError("it is no member of the group now")
-        if self.is_leaving:
-            raise LocalError("it is about to leave already")
+        require(not self.has_ended, "it is no member of the group now")
+        require(not self.is_leaving, "it is about to leave already")
         self._tell_before(None)
         effects = self._core.leave(self._now_ns())
         self.is_leaving = True

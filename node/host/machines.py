@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from node.errors import DropReason, RemoteError
+from node.errors import check
 
 CommandT = TypeVar("CommandT")
 StateT = TypeVar("StateT")
@@ -117,14 +117,12 @@ def _written(command: Transaction, store: Store) -> bytes:
 
 
 def _restored(form: struct.Struct, data: bytes) -> tuple[int, ...]:
-    if len(data) != form.size:
-        raise RemoteError(DropReason.MALFORMED, f"a state of {len(data)} bytes, not {form.size}")
+    check(len(data) == form.size, f"a state of {len(data)} bytes, not {form.size}")
     return form.unpack(data)
 
 
 def _restore_nothing(data: bytes) -> None:
-    if data:
-        raise RemoteError(DropReason.MALFORMED, f"{len(data)} bytes of state for an application that has none")
+    check(not data, f"{len(data)} bytes of state for an application that has none")
 
 
 def _decode_nothing(_data: bytes) -> None:

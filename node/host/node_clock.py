@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from node.errors import LocalError
+from node.parameters import require
 
 PARTS_PER_BILLION = 10**9
 MAX_DRIFT_PPB = PARTS_PER_BILLION // 10
@@ -78,6 +78,5 @@ class NodeClock:
 
 
 def _checked_ppb(drift_ppb: int) -> int:
-    if abs(drift_ppb) > MAX_DRIFT_PPB:
-        raise LocalError(f"a drift of {drift_ppb / 1000:g} ppm is beyond {MAX_DRIFT_PPM} ppm")
+    require(abs(drift_ppb) <= MAX_DRIFT_PPB, f"a drift of {drift_ppb / 1000:g} ppm is beyond {MAX_DRIFT_PPM} ppm")
     return drift_ppb

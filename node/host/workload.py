@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from node.errors import LocalError
+from node.parameters import require
 
 NS_PER_S = 10**9
 FOREVER_NS = 2**63 - 1
@@ -54,13 +55,10 @@ class Workload:
 
     def __post_init__(self) -> None:
         rates = [self.rate_per_s, *(event.rate_per_s for event in self.events)]
-        if min(rates) < 0:
-            raise LocalError("a rate must not be negative")
+        require(min(rates) >= 0, "a rate must not be negative")
         times = [event.after_ns for event in self.events]
-        if times != sorted(times):
-            raise LocalError("rate changes must come in the order of their times")
-        if list(self.instants_ns) != sorted(self.instants_ns):
-            raise LocalError("scheduled instants must come in order")
+        require(times == sorted(times), "rate changes must come in the order of their times")
+        require(list(self.instants_ns) == sorted(self.instants_ns), "scheduled instants must come in order")
         if self.instants_ns and self.kind is not WorkloadKind.SCHEDULED:
             raise LocalError(f"a {self.kind.value} workload has no scheduled instants")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 
 from node.objects.addresses import MAX_ADDRESSED, MAX_SPACES, OBJECTS_IN_SPACE
-from node.parameters import require
+from node.parameters import require, require_one_of, require_range
 from node.protocols.amoeba import AmoebaParameters
 from node.reliable.parameters import ReliableParameters
 
@@ -48,14 +48,13 @@ class LoadParameters:
     """... or anywhere."""
 
     def __post_init__(self) -> None:
-        permilles = (one.name for one in fields(self) if one.name.endswith("_permille"))
-        for name in permilles:
-            require(0 <= getattr(self, name) <= 1000, f"{name} must lie between 0 and 1000, not {getattr(self, name)}")
+        for name in (one.name for one in fields(self) if one.name.endswith("_permille")):
+            require_range(name, getattr(self, name), 0, 1000)
         shares = self.atomic_permille + self.unordered_permille + self.direct_permille
         require(shares <= 1000, f"atomic, unordered and direct calls are {shares} of 1000")
         whom = self.listed_permille + self.grouped_permille
         require(whom <= 1000, f"calls to lists and to groups are {whom} of 1000")
-        require(1 <= self.lists <= 1000, f"lists must lie between 1 and 1000, not {self.lists}")
+        require_range("lists", self.lists, 1, 1000)
         require(1 <= self.members <= MAX_ADDRESSED, f"members must lie between 1 and {MAX_ADDRESSED}")
         weights = (self.space_weight, self.machine_weight, self.network_weight, self.networks_weight)
         require(all(0 <= weight <= 1000 for weight in weights), "weights must lie between 0 and 1000")
@@ -79,10 +78,10 @@ class ProgramParameters:
 
     def __post_init__(self) -> None:
         require(1 <= self.members <= MAX_ADDRESSED, f"members must lie between 1 and {MAX_ADDRESSED}")
-        require(self.locality in LOCALITIES, f"locality must be one of {', '.join(LOCALITIES)}, not {self.locality!r}")
-        require(1 <= self.rounds <= 1_000_000, f"rounds must lie between 1 and 1000000, not {self.rounds}")
+        require_one_of("locality", self.locality, LOCALITIES)
+        require_range("rounds", self.rounds, 1, 1_000_000)
         require(0 <= self.pause_ns <= 2**62, f"pause_ns must not be negative, not {self.pause_ns}")
-        require(0 <= self.size_bytes <= 32_768, f"size_bytes must lie between 0 and 32768, not {self.size_bytes}")
+        require_range("size_bytes", self.size_bytes, 0, 32_768)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,17 +123,13 @@ class ObjectsParameters:
     options: ProgramParameters = field(default_factory=ProgramParameters)
 
     def __post_init__(self) -> None:
-        require(1 <= self.spaces <= MAX_SPACES, f"spaces must lie between 1 and {MAX_SPACES}, not {self.spaces}")
+        require_range("spaces", self.spaces, 1, MAX_SPACES)
         require(
             not self.processes or self.spaces <= MOST_PROCESSES,
             f"as processes, spaces must lie between 1 and {MOST_PROCESSES}, not {self.spaces}",
         )
-        most = OBJECTS_IN_SPACE - 1
-        require(
-            1 <= self.objects_per_space <= most,
-            f"objects_per_space must lie between 1 and {most}, not {self.objects_per_space}",
-        )
-        require(1 <= self.outstanding <= 4096, f"outstanding must lie between 1 and 4096, not {self.outstanding}")
+        require_range("objects_per_space", self.objects_per_space, 1, OBJECTS_IN_SPACE - 1)
+        require_range("outstanding", self.outstanding, 1, 4096)
         require(MILLISECOND <= self.retry_ns <= self.retry_most_ns, "retry_ns and retry_most_ns must ascend from 1 ms")
         require(
             self.retry_most_ns <= self.vote_ns <= self.patience_ns <= 2**62,

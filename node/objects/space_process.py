@@ -26,21 +26,19 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from node.core import Membership, Submission
-from node.effects import Deliver, Effect
+from node.core import Membership
 from node.errors import LocalError
 from node.host.application import Application
 from node.host.config import NodeConfig, parse
 from node.host.driver import Alarm, new_loop
 from node.host.host import Host, TraceRow
-from node.objects.addresses import decode_news
 from node.objects.application import application_of
-from node.objects.manager.local import MACHINE, LocalCore, reports_of
+from node.objects.manager.local import MACHINE, LocalCore
 from node.objects.parameters import ObjectsParameters
 from node.objects.pipe import Pipe, Tag
 from node.parameters import from_mapping
 from node.trace import RECORD
-from node.wire import Kind, Message, decode_message, encode_message, table_struct
+from node.wire import Message, decode_message, encode_message, table_struct
 
 STATUS_INTERVAL_S = 1.0
 MOST_RECORDS = 1000
@@ -55,7 +53,7 @@ _PACK_RECORD = table_struct(RECORD).pack
 
 
 class SpaceCore(LocalCore):
-    """A local manager that takes calls only while the machine does, and reports their results to the trace."""
+    """A local manager that takes calls only while the machine does."""
 
     def __init__(self, *, membership: Membership, space: int) -> None:
         super().__init__(membership=membership, space=space)
@@ -64,12 +62,6 @@ class SpaceCore(LocalCore):
     @property
     def can_submit(self) -> bool:
         return self.is_open and super().can_submit
-
-    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
-        return _with_reports(super().on_submit(submission, now_ns))
-
-    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
-        return _with_reports(super().on_message(message, source, now_ns))
 
 
 class SpaceDriver:
@@ -230,15 +222,6 @@ class NoWires:
     def multicast(self, message: Message, transmission: int, *, is_near: bool = False) -> None:
         del is_near
         raise LocalError(f"an address space cannot multicast {message.kind.name} ({transmission})")
-
-
-def _with_reports(effects: list[Effect]) -> list[Effect]:
-    out: list[Effect] = []
-    for effect in effects:
-        out.append(effect)
-        if isinstance(effect, Deliver) and effect.inner is Kind.OBJECTS_NEWS:
-            out += reports_of(decode_news(effect.payload), effect.seq)
-    return out
 
 
 def main(arguments: Sequence[str]) -> int:

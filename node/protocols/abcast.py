@@ -20,18 +20,11 @@ No survivor has delivered a message without FINAL: it is handed back at its init
 (`hands_back`), or dropped if the initiator is excluded.
 Timestamps begin anew in each view: the core has no memory.
 
-Deviations.
-  - DATA carries the number and a digest of its initiator's deliveries (node/protocols/prefix.py), so that `close` drops
-    a message of an excluded member that depends on a message that only excluded members have delivered.
-  - FINALs that are ready together travel in one message.
-  - A sender has at most `outstanding` messages that it has not delivered.
-
 Invariants. Keys in the queue only grow. Final timestamps of one initiator rise with its numbers. The deliveries of any
 two members are prefixes of one sequence. The refusal of a multicast depends on its stream alone, so all members refuse
 the same.
 
-Not here: uniform delivery (the initiator delivers when it has sent FINAL); timestamps beyond MAX_TIMESTAMP, which stop
-the order until the next view. docs/protocols/abcast.md has the argument.
+Messages, argument and deviations: docs/protocols/abcast.md.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
 """Total order by rounds (All-Ack): the core of one view, over reliable FIFO streams.
 
 Paper 002, section 1, which compares its protocol with this one; AllAck of Transis (Amir, Dolev, Kramer, Malki 1992). No
-server, no timestamps. Messages, argument and parameters: docs/protocols/allack.md.
-
-    round       1         2         3
-    member 0    a         (null)    e
-    member 1    b         d         (null)
-    member 2    c         (null)    ...          a b c d: round 3 waits for member 2
+server, no timestamps. Messages, argument, deviations and parameters: docs/protocols/allack.md.
 
 1. A member's k-th message belongs to its round k. A jump of the round number means that the rounds between are empty.
 2. "A member waits until it has received at least one message from each other member": a round is complete when each
@@ -20,18 +15,10 @@ server, no timestamps. Messages, argument and parameters: docs/protocols/allack.
 6. [not in the paper] `close` delivers all of the cut by (round, member). Of an excluded sender it drops each message
    that may lack a cause, and all later ones of that sender (node/protocols/prefix.py).
 
-Deviations. Rounds are counted by number, not by the messages in a receiver's buffer, so that NULLs can be left out. A
-round is delivered as a whole, as in the paper; the messages before the first missing one could be delivered earlier. In
-Transis a message may acknowledge another of the same round, because receipts are causes there; here deliveries are. A
-member orders its own message from its submission on, because flow control below may return it late.
-
 Invariants. The rounds of one stream rise. The buffer holds nothing of a delivered round. A member has itself sent every
 round that it has delivered, so an effect is in a later round than its causes. The deliveries of any two members of a
 view before its end are prefixes of one sequence. The cut holds all multicasts of a survivor, so `close` delivers its
 submissions and hands none back. Rounds begin at 1 in each view; no state outlives it.
-
-Not here. Delivery is agreed, not uniform. Nothing is delivered while a member of the view is silent; the group layer
-ends such a view. A member that has sent round MAX_ROUND sends nothing more in this view.
 """
 
 from __future__ import annotations
@@ -42,7 +29,7 @@ from random import Random
 
 from node.core import MakeCore, Membership, Submission
 from node.effects import Effect
-from node.parameters import require
+from node.parameters import require, require_range
 from node.protocols.base import DUMMY, MILLISECOND, HistoryCore, Phase
 from node.reliable.parameters import ReliableParameters
 from node.wire import Kind, Message
@@ -65,7 +52,7 @@ class AllAckParameters:
 
     def __post_init__(self) -> None:
         require(0 <= self.null_after_ns <= 2**62, f"null_after_ns must not be negative, not {self.null_after_ns}")
-        require(1 <= self.outstanding <= 65536, f"outstanding must lie between 1 and 65536, not {self.outstanding}")
+        require_range("outstanding", self.outstanding, 1, 65536)
 
 
 class AllAckReport(enum.IntEnum):

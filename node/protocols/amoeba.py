@@ -21,16 +21,9 @@ Rules, each with its method:
    a body. It drops a message of an excluded sender that depends on a message outside the cut, and all later messages of
    that sender. A submission without a number in the cut is handed back (`close`).
 
-Promise: with at most r members excluded, every message that any member delivered with resilience r is delivered by all
-survivors, in the same place. With more, and with r = 0, the order is that of the survivors alone.
-
-Deviations from K: the layer below repairs loss, so the history buffer and the negative acknowledgements are not here;
-the group layer agrees on the survivors, so no member calls ResetGroup; `outstanding` bounds the own messages without a
-number.
-
 Invariants: the log's numbers are consecutive; the messages of each sender have ascending numbers; before `close` a
-member has delivered exactly the numbers up to `_delivered`. A false sequencer is not detected. The argument why `close`
-gives one causal order, and the messages in full, are in docs/protocols/amoeba.md.
+member has delivered exactly the numbers up to `_delivered`. Messages, the promise of r, argument and deviations:
+docs/protocols/amoeba.md.
 """
 
 from __future__ import annotations
@@ -44,7 +37,7 @@ from node.core import Closing, MakeCore, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, Send
 from node.errors import DropReason, LocalError
 from node.packing import MAX_NUMBER, pack, unpack
-from node.parameters import require
+from node.parameters import require, require_range
 from node.protocols.base import CONTROL, OrderCore
 from node.protocols.prefix import Walk, count_of
 from node.reliable.parameters import ReliableParameters
@@ -73,7 +66,7 @@ class AmoebaParameters:
             0 <= self.resilience <= MAX_RESILIENCE,
             f"resilience must lie between 0 and {MAX_RESILIENCE} members, not {self.resilience}",
         )
-        require(1 <= self.outstanding <= 4096, f"outstanding must lie between 1 and 4096, not {self.outstanding}")
+        require_range("outstanding", self.outstanding, 1, 4096)
 
 
 class AmoebaReport(enum.IntEnum):

@@ -8,24 +8,17 @@ Paper 000 compares its protocol with it: "CBCAST itself cannot see a loss". Its 
   3. When it delivers a message of j it counts on j's entry; that may end the delay of others.        _deliver, _release
 
 The vector has one word for each member of the view, ascending: the number of its messages, all delivered. The sender's
-own entry is the message before this one. A sender delivers its own message as it sends it. There are no rounds and no
-acknowledgements: one multicast for each message, and a delay only at a member that lacks a cause.
+own entry is the message before this one. A sender delivers its own message as it sends it.
 
 At the end of the view (`close`) a member takes in the rest of the cut by the same rules. A message that still waits
 lacks a cause that is not in the cut, or that lacks one itself. Its sender is excluded: the message is dropped, with all
 that follow in its stream. The core has no memory, and hands nothing back: its own messages are all delivered.
 
-Deviations. Isis also sends point-to-point messages and overlaps groups; vectors are not compressed here.
-
 Invariants. A vector names deliveries, not receipts: else a message would wait for messages that are no causes of it. A
 message waits if and only if an entry of its vector exceeds ours; so nothing waits when all messages have come. The
 refusal of a message depends on its stream alone (but for `waiting`), so all members refuse the same.
 
-Cost: n words for each message, O(n) for each receipt, O(n) more each time that a waiting message is checked again,
-which happens when the entry that it waits for moves.
-
-Not here: a bound on the messages that wait for one cause, other than `waiting` for each sender: senders do not know
-that a receiver waits. docs/protocols/cbcast.md has the argument.
+Cost, argument and deviations: docs/protocols/cbcast.md.
 """
 
 from __future__ import annotations
@@ -39,7 +32,7 @@ from operator import le
 from node.core import Closing, MakeCore, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report
 from node.errors import DropReason
-from node.parameters import require
+from node.parameters import require_range
 from node.protocols.base import OrderCore
 from node.reliable.parameters import ReliableParameters
 from node.wire import Kind, Message
@@ -55,7 +48,7 @@ class CbcastParameters:
     reliable: ReliableParameters = field(default_factory=ReliableParameters)
 
     def __post_init__(self) -> None:
-        require(1 <= self.waiting <= 1 << 24, f"waiting must lie between 1 and {1 << 24}, not {self.waiting}")
+        require_range("waiting", self.waiting, 1, 1 << 24)
 
 
 class CbcastReport(enum.IntEnum):

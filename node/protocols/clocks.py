@@ -23,7 +23,7 @@ from node.core import Core, Membership, Submission
 from node.effects import Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError
 from node.packing import Entry, pack, unpack
-from node.parameters import require
+from node.parameters import require, require_one_of
 from node.trace import Notice
 from node.transport import Timers
 from node.wire import Flag, Kind, Message
@@ -68,8 +68,8 @@ class ClocksParameters:
     """Time from its start for which a member takes part."""
 
     def __post_init__(self) -> None:
-        require(self.graph in tuple(Graph), f"graph must be one of {', '.join(Graph)}, not {self.graph!r}")
-        require(self.start in tuple(Start), f"start must be one of {', '.join(Start)}, not {self.start!r}")
+        require_one_of("graph", self.graph, Graph)
+        require_one_of("start", self.start, Start)
         for name in ("tau_ns", "sample_ns"):
             value = getattr(self, name)
             require(LEAST_PERIOD_NS <= value <= 2**62, f"{name} must be at least {LEAST_PERIOD_NS} ns, not {value}")

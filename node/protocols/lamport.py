@@ -1,7 +1,7 @@
 """Total order by Lamport's timestamps: the core of one view, over reliable FIFO streams.
 
 Lamport, "Time, Clocks, and the Ordering of Events in a Distributed System", CACM 21(7), 1978 (paper 001). Sections in
-brackets. Messages, argument and parameters: docs/protocols/lamport.md.
+brackets. Messages, argument, deviations and parameters: docs/protocols/lamport.md.
 
 1. [Logical Clocks, IR1 and IR2(a)] A sender increments its clock and puts the new value T on the message.
 2. [Logical Clocks, IR2(b)] A receiver sets its clock beyond T.
@@ -18,17 +18,10 @@ brackets. Messages, argument and parameters: docs/protocols/lamport.md.
 7. [not in the paper] `close` delivers all of the cut in the order of rule 3. Of an excluded sender it drops each
    message that may lack a cause, and all later ones of that sender (node/protocols/prefix.py).
 
-Deviations. The paper acknowledges each request to its sender; here a NULL is multicast, and one NULL serves several
-messages. The timestamps of one member rise strictly, in all kinds of clock. A member orders its own message from its
-submission on, because flow control below may return it later than messages that others sent after it.
-
 Invariants. The timestamps of one stream rise. The buffer holds nothing at or before the last delivered place. The
 deliveries of any two members of a view before its end are prefixes of one sequence. The cut holds all multicasts of a
 survivor, so `close` delivers its submissions and hands none back. Timestamps rise from view to view: `memory` is the
 greatest timestamp of all cuts so far.
-
-Not here. Delivery is agreed, not uniform. Nothing is delivered while a member of the view is silent; the group layer
-ends such a view. A clock that has reached MAX_TIMESTAMP stops the order for good.
 """
 
 from __future__ import annotations
@@ -41,8 +34,8 @@ from struct import Struct
 from node.clocks import MAX_TIMESTAMP, ClockKind, EventClock, Tie, clock_of
 from node.core import MakeCore, Membership, Submission
 from node.effects import Effect, Report
-from node.errors import DropReason, RemoteError
-from node.parameters import require
+from node.errors import check
+from node.parameters import require, require_one_of
 from node.protocols.base import DUMMY, MILLISECOND, HistoryCore, Phase
 from node.reliable.parameters import ReliableParameters
 from node.trace import Notice
@@ -68,8 +61,8 @@ class LamportParameters:
     reliable: ReliableParameters = field(default_factory=ReliableParameters)
 
     def __post_init__(self) -> None:
-        require(self.tie in tuple(Tie), f"tie must be one of {', '.join(Tie)}, not {self.tie!r}")
-        require(self.clock in tuple(ClockKind), f"clock must be one of {', '.join(ClockKind)}, not {self.clock!r}")
+        require_one_of("tie", self.tie, Tie)
+        require_one_of("clock", self.clock, ClockKind)
         require(self.mu_ns >= 0, f"mu_ns must not be negative, not {self.mu_ns}")
         require(0 <= self.null_after_ns <= 2**62, f"null_after_ns must not be negative, not {self.null_after_ns}")
 
@@ -119,32 +112,28 @@ class LamportCore(HistoryCore):
         )
         self._places = {member: place for place, member in enumerate(membership.members)}
         self._tie = Tie(parameters.tie)
-        self._clock = parameters.new_clock() if clock is None else clock
+        self.clock = parameters.new_clock() if clock is None else clock
         self._reports_clock = parameters.report_clock
 
     @property
     def can_submit(self) -> bool:
-        return self._phase is Phase.RUNNING and self._clock.value < MAX_TIMESTAMP
+        return self._phase is Phase.RUNNING and self.clock.value < MAX_TIMESTAMP
 
     @property
     def timestamp(self) -> int:
-        return self._clock.value
-
-    @property
-    def clock(self) -> EventClock:
-        return self._clock
+        return self.clock.value
 
     def on_start(self, now_ns: int) -> list[Effect]:
         out: list[Effect] = []
         if self._begin:
-            self._clock.tick(now_ns, self._begin)
+            self.clock.tick(now_ns, self._begin)
         if not self.can_submit:
-            self._enter_exhausted(self._clock.value, out)
+            self._enter_exhausted(self.clock.value, out)
         return out
 
     def _submit(self, submission: Submission, now_ns: int, out: list[Effect]) -> None:
         """Rule 1."""
-        timestamp = self._clock.tick(now_ns, submission.not_before)
+        timestamp = self.clock.tick(now_ns, submission.not_before)
         message = self._us.carrying(submission, Kind.LAMPORT_DATA, seq=timestamp, words=(self._prefix.word,))
         self._push(message)
         self._multicast(message, out)
@@ -170,14 +159,14 @@ class LamportCore(HistoryCore):
         return self._tie.precedence(message.seq, self._places[message.origin], len(self._places))
 
     def _move_clock(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        self._clock.receive(message.seq, now_ns)
+        self.clock.receive(message.seq, now_ns)
         self._tell_clock(out)
 
     def _send_null(self, now_ns: int, out: list[Effect]) -> None:
-        if self._clock.value >= MAX_TIMESTAMP:
-            self._enter_exhausted(self._clock.value, out)
+        if self.clock.value >= MAX_TIMESTAMP:
+            self._enter_exhausted(self.clock.value, out)
             return
-        self._multicast(self._us.message(Kind.LAMPORT_NULL, seq=self._clock.tick(now_ns), flags=DUMMY), out)
+        self._multicast(self._us.message(Kind.LAMPORT_NULL, seq=self.clock.tick(now_ns), flags=DUMMY), out)
 
     def _multicast(self, message: Message, out: list[Effect]) -> None:
         super()._multicast(message, out)
@@ -185,7 +174,7 @@ class LamportCore(HistoryCore):
 
     def _tell_clock(self, out: list[Effect]) -> None:
         if self._reports_clock:
-            out.append(Report(code=Notice.TIMESTAMP, member=1, value=self._clock.value))
+            out.append(Report(code=Notice.TIMESTAMP, member=1, value=self.clock.value))
 
 
 def _timestamp_in(memory: bytes) -> int:
@@ -193,8 +182,7 @@ def _timestamp_in(memory: bytes) -> int:
     if not memory:
         return 0
     timestamp: int = _MEMORY.unpack(memory)[0] if len(memory) == _MEMORY.size else MAX_TIMESTAMP + 1
-    if timestamp > MAX_TIMESTAMP:
-        raise RemoteError(DropReason.MALFORMED, f"{len(memory)} bytes of memory hold no timestamp")
+    check(timestamp <= MAX_TIMESTAMP, f"{len(memory)} bytes of memory hold no timestamp")
     return timestamp
 
 

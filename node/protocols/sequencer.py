@@ -19,20 +19,8 @@ Rules, each with its method:
    message. It drops a message of an excluded sender that depends on a message outside the cut, and all later messages
    of that sender. A submission without a number is handed back (`close`).
 
-Deviations from the paper:
-
-- The next view's first member replaces a crashed server, since numbers begin anew in each view. The paper says nothing
-  about crashes. With `replace_server: false` the first view's server remains the server, as in a system with one
-  dedicated server: in a view without it this core takes no submission, and the order goes on in a view that contains it
-  again. The memory names that server.
-- DATA carries the count and the digest of its sender's deliveries at submission (node/protocols/prefix.py).
-
 Invariants: before `close` a member has delivered exactly the numbers below `_next`; nothing below `_next` is buffered;
-a number belongs to one message.
-
-Delivery is AGREED, not uniform: an excluded member may have delivered a message that no survivor has received. A
-message costs a request, an answer and a multicast. The argument why `close` gives one causal order, and the messages in
-full, are in docs/protocols/sequencer.md.
+a number belongs to one message. Messages, argument and the server's crash: docs/protocols/sequencer.md.
 """
 
 from __future__ import annotations
@@ -44,8 +32,8 @@ from typing import NamedTuple
 
 from node.core import MAX_MEMBER, Closing, MakeCore, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, Send
-from node.errors import DropReason, RemoteError
-from node.parameters import require
+from node.errors import DropReason, check
+from node.parameters import require_range
 from node.protocols.base import CONTROL, OrderCore
 from node.reliable.parameters import ReliableParameters
 from node.wire import Kind, Message
@@ -65,7 +53,7 @@ class SequencerParameters:
     reliable: ReliableParameters = field(default_factory=ReliableParameters)
 
     def __post_init__(self) -> None:
-        require(1 <= self.outstanding <= 65536, f"outstanding must lie between 1 and 65536, not {self.outstanding}")
+        require_range("outstanding", self.outstanding, 1, 65536)
 
 
 class Phase(enum.StrEnum):
@@ -231,8 +219,7 @@ class SequencerCore(OrderCore):
 
 def _server_in(memory: bytes) -> int:
     server = int.from_bytes(memory, "big")
-    if len(memory) != MEMORY_SIZE or server > MAX_MEMBER:
-        raise RemoteError(DropReason.MALFORMED, f"the memory {memory!r} names no server")
+    check(len(memory) == MEMORY_SIZE and server <= MAX_MEMBER, f"the memory {memory!r} names no server")
     return server
 
 

@@ -422,11 +422,11 @@ class PostIncrement(LamportClock):
 
     def tick(self, now_ns: int = 0, after: int = 0) -> int:
         stamp = max(self.value, after + 1)
-        self._value = stamp + 1
+        self.value = stamp + 1
         return stamp
 
     def receive(self, timestamp: int, now_ns: int = 0) -> int:
-        self._value = max(self.value, timestamp)
+        self.value = max(self.value, timestamp)
         return self.value
 
 

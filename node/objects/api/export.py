@@ -42,6 +42,8 @@ from node.objects.api.replies import (
     first_of,
 )
 from node.objects.api.values import Pointed, Pointer
+from node.parameters import require
+from node.parameters import shown as value_shown
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -240,8 +242,7 @@ def require_kind(kind: object) -> None:
 def require_state(kind: type[Remote]) -> None:
     """LocalError unless objects of this class can hand their state over and take one over."""
     missing = [name for name in ("get_state", "set_state") if getattr(kind, name) is getattr(Remote, name)]
-    if missing:
-        raise LocalError(f"a {kind.__name__} cannot join a replicated group: it needs {' and '.join(missing)}")
+    require(not missing, f"a {kind.__name__} cannot join a replicated group: it needs {' and '.join(missing)}")
 
 
 class _OwnMethod(BoundMethod[P, R]):
@@ -328,8 +329,7 @@ def proxy_class(base: type[B], kind: type[Remote]) -> type[B]:
 
 def _proxy_class(base: type[Proxy], kind: type[Remote]) -> type[Proxy]:
     taken = sorted(name for name in kind.exported if hasattr(base, name))
-    if taken:
-        raise LocalError(f"{kind.__name__} cannot export {', '.join(taken)}: {base.__name__} has that name already")
+    require(not taken, f"{kind.__name__} cannot export {', '.join(taken)}: {base.__name__} has that name already")
     methods: dict[str, Any] = {name: Proxied(name) for name in kind.exported}
     return type(f"{base.__name__}[{kind.__name__}]", (base,), {"__slots__": (), "kind": kind, **methods})
 
@@ -407,7 +407,7 @@ class Checks:
                 if not check(value):
                     wanted = parameter.annotation
                     shown = wanted if isinstance(wanted, str) else getattr(wanted, "__name__", wanted)
-                    raise BadArguments(f"{self._function.__name__}: {name} must be {shown}, not {_shown(value)}")
+                    raise BadArguments(f"{self._function.__name__}: {name} must be {shown}, not {value_shown(value)}")
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
@@ -463,8 +463,3 @@ def _container(origin: type, parts: tuple[Any, ...]) -> Check | None:
 def _anything(value: object) -> bool:
     """The check of a part whose type is not checked."""
     return isinstance(value, object)
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -52,9 +52,6 @@ class NumberedFuture(asyncio.Future[T]):
     def __hash__(self) -> int:
         return self._number
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
 
 class NumberedTask(asyncio.Task[T]):
     """A task whose place in a set does not depend on its address."""
@@ -67,9 +64,6 @@ class NumberedTask(asyncio.Task[T]):
 
     def __hash__(self) -> int:
         return self._number
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
 
 
 def _refuse(*_: object, **__: object) -> NoReturn:

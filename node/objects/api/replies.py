@@ -51,9 +51,6 @@ class Call(asyncio.Future[V]):
         """A hash that is the same in every run on a virtual loop: asyncio keeps futures in sets."""
         return self._hash
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
     def cancel(self, msg: Any = None) -> bool:
         is_cancelled = super().cancel(msg)
         if is_cancelled:
@@ -265,7 +262,7 @@ class ReplyHandler(Replies[R]):
     def __init__(self) -> None:
         super().__init__()
         self._fetched: set[Reference] = set()
-        self._waiting: list[asyncio.Future[None]] = []
+        self._news = asyncio.Event()
 
     async def receive(self) -> R:
         """The next reply. Raises the exception of a reply that is one, LocalError when none remains."""
@@ -303,12 +300,8 @@ class ReplyHandler(Replies[R]):
 
     async def _change(self) -> None:
         self.wait()
-        changed = asyncio.get_running_loop().create_future()
-        self._waiting.append(changed)
-        await changed
+        self._news.clear()
+        await self._news.wait()
 
     def _changed(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
+        self._news.set()

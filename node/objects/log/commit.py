@@ -1,7 +1,6 @@
 """The calls of one sub-network among others: proposals, votes, outcomes, and the order of dispatch.
 
-This is a part of node/objects/log/state.py, which has the rules. Besides the steps, the log state takes `closed` and
-`left` from here.
+The base of the log state (node/objects/log/state.py, which has the rules and takes `closed` and `left` from here).
 """
 
 from __future__ import annotations
@@ -47,7 +46,9 @@ class Commit:
     def __init__(self, *, place: int, partitions: tuple[tuple[int, ...], ...], epoch: int) -> None:
         self.epoch = epoch
         self.clock = 0
+        """The highest timestamp given or heard of here."""
         self.incarnations = dict.fromkeys(partitions[place], 1)
+        """The machines of ours that are alive, and their incarnations, at this place in the log."""
         self.closed: list[Record] = []
         """Calls that we coordinate and that were decided or aborted."""
         self.left: list[tuple[GroupId, tuple[Reference, ...]]] = []
@@ -68,12 +69,9 @@ class Commit:
         """By space, the calls that we coordinate and that are not final, oldest first."""
         self._duties: tuple[Duty, ...] | None = ()
 
-    @property
-    def buffered(self) -> int:
-        return len(self._records)
-
     def begin_view(self, number: int) -> None:
-        """See LogState.begin_view."""
+        """The log goes on in this view of its machines. Numbers on links that views before it have given, and lost with
+        their sequencer, are not given again."""
         self._base = number << _NUMBERS_OF_A_VIEW
         for state in self._links.values():
             state.sent = max(state.sent, self._base)
@@ -89,7 +87,7 @@ class Commit:
         return self._links[place].epoch
 
     def has_everything(self, member: int, timestamp: int) -> bool:
-        """See LogState.has_everything."""
+        """Whether no more call up to this timestamp can go out to objects of this machine of ours."""
         return self.clock >= timestamp and not any(
             record.key.timestamp <= timestamp and any(one.member == member for one in record.objects)
             for record in self._records.values()
@@ -97,7 +95,7 @@ class Commit:
         )
 
     def open_votes(self) -> list[Prepare]:
-        """The votes of our machines that are open."""
+        """The open votes of our machines, for a machine that begins to count them."""
         return [
             Prepare(call=record.call, objects=record.objects)
             for record in self._records.values()
@@ -426,7 +424,7 @@ class Commit:
 
     # Ends of machines, and new epochs of sub-networks.
 
-    def ended(self, member: int, incarnation: int, out: list[Step]) -> None:
+    def end_calls(self, member: int, incarnation: int, out: list[Step]) -> None:
         """A machine of ours has ended."""
         if self.incarnations.get(member) != incarnation:
             return
@@ -479,11 +477,13 @@ class Commit:
     # Between sub-networks.
 
     def duties(self) -> tuple[Duty, ...]:
+        """Our present duties to other sub-networks, oldest first; the same tuple as long as nothing has changed."""
         if self._duties is None:
             self._duties = tuple(self._all_duties())
         return self._duties
 
     def reply(self, entry: Crossing) -> Crossing | None:
+        """The reply to the sender, independent of later entries of the log; None: there is none."""
         place = entry.link.place
         if place not in self._links:
             return None
@@ -509,7 +509,7 @@ class Commit:
         return None
 
     def wanted(self, entry: Crossing, under_way: int) -> bool:
-        """Whether a message from elsewhere would change anything; see LogState.news."""
+        """Whether a message from elsewhere would change anything; `under_way`: see LogState.news."""
         if not self._is_known(entry.link):
             return False
         place = entry.link.place
@@ -530,7 +530,7 @@ class Commit:
                 return any((place, number) in self._requested for number in numbers)
 
     def awaited(self, name: CallId) -> frozenset[int]:
-        """See LogState.awaited."""
+        """The places whose proposals for this call of ours are missing."""
         record = self._records.get(name)
         if record is None or record.stage is not Stage.OPEN:
             return frozenset()
@@ -615,7 +615,7 @@ class Commit:
 
     # Encoding.
 
-    def write(self, writer: Writer) -> None:
+    def write_calls(self, writer: Writer) -> None:
         writer.words(self.epoch, self.clock, self._base)
         writer.list(chain.from_iterable(sorted(self.incarnations.items())))
         for _, state in sorted(self._links.items()):
@@ -626,8 +626,8 @@ class Commit:
         for record in self._records.values():
             record.write(writer)
 
-    def read(self, reader: Reader) -> None:
-        """Read into a new Commit. RemoteError MALFORMED for anything that `write` never gives."""
+    def read_calls(self, reader: Reader) -> None:
+        """The inverse of `write_calls`, into a new object. RemoteError MALFORMED for anything that it never gives."""
         self.epoch, self.clock, self._base = reader.word(), reader.word(), reader.word()
         self.incarnations = dict(reader.pairs())
         for place in self._links:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import TypeVar
 
-from node.errors import DropReason, RemoteError
+from node.errors import DropReason, RemoteError, check
 from node.objects.addresses import MAX_TIMESTAMP, Reference
 from node.objects.log.entries import MAX_NUMBER, MAX_PLACE, Call, CallId, Key
 
@@ -186,21 +186,18 @@ class Reader:
     def pairs(self) -> tuple[tuple[int, int], ...]:
         """The pairs of words in a list."""
         words = self.list()
-        if len(words) % 2:
-            raise RemoteError(DropReason.MALFORMED, "half a pair in a state")
+        check(not len(words) % 2, "half a pair in a state")
         return tuple(zip(words[::2], words[1::2], strict=True))
 
     def many(self, read: Callable[[], T]) -> tuple[T, ...]:
         """Elements read by `read`, as many as the next word says."""
         count = self.word()
-        if count > MAX_COUNT:
-            raise RemoteError(DropReason.MALFORMED, f"a state with {count} of one thing")
+        check(count <= MAX_COUNT, f"a state with {count} of one thing")
         return tuple(read() for _ in range(count))
 
     def end(self) -> None:
         """RemoteError MALFORMED unless everything has been read."""
-        if self._at != len(self._data):
-            raise RemoteError(DropReason.MALFORMED, f"{len(self._data) - self._at} bytes after the end of a state")
+        check(self._at == len(self._data), f"{len(self._data) - self._at} bytes after the end of a state")
 
     def _bytes(self, count: int) -> bytes:
         if count > len(self._data) - self._at:

@@ -15,9 +15,8 @@ course of a call and the proofs (one order, causality, all or none): docs/protoc
 - A gives B up (GIVEN_UP by A's MMM, or B's own no): atomic: abort. Else final without B. A has no record of B from
   then on, and a sub-network without a record answers: there is no outcome. So neither an abort nor a give-up leaves a
   duty behind; B, which asks until it is told, learns it when it can. Only a commit is kept until it is settled.
-- An outcome needs no second machine before it goes out: a machine that loses it asks again. Each message of B to A has
-  the number up to which A's outcomes are in B's log and stored by a second machine: an entry that is stored (Firm)
-  follows them. SETTLED has it alone, when A tells an outcome again, after a STORED if need be.
+- Each message of B to A has the number up to which A's outcomes are in B's log and stored by a second machine: an entry
+  that is stored (Firm) follows them. SETTLED has it alone, when A tells an outcome again, after a STORED if need be.
 - B, asked and not atomic, may do without after a while, too (GIVEN_UP of itself). It goes on telling A so (vote no),
   until A has no record of it. Having voted yes on an atomic call it waits.
 - A call with a sub-network left out is decided after all earlier ones of its space that A coordinates, and no final
@@ -42,7 +41,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from node.errors import DropReason, RemoteError
+from node.errors import DropReason, RemoteError, check
 from node.objects.addresses import BINDS, MAX_ADDRESSED, MAX_NAME_BYTES, NAMING, GroupId, Operation, Reference
 from node.objects.log.commit import Commit
 from node.objects.log.entries import (
@@ -54,13 +53,11 @@ from node.objects.log.entries import (
     CallId,
     ClockAdvance,
     Crossing,
-    Duty,
     Entry,
     Firm,
     GivenUp,
     NewEpoch,
     Outcome,
-    Prepare,
     ProposalRequest,
     Proposals,
     Proposed,
@@ -86,7 +83,7 @@ def epoch_of(members: tuple[int, ...], incarnations: Iterable[tuple[int, int]]) 
     return 1 if incarnation == 1 else min(2 * (incarnation * len(members) + members.index(member)), MAX_EPOCH)
 
 
-class LogState:
+class LogState(Commit):
     """See the module's docstring. `place`: of our sub-network in `partitions`, the members by place. `epoch`: of this
     sub-network, from 1, and `incarnations`: the machines that begin its log (None: all of ours, in their first
     incarnations): the same for all machines that begin it together."""
@@ -99,12 +96,10 @@ class LogState:
         epoch: int = 1,
         incarnations: Mapping[int, int] | None = None,
     ) -> None:
-        self._place = place
+        super().__init__(place=place, partitions=partitions, epoch=epoch)
         self._partitions = partitions
-        self._place_of = {member: at for at, members in enumerate(partitions) for member in members}
-        self._commit = Commit(place=place, partitions=partitions, epoch=epoch)
         if incarnations is not None:
-            self._commit.incarnations = dict(sorted(incarnations.items()))
+            self.incarnations = dict(sorted(incarnations.items()))
         self._registry = Registry()
         self._queued: dict[GroupId, None] = {}
         """Groups with calls in their queue."""
@@ -114,23 +109,9 @@ class LogState:
         """By space elsewhere, the answer to its last call here: the news may have been lost."""
 
     @property
-    def epoch(self) -> int:
-        return self._commit.epoch
-
-    @property
-    def clock(self) -> int:
-        """The highest timestamp given or heard of here."""
-        return self._commit.clock
-
-    @property
-    def incarnations(self) -> dict[int, int]:
-        """The machines of ours that are alive, and their incarnations, at this place in the log."""
-        return dict(self._commit.incarnations)
-
-    @property
     def buffered(self) -> int:
         """Number of calls that are not over."""
-        return self._commit.buffered + sum(len(self._registry.groups[name].queue) for name in self._queued)
+        return len(self._records) + sum(len(self._registry.groups[name].queue) for name in self._queued)
 
     @property
     def is_idle(self) -> bool:
@@ -143,39 +124,26 @@ class LogState:
         if not self._is_possible(entry):
             return out
         if isinstance(entry, Firm):
-            self._commit.stored()
+            self.stored()
         for part in entry.parts if isinstance(entry, Proposals) else (entry,):
             self._take(part, out)
         return self._end(out)
-
-    def begin_view(self, number: int) -> None:
-        """The log goes on in this view of its machines. Numbers on links that views before it have given, and lost with
-        their sequencer, are not given again."""
-        self._commit.begin_view(number)
 
     def ended(self, member: int, incarnation: int) -> list[Step]:
         """Apply that this machine of ours has ended, with its objects."""
         out: list[Step] = []
         self._registry.gone(lambda one: one[:2] == (member, incarnation))
-        self._commit.ended(member, incarnation, out)
+        self.end_calls(member, incarnation, out)
         return self._end(out)
 
     def joined(self, member: int, incarnation: int) -> list[Step]:
         """Apply that this machine of ours has joined. It needs the `snapshot()` after this."""
         out: list[Step] = []
-        before = self._commit.incarnations.get(member)
+        before = self.incarnations.get(member)
         if before is not None and before < incarnation:
             out += self.ended(member, before)
-        self._commit.incarnations[member] = incarnation
+        self.incarnations[member] = incarnation
         return self._end(out)
-
-    def duties(self) -> tuple[Duty, ...]:
-        """Our present duties to other sub-networks, oldest first; the same tuple as long as nothing has changed."""
-        return self._commit.duties()
-
-    def reply(self, entry: Crossing) -> Crossing | None:
-        """The reply to the sender, independent of later entries of the log; None: there is none."""
-        return self._commit.reply(entry)
 
     def news(self, entry: Crossing, under_way: int = 0) -> tuple[Entry, ...]:
         """Entries for our log because of this message from elsewhere; none if it would change nothing. `under_way`: the
@@ -185,23 +153,11 @@ class LogState:
             return ()
         if self.epoch < link.toward < MAX_EPOCH:
             return (NewEpoch(place=self._place, epoch=(link.toward + 1) | 1),)
-        if link.epoch > self._commit.epoch_of(link.place):
+        if link.epoch > self.epoch_of(link.place):
             return (NewEpoch(place=link.place, epoch=link.epoch),)
-        if isinstance(entry, Outcome) and self._commit.is_unstored(entry):
+        if isinstance(entry, Outcome) and self.is_unstored(entry):
             return (Stored(),)
-        return (entry,) if self._commit.wanted(entry, under_way) else ()
-
-    def awaited(self, name: CallId) -> frozenset[int]:
-        """The places whose proposals for this call of ours are missing."""
-        return self._commit.awaited(name)
-
-    def has_everything(self, member: int, timestamp: int) -> bool:
-        """Whether no more call up to this timestamp can go out to objects of this machine of ours."""
-        return self._commit.has_everything(member, timestamp)
-
-    def open_votes(self) -> list[Prepare]:
-        """The open votes of our machines, for a machine that begins to count them."""
-        return self._commit.open_votes()
+        return (entry,) if self.wanted(entry, under_way) else ()
 
     def lookup(self, name: bytes) -> GroupId | Reference | None:
         """The meaning of a name here; None: it has none."""
@@ -221,7 +177,7 @@ class LogState:
         """The whole state as bytes, the same at all machines at the same place in the log."""
         writer = Writer()
         writer.words(FORMAT, self._place, len(self._partitions))
-        self._commit.write(writer)
+        self.write_calls(writer)
         self._registry.write(writer)
         writer.words(len(self._floors))
         for space, floor in sorted(self._floors.items()):
@@ -242,36 +198,35 @@ class LogState:
         if (reader.word(), reader.word(), reader.word()) != (FORMAT, place, len(partitions)):
             raise RemoteError(DropReason.MALFORMED, "the state of another sub-network")
         found = cls(place=place, partitions=partitions)
-        found._commit.read(reader)
+        found.read_calls(reader)
         found._registry = Registry.read(reader)
         found._queued = {name: None for name, group in found._registry.groups.items() if group.queue}
         found._floors = dict(reader.many(lambda: ((reader.word(), reader.word()), _id(reader))))
         found._answers = dict(reader.many(lambda: ((reader.word(), reader.word()), _answer(reader))))
         reader.end()
-        if found.snapshot() != data:
-            raise RemoteError(DropReason.MALFORMED, "a state that is written in another way")
+        check(found.snapshot() == data, "a state that is written in another way")
         return found
 
     # Calls and operations.
 
     def _take(self, entry: Entry, out: list[Step]) -> None:
         if isinstance(entry, Crossing):
-            self._commit.settled(entry)
+            self.settled(entry)
         match entry:
             case Called(call=call):
                 self._on_called(call, out)
             case ProposalRequest():
-                self._commit.requested(entry, out)
+                self.requested(entry, out)
             case Proposed():
-                self._commit.proposed(entry, out)
+                self.proposed(entry, out)
             case Outcome():
-                self._commit.outcome(entry, out)
+                self.outcome(entry, out)
             case Voted():
-                self._commit.voted(entry, out)
+                self.voted(entry, out)
             case GivenUp():
-                self._commit.given_up(entry, out)
+                self.given_up(entry, out)
             case ClockAdvance(timestamp=timestamp):
-                self._commit.clock = max(self._commit.clock, timestamp)
+                self.clock = max(self.clock, timestamp)
             case NewEpoch():
                 self._on_new_epoch(entry, out)
 
@@ -284,14 +239,14 @@ class LogState:
             return True
         group = entry.call.addressing.group
         coordinator = self._place_of.get(entry.call.id.member) if group is None else group.partition
-        return entry.link.place == coordinator and self._commit.buffered < MOST_HELD
+        return entry.link.place == coordinator and len(self._records) < MOST_HELD
 
     def _on_new_epoch(self, entry: NewEpoch, out: list[Step]) -> None:
         if entry.place == self._place:
-            self._commit.outdated(entry.epoch, out)
-        elif entry.place < len(self._partitions) and entry.epoch > self._commit.epoch_of(entry.place):
+            self.outdated(entry.epoch, out)
+        elif entry.place < len(self._partitions) and entry.epoch > self.epoch_of(entry.place):
             self._registry.gone(lambda one: self._place_of.get(one.member) == entry.place)
-            self._commit.begin_epoch(entry, out)
+            self.begin_epoch(entry, out)
 
     def _on_called(self, asked: Call, out: list[Step]) -> None:
         space = (asked.id.member, asked.caller.space)
@@ -309,7 +264,7 @@ class LogState:
             self._on_name(call, out)
         elif addressing.group is None:
             if addressing.operation is Operation.CALL:
-                self._commit.begin(call, out)
+                self.begin(call, out)
             else:
                 _answer_with(Verdict.REFUSED, call, out)
         elif addressing.operation is Operation.CREATE:
@@ -349,7 +304,7 @@ class LogState:
             case Operation.JOIN:
                 return not group.open
             case Operation.CALL:
-                return not self._commit.covers_less(replace(call, members=group.members))
+                return not self.covers_less(replace(call, members=group.members))
         return True
 
     def _go(self, group: Group, call: Call, out: list[Step]) -> None:
@@ -357,25 +312,25 @@ class LogState:
             case Operation.CALL:
                 group.open[call.id] = None
                 is_atomic = call.is_atomic or group.is_atomic
-                self._commit.begin(replace(call, members=group.members, is_atomic=is_atomic), out)
+                self.begin(replace(call, members=group.members, is_atomic=is_atomic), out)
                 self._take_closed()
             case Operation.JOIN:
                 self._join(group, call, out)
             case Operation.LEAVE:
                 gone = call.addressing.objects[:1]
                 verdict = Verdict.DONE if set(gone) & set(group.members) else Verdict.REFUSED
-                _answer_with(verdict, call, out, timestamp=self._tick())
+                _answer_with(verdict, call, out, timestamp=self._changed_at())
                 group.leave(lambda one: one in gone)
             case Operation.MEMBERS:
                 _answer_with(Verdict.DONE, call, out, group.members)
             case Operation.ATOMIC | Operation.NONATOMIC:
                 group.is_atomic = call.addressing.operation is Operation.ATOMIC
-                _answer_with(Verdict.DONE, call, out, timestamp=self._tick())
+                _answer_with(Verdict.DONE, call, out, timestamp=self._changed_at())
 
-    def _tick(self) -> int:
+    def _changed_at(self) -> int:
         """A timestamp for a change of a group: a machine that knows it waits for it before it orders calls itself."""
-        self._commit.clock += 1
-        return self._commit.clock
+        self._tick(0)
+        return self.clock
 
     def _join(self, group: Group, call: Call, out: list[Step]) -> None:
         """All or none: the joiner gets the donor's state, or does not join."""
@@ -387,7 +342,7 @@ class LogState:
         donor = tuple(one for one in group.members if one not in joiner)[:1]
         group.joining = call.id
         group.open[call.id] = None
-        self._commit.begin(replace(call, members=(*donor, *joiner), is_atomic=True), out)
+        self.begin(replace(call, members=(*donor, *joiner), is_atomic=True), out)
         self._take_closed()
 
     def _end(self, out: list[Step]) -> list[Step]:
@@ -406,8 +361,8 @@ class LogState:
             self._answers[space] = answer
 
     def _take_closed(self) -> None:
-        closed, self._commit.closed = self._commit.closed, []
-        left, self._commit.left = self._commit.left, []
+        closed, self.closed = self.closed, []
+        left, self.left = self.left, []
         for record in closed:
             self._on_closed(record)
         for name, gone in left:
@@ -439,8 +394,7 @@ def _id(reader: Reader) -> CallId:
 
 def _answer(reader: Reader) -> Answer:
     name, caller, verdict = _id(reader), Reference.of_word(reader.word()), reader.word()
-    if verdict not in tuple(Verdict):
-        raise RemoteError(DropReason.MALFORMED, f"{verdict} is no verdict")
+    check(verdict in tuple(Verdict), f"{verdict} is no verdict")
     return Answer(
         id=name,
         caller=caller,

@@ -13,11 +13,12 @@ from itertools import groupby
 from typing import TypeVar
 
 from node.core import Core, Membership, Submission
-from node.effects import Deliver, Effect, Send, Timer
+from node.effects import Effect, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
-from node.objects.addresses import OBJECTS_IN_SPACE, News, Operation, Reference, decode_news
+from node.group.view import Incarnation
+from node.objects.addresses import OBJECTS_IN_SPACE, News, Operation, Reference
 from node.objects.log.entries import Call, Called, ClockAdvance, Entry, Outcome, Settled, message_of
-from node.objects.manager.direct import Direct, DirectChannels, Incarnation
+from node.objects.manager.direct import Direct, DirectChannels
 from node.objects.manager.local import (
     MACHINE,
     SPACE_BASE,
@@ -25,11 +26,10 @@ from node.objects.manager.local import (
     call_message,
     drop_message,
     news_message,
-    reports_of,
 )
 from node.objects.parameters import ObjectsParameters
 from node.transport import Timers
-from node.wire import Kind, Message, encode_message
+from node.wire import Message, encode_message
 
 T = TypeVar("T")
 
@@ -220,8 +220,6 @@ class LocalManagers:
                 self.said(space, effect.message)
             else:
                 self._context.out.append(effect)
-                if isinstance(effect, Deliver) and effect.inner is Kind.OBJECTS_NEWS:
-                    self._context.out += reports_of(decode_news(effect.payload), effect.seq)
 
 
 def _space_of(place: int) -> int:

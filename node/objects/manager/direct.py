@@ -46,6 +46,7 @@ from typing import NamedTuple, TypeAlias
 from node.core import MAX_INCARNATION, Membership
 from node.effects import Effect, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
+from node.group.view import Incarnation
 from node.objects.addresses import MAX_TIMESTAMP
 from node.reliable.parameters import ReliableParameters
 from node.transport import RETRANSMISSION, Outbox, RoundTrip, Sent, Timers
@@ -60,13 +61,6 @@ TIMERS = frozenset({RETRY, ACKNOWLEDGE, GAP})
 MOST_WAITING = 4096
 MOST_INCARNATIONS = 4
 MAX_SESSION = 0xFFFF_FFFF
-
-
-class Incarnation(NamedTuple):
-    """One incarnation of one machine; incarnation 0: the one that is alive."""
-
-    member: int
-    incarnation: int
 
 
 class Failure(enum.Enum):

@@ -1,11 +1,11 @@
 """Messages that a machine repeats until they are answered: duties to other sub-networks, and questions to a machine.
 
-Paper 004 leaves open the fate of the duties of a master manager (MMM) that dies. Here the duties follow from the log of
-the sub-network, so every machine of it knows them, and the sequencer sends them; a new sequencer begins with all open
-duties. The storer (LogCore), which knows first that a proposal or an outcome is stored, sends it for the first time.
-Each duty is sent to one machine of the other sub-network at a time, at once and then with pauses that double, each time
-to the next machine in turn, beginning with the one that last asked us, or answered after others had been silent. A duty
-ends by the log. A datagram of it can be lost, duplicated or late: the log that takes it drops duplicates.
+The duties of a master manager (MMM) follow from the log of the sub-network, so every machine of it knows them, and the
+sequencer sends them; a new sequencer begins with all open duties. The storer (LogCore), which knows first that a
+proposal or an outcome is stored, sends it for the first time. Each duty is sent to one machine of the other sub-network
+at a time, at once and then with pauses that double, each time to the next machine in turn, beginning with the one that
+last asked us, or answered after others had been silent. A duty ends by the log. A datagram of it can be lost,
+duplicated or late: the log that takes it drops duplicates.
 
 An outcome is told again late (OUTCOME_PAUSES): a sub-network that has not got it asks for it by its proposal, and one
 that has got it says so with its next message.

@@ -54,6 +54,7 @@ from node.objects.addresses import (
     encode_news,
 )
 from node.objects.log.entries import Call, Called, CallId, message_of
+from node.parameters import require
 from node.trace import CallReport, Notice, decode_stamp
 from node.wire import Flag, Kind, Message
 
@@ -158,8 +159,7 @@ class LocalCore(Core):
     """See the module's docstring."""
 
     def __init__(self, *, membership: Membership, space: int) -> None:
-        if not 0 <= space < MAX_SPACES:
-            raise LocalError(f"address spaces are numbered from 0 to {MAX_SPACES - 1}, not {space}")
+        require(0 <= space < MAX_SPACES, f"address spaces are numbered from 0 to {MAX_SPACES - 1}, not {space}")
         self._us = membership
         self._incarnation = (membership.member, membership.incarnation)
         self._space = space
@@ -291,7 +291,7 @@ class LocalCore(Core):
         if addressing.is_atomic and not self._exist.issuperset(plan.places):
             missing = tuple(one for one in addressing.objects if one.number not in self._exist)
             news = News(kind=NewsKind.ABORTED, objects=missing)
-            out.append(self._telling(encode_news(news), number, addressing.caller.number))
+            self._tell(news, encode_news(news), number, addressing.caller.number, out)
             return
         self._deliver(self._incarnation, plan.places, payload, out)
 
@@ -342,7 +342,7 @@ class LocalCore(Core):
         passed = self._passed.get(message.seq) if message.seq else None
         if passed is not None:
             self._learn(message.seq, passed, news, out)
-        out.append(self._telling(message.payload, message.seq, place))
+        self._tell(news, message.payload, message.seq, place, out)
         self._go_on(out)
 
     def _learn(self, number: int, passed: _Passed, news: News, out: list[Effect]) -> None:
@@ -394,16 +394,20 @@ class LocalCore(Core):
         seq, (member, number) = self._delivered, incarnation
         out += [Deliver(payload=payload, origin=member, incarnation=number, seq=seq, place=place) for place in places]
 
-    def _telling(self, payload: bytes, number: int, place: int) -> Deliver:
+    def _tell(self, news: News, payload: bytes, number: int, place: int, out: list[Effect]) -> None:
+        """Tell an object news of its call `number`, and the trace their result."""
         member, incarnation = self._incarnation
-        return Deliver(
-            payload=payload,
-            origin=member,
-            incarnation=incarnation,
-            seq=number,
-            inner=Kind.OBJECTS_NEWS,
-            place=place,
+        out.append(
+            Deliver(
+                payload=payload,
+                origin=member,
+                incarnation=incarnation,
+                seq=number,
+                inner=Kind.OBJECTS_NEWS,
+                place=place,
+            )
         )
+        out += _reports_of(news, number)
 
 
 def _id_of(message: Message) -> CallId:
@@ -438,8 +442,7 @@ def _addressed(objects: Iterable[Reference], *, is_atomic: bool, is_ordered: boo
     ]
 
 
-def reports_of(news: News, number: int) -> list[Report]:
-    """Reports for the trace about the result of our own call of this number."""
+def _reports_of(news: News, number: int) -> list[Report]:
     match news.kind:
         case NewsKind.ABORTED:
             return [Report(code=CallReport.ABORTED, value=number)]

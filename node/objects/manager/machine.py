@@ -42,6 +42,7 @@ from node.effects import Deliver, Effect, Installed, Minority, Multicast, Report
 from node.errors import DropReason, LocalError, RemoteError
 from node.group.core import GROUP_KINDS, GroupCore
 from node.group.core import Phase as Standing
+from node.group.view import Incarnation
 from node.objects.addresses import Operation, decode_news
 from node.objects.log.entries import (
     MOST_AHEAD,
@@ -62,7 +63,7 @@ from node.objects.log.entries import (
 from node.objects.log.state import LogState, epoch_of
 from node.objects.manager.context import Context
 from node.objects.manager.direct import TIMERS as DIRECT_TIMERS
-from node.objects.manager.direct import Acknowledged, Arrival, Direct, Event, Failed, Incarnation
+from node.objects.manager.direct import Acknowledged, Arrival, Direct, Event, Failed
 from node.objects.manager.duties import DUTIES, QUESTIONS, Duties
 from node.objects.manager.local import SPACE_BASE, Vote
 from node.objects.manager.requests import Requests
@@ -132,7 +133,7 @@ class MachineCore(Core):
             membership=self._us, first_ns=first_ns, most_ns=most_ns, vote_ns=parameters.vote_ns, timers=context.timers
         )
         self._preparations = Preparations(context=context, votes=self._votes)
-        self._service = Service(context=context, log_state=lambda: self._log_state)
+        self._service = Service(context=context, log_state=lambda: self.log_state)
         self._requests = Requests(
             context=context,
             preparations=self._preparations,
@@ -151,7 +152,7 @@ class MachineCore(Core):
             is_master=lambda: self._is_master,
         )
         self._phase = Phase.JOINING
-        self._log_state = self._new_log_state({})
+        self.log_state = self._new_log_state({})
         """An empty log state until we are in a view and have the state."""
 
         self._crossing: set[tuple[int, int, int]] = set()
@@ -182,10 +183,6 @@ class MachineCore(Core):
         return f"{self._log.phase}/{self._phase}"
 
     @property
-    def log_state(self) -> LogState:
-        return self._log_state
-
-    @property
     def sequencer(self) -> int:
         """The machine that has the duties of the sub-network (MMM): the first-ranked member of the view."""
         return self._log.view.members[0] if self._log.view is not None else self._near.members[0]
@@ -195,7 +192,7 @@ class MachineCore(Core):
         if self._is_out:
             return 0
         context = self._context
-        parts = (self._log, self._log_state, context.channels, context.managers)
+        parts = (self._log, self.log_state, context.channels, context.managers)
         waiting = len(context.log_queue) + self._steps.waiting + self._requests.waiting
         return sum(part.buffered for part in parts) + waiting
 
@@ -216,7 +213,7 @@ class MachineCore(Core):
             return False
         if len(self._preparations) or self._steps.waiting or len(self._duties) or len(self._votes):
             return False
-        return all(part.is_idle for part in (self._log_state, context.channels, self._log, context.managers))
+        return all(part.is_idle for part in (self.log_state, context.channels, self._log, context.managers))
 
     @property
     def has_ended(self) -> bool:
@@ -363,7 +360,7 @@ class MachineCore(Core):
 
     def _check_timestamp(self, timestamp: int) -> None:
         """RemoteError for a timestamp that no machine can have heard of."""
-        if timestamp > max(self._context.heard, self._log_state.clock) + MOST_AHEAD:
+        if timestamp > max(self._context.heard, self.log_state.clock) + MOST_AHEAD:
             raise RemoteError(DropReason.MALFORMED, f"a timestamp of {timestamp}")
 
     def _on_call(self, source: Incarnation, call: Call, direct: Direct) -> None:
@@ -378,7 +375,7 @@ class MachineCore(Core):
     def _has_everything(self, timestamp: int) -> bool:
         if not timestamp:
             return True
-        return self._phase is Phase.RUNNING and self._log_state.has_everything(self._me, timestamp)
+        return self._phase is Phase.RUNNING and self.log_state.has_everything(self._me, timestamp)
 
     # The log and the log state.
 
@@ -401,13 +398,13 @@ class MachineCore(Core):
     def _new_log(self, us: Membership, _: Random, memory: bytes) -> ViewCore:
         """The log's core of a view. RemoteError: no view can have left this memory."""
         if self._phase is Phase.JOINING and memory:
-            self._log_state = LogState.restore(memory, place=self._context.place, partitions=self._us.partitions)
+            self.log_state = LogState.restore(memory, place=self._context.place, partitions=self._us.partitions)
         return LogCore(
             membership=us,
             parameters=self._context.parameters.amoeba,
             begin=self._begin_view,
             apply=self._apply,
-            snapshot=lambda: self._log_state.snapshot(),
+            snapshot=lambda: self.log_state.snapshot(),
         )
 
     def _begin_view(self) -> None:
@@ -417,17 +414,17 @@ class MachineCore(Core):
         if self._phase is Phase.JOINING:
             self._phase = Phase.RUNNING
             if self._log.reason is ViewReason.FIRST:
-                self._log_state = self._new_log_state(view.incarnation_of)
-        self._log_state.begin_view(view.number)
-        for incarnation in sorted(self._log_state.incarnations.items()):
+                self.log_state = self._new_log_state(view.incarnation_of)
+        self.log_state.begin_view(view.number)
+        for incarnation in sorted(self.log_state.incarnations.items()):
             if incarnation not in view:
                 self._context.channels.end(Incarnation(*incarnation), self._context.out)
                 self._votes.ended(Incarnation(*incarnation))
                 self._ended = (incarnation[0], self._now_ns)
-                self._steps.carry_out(self._log_state.ended(*incarnation))
+                self._steps.carry_out(self.log_state.ended(*incarnation))
         for incarnation in sorted(view.incarnations):
-            if incarnation.member not in self._log_state.incarnations:
-                self._steps.carry_out(self._log_state.joined(*incarnation))
+            if incarnation.member not in self.log_state.incarnations:
+                self._steps.carry_out(self.log_state.joined(*incarnation))
 
     def _apply(self, delivery: Deliver) -> bool:
         """Apply a delivery of the log, and carry the steps out at once: the log state does not keep them. A message
@@ -448,10 +445,10 @@ class MachineCore(Core):
             self._crossing -= {(Kind.OBJECTS_PROPOSAL, one.link.place, one.number) for one in entry.parts}
         elif isinstance(entry, Voted):
             self._votes.close(entry.id)
-        steps = self._log_state.apply(entry)
+        steps = self.log_state.apply(entry)
         self._steps.carry_out(steps)
         is_theirs = isinstance(entry, ClockAdvance) or not all(isinstance(step, SendCrossing) for step in steps)
-        return is_theirs or self._log_state.is_idle
+        return is_theirs or self.log_state.is_idle
 
     # Between sub-networks.
 
@@ -475,7 +472,7 @@ class MachineCore(Core):
         self._check_timestamp(timestamp_of(entry))
         if self._phase is not Phase.RUNNING:
             return
-        reply = self._log_state.reply(entry)
+        reply = self.log_state.reply(entry)
         if reply is not None:
             self._context.out.append(Send(target=source, message=message_of(reply, self._us)))
         if isinstance(entry, ProposalRequest):
@@ -483,7 +480,7 @@ class MachineCore(Core):
         key = (message.kind, entry.link.place, message.seq)
         if key not in self._crossing:
             numbers = (number for kind, place, number in self._crossing if (kind, place) == key[:2])
-            for new in self._log_state.news(entry, under_way=max(numbers, default=0)):
+            for new in self.log_state.news(entry, under_way=max(numbers, default=0)):
                 if isinstance(new, Proposed):
                     self._gather(new, is_repeated=bool(message.flags & Flag.RETRANSMISSION))
                     continue
@@ -494,7 +491,7 @@ class MachineCore(Core):
     def _gather(self, entry: Proposed, *, is_repeated: bool) -> None:
         """Log a proposal. Unless it is repeated or a no, it waits for those of the call's other places, to be one entry
         with them."""
-        awaited = self._log_state.awaited
+        awaited = self.log_state.awaited
         self._gathered = {name: parts for name, parts in self._gathered.items() if awaited(name)}
         parts = self._gathered.setdefault(entry.id, {})
         parts[entry.link.place] = entry
@@ -509,7 +506,7 @@ class MachineCore(Core):
         if self._phase is not Phase.RUNNING:
             return
         is_master, storer = self._is_master, self._storer
-        duties = self._log_state.duties() if is_master else ()
+        duties = self.log_state.duties() if is_master else ()
         is_new = is_master != self._was_master
         if is_new:
             self._was_master = is_master
@@ -517,7 +514,7 @@ class MachineCore(Core):
                 self._take_over()
         has_storer = storer is not None and not is_new
         self._duties.owe(duties, self._now_ns, self._context.out, has_storer=has_storer)
-        self._duties.see(self._log_state.duties() if storer == self._me else None, self._context.out)
+        self._duties.see(self.log_state.duties() if storer == self._me else None, self._context.out)
         for vote in self._votes.advance(self.sequencer, self._now_ns, self._context.out):
             self._context.append(vote, is_ours=self._votes.is_ours(vote.id))
 
@@ -525,7 +522,7 @@ class MachineCore(Core):
         """Push the clock of our log state if a direct message waits for a timestamp that our sub-network may not reach
         for long."""
         awaited = self._steps.awaited if self._phase is Phase.RUNNING else 0
-        if awaited > max(self._pushed, self._log_state.clock):
+        if awaited > max(self._pushed, self.log_state.clock):
             self._pushed = awaited
             self._context.append(ClockAdvance(timestamp=awaited))
 
@@ -533,7 +530,7 @@ class MachineCore(Core):
         if self._ended is not None:
             member, ended_ns = self._ended
             self._context.out.append(Report(code=CallReport.TAKEN_OVER, member=member, value=self._now_ns - ended_ns))
-        for prepare in self._log_state.open_votes():
+        for prepare in self.log_state.open_votes():
             self._steps.open_vote(prepare)
 
     def _give_up_duties(self) -> None:

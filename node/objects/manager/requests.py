@@ -1,17 +1,10 @@
 """Requests of the objects of a machine to others than their own space: the route, the start and the end of each.
 
-    all objects on this machine       here, when no earlier request is under way to them; atomic: after votes
-    one object; without the order     a direct message to each machine
-    a list of objects elsewhere       the log of our sub-network
-    a group of ours, its members here as all objects on this machine; atomic: as any group
-    a group; operations, names        the log of the group's sub-network: ours, or by a question to a machine there
-    members of a group, look-ups      a machine with the right log state, as the log state is
-
 No request overtakes an earlier one of its machine (Holds; paper 004, end of section 4): a message that a lower manager
-could deliver by itself waits for an earlier one that had to go higher. Which request waits for which, and why:
-docs/protocols/objects.md. A request is done when it is an acknowledged direct message, a LOG request that is final and
-delivered here (or not for us), or a delivered MACHINE request. The machines that a call to a group covers are not known
-before its place in the order: as the earlier request it covers all of them, as the later one only its home.
+could deliver by itself waits for an earlier one that had to go higher. The routes, which request waits for which, and
+why: docs/protocols/objects.md. A request is done when it is an acknowledged direct message, a LOG request that is final
+and delivered here (or not for us), or a delivered MACHINE request. The machines that a call to a group covers are not
+known before its place in the order: as the earlier request it covers all of them, as the later one only its home.
 """
 
 from __future__ import annotations
@@ -21,10 +14,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from node.errors import DropReason, LocalError, RemoteError
+from node.group.view import Incarnation
 from node.objects.addresses import NAMING, OBJECTS_IN_SPACE, News, NewsKind, Operation, Reference, decode_news
 from node.objects.log.entries import Answer, Call, Called, CallId, Verdict, message_of
 from node.objects.manager.context import Context
-from node.objects.manager.direct import Failed, Incarnation
+from node.objects.manager.direct import Failed
 from node.objects.manager.duties import Questions
 from node.objects.manager.service import ASKED_OF_ANY, Service, news_of, no_group, refused, resolved, unreachable
 from node.objects.manager.votes import Preparations
@@ -456,15 +450,11 @@ class Holds:
         self._partition = partition
         self._open: dict[int, _Held] = {}
         self._last = 0
-        self._waiting = 0
+        self.waiting = 0
+        """Requests that may not start yet."""
 
     def __len__(self) -> int:
         return len(self._open)
-
-    @property
-    def waiting(self) -> int:
-        """Requests that may not start yet."""
-        return self._waiting
 
     def add(self, hold: Hold) -> None:
         """A request that waits until `take` names it. LocalError for a key that does not rise, or for a direct message
@@ -475,12 +465,12 @@ class Holds:
             raise LocalError("a direct message is for one machine")
         self._last = hold.key
         self._open[hold.key] = _Held(hold)
-        self._waiting += 1
+        self.waiting += 1
 
     def take(self) -> tuple[int, ...]:
         """The requests that may start now, in their order; they have started."""
         found: list[int] = []
-        if self._waiting:
+        if self.waiting:
             before: list[_Held] = []
             for one in tuple(self._open.values()):
                 if one.progress is _Progress.WAITING and all(self._passes(earlier, one.hold) for earlier in before):
@@ -500,7 +490,7 @@ class Holds:
         """A started MACHINE request must wait again, as a LOG request whose members are not known."""
         home = self._partition
         self._open[key] = _Held(Hold(key=key, route=Route.LOG, machines=None, home=home, covers=frozenset({home})))
-        self._waiting += 1
+        self.waiting += 1
 
     def final(self, key: int) -> None:
         """A LOG request has its timestamp, or will be delivered nowhere else."""
@@ -514,11 +504,11 @@ class Holds:
         """A request is acknowledged, delivered here, or dropped: no other waits for it any more."""
         one = self._open.pop(key, None)
         if one is not None and one.progress is _Progress.WAITING:
-            self._waiting -= 1
+            self.waiting -= 1
 
     def _start(self, one: _Held) -> None:
         one.progress = _Progress.STARTED
-        self._waiting -= 1
+        self.waiting -= 1
 
     def _passes(self, earlier: _Held, later: Hold) -> bool:
         """Whether `later` may start while `earlier` is open: the table of docs/protocols/objects.md."""

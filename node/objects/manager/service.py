@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
+from node.group.view import Incarnation
 from node.objects.addresses import GroupId, News, NewsKind, Operation, Reference
 from node.objects.log.entries import Answer, Call, Called, CallId, Verdict
 from node.objects.log.state import LogState
 from node.objects.manager.context import Context
-from node.objects.manager.direct import Incarnation
 from node.objects.manager.local import news_message
 from node.trace import STAMP_SIZE
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from node.effects import Report, Send, Timer
+from node.group.view import Incarnation
 from node.objects.addresses import News, NewsKind, Operation, Reference
 from node.objects.log.entries import (
     Answer,
@@ -31,7 +32,6 @@ from node.objects.log.entries import (
     message_of,
 )
 from node.objects.manager.context import Context
-from node.objects.manager.direct import Incarnation
 from node.objects.manager.duties import Duties
 from node.objects.manager.requests import Requests
 from node.objects.manager.service import Service, unreachable

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from node.core import Membership
 from node.effects import Effect, Report, Send, Timer
 from node.errors import DropReason, RemoteError
+from node.group.view import Incarnation
 from node.objects.addresses import OBJECTS_IN_SPACE, Reference
 from node.objects.log.entries import Call, CallId, Voted
 from node.objects.manager.context import Context
-from node.objects.manager.direct import Incarnation
 from node.objects.manager.duties import Alarm, Repeated
 from node.objects.manager.local import Vote, prepare_message
 from node.trace import CallReport

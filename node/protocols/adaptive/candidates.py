@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from node.core import MakeCore
-from node.errors import LocalError
+from node.parameters import require
 from node.protocols import abcast, allack, sequencer
 from node.protocols.adaptive.costs import ABCAST, ALLACK, ATOP, SEQUENCER, TIMEWARP
 from node.protocols.atop import core as atop
@@ -39,8 +39,6 @@ def candidates_in(text: str) -> tuple[Candidate, ...]:
     """The candidates named in a comma-separated text. LocalError: no name, an unknown one, or one twice."""
     names = tuple(name.strip() for name in text.split(","))
     unknown = next((name for name in names if name not in CANDIDATES), None)
-    if unknown is not None:
-        raise LocalError(f"candidates must be some of {', '.join(CANDIDATES)} with commas between, not {unknown!r}")
-    if len(set(names)) < len(names):
-        raise LocalError(f"candidates must not repeat, as in {text!r}")
+    require(unknown is None, f"candidates must be some of {', '.join(CANDIDATES)} with commas between, not {unknown!r}")
+    require(len(set(names)) == len(names), f"candidates must not repeat, as in {text!r}")
     return tuple(CANDIDATES[name] for name in names)

@@ -1,19 +1,8 @@
-"""The codec of the adaptive core's own messages, and its memory.
+"""The codec of the adaptive core's own messages (docs/protocols/adaptive.md has their table), and its memory.
 
-A *code* is a protocol, as the high half-byte of its kinds.
-
-    CARRIED   seq: epoch; no words; inside: one message of the core that runs in that epoch
-    LAST      seq: epoch; no words
-    CANDIDACY seq: the candidate; no words
-    REQUEST   seq: the epoch to come; no words
-    CALL      seq: the epoch to come; no words
-    BALLOT    seq: the epoch to come; ranking; with `switch: time`: the proposed T
-    DECISION  seq: the epoch to come; code; with `switch: time`: T
-    PROBE     seq: number of the round; no words
-    ECHO      seq: number of the round; no words
-
-Payloads of submissions to a core without timestamps end with a *tail* of 8 bytes: the timestamp that Time Warp would
-have given. It stands at the end, so that a reader of captures finds the application's bytes in their place.
+A *code* is a protocol, as the high half-byte of its kinds. Payloads of submissions to a core without timestamps end
+with a *tail* of 8 bytes: the timestamp that Time Warp would have given. It stands at the end, so that a reader of
+captures finds the application's bytes in their place.
 
 Every failure of a reader is a RemoteError MALFORMED.
 """
@@ -25,7 +14,7 @@ import struct
 from collections.abc import Collection
 from typing import NamedTuple
 
-from node.errors import DropReason, RemoteError
+from node.errors import DropReason, RemoteError, check
 from node.protocols.adaptive.vote import Ranking, decode_ranking
 from node.protocols.timewarp.core import LAST_TIMESTAMP
 from node.wire import Message
@@ -75,8 +64,7 @@ class Memory(NamedTuple):
     @staticmethod
     def from_bytes(data: bytes, candidates: Collection[int]) -> Memory:
         """The inverse of `to_bytes`. The execution and the instance check their own parts."""
-        if len(data) < _MEMORY.size:
-            raise RemoteError(DropReason.MALFORMED, f"a memory of {len(data)} bytes names no epoch")
+        check(len(data) >= _MEMORY.size, f"a memory of {len(data)} bytes names no epoch")
         epoch, code, size = _MEMORY.unpack_from(data)
         if epoch == 0 or code not in candidates or len(data) < _MEMORY.size + size:
             raise RemoteError(DropReason.MALFORMED, f"a memory of epoch {epoch} under {code} with {len(data)} bytes")
@@ -124,16 +112,14 @@ class Decision(NamedTuple):
 def read_ballot(message: Message, candidates: Collection[int], *, has_time: bool) -> Ballot:
     number_of(message, words=1 + has_time)
     ballot = Ballot(decode_ranking(message.words[0]), *_time_in(message))
-    if not set(ballot.ranking) <= set(candidates):
-        raise RemoteError(DropReason.MALFORMED, f"a ballot for {ballot.ranking}, which are not all candidates")
+    check(set(ballot.ranking) <= set(candidates), f"a ballot for {ballot.ranking}, which are not all candidates")
     return ballot
 
 
 def read_decision(message: Message, candidates: Collection[int], *, has_time: bool) -> Decision:
     number_of(message, words=1 + has_time)
     decision = Decision(message.words[0], *_time_in(message))
-    if decision.code not in candidates:
-        raise RemoteError(DropReason.MALFORMED, f"a decision for {decision.code}, which is no candidate")
+    check(decision.code in candidates, f"a decision for {decision.code}, which is no candidate")
     return decision
 
 

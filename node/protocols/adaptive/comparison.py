@@ -4,8 +4,7 @@ Paper 003, 3.3: "each member compares; a change is worthwhile iff cost(now) > co
 `weigh_wait` a change from Time Warp has alpha as a further cost (7), a change to it has not (8). Beyond the paper the
 gain must also exceed a margin, a share of the present cost, so that noise does not decide.
 
-Alpha is the time that a member waits for the end of the old order, from its LAST until LAST of all. It is 2d at the
-coordinator, and at most 2d elsewhere if nothing is lost; the paper has O(d), too (3.5).
+Alpha is the time that a member waits for the end of the old order (docs/protocols/adaptive.md: 2d).
 
 Delays. A PROBE is multicast, every member echoes it at once, and the slowest echo of a round is 2d. A round that is
 still open when the next one begins does not count.
@@ -16,9 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from node.core import Membership
-from node.parameters import require
+from node.parameters import require, require_range
 from node.protocols.adaptive.codec import MAX_TIMESTAMP, Arrival
-from node.protocols.adaptive.costs import TIMEWARP, CostParameters, Costs
+from node.protocols.adaptive.costs import TIMEWARP, Costs
 from node.protocols.adaptive.vote import Ranking
 
 
@@ -34,10 +33,7 @@ class Threshold:
 
     def __post_init__(self) -> None:
         require(self.switch_cost_ns >= 0, f"switch_cost_ns must not be negative, not {self.switch_cost_ns}")
-        require(
-            0 <= self.margin_permille <= 1000,
-            f"margin_permille must lie between 0 and 1000, not {self.margin_permille}",
-        )
+        require_range("margin_permille", self.margin_permille, 0, 1000)
 
     def is_exceeded(self, *, present: int, other: int, wait_ns: int = 0) -> bool:
         """`wait_ns`: alpha of this change."""
@@ -48,63 +44,53 @@ class Threshold:
 class Comparison:
     """See the module's docstring. `codes`: the candidates. Times in ns of one clock that does not go back."""
 
-    def __init__(
-        self, *, us: Membership, codes: tuple[int, ...], parameters: CostParameters, threshold: Threshold
-    ) -> None:
+    def __init__(self, *, us: Membership, codes: tuple[int, ...], costs: Costs, threshold: Threshold) -> None:
         self._peers = us.peers
         self._server = us.first
         """The server under the sequencer protocol."""
         self._is_server = us.member == us.first
         self._codes = codes
         self._threshold = threshold
-        self._costs = Costs(members=len(us.members), parameters=parameters)
+        self.costs = costs
         self._stamp = 0
-        self._round = 0
+        self.round = 0
         """The number of our last probe, ..."""
         self._probed_ns = 0
         """... the time at which it was sent, ..."""
         self._echoes: dict[int, int] = {}
         """... and by member, the time until its echo."""
 
-    @property
-    def costs(self) -> Costs:
-        return self._costs
-
-    @property
-    def round(self) -> int:
-        return self._round
-
     def stamp(self, now_ns: int) -> int:
         """A timestamp for an own submission, as Time Warp would give it."""
-        self._stamp = min(max(self._costs.clock(now_ns), self._stamp) + 1, MAX_TIMESTAMP)
+        self._stamp = min(max(self.costs.clock(now_ns), self._stamp) + 1, MAX_TIMESTAMP)
         return self._stamp
 
     def arrived(self, arrival: Arrival, now_ns: int, *, is_own: bool) -> None:
-        self._costs.received((arrival.timestamp, arrival.origin), now_ns, is_own=is_own)
+        self.costs.received((arrival.timestamp, arrival.origin), now_ns, is_own=is_own)
         if is_own:
             self._stamp = max(self._stamp, arrival.timestamp)
 
     def probe(self, now_ns: int) -> int:
         """Begin a new round. Returns its number."""
-        self._round += 1
+        self.round += 1
         self._probed_ns = now_ns
         self._echoes = {}
-        return self._round
+        return self.round
 
     def echoed(self, member: int, number: int, now_ns: int) -> bool:
         """Take in an echo. False: we do not wait for it."""
-        if number != self._round or member not in self._peers or member in self._echoes:
+        if number != self.round or member not in self._peers or member in self._echoes:
             return False
         self._echoes[member] = now_ns - self._probed_ns
         if len(self._echoes) == len(self._peers):
             echoes_ns = tuple(self._echoes.values())
             to_server_ns = 0 if self._is_server else self._echoes[self._server]
-            self._costs.round_trip(max(echoes_ns), to_server_ns, now_ns, echoes_ns=echoes_ns)
+            self.costs.round_trip(max(echoes_ns), to_server_ns, now_ns, echoes_ns=echoes_ns)
         return True
 
     def estimates(self, now_ns: int) -> dict[int, int]:
         """By candidate, ns of cost per second of time; a candidate that cannot be estimated is missing."""
-        found = ((code, self._costs.estimate(code, now_ns)) for code in self._codes)
+        found = ((code, self.costs.estimate(code, now_ns)) for code in self._codes)
         return {code: estimate for code, estimate in found if estimate is not None}
 
     def better(self, present: int, now_ns: int) -> Ranking:
@@ -113,7 +99,7 @@ class Comparison:
         now = estimates.get(present)
         if now is None:
             return ()
-        wait_ns = (self._costs.slowest_ns(now_ns) or 0) if present == TIMEWARP else 0
+        wait_ns = (self.costs.slowest_ns(now_ns) or 0) if present == TIMEWARP else 0
         worth = [
             (estimate, code)
             for code, estimate in estimates.items()

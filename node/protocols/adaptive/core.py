@@ -5,14 +5,6 @@ do not. Each member estimates the cost of both; if more than half want another p
 of the logical clock: before T the old protocol, after T the new one" (3.4). An epoch has one protocol. T is the end of
 an epoch, LAST in each member's stream; or a number, between Time Warp and ABCAST (`switch: time`).
 
-    CANDIDACY a change is worthwhile, and no coordinator is known   round the ring of the members (`coordinator`)
-    REQUEST   a member finds a change worthwhile                    to the coordinator
-    CALL      the coordinator asks for ballots                      to all
-    BALLOT    a ranking of the candidates (vote.py); proposal of T  to the coordinator, from each member
-    DECISION  the protocol of the next epoch; T                     to all
-    CARRIED   a message of the instance that runs in an epoch       as the instance says
-    LAST      the sender's last message in this epoch               to all, at once when it adopts a decision
-
 1. An epoch has one instance of its protocol's core (epoch.py), which is a core of one view itself.
 2. The coordinator, the view's first member or the elected one, decides when it has the ballot of every member of the
    view. A member gives its ballot only while no older epoch is incomplete at it. So an epoch has one decision, and no
@@ -33,7 +25,7 @@ an epoch, LAST in each member's stream; or a number, between Time Warp and ABCAS
 Deviations: with `switch: epoch` all wait for LAST of all. The threshold has a margin. Ballots are rankings.
 Invariants: all of an epoch is final before anything of the next is; an instance sends nothing behind its LAST.
 Final deliveries are AGREED, not uniform. The timers for estimates, probes and forced changes are armed by submissions
-and deliveries only. The arguments are in docs/protocols/adaptive.md.
+and deliveries only. The messages and the arguments are in docs/protocols/adaptive.md.
 """
 
 from __future__ import annotations
@@ -49,7 +41,7 @@ from typing import Any
 from node.core import Closing, MakeCore, Membership, Submission, ViewCore
 from node.effects import Deliver, Effect, Multicast, Report, Send, Timer, Undo
 from node.errors import DropReason, RemoteError
-from node.parameters import require
+from node.parameters import require, require_range
 from node.protocols.abcast import AbcastParameters
 from node.protocols.adaptive.candidates import CANDIDATES, Candidate, candidates_in
 from node.protocols.adaptive.codec import (
@@ -62,7 +54,7 @@ from node.protocols.adaptive.codec import (
     read_decision,
 )
 from node.protocols.adaptive.comparison import Comparison, Threshold
-from node.protocols.adaptive.costs import ABCAST, TIMEWARP, CostParameters
+from node.protocols.adaptive.costs import ABCAST, TIMEWARP, CostParameters, Costs
 from node.protocols.adaptive.epoch import LAYER, MOST_KEPT, Epoch
 from node.protocols.adaptive.vote import Ranking, encode_ranking, tally
 from node.protocols.allack import AllAckParameters
@@ -136,7 +128,6 @@ class AdaptiveParameters:
     """Submissions wait while this many messages are undelivered here or not executed. A protocol without timestamps
     does not bound the processor's queue."""
     costs: CostParameters = field(default_factory=CostParameters)
-    """`save_every`, `null_after_ns` and `dummy_after_ns` are those of the blocks that have them."""
     service: ServiceParameters = field(default_factory=ServiceParameters)
     timewarp: TimeWarpParameters = field(default_factory=TimeWarpParameters)
     abcast: AbcastParameters = field(default_factory=AbcastParameters)
@@ -158,7 +149,7 @@ class AdaptiveParameters:
         for name in ("dwell_ns", "estimate_every_ns", "probe_every_ns", "force_every_ns"):
             value = getattr(self, name)
             require(0 <= value <= 2**62, f"{name} must not be negative, not {value}")
-        require(1 <= self.most_held <= 1 << 20, f"most_held must lie between 1 and {1 << 20}, not {self.most_held}")
+        require_range("most_held", self.most_held, 1, 1 << 20)
         self.threshold  # noqa: B018 (it checks itself)
         for name in (candidate.name for candidate in CANDIDATES.values()):
             block = getattr(self, name)
@@ -186,16 +177,6 @@ class AdaptiveParameters:
             replace(self.timewarp, service=self.service)
             if candidate.code == TIMEWARP
             else getattr(self, candidate.name)
-        )
-
-    @property
-    def estimation(self) -> CostParameters:
-        """`costs`, with the values that it shares with other blocks."""
-        return replace(
-            self.costs,
-            save_every=self.service.save_every,
-            null_after_ns=self.allack.null_after_ns,
-            dummy_after_ns=self.atop.dummy_after_ns,
         )
 
 
@@ -277,7 +258,13 @@ class AdaptiveCore(OrderCore):
         self._comparison = Comparison(
             us=membership,
             codes=tuple(self._candidates),
-            parameters=parameters.estimation,
+            costs=Costs(
+                members=len(membership.members),
+                parameters=parameters.costs,
+                save_every=parameters.service.save_every,
+                null_after_ns=parameters.allack.null_after_ns,
+                dummy_after_ns=parameters.atop.dummy_after_ns,
+            ),
             threshold=parameters.threshold,
         )
         self._echo_ns: dict[int, int] = {}

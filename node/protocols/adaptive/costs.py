@@ -42,7 +42,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from node.parameters import require
+from node.parameters import require, require_one_of
 from node.protocols.adaptive.shadow_execution import ShadowExecution, Stamp
 
 MILLISECOND = 1_000_000
@@ -77,36 +77,37 @@ class CostParameters:
     """Least number of messages in the window for an estimate."""
     most_history: int = 1024
     """Number of messages that are kept one by one."""
-    save_every: int = 1
-    """As in the parameters of the execution: a roll-back coasts forward from the last saved state."""
-    null_after_ns: int = 2 * MILLISECOND
-    """As in the parameters of allack."""
-    dummy_after_ns: int = 5 * MILLISECOND
-    """As in the parameters of atop."""
 
     def __post_init__(self) -> None:
-        known = tuple(Estimator)
-        require(self.estimator in known, f"estimator must be one of {', '.join(known)}, not {self.estimator!r}")
+        require_one_of("estimator", self.estimator, Estimator)
         require(SLICES <= self.window_ns <= 2**62, f"window_ns must be at least {SLICES}, not {self.window_ns}")
         require(self.least_messages >= 1, f"least_messages must be at least 1, not {self.least_messages}")
         require(2 <= self.most_history <= 2**20, f"most_history must be 2 to {2**20}, not {self.most_history}")
-        require(1 <= self.save_every <= 2**20, f"save_every must be 1 to {2**20}, not {self.save_every}")
-        require(self.null_after_ns >= 0, f"null_after_ns must not be negative, not {self.null_after_ns}")
-        require(self.dummy_after_ns >= 0, f"dummy_after_ns must not be negative, not {self.dummy_after_ns}")
 
 
 class Costs:
-    """The observations of one member. Stamps are those that Time Warp would give: timestamp first, no two alike."""
+    """The observations of one member. Stamps are those that Time Warp would give: timestamp first, no two alike.
+    `save_every`, `null_after_ns` and `dummy_after_ns`: of the executions, allack and atop."""
 
-    def __init__(self, *, members: int, parameters: CostParameters) -> None:
+    def __init__(
+        self,
+        *,
+        members: int,
+        parameters: CostParameters,
+        save_every: int = 1,
+        null_after_ns: int = 2 * MILLISECOND,
+        dummy_after_ns: int = 5 * MILLISECOND,
+    ) -> None:
         window_ns, most = parameters.window_ns, parameters.most_history
         self._members = members
         self._parameters = parameters
+        self._null_after_ns = null_after_ns
+        self._dummy_after_ns = dummy_after_ns
         self._receipts = Sums(window_ns)
         self._own = Sums(window_ns)
         self._services = Samples(MOST_SAMPLES)
         self._queue = VirtualQueue(window_ns=window_ns, most=most)
-        self._shadow = ShadowExecution(save_every=parameters.save_every, most_history=most, most_waiting=most)
+        self._shadow = ShadowExecution(save_every=save_every, most_history=most, most_waiting=most)
         self._shadow_cost = _Growth(window_ns)
         self._slowest = _Resequenced(window_ns)
         self._each = _Resequenced(window_ns)
@@ -228,7 +229,7 @@ class Costs:
         slowest_ns, trip_ns = self.slowest_ns(now_ns), self._each.trips.mean(now_ns)
         if slowest_ns is None or trip_ns is None:
             return None
-        null_ns = self._parameters.null_after_ns * 3 // 4
+        null_ns = self._null_after_ns * 3 // 4
         cost_ns = self._shared(slowest_ns + null_ns, slowest_ns + null_ns - trip_ns // 2)
         span_ns = self._members * self._receipts.span_ns(now_ns)
         # cost / (1 + lambda/n * t/2)
@@ -239,7 +240,7 @@ class Costs:
         trip_ns = self._each.trips.mean(now_ns)
         if trip_ns is None:
             return None
-        wait_ns = self._parameters.dummy_after_ns + trip_ns
+        wait_ns = self._dummy_after_ns + trip_ns
         cost_ns = self._shared(wait_ns, wait_ns - trip_ns // 2)
         return self._per_message(cost_ns * (self._members - 1) // self._members, now_ns)
 
@@ -404,7 +405,7 @@ class VirtualQueue:
         self._window_ns = window_ns
         self._most = most
         self._stamps: list[Stamp] = []
-        self._positions: deque[tuple[int, int]] = deque()
+        self._positions: deque[tuple[int, int]] = deque(maxlen=most)
         """(time in ns, position) of each insertion."""
 
     def insert(self, stamp: Stamp, now_ns: int) -> int:
@@ -414,8 +415,6 @@ class VirtualQueue:
         if len(self._stamps) > self._most:
             del self._stamps[0]
         self._positions.append((now_ns, position))
-        if len(self._positions) > self._most:
-            self._positions.popleft()
         return position
 
     def histogram(self, now_ns: int) -> Mapping[int, int]:

@@ -47,11 +47,11 @@ class TimedDelivery(NamedTuple):
 class Epoch:
     """See the module's docstring."""
 
-    __slots__ = ("_arrivals", "_core", "_kept", "_received", "_timers", "_us", "code", "is_mute", "number")
+    __slots__ = ("_arrivals", "_kept", "_received", "_timers", "_us", "code", "core", "is_mute", "number")
 
     def __init__(self, *, us: Membership, number: int, code: int, core: ViewCore) -> None:
         self._us = us
-        self._core = core
+        self.core = core
         self.number = number
         self.code = code
         self.is_mute = False
@@ -63,28 +63,24 @@ class Epoch:
         """By origin and payload: the receipt in ns of each undelivered message with a tail."""
 
     @property
-    def core(self) -> ViewCore:
-        return self._core
-
-    @property
     def warp(self) -> TimeWarpCore:
         """The instance, which is of Time Warp."""
-        assert isinstance(self._core, TimeWarpCore)
-        return self._core
+        assert isinstance(self.core, TimeWarpCore)
+        return self.core
 
     @property
     def abcast(self) -> AbcastCore:
         """The instance, which is of ABCAST."""
-        assert isinstance(self._core, AbcastCore)
-        return self._core
+        assert isinstance(self.core, AbcastCore)
+        return self.core
 
     @property
     def can_submit(self) -> bool:
-        return not self.is_mute and self._core.can_submit
+        return not self.is_mute and self.core.can_submit
 
     @property
     def is_idle(self) -> bool:
-        return not self.is_mute and self._core.is_idle
+        return not self.is_mute and self.core.is_idle
 
     @property
     def kept(self) -> int:
@@ -94,14 +90,14 @@ class Epoch:
     # Inputs. Each returns the instance's effects, for the owner to carry out.
 
     def start(self, now_ns: int) -> list[Effect]:
-        return self._outward(self._core.on_start(now_ns))
+        return self._outward(self.core.on_start(now_ns))
 
     def submit(self, submission: Submission, timestamp: int, now_ns: int) -> list[Effect]:
         """LocalError when `can_submit` is false. `timestamp`: for the tail."""
         if self.code != TIMEWARP:
             submission = replace(submission, payload=with_tail(submission.payload, timestamp))
             self._arrived(self._us.member, timestamp, submission.payload, now_ns)
-        return self._outward(self._core.on_submit(submission, now_ns))
+        return self._outward(self.core.on_submit(submission, now_ns))
 
     def receive(self, carried: Message, now_ns: int) -> list[Effect]:
         """Receive a message of this epoch. RemoteError before anything has changed."""
@@ -111,7 +107,7 @@ class Epoch:
             self._keep(message)
             effects: list[Effect] = []
         else:
-            effects = self._core.on_message(message, carried.origin, now_ns)
+            effects = self.core.on_message(message, carried.origin, now_ns)
         is_refused = any(isinstance(effect, Report) and isinstance(effect.code, DropReason) for effect in effects)
         if timestamp is not None and carried.origin != self._us.member and not is_refused:
             self._arrived(carried.origin, timestamp, message.payload, now_ns)
@@ -123,13 +119,13 @@ class Epoch:
         if inside not in self._timers:
             return []
         self._timers.discard(inside)
-        return self._outward(self._core.on_timer(inside, now_ns))
+        return self._outward(self.core.on_timer(inside, now_ns))
 
     def take_outcomes(self, outcomes: list[Outcome], now_ns: int) -> list[Effect]:
         """Pass the outcomes of the processor to Time Warp, unless it is mute."""
         effects: list[Effect] = []
-        if isinstance(self._core, TimeWarpCore) and not self.is_mute:
-            self._core.take_outcomes(outcomes, now_ns, effects)
+        if isinstance(self.core, TimeWarpCore) and not self.is_mute:
+            self.core.take_outcomes(outcomes, now_ns, effects)
         return self._outward(effects)
 
     def hold(self, is_held: bool, now_ns: int) -> list[Effect]:
@@ -162,7 +158,7 @@ class Epoch:
     def close(self, survivors: frozenset[int], now_ns: int) -> Closing:
         """Close the instance with the kept messages, which are all of the epoch's cut. Payloads of `handed_back` have
         no tail any more."""
-        closing = self._core.close(self._kept, survivors, now_ns)
+        closing = self.core.close(self._kept, survivors, now_ns)
         if self.code == TIMEWARP:
             return closing
         handed_back = (

@@ -13,10 +13,6 @@ A ranking need not be complete: candidates that are not on it come after all tha
 striking out: the protocol in force stays; then the candidate that is preferred least in pairs, against all others left,
 goes; then the greatest code. So the result does not depend on the order of ballots, and is the same at every member.
 
-As in any run-off, a compromise that is the first choice of few ballots can be struck out though it would win against
-each other candidate alone. Then the group may keep the protocol in force although a change had a majority; it never
-changes without a majority.
-
 A code is the high half-byte of the protocol's kinds, 1 to 15, so that all candidates fit into one word: the best in the
 lowest half-byte, 0 above the last.
 """

@@ -1,7 +1,7 @@
 """ATOP: a total order that follows the rate of each member; the core of one view, over reliable FIFO streams.
 
 Paper 002, 2.1 (after Chockler, Huleihel and Dolev, 1998). The paper's variables: `node/protocols/atop/__init__.py`.
-Messages, argument and parameters: docs/protocols/atop.md.
+Messages, argument, deviations and parameters: docs/protocols/atop.md.
 
 1. [2.1, formula 1] The bookkeeper counts the messages of each member during a window T: w[p] = messages of p / all. It
    publishes the weights as the next distribution when they have changed by more than a threshold.
@@ -16,19 +16,10 @@ Messages, argument and parameters: docs/protocols/atop.md.
 6. [not in the paper] `close` delivers all of the cut as if all streams ended there. Of an excluded sender it drops each
    message that may lack a cause, and all later ones of that sender (node/protocols/prefix.py).
 
-Deviations. The bookkeeper is the first member of the view; the next view replaces it. Windows do not slide: T begins
-with the first message after rest, and one with fewer messages than members goes on for another T. At the end of each
-sub-window the bookkeeper gives a weight to each sender that has none, whatever the threshold. With `ahead`, one turn
-dummy fills all own numbers up to the undelivered messages; without, one number, as in the paper. Dummies ask for no
-dummies and begin no window: a group at rest is silent.
-
 Invariants. Our numbers under a distribution ascend from 1, our distributions ascend. A member orders its own message
 from its submission on. The deliveries of any two members of a view before its end are prefixes of one sequence, which
 is causal. The cut holds all multicasts of a survivor, so `close` delivers its submissions and hands none back. `memory`
 is the weights published last within the cut: the next view begins with them.
-
-Not here. Delivery is agreed, not uniform. Nothing is delivered while a member of the view is silent; the group layer
-ends such a view.
 """
 
 from __future__ import annotations
@@ -41,8 +32,8 @@ from typing import ClassVar
 
 from node.core import Closing, MakeCore, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, Timer
-from node.errors import DropReason, RemoteError
-from node.parameters import require
+from node.errors import DropReason, RemoteError, check
+from node.parameters import require, require_one_of, require_range
 from node.protocols.atop.order import Draws, Item, Order
 from node.protocols.atop.policy import (
     Shares,
@@ -97,9 +88,9 @@ class WeightedOrderParameters:
             value = getattr(self, name)
             require(1 <= value <= 2**62, f"{name} must be positive, not {value}")
         require(0 <= self.threshold <= 1000, f"threshold must lie between 0 and 1000 per mille, not {self.threshold}")
-        require(self.draws in tuple(Draws), f"draws must be one of {', '.join(Draws)}, not {self.draws!r}")
+        require_one_of("draws", self.draws, Draws)
         require(1 <= self.lag <= 1024, f"lag must lie between 1 and 1024 turns, not {self.lag}")
-        require(1 <= self.outstanding <= 65536, f"outstanding must lie between 1 and 65536, not {self.outstanding}")
+        require_range("outstanding", self.outstanding, 1, 65536)
 
     def require_members(self, members: int) -> None:
         """LocalError when the weights of `members` members do not fit one message."""
@@ -117,7 +108,7 @@ class AtopParameters(WeightedOrderParameters):
 
     def __post_init__(self) -> None:
         WeightedOrderParameters.__post_init__(self)
-        require(0 <= self.least_dummies <= 1024, f"least_dummies must lie between 0 and 1024, not {self.least_dummies}")
+        require_range("least_dummies", self.least_dummies, 0, 1024)
 
 
 class AtopReport(enum.IntEnum):
@@ -147,14 +138,14 @@ class AtopCore(OrderCore):
     def __init__(self, *, membership: Membership, parameters: WeightedOrderParameters, memory: bytes = b"") -> None:
         super().__init__(membership)
         self._parameters = parameters
-        self._distribution = 0
+        self.distribution = 0
         """sndDistID: the distribution under which we send ..."""
-        self._weights = first_weights(memory, membership.members)
+        self.weights = first_weights(memory, membership.members)
         """... its weights ..."""
         self._given = 0
         """... and our last number that we have used or given away under it."""
         self._order = Order(
-            self._weights,
+            self.weights,
             bookkeeper=membership.first,
             brokered=self.is_brokered,
             draws=Draws(parameters.draws),
@@ -162,7 +153,7 @@ class AtopCore(OrderCore):
         )
         least_dummies = parameters.least_dummies if isinstance(parameters, AtopParameters) else 0
         self._window = Window(membership.members, least_dummies=least_dummies)
-        self._shares = Shares(self._weights, self._me)
+        self._shares = Shares(self.weights, self._me)
         self._final = 0
         """The final count that our next item must carry, see `Item.final`; 0: none."""
         self._undelivered = 0
@@ -195,16 +186,6 @@ class AtopCore(OrderCore):
     def buffered(self) -> int:
         """Undelivered messages, ours included."""
         return self._order.buffered
-
-    @property
-    def distribution(self) -> int:
-        """The distribution under which we send."""
-        return self._distribution
-
-    @property
-    def weights(self) -> Weights:
-        """The weights of that distribution."""
-        return self._weights
 
     @property
     def is_bookkeeper(self) -> bool:
@@ -272,7 +253,7 @@ class AtopCore(OrderCore):
 
     def _data_message(self, kind: Kind, submission: Submission, *words: int) -> Message:
         seq = self._take_numbers(1)
-        words = (self._distribution, self._prefix.word, *words, *self._take_final())
+        words = (self.distribution, self._prefix.word, *words, *self._take_final())
         return self._us.carrying(submission, kind, seq=seq, words=words)
 
     def _say(self, message: Message, now_ns: int, out: list[Effect]) -> None:
@@ -285,7 +266,7 @@ class AtopCore(OrderCore):
         self._advance(now_ns, out)
 
     def _say_dummy(self, count: int, why: AtopReport, now_ns: int, out: list[Effect]) -> None:
-        words = (self._distribution, count, *self._take_final())
+        words = (self.distribution, count, *self._take_final())
         out.append(Report(code=why, member=self._me, value=count))
         self._say(
             self._us.message(Kind.ATOP_DUMMY, seq=self._take_numbers(count), flags=DUMMY, words=words), now_ns, out
@@ -293,16 +274,16 @@ class AtopCore(OrderCore):
 
     def _publish(self, weights: Weights, now_ns: int, out: list[Effect]) -> None:
         """Rule 1: the next distribution, if we are the bookkeeper."""
-        self._adopt(self._distribution + 1, weights, now_ns, out)
-        words = (self._distribution, *pack_weights(weights), *self._take_final())
+        self._adopt(self.distribution + 1, weights, now_ns, out)
+        words = (self.distribution, *pack_weights(weights), *self._take_final())
         self._say(self._us.message(Kind.ATOP_DISTRIBUTION, flags=CONTROL, words=words), now_ns, out)
 
     def _adopt(self, distribution: int, weights: Weights, now_ns: int, out: list[Effect]) -> None:
         """Rule 2: we send under this distribution from now on."""
         if self._given > self._shown:
             self._final = self._given
-        self._distribution = distribution
-        self._weights = weights
+        self.distribution = distribution
+        self.weights = weights
         self._given = 0
         self._shares = Shares(weights, self._me)
         out.append(Report(code=AtopReport.ADOPTED, member=self._us.first, value=distribution))
@@ -311,7 +292,7 @@ class AtopCore(OrderCore):
     @property
     def _has_spoken(self) -> bool:
         """Whether our stream shows the distribution under which we send."""
-        return self._order.has_spoken(self._me, self._distribution)
+        return self._order.has_spoken(self._me, self.distribution)
 
     @property
     def _shown(self) -> int:
@@ -329,8 +310,7 @@ class AtopCore(OrderCore):
     def _published(self, message: Message) -> Item:
         members = self._us.members
         (distribution, *words), final = split(message, 1 + (len(members) + 1) // 2)
-        if message.seq:
-            raise RemoteError(DropReason.MALFORMED, f"a distribution with number {message.seq}")
+        check(not message.seq, f"a distribution with number {message.seq}")
         return Item(distribution, final=final, weights=unpack_weights(words, members))
 
     def _advance(self, now_ns: int, out: list[Effect]) -> None:
@@ -349,7 +329,7 @@ class AtopCore(OrderCore):
     def _count(self, member: int, item: Item, now_ns: int, out: list[Effect]) -> None:
         """Count an item in the window for its sender, and in the shares for the owner of the number if it is of our
         distribution."""
-        if item.distribution == self._distribution:
+        if item.distribution == self.distribution:
             if item.slot is not None:
                 self._shares.count(item.slot[0])
             else:
@@ -374,15 +354,15 @@ class AtopCore(OrderCore):
         if lacking:
             self._say_dummy(lacking, AtopReport.WEIGHT_DUMMY, now_ns, out)
         weights = self._window.weights()
-        if self.is_bookkeeper and has_changed(self._weights, weights, self._parameters.threshold):
+        if self.is_bookkeeper and has_changed(self.weights, weights, self._parameters.threshold):
             self._publish(weights, now_ns, out)
         self._lift(now_ns, out)
         self._window.restart()
 
     def _lift(self, now_ns: int, out: list[Effect]) -> None:
         """A sender that is never drawn gets a weight."""
-        lifted = self._window.lifted(self._weights)
-        if self.is_bookkeeper and lifted != self._weights:
+        lifted = self._window.lifted(self.weights)
+        if self.is_bookkeeper and lifted != self.weights:
             self._publish(lifted, now_ns, out)
 
     # Turns.
@@ -402,7 +382,7 @@ class AtopCore(OrderCore):
             self._say_dummy(count, AtopReport.TURN_DUMMY, now_ns, out)
 
     def _numbers_to_fill(self) -> int:
-        if self._distribution > self._order.current:
+        if self.distribution > self._order.current:
             return 0 if self._has_spoken else 1
         # 0 when no number of ours helps: we wait for another distribution, which is on its way.
         most = MOST_AHEAD if self._parameters.ahead else 1

@@ -3,7 +3,7 @@
 Paper 002, 2.2 (Tian, Ideguchi, Yasukawa, Okuda, 2002). ATOP answers a change of rates with dummies until the next
 distribution. Here a member that sends less than its weight gives numbers that it will not need to the broker (MBS), and
 a member that sends more asks the broker for numbers and sends messages under them. So draws follow the rates within one
-sub-window, and dummies only fill numbers that no member wants. Messages, argument and parameters:
+sub-window, and dummies only fill numbers that no member wants. Messages, argument, deviations and parameters:
 docs/protocols/atop.md. All of ATOP (`core.py`) but for these rules; the order of brokered messages is in `order.py`.
 
 1. [2.2.2, formula 2] At the end of each sub-window a member computes delta (`Shares`). A received item counts for the
@@ -12,24 +12,15 @@ docs/protocols/atop.md. All of ATOP (`core.py`) but for these rules; the order o
    on from n + Int(delta).
 3. [2.2.3 (2)] Int(delta) < 0: p asks the MBS for -Int(delta) numbers. Until the answer comes it sends ordinary
    messages. Then its next messages are BMG: they carry the donor's number, and p's own.
-4. [2.2.3] The MBS gives its numbers to the members that want some, in the order of their wishes.
+4. [2.2.3] The MBS gives its numbers to the members that want some, in the order of their wishes. At a new distribution
+   grants, wishes and stock are void.
 5. [2.2.4] A BMG is split into a CBMG at the donor's number and an ordinary message; a CBMG forces the draw to the
    sender.
 6. [2.2.2, 3.1] A number that its holder does not use within dmT (1.5 sbT) after it came goes out under a dummy.
 7. [2.2.2, 4] The bookkeeper counts messages without dummies, by their real senders; no dummies keep a weight above 0.
 
-Deviations. The broker is the first member of the view, as the bookkeeper is; the next view replaces it. Delta does not
-include numbers in transit, so an offer leaves out the numbers that are on offer and not yet filled, and a wish leaves
-out the grants that are held; a wish says the total of grants under the distribution, and replaces the wish before. A
-member gives numbers away only under a distribution that its stream shows, as no member could use them earlier; so one
-count tells the others how many it gave out when it moves on (`Item.final`). Rule 6 holds for the broker, too.
-`dummy_after_ns` is the last resort here and must exceed dmT and the usual wait. At a new distribution grants, wishes
-and stock are void; so they are at the end of the view.
-
 Invariants. Own numbers are used or given away, each once. Offered = granted + in stock + left over. Held numbers belong
 to our sending distribution, and while any is held a timer is armed.
-
-Not here. Members are trusted to use only granted numbers.
 """
 
 from __future__ import annotations
@@ -41,7 +32,7 @@ from dataclasses import dataclass
 
 from node.core import MakeCore, Membership, Submission
 from node.effects import Effect, Report, Send, Timer
-from node.errors import DropReason, RemoteError
+from node.errors import DropReason, RemoteError, check
 from node.parameters import require
 from node.protocols.atop.core import AtopCore, WeightedOrderParameters, split
 from node.protocols.atop.order import MAX_COUNT, MAX_NUMBER, Item, Numbers
@@ -127,12 +118,12 @@ class AtopMbsCore(AtopCore):
         is_from_broker = message.origin == self._us.first
         if not (is_from_broker if message.kind is Kind.MBS_GRANT else self.is_bookkeeper):
             return DropReason.UNEXPECTED
-        is_possible = bool(message.words) and message.words[0] <= self._distribution
+        is_possible = bool(message.words) and message.words[0] <= self.distribution
         return None if is_possible else DropReason.MALFORMED
 
     def _on_request(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         """Handle a request under our distribution; under an older one it is too late."""
-        if message.words[0] == self._distribution:
+        if message.words[0] == self.distribution:
             self._requests[message.kind](message, now_ns, out)
 
     def _compose(self, submission: Submission) -> Message:
@@ -144,7 +135,7 @@ class AtopMbsCore(AtopCore):
 
     def _count(self, member: int, item: Item, now_ns: int, out: list[Effect]) -> None:
         super()._count(member, item, now_ns, out)
-        if item.distribution == self._distribution:
+        if item.distribution == self.distribution:
             self._filled += item.slot is not None and item.slot[0] == self._me
             self._filled += sum(size for donor, _, size in item.fills if donor == self._me)
 
@@ -175,7 +166,7 @@ class AtopMbsCore(AtopCore):
             self._ask(Kind.MBS_WISH, total, (), now_ns, out)
 
     def _ask(self, kind: Kind, seq: int, words: tuple[int, ...], now_ns: int, out: list[Effect]) -> None:
-        message = self._us.message(kind, seq=seq, flags=CONTROL, words=(self._distribution, *words))
+        message = self._us.message(kind, seq=seq, flags=CONTROL, words=(self.distribution, *words))
         if self.is_bookkeeper:
             self._requests[kind](message, now_ns, out)
         else:
@@ -183,8 +174,7 @@ class AtopMbsCore(AtopCore):
 
     def _on_grant(self, message: Message, now_ns: int, out: list[Effect]) -> None:
         ranges = self._unpack(message.words[1:])
-        if message.seq:
-            raise RemoteError(DropReason.MALFORMED, f"a grant with number {message.seq}")
+        check(not message.seq, f"a grant with number {message.seq}")
         self._hold(ranges, now_ns, out)
 
     def _hold(self, ranges: Iterable[Numbers], now_ns: int, out: list[Effect]) -> None:
@@ -204,8 +194,7 @@ class AtopMbsCore(AtopCore):
         self._arm_leftover(out)
 
     def _on_wish(self, message: Message, now_ns: int, out: list[Effect]) -> None:
-        if len(message.words) > 1:
-            raise RemoteError(DropReason.MALFORMED, f"a wish with words {message.words}")
+        check(len(message.words) <= 1, f"a wish with words {message.words}")
         self._grant(self._broker.wish(message.origin, message.seq), now_ns, out)
 
     def _grant(self, grants: list[tuple[int, tuple[Numbers, ...]]], now_ns: int, out: list[Effect]) -> None:
@@ -217,7 +206,7 @@ class AtopMbsCore(AtopCore):
                 self._hold(ranges, now_ns, out)
                 continue
             for words in pack_ranges(ranges):
-                message = self._us.message(Kind.MBS_GRANT, flags=CONTROL, words=(self._distribution, *words))
+                message = self._us.message(Kind.MBS_GRANT, flags=CONTROL, words=(self.distribution, *words))
                 out.append(Send(target=member, message=message))
 
     # Leftovers.
@@ -236,7 +225,7 @@ class AtopMbsCore(AtopCore):
                 Kind.MBS_FILL,
                 seq=self._given + 1,
                 flags=DUMMY,
-                words=(self._distribution, *words, *self._take_final()),
+                words=(self.distribution, *words, *self._take_final()),
             )
             count = sum(numbers.size for numbers in self._leftover(message).fills)
             out.append(Report(code=MbsReport.LEFTOVER, member=self._me, value=count))
@@ -247,7 +236,7 @@ class AtopMbsCore(AtopCore):
 
     def _brokered(self, message: Message) -> Item:
         (distribution, _, donor, number), final = split(message, 4)
-        if donor not in self._weights or not is_possible(Numbers(donor, number, 1)):
+        if donor not in self.weights or not is_possible(Numbers(donor, number, 1)):
             raise RemoteError(DropReason.MALFORMED, f"a brokered message for number {number} of {donor}")
         return Item(distribution, message.seq, 1, message, (donor, number), final=final)
 
@@ -259,7 +248,7 @@ class AtopMbsCore(AtopCore):
         """RemoteError unless these are ranges: at least one, two words each (donor and count, first number)."""
         flat = tuple(words)
         ranges = tuple(Numbers(one >> 16, first, one & MAX_COUNT) for one, first in zip(flat[::2], flat[1::2]))  # noqa: B905
-        if not ranges or len(flat) % 2 or not all(one.donor in self._weights and is_possible(one) for one in ranges):
+        if not ranges or len(flat) % 2 or not all(one.donor in self.weights and is_possible(one) for one in ranges):
             raise RemoteError(DropReason.MALFORMED, f"{len(flat)} words for ranges {ranges}")
         return ranges
 
@@ -343,11 +332,6 @@ class Broker:
         served."""
         self._granted: dict[int, int] = {}
         """By member: the number of numbers granted in all."""
-
-    @property
-    def wished(self) -> int:
-        """Number of wanted numbers that are not in stock."""
-        return sum(self._wishes.values())
 
     def knows(self, numbers: Numbers) -> bool:
         """Whether some of these, or later ones of the same donor, were offered before: donors give away in ascending

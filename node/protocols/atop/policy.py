@@ -11,7 +11,7 @@ from itertools import pairwise
 from struct import Struct
 from typing import TypeAlias
 
-from node.errors import DropReason, RemoteError
+from node.errors import DropReason, RemoteError, check
 
 Weights: TypeAlias = Mapping[int, int]
 
@@ -129,11 +129,9 @@ def first_weights(memory: bytes, members: Sequence[int]) -> Weights:
     """The weights of distribution 0 of a view: those in the memory of the view before; a joiner gets the mean of those
     above 0. Without any they are equal. RemoteError: the memory is malformed.
     """
-    if len(memory) % _ENTRY.size:
-        raise RemoteError(DropReason.MALFORMED, f"a memory of {len(memory)} bytes")
+    check(not len(memory) % _ENTRY.size, f"a memory of {len(memory)} bytes")
     entries = list(_ENTRY.iter_unpack(memory))
-    if any(one[0] >= other[0] for one, other in pairwise(entries)):
-        raise RemoteError(DropReason.MALFORMED, "a memory whose members do not ascend")
+    check(not any(one[0] >= other[0] for one, other in pairwise(entries)), "a memory whose members do not ascend")
     known = {member: weight for member, weight in entries if member in members}
     above = [weight for weight in known.values() if weight]
     if not above:

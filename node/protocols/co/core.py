@@ -1,8 +1,7 @@
 """CO: causal order by the sequence numbers of messages, over a network that loses them. Paper 000.
 
-Entities lose messages "by buffer overrun", and no entity coordinates. Every message carries ACK[1..n]: the number that
-its sender expects next from each entity. These numbers detect losses, show the receipts of each entity, and give the
-causal order.
+Every message carries ACK[1..n]: the number that its sender expects next from each entity. These numbers detect losses,
+show the receipts of each entity, and give the causal order.
 
     accepted          taken in, without a gap
     pre-acknowledged  known to be accepted by all entities (minAL); it gets its place in causal order (CPI)
@@ -34,7 +33,7 @@ from node.core import Closing, Membership, Submission, ViewStreams
 from node.effects import Deliver, Effect, Multicast, Report, Send, Timer
 from node.errors import DropReason, LocalError, RemoteError
 from node.packing import MAX_NUMBER, numbers_of, ranges_of
-from node.parameters import require
+from node.parameters import require, require_one_of
 from node.protocols.co.codec import Layout, StateWords
 from node.protocols.co.state import Acceptance, CoState, Holding, Pdu, Recovery, Service, is_behind
 from node.reliable.codec import view_of
@@ -90,11 +89,7 @@ class LoParameters(TransportParameters):
         require(1 <= self.longest_bytes <= 65536, f"longest_bytes must lie in 1..65536, not {self.longest_bytes}")
         require(self.buffer_bytes <= MAX_NUMBER, f"buffer_bytes must not exceed {MAX_NUMBER}, not {self.buffer_bytes}")
         require(self.buffer_bytes >= 2 * self.longest_bytes, "buffer_bytes must hold a message of each of the members")
-        names = [one.value for one in Recovery]
-        require(
-            self.retransmission in names,
-            f"retransmission must be one of {', '.join(names)}, not {self.retransmission!r}",
-        )
+        require_one_of("retransmission", self.retransmission, Recovery)
         self.require_times("state_ns", "ret_delay_ns")
         self.require_times("state_per_member_ns", "spread_ns", "ret_per_member_ns", least_ns=0)
         require(
@@ -123,8 +118,7 @@ class CoParameters(LoParameters):
     def __post_init__(self) -> None:
         # Named, because `super()` without arguments does not work in a class with slots.
         LoParameters.__post_init__(self)
-        names = [one.value for one in Acceptance]
-        require(self.acceptance in names, f"acceptance must be one of {', '.join(names)}, not {self.acceptance!r}")
+        require_one_of("acceptance", self.acceptance, Acceptance)
 
 
 class Phase(enum.StrEnum):

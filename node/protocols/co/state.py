@@ -25,8 +25,7 @@ that all know that E_j has accepted what p.ACK covers; only when such messages o
 do all know that all have accepted it. A statement says that E_j itself has pre-acknowledged. A mixture of the two
 proves nothing, so a message is acknowledged when it is below minPAL or below the least stated number.
 
-Stages of a message: accepted (we have it), pre-acknowledged (we know that all have accepted it), acknowledged (we know
-that all have pre-acknowledged it). In between, the order: `precedes` is theorem 1, `_insert` is the CPI operation.
+The order: `precedes` is theorem 1, `_insert` is the CPI operation.
 
 LO, the weaker service, uses the first stage only: a message of another entity is delivered when it is accepted. It
 stays in RRL, outside the buffers, until all have accepted it: another member may ask for it when the view ends.

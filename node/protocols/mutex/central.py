@@ -1,9 +1,8 @@
 """Mutual exclusion by a central scheduler, for comparison: a core of one view over reliable streams.
 
 Paper 001 (Lamport 1978), "Ordering the Events Totally": "Using a central scheduling process which grants requests in
-the order they are received will not work, unless additional assumptions are made." P_1 requests and tells P_2, whose
-request then reaches the scheduler first. So conditions I and III hold here, and II (grants in the order in which the
-requests are made) does not.
+the order they are received will not work, unless additional assumptions are made." Condition II (grants in the order in
+which the requests are made) does not hold; docs/protocols/mutex.md has the argument.
   1. request: tell all others, the scheduler among them                                       _submit
   2. the scheduler, which is the first member of the view, grants the requests in the
      order in which it receives them, the next one after a release                            _schedule
@@ -25,7 +24,7 @@ from struct import Struct
 from node.clocks import MAX_TIMESTAMP
 from node.core import Closing, Membership, Submission
 from node.effects import Effect
-from node.errors import DropReason, RemoteError
+from node.errors import DropReason, check
 from node.protocols.mutex.section import (
     FIRST_TIMESTAMP,
     MOST_OUTSTANDING,
@@ -52,8 +51,7 @@ class CentralCore(SectionCore):
         if memory:
             view, floor, number = decode_memory(_MEMORY, memory)
             inside = number - 1 if number else None
-            if inside is not None and inside not in membership.members:
-                raise RemoteError(DropReason.MALFORMED, "a memory that no view has ended with")
+            check(inside is None or inside in membership.members, "a memory that no view has ended with")
             holding = kept.holding or holding
         super().__init__(
             membership=membership,

@@ -16,15 +16,11 @@ notes 5 (no acknowledgement to a member that something later than T_m has been s
 T_m itself will do). `initially_granted` is the paper's beginning: the lowest member holds the resource by a request
 T_0, which is not delivered; its LEFT has the value 0.
 
-Views (a deviation: in the paper a failed process stops the others). At the end of a view all survivors have the queue
-of the cut. Requests of excluded members leave it; the first of the others is granted, if it was not before. The queue
-goes into the memory and timestamps go on, so requests keep their places; the submissions of waiting requests are handed
-back, and are attached to them in the next view by a REQUEST that names the place (`_renew`).
-
-Fences count the releases of the view: a member with a grant has received exactly the releases of all earlier grants.
+At the end of a view (`close`) requests of excluded members leave the queue of the cut, and the first of the others is
+granted, if it was not before. The memory keeps the queue; submissions that were not granted are handed back (`_renew`).
 
 Invariants. Queues hold each request once. The resource is ours only while our request is the first of our queue. The
-memory names the one survivor that holds it. docs/protocols/mutex.md has the argument.
+memory names the one survivor that holds it. Views, fences and the argument: docs/protocols/mutex.md.
 """
 
 from __future__ import annotations
@@ -39,7 +35,7 @@ from struct import Struct
 from node.clocks import MAX_TIMESTAMP
 from node.core import Closing, Membership, Submission
 from node.effects import Effect, Report, Send
-from node.errors import DropReason, RemoteError
+from node.errors import DropReason, RemoteError, check
 from node.group.view import MAX_VIEW
 from node.protocols.base import CONTROL
 from node.protocols.mutex.section import (
@@ -84,8 +80,7 @@ class _Agreed:
     def decode(cls, memory: bytes, members: tuple[int, ...]) -> _Agreed:
         """The state in a donor's memory. RemoteError MALFORMED: no view of these members can begin with it."""
         entries = len(memory) - cls._HEAD.size
-        if entries < 0 or entries % cls._ENTRY.size:
-            raise RemoteError(DropReason.MALFORMED, f"a memory of {len(memory)} bytes")
+        check(entries >= 0 and not entries % cls._ENTRY.size, f"a memory of {len(memory)} bytes")
         view, clock, is_held, count = cls._HEAD.unpack_from(memory)
         found = [Request(*entry) for entry in cls._ENTRY.iter_unpack(memory[cls._HEAD.size :])]
         queue, left = tuple(found[:count]), {member: times for times, member in found[count:]}

@@ -14,22 +14,15 @@ time. An entry takes 3(K-1) messages, more under contention. The rules, and thei
   6. on RELEASE: the first request of the queue gets the vote                                 _on_release
 
 A deviation (the paper's rules can deadlock: Sanders, TOCS 5(3), 1987): by rule 2 FAILED also goes to the request that
-was the first of the queue until the new one came. Quorums are row and column of a grid (`quorum_of`); the paper's
-finite projective planes are smaller, and do not exist for every n. Messages to oneself are calls.
+was the first of the queue until the new one came. Messages to oneself are calls.
 
-Views (a deviation: the paper's quorums are fixed). Only the arbiters know which members have their votes, and a new
-view has other quorums. So no arbiter votes in a view while a member is inside since an earlier one. Each member that is
-outside, or leaves, tells the first member of the view (OUTSIDE); when all have done so, the first member tells all,
-which opens the view. Until then each vote is with T_0 of the first member, the earliest request of all. `Kept` goes
-from core to core of one incarnation; an open request is handed back, and is a new request in the next view.
-`initially_granted`: the first view is opened in the same way.
-
-Fences. A vote carries the ordinal of the last grant of this view that its arbiter knows; a grant has the ordinal after
-the greatest of its votes, and its RELEASE tells it to the arbiters.
+Views (a deviation: the paper's quorums are fixed). No arbiter votes in a view while a member is inside since an earlier
+one: each member that is outside, or leaves, tells the first member (OUTSIDE); when all have done so, the first member
+tells all, which opens the view. Until then each vote is with T_0 of the first member, the earliest request of all.
 
 Invariants. An arbiter's vote is with one request, or free and its queue empty. Of the queue only the first request can
 be earlier than the one with the vote; then INQUIRE is under way, and all but this first have been sent FAILED or have
-relinquished. docs/protocols/mutex.md has the argument.
+relinquished. Quorums, views, fences and the argument: docs/protocols/mutex.md.
 """
 
 from __future__ import annotations

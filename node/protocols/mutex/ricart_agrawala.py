@@ -9,18 +9,13 @@ Ricart and Agrawala, "An Optimal Algorithm for Mutual Exclusion in Computer Netw
   4. leave: send the REPLYs that were deferred                                                _leave
 As in the paper, one request of a member waits at a time; the next one may be made while the member is inside.
 
-Views (a deviation: in the paper nodes that fail are taken out of the others' tables). No multicast says which member is
-inside and which requests are still open. None is needed: a member enters only with the replies of all members of its
-view, given in that view, and each member knows whether it is inside and its own request. So the memory holds no
-requests; `Kept` goes from core to core of one incarnation. A member that is inside goes on, and defers the requests of
-the next view until it leaves. A request that was not granted keeps its place: its submission is handed back, and the
-REQUEST that renews it names its timestamp. Later requests are deferred even before that REQUEST is sent.
-
-Fences. A REPLY carries the ordinal of the last grant of this view that its sender knows; a grant has the ordinal after
-the greatest. REPLYs have timestamps, too (a deviation): the clock condition, and with it II, is about all messages.
+At the end of a view (`close`) a member that is inside goes on, and defers the requests of the next view until it
+leaves. A request that was not granted keeps its place: its submission is handed back, and the REQUEST that renews it
+names its timestamp. Later requests are deferred even before that REQUEST is sent. `Kept` goes from core to core of one
+incarnation.
 
 Invariants. At most one request of ours waits, and at most one of each peer is deferred. A request is deferred only
-while we are inside or an own request is earlier. docs/protocols/mutex.md has the argument.
+while we are inside or an own request is earlier. Views, fences and the argument: docs/protocols/mutex.md.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ from typing import NamedTuple
 from node.clocks import MAX_TIMESTAMP, ClockKind, Tie, clock_of
 from node.core import Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, SetTimer, Timer
-from node.errors import DropReason, LocalError, RemoteError
+from node.errors import LocalError, check
 from node.group.view import MAX_VIEW
-from node.parameters import require
+from node.parameters import require, require_one_of, require_range
 from node.protocols.base import CONTROL, MILLISECOND, OrderCore
 from node.reliable.parameters import ReliableParameters
 from node.trace import Level, Notice
@@ -84,14 +84,10 @@ class MutexParameters:
     def __post_init__(self) -> None:
         choices_of = (("algorithm", Algorithm), ("acknowledge", Acknowledge), ("tie", Tie), ("clock", ClockKind))
         for name, choices in choices_of:
-            value = getattr(self, name)
-            require(value in tuple(choices), f"{name} must be one of {', '.join(choices)}, not {value!r}")
+            require_one_of(name, getattr(self, name), choices)
         require(0 <= self.hold_ns <= 2**62, f"hold_ns must not be negative, not {self.hold_ns}")
         require(self.mu_ns >= 0, f"mu_ns must not be negative, not {self.mu_ns}")
-        require(
-            1 <= self.outstanding <= MOST_OUTSTANDING,
-            f"outstanding must lie between 1 and {MOST_OUTSTANDING}, not {self.outstanding}",
-        )
+        require_range("outstanding", self.outstanding, 1, MOST_OUTSTANDING)
 
 
 class Phase(enum.StrEnum):
@@ -134,11 +130,9 @@ class Kept:
 def decode_memory(layout: Struct, memory: bytes) -> tuple[int, ...]:
     """The fields of a donor's memory, which begin with the ordinal of the view and the last timestamp before it.
     RemoteError MALFORMED: no view can begin with it."""
-    if len(memory) != layout.size:
-        raise RemoteError(DropReason.MALFORMED, f"a memory of {len(memory)} bytes")
+    check(len(memory) == layout.size, f"a memory of {len(memory)} bytes")
     fields: tuple[int, ...] = layout.unpack(memory)
-    if not (1 < fields[0] <= MAX_VIEW and fields[1] <= MAX_TIMESTAMP):
-        raise RemoteError(DropReason.MALFORMED, "a memory that no view has ended with")
+    check(1 < fields[0] <= MAX_VIEW and fields[1] <= MAX_TIMESTAMP, "a memory that no view has ended with")
     return fields
 
 

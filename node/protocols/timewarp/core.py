@@ -28,18 +28,12 @@ virtual_time.py there.
    back, as submissions whose `inner` is TIMEWARP_FOLLOW_UP. The memory is the machine's state, and the digest of its
    commands.
 
-FINAL is uniform in the view: a round makes a message final only when all members have it. So messages need no word of a
-Prefix (node/protocols/prefix.py): each final cause of a message is in every cut. OPTIMISTIC promises nothing; a message
-submitted after an optimistic delivery can outlive the delivered one if both senders are excluded.
-
 Bounds. Submissions wait while `most_open` messages are not final here; while MOST_OPEN own messages are not final, a
 message sends only when it is final. Further messages of a member with MOST_OPEN_ELSEWHERE that are not final here are
 refused.
 Invariants: nothing at or before GVT comes, is undone or is cancelled; per member, numbers come without a gap; a message
 whose follow-ups are in doubt or wait is not final.
-Deviation: the paper's members exchange point-to-point messages of a simulation; here all are multicasts, and follow-ups
-stand for the messages of a simulation. A clock at its end takes no submission until the next view.
-The arguments are in docs/protocols/timewarp.md.
+The arguments and deviations are in docs/protocols/timewarp.md.
 """
 
 from __future__ import annotations
@@ -57,7 +51,7 @@ from node.core import Closing, MakeCore, Membership, Submission
 from node.effects import Effect, Multicast, Report, Timer
 from node.errors import DropReason, RemoteError
 from node.packing import MAX_NUMBER
-from node.parameters import require
+from node.parameters import require, require_one_of, require_range
 from node.protocols.base import CONTROL, MILLISECOND, OrderCore, Phase
 from node.protocols.timewarp.execution import Command, Execution, Key, Outcome, ServiceParameters
 from node.protocols.timewarp.virtual_time import ENDLESS, RoundReport, Rounds
@@ -108,16 +102,13 @@ class TimeWarpParameters:
     reliable: ReliableParameters = field(default_factory=ReliableParameters)
 
     def __post_init__(self) -> None:
-        known = tuple(Cancellation)
-        require(
-            self.cancellation in known, f"cancellation must be one of {', '.join(known)}, not {self.cancellation!r}"
-        )
+        require_one_of("cancellation", self.cancellation, Cancellation)
         require(
             MILLISECOND <= self.gvt_every_ns <= 2**62,
             f"gvt_every_ns must be a millisecond at least, not {self.gvt_every_ns}",
         )
-        require(0 <= self.most_tries <= 1 << 20, f"most_tries must lie between 0 and {1 << 20}, not {self.most_tries}")
-        require(1 <= self.most_open <= MOST_OPEN, f"most_open must lie between 1 and {MOST_OPEN}, not {self.most_open}")
+        require_range("most_tries", self.most_tries, 0, 1 << 20)
+        require_range("most_open", self.most_open, 1, MOST_OPEN)
 
 
 class TimeWarpReport(enum.IntEnum):

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from node.effects import Deliver, Effect, Report, Undo
-from node.errors import DropReason, RemoteError
+from node.errors import check
 from node.host.machines import APPLICATIONS, ApplicationName
-from node.parameters import require
+from node.parameters import require_one_of, require_range
 from node.trace import Level, Notice
 from node.wire import Message
 
@@ -144,11 +144,10 @@ class ServiceParameters:
     """Report Notice.STATE."""
 
     def __post_init__(self) -> None:
-        names = tuple(ApplicationName)
-        require(self.application in names, f"application must be one of {', '.join(names)}, not {self.application!r}")
-        _require_range("processing_ns", self.processing_ns, 0, MAX_PROCESSING_NS)
-        _require_range("follow_up_permille", self.follow_up_permille, 0, MAX_FOLLOW_UP_PERMILLE)
-        _require_range("save_every", self.save_every, 1, MAX_SAVE_EVERY)
+        require_one_of("application", self.application, ApplicationName)
+        require_range("processing_ns", self.processing_ns, 0, MAX_PROCESSING_NS)
+        require_range("follow_up_permille", self.follow_up_permille, 0, MAX_FOLLOW_UP_PERMILLE)
+        require_range("save_every", self.save_every, 1, MAX_SAVE_EVERY)
 
 
 class Draw(NamedTuple):
@@ -185,8 +184,7 @@ class CommittedState:
         known = APPLICATIONS[ApplicationName(application)]
         self._machine = known.machine
         self._chain = memory[:_CHAIN_BYTES] if memory else hashlib.sha256().digest()
-        if len(self._chain) != _CHAIN_BYTES:
-            raise RemoteError(DropReason.MALFORMED, f"a memory of {len(memory)} bytes holds no digest of commands")
+        check(len(self._chain) == _CHAIN_BYTES, f"a memory of {len(memory)} bytes holds no digest of commands")
         self.state: Any = known.restore(memory[_CHAIN_BYTES:]) if memory else self._machine.initial
 
     @property
@@ -208,7 +206,3 @@ class CommittedState:
 def output_of(payload: bytes, answer: bytes) -> bytes:
     """The follow-up of the command `payload` whose answer is `answer`."""
     return hashlib.blake2b(payload, digest_size=_NAME_BYTES).digest() + answer
-
-
-def _require_range(name: str, value: int, least: int, most: int) -> None:
-    require(least <= value <= most, f"{name} must lie between {least} and {most}, not {value}")

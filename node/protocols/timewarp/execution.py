@@ -117,15 +117,15 @@ class Execution:
         """No key below it can come any more."""
         self._begun_ns = 0
         """The start of the current execution, or the end of the last one."""
-        self._due_ns: int | None = None
-        self._ended = 0
-        self._ended_ns = 0
-        self._clock = 0
-
-    @property
-    def clock(self) -> int:
+        self.due_ns: int | None = None
+        """The end of the current execution, at which `advance` is to be called; None: there is none."""
+        self.ended = 0
+        """Commands that have been executed to their end, each counted the first time only ..."""
+        self.ended_ns = 0
+        """... and their time, to estimate the rate of service. Long executions are undone more often than short ones,
+        so redone ones would bias the mean."""
+        self.clock = 0
         """The local virtual time: the greatest timestamp of which the execution has begun. It never falls."""
-        return self._clock
 
     @property
     def first_open(self) -> Key | None:
@@ -134,11 +134,6 @@ class Execution:
         while place < self._appended and not self._entries[place].is_optimistic:
             place += 1
         return self._keys[place] if place < len(self._keys) else None
-
-    @property
-    def due_ns(self) -> int | None:
-        """The end of the current execution, at which `advance` is to be called; None: there is none."""
-        return self._due_ns
 
     @property
     def buffered(self) -> int:
@@ -151,17 +146,6 @@ class Execution:
         return len(self._entries)
 
     @property
-    def ended(self) -> int:
-        """Commands that have been executed to their end, each counted the first time only ..."""
-        return self._ended
-
-    @property
-    def ended_ns(self) -> int:
-        """... and their time, to estimate the rate of service. Long executions are undone more often than short ones,
-        so redone ones would bias the mean."""
-        return self._ended_ns
-
-    @property
     def memory(self) -> bytes:
         """The digest of all committed commands, and the state after them."""
         return self._committed.memory
@@ -170,11 +154,6 @@ class Execution:
         """Whether `insert` would take `key`: new, and not in the final part of the order."""
         place = bisect_left(self._keys, key)
         return key >= self._bound and not (place < len(self._keys) and self._keys[place] == key)
-
-    def may_remove(self, key: Key) -> bool:
-        """Whether `remove` may remove `key`: held, and not in the final part of the order."""
-        place = bisect_left(self._keys, key)
-        return self._fixed <= place < len(self._keys) and self._keys[place] == key
 
     def insert(self, command: Command, now_ns: int, out: list[Effect]) -> list[Key]:
         """Insert an optimistic command; `key[1]` is its timestamp. Returns the executions undone by it, the last first.
@@ -192,7 +171,7 @@ class Execution:
 
     def remove(self, key: Key, now_ns: int, out: list[Effect]) -> list[Key]:
         """Remove the command, for an anti-message. Returns the undone executions, the last first, its own included if
-        it has begun. No effect for a key that is not held. The command must not be final: ask `may_remove`.
+        it has begun. No effect for a key that is not held. The command must not be final.
         """
         place = bisect_left(self._keys, key)
         if place == len(self._keys) or self._keys[place] != key:
@@ -222,9 +201,9 @@ class Execution:
         commands are executed at once.
         """
         outcomes: list[Outcome] = []
-        while self._due_ns is not None or self._begin(now_ns, out):
-            assert self._due_ns is not None
-            if self._due_ns > now_ns:
+        while self.due_ns is not None or self._begin(now_ns, out):
+            assert self.due_ns is not None
+            if self.due_ns > now_ns:
                 break
             self._end(outcomes)
             self._settle(out)
@@ -254,7 +233,7 @@ class Execution:
 
     def conclude(self, now_ns: int, out: list[Effect]) -> None:
         """The order has ended: all held commands are final. Their follow-ups are settled, and no outcomes any more."""
-        shown = self._reached + (self._due_ns is not None and self._next == self._reached)
+        shown = self._reached + (self.due_ns is not None and self._next == self._reached)
         for place in range(self._finals, len(self._entries)):
             entry = self._entries[place]
             if entry.is_optimistic:
@@ -269,7 +248,7 @@ class Execution:
         """Execute all held commands at once. Only after `conclude`, or without optimistic commands."""
         assert self._appended == len(self._keys), "what is not final cannot be executed for good"
         outcomes: list[Outcome] = []
-        while self._due_ns is not None or self._begin(now_ns, out):
+        while self.due_ns is not None or self._begin(now_ns, out):
             self._end(outcomes)
         self._settle(out)
         return outcomes
@@ -294,20 +273,20 @@ class Execution:
             return False
         entry = self._entries[self._next]
         self._begun_ns = max(self._begun_ns, entry.since_ns, now_ns - LATE_NS)
-        self._due_ns = self._begun_ns + entry.draw.service_ns
+        self.due_ns = self._begun_ns + entry.draw.service_ns
         if self._next == self._reached:
-            self._clock = max(self._clock, entry.timestamp)
+            self.clock = max(self.clock, entry.timestamp)
             entry.hand_over(now_ns, out)
         return True
 
     def _end(self, outcomes: list[Outcome]) -> None:
-        assert self._due_ns is not None
-        self._begun_ns, self._due_ns = self._due_ns, None
+        assert self.due_ns is not None
+        self._begun_ns, self.due_ns = self.due_ns, None
         entry = self._entries[self._next]
         if not entry.has_ended:
             entry.has_ended = True
-            self._ended += 1
-            self._ended_ns += entry.draw.service_ns
+            self.ended += 1
+            self.ended_ns += entry.draw.service_ns
         self._state = self._machine.execute(entry.decoded, self._state)
         self._unsaved += 1
         if self._unsaved >= self._parameters.save_every:
@@ -331,7 +310,7 @@ class Execution:
 
     def _roll_back(self, place: int, now_ns: int, out: list[Effect]) -> list[Key]:
         """Undo all executions from `place` on, and restore a state from which the processor can execute it anew."""
-        is_under_way = self._due_ns is not None and self._next >= place
+        is_under_way = self.due_ns is not None and self._next >= place
         undone = self._entries[place : self._reached + (is_under_way and self._next == self._reached)]
         if not undone:
             return []
@@ -347,9 +326,9 @@ class Execution:
 
     def _stop(self, now_ns: int) -> int:
         """Abandon the current execution. Returns the time spent on it."""
-        assert self._due_ns is not None
-        spent_ns = min(now_ns, self._due_ns) - self._begun_ns
-        self._begun_ns, self._due_ns = now_ns, None
+        assert self.due_ns is not None
+        spent_ns = min(now_ns, self.due_ns) - self._begun_ns
+        self._begun_ns, self.due_ns = now_ns, None
         return spent_ns
 
     def _restore(self, place: int, now_ns: int) -> int:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from node.core import Membership
 from node.effects import CancelTimer, Effect, Report, Send, SetTimer, Timer
 from node.errors import DropReason, RemoteError
+from node.group.view import Incarnation
 from node.objects.manager.direct import (
     TIMERS,
     Acknowledged,
@@ -21,7 +22,6 @@ from node.objects.manager.direct import (
     DirectChannels,
     Failed,
     Failure,
-    Incarnation,
 )
 from node.reliable.parameters import ReliableParameters
 from node.transport import Timers

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from node.group.view import Incarnation
 from node.objects.addresses import Addressing, Reference
 from node.objects.log.entries import Call, CallId
-from node.objects.manager.direct import Incarnation
 from node.objects.manager.steps import Agenda, Item
 
 HERE, THERE = Reference(1, 1, 1), Reference(1, 1, 2)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from node.core import Membership
 from node.effects import Effect, Send, Timer
 from node.errors import DropReason, LocalError
+from node.group.view import Incarnation
 from node.objects.manager.direct import (
     ACKNOWLEDGE,
     MOST_INCARNATIONS,
@@ -19,7 +20,6 @@ from node.objects.manager.direct import (
     Direct,
     DirectChannels,
     Failure,
-    Incarnation,
 )
 from node.reliable.parameters import ReliableParameters
 from node.transport import Timers

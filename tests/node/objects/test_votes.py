@@ -7,8 +7,8 @@ import pytest
 from node.core import Membership
 from node.effects import CancelTimer, Effect, Send, SetTimer
 from node.errors import RemoteError
+from node.group.view import Incarnation
 from node.objects.log.entries import CallId, Voted
-from node.objects.manager.direct import Incarnation
 from node.objects.manager.votes import MOST_EARLY, VOTES, Votes
 from node.transport import Timers
 from node.wire import Kind, Message

@@ -161,9 +161,6 @@ def test_service_without_time_costs_nothing() -> None:
         {"window_ns": 0},
         {"least_messages": 0},
         {"most_history": 1},
-        {"save_every": 0},
-        {"null_after_ns": -1},
-        {"dummy_after_ns": -1},
     ],
 )
 def test_parameters_that_cannot_be(wrong: dict[str, int | str]) -> None:

@@ -21,7 +21,7 @@ from node.parameters import from_mapping
 from node.protocols.adaptive.codec import AdaptiveReport, Arrival
 from node.protocols.adaptive.comparison import Comparison, Threshold
 from node.protocols.adaptive.core import FORCE, AdaptiveCore, AdaptiveParameters
-from node.protocols.adaptive.costs import ABCAST, SEQUENCER, TIMEWARP, CostParameters
+from node.protocols.adaptive.costs import ABCAST, SEQUENCER, TIMEWARP, CostParameters, Costs
 from node.trace import Notice
 from node.wire import Kind, Message, decode_message
 from tests.node.cluster import (
@@ -341,7 +341,10 @@ def test_the_sequencer_s_server_is_the_first_member_of_the_view() -> None:
     us = Membership(member=1, members=(0, 1, 2), ranks=(2, 0, 1))
     threshold = Threshold(switch_cost_ns=0, margin_permille=0)
     comparison = Comparison(
-        us=us, codes=(SEQUENCER, ABCAST), parameters=CostParameters(least_messages=1), threshold=threshold
+        us=us,
+        codes=(SEQUENCER, ABCAST),
+        costs=Costs(members=3, parameters=CostParameters(least_messages=1)),
+        threshold=threshold,
     )
     for number in range(1, 9):
         comparison.arrived(Arrival(2, number), number * MILLISECOND, is_own=True)
@@ -368,7 +371,8 @@ def test_only_a_change_from_time_warp_has_alpha(present: int, other: int, disord
         threshold = Threshold(switch_cost_ns=switch_cost_ns, margin_permille=0, weigh_wait=weigh_wait)
         parameters = CostParameters(estimator="histogram", resequence=False)
         us = Membership(member=0, members=(0, 1), ranks=(0, 1))
-        made = Comparison(us=us, codes=(TIMEWARP, ABCAST), parameters=parameters, threshold=threshold)
+        costs = Costs(members=2, parameters=parameters)
+        made = Comparison(us=us, codes=(TIMEWARP, ABCAST), costs=costs, threshold=threshold)
         made.costs.executed(6 * MILLISECOND, 0)
         for number in range(20):
             stamp = 100 + 3 * number - number % 3 * disorder
@@ -388,7 +392,8 @@ def test_only_a_change_from_time_warp_has_alpha(present: int, other: int, disord
 def test_a_ballot_names_each_candidate_once_though_a_clock_was_set_back() -> None:
     """Then an estimate may be negative (adaptive seed 10010094)."""
     us, threshold = Membership(member=0, members=(0, 1)), Threshold(switch_cost_ns=0, margin_permille=100)
-    made = Comparison(us=us, codes=(SEQUENCER, ABCAST), parameters=CostParameters(), threshold=threshold)
+    costs = Costs(members=2, parameters=CostParameters())
+    made = Comparison(us=us, codes=(SEQUENCER, ABCAST), costs=costs, threshold=threshold)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Comparison, "estimates", lambda _, now_ns: {SEQUENCER: -11_119_453, ABCAST: 453_625_916})
         assert made.ranking(SEQUENCER, 0) == (SEQUENCER, ABCAST)
