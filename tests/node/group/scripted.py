@@ -155,6 +155,11 @@ class Scripted(Recorded):
 
     # Actions.
 
+    def submit_all(self, count: int = 1) -> None:
+        """Submit `count` messages of each member that is up."""
+        for host in self.up():
+            self.submit(host.membership.member, count)
+
     def release(self, choice: Choice = anything) -> None:
         """Release datagrams that are held back, in the order in which they were sent."""
         meant = [one for one in self.kept if choice(*one[:3])]
