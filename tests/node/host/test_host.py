@@ -25,10 +25,9 @@ from node.host.host import (
 )
 from node.trace import Event, Level, Stamp, decode_stamp, encode_stamp
 from node.wire import Kind, Message, encode_datagram
+from tests.node.cluster import MILLISECOND, SECOND
 from tests.node.host.test_config import GOOD
 
-MILLISECOND = 1_000_000
-SECOND = 1_000 * MILLISECOND
 GROUP = 9
 NEWS = Message(kind=Kind.RELIABLE_DATA, origin=2, incarnation=1, seq=7)
 
