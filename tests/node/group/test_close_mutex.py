@@ -354,17 +354,11 @@ def next_view(member: int, closing: Closing, **parameters: Any) -> MutexCore:
     return core(member, members=(0, 1), memory=closing.memory, **parameters)
 
 
-def holder() -> MutexCore:
-    """Member 0, inside; 1 and 2 wait."""
+def test_a_lock_that_a_survivor_holds_stays_its_own_and_is_not_granted_twice() -> None:
+    """Member 0 is inside; 1 and 2 wait."""
     one = core(0)
     want(one, b"mine")
-    effects = give(one, request(1, 5), request(2, 6), acknowledge(1, 7))
-    assert granted(effects) == [(1, 1)]
-    return one
-
-
-def test_a_lock_that_a_survivor_holds_stays_its_own_and_is_not_granted_twice() -> None:
-    one = holder()
+    assert granted(give(one, request(1, 5), request(2, 6), acknowledge(1, 7))) == [(1, 1)]
     closing = end(one)
     assert closing.effects == (Report(code=MutexReport.REVOKED, member=2, value=1),), "it is not delivered again"
     assert closing.handed_back == ()
