@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import TypeAlias
@@ -13,7 +13,7 @@ from typing import TypeAlias
 from analysis.checks.properties import Incarnation as MemberIncarnation
 from analysis.checks.properties import Property, Verdict
 from node.core import Closing, Core, MakeCore, Membership, Submission, ViewCore
-from node.effects import Deliver, Effect, Installed, Minority, Multicast, Timer
+from node.effects import Deliver, Effect, Installed, Minority, Multicast
 from node.group.core import GroupCore
 from node.group.member import ViewMember
 from node.registry import PROTOCOLS
@@ -23,6 +23,7 @@ from node.wire import Kind, Message, decode_datagram
 from tests.analysis.histories import check_linear
 from tests.mutants.recorded import Recorded
 from tests.node.cluster import MILLISECOND, Host, Identity, Network
+from tests.node.near import NearCore
 
 Incarnation: TypeAlias = tuple[int, int]
 """(member, incarnation)."""
@@ -57,28 +58,17 @@ def everything(*, source: int | None = None, to: Iterable[int] = ()) -> Choice:
 nothing, anything = of_kind(), everything()
 
 
-class Ledger(ViewCore):
+class Ledger(NearCore, ViewCore):
     """Delivers in the order of each stream; its memory is every payload, and `padding` bytes."""
 
     def __init__(self, membership: Membership, memory: bytes, padding: int) -> None:
-        self._us = membership
+        super().__init__(membership)
         self._padding = padding
         self._known = set(memory.rstrip(b"-").split(b"|")) - {b""}
 
     @property
-    def can_submit(self) -> bool:
-        return True
-
-    @property
-    def is_idle(self) -> bool:
-        return True
-
-    @property
     def known(self) -> int:
         return len(self._known)
-
-    def on_start(self, now_ns: int) -> list[Effect]:
-        return []
 
     def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
         return [Multicast(message=self._us.message(Kind.TRIAL_1, payload=submission.payload))]
@@ -87,22 +77,14 @@ class Ledger(ViewCore):
         self._known.add(message.payload.hex().encode())
         return [Deliver.of(message)]
 
-    def on_timer(self, timer: Timer, now_ns: int) -> list[Effect]:
-        raise AssertionError(timer)
-
-    def close(self, rest: object, survivors: frozenset[int], now_ns: int) -> Closing:
-        assert isinstance(rest, dict)
+    def close(self, rest: Mapping[int, Sequence[Message]], survivors: frozenset[int], now_ns: int) -> Closing:
         effects = [effect for some in rest.values() for one in some for effect in self.on_message(one, 0, now_ns)]
         memory = b"|".join(sorted(self._known))
         return Closing(effects=tuple(effects), memory=memory + b"-" * self._padding)
 
 
 def ledger(padding: int) -> MakeCore:
-    def make(membership: Membership, rng: Random, memory: bytes) -> ViewCore:
-        del rng
-        return Ledger(membership, memory, padding)
-
-    return make
+    return lambda us, _, memory: Ledger(us, memory, padding)
 
 
 class Scripted(Recorded):
@@ -154,6 +136,11 @@ class Scripted(Recorded):
                 del self._records[MemberIncarnation(member, 1)]
 
     # Actions.
+
+    def submit_all(self, count: int = 1) -> None:
+        """Submit `count` messages of each member that is up."""
+        for host in self.up():
+            self.submit(host.membership.member, count)
 
     def release(self, choice: Choice = anything) -> None:
         """Release datagrams that are held back, in the order in which they were sent."""

@@ -44,10 +44,7 @@ def dropped(closing: Closing) -> list[tuple[int, int]]:
 
 
 def close(one: AtopCore, survivors: tuple[int, ...], *rest: Message) -> Closing:
-    streams: dict[int, list[Message]] = {member: [] for member in MEMBERS}
-    for message in rest:
-        streams[message.origin].append(message)
-    return one.close(streams, frozenset(survivors), 0)
+    return by_hand.close(one, *rest, survivors=survivors)
 
 
 def test_all_streams_end_at_the_cut() -> None:

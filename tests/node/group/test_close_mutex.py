@@ -30,7 +30,7 @@ from node.protocols.mutex.lamport import _Agreed
 from node.trace import Notice
 from node.wire import Kind, Message
 from tests.mutants.cores import DefersInsideOnly, KeepsItsVotes, RepliesInside, VotesTwice
-from tests.node.by_hand import give, multicasts
+from tests.node.by_hand import close, give, multicasts
 from tests.node.group.views import Group, Make, Place, begun, ends
 from tests.node.protocols.test_mutex import acknowledge, core, granted, release, request, want
 
@@ -216,14 +216,9 @@ def test_mutual_exclusion_by_replies_survives_view_changes(first: int) -> None:
     assert sum(one.renewed for one in locks) > 50
 
 
-def test_mutual_exclusion_by_quorums_survives_view_changes_without_an_order() -> None:
-    locks = [run(seed, "maekawa", ordered=False) for seed in range(100)]
-    assert sum(one.kept_inside for one in locks) > 50
-    assert sum(one.disorder for one in locks) > 50
-
-
-def test_a_central_scheduler_survives_view_changes_without_an_order() -> None:
-    locks = [run(seed, "central", ordered=False) for seed in range(100)]
+@pytest.mark.parametrize("algorithm", ["maekawa", "central"])
+def test_quorums_and_a_central_scheduler_survive_view_changes_without_an_order(algorithm: str) -> None:
+    locks = [run(seed, algorithm, ordered=False) for seed in range(100)]
     assert sum(one.kept_inside for one in locks) > 50
     assert sum(one.disorder for one in locks) > 50
 
@@ -319,21 +314,10 @@ class KeepsNothing(Kept):
 
 
 MUTANTS = (
-    KeepsTheExcluded,
-    ForgetsPlaces,
-    ForgetsTheHolder,
-    GrantsUnseen,
-    SortsAnew,
-    RepliesInside,
-    DefersInsideOnly,
-    DefersWhatItHasSent,
-    RenewsAsNew,
-    CountsItsOwnGrants,
-    VotesTwice,
-    KeepsItsVotes,
-    OpensAtOnce,
-    ForgetsOrdinals,
-)
+    KeepsTheExcluded, ForgetsPlaces, ForgetsTheHolder, GrantsUnseen, SortsAnew,
+    RepliesInside, DefersInsideOnly, DefersWhatItHasSent, RenewsAsNew, CountsItsOwnGrants,
+    VotesTwice, KeepsItsVotes, OpensAtOnce, ForgetsOrdinals,
+)  # fmt: skip
 
 
 def left_out(kind: type[AnyCore], name: str = "", **changes: Any) -> Any:
@@ -363,25 +347,18 @@ def test_each_rule_is_missed_by_some_history(begin: Begin, ordered: bool) -> Non
 
 
 def end(one: MutexCore, *rest: Message, survivors: frozenset[int] = SURVIVORS) -> Closing:
-    """`rest`: of one stream."""
-    return one.close({rest[0].origin: rest} if rest else {}, survivors, 0)
+    return close(one, *rest, survivors=survivors)
 
 
 def next_view(member: int, closing: Closing, **parameters: Any) -> MutexCore:
     return core(member, members=(0, 1), memory=closing.memory, **parameters)
 
 
-def holder() -> MutexCore:
-    """Member 0, inside; 1 and 2 wait."""
+def test_a_lock_that_a_survivor_holds_stays_its_own_and_is_not_granted_twice() -> None:
+    """Member 0 is inside; 1 and 2 wait."""
     one = core(0)
     want(one, b"mine")
-    effects = give(one, request(1, 5), request(2, 6), acknowledge(1, 7))
-    assert granted(effects) == [(1, 1)]
-    return one
-
-
-def test_a_lock_that_a_survivor_holds_stays_its_own_and_is_not_granted_twice() -> None:
-    one = holder()
+    assert granted(give(one, request(1, 5), request(2, 6), acknowledge(1, 7))) == [(1, 1)]
     closing = end(one)
     assert closing.effects == (Report(code=MutexReport.REVOKED, member=2, value=1),), "it is not delivered again"
     assert closing.handed_back == ()

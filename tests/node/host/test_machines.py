@@ -34,12 +34,6 @@ def after(machine: Machine[Any, Any], given_payloads: list[bytes]) -> Any:
     return states(machine, given_payloads)[-1]
 
 
-def test_every_name_has_its_application() -> None:
-    assert set(APPLICATIONS) == set(ApplicationName)
-    assert APPLICATIONS[ApplicationName.COUNTER].machine is COUNTER
-    assert APPLICATIONS[ApplicationName.TRANSACTIONS].machine is TRANSACTIONS
-
-
 @pytest.mark.parametrize("name", list(ApplicationName))
 @given(given_payloads=payloads)
 def test_any_payloads_lead_to_one_state_that_is_restored_from_its_bytes(
@@ -93,12 +87,6 @@ def test_what_a_transaction_writes_depends_on_both_that_it_reads(store: Store, a
     read = getattr(command, place)
     changed = tuple((value + amount) % WORD if cell == read else value for cell, value in enumerate(store))
     assert TRANSACTIONS.execute(command, store)[9] != TRANSACTIONS.execute(command, changed)[9]
-
-
-def test_transactions_that_touch_the_same_cells_do_not_commute() -> None:
-    one, other = Transaction(0, 1, 2, salt=7), Transaction(2, 1, 0, salt=8)
-    execute, initial = TRANSACTIONS.execute, TRANSACTIONS.initial
-    assert execute(other, execute(one, initial)) != execute(one, execute(other, initial))
 
 
 def test_another_order_nearly_always_is_another_store() -> None:

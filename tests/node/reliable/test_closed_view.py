@@ -68,28 +68,24 @@ def sends(effects: list[Effect]) -> list[tuple[int, Message]]:
     return [(effect.target, effect.message) for effect in effects if isinstance(effect, Send)]
 
 
+def call(cluster: Cluster, member: int, name: str, *given: Any) -> None:
+    """Call this method of a core now, and carry out its effects."""
+    method = getattr(core_of(cluster, member), name)
+    cluster._call(cluster.hosts[member], name, lambda: method(*given, cluster.now_ns))
+
+
 def freeze(cluster: Cluster, member: int) -> None:
     """Freeze a member, with all submissions that wait for flow control."""
-    host = cluster.hosts[member]
-    waiting = list(host.queue)
-    host.queue.clear()
-    cluster._call(host, "freeze", lambda: core_of(cluster, member).freeze(waiting, cluster.now_ns))
+    queue = cluster.hosts[member].queue
+    waiting = list(queue)
+    queue.clear()
+    call(cluster, member, "freeze", waiting)
 
 
 def cut_of(cluster: Cluster, promisers: Iterable[int]) -> dict[int, int]:
     """The cut: the greatest positions of the promisers."""
     told = [core_of(cluster, member).positions() for member in promisers]
     return {origin: max(positions[origin] for positions in told) for origin in cluster.members}
-
-
-def fetch(cluster: Cluster, member: int, cut: Cut, holders: Mapping[int, list[int]]) -> None:
-    host = cluster.hosts[member]
-    cluster._call(host, "fetch", lambda: core_of(cluster, member).fetch(cut, holders, cluster.now_ns))
-
-
-def stop(cluster: Cluster, member: int) -> None:
-    host = cluster.hosts[member]
-    cluster._call(host, "stop", lambda: core_of(cluster, member).stop(cluster.now_ns))
 
 
 def rest_of(cluster: Cluster, member: int, cut: Cut, origin: int) -> list[Identity]:
@@ -254,11 +250,11 @@ def test_a_cut_far_beyond_the_window_is_fetched() -> None:
         freeze(cluster, member)
     cut = cut_of(cluster, cluster.members)
     assert cut[0] == 5 * PARAMETERS.window
-    fetch(cluster, 1, cut, {0: [0]})
+    call(cluster, 1, "fetch", cut, {0: [0]})
     run_until_all_have(cluster, [1], cut)
     cluster.crash(0)
-    stop(cluster, 1)
-    fetch(cluster, 2, cut, {0: [0, 1]})
+    call(cluster, 1, "stop")
+    call(cluster, 2, "fetch", cut, {0: [0, 1]})
     run_until_all_have(cluster, [2], cut)
     assert core_of(cluster, 2).is_idle
     total = [(0, 1, number) for number in range(1, cut[0] + 1)]
@@ -299,10 +295,10 @@ def test_delivered_and_rest_are_one_prefix_of_each_stream_everywhere(seed: int) 
     holders = {origin: [one for one, mine in told.items() if mine[origin] == number] for origin, number in cut.items()}
     up = [host.membership.member for host in cluster.up()]
     for member in rng.sample(up, len(up)):
-        fetch(cluster, member, cut, holders)
+        call(cluster, member, "fetch", cut, holders)
         if rng.random() < 0.3:
             run_until_all_have(cluster, [member], cut)
-            stop(cluster, member)
+            call(cluster, member, "stop")
     run_until_all_have(cluster, up, cut)
     cluster.run()
     assert not any(host.timers for host in cluster.up()), f"seed {seed}"
@@ -338,8 +334,7 @@ def load(cluster: Cluster, rng: Random, unicasts: set[Identity]) -> None:
 
 def urge_all(cluster: Cluster) -> None:
     for member in cluster.members:
-        act = partial(core_of(cluster, member).acknowledge_soon, cluster.now_ns)
-        cluster._call(cluster.hosts[member], "acknowledge_soon", act)
+        call(cluster, member, "acknowledge_soon")
 
 
 def stable_after_ns(acknowledges_soon: bool) -> int:

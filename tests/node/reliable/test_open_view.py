@@ -172,19 +172,13 @@ def test_the_window_bounds_what_is_unstable_and_opens_again() -> None:
     cluster.submit(0, 200)
     cluster.run(for_ns=1 * SECOND)
     assert not core_of(cluster, 0).can_submit
+    with pytest.raises(LocalError, match="can_submit"):
+        core_of(cluster, 0).on_submit(Submission(payload=b""), 0)
     assert len(cluster.hosts[0].queue) == 200 - PARAMETERS.window
     assert core_of(cluster, 0).buffered == core_of(cluster, 1).buffered == PARAMETERS.window
     cluster.resume(2)
     check_all(cluster, range(3))
     assert len(cluster.hosts[2].delivered) == 200
-
-
-def test_a_submission_while_shut_is_our_callers_mistake() -> None:
-    cluster = group(2)
-    cluster.pause(1)
-    cluster.submit(0, PARAMETERS.window)
-    with pytest.raises(LocalError, match="can_submit"):
-        core_of(cluster, 0).on_submit(Submission(payload=b""), 0)
 
 
 def test_a_saturating_sender_is_not_slowed_by_rare_heartbeats() -> None:
