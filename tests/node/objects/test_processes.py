@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,11 @@ def space_process(node: int, space: int) -> int:
 
     wait_until(look, f"the process of space {space}")
     return found[0]
+
+
+def is_replaced(node: int, space: int) -> bool:
+    children = children_of(node)
+    return space not in children and len(children) == 3
 
 
 def reports(records: list[Record], code: int) -> Iterator[Record]:
@@ -162,34 +168,23 @@ def test_a_load_that_saturates_waits_for_the_machine() -> None:
         assert broken(group) == []
 
 
-def test_a_space_that_is_killed_dies_alone() -> None:
+def test_a_space_that_is_killed_dies_alone_and_may_die_again_before_it_is_there() -> None:
     """Its objects are dead: the others go on, all open calls end, and the machine reports the crash."""
     with started(workload=ENDLESS) as (group, node):
         wait_until(lambda: len(group.monitor.records().get((0, 1), [])) > 100, "the load")
-        victim = space_process(node.pid, 1)
-        os.kill(victim, signal.SIGKILL)
-        wait_until(lambda: victim not in children_of(node.pid) and len(children_of(node.pid)) == 3, "the replacement")
-        before = len(group.monitor.records()[0, 1])
-        wait_until(lambda: len(group.monitor.records()[0, 1]) > before + 200, "what comes after it")
-        last = run_to_its_end(group)
-        assert last["drained"]
-        assert last["spaces_crashed"] == 1
-        assert "address space 1 has ended with exit code -9" in node.errors()
-        assert broken(group) == []
-        later = group.monitor.records()[0, 1][before:]
-        assert {one.extra // OBJECTS_IN_SPACE for one in later if one.event is Event.SUBMIT} == {0, 2}
-
-
-def test_a_space_may_die_again_and_before_it_is_there() -> None:
-    with started(workload=ENDLESS) as (group, node):
         for _ in range(3):
-            before = children_of(node.pid)
-            os.kill(space_process(node.pid, 2), signal.SIGKILL)
-            wait_until(lambda old=before: bool(set(children_of(node.pid)) - set(old)), "the replacement")  # type: ignore[misc]
+            victim = space_process(node.pid, 1)
+            os.kill(victim, signal.SIGKILL)
+            wait_until(partial(is_replaced, node.pid, victim), "the replacement")
+        known = len(group.monitor.records()[0, 1])
+        wait_until(lambda: len(group.monitor.records()[0, 1]) > known + 200, "what comes after it")
         last = run_to_its_end(group)
         assert last["drained"]
         assert last["spaces_crashed"] == 3
+        assert "address space 1 has ended with exit code -9" in node.errors()
         assert broken(group) == []
+        later = group.monitor.records()[0, 1][known:]
+        assert {one.extra // OBJECTS_IN_SPACE for one in later if one.event is Event.SUBMIT} == {0, 2}
 
 
 def test_a_call_of_a_dead_space_is_answered() -> None:
