@@ -470,13 +470,10 @@ class Above:
         elif fate is Fate.DROPPED:
             self.space.hears(drop_message(CallId(2, 4, number)))
         else:
-            self.hand(number, objects, is_group)
-
-    def hand(self, number: int, objects: tuple[Reference, ...], is_group: bool) -> None:
-        if objects:
-            self.space.hand(number, *(one.number for one in objects))
-        if is_group:
-            self.space.resolve(number, *objects, ELSEWHERE)
+            if objects:
+                self.space.hand(number, *(one.number for one in objects))
+            if is_group:
+                self.space.resolve(number, *objects, ELSEWHERE)
 
 
 FOREIGN = 999
