@@ -23,7 +23,7 @@ from testbed.sim.simulation import simulate
 from tests import proof
 from tests.node.objects.configurations import SATURATING, SILENT
 from tests.node.processes import NodeProcess, Nodes, nodes
-from tests.testbed.orderbed_command import manifest_of, only_run, orderbed
+from tests.testbed.orderbed_command import alive, manifest_of, only_run, orderbed
 from tests.testbed.sim.made import experiment, periodic, topology
 from tests.waiting import wait_until
 
@@ -39,15 +39,6 @@ def machines(count: int, *, workload: dict[str, Any] = BUSY, clock: dict[str, An
 
 def children_of(pid: int) -> list[int]:
     return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process is alive; a zombie is not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
 
 
 def space_process(node: int, space: int) -> int:
@@ -218,8 +209,8 @@ def test_nothing_is_left_of_a_machine_that_ends(end: str) -> None:
         if end == "killed":
             node.signal(signal.SIGKILL)
             assert node.exit_code() == -signal.SIGKILL
-            wait_until(lambda: not any(map(is_alive, children)), "the end of the spaces")
-        assert not any(map(is_alive, children))
+            wait_until(lambda: not any(map(alive, children)), "the end of the spaces")
+        assert not any(map(alive, children))
 
 
 @pytest.mark.parametrize(
