@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.errors import LocalError, RemoteError
+from node.errors import DropReason, LocalError, RemoteError
 from node.objects.addresses import (
     MAX_ADDRESSED,
     MAX_TIMESTAMP,
@@ -37,7 +37,7 @@ groups = st.builds(
         {
             "kind": st.sampled_from(NewsKind),
             "operation": st.sampled_from(Operation),
-            "objects": st.lists(references, max_size=20).map(tuple),
+            "objects": st.just(()) | st.lists(references, max_size=20).map(tuple),
             "group": st.none() | groups,
             "is_atomic": st.booleans(),
             "timestamp": st.integers(0, MAX_TIMESTAMP),
@@ -76,6 +76,17 @@ def test_news_that_cannot_be_are_refused(
         News(kind=kind, objects=objects, group=group)
 
 
-def test_a_group_that_is_announced_must_follow() -> None:
-    with pytest.raises(RemoteError):
-        decode_news((3 | 1 << 17).to_bytes(8, "big") + bytes(8))
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", DropReason.TRUNCATED),
+        (bytes(8), DropReason.TRUNCATED),
+        (bytes(20), DropReason.TRUNCATED),
+        ((3 | 1 << 17).to_bytes(8, "big") + bytes(8), DropReason.MALFORMED),
+    ],
+    ids=["nothing", "one word", "half a word too many", "an announced group that does not follow"],
+)
+def test_bytes_that_are_no_news_are_refused(data: bytes, reason: DropReason) -> None:
+    with pytest.raises(RemoteError) as caught:
+        decode_news(data)
+    assert caught.value.reason is reason
