@@ -161,7 +161,7 @@ class World:
         call = Call(id=name, addressing=addressing, heard=machine.heard, payload=b"stampedX" + b"body")
         self.calls[name] = call
         self.follows[name] = (*machine.seen, *machine.asked[caller.space])
-        if self._is_call(call):
+        if addressing.operation in (Operation.CALL, Operation.JOIN):
             machine.asked[caller.space][name] = None
         machine.waits[name] = call
         self._submit_call(machine, call, home)
@@ -376,7 +376,8 @@ class World:
                 master = next(one for one in self.machines.values() if one.place == place)
                 for duty in master.log_state.duties():
                     self._send(master, duty.place, duty.entry)
-                self._vote_late(master)
+                for prepare in master.log_state.open_votes():
+                    self._submit(master, Voted(id=prepare.call.id, is_yes=False))  # its machines are too late
             for machine in self.machines.values():
                 self._ask_again(machine)
         held = {
@@ -407,11 +408,6 @@ class World:
             one.log_state.is_idle and not one.waits and not any(one.log.submitted.values())
             for one in self.machines.values()
         )
-
-    def _vote_late(self, master: Machine) -> None:
-        """Vote no for machines whose votes are late."""
-        for prepare in master.log_state.open_votes():
-            self._submit(master, Voted(id=prepare.call.id, is_yes=False))
 
     # Helpers.
 
@@ -469,10 +465,6 @@ class World:
             elif not {self.place_of[one.member] for one in earlier.addressing.objects} <= ours:
                 return False
         return True
-
-    @staticmethod
-    def _is_call(call: Call) -> bool:
-        return call.addressing.operation in (Operation.CALL, Operation.JOIN)
 
     # Checks.
 

@@ -46,13 +46,7 @@ class Got:
 class World(Cluster):
     """Cluster of machines. `partitions`: number of machines of each sub-network."""
 
-    def __init__(
-        self,
-        *partitions: int,
-        seed: int = 1,
-        network: Network | None = None,
-        parameters: ObjectsParameters = PARAMETERS,
-    ) -> None:
+    def __init__(self, *partitions: int, seed: int = 1, network: Network | None = None) -> None:
         self.got: list[Got] = []
         """All deliveries, in the order of time."""
         self.told: dict[Identity, list[News]] = {}
@@ -64,20 +58,13 @@ class World(Cluster):
         for count in partitions:
             first = sum(map(len, places))
             places.append(tuple(range(first, first + count)))
-        super().__init__(
-            sum(partitions),
-            lambda membership, seed: _build(membership, seed, parameters),
-            seed=seed,
-            network=network,
-            partitions=tuple(places),
-        )
-        self.spaces = parameters.spaces
+        super().__init__(sum(partitions), _build, seed=seed, network=network, partitions=tuple(places))
         self.run(for_ns=0)
         for member in self.members:
             self.appear(member)
 
     def appear(self, member: int) -> None:
-        for space in range(self.spaces):
+        for space in range(PARAMETERS.spaces):
             objects = tuple(self.object(member, space, index) for index in range(1, OBJECTS + 1))
             words = Addressing(caller=objects[0], objects=objects, operation=Operation.APPEAR).words
             self._put(member, Submission(payload=b"", words=words, place=objects[0].number))
@@ -165,8 +152,8 @@ class World(Cluster):
         host.delivered.append(call)
 
 
-def _build(membership: Membership, seed: int, parameters: ObjectsParameters) -> MachineCore:
-    return MachineCore(membership=membership, parameters=parameters, rng=random_for(seed, membership, "objects"))
+def _build(membership: Membership, seed: int) -> MachineCore:
+    return MachineCore(membership=membership, parameters=PARAMETERS, rng=random_for(seed, membership, "objects"))
 
 
 def check_calls(world: World) -> None:

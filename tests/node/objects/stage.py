@@ -16,8 +16,6 @@ from testbed.sim.simulation import IncarnationRun, Simulation, simulate
 from testbed.spec import experiment as spec
 from tests.node.objects.samples import run as run_alone
 
-SECOND = 10**9
-
 
 def experiment_text(program: str, networks: tuple[int, ...], *, spaces: int = 1, seed: int = 1, **more: Any) -> str:
     """Text of an experiment. `networks`: number of machines of each sub-network; each is linked to each. `options`: the

@@ -119,10 +119,11 @@ class Space:
 # Section 4: rules 1-1, 1-2 and 2.
 
 
-def test_what_is_for_this_space_is_delivered_to_its_members_at_once() -> None:
-    space = Space()
-    number = space.call(HERE[1], HERE[2])
-    assert space.delivered == [(number, HERE[1].number), (number, HERE[2].number)]
+@pytest.mark.parametrize("objects", [3, 0], ids=["objects", "nobody"])
+def test_what_is_for_this_space_is_delivered_to_its_places_at_once_whoever_is_there(objects: int) -> None:
+    space = Space(objects)
+    number = space.call(HERE[0], HERE[2])
+    assert space.delivered == [(number, HERE[0].number), (number, HERE[2].number)]
     assert not space.up
     assert space.core.is_idle
 
@@ -296,12 +297,6 @@ def test_a_local_atomic_call_reaches_all_or_none() -> None:
     assert space.delivered == [(number, HERE[0].number), (number, HERE[1].number)]
 
 
-def test_a_call_that_is_not_atomic_reaches_places_where_nobody_is() -> None:
-    space = Space(objects=0)
-    number = space.call(HERE[0], HERE[2])
-    assert space.delivered == [(number, HERE[0].number), (number, HERE[2].number)]
-
-
 def test_who_is_asked_to_prepare_votes_for_the_objects_that_exist() -> None:
     space = Space(objects=0)
     early, call, late = (CallId(3, 1, number) for number in (8, 9, 10))
@@ -470,13 +465,10 @@ class Above:
         elif fate is Fate.DROPPED:
             self.space.hears(drop_message(CallId(2, 4, number)))
         else:
-            self.hand(number, objects, is_group)
-
-    def hand(self, number: int, objects: tuple[Reference, ...], is_group: bool) -> None:
-        if objects:
-            self.space.hand(number, *(one.number for one in objects))
-        if is_group:
-            self.space.resolve(number, *objects, ELSEWHERE)
+            if objects:
+                self.space.hand(number, *(one.number for one in objects))
+            if is_group:
+                self.space.resolve(number, *objects, ELSEWHERE)
 
 
 FOREIGN = 999

@@ -182,6 +182,16 @@ def test_groups_are_made_joined_called_and_left_from_anywhere() -> None:
     assert world.receivers(call) == world.receivers(loose) == [here]
 
 
+def grouped(world: World, place: int, *members: Reference) -> GroupId:
+    """Create a group that is managed in the sub-network at `place`."""
+    founder = next(member for member in world.members if world.hosts[member].membership.partition == place)
+    group = GroupId(place, founder, 1, 1)
+    world.call(world.object(founder), group=group, operation=Operation.CREATE)
+    for one in members:
+        world.finish(one, one, group=group, operation=Operation.JOIN)
+    return group
+
+
 class Replicas(World):
     """Keeps the state of each object: its calls to groups, behind the state that it took over when it joined."""
 
@@ -216,11 +226,8 @@ class Replicas(World):
 def test_a_group_whose_members_share_a_machine_needs_no_datagram_and_a_joiner_misses_nothing(seed: int) -> None:
     rng = Random(seed)
     world = Replicas(3, 1, seed=seed, network=LOSSY)
-    group = GroupId(0, 0, 1, 1)
     first, second = world.object(0), world.object(0, 1)
-    world.finish(first, group=group, operation=Operation.CREATE)
-    for one in (first, second):
-        world.finish(one, one, group=group, operation=Operation.JOIN)
+    group = grouped(world, 0, first, second)
     sent = world.datagrams
     calls = [world.call(one, group=group) for one in (first, second, world.object(0, 1, 2))]
     assert [world.receivers(call) for call in calls] == [[first, second]] * 3
@@ -262,10 +269,8 @@ def test_a_group_whose_members_share_a_machine_needs_no_datagram_and_a_joiner_mi
 def test_a_call_to_a_group_on_one_machine_waits_for_a_joiner_that_the_log_holds_back() -> None:
     """The join is final, but its machine waits for an earlier call that another sub-network has not answered."""
     world = Replicas(3, 1, seed=1, network=Network(delay_ns=2 * MILLISECOND))
-    group = GroupId(0, 1, 1, 1)
     member, joiner, bystander = (world.object(1, *place) for place in ((0, 1), (1, 1), (1, 2)))
-    world.finish(member, group=group, operation=Operation.CREATE)
-    world.finish(member, member, group=group, operation=Operation.JOIN)
+    group = grouped(world, 0, member)
     world.lose = lambda source, target, message: 3 in (source, target)
     world.call(world.object(0), bystander, world.object(3))
     world.run(for_ns=100 * MILLISECOND)
@@ -282,9 +287,8 @@ def test_a_call_to_a_group_on_one_machine_waits_for_a_joiner_that_the_log_holds_
 def test_a_minority_serves_no_call_to_a_group_on_its_machine() -> None:
     """The others go on without the members there: they may begin the group anew."""
     world = World(3)
-    group, member = GroupId(0, 2, 1, 1), world.object(2)
-    world.finish(member, group=group, operation=Operation.CREATE)
-    world.finish(member, member, group=group, operation=Operation.JOIN)
+    member = world.object(2)
+    group = grouped(world, 0, member)
     world.cut((0, 1), (2,))
     world.run(for_ns=4 * SECOND)
     call = world.call(world.object(2, 1), group=group)
@@ -295,9 +299,8 @@ def test_a_minority_serves_no_call_to_a_group_on_its_machine() -> None:
 @pytest.mark.parametrize("operation", [Operation.LEAVE, Operation.ATOMIC])
 def test_a_machine_waits_for_a_change_of_a_group_before_it_hears_of_it(operation: Operation) -> None:
     world = World(3)
-    group, member = GroupId(0, 2, 1, 1), world.object(2)
-    world.finish(member, group=group, operation=Operation.CREATE)
-    world.finish(member, member, group=group, operation=Operation.JOIN)
+    member = world.object(2)
+    group = grouped(world, 0, member)
     world.lose = lambda source, target, message: target == 2 and message.kind in LOG_KINDS
     change = world.call(world.object(1), member, group=group, operation=operation)
     world.run(for_ns=50 * MILLISECOND)
@@ -348,32 +351,24 @@ def test_names_are_found_in_all_sub_networks() -> None:
 def test_a_mixed_load_over_a_bad_network_keeps_its_promises(seed: int) -> None:
     world = World(2, 3, 2, seed=seed, network=LOSSY)
     rng = Random(seed)
-    calls = mixed_load(world, rng, 60)
+    everybody = [world.object(member, space, index) for member in world.members for space in (0, 1) for index in (1, 2)]
+    calls = []
+    for _ in range(60):
+        caller = rng.choice(everybody)
+        near = [one for one in everybody if one.member == caller.member]
+        pool = rng.choice((near, everybody, everybody[: len(everybody) // 2]))
+        way = rng.randrange(6)
+        if way == 0:
+            calls.append(world.call(caller, rng.choice(everybody), is_direct=True))
+        else:
+            objects = rng.sample(pool, rng.randint(1, min(5, len(pool))))
+            calls.append(world.call(caller, *objects, is_atomic=way == 1, is_ordered=way != 2))
+        world.run(for_ns=rng.randrange(4) * MILLISECOND)
     world.check_rest()
     for call in calls:
         addressing = world.asked[call]
         assert world.receivers(call) == sorted(addressing.objects), f"{call} {addressing} (seed {seed})"
     check_calls(world)
-
-
-def mixed_load(world: World, rng: Random, count: int) -> list[tuple[int, int, int]]:
-    """Calls of all kinds, one each few milliseconds."""
-    everything = [
-        world.object(member, space, index) for member in world.members for space in range(2) for index in (1, 2)
-    ]
-    calls = []
-    for _ in range(count):
-        caller = rng.choice([one for one in everything if world.hosts[one.member].is_up])
-        near = [one for one in everything if one.member == caller.member]
-        pool = rng.choice((near, everything, everything[: len(everything) // 2]))
-        way = rng.randrange(6)
-        if way == 0:
-            calls.append(world.call(caller, rng.choice(everything), is_direct=True))
-        else:
-            objects = rng.sample(pool, rng.randint(1, min(5, len(pool))))
-            calls.append(world.call(caller, *objects, is_atomic=way == 1, is_ordered=way != 2))
-        world.run(for_ns=rng.randrange(4) * MILLISECOND)
-    return calls
 
 
 def test_a_call_of_an_incarnation_that_is_known_to_be_over_fails_at_once() -> None:
@@ -417,16 +412,6 @@ def test_a_sub_network_that_is_behind_keeps_no_direct_message_waiting() -> None:
 
 
 # The order of the requests of one machine, and their ends.
-
-
-def grouped(world: World, place: int, *members: Reference) -> GroupId:
-    """Create a group that is managed in the sub-network at `place`."""
-    founder = next(member for member in world.members if world.hosts[member].membership.partition == place)
-    group = GroupId(place, founder, 1, 1)
-    world.call(world.object(founder), group=group, operation=Operation.CREATE)
-    for one in members:
-        world.finish(one, one, group=group, operation=Operation.JOIN)
-    return group
 
 
 @pytest.mark.parametrize("place", [0, 1])

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from testbed.sim.simulation import simulate
 from tests import proof
 from tests.node.objects.configurations import SATURATING, SILENT
 from tests.node.processes import NodeProcess, Nodes, nodes
-from tests.testbed.orderbed_command import manifest_of, only_run, orderbed
+from tests.testbed.orderbed_command import alive, manifest_of, only_run, orderbed
 from tests.testbed.sim.made import experiment, periodic, topology
 from tests.waiting import wait_until
 
@@ -40,15 +41,6 @@ def children_of(pid: int) -> list[int]:
     return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def is_alive(pid: int) -> bool:
-    """Whether a process is alive; a zombie is not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
-
-
 def space_process(node: int, space: int) -> int:
     """The process of an address space of the machine whose process is `node`."""
     found: list[int] = []
@@ -63,6 +55,11 @@ def space_process(node: int, space: int) -> int:
 
     wait_until(look, f"the process of space {space}")
     return found[0]
+
+
+def is_replaced(node: int, space: int) -> bool:
+    children = children_of(node)
+    return space not in children and len(children) == 3
 
 
 def reports(records: list[Record], code: int) -> Iterator[Record]:
@@ -103,12 +100,18 @@ def loaded(group: Nodes) -> None:
     wait_until(lambda: time.monotonic_ns() > at_ns + 1_000_000_000, "the load")
 
 
-def test_calls_between_spaces_keep_what_calls_promise() -> None:
-    with machines(2) as group:
+@pytest.mark.parametrize(
+    ("count", "words", "least"),
+    [(2, {}, 100), (1, {"workload": SATURATING, "outstanding": 4}, 200)],
+    ids=["two machines", "a load that saturates waits for the machine"],
+)
+def test_calls_between_spaces_keep_what_calls_promise(count: int, words: dict[str, Any], least: int) -> None:
+    """Spaces learn when the machine takes no requests; requests made nevertheless are not lost."""
+    with machines(count, **words) as group:
         loaded(group)
         last = run_to_its_end(group)
         assert last["drained"]
-        assert last["submitted"] > 100
+        assert last["submitted"] > least
         assert last["spaces_crashed"] == 0
         assert broken(group) == []
         for records in group.monitor.records().values():
@@ -152,44 +155,23 @@ def test_a_program_calls_objects_in_other_processes() -> None:
         assert broken(group) == []
 
 
-def test_a_load_that_saturates_waits_for_the_machine() -> None:
-    """Spaces learn when the machine takes no requests; requests made nevertheless are not lost."""
-    with machines(1, workload=SATURATING, outstanding=4) as group:
-        loaded(group)
-        last = run_to_its_end(group)
-        assert last["drained"]
-        assert last["submitted"] > 200
-        assert broken(group) == []
-
-
-def test_a_space_that_is_killed_dies_alone() -> None:
+def test_a_space_that_is_killed_dies_alone_and_may_die_again_before_it_is_there() -> None:
     """Its objects are dead: the others go on, all open calls end, and the machine reports the crash."""
     with started(workload=ENDLESS) as (group, node):
         wait_until(lambda: len(group.monitor.records().get((0, 1), [])) > 100, "the load")
-        victim = space_process(node.pid, 1)
-        os.kill(victim, signal.SIGKILL)
-        wait_until(lambda: victim not in children_of(node.pid) and len(children_of(node.pid)) == 3, "the replacement")
-        before = len(group.monitor.records()[0, 1])
-        wait_until(lambda: len(group.monitor.records()[0, 1]) > before + 200, "what comes after it")
-        last = run_to_its_end(group)
-        assert last["drained"]
-        assert last["spaces_crashed"] == 1
-        assert "address space 1 has ended with exit code -9" in node.errors()
-        assert broken(group) == []
-        later = group.monitor.records()[0, 1][before:]
-        assert {one.extra // OBJECTS_IN_SPACE for one in later if one.event is Event.SUBMIT} == {0, 2}
-
-
-def test_a_space_may_die_again_and_before_it_is_there() -> None:
-    with started(workload=ENDLESS) as (group, node):
         for _ in range(3):
-            before = children_of(node.pid)
-            os.kill(space_process(node.pid, 2), signal.SIGKILL)
-            wait_until(lambda old=before: bool(set(children_of(node.pid)) - set(old)), "the replacement")  # type: ignore[misc]
+            victim = space_process(node.pid, 1)
+            os.kill(victim, signal.SIGKILL)
+            wait_until(partial(is_replaced, node.pid, victim), "the replacement")
+        known = len(group.monitor.records()[0, 1])
+        wait_until(lambda: len(group.monitor.records()[0, 1]) > known + 200, "what comes after it")
         last = run_to_its_end(group)
         assert last["drained"]
         assert last["spaces_crashed"] == 3
+        assert "address space 1 has ended with exit code -9" in node.errors()
         assert broken(group) == []
+        later = group.monitor.records()[0, 1][known:]
+        assert {one.extra // OBJECTS_IN_SPACE for one in later if one.event is Event.SUBMIT} == {0, 2}
 
 
 def test_a_call_of_a_dead_space_is_answered() -> None:
@@ -227,8 +209,8 @@ def test_nothing_is_left_of_a_machine_that_ends(end: str) -> None:
         if end == "killed":
             node.signal(signal.SIGKILL)
             assert node.exit_code() == -signal.SIGKILL
-            wait_until(lambda: not any(map(is_alive, children)), "the end of the spaces")
-        assert not any(map(is_alive, children))
+            wait_until(lambda: not any(map(alive, children)), "the end of the spaces")
+        assert not any(map(alive, children))
 
 
 @pytest.mark.parametrize(

@@ -61,19 +61,10 @@ class Colour(enum.IntEnum):
     RED = 1
 
 
-def types_of(value: object) -> object:
-    """The value with the type of each part, since 1 == True == 1.0."""
-    if isinstance(value, dict):
-        return dict, [(types_of(key), types_of(content)) for key, content in value.items()]
-    if type(value) in (list, tuple):
-        return type(value), [types_of(one) for one in value]  # type: ignore[attr-defined]
-    return type(value), repr(value)
-
-
 @given(values)
 def test_what_goes_in_comes_out(value: object) -> None:
     for arrived in (decode_value(encode_value(value), Pinned), copy_value(value)):
-        assert types_of(arrived) == types_of(value)
+        assert repr(arrived) == repr(value), "1 == True == 1.0, but they are different values"
 
 
 @given(values)
@@ -152,17 +143,11 @@ def test_the_largest_values_pass(pass_on: Any) -> None:
 
 @given(values)
 def test_copying_measures_as_encoding_does(value: object) -> None:
-    size = len(encode_value(value))
-    for missing in (0, 1):
-        padding = bytes(MAX_SIZE_BYTES - size - 10 + missing)
-        whole = [padding, value]
-        if missing:
-            with pytest.raises(NotAValue):
-                copy_value(whole)
-            with pytest.raises(NotAValue):
-                encode_value(whole)
-        else:
-            assert len(encode_value(copy_value(whole))) == MAX_SIZE_BYTES
+    padding = bytes(MAX_SIZE_BYTES - len(encode_value(value)) - 10)
+    assert len(encode_value(copy_value([padding, value]))) == MAX_SIZE_BYTES
+    for pass_on in (copy_value, encode_value):
+        with pytest.raises(NotAValue):
+            pass_on([padding + b"\0", value])
 
 
 def test_nothing_that_can_change_is_shared() -> None:

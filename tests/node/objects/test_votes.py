@@ -136,21 +136,14 @@ def test_a_machine_tells_the_sequencer_with_pauses_that_double_until_the_log_say
     assert out == [CancelTimer(timer=VOTES)]
 
 
-def test_a_machine_casts_one_vote_and_only_on_an_open_call() -> None:
+def test_a_machine_casts_one_vote_only_on_an_open_call_and_tells_another_sequencer_at_once() -> None:
     ours, _ = voting(2, is_yes=False)
     for name in (CALL, OTHER):
         ours.cast(name, is_yes=True, now_ns=0)
-    out: list[Effect] = []
-    ours.advance(0, 0, out)
-    assert sent(out) == [(0, (*CALL.words, 0))]
-
-
-def test_another_sequencer_is_told_at_once() -> None:
-    ours, _ = voting(2, is_yes=False)
-    ours.advance(0, 0, [])
-    out: list[Effect] = []
-    ours.advance(1, 1, out)
-    assert sent(out) == [(1, (*CALL.words, 0))]
+    for sequencer in (0, 1):
+        out: list[Effect] = []
+        ours.advance(sequencer, sequencer, out)
+        assert sent(out) == [(sequencer, (*CALL.words, 0))]
 
 
 def test_who_becomes_the_sequencer_counts_what_it_has_heard_and_says_nothing() -> None:
