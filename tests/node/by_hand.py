@@ -18,11 +18,17 @@ C = TypeVar("C", bound=ViewCore)
 
 
 def core_of(
-    kind: type[C], membership: Membership, parameters: object, *, rng: Random | None = None, memory: bytes = b""
+    kind: type[C],
+    membership: Membership,
+    parameters: object,
+    *,
+    rng: Random | None = None,
+    kept: Kept | None = None,
+    memory: bytes = b"",
 ) -> C:
     """A core of one view with those of these arguments that it takes."""
     given = {"membership": membership, "parameters": parameters, "rng": rng or Random(1), "memory": memory}
-    given["kept"] = Kept()
+    given["kept"] = kept or Kept()
     return kind(**{name: given[name] for name in inspect.signature(kind).parameters if name in given})
 
 
@@ -50,6 +56,11 @@ def multicasts(effects: Iterable[Effect]) -> list[Message]:
     return [effect.message for effect in effects if isinstance(effect, Multicast)]
 
 
+def said(effects: Iterable[Effect]) -> list[tuple[Kind, int, tuple[int, ...]]]:
+    """(kind, number, words) of each multicast."""
+    return [(message.kind, message.seq, message.words) for message in multicasts(effects)]
+
+
 def kinds_and_numbers(effects: Iterable[Effect]) -> list[tuple[Kind, int]]:
     """(kind, number) of each multicast."""
     return [(message.kind, message.seq) for message in multicasts(effects)]
@@ -65,12 +76,12 @@ def dropped(closing: Closing, code: int) -> list[tuple[int, int]]:
     return [(member, value) for found, member, value in reported(closing.effects) if found == code]
 
 
-def close(one: ViewCore, *rest: Message, survivors: Iterable[int]) -> Closing:
+def close(one: ViewCore, *rest: Message, survivors: Iterable[int], now_ns: int = 0) -> Closing:
     """End the view of a core, with these messages of the cut that it has not received."""
     streams: dict[int, list[Message]] = {}
     for message in rest:
         streams.setdefault(message.origin, []).append(message)
-    return one.close(streams, frozenset(survivors), 0)
+    return one.close(streams, frozenset(survivors), now_ns)
 
 
 def after(*deliveries: tuple[int, int]) -> int:

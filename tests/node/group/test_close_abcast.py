@@ -8,9 +8,9 @@ from node.core import Submission
 from node.effects import Report
 from node.protocols.abcast import AbcastParameters, AbcastReport, begin
 from node.wire import Flag, Kind, Message
-from tests.node.by_hand import delivered, give, reported
+from tests.node.by_hand import delivered, give, reported, submit
 from tests.node.group.views import Group, begun, ends
-from tests.node.protocols.test_abcast import core, data, final, proposal, submit
+from tests.node.protocols.test_abcast import core, data, final, proposal
 
 SURVIVORS = frozenset({0, 1})
 """Member 2 is excluded."""

@@ -22,13 +22,6 @@ def behind_clocks(build: Build, clock_of: Callable[[int, Random], NodeClock]) ->
     return made
 
 
-def any_clock(*, offset_ns: int, drift_ppm: float) -> Callable[[int, Random], NodeClock]:
-    """Clocks that are wrong by up to `offset_ns` and `drift_ppm`, in both directions."""
-    return lambda _, rng: NodeClock(
-        origin_ns=0, offset_ns=rng.randint(-offset_ns, offset_ns), drift_ppm=rng.uniform(-drift_ppm, drift_ppm)
-    )
-
-
 def drifting(cluster: Cluster, member: int) -> Drifting:
     core = cluster.core(member)
     assert isinstance(core, Drifting)

@@ -43,14 +43,8 @@ class Scenario:
         return f"seed {self.cluster.seed}, {len(self.cluster.members)} members, {self.cluster.network}: {self.events}"
 
 
-def scenario(
-    seed: int,
-    build: Build,
-    *,
-    spare: frozenset[int] = frozenset(),
-    cluster_type: type[Cluster] = Cluster,
-) -> Scenario:
-    """The scenario of `seed`. `spare` are never victims."""
+def scenario(seed: int, build: Build) -> Scenario:
+    """The scenario of `seed`."""
     rng = Random(f"{seed}/scenario")
     count = rng.randint(2, 6)
     network = Network(
@@ -60,11 +54,10 @@ def scenario(
         duplicate_ratio=rng.choice((0.0, 0.05)),
         corrupt_ratio=rng.choice((0.0, 0.02)),
     )
-    cluster = cluster_type(count, build, seed=seed, network=network)
+    cluster = Cluster(count, build, seed=seed, network=network)
     for member in cluster.members:
         _load(cluster, member, rng)
-    candidates = [member for member in cluster.members if member not in spare]
-    victims = frozenset(rng.sample(candidates, min(len(candidates), (count - 1) // 2)))
+    victims = frozenset(rng.sample(cluster.members, (count - 1) // 2))
     made = Scenario(cluster=cluster, victims=victims, events=[])
     for victim in sorted(victims):
         _disturb(made, victim, rng, LONG_FAULTS)

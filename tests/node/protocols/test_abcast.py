@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from node.clocks import MAX_TIMESTAMP
-from node.core import Membership, Submission
-from node.effects import Deliver, Effect, Multicast, Report, Send
+from node.core import Membership
+from node.effects import Deliver, Multicast, Report, Send
 from node.errors import DropReason
 from node.protocols.abcast import MOST_OUTSTANDING, AbcastCore, AbcastParameters, AbcastReport
 from node.trace import Notice
 from node.wire import Flag, Kind, Message
-from tests.node.by_hand import after, delivered, give, multicasts
+from tests.node.by_hand import after, delivered, give, said, submit
 from tests.node.cluster import SECOND, Cluster, check_ordered, stack
 from tests.node.protocols.scenarios import RELIABLE
 
@@ -47,20 +47,12 @@ def final(origin: int, number: int, *timestamps: int) -> Message:
     return Message(kind=Kind.ABCAST_FINAL, origin=origin, incarnation=1, seq=number, flags=CONTROL, words=timestamps)
 
 
-def submit(one: AbcastCore, payload: bytes = b"", now_ns: int = 0) -> list[Effect]:
-    return one.on_submit(Submission(payload=payload), now_ns)
-
-
-def multicast(effects: list[Effect]) -> list[tuple[Kind, int, tuple[int, ...]]]:
-    return [(message.kind, message.seq, message.words) for message in multicasts(effects)]
-
-
 # The paper's sentences.
 
 
 def test_the_initiator_multicasts_its_message_and_proposes_for_it_itself() -> None:
     one = core()
-    effects = one.on_submit(Submission(payload=b"x", flags=Flag.DUMMY), 0)
+    effects = submit(one, b"x", flags=Flag.DUMMY)
     assert effects == [Multicast(message=replace(data(0, 1, b"x"), flags=Flag.DUMMY))]
     assert (one.timestamp, one.buffered, one.is_idle) == (1, 1, False)
 
@@ -76,7 +68,7 @@ def test_the_sender_sends_the_latest_of_all_timestamps_when_it_has_them_all() ->
     submit(one)
     assert give(one, proposal(1, 1, 9)) == []
     effects = give(one, proposal(2, 1, 4))
-    assert multicast(effects) == [(Kind.ABCAST_FINAL, 1, (9,))]
+    assert said(effects) == [(Kind.ABCAST_FINAL, 1, (9,))]
     assert delivered(effects) == [(0, 1)]
     assert (one.timestamp, one.buffered, one.is_idle) == (9, 0, True)
 
@@ -84,7 +76,7 @@ def test_the_sender_sends_the_latest_of_all_timestamps_when_it_has_them_all() ->
 def test_a_message_says_what_its_initiator_had_delivered() -> None:
     one = core()
     give(one, data(1, 1), final(1, 1, 1), data(2, 1))
-    assert multicast(submit(one)) == [(Kind.ABCAST_DATA, 1, (after((1, 1)),))]
+    assert said(submit(one)) == [(Kind.ABCAST_DATA, 1, (after((1, 1)),))]
 
 
 def test_a_member_alone_delivers_at_once() -> None:
@@ -143,7 +135,7 @@ def test_messages_of_one_initiator_keep_their_order_when_a_member_proposes_less_
     submit(one)
     submit(one)
     effects = give(one, proposal(2, 1, 100), proposal(1, 1, 1), proposal(1, 2, 2), proposal(2, 2, 2))
-    assert multicast(effects) == [(Kind.ABCAST_FINAL, 1, (100,)), (Kind.ABCAST_FINAL, 2, (101,))]
+    assert said(effects) == [(Kind.ABCAST_FINAL, 1, (100,)), (Kind.ABCAST_FINAL, 2, (101,))]
     assert delivered(effects) == [(0, 1), (0, 2)]
 
 
@@ -153,7 +145,7 @@ def test_finals_that_are_ready_together_travel_together_and_in_order() -> None:
     submit(one)
     assert give(one, proposal(1, 2, 7), proposal(2, 2, 5), proposal(1, 1, 6)) == [], "the first is not ready"
     effects = give(one, proposal(2, 1, 7))
-    assert multicast(effects) == [(Kind.ABCAST_FINAL, 1, (7, 8))]
+    assert said(effects) == [(Kind.ABCAST_FINAL, 1, (7, 8))]
     assert delivered(effects) == [(0, 1), (0, 2)]
     other = core(1)
     assert delivered(give(other, data(0, 1), data(0, 2), final(0, 1, 7, 8))) == [(0, 1), (0, 2)]
@@ -236,27 +228,27 @@ def test_no_final_timestamp_is_beyond_the_last() -> None:
     submit(one)
     submit(one)
     effects = give(one, proposal(1, 1, MAX_TIMESTAMP), proposal(2, 1, 1), proposal(1, 2, 2), proposal(2, 2, 2))
-    assert multicast(effects) == [(Kind.ABCAST_FINAL, 1, (MAX_TIMESTAMP,))]
+    assert said(effects) == [(Kind.ABCAST_FINAL, 1, (MAX_TIMESTAMP,))]
     assert one.buffered == 2, "the first waits for the second, which was tentative before"
 
 
 def test_an_application_that_was_told_a_timestamp_hands_it_along() -> None:
     one = core()
-    one.on_submit(Submission(payload=b"", not_before=70), 0)
-    assert multicast(give(one, proposal(1, 1, 3), proposal(2, 1, 4))) == [(Kind.ABCAST_FINAL, 1, (71,))]
+    submit(one, not_before=70)
+    assert said(give(one, proposal(1, 1, 3), proposal(2, 1, 4))) == [(Kind.ABCAST_FINAL, 1, (71,))]
 
 
 @pytest.mark.parametrize("time", [10, 1_000_000])
 def test_a_message_sent_before_the_group_has_agreed_on_a_time_is_final_beyond_it(time: int) -> None:
     """Paper 003, equation 2: however late the time T lies. So an epoch ends with a cut (docs/protocols/adaptive.md)."""
     initiator, other = core(0, members=(0, 1)), core(1, members=(0, 1))
-    assert multicast(submit(initiator)) == [(Kind.ABCAST_DATA, 1, (0,))]
-    other.on_submit(Submission(payload=b"", not_before=time), 0)
+    assert said(submit(initiator)) == [(Kind.ABCAST_DATA, 1, (0,))]
+    submit(other, not_before=time)
     beyond = time + 2
     assert give(other, data(0, 1)) == [Send(target=0, message=proposal(1, 1, beyond))], (
         "it has gone to T, as in the paper"
     )
-    assert multicast(give(initiator, proposal(1, 1, beyond))) == [(Kind.ABCAST_FINAL, 1, (beyond,))]
+    assert said(give(initiator, proposal(1, 1, beyond))) == [(Kind.ABCAST_FINAL, 1, (beyond,))]
 
 
 def test_a_sender_waits_while_too_much_of_it_is_undelivered() -> None:

@@ -5,23 +5,22 @@ Random histories of views are in tests/node/group/test_close_mutex.py.
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
-from node.core import Membership, Submission
+from node.core import Submission
 from node.effects import Effect, Multicast, Report, SetTimer
 from node.errors import DropReason, RemoteError
-from node.protocols.mutex import HOLD, CentralCore, Kept, MutexParameters, Phase, Request
+from node.protocols.mutex import HOLD, CentralCore, Kept, Phase, Request
 from node.protocols.mutex.central import _MEMORY
 from node.registry import PROTOCOLS
 from node.trace import Notice
 from node.wire import Kind, Message
 from tests.node.by_hand import give, multicasts, reported
-from tests.node.protocols.test_mutex import MEMBERS, granted, request, want
+from tests.node.protocols.test_mutex import granted, mutex_of, request, want
 
-
-def core(member: int = 0, *, kept: Kept | None = None, memory: bytes = b"") -> CentralCore:
-    membership = Membership(member=member, members=MEMBERS)
-    return CentralCore(membership=membership, parameters=MutexParameters(), kept=kept or Kept(), memory=memory)
+core = partial(mutex_of, CentralCore)
 
 
 def grant(timestamp: int, member: int, origin: int = 0) -> Message:

@@ -19,9 +19,9 @@ from node.protocols.lamport import LamportCore, LamportReport
 from node.trace import Notice
 from node.wire import Flag, Kind
 from tests.node.by_hand import give, kinds_and_numbers, ordered, submit
-from tests.node.cluster import MILLISECOND, SECOND, Cluster, Network, check_ordered, stack
+from tests.node.cluster import MILLISECOND, Cluster, Network, check_ordered, stack
 from tests.node.numbered import LAMPORT
-from tests.node.protocols.drifting import any_clock, behind_clocks, drifting
+from tests.node.protocols.drifting import behind_clocks, drifting
 
 CLOCKS = ("logical", "physical", "synchronised")
 core, data, null = LAMPORT.core, LAMPORT.data, LAMPORT.null
@@ -106,17 +106,6 @@ def test_the_clock_is_reported_on_demand() -> None:
 
 
 # Over the reliable layer.
-
-
-@pytest.mark.parametrize(("clock", "tie"), list(product(CLOCKS, ("member", "fair"))))
-def test_all_deliver_the_same_order_under_loss_with_wrong_clocks(clock: str, tie: str) -> None:
-    build = stack("lamport", clock=clock, tie=tie, mu_ns=MILLISECOND)
-    network = Network(loss_ratio=0.1, jitter_ns=5 * MILLISECOND, duplicate_ratio=0.05)
-    cluster = Cluster(5, behind_clocks(build, any_clock(offset_ns=SECOND, drift_ppm=10_000)), network=network)
-    for number, member in product(range(30), range(5)):
-        cluster.submit_later(member, number * 7 * MILLISECOND)
-    check_ordered(cluster, [0, 1, 2, 3, 4])
-    assert len(cluster.hosts[0].delivered) == 150
 
 
 # Anomalous behaviour, and its remedies.

@@ -5,6 +5,7 @@ Random histories of views are in tests/node/group/test_close_mutex.py.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import combinations
 from math import isqrt
 from typing import Any
@@ -16,16 +17,17 @@ from node.clocks import MAX_TIMESTAMP
 from node.core import Core, Membership, Submission
 from node.effects import Effect, Multicast, Report, Send, SetTimer
 from node.errors import DropReason, RemoteError
-from node.protocols.mutex import HOLD, Kept, MaekawaCore, MutexParameters, Phase, Request
+from node.protocols.mutex import HOLD, Kept, MaekawaCore, Phase, Request
 from node.protocols.mutex.maekawa import quorum_of
 from node.protocols.mutex.section import MEMORY, MOST_GRANTS
 from node.registry import PROTOCOLS
 from node.trace import Notice
 from node.wire import Kind, Message
 from testbed.fuzz.explore import Exploration, OverIdealChannels, Scope, explore
+from tests.mutants.recorded import Recorded
 from tests.node.by_hand import give
 from tests.node.cluster import MILLISECOND, kinds_above
-from tests.node.protocols.test_mutex import Watched, build, check_conditions, granted, request, want
+from tests.node.protocols.test_mutex import build, check_conditions, granted, mutex_of, request, want
 
 MEMBERS = (0, 1, 2, 3)
 """Two rows of two: 0 and 3 have the arbiters 1 and 2 in common."""
@@ -33,19 +35,7 @@ REPLY, FAILED, INQUIRE = Kind.MUTEX_REPLY, Kind.MUTEX_FAILED, Kind.MUTEX_INQUIRE
 RELINQUISH, RELEASE, OUTSIDE = Kind.MUTEX_RELINQUISH, Kind.MUTEX_RELEASE, Kind.MUTEX_OUTSIDE
 LATER = MEMORY.pack(2, 9)
 """The memory of a second view: its timestamps begin after 9."""
-
-
-def core(
-    member: int = 0,
-    *,
-    members: tuple[int, ...] = MEMBERS,
-    kept: Kept | None = None,
-    memory: bytes = b"",
-    kind: type[MaekawaCore] = MaekawaCore,
-    **more: Any,
-) -> MaekawaCore:
-    membership = Membership(member=member, members=members)
-    return kind(membership=membership, parameters=MutexParameters(**more), kept=kept or Kept(), memory=memory)
+core = partial(mutex_of, MaekawaCore, members=MEMBERS)
 
 
 def said(kind: Kind, origin: int, timestamp: int, *words: int) -> Message:
@@ -264,7 +254,7 @@ class TellsNothingToTheOvertaken(MaekawaCore):
 
 def explored(*submissions: int, kind: type[MaekawaCore] = MaekawaCore, **more: Any) -> Exploration:
     def alone(us: Membership) -> Core:
-        return OverIdealChannels(us, core(us.member, members=us.members, kind=kind, **more))
+        return OverIdealChannels(us, mutex_of(kind, us.member, members=us.members, **more))
 
     promises = (Property.MUTUAL_EXCLUSION, Property.SERVICE)
     return explore(alone, scope=Scope(submissions=submissions), promises=promises)
@@ -305,14 +295,14 @@ def test_one_request_may_cost_six_messages_at_an_arbiter() -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 4, 9])
 def test_an_entry_costs_three_messages_for_each_arbiter_alone_and_at_most_six_under_contention(count: int) -> None:
-    cluster = Watched(count, build(algorithm="maekawa", hold_ns=MILLISECOND))
+    cluster = Recorded(count, build(algorithm="maekawa", hold_ns=MILLISECOND))
     others = [len(quorum_of(member, cluster.members)) - 1 for member in cluster.members]
     cluster.submit(1)
-    check_conditions(cluster)
+    check_conditions(cluster, "maekawa")
     assert kinds_above(cluster) == dict.fromkeys((Kind.MUTEX_REQUEST, REPLY, RELEASE), others[1])
     for member in cluster.members:
         cluster.submit(member, 3)
-    check_conditions(cluster, ordered=False)
+    check_conditions(cluster, "maekawa")
     found = kinds_above(cluster)
     assert found[Kind.MUTEX_REQUEST] == found[RELEASE] == others[1] + 3 * sum(others)
     assert found[REPLY] == found[RELEASE] + found[RELINQUISH]

@@ -1,51 +1,52 @@
-"""Mutual exclusion by Lamport's five rules in one view: paper 001 sentence by sentence, its conditions over long runs.
+"""Mutual exclusion by Lamport's five rules in one view: paper 001 sentence by sentence.
 
-The end of a view, and random histories of views, are in tests/node/group/test_close_mutex.py.
+The end of a view, and random histories of views, are in tests/node/group/test_close_mutex.py; long runs of all
+algorithms in tests/testbed/fuzz/test_slice.py.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
-from random import Random
+from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from analysis.checks.properties import Property, Verdict
 from node.clocks import MAX_TIMESTAMP
 from node.core import Membership, ViewCore
 from node.effects import Deliver, Effect, Multicast, Report, Send, SetTimer
 from node.errors import DropReason, LocalError
-from node.protocols.mutex import HOLD, MutexCore, MutexParameters, MutexReport, Phase
+from node.protocols.mutex import HOLD, Kept, MutexCore, MutexParameters, MutexReport, Phase
+from node.registry import PROTOCOLS
 from node.trace import Notice
 from node.wire import Kind, Message
-from tests.node.by_hand import give, submit
-from tests.node.cluster import (
-    MILLISECOND,
-    SECOND,
-    Build,
-    Cluster,
-    Host,
-    Identity,
-    Network,
-    check_silence,
-    kinds_above,
-    stack,
-)
-from tests.node.protocols.drifting import any_clock, behind_clocks
+from tests.analysis.histories import check_linear
+from tests.mutants.recorded import Recorded
+from tests.node.by_hand import C, core_of, give, submit
+from tests.node.cluster import Cluster, check_silence, kinds_above, stack
 
 MEMBERS = (0, 1, 2)
-CLOCKS = ("logical", "physical", "synchronised")
-ACKNOWLEDGE = ("always", "when_needed")
+
+
 # Core alone.
 
 
-def core(member: int = 0, *, members: tuple[int, ...] = MEMBERS, memory: bytes = b"", **parameters: Any) -> MutexCore:
-    membership = Membership(member=member, members=members)
-    return MutexCore(membership=membership, parameters=MutexParameters(**parameters), memory=memory)
+def mutex_of(
+    kind: type[C],
+    member: int = 0,
+    *,
+    members: tuple[int, ...] = MEMBERS,
+    kept: Kept | None = None,
+    memory: bytes = b"",
+    **parameters: Any,
+) -> C:
+    us = Membership(member=member, members=members)
+    return core_of(kind, us, MutexParameters(**parameters), kept=kept, memory=memory)
+
+
+core = partial(mutex_of, MutexCore)
 
 
 def request(origin: int, timestamp: int, *words: int) -> Message:
@@ -137,7 +138,7 @@ def test_note_5_also_counts_an_acknowledgement() -> None:
 
 
 @pytest.mark.parametrize(("tie", "first"), [("member", 0), ("fair", 1)])
-@pytest.mark.parametrize("mode", ACKNOWLEDGE)
+@pytest.mark.parametrize("mode", ["always", "when_needed"])
 def test_note_3_the_precedence_among_equal_timestamps(tie: str, first: int, mode: str) -> None:
     """All request at time 1, which is 1 mod 3: member 1 is the first of a fair order."""
     for member in MEMBERS:
@@ -224,36 +225,7 @@ def test_what_is_wrong_is_refused_before_anything_changes(message: Message, reas
 
 # Over the reliable layer.
 
-
-class Watched(Cluster):
-    """Cluster that records entries, exits, and the causes of each request."""
-
-    def __init__(self, count: int, build: Build, **more: Any) -> None:
-        self.sections: list[tuple[int, int, Identity]] = []
-        """(entered, left, request) in the order of entry; left -1: still inside."""
-        self.asked_ns: dict[Identity, int] = {}
-        super().__init__(count, build, **more)
-
-    def _push(self, host: Host) -> None:
-        """Push submissions; those that wait in the host are no requests yet."""
-        super()._push(host)
-        us = host.membership
-        for number in range(1, host.submitted - len(host.queue) + 1):
-            self.asked_ns.setdefault((us.member, us.incarnation, number), self.now_ns)
-
-    def _carry_out(self, host: Host, effect: Effect) -> None:
-        super()._carry_out(host, effect)
-        if isinstance(effect, Deliver) and effect.inner is Kind.APPLICATION:
-            self.sections.append((self.now_ns, -1, host.delivered[-1]))
-        # The paper's beginning is left without having been entered: value 0.
-        if isinstance(effect, Report) and effect.code == Notice.LEFT and effect.value:
-            entered_ns, left_ns, identity = self.sections[-1]
-            assert (left_ns, identity[0]) == (-1, host.membership.member), f"seed {self.seed}"
-            self.sections[-1] = (entered_ns, self.now_ns, identity)
-
-
-def build(*, drift_ppm: float = 0.0, offset_ns: int = 0, **parameters: Any) -> Build:
-    return behind_clocks(stack("mutex", **parameters), any_clock(offset_ns=offset_ns, drift_ppm=drift_ppm))
+build = partial(stack, "mutex")
 
 
 def kinds(cluster: Cluster) -> Counter[Kind]:
@@ -265,24 +237,13 @@ def kinds(cluster: Cluster) -> Counter[Kind]:
     )
 
 
-def check_conditions(cluster: Watched, *, ordered: bool = True) -> None:
-    """I, III, and if `ordered` II (for requests of one member, and for those that follow an earlier entry)."""
+def check_conditions(cluster: Recorded, algorithm: str = "lamport") -> None:
+    """I, III, and II, under Maekawa's algorithm for requests of one member only: by the oracle."""
     check_silence(cluster)
-    for (_, left_ns, _), (entered_ns, _, _) in pairwise(cluster.sections):
-        assert 0 <= left_ns <= entered_ns, f"I: two were inside at {entered_ns} (seed {cluster.seed})"
-    order = [identity for _, _, identity in cluster.sections]
-    assert sorted(order) == sorted(cluster.submissions), f"III (seed {cluster.seed})"
-    position = {identity: place for place, identity in enumerate(order)}
-    for host in cluster.hosts.values():
-        assert host.delivered == sorted(host.delivered), f"II within one member (seed {cluster.seed})"
-    if not ordered:
-        return
-    # Each grant follows the release before it, and so all requests of its member before that.
-    told = -1
-    for entered_ns, left_ns, (member, _, _) in cluster.sections:
-        own = [(at_ns, position[one]) for one, at_ns in cluster.asked_ns.items() if one[0] == member]
-        assert all(place > told for at_ns, place in own if at_ns > entered_ns), f"II (seed {cluster.seed})"
-        told = max(told, *(place for at_ns, place in own if at_ns < left_ns))
+    assert all(host.delivered == sorted(host.delivered) for host in cluster.up()), f"II (seed {cluster.seed})"
+    promises = map(Property, PROTOCOLS["mutex"].promised({"algorithm": algorithm}))
+    found = check_linear(cluster.history(), members=cluster.members, kinds=tuple(promises))
+    assert {finding.verdict for finding in found.values()} == {Verdict.PASS}, f"{found} (seed {cluster.seed})"
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 8])
@@ -294,7 +255,7 @@ def test_a_request_costs_three_times_n_minus_1_messages_and_the_notes_save_half_
     """
     others = count * (count - 1)
     for mode, acknowledgements in (("always", others), ("when_needed", others // 2)):
-        cluster = Watched(count, build(acknowledge=mode))
+        cluster = Recorded(count, build(acknowledge=mode))
         for member in range(count):
             cluster.submit(member)
         check_conditions(cluster)
@@ -303,39 +264,3 @@ def test_a_request_costs_three_times_n_minus_1_messages_and_the_notes_save_half_
             Kind.MUTEX_ACKNOWLEDGE: acknowledgements,
             Kind.MUTEX_RELEASE: others,
         }
-
-
-@pytest.mark.parametrize("algorithm", ["lamport", "ricart_agrawala", "maekawa"])
-@settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 2**32 - 1))
-def test_conditions_hold_in_random_histories(algorithm: str, seed: int) -> None:
-    rng = Random(seed)
-    make = build(
-        algorithm=algorithm,
-        clock=rng.choice(CLOCKS),
-        acknowledge=rng.choice(ACKNOWLEDGE),
-        tie=rng.choice(("member", "fair")),
-        mu_ns=MILLISECOND,
-        hold_ns=rng.choice((0, MILLISECOND, 20 * MILLISECOND)),
-        initially_granted=rng.random() < 0.3,
-        drift_ppm=10_000,
-        offset_ns=SECOND,
-    )
-    network = Network(
-        jitter_ns=rng.choice((0, 20)) * MILLISECOND,
-        loss_ratio=rng.choice((0.0, 0.1, 0.2)),
-        duplicate_ratio=rng.choice((0.0, 0.1)),
-    )
-    cluster = Watched(rng.randint(2, 5), make, seed=seed, network=network)
-    for _ in range(rng.randint(1, 60)):
-        cluster.submit_later(rng.choice(cluster.members), rng.randint(0, 2 * SECOND))
-    if rng.random() < 0.5:
-        one, at_ns = rng.choice(cluster.members), rng.randint(0, SECOND)
-        cluster.at(at_ns, lambda: cluster.pause(one))
-        cluster.at(at_ns + SECOND, lambda: cluster.resume(one))
-    if rng.random() < 0.5:
-        side = [member for member in cluster.members if rng.random() < 0.5]
-        rest = [member for member in cluster.members if member not in side]
-        cluster.at(rng.randint(0, SECOND), lambda: cluster.cut(side, rest))
-        cluster.at(2 * SECOND, cluster.heal)
-    check_conditions(cluster, ordered=algorithm != "maekawa")

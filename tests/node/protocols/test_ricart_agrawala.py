@@ -1,10 +1,11 @@
 """Mutual exclusion by Ricart and Agrawala in one view: the rules of the paper, and its count of messages.
 
-Long runs are in test_mutex.py, random histories of views in tests/node/group/test_close_mutex.py.
+Random histories of views are in tests/node/group/test_close_mutex.py.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,36 +16,28 @@ from node.core import Core, Membership, Submission
 from node.effects import Deliver, Multicast, Report, Send, SetTimer
 from node.errors import DropReason, RemoteError
 from node.group.view import MAX_VIEW
-from node.protocols.mutex import HOLD, Kept, MutexParameters, MutexReport, Phase, Request, RicartAgrawalaCore
+from node.protocols.mutex import HOLD, Kept, MutexReport, Phase, Request, RicartAgrawalaCore
 from node.protocols.mutex.section import MEMORY, MOST_GRANTS
 from node.trace import Notice
 from node.wire import Kind, Message
 from testbed.fuzz.explore import OverIdealChannels, Scope, explore
+from tests.mutants.recorded import Recorded
 from tests.node.by_hand import give, multicasts
 from tests.node.cluster import MILLISECOND
 from tests.node.protocols.test_mutex import (
-    MEMBERS,
-    Watched,
     acknowledge,
     build,
     check_conditions,
     granted,
     kinds,
+    mutex_of,
     release,
     request,
     want,
 )
 
 PAIR = frozenset({0, 1})
-
-
-def core(
-    member: int = 0, *, members: tuple[int, ...] = MEMBERS, kept: Kept | None = None, memory: bytes = b"", **more: Any
-) -> RicartAgrawalaCore:
-    membership = Membership(member=member, members=members)
-    return RicartAgrawalaCore(
-        membership=membership, parameters=MutexParameters(**more), kept=kept or Kept(), memory=memory
-    )
+core = partial(mutex_of, RicartAgrawalaCore)
 
 
 def reply(origin: int, timestamp: int, grants: int = 0) -> Message:
@@ -264,7 +257,7 @@ def test_every_order_of_a_few_messages_keeps_the_promises() -> None:
 @pytest.mark.parametrize("count", [2, 3, 5, 8])
 def test_an_entry_costs_twice_n_minus_1_messages(count: int) -> None:
     """Alone, and when all request at once and repeatedly."""
-    cluster = Watched(count, build(algorithm="ricart_agrawala", hold_ns=MILLISECOND))
+    cluster = Recorded(count, build(algorithm="ricart_agrawala", hold_ns=MILLISECOND))
     cluster.submit(1)
     check_conditions(cluster)
     assert kinds(cluster) == {Kind.MUTEX_REQUEST: count - 1, Kind.MUTEX_REPLY: count - 1}

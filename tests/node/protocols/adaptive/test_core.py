@@ -290,11 +290,6 @@ def test_payloads_that_are_refused_leave_nothing_behind() -> None:
     assert (core.buffered, len(core.epoch._received)) == (1, 1)
 
 
-def test_strangers_are_not_heard() -> None:
-    for stranger in (word(Kind.ADAPTIVE_LAST, 7, seq=1), word(Kind.LAMPORT_NULL, 2)):
-        assert give(core_of(1), stranger) == [Report(code=DropReason.UNEXPECTED, member=stranger.origin)]
-
-
 def test_a_member_that_probes_without_end_is_echoed_now_and_then() -> None:
     core = core_of(1, probe_every_ns=500 * 1_000_000)
     probes = [word(Kind.ADAPTIVE_PROBE, 2, seq=number) for number in range(1, 100)]
@@ -303,10 +298,8 @@ def test_a_member_that_probes_without_end_is_echoed_now_and_then() -> None:
     assert [type(one) for one in give(core, probes[0], now_ns=250_000_001)] == [Send]
 
 
-def test_a_caller_who_is_wrong_gets_a_sentence() -> None:
+def test_a_switch_takes_no_submission() -> None:
     core = core_of(1)
-    with pytest.raises(LocalError, match="order multicasts"):
-        core.on_submit(Submission(payload=b"", target=1), 0)
     give(core, call(), decision())
     with pytest.raises(LocalError, match="ask can_submit before"):
         core.on_submit(Submission(payload=b""), 0)

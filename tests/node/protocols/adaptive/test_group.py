@@ -38,7 +38,6 @@ from tests.node.cluster import (
     check_validity,
 )
 from tests.node.grouped import grouped
-from tests.node.protocols.scenarios import check, scenario
 from tests.node.protocols.timewarp.test_core import check_states
 
 PAIRS = ("abcast, allack", "timewarp, abcast", "abcast, timewarp, atop", "allack, sequencer, abcast")
@@ -256,22 +255,6 @@ def test_a_joiner_amid_switches_has_the_state_and_everything_from_its_view_on(ca
         assert 100 < len(states[member]) < len(states[0]) == len(states[3])
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_random_histories(seed: int) -> None:
-    """A failing seed: pytest -k 'test_random_histories and <seed>'."""
-    rng = Random(f"{seed}/adaptive")
-    service = {
-        "processing_ns": rng.choice((0, MILLISECOND)),
-        "application": "counter",
-        "follow_up_permille": rng.choice((0, 200)),
-        "report_state": True,
-    }
-    every_ns = rng.choice((10, 50, 200)) * MILLISECOND
-    made = scenario(seed, build(PAIRS[seed % len(PAIRS)], force_every_ns=every_ns, service=service))
-    check(made, is_total=True)
-    check_states(made.cluster)
-
-
 def poisson(cluster: Cluster, *, seconds: int) -> None:
     """30 messages a second."""
     rng = Random("30/load")
@@ -404,14 +387,6 @@ def test_a_group_at_rest_is_silent_and_makes_no_choice() -> None:
     check_silence(cluster)
     assert not cluster.sent
     assert epoch(cluster, 1) == 1
-
-
-def test_two_runs_are_alike() -> None:
-    first, second = (Cluster(4, build("timewarp, abcast"), network=Network(loss_ratio=0.1), seed=7) for _ in range(2))
-    for cluster in (first, second):
-        load(cluster, count=30)
-        cluster.run()
-    assert first.transcript() == second.transcript()
 
 
 @pytest.mark.parametrize(

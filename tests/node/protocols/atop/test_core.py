@@ -18,7 +18,7 @@ from node.errors import DropReason, LocalError, RemoteError
 from node.protocols.atop import AtopCore, AtopParameters, AtopReport, WeightedOrderParameters
 from node.protocols.atop.core import MOST_MEMBERS, SUB_WINDOW, TURN, WINDOW
 from node.protocols.atop.order import MAX_NUMBER
-from node.wire import Flag, Kind, Message
+from node.wire import Kind, Message
 from tests.node.by_hand import after, delivered, dummy, give, multicasts, publication, reported
 from tests.node.cluster import MILLISECOND, SECOND, Cluster, check_ordered
 
@@ -338,16 +338,6 @@ def test_a_lone_message_among_the_silent_is_delivered(count: int, ahead: bool) -
         assert len(cluster.kinds(Kind.ATOP_DUMMY)) <= count - 1, "a round of dummies at most"
 
 
-def test_what_is_a_dummy_and_what_is_control_is_marked_on_the_wire() -> None:
-    cluster = Cluster(4, build(window_ns=50 * MILLISECOND))
-    cluster.submit(1, 20)
-    cluster.run()
-    for _, message in cluster.sent:
-        assert bool(message.flags & Flag.DUMMY) is (message.kind is Kind.ATOP_DUMMY)
-        assert bool(message.flags & Flag.CONTROL) is (message.kind is Kind.ATOP_DISTRIBUTION)
-    assert {message.kind for _, message in cluster.sent} == {Kind.ATOP_DATA, Kind.ATOP_DUMMY, Kind.ATOP_DISTRIBUTION}
-
-
 @pytest.mark.parametrize("draws", ["random", "smooth"])
 def test_distributions_follow_the_senders(draws: str) -> None:
     """One member sends ten times as often as the others: after a window its weight and the draws follow."""
@@ -374,14 +364,3 @@ def test_members_that_send_alike_need_hardly_a_dummy_between() -> None:
         cluster.submit_later(member, number * 10 * MILLISECOND + member * MILLISECOND)
     check_ordered(cluster, [0, 1, 2, 3])
     assert len(cluster.kinds(Kind.ATOP_DUMMY)) <= 8, "only the end, where everybody falls silent"
-
-
-@pytest.mark.parametrize(("ahead", "draws"), list(product((True, False), ("random", "smooth"))))
-def test_all_deliver_the_same_order_through_many_distributions(ahead: bool, draws: str) -> None:
-    make = build(ahead=ahead, draws=draws, window_ns=100 * MILLISECOND, sub_window_ns=20 * MILLISECOND)
-    cluster = Cluster(5, make)
-    for number, member in product(range(30), range(5)):
-        cluster.submit_later(member, number * (3 + 4 * member) * MILLISECOND)
-    check_ordered(cluster, [0, 1, 2, 3, 4])
-    assert len(cluster.hosts[0].delivered) == 150
-    assert told(cluster, AtopReport.ADOPTED) >= 5

@@ -25,6 +25,7 @@ from tests.node.cluster import (
     Network,
     check_reliable,
     check_silence,
+    stack,
 )
 from tests.node.protocols.co.history import SEQ, build_watched
 
@@ -84,10 +85,6 @@ def resent(effects: list[Effect]) -> list[Message]:
 
 def group(count: int, *, network: Network | None = None, **parameters: Any) -> Cluster:
     return Cluster(count, build_watched(**parameters), network=network)
-
-
-def lo_group() -> Cluster:
-    return Cluster(3, lambda us, seed: PROTOCOLS["lo"].build(membership=us, parameters={}, seed=seed))
 
 
 def check_all(cluster: Cluster) -> None:
@@ -461,7 +458,7 @@ def test_lo_delivers_what_is_next_of_its_sender_whatever_its_ack_covers() -> Non
 
 
 def test_lo_delivers_its_own_message_at_once_and_keeps_it_until_all_have_it() -> None:
-    cluster = lo_group()
+    cluster = Cluster(3, stack("lo"))
     cluster.run(for_ns=MILLISECOND)
     cluster.submit(1)
     assert cluster.hosts[1].delivered == [(1, 1, 1)]
@@ -471,7 +468,7 @@ def test_lo_delivers_its_own_message_at_once_and_keeps_it_until_all_have_it() ->
 
 def test_lo_may_deliver_an_answer_before_its_question() -> None:
     """The paper's introduction: why CO is needed."""
-    cluster = lo_group()
+    cluster = Cluster(3, stack("lo"))
     cluster.lose = lambda source, target, message: (source, target) == (0, 2) and not message.flags
     cluster.submit(0)
     cluster.at(5 * MILLISECOND, lambda: cluster.submit(1))

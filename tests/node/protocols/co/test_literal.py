@@ -1,12 +1,10 @@
 """The paper's acceptance condition, p.SEQ = REQ[j], under loss: the order that it breaks, by example, and its limits.
 
 The seeds come from a search over `run_dense`; each is one small execution with messages of all in transit at once.
-To see one: `python -m tests.node.protocols.co.test_literal SEED MEMBERS EACH`.
 """
 
 from __future__ import annotations
 
-import sys
 from itertools import product
 
 import pytest
@@ -76,17 +74,3 @@ def test_what_applications_see_stays_causal_even_so(seed: int) -> None:
     deliveries, finds nothing: only the order of acceptances is broken."""
     history = run_dense(seed, acceptance="literal", each=4)
     assert history.broken_promises() == []
-
-
-def show(shape: Shape) -> str:
-    history = run(shape, "literal")
-    lines = [
-        f"{at_ns / 1e6:8.3f} ms  E_{rank + 1} {notice.name:15} E_{label[0] + 1} SEQ {label[1]}"
-        f" ACK {history.acks[label]}"
-        for at_ns, (rank, notice, label) in zip(history.cluster.stages_ns, history.cluster.stages, strict=True)
-    ]
-    return "\n".join([*lines, f"out of order (member, first, later): {history.out_of_order()}"]) + "\n"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(show((int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from random import Random
+from functools import partial
 from typing import Any
 
 import pytest
 
-from node.core import Closing, Membership, Submission
+from node.core import Membership, Submission
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, SetTimer, Undo
 from node.errors import DropReason, LocalError, RemoteError
 from node.parameters import from_mapping
@@ -24,10 +24,10 @@ from node.protocols.timewarp.execution import Execution, Outcome, ServiceParamet
 from node.protocols.timewarp.virtual_time import ENDLESS
 from node.trace import Level, Notice
 from node.wire import Flag, Kind, Message
-from tests.node.by_hand import give, multicasts
+from tests.node import by_hand
+from tests.node.by_hand import give, multicasts, said
 from tests.node.cluster import MILLISECOND, SECOND, Build, Cluster, Network, check_ordered
 from tests.node.grouped import grouped
-from tests.node.protocols.scenarios import check, scenario
 
 MEMBERS = (0, 1, 2)
 GVT_NS = 20 * MILLISECOND
@@ -58,14 +58,9 @@ def core(
     return made
 
 
-def message(
-    kind: Kind, origin: int, seq: int, *words: int, payload: bytes = b"", inner: Kind = Kind.APPLICATION
-) -> Message:
-    is_control = kind not in (Kind.TIMEWARP_DATA, Kind.TIMEWARP_FOLLOW_UP)
-    flags = Flag.CONTROL.value if is_control and kind >= Kind.TIMEWARP_DATA else 0
-    return Message(
-        kind=kind, origin=origin, incarnation=1, seq=seq, flags=flags, words=words, payload=payload, inner=inner
-    )
+def message(kind: Kind, origin: int, seq: int, *words: int, payload: bytes = b"") -> Message:
+    flags = 0 if kind in (Kind.TIMEWARP_DATA, Kind.TIMEWARP_FOLLOW_UP) else Flag.CONTROL.value
+    return Message(kind=kind, origin=origin, incarnation=1, seq=seq, flags=flags, words=words, payload=payload)
 
 
 def data(origin: int, number: int, timestamp: int, payload: bytes = b"") -> Message:
@@ -104,14 +99,6 @@ def seen(effects: list[Effect]) -> list[str]:
         elif isinstance(effect, Deliver):
             found.append(f"{'=' if effect.level is Level.FINAL else '+'}{effect.payload.decode()}")
     return found
-
-
-def said(effects: list[Effect]) -> list[tuple[Kind, int, tuple[int, ...]]]:
-    return [
-        (effect.message.kind, effect.message.seq, effect.message.words)
-        for effect in effects
-        if isinstance(effect, Multicast)
-    ]
 
 
 def kinds(effects: list[Effect]) -> list[Kind]:
@@ -345,11 +332,7 @@ def test_a_member_with_too_much_open_submits_nothing() -> None:
 
 # End of the view.
 
-
-def close(one: TimeWarpCore, *rest: Message, survivors: tuple[int, ...] = MEMBERS) -> Closing:
-    """End the view. `rest`: messages in any order of the streams."""
-    streams = {member: [each for each in rest if each.origin == member] for member in MEMBERS}
-    return one.close(streams, frozenset(survivors), 7 * SECOND)
+close = partial(by_hand.close, survivors=MEMBERS, now_ns=7 * SECOND)
 
 
 def sender() -> tuple[TimeWarpCore, list[Message]]:
@@ -530,21 +513,6 @@ def build(**given: Any) -> Build:
     )
 
 
-def drawn(seed: int) -> dict[str, Any]:
-    rng = Random(f"{seed}/parameters")
-    return {
-        "cancellation": rng.choice(("aggressive", "lazy")),
-        "gvt_every_ns": rng.choice((1, 5, 20)) * MILLISECOND,
-        "most_open": rng.choice((16, 256)),
-        "service": {
-            **COUNTER,
-            "processing_ns": rng.choice((0, MILLISECOND, 5 * MILLISECOND)),
-            "follow_up_permille": rng.choice((0, 100)),
-            "save_every": rng.choice((1, 3)),
-        },
-    }
-
-
 def check_states(cluster: Cluster) -> list[list[int]]:
     """Reported committed states of the members, which are equal up to the beginning of a joiner's."""
     hosts = cluster.survivors()
@@ -582,13 +550,6 @@ def test_a_crash_in_each_phase_of_a_round(after_ms: int) -> None:
     assert check_states(cluster)[0]
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_promises_hold_through_any_history_of_faults(seed: int) -> None:
-    made = scenario(seed, build(**drawn(seed)))
-    check(made, is_total=True)
-    check_states(made.cluster)
-
-
 def test_memory_is_bounded_over_many_messages() -> None:
     one = core(members=(0, 1), service={"application": "counter", "save_every": 5})
     most = 0
@@ -621,10 +582,3 @@ def test_how_long_a_message_takes_to_become_final() -> None:
     cluster.submit(0)
     cluster.run(for_ns=50 * MILLISECOND)
     assert [len(host.delivered) for host in cluster.up()] == [1, 1, 1]
-
-
-def test_histories_repeat() -> None:
-    first, second = (scenario(3, build(**drawn(3))).cluster for _ in range(2))
-    for cluster in (first, second):
-        cluster.run(for_ns=SECOND)
-    assert first.transcript() == second.transcript()

@@ -44,11 +44,17 @@ def payloads(*timestamps: int) -> list[bytes]:
     return [payload_of(at(timestamp)) for timestamp in timestamps]
 
 
-def executed(*timestamps: int, parameters: ServiceParameters = SERVICE) -> Processor:
-    """A processor with these commands inserted in order and executed."""
+def holding(*timestamps: int, parameters: ServiceParameters = SERVICE) -> Processor:
+    """A processor with these commands inserted in order."""
     processor = Processor(parameters)
     for timestamp in timestamps:
         processor.insert(at(timestamp))
+    return processor
+
+
+def executed(*timestamps: int, parameters: ServiceParameters = SERVICE) -> Processor:
+    """The same, and all are executed."""
+    processor = holding(*timestamps, parameters=parameters)
     processor.run()
     return processor
 
@@ -74,9 +80,7 @@ def removable(execution: Execution) -> list[Key]:
 
 
 def test_a_command_is_handed_over_when_its_execution_begins() -> None:
-    processor = Processor(SERVICE)
-    processor.insert(at(4))
-    processor.insert(at(6))
+    processor = holding(4, 6)
     assert processor.shown == payloads(4)
     assert processor.execution.due_ns == processor.service_ns(at(4))
     assert processor.step() == [at(4)]
@@ -110,18 +114,14 @@ def test_times_are_exponential_follow_ups_have_their_share_and_every_member_draw
 
 
 def test_a_late_timer_does_not_slow_the_processor_down() -> None:
-    processor = Processor(SERVICE)
-    processor.insert(at(1))
-    processor.insert(at(2))
+    processor = holding(1, 2)
     due_ns = processor.service_ns(at(1))
     processor.execution.advance(due_ns + 100 * MICROSECOND, [])
     assert processor.execution.due_ns == due_ns + processor.service_ns(at(2))
 
 
 def test_a_host_that_was_stopped_has_not_worked_meanwhile() -> None:
-    processor = Processor(SERVICE)
-    for timestamp in range(1, 1001):
-        processor.insert(at(timestamp))
+    processor = holding(*range(1, 1001))
     late_ns = processor.service_ns(at(1)) + 60_000 * MILLISECOND
     ended = processor.execution.advance(late_ns, [])
     assert sum(processor.service_ns(key) for key, _ in ended[1:]) <= LATE_NS
@@ -140,8 +140,7 @@ def test_a_straggler_takes_back_what_lies_behind_it_the_last_first_and_it_is_don
 
 
 def test_an_execution_that_was_due_before_the_straggler_came_has_lost_no_more_than_its_time() -> None:
-    processor = Processor(SERVICE)
-    processor.insert(at(4))
+    processor = holding(4)
     late_ns = processor.service_ns(at(4)) + MILLISECOND
     out: list[Effect] = []
     processor.execution.insert(command_of(at(3), late_ns), late_ns, out)
@@ -149,9 +148,7 @@ def test_an_execution_that_was_due_before_the_straggler_came_has_lost_no_more_th
 
 
 def test_who_comes_behind_what_is_under_way_disturbs_nobody() -> None:
-    processor = Processor(SERVICE)
-    processor.insert(at(4))
-    processor.insert(at(8))
+    processor = holding(4, 8)
     due_ns = processor.execution.due_ns
     assert processor.insert(at(6)) == []
     assert processor.execution.due_ns == due_ns
@@ -274,9 +271,7 @@ def test_pessimistic_commands_are_executed_only() -> None:
 
 
 def test_at_the_end_everything_held_is_final_and_what_is_not_executed_is_executed_in_its_time() -> None:
-    processor = Processor(replace(SERVICE, report_state=True))
-    for timestamp in (2, 4, 6):
-        processor.insert(at(timestamp))
+    processor = holding(2, 4, 6, parameters=replace(SERVICE, report_state=True))
     processor.step()
     assert processor.shown == payloads(2, 4)
     processor.conclude()
