@@ -11,13 +11,12 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
 import pytest
 
-from netem.kernel.supervised import Process
 from netem.network import EmulatedNetwork, KernelOption
-from tests.netem.wired import Group, counts, gather, inside, new_namespace, topology
+from tests.netem.wired import Group, counts, gather, inside, new_namespace, run_in_fabric, topology
 from topologies.model import MULTICAST_GROUP, PORT_IFINDEX_BASE, TRACE_PORT, Bus, Direction
 
 pytestmark = [pytest.mark.root, pytest.mark.uml]
@@ -35,18 +34,6 @@ print(json.dumps(seen), flush=True)
 """
 
 
-def run_in_fabric(network: EmulatedNetwork, script: str, *arguments: str) -> tuple[TextIO, Process]:
-    """Python in the fabric namespace: its output and its process."""
-    read, write = os.pipe()
-    with Path(os.devnull).open("rb") as nothing:
-        process = network.spawn_in_fabric(
-            [sys.executable, "-ISc", script, *arguments],
-            environment={}, stdin_fd=nothing.fileno(), stdout_fd=write, stderr_fd=2,
-        )  # fmt: skip
-    os.close(write)
-    return os.fdopen(read), process
-
-
 class Seen(NamedTuple):
     device: str
     outgoing: bool
@@ -57,7 +44,7 @@ class Watch:
     """Records every frame on every device of the fabric namespace for some seconds."""
 
     def __init__(self, network: EmulatedNetwork, seconds: float) -> None:
-        self._output, self._process = run_in_fabric(network, WATCH, str(seconds))
+        self._output, self._process = run_in_fabric(network, sys.executable, "-ISc", WATCH, str(seconds))
         assert self._output.readline() == "watching\n"
 
     def result(self) -> list[Seen]:
@@ -125,7 +112,7 @@ def test_a_trace_frame_reaches_the_capture_and_never_the_emulated_wire(
 
 def test_ports_have_the_indexes_that_the_capture_looks_for(network: EmulatedNetwork) -> None:
     script = "import socket\nprint(sorted(i for i, n in socket.if_nameindex() if n.startswith('ob')))"
-    output, process = run_in_fabric(network, script)
+    output, process = run_in_fabric(network, sys.executable, "-ISc", script)
     with output:
         assert json.loads(output.read()) == [PORT_IFINDEX_BASE + index for index in range(5)]
     assert process.wait(5) == 0
