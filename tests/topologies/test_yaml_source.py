@@ -80,12 +80,6 @@ def test_refuses_with_one_sentence(text: str | bytes, sentence: str) -> None:
     assert str(caught.value) == sentence
 
 
-def test_refuses_a_billion_laughs() -> None:
-    layers = ["a0: &a0 lol"] + [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10)]
-    with pytest.raises(InputError, match="anchors are not taken here"):
-        reads("\n".join(layers), "x.yaml")
-
-
 @pytest.mark.parametrize("opening", ["[", "{a: ", "- "])
 def test_refuses_depth_before_it_exhausts_the_stack(opening: str) -> None:
     with pytest.raises(InputError, match=f"nested more than {MAX_DEPTH} deep"):
