@@ -48,22 +48,14 @@ def test_reads_plain_values(text: str | bytes, value: object) -> None:
         ("x:\n  y: {a: 1, a: 2}", "x.yaml:2: x.y.a: this key stands here a second time (first on line 2)"),
         ("a: &x 1", "x.yaml:1: a: anchors are not taken here; a text that starts with & must be quoted"),
         ("a: 1\nb: *a", 'x.yaml:2: b: aliases are not taken here; a text that starts with * must be quoted: "*"'),
-        (
-            "*: 1",
-            "x.yaml:1: not valid YAML: did not find expected alphabetic or numeric character; "
-            'a text that starts with * must be quoted: "*"',
-        ),
-        (
-            "a: !!python/object:os.system x",
-            "x.yaml:1: a: tags are not taken here; a text that starts with ! must be quoted",
-        ),
+        ("*: 1", "x.yaml:1: not valid YAML: did not find expected alphabetic or numeric character; "
+         'a text that starts with * must be quoted: "*"'),
+        ("a: !!python/object:os.system x", "x.yaml:1: a: tags are not taken here; a text that starts with ! must be "
+         "quoted"),
         ("a: 1\n---\nb: 2", "x.yaml:2: the file holds a second document; give each file one"),
         ("? [a]\n: 1", "x.yaml:1: a key must be a text, not a block or a list"),
-        (
-            "a:\n\tb: 1",
-            "x.yaml:2: not valid YAML: found character that cannot start any token; "
-            "indent with spaces, and quote what begins with % or @",
-        ),
+        ("a:\n\tb: 1", "x.yaml:2: not valid YAML: found character that cannot start any token; "
+         "indent with spaces, and quote what begins with % or @"),
         ("a: b: c", "x.yaml:1: not valid YAML: mapping values are not allowed in this context"),
         ("a: 1\nb: 'x", "x.yaml:2: not valid YAML: found unexpected end of stream"),
         ("a: 1\nb: \x07", "x.yaml:2: not valid YAML: this line holds a control character; remove it"),
