@@ -4,17 +4,14 @@ event.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +26,7 @@ from tests.collector import strict
 from tests.collector.captures import TRACE_PORT, datagram, trace_datagram, udp_frame
 from tests.collector.conftest import IFINDEX_BASE, Wires
 from tests.event_process import EventProcess
-from tests.waiting import in_time
+from tests.waiting import in_time, repeated
 
 pytestmark = pytest.mark.root
 PORTS = [{"ifindex": IFINDEX_BASE + n, "name": f"p1/n{n + 1}", "mac": f"02:0b:00:01:00:{n + 1:02x}"} for n in range(2)]
@@ -78,26 +75,6 @@ def start(wires: Wires, tmp_path: Path) -> Iterator[Start]:
 def _frames(first: int, count: int) -> list[bytes]:
     """Distinct frames of many sizes."""
     return [udp_frame(datagram(number, payload=bytes(number * 7 % 400))) for number in range(first, first + count)]
-
-
-@contextmanager
-def repeated(act: Callable[[int], None]) -> Iterator[None]:
-    """Calls `act` with 0, 1, … from another thread meanwhile."""
-    done = threading.Event()
-
-    def go_on() -> None:
-        for number in itertools.count():
-            if done.is_set():
-                return
-            act(number)
-
-    thread = threading.Thread(target=go_on)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
 
 
 def test_every_frame_is_recorded_once_with_port_direction_and_time(start: Start, wires: Wires) -> None:

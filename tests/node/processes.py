@@ -7,8 +7,7 @@ import socket
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from typing import Any
 
 from node.trace import Event, Record, TraceHeader, decode_trace
@@ -148,10 +147,6 @@ class Nodes:
         self.monitor.close()
 
 
-@contextmanager
-def nodes(count: int, **changes: Any) -> Iterator[Nodes]:
-    made = Nodes(count, **changes)
-    try:
-        yield made
-    finally:
-        made.close()
+def nodes(count: int, **changes: Any) -> closing[Nodes]:
+    """For `with`."""
+    return closing(Nodes(count, **changes))
