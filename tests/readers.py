@@ -88,13 +88,13 @@ from testbed.spec import experiment
 from tests import mutations, report_runs
 from tests.analysis.runs import FOUR_NODES, MadeRun, ordered
 from tests.collector import captures
-from tests.collector.captures import vectors
 from tests.mutations import NUMBERS, WORDS, words_of
 from tests.node.group.test_codec import GOOD as GOOD_VALUE
 from tests.node.host.test_config import GOOD as GOOD_CONFIG
 from tests.node.objects.log_world import World
 from tests.node.objects.test_calls import BODIES
 from tests.node.objects.test_values import Pinned
+from tests.node.vectors import read_vectors
 from tests.testbed.spec import test_experiment
 from tests.topologies import test_load
 from tests.waiting import slowness
@@ -577,7 +577,7 @@ def _of_datagrams() -> Mapping[str, Reader]:
 
 
 def _bytes_of(name: str) -> list[bytes]:
-    return [bytes.fromhex(vector["hex"]) for vector in vectors(name)]
+    return [bytes.fromhex(vector["hex"]) for vector in read_vectors(name)]
 
 
 # Words of the group layer, of the streams and of the protocols: the first byte selects the message.

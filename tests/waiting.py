@@ -1,9 +1,12 @@
-"""Waiting for another process or thread, and bounds of durations on machines that are slow at the moment."""
+"""Waiting for processes and threads, and bounds of durations on machines that are slow at the moment."""
 
 from __future__ import annotations
 
+import itertools
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 USUAL_S = 0.03
 """Duration of the reference work on the machine for which the bounds of the tests were chosen."""
@@ -29,3 +32,23 @@ def wait_until(holds: Callable[[], object], what: str, within_s: float = 20.0, *
         took_s = time.monotonic() - begun_s
         assert in_time(took_s, within_s), f"not within {took_s:.1f} s: {what}"
         time.sleep(every_s)
+
+
+@contextmanager
+def repeated(act: Callable[[int], None]) -> Iterator[None]:
+    """Calls `act` with 0, 1, … from another thread meanwhile."""
+    done = threading.Event()
+
+    def go_on() -> None:
+        for number in itertools.count():
+            if done.is_set():
+                return
+            act(number)
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from selenium import webdriver
+from selenium.webdriver import Chrome
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 
@@ -103,25 +103,27 @@ return visible.flatMap((svg) => {
 });
 """
 
+Reports = dict[str, Path]
+
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Reports:
     directory = tmp_path_factory.mktemp("runs")
     return {name: write_report(make(directory / name)) for name, make in MAKERS.items()}
 
 
-def show(chrome: webdriver.Chrome, report: Path, *, width: int = DESKTOP, scheme: str = "light") -> None:
+def show(chrome: Chrome, report: Path, *, width: int = DESKTOP, scheme: str = "light") -> None:
     """Open the page at a width and in a colour scheme; the logs then hold this page only."""
     for log in ("browser", "performance"):
         chrome.get_log(log)  # type: ignore[no-untyped-call]
     headless.show(chrome, report, width=width, scheme=scheme)
 
 
-def errors(chrome: webdriver.Chrome) -> list[str]:
+def errors(chrome: Chrome) -> list[str]:
     return [entry["message"] for entry in chrome.get_log("browser")]  # type: ignore[no-untyped-call]
 
 
-def assert_quiet(chrome: webdriver.Chrome) -> None:
+def assert_quiet(chrome: Chrome) -> None:
     """The page has reported no error and, since `show`, has requested nothing from elsewhere."""
     assert errors(chrome) == []
     entries = chrome.get_log("performance")  # type: ignore[no-untyped-call]
@@ -132,7 +134,7 @@ def assert_quiet(chrome: webdriver.Chrome) -> None:
 
 
 @contextmanager
-def without_scripts(chrome: webdriver.Chrome) -> Iterator[None]:
+def without_scripts(chrome: Chrome) -> Iterator[None]:
     chrome.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:
         yield
@@ -140,7 +142,7 @@ def without_scripts(chrome: webdriver.Chrome) -> Iterator[None]:
         chrome.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
 
 
-def on_paper(chrome: webdriver.Chrome, script: str) -> Any:
+def on_paper(chrome: Chrome, script: str) -> Any:
     """Value of a script in the printed form of the page, which can be printed."""
     chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     try:
@@ -152,7 +154,7 @@ def on_paper(chrome: webdriver.Chrome, script: str) -> Any:
     return found
 
 
-def pointed_at(chrome: webdriver.Chrome, plot_id: str, at_s: float) -> str:
+def pointed_at(chrome: Chrome, plot_id: str, at_s: float) -> str:
     """The readout of a plot at this time."""
     plot = chrome.find_element(By.ID, plot_id)
     chrome.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", plot)
@@ -166,7 +168,7 @@ def pointed_at(chrome: webdriver.Chrome, plot_id: str, at_s: float) -> str:
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_it_opens_without_error_or_request(chromium: webdriver.Chrome, reports: dict[str, Path], name: str) -> None:
+def test_it_opens_without_error_or_request(chromium: Chrome, reports: Reports, name: str) -> None:
     show(chromium, reports[name])
     assert_quiet(chromium)
     for id_ in {name for name, _ in SECTIONS} - set(ONLY_OF_SOME):
@@ -174,9 +176,7 @@ def test_it_opens_without_error_or_request(chromium: webdriver.Chrome, reports: 
 
 
 @pytest.mark.parametrize(("name", "verdict"), [("quickstart", "pass"), ("three", "fail"), ("interrupted", "unknown")])
-def test_the_verdict_is_on_the_first_screen(
-    chromium: webdriver.Chrome, reports: dict[str, Path], name: str, verdict: str
-) -> None:
+def test_the_verdict_is_on_the_first_screen(chromium: Chrome, reports: Reports, name: str, verdict: str) -> None:
     for width in (DESKTOP, PHONE):
         show(chromium, reports[name], width=width)
         stamp = chromium.find_element(By.ID, "verdict")
@@ -189,7 +189,7 @@ def test_the_verdict_is_on_the_first_screen(
 @pytest.mark.parametrize("width", [320, PHONE, 800, DESKTOP, 1920])
 @pytest.mark.parametrize("name", MAKERS)
 def test_nothing_is_wider_than_the_page_and_no_text_of_a_picture_is_cut(
-    chromium: webdriver.Chrome, reports: dict[str, Path], name: str, width: int
+    chromium: Chrome, reports: Reports, name: str, width: int
 ) -> None:
     show(chromium, reports[name], width=width)
     assert chromium.execute_script(CUT_TEXT) == []
@@ -199,9 +199,7 @@ def test_nothing_is_wider_than_the_page_and_no_text_of_a_picture_is_cut(
 
 
 @pytest.mark.parametrize("width", [PHONE, DESKTOP])
-def test_one_of_each_pair_of_pictures_is_shown(
-    chromium: webdriver.Chrome, reports: dict[str, Path], width: int
-) -> None:
+def test_one_of_each_pair_of_pictures_is_shown(chromium: Chrome, reports: Reports, width: int) -> None:
     show(chromium, reports["quickstart"], width=width)
     for plot in ("faults", "latency", "traffic", "topology"):
         shown = [chromium.find_element(By.ID, f"{plot}-{form}").is_displayed() for form in ("wide", "narrow")]
@@ -210,9 +208,7 @@ def test_one_of_each_pair_of_pictures_is_shown(
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", MAKERS)
-def test_text_stands_out_from_its_ground(
-    chromium: webdriver.Chrome, reports: dict[str, Path], name: str, scheme: str
-) -> None:
+def test_text_stands_out_from_its_ground(chromium: Chrome, reports: Reports, name: str, scheme: str) -> None:
     """WCAG AA: 4.5 to 1 for every text outside the pictures."""
     show(chromium, reports[name], scheme=scheme)
     ground = chromium.execute_script("return getComputedStyle(document.body).backgroundColor")
@@ -223,7 +219,7 @@ def test_text_stands_out_from_its_ground(
     assert found["faint"] == []
 
 
-def test_pointing_at_a_plot_reads_its_values(chromium: webdriver.Chrome, reports: dict[str, Path]) -> None:
+def test_pointing_at_a_plot_reads_its_values(chromium: Chrome, reports: Reports) -> None:
     show(chromium, reports["quickstart"])
     assert not chromium.find_element(By.ID, "readout").is_displayed()
     said = pointed_at(chromium, "latency-wide", 8.0)  # two faults are in effect
@@ -236,9 +232,7 @@ def test_pointing_at_a_plot_reads_its_values(chromium: webdriver.Chrome, reports
     assert visible == ["visible"] * 3
 
 
-def test_pointing_at_the_band_reads_protocol_cost_and_roll_backs(
-    chromium: webdriver.Chrome, reports: dict[str, Path]
-) -> None:
+def test_pointing_at_the_band_reads_protocol_cost_and_roll_backs(chromium: Chrome, reports: Reports) -> None:
     show(chromium, reports["adaptive"])
     first, second = (pointed_at(chromium, "order-wide", at_s) for at_s in (2.0, 5.5))
     assert "ABCAST" in first
@@ -248,7 +242,7 @@ def test_pointing_at_the_band_reads_protocol_cost_and_roll_backs(
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_names_in_the_band_stand_out(chromium: webdriver.Chrome, reports: dict[str, Path], scheme: str) -> None:
+def test_names_in_the_band_stand_out(chromium: Chrome, reports: Reports, scheme: str) -> None:
     """WCAG AA, 4.5 to 1, of each name on the colour of its segment."""
     show(chromium, reports["adaptive"], scheme=scheme)
     ratios = chromium.execute_script(BAND_CONTRAST)
@@ -257,7 +251,7 @@ def test_names_in_the_band_stand_out(chromium: webdriver.Chrome, reports: dict[s
 
 
 @pytest.mark.parametrize("width", [PHONE, DESKTOP])
-def test_the_band_keeps_its_axis(chromium: webdriver.Chrome, reports: dict[str, Path], width: int) -> None:
+def test_the_band_keeps_its_axis(chromium: Chrome, reports: Reports, width: int) -> None:
     """Band, cost and latency are below one another at the same scale."""
     show(chromium, reports["adaptive"], width=width)
     form = "wide" if width == DESKTOP else "narrow"
@@ -270,7 +264,7 @@ def test_the_band_keeps_its_axis(chromium: webdriver.Chrome, reports: dict[str, 
     assert places[0] == places[1] == places[2]
 
 
-def test_it_reads_without_a_script(chromium: webdriver.Chrome, reports: dict[str, Path]) -> None:
+def test_it_reads_without_a_script(chromium: Chrome, reports: Reports) -> None:
     with without_scripts(chromium):
         show(chromium, reports["three"])
         source = chromium.find_element(By.TAG_NAME, "main").text
@@ -278,7 +272,7 @@ def test_it_reads_without_a_script(chromium: webdriver.Chrome, reports: dict[str
     assert "position 1,203" in source
 
 
-def test_a_hostile_run_runs_nothing(chromium: webdriver.Chrome, tmp_path: Path) -> None:
+def test_a_hostile_run_runs_nothing(chromium: Chrome, tmp_path: Path) -> None:
     run = report_runs.quickstart(tmp_path / "run")
     evil = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=2><svg onload=window.hacked=3>"
     report_runs.edit_json(run / "manifest.json", {"experiment": evil, "question": evil, "run": evil})
@@ -291,7 +285,7 @@ def test_a_hostile_run_runs_nothing(chromium: webdriver.Chrome, tmp_path: Path) 
     assert_quiet(chromium)
 
 
-def test_even_a_hole_in_the_escaping_would_run_nothing(chromium: webdriver.Chrome, tmp_path: Path) -> None:
+def test_even_a_hole_in_the_escaping_would_run_nothing(chromium: Chrome, tmp_path: Path) -> None:
     """The page's own policy runs only the script of the report."""
     report = write_report(report_runs.quickstart(tmp_path / "run"))
     hole = report.read_text().replace("<main", "<script>window.hacked=1</script><main", 1)
@@ -301,14 +295,14 @@ def test_even_a_hole_in_the_escaping_would_run_nothing(chromium: webdriver.Chrom
     assert any("Content Security Policy" in message for message in errors(chromium))
 
 
-def test_paper_shows_everything_in_light(chromium: webdriver.Chrome, reports: dict[str, Path]) -> None:
+def test_paper_shows_everything_in_light(chromium: Chrome, reports: Reports) -> None:
     show(chromium, reports["three"], scheme="dark")
     style = "getComputedStyle(document.querySelector"
     shown = on_paper(chromium, f"return [{style}('body')).backgroundColor, {style}('nav')).display]")
     assert shown == ["rgb(255, 255, 255)", "none"]
 
 
-def test_pictures_and_tables_speak_to_a_screen_reader(chromium: webdriver.Chrome, reports: dict[str, Path]) -> None:
+def test_pictures_and_tables_speak_to_a_screen_reader(chromium: Chrome, reports: Reports) -> None:
     show(chromium, reports["three"])
     unnamed = chromium.execute_script(
         "return [...document.querySelectorAll('svg:not([aria-hidden])')].filter((svg) => svg.role !== 'img'"

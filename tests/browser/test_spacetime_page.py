@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from selenium import webdriver
+from selenium.webdriver import Chrome
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -39,7 +39,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(made(tmp_path_factory.mktemp("runs") / "made" / "1"))
 
 
-def opened(chrome: webdriver.Chrome, report: Path, *, width: int = DESKTOP, scheme: str = "light") -> WebElement:
+def opened(chrome: Chrome, report: Path, *, width: int = DESKTOP, scheme: str = "light") -> WebElement:
     """The page with the first diagram in view."""
     show(chrome, report, width=width, scheme=scheme)
     box = chrome.find_element(By.CSS_SELECTOR, "#spacetime-0 .st-box")
@@ -47,12 +47,12 @@ def opened(chrome: webdriver.Chrome, report: Path, *, width: int = DESKTOP, sche
     return box
 
 
-def places(chrome: webdriver.Chrome) -> list[float]:
+def places(chrome: Chrome) -> list[float]:
     found: list[float] = chrome.execute_script(PLACES)
     return found
 
 
-def spread(chrome: webdriver.Chrome) -> float:
+def spread(chrome: Chrome) -> float:
     """Distance between the first and the last event, as a measure of the zoom."""
     found = places(chrome)
     return found[-1] - found[0]
@@ -62,16 +62,16 @@ def said(box: WebElement) -> str:
     return box.find_element(By.CSS_SELECTOR, ".st-said").text
 
 
-def press(chrome: webdriver.Chrome, *keys: str) -> None:
+def press(chrome: Chrome, *keys: str) -> None:
     ActionChains(chrome).send_keys(*keys).perform()
 
 
-def test_it_asks_nobody_and_reports_no_error(chromium: webdriver.Chrome, report: Path) -> None:
+def test_it_asks_nobody_and_reports_no_error(chromium: Chrome, report: Path) -> None:
     opened(chromium, report)
     assert_quiet(chromium)
 
 
-def test_buttons_zoom_and_move_and_bring_back(chromium: webdriver.Chrome, report: Path) -> None:
+def test_buttons_zoom_and_move_and_bring_back(chromium: Chrome, report: Path) -> None:
     box = opened(chromium, report)
     button = {name: box.find_element(By.CSS_SELECTOR, f"[data-do={name}]") for name in ("in", "out", "right", "whole")}
     whole, before = spread(chromium), places(chromium)
@@ -88,7 +88,7 @@ def test_buttons_zoom_and_move_and_bring_back(chromium: webdriver.Chrome, report
     assert places(chromium) == pytest.approx(before, abs=0.2)
 
 
-def test_keys_do_the_same_and_walk_from_event_to_event(chromium: webdriver.Chrome, report: Path) -> None:
+def test_keys_do_the_same_and_walk_from_event_to_event(chromium: Chrome, report: Path) -> None:
     box = opened(chromium, report)
     whole = spread(chromium)
     chromium.execute_script("arguments[0].focus()", box)
@@ -110,7 +110,7 @@ def test_keys_do_the_same_and_walk_from_event_to_event(chromium: webdriver.Chrom
     assert "Choose an event" in said(box)
 
 
-def test_a_wheel_zooms_only_after_a_click(chromium: webdriver.Chrome, report: Path) -> None:
+def test_a_wheel_zooms_only_after_a_click(chromium: Chrome, report: Path) -> None:
     box = opened(chromium, report)
     drawing = box.find_element(By.CSS_SELECTOR, "svg.st")
     whole = spread(chromium)
@@ -123,7 +123,7 @@ def test_a_wheel_zooms_only_after_a_click(chromium: webdriver.Chrome, report: Pa
     assert spread(chromium) > 1.2 * whole
 
 
-def test_a_drag_moves_what_is_zoomed(chromium: webdriver.Chrome, report: Path) -> None:
+def test_a_drag_moves_what_is_zoomed(chromium: Chrome, report: Path) -> None:
     box = opened(chromium, report)
     drawing = box.find_element(By.CSS_SELECTOR, "svg.st")
     box.find_element(By.CSS_SELECTOR, "[data-do=in]").click()
@@ -134,7 +134,7 @@ def test_a_drag_moves_what_is_zoomed(chromium: webdriver.Chrome, report: Path) -
     assert places(chromium)[0] == pytest.approx(first - 90, abs=3)
 
 
-def test_a_click_shows_the_past_and_the_future_of_an_event(chromium: webdriver.Chrome, report: Path) -> None:
+def test_a_click_shows_the_past_and_the_future_of_an_event(chromium: Chrome, report: Path) -> None:
     box = opened(chromium, report)
     mark = box.find_element(By.CSS_SELECTOR, ".m.deliver")
     ActionChains(chromium).move_to_element(mark.find_element(By.TAG_NAME, "path")).click().perform()
@@ -149,7 +149,7 @@ def test_a_click_shows_the_past_and_the_future_of_an_event(chromium: webdriver.C
     assert box.find_elements(By.CSS_SELECTOR, ".a.future[marker-end*='future']")
 
 
-def test_tabs_switch_by_click_and_by_key(chromium: webdriver.Chrome, report: Path) -> None:
+def test_tabs_switch_by_click_and_by_key(chromium: Chrome, report: Path) -> None:
     opened(chromium, report)
     tabs = chromium.find_elements(By.CSS_SELECTOR, "#spacetime [role=tab]")
     windows = chromium.find_elements(By.CSS_SELECTOR, "#spacetime .st-window")
@@ -162,7 +162,7 @@ def test_tabs_switch_by_click_and_by_key(chromium: webdriver.Chrome, report: Pat
 
 
 @pytest.mark.parametrize("width", [320, PHONE, 800, DESKTOP, 1920])
-def test_it_fits_any_screen_with_its_letters_as_large(chromium: webdriver.Chrome, report: Path, width: int) -> None:
+def test_it_fits_any_screen_with_its_letters_as_large(chromium: Chrome, report: Path, width: int) -> None:
     box = opened(chromium, report, width=width)
     drawing = box.find_element(By.CSS_SELECTOR, "svg.st")
     unit = "const box = arguments[0].getBoundingClientRect(); return box.width / arguments[0].viewBox.baseVal.width"
@@ -173,13 +173,13 @@ def test_it_fits_any_screen_with_its_letters_as_large(chromium: webdriver.Chrome
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_lines_stand_out_from_their_ground(chromium: webdriver.Chrome, report: Path, scheme: str) -> None:
+def test_lines_stand_out_from_their_ground(chromium: Chrome, report: Path, scheme: str) -> None:
     opened(chromium, report, scheme=scheme)
     stroke = chromium.execute_script("return getComputedStyle(document.querySelector('.st .incarnation')).stroke")
     assert stroke == {"light": "rgb(23, 32, 43)", "dark": "rgb(232, 237, 243)"}[scheme]
 
 
-def test_every_window_is_shown_without_a_script_and_on_paper(chromium: webdriver.Chrome, report: Path) -> None:
+def test_every_window_is_shown_without_a_script_and_on_paper(chromium: Chrome, report: Path) -> None:
     with without_scripts(chromium):
         show(chromium, report)
         windows = chromium.find_elements(By.CSS_SELECTOR, "#spacetime .st-window")
@@ -190,7 +190,7 @@ def test_every_window_is_shown_without_a_script_and_on_paper(chromium: webdriver
     assert on_paper(chromium, displays) == ["block", "block"]
 
 
-def test_a_run_without_tables_says_so(chromium: webdriver.Chrome, tmp_path: Path) -> None:
+def test_a_run_without_tables_says_so(chromium: Chrome, tmp_path: Path) -> None:
     show(chromium, write_report(report_runs.quickstart(tmp_path / "run")))
     text = chromium.find_element(By.ID, "spacetime").text
     assert "No space-time diagram" in text

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import struct
 import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-VECTORS = Path(__file__).parent.parent / "vectors"
 PROTOCOL_PORT, TRACE_PORT = 7700, 7701
 START_NS = 1_700_000_000_123_456_789
-
-
-def vectors(name: str) -> list[dict[str, Any]]:
-    """The shared byte vectors of one kind."""
-    found: list[dict[str, Any]] = json.loads((VECTORS / f"{name}.json").read_text())["vectors"]
-    assert found
-    return found
 
 
 def checksum(data: bytes) -> int:

@@ -4,95 +4,53 @@ event.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
-import queue
-import select
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from analysis.capture.decode import decode_frames, decode_trace
 from analysis.capture.source import inspect
 from collector import index
-from collector.parse import map_capture, parse_blocks, read_interfaces, read_statistics
-from collector.records import MAX_RECORDS, Frames, PortDirection
+from collector.parse import read_interfaces, read_statistics
+from collector.records import MAX_RECORDS, PortDirection
 from tests import guard
 from tests.collector import strict
 from tests.collector.captures import TRACE_PORT, datagram, trace_datagram, udp_frame
 from tests.collector.conftest import IFINDEX_BASE, Wires
-from tests.waiting import in_time
+from tests.event_process import EventProcess
+from tests.waiting import in_time, repeated
 
 pytestmark = pytest.mark.root
-ROOT = Path(__file__).parent.parent.parent
 PORTS = [{"ifindex": IFINDEX_BASE + n, "name": f"p1/n{n + 1}", "mac": f"02:0b:00:01:00:{n + 1:02x}"} for n in range(2)]
-WAIT_S = 20
 
 
-class Collector:
-    """The collector as a process, controlled as by the conductor."""
-
+class Collector(EventProcess):
     def __init__(self, path: Path, *options: str, ports: list[dict[str, Any]] = PORTS, prefix: tuple[str, ...] = ()):
-        command = [*prefix, sys.executable, "-m", "collector", "--output", str(path), "--ports", json.dumps(ports)]
         self.path = path
-        self.process = subprocess.Popen(
-            [*command, "--ifindex-base", str(IFINDEX_BASE), "--comment", '{"run": "test", "group": 7}', *options],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-            text=True,
+        super().__init__(
+            [
+                *(*prefix, sys.executable, "-m", "collector", "--output", str(path), "--ports", json.dumps(ports)),
+                *("--ifindex-base", str(IFINDEX_BASE), "--comment", '{"run": "test", "group": 7}', *options),
+            ]
         )
-        self._events: queue.Queue[dict[str, Any]] = queue.Queue()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def event(self, name: str) -> dict[str, Any]:
-        """The next event of this name."""
-        while True:
-            event = self._events.get(timeout=WAIT_S)
-            if event["event"] == name:
-                return event
-
-    def say(self, text: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(text)
-        self.process.stdin.flush()
-
-    def end(self) -> int:
-        return self.process.wait(WAIT_S)
 
     def stopped(self) -> dict[str, Any]:
         """The closing status of a collector that is told to stop and ends in order."""
-        self.say("stop\n")
-        status = self.event("stopped")
-        assert self.end() == 0
+        self.tell("stop")
+        status = self.wait("stopped")
+        assert self.exit_code() == 0
         return status
 
     def packets(self) -> list[strict.Packet]:
         return strict.read(self.path)
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self._reader.join(WAIT_S)
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream is not None
-            stream.close()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._events.put(json.loads(line))
 
 
 Start = Callable[..., Collector]
@@ -106,7 +64,7 @@ def start(wires: Wires, tmp_path: Path) -> Iterator[Start]:
     def make(*options: str, path: Path | None = None, **keywords: Any) -> Collector:
         collector = Collector(path or tmp_path / "capture.pcapng", *options, **keywords)
         started.append(collector)
-        collector.event("ready")
+        collector.wait("ready")
         return collector
 
     yield make
@@ -117,26 +75,6 @@ def start(wires: Wires, tmp_path: Path) -> Iterator[Start]:
 def _frames(first: int, count: int) -> list[bytes]:
     """Distinct frames of many sizes."""
     return [udp_frame(datagram(number, payload=bytes(number * 7 % 400))) for number in range(first, first + count)]
-
-
-@contextmanager
-def repeated(act: Callable[[int], None]) -> Iterator[None]:
-    """Calls `act` with 0, 1, … from another thread meanwhile."""
-    done = threading.Event()
-
-    def go_on() -> None:
-        for number in itertools.count():
-            if done.is_set():
-                return
-            act(number)
-
-    thread = threading.Thread(target=go_on)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
 
 
 def test_every_frame_is_recorded_once_with_port_direction_and_time(start: Start, wires: Wires) -> None:
@@ -182,36 +120,19 @@ def test_head_of_the_file_and_closing_status(start: Start, wires: Wires, tmp_pat
     assert index.read(collector.path).end is not None
 
 
-def _parsed(path: Path) -> tuple[Any, Frames]:
-    head, buffer = read_interfaces(path), map_capture(path)
-    return buffer, parse_blocks(buffer, start=head.first_offset, end=len(buffer), interfaces=head.interfaces)
-
-
-def test_columns_of_a_real_capture(start: Start, wires: Wires) -> None:
-    collector = start()
-    wires.send("eth0", [*_frames(0, 50), udp_frame(trace_datagram(1, (1, 2, 8)), port=TRACE_PORT)])
-    collector.stopped()
-    buffer, frames = _parsed(collector.path)
-    columns = decode_frames(buffer, frames)
-    assert columns["transmission"][columns["is_protocol"]].tolist() == list(range(50))
-    assert columns["is_trace"].tolist() == [False] * 50 + [True]
-    assert decode_trace(buffer, frames)["record"].tolist() == [1, 2, 3]
-
-
-@pytest.mark.parametrize("how", ["other words\nstop\n", "end of input", "SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("how", ["other words\nstop", "end of input", "SIGTERM", "SIGINT"])
 def test_a_stop_drains_what_was_on_the_wire(start: Start, wires: Wires, how: str) -> None:
     collector = start()
     frames = _frames(0, 800)
     wires.send("eth0", frames)
     if how == "end of input":
-        assert collector.process.stdin is not None
-        collector.process.stdin.close()
+        collector.close_input()
     elif how.startswith("SIG"):
-        collector.process.send_signal(signal.Signals[how])
+        collector.signal(signal.Signals[how])
     else:
-        collector.say(how)
-    stopped = collector.event("stopped")
-    assert collector.end() == 0
+        collector.tell(how)
+    stopped = collector.wait("stopped")
+    assert collector.exit_code() == 0
     assert stopped["frames"] == 800
     assert [p.data for p in collector.packets()] == frames
 
@@ -219,7 +140,7 @@ def test_a_stop_drains_what_was_on_the_wire(start: Start, wires: Wires, how: str
 def test_nothing_behind_a_stop_is_recorded(start: Start, wires: Wires) -> None:
     collector = start()
     with repeated(lambda number: wires.send("eth0", _frames(number, 1))):
-        collector.event("status")
+        collector.wait("status")
         stopped = collector.stopped()
     packets = collector.packets()
     assert len(packets) == stopped["frames"] > 100
@@ -228,10 +149,10 @@ def test_nothing_behind_a_stop_is_recorded(start: Start, wires: Wires) -> None:
 
 def test_status_comes_every_second(start: Start, wires: Wires) -> None:
     collector = start()
-    first = collector.event("status")
+    first = collector.wait("status")
     began = time.monotonic()
     wires.send("eth0", _frames(0, 20))
-    second = collector.event("status")
+    second = collector.wait("status")
     took_s = time.monotonic() - began
     assert took_s > 0.5
     assert in_time(took_s, 1.5)
@@ -304,35 +225,34 @@ def test_vlan_tags_stay_in_the_frames(start: Start, wires: Wires) -> None:
 
 def test_drops_are_counted_not_hidden(start: Start, wires: Wires) -> None:
     collector = start("--ring-blocks", "2", "--block-bytes", "65536")
-    collector.process.send_signal(signal.SIGSTOP)
-    while "T (stopped)" not in Path(f"/proc/{collector.process.pid}/status").read_text():
+    collector.signal(signal.SIGSTOP)
+    while "T (stopped)" not in Path(f"/proc/{collector.pid}/status").read_text():
         os.sched_yield()
     wires.send("eth0", _frames(0, 4000))
-    collector.process.send_signal(signal.SIGCONT)
+    collector.signal(signal.SIGCONT)
     stopped = collector.stopped()
     assert stopped["kernel_dropped_frames"] > 1000
     assert stopped["freezes"] > 0
     assert stopped["frames"] + stopped["kernel_dropped_frames"] == 4000
     assert stopped["complete"]
     assert inspect(collector.path).frames == stopped["frames"]
-    assert (
-        read_statistics(collector.path, read_interfaces(collector.path))[0].dropped == stopped["kernel_dropped_frames"]
-    )
+    statistics = read_statistics(collector.path, read_interfaces(collector.path))
+    assert statistics[0].dropped == stopped["kernel_dropped_frames"]
 
 
 def test_a_killed_collector_leaves_a_readable_file(start: Start, wires: Wires) -> None:
     collector = start()
     wires.send("eth0", _frames(0, 3000))
-    while collector.event("status")["frames"] < 3000:
+    while collector.wait("status")["frames"] < 3000:
         pass
-    collector.process.kill()
-    collector.end()
+    collector.signal(signal.SIGKILL)
+    collector.exit_code()
     assert [p.data for p in collector.packets()] == _frames(0, 3000)
     known = index.read(collector.path)
     assert known.end is None
     assert known.marks
-    _buffer, frames = _parsed(collector.path)
-    assert (len(frames), frames.problem) == (3000, "")
+    state = inspect(collector.path)
+    assert (state.frames, state.problem) == (3000, "")
 
 
 @pytest.fixture
@@ -349,9 +269,9 @@ def test_a_full_disk_ends_the_recording_and_keeps_it(start: Start, wires: Wires,
     collector = start(path=small_disk / "capture.pcapng")
     frames = _frames(0, 6000)
     wires.send("eth0", frames)
-    message = collector.event("error")["message"]
-    stopped = collector.event("stopped")
-    assert collector.end() == 1
+    message = collector.wait("error")["message"]
+    stopped = collector.wait("stopped")
+    assert collector.exit_code() == 1
     kept = stopped["frames"]
     assert 1000 < kept < 6000
     assert message == stopped["problem"]
@@ -365,27 +285,15 @@ def test_a_full_disk_ends_the_recording_and_keeps_it(start: Start, wires: Wires,
     assert [p.data for p in collector.packets()] == frames[:kept]
 
 
-def test_a_broken_output_pipe_still_closes_the_file(wires: Wires, tmp_path: Path) -> None:
-    path = tmp_path / "capture.pcapng"
-    reader, writer = os.pipe()
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "collector", "--output", str(path)),
-            *("--ports", json.dumps(PORTS), "--ifindex-base", str(IFINDEX_BASE)),
-        ],
-        stdin=subprocess.PIPE,
-        stdout=writer,
-        stderr=subprocess.PIPE,
-        cwd=ROOT,
-    )
-    os.close(writer)
-    assert select.select([reader], [], [], WAIT_S)[0]
-    os.close(reader)
+def test_a_broken_output_pipe_still_closes_the_file(start: Start, wires: Wires) -> None:
+    collector = start()
+    collector.close_output()
     wires.send("eth0", _frames(0, 10))
-    _, errors = process.communicate(timeout=WAIT_S)
-    assert process.returncode == 1
-    assert errors == b""
-    assert (inspect(path).frames, inspect(path).problem) == (10, "")
+    collector.close_input()
+    assert collector.exit_code() == 1
+    assert collector.errors() == ""
+    state = inspect(collector.path)
+    assert (state.frames, state.problem) == (10, "")
 
 
 def test_two_collectors_see_the_same_frames(start: Start, wires: Wires, tmp_path: Path) -> None:
@@ -409,8 +317,8 @@ def test_what_cannot_be_recorded_is_told_and_no_file_is_touched(
         path.write_text(before)
     collector = Collector(path, prefix=prefix)
     try:
-        assert sentence in collector.event("error")["message"]
-        assert collector.end() == 2
+        assert sentence in collector.wait("error")["message"]
+        assert collector.exit_code() == 2
         assert (path.read_text() if path.exists() else None) == before
     finally:
         collector.close()
@@ -444,24 +352,11 @@ def test_frames_that_pass_an_ifb_are_seen_once(start: Start, wires: Wires) -> No
     """Impairments send a port's frames through an ifb and back; the capture must not see them twice."""
     wires.ip("link", "add", "ifb0", "type", "ifb")
     wires.ip("link", "set", "ifb0", "addrgenmode", "none", "up")
-    every = (
-        "protocol",
-        "all",
-        "u32",
-        "match",
-        "u32",
-        "0",
-        "0",
-        "action",
-        "mirred",
-        "egress",
-        "redirect",
-        "dev",
-        "ifb0",
-    )
+    every = ("protocol", "all", "u32", "match", "u32", "0", "0")
+    redirect = ("action", "mirred", "egress", "redirect", "dev", "ifb0")
     subprocess.run(["tc", "qdisc", "add", "dev", "ob0", "clsact"], check=True)
     for hook in ("ingress", "egress"):
-        subprocess.run(["tc", "filter", "add", "dev", "ob0", hook, *every], check=True)
+        subprocess.run(["tc", "filter", "add", "dev", "ob0", hook, *every, *redirect], check=True)
     collector = start()
     frames, answers = _frames(0, 200), _frames(1000, 100)
     wires.send("eth0", frames)

@@ -14,8 +14,8 @@ from analysis.capture.decode import Columns, decode_frames, decode_trace, udp_ch
 from collector import records
 from collector.records import DECODED_ROW, TRACE_ROW, Frames, Kind
 from node import trace, wire
-from tests.collector.captures import TRACE_PORT, datagram, trace_datagram, traffic, udp_frame, vectors
-from tests.node.vectors import levels_of
+from tests.collector.captures import TRACE_PORT, datagram, trace_datagram, traffic, udp_frame
+from tests.node.vectors import each_vector, levels_of
 from topologies import model
 
 
@@ -88,7 +88,7 @@ def _signed(number: int) -> int:
     return number - 2**64 if number >= 2**63 else number
 
 
-@pytest.mark.parametrize("vector", vectors("datagrams"), ids=lambda vector: vector["name"])
+@each_vector("datagrams")
 def test_vectors_of_datagrams(vector: dict[str, Any]) -> None:
     view, frames = _frames([udp_frame(bytes.fromhex(vector["hex"]))])
     columns = decode_frames(view, frames)
@@ -112,7 +112,7 @@ def _assert_message(columns: Columns, expected: dict[str, Any]) -> None:
     assert columns["message_length"][0] == len(expected["payload_hex"]) // 2
 
 
-@pytest.mark.parametrize("vector", vectors("malformed"), ids=lambda vector: vector["name"])
+@each_vector("malformed")
 def test_vectors_of_malformed_datagrams(vector: dict[str, Any]) -> None:
     columns = decoded(udp_frame(bytes.fromhex(vector["hex"])))
     is_of_another_group = vector["reason"] == "OTHER_GROUP"  # a capture does not tell the group of the run
@@ -121,7 +121,7 @@ def test_vectors_of_malformed_datagrams(vector: dict[str, Any]) -> None:
     assert is_of_another_group or columns["kind"].tolist() == [0]
 
 
-@pytest.mark.parametrize("vector", vectors("trace"), ids=lambda vector: vector["name"])
+@each_vector("trace")
 def test_vectors_of_trace(vector: dict[str, Any]) -> None:
     data = bytes.fromhex(vector["hex"])
     view, frames = _frames([udp_frame(datagram()), udp_frame(data, port=TRACE_PORT)])
@@ -137,7 +137,7 @@ def test_vectors_of_trace(vector: dict[str, Any]) -> None:
         assert rows[name].tolist() == [_signed(getattr(record, name)) for record in expected], name
 
 
-@pytest.mark.parametrize("vector", vectors("malformed-trace"), ids=lambda vector: vector["name"])
+@each_vector("malformed-trace")
 def test_vectors_of_malformed_trace(vector: dict[str, Any]) -> None:
     view, frames = _frames([udp_frame(bytes.fromhex(vector["hex"]), port=TRACE_PORT)])
     columns = decode_frames(view, frames)

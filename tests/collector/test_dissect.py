@@ -35,26 +35,21 @@ from tests.collector.captures import (
     trace_datagram,
     tshark,
     udp_frame,
-    vectors,
 )
 from tests.collector.test_decode import decoded
-from tests.node.vectors import levels_of
+from tests.node.vectors import each_vector, levels_of, read_vectors
 
-PROTOCOL_VECTORS = vectors("datagrams")
-TRACE_VECTORS = vectors("trace")
+PROTOCOL_VECTORS = read_vectors("datagrams")
+TRACE_VECTORS = read_vectors("trace")
 
 _tshark = functools.partial(tshark, lua=LUA_PATH)
-
-
-def _ids(found: list[dict[str, Any]]) -> list[str]:
-    return [vector["name"] for vector in found]
 
 
 def _field(layer: Packet, name: str) -> int:
     return int(getattr(layer, name))
 
 
-@pytest.mark.parametrize("vector", PROTOCOL_VECTORS, ids=_ids(PROTOCOL_VECTORS))
+@each_vector("datagrams")
 def test_scapy_reads_and_builds_the_datagrams(vector: dict[str, Any]) -> None:
     data = bytes.fromhex(vector["hex"])
     frame = Ether(udp_frame(data))
@@ -84,7 +79,7 @@ def _rebuilt(layer: Packet) -> Packet:
     return made / _rebuilt(layer.payload) if layer.payload else made
 
 
-@pytest.mark.parametrize("vector", TRACE_VECTORS, ids=_ids(TRACE_VECTORS))
+@each_vector("trace")
 def test_scapy_reads_and_builds_trace(vector: dict[str, Any]) -> None:
     data = bytes.fromhex(vector["hex"])
     layer = Ether(udp_frame(data, port=TRACE_PORT))[OrderbedTrace]
@@ -139,7 +134,7 @@ def test_scapy_shows_a_stamp_only_where_an_application_speaks() -> None:
 
 @pytest.mark.parametrize("name", ["malformed", "malformed-trace"])
 def test_scapy_takes_nothing_apart_that_a_node_refuses(name: str) -> None:
-    for vector in vectors(name):
+    for vector in read_vectors(name):
         port = 7700 if name == "malformed" else TRACE_PORT
         frame = Ether(udp_frame(bytes.fromhex(vector["hex"]), port=port))
         is_shown = OrderbedEnvelope in frame or OrderbedTrace in frame
@@ -212,7 +207,7 @@ def test_tshark_shows_the_fields_of_trace(tmp_path: Path) -> None:
 
 
 def test_tshark_marks_what_a_node_refuses(tmp_path: Path) -> None:
-    cases = [(v, 7700) for v in vectors("malformed")] + [(v, TRACE_PORT) for v in vectors("malformed-trace")]
+    cases = [(v, 7700) for v in read_vectors("malformed")] + [(v, TRACE_PORT) for v in read_vectors("malformed-trace")]
     cases = [(vector, port) for vector, port in cases if vector["hex"]]  # an empty datagram never reaches a dissector
     frames = [udp_frame(bytes.fromhex(vector["hex"]), port=port) for vector, port in cases]
     rows = _tshark(_capture(tmp_path / "a.pcapng", frames), "_ws.expert.message", "_ws.col.Info")

@@ -232,13 +232,6 @@ def _interfaces(is_pcap: bool):  # type: ignore[no-untyped-def]
     return Interfaces(layout=layout, byte_order="<", ports=ports[: 1 if is_pcap else 2])
 
 
-@settings(max_examples=100, deadline=None)
-@given(data=st.binary(max_size=400), is_pcap=st.booleans())
-def test_noise_never_breaks_the_parser(data: bytes, is_pcap: bool) -> None:
-    frames = parse_blocks(memoryview(data), start=0, end=len(data), interfaces=_interfaces(is_pcap))
-    assert (frames.offset + frames.captured <= len(data)).all()
-
-
 def test_blocks_that_contradict_themselves_are_left_out_and_counted(tmp_path: Path) -> None:
     liar = bytearray(packet(b"z" * 40))
     liar[20:24] = struct.pack("<I", 4000)
@@ -282,18 +275,6 @@ def test_batches_are_the_whole(tmp_path: Path, frames: list[bytes], size: int) -
     assert (parts[-1].stop, parts[-1].problem) == (whole.stop, whole.problem)
     for part, following in itertools.pairwise(parts):
         assert part.stop == following.offset[0] - 28
-
-
-def test_reading_goes_on_when_the_file_has_grown(tmp_path: Path) -> None:
-    whole = pcapng(traffic(300))
-    path = _write(tmp_path / "a.pcapng", whole[:5001])
-    head = read_interfaces(path)
-    first = parse_blocks(map_capture(path), start=head.first_offset, end=5001, interfaces=head.interfaces)
-    assert first.truncated
-    path.write_bytes(whole)
-    rest = parse_blocks(map_capture(path), start=first.stop, end=len(whole), interfaces=head.interfaces)
-    assert len(first) + len(rest) == 300
-    assert not rest.problem
 
 
 @pytest.mark.parametrize("make", [pcapng, pcap])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import resource
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -21,6 +23,7 @@ from netem.kernel.framing import (
     LineServer,
     checked_length,
     pack,
+    readable,
     receive_frame,
     send_frame,
     unpack,
@@ -155,3 +158,39 @@ def test_a_line_out_of_step_is_given_up(pair: tuple[socket.socket, socket.socket
     with pytest.raises(ChannelClosedError, match="out of step"):
         channel.request("x")
     channel.close()
+
+
+# Waiting for descriptors with any numbers.
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """As many descriptors as a process may have: by default a user has 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("least", [3, 1500], ids=["low", "beyond what select takes"])
+def test_those_that_can_be_read_are_told_in_order(least: int, many_descriptors: None) -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        high = fcntl.fcntl(other.fileno(), fcntl.F_DUPFD_CLOEXEC, least)
+        try:
+            near = one.fileno()
+            assert readable([near, high], 0.0) == []
+            one.send(b"x")
+            assert readable([near, high]) == [high]
+            os.write(high, b"y")
+            assert readable([high, near]) == [high, near]
+            assert readable([one, other]) == [one, other]
+        finally:
+            os.close(high)
+
+
+def test_an_end_counts() -> None:
+    source, sink = os.pipe()
+    os.close(sink)
+    assert readable([source], 1.0) == [source]
+    os.close(source)

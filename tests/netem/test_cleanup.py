@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.netem import holder
+from tests.testbed.orderbed_command import command_line, descendants
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.root, pytest.mark.uml]
@@ -40,29 +41,15 @@ class Conductor:
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "ready\n"
-        self.family = self._family()
-
-    def _family(self) -> dict[int, str]:
-        parents = {}
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and (fields := _stat(int(entry.name))):
-                parents[int(entry.name)] = int(fields[1])
-        family = [self.process.pid]
-        for pid in family:
-            family += [child for child, parent in parents.items() if parent == pid]
-        return {pid: _started(pid) for pid in family}
+        self.family = {pid: started for pid in descendants(self.process.pid) if (started := _started(pid))}
 
     def pids(self, part: str) -> list[int]:
         """Members whose command lines contain `part`, parents before children: numbers of processes start over."""
-        return [pid for pid in self.family if part in _command(pid)]
+        return [pid for pid in self.family if part in command_line(pid)]
 
     def alive(self) -> set[int]:
-        """Processes of the family that still run (a zombie that waits for its parent does not)."""
-        return {
-            pid
-            for pid, started in self.family.items()
-            if started and _started(pid) == started and (_stat(pid) or ["Z"])[0] not in "ZX"
-        }
+        """Processes of the family that still run."""
+        return {pid for pid, started in self.family.items() if _started(pid) == started}
 
     def await_gone(self, *, but: Collection[int] = ()) -> None:
         """Wait until only `but` is left."""
@@ -75,24 +62,13 @@ class Conductor:
         self.process.stdout.close()
 
 
-def _stat(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat from the state letter on."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-
-
 def _started(pid: int) -> str:
-    fields = _stat(pid)
-    return fields[19] if fields else ""
-
-
-def _command(pid: int) -> str:
+    """Start time of a process; empty if it has ended, also while it waits for its parent as a zombie."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return ""
+    return "" if fields[0] in "ZX" else fields[19]
 
 
 @pytest.fixture

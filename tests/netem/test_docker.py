@@ -27,6 +27,7 @@ from netem.runtimes.docker import DockerRuntime
 from netem.runtimes.image import ensure_image
 from tests.netem.carriers import BOUND_S, Incarnation
 from tests.netem.wired import topology
+from tests.testbed.orderbed_command import alive
 from tests.waiting import wait_until
 from topologies.model import Node
 
@@ -183,11 +184,7 @@ def test_sigkill_of_the_conductor_leaves_no_container(
     process.kill()
     process.wait()
     wait_until(lambda: containers(client, run_id) == [], "the removal of all containers", BOUND_S)
-    wait_until(
-        lambda: not Path(f"/proc/{guard}").exists() or "zombie" in Path(f"/proc/{guard}/status").read_text(),
-        "the end of the guard",
-        BOUND_S,
-    )
+    wait_until(lambda: not alive(guard), "the end of the guard", BOUND_S)
 
 
 def test_sigkill_of_everything_leaves_only_what_the_next_start_removes(

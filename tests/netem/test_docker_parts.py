@@ -42,39 +42,35 @@ def _system(tmp_path: Path, *, groups: str, mounts: str) -> Path:
     return tmp_path
 
 
-def test_version_1_freezer_is_preferred_on_a_hybrid_machine(tmp_path: Path) -> None:
-    state = tmp_path / "v1" / "docker" / "x" / "freezer.state"
+MOUNTED_V2 = "31 20 0:2 / {root}/v2 rw shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+HYBRID = "30 20 0:1 / {root}/v1 rw - cgroup cgroup rw,freezer\n" + MOUNTED_V2
+V1_GROUPS = "7:freezer:/docker/x\n3:cpu,cpuacct:/docker/x\n0::/docker/x\n"
+V2_GROUP = "0::/system.slice/docker-x.scope\n"
+V2_STATE = "v2/system.slice/docker-x.scope/cgroup.events"
+
+
+@pytest.mark.parametrize(("groups", "mounts", "path", "before", "after"), [
+    pytest.param(V1_GROUPS, HYBRID, "v1/docker/x/freezer.state", "FREEZING\n", "FROZEN\n", id="1 before 2"),
+    pytest.param(V2_GROUP, MOUNTED_V2, V2_STATE, "populated 1\nfrozen 0\n", "populated 1\nfrozen 1\n", id="2"),
+])  # fmt: skip
+def test_a_freezer_of_either_version_tells_when_it_has_frozen(
+    tmp_path: Path, groups: str, mounts: str, path: str, before: str, after: str
+) -> None:
+    state = tmp_path / path
     state.parent.mkdir(parents=True)
-    state.write_text("FREEZING\n")
-    groups = "7:freezer:/docker/x\n3:cpu,cpuacct:/docker/x\n0::/docker/x\n"
-    mounts = (
-        f"30 20 0:1 / {tmp_path}/v1 rw - cgroup cgroup rw,freezer\n31 20 0:2 / {tmp_path}/v2 rw - cgroup2 cgroup2 rw\n"
-    )
-    found = freezer_file(7, _system(tmp_path, groups=groups, mounts=mounts))
+    state.write_text(before)
+    found = freezer_file(7, _system(tmp_path, groups=groups, mounts=mounts.format(root=tmp_path)))
     assert found == state
     assert not is_frozen(found), "freezing is not frozen"
-    state.write_text("FROZEN\n")
-    assert is_frozen(found)
-
-
-def test_version_2_tells_by_its_events(tmp_path: Path) -> None:
-    state = tmp_path / "v2" / "system.slice" / "docker-x.scope" / "cgroup.events"
-    state.parent.mkdir(parents=True)
-    state.write_text("populated 1\nfrozen 0\n")
-    mounts = f"31 20 0:2 / {tmp_path}/v2 rw shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
-    found = freezer_file(7, _system(tmp_path, groups="0::/system.slice/docker-x.scope\n", mounts=mounts))
-    assert found == state
-    assert not is_frozen(found)
-    state.write_text("populated 1\nfrozen 1\n")
+    state.write_text(after)
     assert is_frozen(found)
 
 
 def test_a_freeze_that_cannot_be_seen_is_an_error(tmp_path: Path) -> None:
     system = _system(tmp_path, groups="0::/x\n", mounts="30 20 0:1 / /proc rw - proc proc rw\n")
-    with pytest.raises(FabricError, match="cannot see whether the node is frozen"):
-        freezer_file(7, system)
-    with pytest.raises(FabricError, match="cannot see whether the node is frozen"):
-        freezer_file(8, system)
+    for pid in (7, 8):
+        with pytest.raises(FabricError, match="cannot see whether the node is frozen"):
+            freezer_file(pid, system)
 
 
 def test_an_owner_reads_back_and_lives() -> None:

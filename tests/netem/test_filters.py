@@ -12,16 +12,12 @@ from hypothesis import strategies as st
 from netem.wiring import filters
 from netem.wiring.filters import DROP, MATCH, NO_MATCH, PASS
 from tests.bpf import run
-from tests.netem.wired import topology
+from tests.netem.wired import mac, topology
 from topologies.model import TRACE_MAC, Node
 
 NETWORK = topology(6, 4, 3, links=[(1, 2), (2, 3)])
 NODES = tuple(NETWORK.nodes())
 nodes = st.sampled_from(NODES)
-
-
-def mac(text: str) -> bytes:
-    return bytes.fromhex(text.replace(":", ""))
 
 
 def frame(sender: Node, receiver: Node, kind: str) -> bytes:

@@ -23,12 +23,6 @@ from topologies.model import CLEAR, Direction, NodeName
 pytestmark = [pytest.mark.root, pytest.mark.uml]
 
 
-def test_the_guest_kernel_is_found_with_all_of_its_modules() -> None:
-    found = find_guest_kernel()
-    assert found.binary.is_file()
-    assert found.missing_modules() == ()
-
-
 def test_a_machine_without_the_package_is_told_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(FabricError, match="apt install user-mode-linux"):

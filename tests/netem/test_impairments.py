@@ -32,6 +32,7 @@ from tests.netem.wired import (
     stream,
     topology,
 )
+from tests.waiting import repeated
 from topologies.model import CLEAR, MULTICAST_GROUP, PROTOCOL_PORT, Direction, Distribution, Impairment
 
 pytestmark = [pytest.mark.root, pytest.mark.uml]
@@ -290,21 +291,14 @@ def test_an_overrun_drops_exactly_what_its_counters_say(
 def test_a_change_during_traffic_loses_nothing(group: Group) -> None:
     """Thirty full changes while frames flow: delays follow, no frame is dropped or held back."""
     receiver = group[RECEIVER].node.name
-    stop = threading.Event()
     made = []
 
-    def change() -> None:
-        for number in itertools.count():
-            if stop.is_set():
-                return
-            delay_ns = (2 + number % 2 * 6) * 1_000_000
-            made.append(group.network.impair(receiver, TO, Impairment(delay_ns=delay_ns)))
+    def change(number: int) -> None:
+        delay_ns = (2 + number % 2 * 6) * 1_000_000
+        made.append(group.network.impair(receiver, TO, Impairment(delay_ns=delay_ns)))
 
-    changer = threading.Thread(target=change)
-    changer.start()
-    arrivals = unicast(group, 2000, 1000)
-    stop.set()
-    changer.join()
+    with repeated(change):
+        arrivals = unicast(group, 2000, 1000)
     assert len(made) > 30
     assert sorted(arrival.number for arrival in arrivals) == list(range(2000))
     assert 2.0 <= quantile_ms(arrivals, 0.1) < 4.0

@@ -1,6 +1,12 @@
-"""Impairments in the kernel's units, and their netlink messages; a real netem is read back in test_readback."""
+"""Impairments in the kernel's units, their netlink messages and delay tables; a real netem is read back in
+test_readback.
+"""
 
 from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -9,6 +15,7 @@ from hypothesis import strategies as st
 from netem.wiring import netlink, qdisc
 from netem.wiring import tc_codec as tables
 from netem.wiring.tc_codec import TrafficMessage
+from topologies.jitter import SCALE, SIZE
 from topologies.model import Access, Bus, Distribution, Impairment
 
 FULL = 2**32 - 1
@@ -20,22 +27,18 @@ def decoded(message: bytes) -> TrafficMessage:
     return found
 
 
-def test_a_clear_port_delays_drops_and_limits_nothing() -> None:
-    asked = qdisc.settings_of(Impairment())
+@pytest.mark.parametrize(("impairment", "rate_bytes_per_s", "queue"), [
+    pytest.param(Impairment(), qdisc.UNLIMITED_BPS // 8, ("pfifo", qdisc.DELAY_LINE_FRAMES), id="no limit"),
+    pytest.param(Impairment(rate_bps=10_000_000), 1_250_000, ("pfifo", 1000), id="the queue of an Ethernet device"),
+    pytest.param(Impairment(rate_bps=10_000_000, queue_bytes=30_000), 1_250_000, ("bfifo", 30_000), id="in bytes"),
+])  # fmt: skip
+def test_a_rate_has_a_queue_and_delays_and_drops_nothing(
+    impairment: Impairment, rate_bytes_per_s: int, queue: tuple[str, int]
+) -> None:
+    asked = qdisc.settings_of(impairment)
     assert asked.netem == qdisc.NetemSettings()
     assert asked.netem.limit == qdisc.DELAY_LINE_FRAMES
-    assert (asked.queue_kind, asked.queue_limit) == ("pfifo", qdisc.DELAY_LINE_FRAMES)
-    assert asked.rate_bytes_per_s == qdisc.UNLIMITED_BPS // 8
-
-
-def test_a_rate_without_a_limit_gets_the_queue_of_an_ethernet_device() -> None:
-    asked = qdisc.settings_of(Impairment(rate_bps=10_000_000))
-    assert (asked.rate_bytes_per_s, asked.queue_kind, asked.queue_limit) == (1_250_000, "pfifo", 1000)
-
-
-def test_a_limit_in_bytes_is_a_queue_in_bytes() -> None:
-    asked = qdisc.settings_of(Impairment(rate_bps=10_000_000, queue_bytes=30_000))
-    assert (asked.queue_kind, asked.queue_limit) == ("bfifo", 30_000)
+    assert (asked.rate_bytes_per_s, (asked.queue_kind, asked.queue_limit)) == (rate_bytes_per_s, queue)
 
 
 def test_independent_loss_is_a_probability_and_bursts_are_a_chain() -> None:
@@ -48,27 +51,18 @@ def test_independent_loss_is_a_probability_and_bursts_are_a_chain() -> None:
     assert p / (p + r) == pytest.approx(0.1)
 
 
-@pytest.mark.parametrize(
-    ("impairment", "words"),
-    [
-        (Impairment(delay_ns=4_000_000_000, jitter_ns=3_000_000_000), "jitter must be at most 2.147 s"),
-        (Impairment(rate_bps=7), "at least 8 bit/s"),
-        (Impairment(rate_bps=8, queue_bytes=2**32), "below 2\\^32"),
-    ],
-)
-def test_what_the_kernel_cannot_express_is_refused(impairment: Impairment, words: str) -> None:
+@pytest.mark.parametrize(("read", "asked", "words"), [
+    (qdisc.settings_of, Impairment(delay_ns=4 * 10**9, jitter_ns=3 * 10**9), "jitter must be at most 2.147 s"),
+    (qdisc.settings_of, Impairment(rate_bps=7), "at least 8 bit/s"),
+    (qdisc.settings_of, Impairment(rate_bps=8, queue_bytes=2**32), "below 2\\^32"),
+    (qdisc.bus_settings_of, Bus(rate_bps=7), "at least 8 bit/s"),
+    (qdisc.bus_settings_of, Bus(rate_bps=10**7, access=Access.CSMA_CD), "csma-cd needs the world sim"),
+])  # fmt: skip
+def test_what_the_kernel_cannot_express_is_refused(
+    read: Callable[[Impairment | Bus], object], asked: Impairment | Bus, words: str
+) -> None:
     with pytest.raises(ValueError, match=words):
-        qdisc.settings_of(impairment)
-
-
-def test_a_bus_slower_than_a_byte_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least 8 bit/s"):
-        qdisc.bus_settings_of(Bus(rate_bps=7))
-
-
-def test_a_bus_with_collisions_is_refused() -> None:
-    with pytest.raises(ValueError, match="csma-cd needs the world sim"):
-        qdisc.bus_settings_of(Bus(rate_bps=10**7, access=Access.CSMA_CD))
+        read(asked)
 
 
 @given(
@@ -118,3 +112,35 @@ def test_numbers_of_a_batch_start_at_one() -> None:
     batch = netlink.numbered([netlink.bring_up(5), netlink.bring_up(6)])
     numbers = [int.from_bytes(message[8:12], "little") for _kind, message in netlink.messages_in(batch)]
     assert numbers == [1, 2]
+
+
+# Delay tables against their distributions, and against quantiles of the tables that iproute2 ships.
+
+IPROUTE2 = {
+    Distribution.NORMAL: {0.01: -19121, 0.1: -10504, 0.5: 0, 0.9: 10495, 0.99: 19064},
+    Distribution.PARETO: {0.01: -5426, 0.1: -5072, 0.5: -2622, 0.9: 7141, 0.99: 32767},
+    Distribution.PARETONORMAL: {0.01: -8849, 0.1: -6430, 0.5: -1966, 0.9: 7979, 0.99: 29341},
+}
+"""Quantiles of normal.dist, pareto.dist and paretonormal.dist of iproute2 6.1."""
+
+
+def values(distribution: Distribution) -> list[int]:
+    return sorted(struct.unpack(f"={SIZE}h", tables.delay_table(distribution)))
+
+
+@pytest.mark.parametrize("distribution", list(IPROUTE2))
+def test_tables_have_the_shape_of_iproute2s(distribution: Distribution) -> None:
+    table = values(distribution)
+    for share, wanted in IPROUTE2[distribution].items():
+        assert table[int(share * SIZE)] == pytest.approx(wanted, abs=80)
+
+
+def test_uniform_reaches_one_jitter_either_way_evenly() -> None:
+    table = values(Distribution.UNIFORM)
+    assert (table[0], table[-1]) == (-SCALE + 2, SCALE - 2)
+    assert {after - before for before, after in pairwise(table)} == {4}
+
+
+@pytest.mark.parametrize("distribution", [Distribution.UNIFORM, Distribution.NORMAL])
+def test_symmetric_shapes_leave_the_mean_delay_alone(distribution: Distribution) -> None:
+    assert sum(values(distribution)) / SIZE == pytest.approx(0, abs=1)

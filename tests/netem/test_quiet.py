@@ -11,13 +11,12 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
 import pytest
 
-from netem.kernel.supervised import Process
 from netem.network import EmulatedNetwork, KernelOption
-from tests.netem.wired import Group, counts, gather, inside, new_namespace, topology
+from tests.netem.wired import Group, counts, gather, inside, new_namespace, run_in_fabric, topology
 from topologies.model import MULTICAST_GROUP, PORT_IFINDEX_BASE, TRACE_PORT, Bus, Direction
 
 pytestmark = [pytest.mark.root, pytest.mark.uml]
@@ -35,29 +34,20 @@ print(json.dumps(seen), flush=True)
 """
 
 
-def run_in_fabric(network: EmulatedNetwork, script: str, *arguments: str) -> tuple[TextIO, Process]:
-    """Python in the fabric namespace: its output and its process."""
-    read, write = os.pipe()
-    with Path(os.devnull).open("rb") as nothing:
-        process = network.spawn_in_fabric(
-            [sys.executable, "-ISc", script, *arguments],
-            environment={}, stdin_fd=nothing.fileno(), stdout_fd=write, stderr_fd=2,
-        )  # fmt: skip
-    os.close(write)
-    return os.fdopen(read), process
-
-
 class Seen(NamedTuple):
     device: str
     outgoing: bool
     frame: bytes
 
 
+Watched = tuple[Group, list[Seen]]
+
+
 class Watch:
     """Records every frame on every device of the fabric namespace for some seconds."""
 
     def __init__(self, network: EmulatedNetwork, seconds: float) -> None:
-        self._output, self._process = run_in_fabric(network, WATCH, str(seconds))
+        self._output, self._process = run_in_fabric(network, sys.executable, "-ISc", WATCH, str(seconds))
         assert self._output.readline() == "watching\n"
 
     def result(self) -> list[Seen]:
@@ -75,7 +65,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmulatedNetwor
 
 
 @pytest.fixture(scope="module")
-def watched(network: EmulatedNetwork) -> Iterator[tuple[Group, list[Seen]]]:
+def watched(network: EmulatedNetwork) -> Iterator[Watched]:
     """All nodes attached, and all frames since before the first attachment."""
     watch = Watch(network, 2.5)
     group = gather(network)
@@ -83,7 +73,7 @@ def watched(network: EmulatedNetwork) -> Iterator[tuple[Group, list[Seen]]]:
     group.close()
 
 
-def test_from_the_first_wire_on_only_the_nodes_own_joins_are_seen(watched: tuple[Group, list[Seen]]) -> None:
+def test_from_the_first_wire_on_only_the_nodes_own_joins_are_seen(watched: Watched) -> None:
     """Each node joined one group: one IGMP report each at its own port, none repeated; no other frame."""
     _group, seen = watched
     assert {one.frame[:6].hex() for one in seen} == {"01005e000016"}
@@ -91,13 +81,11 @@ def test_from_the_first_wire_on_only_the_nodes_own_joins_are_seen(watched: tuple
     assert at_own_port == {f"020b0001000{n}": 1 for n in (1, 2, 3)} | {f"020b0002000{n}": 1 for n in (1, 2)}
 
 
-def test_an_idle_segment_shows_no_frame(network: EmulatedNetwork, watched: tuple[Group, list[Seen]]) -> None:
+def test_an_idle_segment_shows_no_frame(network: EmulatedNetwork, watched: Watched) -> None:
     assert Watch(network, 2.0).result() == []
 
 
-def test_a_node_without_a_program_says_nothing_at_all(
-    network: EmulatedNetwork, watched: tuple[Group, list[Seen]]
-) -> None:
+def test_a_node_without_a_program_says_nothing_at_all(network: EmulatedNetwork, watched: Watched) -> None:
     """Wired again into a fresh namespace: link, address, neighbours, routes; and no frame."""
     group, _seen = watched
     watch = Watch(network, 1.0)
@@ -108,7 +96,7 @@ def test_a_node_without_a_program_says_nothing_at_all(
 
 
 def test_a_trace_frame_reaches_the_capture_and_never_the_emulated_wire(
-    network: EmulatedNetwork, watched: tuple[Group, list[Seen]]
+    network: EmulatedNetwork, watched: Watched
 ) -> None:
     group, _seen = watched
     member = group["p1/n1"]
@@ -125,13 +113,13 @@ def test_a_trace_frame_reaches_the_capture_and_never_the_emulated_wire(
 
 def test_ports_have_the_indexes_that_the_capture_looks_for(network: EmulatedNetwork) -> None:
     script = "import socket\nprint(sorted(i for i, n in socket.if_nameindex() if n.startswith('ob')))"
-    output, process = run_in_fabric(network, script)
+    output, process = run_in_fabric(network, sys.executable, "-ISc", script)
     with output:
         assert json.loads(output.read()) == [PORT_IFINDEX_BASE + index for index in range(5)]
     assert process.wait(5) == 0
 
 
-def test_a_node_finds_its_network_complete(network: EmulatedNetwork, watched: tuple[Group, list[Seen]]) -> None:
+def test_a_node_finds_its_network_complete(network: EmulatedNetwork, watched: Watched) -> None:
     """No unresolved neighbours, no IPv6, offloads off: read in the node's own namespace."""
     group, _seen = watched
     with inside(group["p1/n2"].namespace), Path("/proc/thread-self/net/if_inet6").open() as addresses:

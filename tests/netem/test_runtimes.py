@@ -120,7 +120,7 @@ def test_after_a_crash_the_wires_are_back_at_once_and_as_slow(start: Start, netw
     assert network.infrastructure_drops() == {}
 
 
-def test_a_paused_node_does_nothing_and_catches_up_when_resumed(start: Start) -> None:
+def test_a_paused_node_does_nothing_catches_up_when_resumed_and_can_be_killed(start: Start) -> None:
     one, other = start(), start(OTHER)
     other.handle.pause()
     one.handle.send(f"say {OTHER.ip} in the meantime")
@@ -129,13 +129,9 @@ def test_a_paused_node_does_nothing_and_catches_up_when_resumed(start: Start) ->
     assert other.handle.poll() is None
     other.handle.resume()
     assert other.line() == f"heard in the meantime from {NODE.ip}"
-
-
-def test_a_paused_node_can_be_killed(start: Start) -> None:
-    node = start()
-    node.handle.pause()
-    node.handle.kill()
-    assert node.handle.poll() == -signal.SIGKILL
+    other.handle.pause()
+    other.handle.kill()
+    assert other.handle.poll() == -signal.SIGKILL
 
 
 def test_output_of_any_size_and_form_is_there_before_the_exit_code(start: Start) -> None:

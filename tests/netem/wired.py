@@ -12,7 +12,9 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TextIO
 
+from netem.kernel.supervised import Process
 from netem.network import EmulatedNetwork, KernelOption
 from topologies import shapes
 from topologies.model import (
@@ -157,6 +159,15 @@ def _frames(device: str) -> socket.socket:
     frames.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
     frames.bind((device, ETH_P_ALL))
     return frames
+
+
+def run_in_fabric(network: EmulatedNetwork, *argv: str) -> tuple[TextIO, Process]:
+    """A program in the fabric namespace: its output and its process."""
+    read, write = os.pipe()
+    with Path(os.devnull).open("rb") as nothing:
+        process = network.spawn_in_fabric(argv, environment={}, stdin_fd=nothing.fileno(), stdout_fd=write, stderr_fd=2)
+    os.close(write)
+    return os.fdopen(read), process
 
 
 # Streams: numbered datagrams, timed by the kernel as they pass the switch ports.
@@ -317,15 +328,15 @@ def _send_probes(group: Group, member: Member, nonce: int) -> None:
             if kind == "unicast":
                 member.udp.sendto(payload, (other.node.ip, PROTOCOL_PORT))
             elif kind == "raw" and other.node.partition == sender.partition:
-                head = _mac(other.node.mac) + _mac(sender.mac) + struct.pack("!H", RAW_ETHERTYPE)
+                head = mac(other.node.mac) + mac(sender.mac) + struct.pack("!H", RAW_ETHERTYPE)
                 member.frames.send(head + payload + bytes(40))
 
 
 def _arp(sender: Node, payload: bytes) -> bytes:
     """A request for an address that no node has, followed by the probe."""
-    request = struct.pack("!HHBBH", 1, 0x0800, 6, 4, 1) + _mac(sender.mac) + socket.inet_aton(sender.ip)
+    request = struct.pack("!HHBBH", 1, 0x0800, 6, 4, 1) + mac(sender.mac) + socket.inet_aton(sender.ip)
     request += bytes(6) + socket.inet_aton(f"10.{sender.partition_index}.200.1")
-    return b"\xff" * 6 + _mac(sender.mac) + b"\x08\x06" + request + payload
+    return b"\xff" * 6 + mac(sender.mac) + b"\x08\x06" + request + payload
 
 
 def _collect_probes(group: Group, nonce: int, quiet_s: float) -> set[tuple[str, str, str]]:
@@ -344,5 +355,5 @@ def _collect_probes(group: Group, nonce: int, quiet_s: float) -> set[tuple[str, 
     return found
 
 
-def _mac(text: str) -> bytes:
+def mac(text: str) -> bytes:
     return bytes.fromhex(text.replace(":", ""))

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import queue
 import socket
-import subprocess
 import sys
-import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import closing
 from typing import Any
 
 from node.trace import Event, Record, TraceHeader, decode_trace
+from testbed.paths import ROOT
+from tests.event_process import EventProcess
 
-ROOT = Path(__file__).parents[2]
 GROUP = 4242
 MONITOR_IP = "127.0.0.250"
-PATIENCE_S = 20.0
 SILENT: dict[str, Any] = {"kind": "silent", "rate_per_s": 0.0, "size_bytes": 8, "stop_after_ns": 0, "events": []}
 """A workload without submissions."""
 
@@ -37,83 +31,12 @@ def ip_of(member: int) -> str:
     return f"127.0.0.{member + 1}"
 
 
-class NodeProcess:
+class NodeProcess(EventProcess):
     """`python3 -S -P -m node`, as the conductor starts it, with its configuration on standard input."""
 
     def __init__(self, configuration: str) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-S", "-P", "-m", "node"],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )
-        self.pid = self._process.pid
-        self.said: list[dict[str, Any]] = []
-        self._lines: queue.Queue[dict[str, Any]] = queue.Queue()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        super().__init__([sys.executable, "-S", "-P", "-m", "node"], environment={"PYTHONPATH": str(ROOT)})
         self.tell(configuration)
-
-    def tell(self, line: str) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-
-    def close_input(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-
-    def wait(self, event: str, timeout_s: float = PATIENCE_S) -> dict[str, Any]:
-        """The next line with this event; those before it are kept in `said`."""
-        end = time.monotonic() + timeout_s
-        while True:
-            said = self._lines.get(timeout=max(0.01, end - time.monotonic()))
-            self.said.append(said)
-            if said["event"] == event:
-                return said
-
-    def close_output(self) -> None:
-        """Close the reading end of its standard output."""
-        assert self._process.stdout is not None
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(nothing, self._process.stdout.fileno(), inheritable=False)
-        os.close(nothing)
-
-    def exit_code(self, timeout_s: float = PATIENCE_S) -> int:
-        code = self._process.wait(timeout_s)
-        self._reader.join(timeout_s)
-        while not self._lines.empty():
-            self.said.append(self._lines.get())
-        return code
-
-    def signal(self, number: int) -> None:
-        self._process.send_signal(number)
-
-    def errors(self) -> str:
-        """Standard error, after the end."""
-        assert self._process.stderr is not None
-        return self._process.stderr.read()
-
-    def close(self) -> None:
-        """Kill it in any state, and wait for its end."""
-        if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
-        self._reader.join()
-        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if stream is not None and not stream.closed:
-                try:
-                    stream.close()
-                except BrokenPipeError:
-                    continue  # its unread input does not matter any more
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self._lines.put(json.loads(line))
 
 
 class Monitor:
@@ -224,10 +147,6 @@ class Nodes:
         self.monitor.close()
 
 
-@contextmanager
-def nodes(count: int, **changes: Any) -> Iterator[Nodes]:
-    made = Nodes(count, **changes)
-    try:
-        yield made
-    finally:
-        made.close()
+def nodes(count: int, **changes: Any) -> closing[Nodes]:
+    """For `with`."""
+    return closing(Nodes(count, **changes))

@@ -20,7 +20,7 @@ from node.trace import (
     encode_stamp,
     encode_trace,
 )
-from tests.node.vectors import read_vectors
+from tests.node.vectors import each_vector
 
 EXAMPLE = Record(event=Event.START, at_ns=1, clock_ns=2)
 
@@ -43,7 +43,7 @@ records = st.builds(
 )
 
 
-@pytest.mark.parametrize("vector", read_vectors("trace"), ids=lambda vector: str(vector["name"]))
+@each_vector("trace")
 def test_vector_in_both_directions(vector: dict[str, Any]) -> None:
     data = bytes.fromhex(vector["hex"])
     header, decoded = decode_trace(data)
@@ -53,7 +53,7 @@ def test_vector_in_both_directions(vector: dict[str, Any]) -> None:
     assert encode_trace(**place, records=decoded) == data
 
 
-@pytest.mark.parametrize("vector", read_vectors("malformed-trace"), ids=lambda vector: str(vector["name"]))
+@each_vector("malformed-trace")
 def test_refused_vector(vector: dict[str, Any]) -> None:
     with pytest.raises(RemoteError) as caught:
         decode_trace(bytes.fromhex(vector["hex"]))

@@ -23,7 +23,7 @@ from node.wire import (
     encode_datagram,
     encode_message,
 )
-from tests.node.vectors import levels_of, read_vectors
+from tests.node.vectors import each_vector, levels_of, read_vectors
 
 GROUP = 0xDEADBEEF
 
@@ -50,7 +50,7 @@ def encode(message: Message) -> bytes:
     return encode_datagram(group=GROUP, sender=1, sender_incarnation=1, transmission=1, message=message)
 
 
-@pytest.mark.parametrize("vector", read_vectors("datagrams"), ids=lambda vector: str(vector["name"]))
+@each_vector("datagrams")
 def test_vector_in_both_directions(vector: dict[str, Any]) -> None:
     data = bytes.fromhex(vector["hex"])
     envelope, message = decode_datagram(data, group=vector["envelope"]["group"])
@@ -64,7 +64,7 @@ def test_vector_in_both_directions(vector: dict[str, Any]) -> None:
         assert message == expected
 
 
-@pytest.mark.parametrize("vector", read_vectors("malformed"), ids=lambda vector: str(vector["name"]))
+@each_vector("malformed")
 def test_refused_vector(vector: dict[str, Any]) -> None:
     with pytest.raises(RemoteError) as caught:
         decode_datagram(bytes.fromhex(vector["hex"]), group=GROUP)

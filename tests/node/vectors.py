@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 DIRECTORY = Path(__file__).parent.parent / "vectors"
 
 
@@ -14,6 +16,11 @@ def read_vectors(name: str) -> list[dict[str, Any]]:
     vectors: list[dict[str, Any]] = json.loads((DIRECTORY / f"{name}.json").read_text())["vectors"]
     assert vectors, f"{name}.json holds no vector"
     return vectors
+
+
+def each_vector(name: str) -> pytest.MarkDecorator:
+    """Runs a test with each of these vectors as `vector`."""
+    return pytest.mark.parametrize("vector", read_vectors(name), ids=lambda vector: str(vector["name"]))
 
 
 def levels_of(vector: dict[str, Any]) -> list[dict[str, Any]]:

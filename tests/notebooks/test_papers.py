@@ -79,50 +79,44 @@ def _figures(spaces: int) -> dict[str, Any]:
 
 
 LOCALITY = "protocol.parameters.options.locality"
+NODES = "topology.partitions.p1.nodes"
+OVERRUN = {"impairments.p1/n4.to-node.rate": ["2 Mbit/s"]}
 _FAR_CALLS = {"machine_weight": 0, "network_weight": 0, "space_weight": 0, "networks_weight": 1}
 FAR_CALLS = {"name": "objects", "parameters": {"load": _FAR_CALLS}}
+AMOEBA = {"name": "amoeba"}
 BUSY = {"kind": "poisson", "rate": "20 /s", "size": "64 B", "senders": ["*"]}
+
+
+def brief(duration: str, sweep: dict[str, list[Any]], **others: Any) -> dict[str, Any]:
+    return {"duration": duration, "sweep": sweep, **others}
+
 
 SMALL: dict[str, dict[str, dict[str, Any]]] = {
     "paper_000_co": {
-        "co-figure7": {
-            "duration": "1 s",
-            "sweep": {"topology.partitions.p1.nodes": [2, 4], "protocol.parameters.state": ["1 s", "20 ms"]},
-        },
-        "co-scale": {"duration": "200 ms", "sweep": {"topology.partitions.p1.nodes": [2, 8]}},
-        "co-buffers": {"duration": "100 ms", "sweep": {"topology.partitions.p1.nodes": [2, 3]}},
-        "co-overrun": {"duration": "500 ms", "sweep": {"impairments.p1/n4.to-node.rate": ["2 Mbit/s"]}},
-        "cbcast-overrun": {"duration": "500 ms", "sweep": {"impairments.p1/n4.to-node.rate": ["2 Mbit/s"]}},
+        "co-figure7": brief("1 s", {NODES: [2, 4], "protocol.parameters.state": ["1 s", "20 ms"]}),
+        "co-scale": brief("200 ms", {NODES: [2, 8]}),
+        "co-buffers": brief("100 ms", {NODES: [2, 3]}),
+        "co-overrun": brief("500 ms", OVERRUN),
+        "cbcast-overrun": brief("500 ms", OVERRUN),
     },
     "paper_001_lamport": {
-        "mutex-messages": {"duration": "1 s", "sweep": {"topology.partitions.p1.nodes": [2, 3]}},
-        "clocks-bound": {"sweep": {"topology.partitions.p1.nodes": [3]}},
+        "mutex-messages": brief("1 s", {NODES: [2, 3]}),
+        "clocks-bound": {"sweep": {NODES: [3]}},
         "clocks-start": {"sweep": {"protocol.parameters.graph": ["ring"]}},
-        "lamport-anomaly": {"duration": "2 s", "sweep": {"protocol.parameters.clock": ["synchronised"]}},
+        "lamport-anomaly": brief("2 s", {"protocol.parameters.clock": ["synchronised"]}),
     },
     "paper_002_atop": {
-        name: {"duration": "2 s", "drain": "60 s", "topology": TWO_BUSES, "workload": OFTEN, "sweep": sweep}
+        name: brief("2 s", sweep, drain="60 s", topology=TWO_BUSES, workload=OFTEN)
         for name, sweep in ATOP_SWEEPS.items()
     },
     "paper_003_adaptive": {
-        name: {"duration": "2 s", "drain": "20 s", "workload": BUSY, "sweep": sweep}
-        for name, sweep in ADAPTIVE_SWEEPS.items()
+        name: brief("2 s", sweep, drain="20 s", workload=BUSY) for name, sweep in ADAPTIVE_SWEEPS.items()
     },
     "paper_004_objects": {
-        "objects-near": {"duration": "1 s", "protocol": _figures(spaces=3), "sweep": {LOCALITY: ["space", "machine"]}},
-        "objects-far": {
-            "duration": "1 s",
-            "protocol": _figures(spaces=1),
-            "sweep": {LOCALITY: ["network", "networks"]},
-        },
-        "objects-messages": {
-            "duration": "1 s",
-            "sweep": {"protocol": [FAR_CALLS, {"name": "amoeba"}], "dissemination": ["unicast", "multicast"]},
-        },
-        "objects-overrun": {
-            "duration": "1 s",
-            "sweep": {"workload.rate": ["2 /s", "4 /s"], "protocol": [{"name": "objects"}, {"name": "amoeba"}]},
-        },
+        "objects-near": brief("1 s", {LOCALITY: ["space", "machine"]}, protocol=_figures(spaces=3)),
+        "objects-far": brief("1 s", {LOCALITY: ["network", "networks"]}, protocol=_figures(spaces=1)),
+        "objects-messages": brief("1 s", {"protocol": [FAR_CALLS, AMOEBA], "dissemination": ["unicast", "multicast"]}),
+        "objects-overrun": brief("1 s", {"workload.rate": ["2 /s", "4 /s"], "protocol": [{"name": "objects"}, AMOEBA]}),
     },
 }
 """Keys that differ from the shipped files, to make the sweeps small."""

@@ -1,14 +1,16 @@
-"""The choice of the kernel, and its explanation."""
+"""The choice of the kernel, its explanation, and the request that processors stay awake."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from netem import probe as kernel
 from netem.errors import FabricError
-from netem.probe import Probe
+from netem.probe import REQUESTS, Probe, processors_awake
 from netem.wiring.steps import Kernel, KernelOption
 
 NAMES = (
@@ -68,18 +70,49 @@ def test_when_none_can_do_it_one_sentence_says_what_is_missing_and_what_helps(
 
 
 @pytest.mark.root
-def test_probing_tries_everything_and_leaves_the_host_alone() -> None:
+def test_probing_tries_everything_and_finds_netem_where_the_kernel_has_it() -> None:
+    """/proc/kallsyms also tells whether this kernel has netem, once a module or a built-in has registered."""
     found = {probe.name: probe for probe in kernel.probe()}
     assert tuple(found) == NAMES
     assert all(probe.detail for probe in found.values())
     assert found["namespaces"].ok
     assert found["host veth"].ok
+    with Path("/proc/kallsyms").open(encoding="ascii") as symbols:
+        assert found["host netem"].ok == any(" netem_enqueue" in line for line in symbols)
+
+
+# Processors that stay awake: the kernel is asked, and forgets the request when the asking process ends.
+
+
+def asked_us() -> int:
+    """The latency bound, in microseconds, of all requests to the kernel now."""
+    return int.from_bytes(REQUESTS.read_bytes()[:4], "little")
 
 
 @pytest.mark.root
-def test_a_kernel_without_netem_is_told_apart_from_one_with_it() -> None:
-    """/proc/kallsyms also tells whether this kernel has netem, once a module or a built-in has registered."""
-    found = {probe.name: probe for probe in kernel.probe()}
-    with Path("/proc/kallsyms").open(encoding="ascii") as symbols:
-        present = any(" netem_enqueue" in line for line in symbols)
-    assert found["host netem"].ok == present
+def test_the_kernel_is_asked_and_forgets() -> None:
+    before = asked_us()
+    with processors_awake() as processors:
+        assert processors.as_json() == {"awake": True}
+        assert asked_us() == 0
+    assert asked_us() == before
+
+
+@pytest.mark.root
+def test_nothing_is_left_of_one_that_was_killed() -> None:
+    before = asked_us()
+    script = "from netem.probe import processors_awake\nwith processors_awake(): print('awake', flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"awake\n"
+        assert asked_us() == 0
+        holder.kill()
+    assert asked_us() == before
+
+
+@pytest.mark.parametrize(
+    ("path", "why"), [("/nowhere/requests", "No such file or directory"), ("/dev/full", "No space left on device")]
+)
+def test_a_kernel_that_takes_no_request_is_no_error(path: str, why: str) -> None:
+    with processors_awake(Path(path)) as processors:
+        assert processors.as_json() == {"awake": False, "why": f"{path}: {why}"}
