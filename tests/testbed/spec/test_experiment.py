@@ -198,6 +198,10 @@ def test_a_topology_beside_the_file(tmp_path: Path) -> None:
          "4: protocol.parameters.a: sequencer has no parameter 'a'; it has outstanding, reliable, replace_server"),
         ("sequencer}", "fixed, parameters: {a: 3}}",
          "4: protocol.parameters.a: fixed has no parameter 'a'; it has none"),
+        ("sequencer}", "fixed}\nabsent: p1/n4",
+         "5: absent: the members of fixed are fixed: they neither join nor leave"),
+        ("sequencer}", "fixed}\nfaults:\n  - {at: 1 s, leave: {targets: p1/n4}}",
+         "6: faults[0].leave: the members of fixed are fixed: they neither join nor leave"),
         ("periodic", "peridic", "5: workload.kind: expected one of periodic, poisson, scheduled, saturating, silent, "
          "got 'peridic'; did you mean periodic?"),
         ("rate: 50 /s, ", "", "5: workload: a periodic workload needs a rate, such as 50 /s"),
@@ -294,6 +298,13 @@ CLAIM = "id: a, paper: 000, statement: s, value: 3, ours: a"
          "7: sweep.a.b.c.d.e.f.g.h.i.j.k: expected the path of a key, such as workload.rate or faults.0.impair.loss"),
         ("impairments: {'*': {to-node: {jitter: 1 ms}}}",
          "7: impairments.*.to-node: jitter must not exceed the delay: a frame cannot arrive before it was sent"),
+        ("absent: p1/*", "7: absent: nobody is left: the first view needs at least one member"),
+        ("absent: p1/n9", "7: absent: 'p1/n9' names no node of one-partition; did you mean p1/n4?"),
+        ("absent: p1/n4", "7: absent: p1/n4 never joins: add a fault join, or leave it out of the topology"),
+        ("program: {command: x, nodes: p1/n4}\nabsent: p1/n4",
+         "8: absent: p1/n4 runs a program of its own, which is there from the start"),
+        ("program: {command: x, nodes: p1/n4}\nfaults: {at: 1 s, leave: {targets: p1/n4}}",
+         "8: faults.leave.targets: p1/n4 runs a program of its own, which no fault can tell to join or to leave"),
         ("faults: {at: 1 s, crash: {targets: p1/n7}}",
          "7: faults.crash.targets: 'p1/n7' names no node of one-partition; did you mean p1/n4?"),
     ],
@@ -374,30 +385,6 @@ def test_absent_members_are_no_founders() -> None:
     assert experiment.absent == ("p1/n2", "p1/n4")
     assert [node.name for node in experiment.founders] == ["p1/n1", "p1/n3"]
     assert [node.name for node in experiment.members] == ["p1/n1", "p1/n2", "p1/n3", "p1/n4"]
-
-
-ON_FIXED = BASE.replace("sequencer", "fixed")
-OWN = BASE + "program: {command: x, nodes: p1/n4}\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        (BASE + "absent: p1/*\n", "absent: nobody is left: the first view needs at least one member"),
-        (BASE + "absent: p1/n9\n", "absent: 'p1/n9' names no node of one-partition; did you mean p1/n4?"),
-        (BASE + "absent: p1/n4\n", "absent: p1/n4 never joins: add a fault join, or leave it out of the topology"),
-        (ON_FIXED + "absent: p1/n4\n", "absent: the members of fixed are fixed: they neither join nor leave"),
-        (ON_FIXED + "faults:\n  - {at: 1 s, leave: {targets: p1/n4}}\n",
-         "faults[0].leave: the members of fixed are fixed: they neither join nor leave"),
-        (OWN + "absent: p1/n4\n", "absent: p1/n4 runs a program of its own, which is there from the start"),
-        (OWN + "faults: {at: 1 s, leave: {targets: p1/n4}}\n",
-         "faults.leave.targets: p1/n4 runs a program of its own, which no fault can tell to join or to leave"),
-    ],
-)  # fmt: skip
-def test_members_that_cannot_be_absent_join_or_leave_are_refused(text: str, sentence: str) -> None:
-    with pytest.raises(InputError) as caught:
-        loads(text)
-    assert str(caught.value).split(": ", 1)[1] == sentence
 
 
 def test_the_schema_refuses_what_the_loader_refuses() -> None:
