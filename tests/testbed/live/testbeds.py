@@ -63,11 +63,12 @@ def processes_with(mark: str) -> list[str]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
-                command, environment = (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes()
+                command = (entry / "cmdline").read_bytes().replace(bytes(1), b" ")
+                environment = (entry / "environ").read_bytes()
             except OSError:
                 continue
             if mark.encode() in command + environment:
-                found.append(f"{entry.name} {command.replace(bytes(1), b' ').decode()}")
+                found.append(f"{entry.name} {command.decode()}")
     return found
 
 
