@@ -13,7 +13,8 @@ import pytest
 
 from tests import guard
 from tests.conftest import everything_is_required
-from tests.testbed.orderbed_command import processes_mentioning, wait_for
+from tests.testbed.live.testbeds import processes_with
+from tests.testbed.orderbed_command import wait_for
 
 ROOT = Path(__file__).parents[1]
 
@@ -132,4 +133,4 @@ def test_a_session_that_is_killed_leaves_no_process(tmp_path: Path, monkeypatch:
     monkeypatch.delenv(guard.VARIABLE)  # the session is to have a guard of its own
     done = perform(KILLED, tmp_path)
     assert done.returncode == -signal.SIGKILL
-    wait_for(lambda: processes_mentioning("sleep 4719") == [], what="the end of what the session started")
+    wait_for(lambda: processes_with("sleep 4719") == [], what="the end of what the session started")

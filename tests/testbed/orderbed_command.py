@@ -174,13 +174,6 @@ def assert_good(done: Done, run: Path) -> None:
     assert (done.code, summary["verdict"]) == expected, (done.err, summary["reasons"])
 
 
-def processes_mentioning(word: str) -> list[str]:
-    """Command lines of living processes that contain `word`, except this process."""
-    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    lines = [command_line(pid) for pid in pids if pid != os.getpid() and alive(pid)]
-    return [line for line in lines if word in line]
-
-
 def command_line(pid: int) -> str:
     """Command line of a process; empty if there is no such process any more."""
     try:

@@ -9,13 +9,12 @@ from types import ModuleType
 
 import pytest
 
-from analysis.checks.properties import Property
-from node.core import Core, Membership
 from node.registry import PROTOCOLS, ProtocolEntry
 from testbed.fuzz.draw import draw
-from testbed.fuzz.explore import Network, Scope, explore, over_ideal_channels
+from testbed.fuzz.explore import Network, Scope
 from testbed.fuzz.judge import judge
 from testbed.paths import ROOT
+from tests.testbed.fuzz.test_explore import explore_protocol
 
 SEEDS = 60
 
@@ -48,11 +47,7 @@ def test_it_lives_through_random_networks_and_faults(entry: ProtocolEntry) -> No
 
 
 def test_every_order_of_a_few_messages_is_right(entry: ProtocolEntry) -> None:
-    def build(membership: Membership) -> Core:
-        return over_ideal_channels(entry.build(membership=membership, parameters={}, seed=1), membership)
-
-    promises = tuple(Property(name) for name in entry.promises)
-    found = explore(build, scope=Scope(submissions=(1, 1, 1), network=Network.IDEAL), promises=promises)
+    found = explore_protocol(entry.name, Scope(submissions=(1, 1, 1), network=Network.IDEAL))
     assert found.violation is None, found.violation
     assert not found.cut_off
     assert found.states > 100

@@ -51,14 +51,22 @@ def client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LabelsOn
     yield client
 
 
-def test_containers_of_a_run_that_lives_stay_and_are_named(client: LabelsOnly) -> None:
-    done = inside("down", "--all")
+STAYING = f"2 containers of a run that lives (process {os.getpid()}) stay; --force removes them, too\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "left"),
+    [
+        pytest.param("--all", "✔ down     1 container removed\n" + STAYING, {"one", "two"}, id="the living stay"),
+        pytest.param("--all --force", "✔ down     3 containers removed\n", set(), id="force takes them, too"),
+        pytest.param("", "✔ down     1 container removed\n", {"one", "two"}, id="without all they are not told of"),
+    ],
+)
+def test_containers_of_dead_owners_go(client: LabelsOnly, words: str, said: str, left: set[str]) -> None:
+    done = inside("down", *words.split())
     assert done.code == 0, done.err
-    assert done.out.splitlines() == [
-        "✔ down     1 container removed",
-        f"2 containers of a run that lives (process {os.getpid()}) stay; --force removes them, too",
-    ]
-    assert set(client.left) == {"one", "two"}
+    assert done.out == said
+    assert set(client.left) == left
 
 
 def test_json_lists_what_went_and_what_stays(client: LabelsOnly) -> None:
@@ -66,21 +74,10 @@ def test_json_lists_what_went_and_what_stays(client: LabelsOnly) -> None:
     assert set(client.left) == {"one", "two"}
 
 
-def test_force_removes_those_of_the_living_too(client: LabelsOnly) -> None:
-    done = inside("down", "--all", "--force")
-    assert (done.code, done.out) == (0, "✔ down     3 containers removed\n"), done.err
-    assert not client.left
-
-
 def test_force_alone_is_refused_before_anything_goes(client: LabelsOnly) -> None:
     done = inside("down", "--force")
     assert (done.code, "it needs --all" in done.err) == (2, True), done.err
     assert set(client.left) == {"lost", "one", "two"}
-
-
-def test_without_all_nobody_is_told_of_the_living(client: LabelsOnly) -> None:
-    assert inside("down").out == "✔ down     1 container removed\n"
-    assert set(client.left) == {"one", "two"}
 
 
 def test_one_container_and_several_runs_are_told_in_their_own_words() -> None:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import pty
 import re
-import select
 import shlex
 import signal
 import subprocess
@@ -17,17 +16,8 @@ from pathlib import Path
 import pytest
 
 from testbed.paths import ROOT
-from tests.testbed.live.testbeds import processes_with
-from tests.testbed.orderbed_command import (
-    ORDERBED,
-    PATIENCE_S,
-    inside,
-    interrupt,
-    orderbed,
-    refused,
-    start,
-    wait_for,
-)
+from tests.testbed.live.testbeds import processes_with, read_until
+from tests.testbed.orderbed_command import ORDERBED, PATIENCE_S, inside, interrupt, orderbed, refused, start, wait_for
 
 PAGE = ROOT / "docs" / "interactive.md"
 NODES = ["p1/n1", "p1/n2", "p1/n3", "p1/n4"]
@@ -211,21 +201,12 @@ def test_a_shell_is_on_the_terminal_and_names_its_node(testbed: Path) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
         os.execv(ORDERBED, [ORDERBED, "shell", "p1/n2", "--testbed", "lab"])
-    read_until(terminal, "lab:p1/n2# ")
+    read_until(terminal, "lab:p1/n2# ", PATIENCE_S)
     os.write(terminal, b"hostname; echo $((6 * 7))\r")
-    assert "p1-n2" in read_until(terminal, "42")
+    assert "p1-n2" in read_until(terminal, "42", PATIENCE_S)
     os.write(terminal, b"exit 5\r")
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
     os.close(terminal)
-
-
-def read_until(terminal: int, wanted: str) -> str:
-    """Output of a terminal until it contains `wanted`."""
-    said = ""
-    while wanted not in said:
-        assert select.select([terminal], [], [], PATIENCE_S)[0], said
-        said += os.read(terminal, 4096).decode()
-    return said
 
 
 def test_a_log_is_followed_until_the_testbed_is_down(places: Path) -> None:

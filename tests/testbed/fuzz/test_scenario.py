@@ -142,10 +142,3 @@ def test_a_fault_before_all_sending_meets_nothing() -> None:
     )
     assert judge(quiet).faults_met == 0
     assert judge(replace(quiet, faults=(replace(quiet.faults[0], at_ns=499_900_000),))).faults_met == 1
-
-
-@given(seed=seeds)
-@settings(max_examples=10)
-def test_a_seed_is_the_same_scenario_always(seed: int) -> None:
-    assert draw("reliable", seed) == draw("reliable", seed)
-    assert draw("reliable", seed) != draw("reliable", seed + 1)

@@ -9,8 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from testbed.live import Testbed, rpc, running
 from testbed.live.directory import RuntimeDirectory
 from testbed.paths import ROOT
 from tests.testbed.live import testbeds
-from tests.testbed.live.testbeds import received
+from tests.testbed.live.testbeds import faults, ping, received
 from tests.testbed.orderbed_command import command_line, descendants
 from topologies.formats.errors import InputError
 
@@ -40,16 +40,21 @@ sys.stdin.read()
 """
 
 
+@pytest.fixture
+def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A mark of one test's own on every process that it starts."""
+    made = f"mark-of-{tmp_path.name}"
+    monkeypatch.setenv("ORDERBED_TEST_MARK", made)
+    return made
+
+
 def gone(name: str, mark: str) -> None:
     """Wait until neither directory nor processes of the testbed are left."""
     testbeds.wait_until(lambda: name not in [one.name for one in running()], "it is no longer up")
     testbeds.wait_until(lambda: not testbeds.processes_with(mark), "its processes have ended")
 
 
-def test_a_killed_owner_takes_its_testbed_along_in_order(
-    places: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ORDERBED_TEST_MARK", mark := f"mark-of-{tmp_path.name}")
+def test_a_killed_owner_takes_its_testbed_along_in_order(places: Path, tmp_path: Path, mark: str) -> None:
     command = [sys.executable, "-c", OWNER, str(testbeds.written("orphan", tmp_path)), str(tmp_path / "runs")]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
@@ -66,8 +71,7 @@ def log_of(directory: Path) -> str:
     return (directory / "server.log").read_text(encoding="utf-8")
 
 
-def test_a_killed_server_leaves_nothing(places: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ORDERBED_TEST_MARK", mark := f"mark-of-{tmp_path.name}")
+def test_a_killed_server_leaves_nothing(places: Path, tmp_path: Path, mark: str) -> None:
     path = testbeds.written("headless", tmp_path)
     with (
         Testbed(path, world="netns", runs=tmp_path / "runs") as testbed,
@@ -124,10 +128,9 @@ def test_two_at_once_do_not_meet(testbed: Testbed, tmp_path: Path) -> None:
             one.start_capture()
         testbed.impair("p1/n2", loss="100 %")
         other.crash("p1/n3")
-        ping = ["ping", "-c", "5", "-i", "0.05", "-W", "0.3", "10.1.0.2"]
-        assert received(testbed.run("p1/n1", ping).text) == 0
-        assert received(other.run("p1/n1", ping).text) == 5
-        assert testbed.run("p1/n1", ["ping", "-c", "1", "10.1.0.3"]).code == 0
+        assert received(ping(testbed, "p1/n1", "p1/n2", count=5)) == 0
+        assert received(ping(other, "p1/n1", "p1/n2", count=5)) == 5
+        assert received(ping(testbed, "p1/n1", "p1/n3", count=1)) == 1
         # Here the frames of p1/n1 at its port, and those to and from n3; there both ways of both ports.
         assert testbed.stop_capture()["frames"] == 5 + 4
         assert other.stop_capture()["frames"] == 20
@@ -154,8 +157,7 @@ def test_a_testbed_that_nobody_can_find_any_more_ends(places: Path, tmp_path: Pa
     assert f"it ends: {places / 'orderbed' / 'lost'} was removed" in log_of(testbed.directory)
 
 
-def test_what_cannot_come_up_leaves_nothing(places: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ORDERBED_TEST_MARK", mark := f"mark-of-{tmp_path.name}")
+def test_what_cannot_come_up_leaves_nothing(places: Path, tmp_path: Path, mark: str) -> None:
     lines: list[str] = []
     with pytest.raises(FabricError, match="cannot start no-such-program: No such file or directory"):
         Testbed(
@@ -260,16 +262,10 @@ def test_words_to_a_command_that_are_none_change_nothing(testbed: Testbed) -> No
 
 def test_all_at_once(testbed: Testbed) -> None:
     """Requests of many clients are carried out one after the other; none is lost."""
-    count = len((testbed.directory / "faults.jsonl").read_text().splitlines())
-    threads = [
-        threading.Thread(target=testbed.impair, args=("p1/n1",), kwargs={"delay": f"{number} ms"})
-        for number in range(1, 31)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    lines = [json.loads(line) for line in (testbed.directory / "faults.jsonl").read_text().splitlines()][count:]
+    count = len(faults(testbed))
+    with ThreadPoolExecutor(30) as pool:
+        pool.map(lambda number: testbed.impair("p1/n1", delay=f"{number} ms"), range(1, 31))
+    lines = faults(testbed)[count:]
     assert [line["id"] for line in lines] == list(range(lines[0]["id"], lines[0]["id"] + 30))
     assert testbed.nodes()[0].to_node.delay_ns == lines[-1]["asked"]["p1/n1"]["delay_ns"]
     testbed.restore()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from testbed.live import NodeState, NodeStatus, Testbed
+from testbed.live import NodeState, Testbed
 from tests.testbed.live import testbeds
+from tests.testbed.live.testbeds import faults, status
 from topologies.formats.errors import InputError
 
 pytestmark = [pytest.mark.root, pytest.mark.uml]
@@ -33,10 +33,6 @@ def group(places: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Te
     path.write_text(EXPERIMENT, encoding="utf-8")
     with Testbed(experiment=path, world="netns", runs=folder / "runs") as opened:
         yield opened
-
-
-def status(testbed: Testbed, name: str) -> NodeStatus:
-    return next(one for one in testbed.nodes() if one.name == name)
 
 
 def wait_for_view(testbed: Testbed, members: set[str]) -> None:
@@ -78,6 +74,5 @@ def test_the_members_of_an_experiment_live_in_a_testbed(group: Testbed) -> None:
     wait_for_view(group, everybody)
     assert status(group, "p1/n2").incarnation == 3
 
-    lines = [json.loads(line) for line in (group.directory / "faults.jsonl").read_text(encoding="utf-8").splitlines()]
-    kinds = [line["kind"] for line in lines]
+    kinds = [line["kind"] for line in faults(group)]
     assert kinds == ["join", "leave", "join", "cut", "heal", "crash", "restart"]

@@ -18,6 +18,7 @@ from testbed.spec.plans import NODE_FAULTS
 from tests.testbed.live.testbeds import TOPOLOGY
 from topologies.formats.errors import InputError
 from topologies.load import loads
+from topologies.model import Impairment
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 LATER = datetime(2026, 1, 1, 12, 5, tzinfo=UTC)
@@ -47,10 +48,17 @@ def test_nothing_holds_before_it_is_committed(state: LiveState) -> None:
     assert state.nodes() == before
 
 
-def test_both_directions_are_two_events_with_numbers_of_their_own(state: LiveState) -> None:
-    events = happen(state, state.impair(words("impair", targets="p1/n1", direction="both", loss="1 %"), 5))
-    assert [(event.id, event.at_ns) for event in events] == [(0, 5), (1, 5)]
-    assert happen(state, state.restore(words("restore"), 6))[0].id == 2
+def test_both_directions_are_two_events_with_numbers_of_their_own_and_what_they_do_not_name_stays(
+    state: LiveState,
+) -> None:
+    happen(state, state.impair(words("impair", targets="p1/n3", loss="10 %"), 4))
+    both = words("impair", targets=["p1/n3", "p1/n1"], direction="both", duplicate="1 %")
+    events = happen(state, state.impair(both, 5))
+    assert [(event.id, event.at_ns) for event in events] == [(1, 5), (2, 5)]
+    node = state.nodes()[2]
+    assert node.to_node == Impairment(delay_ns=5_000_000, loss_ratio=0.1, duplicate_ratio=0.01)
+    assert node.from_node == Impairment(duplicate_ratio=0.01)
+    assert happen(state, state.restore(words("restore"), 6))[0].id == 3
 
 
 def test_an_impairment_ends_where_it_is_restored_or_replaced(state: LiveState) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
+import select
 from pathlib import Path
+from typing import Any
 
+from testbed.live import NodeStatus, Testbed
 from tests import waiting
 
 END_TIMEOUT_S = 10.0
@@ -31,17 +35,40 @@ def written(name: str, folder: Path) -> Path:
     return path
 
 
+def ping(testbed: Testbed, source: str, target: str, count: int = 3) -> str:
+    address = testbed.topology.node(target).ip
+    return testbed.run(source, ["ping", "-c", str(count), "-i", "0.05", "-W", "0.3", address], timeout_s=20).text
+
+
+def status(testbed: Testbed, name: str) -> NodeStatus:
+    return next(one for one in testbed.nodes() if one.name == name)
+
+
+def faults(testbed: Testbed) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (testbed.directory / "faults.jsonl").read_text().splitlines()]
+
+
+def read_until(terminal: int, wanted: str, timeout_s: float) -> str:
+    """Output of a terminal until it contains `wanted`."""
+    said = ""
+    while wanted not in said:
+        assert select.select([terminal], [], [], timeout_s)[0], said
+        said += os.read(terminal, 4096).decode()
+    return said
+
+
 def processes_with(mark: str) -> list[str]:
     """Command lines of processes with `mark` in their command line or environment, except this process and zombies."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
-                command, environment = (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes()
+                command = (entry / "cmdline").read_bytes().replace(bytes(1), b" ")
+                environment = (entry / "environ").read_bytes()
             except OSError:
                 continue
             if mark.encode() in command + environment:
-                found.append(f"{entry.name} {command.replace(bytes(1), b' ').decode()}")
+                found.append(f"{entry.name} {command.decode()}")
     return found
 
 

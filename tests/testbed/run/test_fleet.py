@@ -22,46 +22,33 @@ from topologies.shapes import one_partition
 
 NODES = tuple(one_partition(2).nodes())
 
-OBEDIENT = """
+NODE_PROGRAM = """
 import json, sys
 config = json.loads(sys.stdin.readline())
-say = lambda **words: print(json.dumps(words), flush=True)
-say(event="ready")
-for line in sys.stdin:
-    word = line.split()[0]
-    if word == "start": say(event="started")
-    if word == "drain": say(event="drained", submitted=config["incarnation"], delivered=5, lag_max_ns=3)
-    if word == "stop":
-        over = config["member"] == 1
-        say(event="stopped", submitted=config["incarnation"], delivered=5, lag_max_ns=3, drained=True, ended=over)
-        sys.exit(0)
-"""
-RETURNS = """
-import json, sys
-config = json.loads(sys.stdin.readline())
-say = lambda **words: print(json.dumps(words), flush=True)
-say(event="ready")
 incarnation = config["incarnation"]
+say = lambda **words: print(json.dumps(words), flush=True)
+count = lambda **words: say(submitted=incarnation, delivered=5, lag_max_ns=3, **words)
+def return_again(**words):
+    global incarnation
+    incarnation += 1
+    say(event="returned", incarnation=incarnation, submitted=10 * incarnation, ended=True, **words)
+say(event="ready")
 for line in sys.stdin:
     word = line.split()[0]
     if word == "start": say(event="started")
-    if word == "drain": say(event="drained", submitted=1)
-    if word == "clock":
-        incarnation += 1
-        say(event="changed", at_ns=1)
-        say(event="returned", incarnation=incarnation, submitted=10 * incarnation, ended=True)
+    if word == "drain": count(event="drained")
     if word == "leave": say(event="changed", at_ns=2, refused="no")
+    if word == "clock":
+        say(event="changed", at_ns=1)
+        return_again()
     if word == "join":
-        incarnation += 1
         say(event="changed", at_ns=3)
-        say(event="returned", incarnation=incarnation, submitted=10 * incarnation, ended=True, left=True)
+        return_again(left=True)
     if word == "buffer":
-        for _ in range(3):
-            incarnation += 1
-            say(event="returned", incarnation=incarnation, submitted=10 * incarnation, ended=True)
+        for _ in range(3): return_again()
         sys.stdin.read()
     if word == "stop":
-        say(event="stopped", submitted=incarnation, drained=True, ended=False)
+        count(event="stopped", drained=True, ended=config["member"] == 1)
         sys.exit(0)
 """
 
@@ -150,7 +137,7 @@ MakeFleet: TypeAlias = Callable[..., Fleet]
 
 @pytest.fixture
 def fleet_of(runtime: ProcessRuntime, tmp_path: Path) -> MakeFleet:
-    def make(script: str, *, absent: tuple[NodeName, ...] = ()) -> Fleet:
+    def make(script: str = NODE_PROGRAM, *, absent: tuple[NodeName, ...] = ()) -> Fleet:
         return Fleet(
             runtime,
             NODES,
@@ -177,7 +164,7 @@ def started(fleet: Fleet) -> Fleet:
 
 
 def test_a_whole_incarnation(fleet_of: MakeFleet) -> None:
-    fleet = started(fleet_of(OBEDIENT))
+    fleet = started(fleet_of())
     fleet.broadcast("drain")
     wait(fleet, State.DRAINED)
     assert fleet.totals() == {"submitted": 2, "delivered": 10, "waiting": 0, "lag_max_ns": 3}
@@ -224,7 +211,7 @@ def test_a_node_that_does_not_come_up(script: str, sentence: str, fleet_of: Make
 def test_what_others_say_while_a_dead_node_is_heard_out_is_not_lost(
     fleet_of: MakeFleet, runtime: ProcessRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fleet = started(fleet_of(OBEDIENT))
+    fleet = started(fleet_of())
     dead, other = (fleet.member(node.name).handle for node in NODES)
     assert isinstance(dead, ProcessHandle)
     found_dead = dead.poll
@@ -245,7 +232,7 @@ def test_what_others_say_while_a_dead_node_is_heard_out_is_not_lost(
 
 
 def test_a_crash_is_no_surprise_and_a_restart_is_a_new_incarnation(fleet_of: MakeFleet) -> None:
-    fleet = started(fleet_of(OBEDIENT))
+    fleet = started(fleet_of())
     fleet.pause(NODES[0].name)
     fleet.crash(NODES[0].name)
     fleet.pump(time.monotonic() + 0.2)
@@ -264,7 +251,7 @@ def entries(fleet: Fleet, node: Node) -> list[tuple[int, Any, bool, bool, bool, 
 
 
 def test_a_process_that_goes_on_as_the_next_incarnation_has_an_entry_for_each(fleet_of: MakeFleet) -> None:
-    fleet = started(fleet_of(RETURNS))
+    fleet = started(fleet_of())
     first = NODES[0].name
     fleet.broadcast("drain")
     wait(fleet, State.DRAINED)
@@ -281,7 +268,7 @@ def test_a_process_that_goes_on_as_the_next_incarnation_has_an_entry_for_each(fl
 
 
 def test_a_restart_never_uses_a_number_that_the_killed_process_has_used(fleet_of: MakeFleet) -> None:
-    fleet = started(fleet_of(RETURNS))
+    fleet = started(fleet_of())
     first = NODES[0].name
     fleet.member(first).handle.send("buffer {}")
     time.sleep(0.5)  # its lines wait, unread
@@ -297,7 +284,7 @@ def test_a_restart_never_uses_a_number_that_the_killed_process_has_used(fleet_of
 
 def test_an_absent_node_is_started_when_it_joins_and_one_that_has_left_goes_on(fleet_of: MakeFleet) -> None:
     first, absent = (node.name for node in NODES)
-    fleet = started(fleet_of(RETURNS, absent=(absent,)))
+    fleet = started(fleet_of(absent=(absent,)))
     assert [member.node.name for member in fleet.alive()] == [first]
     assert fleet.leave([first])[first]["refused"] == "no"
     assert fleet.join([first, absent]) == {first: {"event": "changed", "at_ns": 3}}

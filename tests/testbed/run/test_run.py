@@ -15,6 +15,7 @@ import pytest
 
 from analysis.capture.source import inspect
 from tests import guard, proof
+from tests.testbed.live.testbeds import processes_with
 from tests.testbed.orderbed_command import (
     alive,
     assert_good,
@@ -24,7 +25,6 @@ from tests.testbed.orderbed_command import (
     manifest_of,
     only_run,
     orderbed,
-    processes_mentioning,
     start,
     wait_for,
     write_experiment,
@@ -39,15 +39,9 @@ def runs(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
-def processes_left(runs: Path) -> list[str]:
-    """Processes with this test's run directory in their command line: collector, guest."""
-    return processes_mentioning(str(runs))
-
-
 def assert_readable(capture: Path) -> None:
     """Check for whole frames up to the end of the file, or up to the place where it was cut off."""
-    found = inspect(capture)
-    assert found.frames > 0
+    assert inspect(capture).frames > 0
 
 
 @pytest.mark.spark
@@ -69,7 +63,7 @@ def test_a_whole_run(world: str, runs: Path, tmp_path: Path) -> None:
     assert manifest["world"] == world
     assert [node["exit"] for node in manifest["nodes"]] == [0, 0, 0]
     assert len((run / "faults.jsonl").read_text().splitlines()) == 4
-    assert processes_left(runs) == []
+    assert processes_with(str(runs)) == []
 
     again = orderbed("check", str(run), "--json")
     assert (again.code, again.json()["verdict"]) == (done.code, summary["verdict"])
@@ -128,7 +122,7 @@ def test_ctrl_c_ends_in_under_3_s_and_keeps_the_run(stage: str, runs: Path, tmp_
     assert "interrupted; what was recorded is kept in" in done.err
     assert "Traceback" not in done.err
     assert manifest_of(only_run(runs))["status"] == "interrupted"
-    wait_for(lambda: processes_left(runs) == [], what="nothing left", within_s=3)
+    wait_for(lambda: processes_with(str(runs)) == [], what="nothing left", within_s=3)
     if stage == "load":
         assert_readable(only_run(runs) / "capture.pcapng")
 

@@ -18,7 +18,8 @@ from testbed.paths import ROOT
 from testbed.run.perform import Overrides, apply_overrides, perform
 from testbed.spec import experiment as spec
 from tests.collector import strict
-from tests.testbed.orderbed_command import manifest_of, only_run, orderbed, processes_mentioning
+from tests.testbed.live.testbeds import processes_with
+from tests.testbed.orderbed_command import manifest_of, only_run, orderbed
 from tests.worlds import WORLDS
 from topologies.formats.errors import InputError
 
@@ -64,7 +65,7 @@ def failure(text: str, tmp_path: Path) -> str:
         run(text, tmp_path)
     manifest = manifest_of(only_run(tmp_path / "runs"))
     assert (manifest["status"], manifest["error"]) == ("failed", str(caught.value))
-    assert processes_mentioning(str(tmp_path)) == []
+    assert processes_with(str(tmp_path)) == []
     return str(caught.value)
 
 

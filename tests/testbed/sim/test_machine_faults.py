@@ -9,17 +9,17 @@ import pytest
 from node.trace import Event
 from testbed.sim.member import INPUT_NS
 from testbed.sim.simulation import START_NS, Simulation, simulate
-from testbed.spec.faults import ClockShift, Deaf, Fault, Pause, Recover, Resume, Slow
 from tests.testbed.sim.made import MILLISECOND, SECOND, experiment, of, periodic, topology
-from topologies.model import Impairment, NodeName
+from tests.testbed.spec.test_timeline import planned
+from topologies.model import Impairment
 
-N2 = (NodeName("p1/n2"),)
 TWO = topology(2, to_node=Impairment(delay_ns=MILLISECOND))
 
 
-def run(*faults: Fault) -> Simulation:
+def run(*faults: str) -> Simulation:
     """n1 sends to n2 for a second, a message each millisecond."""
-    made = experiment(TWO, workload=periodic(1000.0), senders=[0], faults=faults, drain_ns=20 * SECOND)
+    events = planned(*faults, topology=TWO) if faults else ()
+    made = experiment(TWO, workload=periodic(1000.0), senders=[0], faults=events, drain_ns=20 * SECOND)
     return simulate(made, group=1)
 
 
@@ -30,10 +30,7 @@ def deliveries(simulation: Simulation) -> list[int]:
 
 def test_a_slow_node_takes_its_time_for_each_datagram_and_catches_up_when_it_is_over() -> None:
     ratio = 0.02  # 4 ms for each datagram, and one arrives each millisecond
-    simulation = run(
-        Slow(id=0, at_ns=200 * MILLISECOND, targets=N2, cpu_ratio=ratio, until_id=1),
-        Recover(id=1, at_ns=600 * MILLISECOND, targets=N2, what="slow", ends=0),
-    )
+    simulation = run("{at: 200 ms, for: 400 ms, slow: {targets: p1/n2, cpu: 2 %}}")
     times = deliveries(simulation)
     within = [at_ns for at_ns in times if 210 * MILLISECOND < at_ns < 600 * MILLISECOND]
     assert len(within) == pytest.approx(390 * MILLISECOND * ratio / INPUT_NS, abs=3)
@@ -46,14 +43,14 @@ def test_a_slow_node_takes_its_time_for_each_datagram_and_catches_up_when_it_is_
 
 
 def test_a_slow_node_that_can_keep_up_only_delivers_later() -> None:
-    plain, slow = run(), run(Slow(id=0, at_ns=0, targets=N2, cpu_ratio=0.5))
+    plain, slow = run(), run("{at: 0, slow: {targets: p1/n2, cpu: 50 %}}")
     assert [b - a for a, b in zip(deliveries(plain), deliveries(slow), strict=True)][5:100] == [2 * INPUT_NS] * 95
 
 
 def test_a_deaf_node_loses_what_comes_faster_than_it_takes_it() -> None:
     simulation = run(
-        Slow(id=0, at_ns=200 * MILLISECOND, targets=N2, cpu_ratio=0.02),
-        Deaf(id=1, at_ns=200 * MILLISECOND, targets=N2, buffer_bytes=4096),
+        "{at: 200 ms, slow: {targets: p1/n2, cpu: 2 %}}",
+        "{at: 200 ms, deaf: {targets: p1/n2, buffer: 4 KiB}}",
     )
     deaf = simulation.incarnations[1]
     assert deaf.overrun > 400
@@ -61,25 +58,20 @@ def test_a_deaf_node_loses_what_comes_faster_than_it_takes_it() -> None:
 
 
 def test_a_deaf_node_that_is_quick_enough_loses_nothing() -> None:
-    simulation = run(Deaf(id=0, at_ns=0, targets=N2, buffer_bytes=4096))
+    simulation = run("{at: 0, deaf: {targets: p1/n2, buffer: 4 KiB}}")
     assert simulation.incarnations[1].overrun == 0
 
 
 def test_frozen_a_deaf_node_keeps_what_its_buffer_holds() -> None:
     simulation = run(
-        Deaf(id=0, at_ns=100 * MILLISECOND, targets=N2, buffer_bytes=4096),
-        Pause(id=1, at_ns=200 * MILLISECOND, targets=N2),
-        Recover(id=2, at_ns=400 * MILLISECOND, targets=N2, what="deaf", ends=0),
-        Resume(id=3, at_ns=400 * MILLISECOND, targets=N2),
+        "{at: 200 ms, for: 200 ms, pause: {targets: p1/n2}}",
+        "{at: 100 ms, for: 300 ms, deaf: {targets: p1/n2, buffer: 4 KiB}}",
     )
     assert 150 < simulation.incarnations[1].overrun < 250
 
 
 def test_a_clock_jumps_drifts_and_is_put_right() -> None:
-    simulation = run(
-        ClockShift(id=0, at_ns=200 * MILLISECOND, targets=N2, step_ns=50 * MILLISECOND, drift_ppm=100.0),
-        Recover(id=1, at_ns=700 * MILLISECOND, targets=N2, what="clock", ends=0),
-    )
+    simulation = run("{at: 200 ms, for: 500 ms, clock: {targets: p1/n2, step: 50 ms, drift: 100 ppm}}")
     records = simulation.incarnations[1].records
     shifts = [(row[6] - START_NS, row[1], row[4], row[7] - row[5], row[8]) for row in records if row[0] == Event.CLOCK]
     assert shifts == [
@@ -89,12 +81,3 @@ def test_a_clock_jumps_drifts_and_is_put_right() -> None:
     wrong = {row[7] - row[6] for row in records if 200 * MILLISECOND <= row[6] - START_NS < 700 * MILLISECOND}
     assert 50 * MILLISECOND <= min(wrong) <= max(wrong) <= 50 * MILLISECOND + 50_000
     assert {row[7] - row[6] for row in records if row[6] - START_NS > 700 * MILLISECOND} == {0}
-
-
-def test_the_same_seed_gives_the_same_run() -> None:
-    faults = (
-        Slow(id=0, at_ns=200 * MILLISECOND, targets=N2, cpu_ratio=0.05),
-        Deaf(id=1, at_ns=200 * MILLISECOND, targets=N2, buffer_bytes=8192),
-        ClockShift(id=2, at_ns=300 * MILLISECOND, targets=N2, step_ns=-5 * MILLISECOND),
-    )
-    assert run(*faults).incarnations == run(*faults).incarnations

@@ -4,7 +4,6 @@ for longer than the group's patience counts as crashed, and the run comes to res
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 
@@ -13,8 +12,9 @@ from analysis.checks.properties import Property, Verdict
 from node.registry import PROTOCOLS
 from node.trace import EndReason, Event
 from testbed.sim.simulation import START_NS, Ending, IncarnationRun, Simulation, simulate
-from testbed.spec.faults import Crash, Fault, Join, Leave, Pause, Resume
+from testbed.spec.faults import Crash, Fault, Join, Leave
 from tests.testbed.sim.made import MILLISECOND, SECOND, delivered, experiment, periodic, topology
+from tests.testbed.spec.test_timeline import planned
 from topologies.model import Impairment, NodeName
 
 NETWORK = topology(4, to_node=Impairment(delay_ns=5 * MILLISECOND, jitter_ns=2 * MILLISECOND))
@@ -97,21 +97,12 @@ def test_a_member_that_leaves_rests_and_the_others_go_on() -> None:
     assert simulation.phases.drained_ns is not None
 
 
-def test_a_member_that_has_left_joins_as_its_next_incarnation() -> None:
-    simulation = run(
-        Leave(id=0, at_ns=SECOND, targets=(LAST,), until_id=1), Join(id=1, at_ns=3 * SECOND, targets=(LAST,))
-    )
-    left, again = simulation.incarnations[3:]
-    assert (left.incarnation, left.ending, left.has_left) == (1, Ending.LEFT, True)
-    assert (again.incarnation, again.ending, again.has_ended) == (2, Ending.DRAINED, False)
-    assert again.records[0][6] == START_NS + 3 * SECOND
-    assert list(views(again).values())[-1] == (0, 1, 2, 3)
-
-
 def test_one_that_is_told_to_join_before_it_has_left_joins_when_it_has() -> None:
     simulation = run(Leave(id=0, at_ns=SECOND, targets=(LAST,), until_id=1), Join(id=1, at_ns=SECOND, targets=(LAST,)))
     left, again = simulation.incarnations[3:]
-    assert (left.ending, left.has_left, again.ending) == (Ending.LEFT, True, Ending.DRAINED)
+    assert (left.incarnation, left.ending, left.has_left) == (1, Ending.LEFT, True)
+    assert (again.incarnation, again.ending, again.has_ended) == (2, Ending.DRAINED, False)
+    assert list(views(again).values())[-1] == (0, 1, 2, 3)
     assert again.records[0][6] == left.records[-1][6]
 
 
@@ -127,10 +118,7 @@ def test_a_leave_that_cannot_be_is_told_and_changes_nothing() -> None:
 
 # Excluded.
 
-AWAY = (
-    Pause(id=0, at_ns=500 * MILLISECOND, targets=(LAST,), until_id=1),
-    Resume(id=1, at_ns=3500 * MILLISECOND, targets=(LAST,)),
-)
+AWAY = planned("{at: 500 ms, for: 3 s, pause: {targets: p1/n4}}")
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -156,7 +144,7 @@ def test_a_member_that_was_away_for_too_long_is_excluded_and_its_process_goes_on
 
 
 def test_one_that_is_excluded_while_it_drains_drains_as_the_next_incarnation() -> None:
-    away = (AWAY[0], replace(AWAY[1], at_ns=2 * SECOND))
+    away = planned("{at: 500 ms, for: 1500 ms, pause: {targets: p1/n4}}")
     simulation = run(*away, protocol="reliable", patience_ns=SECOND, duration_ns=2 * SECOND)
     *_, excluded, again = simulation.incarnations
     assert [excluded.ending, again.ending] == [Ending.EXCLUDED, Ending.DRAINED]

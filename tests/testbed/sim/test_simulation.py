@@ -24,7 +24,7 @@ from node.trace import Event, decode_trace
 from node.wire import Kind, decode_datagram
 from testbed.sim.network import Datagram
 from testbed.sim.simulation import START_NS, Ending, IncarnationRun, Simulation, _patient_collector, simulate
-from testbed.spec.faults import Crash, Cut, Heal, Impair, ImpairLink, LinkDirection, Pause, Restart, Resume
+from testbed.spec.faults import Crash, Pause, Resume
 from testbed.spec.nodes import derive_seed
 from testbed.spec.raw import Dissemination
 from testbed.spec.values import Call, Experiment, WrongClock
@@ -39,7 +39,8 @@ from tests.testbed.sim.made import (
     saturating,
     topology,
 )
-from topologies.model import Bus, Direction, Impairment, Node, NodeName
+from tests.testbed.spec.test_timeline import planned
+from topologies.model import Bus, Impairment, Node, NodeName
 
 LAN = Impairment(delay_ns=MILLISECOND)
 ROUGH = Impairment(
@@ -48,14 +49,8 @@ ROUGH = Impairment(
 )  # fmt: skip
 FIRST, SECOND_NODE, THIRD = (NodeName(f"p1/n{number}") for number in (1, 2, 3))
 
-CRASHED_AND_BACK = (
-    Crash(id=0, at_ns=300 * MILLISECOND, targets=(SECOND_NODE,)),
-    Restart(id=1, at_ns=600 * MILLISECOND, targets=(SECOND_NODE,)),
-)
-FROZEN_AND_THAWED = (
-    Pause(id=0, at_ns=200 * MILLISECOND, targets=(SECOND_NODE,), until_id=1),
-    Resume(id=1, at_ns=700 * MILLISECOND, targets=(SECOND_NODE,)),
-)
+CRASHED_AND_BACK = planned("{at: 300 ms, for: 300 ms, crash: {targets: p1/n2}}")
+FROZEN_AND_THAWED = planned("{at: 200 ms, for: 500 ms, pause: {targets: p1/n2}}")
 
 
 def run(*sizes: int, port: Impairment = LAN, **fields: Any) -> Simulation:
@@ -129,8 +124,8 @@ def test_a_silent_run_is_silent() -> None:
 
 
 def test_what_does_not_become_quiet_is_cut_short_when_the_time_is_up() -> None:
-    forever = Cut(id=0, at_ns=0, groups=((FIRST,), (SECOND_NODE, THIRD)), in_force=(0,))
-    simulation = run(3, workload=periodic(), senders=[0], faults=[forever], drain_ns=2 * SECOND)
+    forever = planned("{at: 0, cut: {groups: [[p1/n1], [p1/n2, p1/n3]]}}")
+    simulation = run(3, workload=periodic(), senders=[0], faults=forever, drain_ns=2 * SECOND)
     assert simulation.phases.drained_ns is None
     assert simulation.phases.end_ns == START_NS + 3 * SECOND
     assert simulation.incarnations[0].ending is Ending.CUT_SHORT
@@ -218,8 +213,8 @@ def test_a_crash_ends_an_incarnation_at_its_instant_and_a_restart_begins_the_nex
 
 
 def test_a_crash_forgets_timers_and_frames_that_come_later() -> None:
-    crash = Crash(id=0, at_ns=10 * MILLISECOND, targets=(SECOND_NODE,))
-    simulation = run(2, port=Impairment(delay_ns=20 * MILLISECOND), workload=periodic(), faults=[crash])
+    crash = planned("{at: 10 ms, crash: {targets: p1/n2}}")
+    simulation = run(2, port=Impairment(delay_ns=20 * MILLISECOND), workload=periodic(), faults=crash)
     assert simulation.incarnations[1].received == 0
     assert simulation.incarnations[1].records[-1][6] <= START_NS + 10 * MILLISECOND
 
@@ -247,7 +242,7 @@ def test_the_buffer_of_a_frozen_node_is_bounded() -> None:
         2,
         workload=periodic(5000, size_bytes=1200),
         senders=[0],
-        faults=[replace(FROZEN_AND_THAWED[0], at_ns=1), replace(FROZEN_AND_THAWED[1], at_ns=900 * MILLISECOND)],
+        faults=planned("{at: 1 ns, for: 900 ms, pause: {targets: p1/n2}}"),
         parameters={"window": 8192},
     )
     frozen = simulation.incarnations[1]
@@ -257,8 +252,8 @@ def test_the_buffer_of_a_frozen_node_is_bounded() -> None:
 
 
 def test_a_node_that_is_frozen_to_the_end_is_thawed_and_stopped() -> None:
-    pause = Pause(id=0, at_ns=500 * MILLISECOND, targets=(SECOND_NODE,))
-    simulation = run(2, workload=periodic(), faults=[pause], drain_ns=SECOND)
+    pause = planned("{at: 500 ms, pause: {targets: p1/n2}}")
+    simulation = run(2, workload=periodic(), faults=pause, drain_ns=SECOND)
     frozen = simulation.incarnations[1]
     assert simulation.phases.drained_ns is None, "a frozen node does not say that it is quiet"
     assert (frozen.ending, frozen.records[-1][0]) == (Ending.CUT_SHORT, Event.STOP)
@@ -280,10 +275,7 @@ def test_a_frozen_node_may_crash() -> None:
 
 
 def test_cuts_and_heals_are_in_force_from_their_instant() -> None:
-    faults = [
-        Cut(id=0, at_ns=200 * MILLISECOND, pairs=((FIRST, SECOND_NODE),), in_force=(0,)),
-        Heal(id=1, at_ns=600 * MILLISECOND, cuts=(0,)),
-    ]
+    faults = planned("{at: 200 ms, for: 400 ms, cut: {pairs: [[p1/n1, p1/n2]]}}")
     simulation = run(3, workload=periodic(), faults=faults)
     ports = {(one["node"], one["direction"]): one["cut_dropped_frames"] for one in simulation.counters}
     assert ports[SECOND_NODE, "to-node"] > 40
@@ -295,17 +287,11 @@ def test_cuts_and_heals_are_in_force_from_their_instant() -> None:
 
 def test_impairments_of_ports_and_links_change_in_mid_run() -> None:
     network = topology(1, 1, to_node=LAN)
-    deaf, slow = Impairment(loss_ratio=1.0), Impairment(delay_ns=100 * MILLISECOND)
-    faults = [
-        Impair(
-            id=0, at_ns=500 * MILLISECOND, targets=(FIRST,), direction=Direction.TO_NODE, changes={},
-            settings=((FIRST, deaf),),
-        ),
-        ImpairLink(
-            id=1, at_ns=500 * MILLISECOND, targets=("p1--p2",), direction=LinkDirection.THERE, changes={},
-            settings=(("p1--p2", slow),),
-        ),
-    ]  # fmt: skip
+    faults = planned(
+        "{at: 500 ms, impair: {targets: p1/n1, loss: 100 %}}",
+        "{at: 500 ms, impair: {links: p1--p2, direction: there, delay: 100 ms}}",
+        topology=network,
+    )
     made = experiment(network, workload=periodic(), faults=faults, drain_ns=MILLISECOND)
     first, second = simulate(made, group=7).incarnations
     heard_ns = [row[6] - START_NS for row in of(first, Event.DELIVER) if row[2] == 1]
@@ -317,8 +303,7 @@ def test_impairments_of_ports_and_links_change_in_mid_run() -> None:
 
 
 def test_faults_after_the_load_do_not_strike() -> None:
-    late = Crash(id=0, at_ns=2 * SECOND, targets=(SECOND_NODE,))
-    simulation = run(2, workload=periodic(), faults=[late])
+    simulation = run(2, workload=periodic(), faults=planned("{at: 2 s, crash: {targets: p1/n2}}"))
     assert (simulation.faults, len(simulation.incarnations)) == ((), 2)
 
 
@@ -429,14 +414,14 @@ print(hashlib.sha256(without_real_time(simulate(eventful(3), group=7)).encode())
 
 def eventful(seed: int) -> Experiment:
     """An experiment with everything that draws random numbers or could depend on an order."""
-    faults = [
-        Cut(id=0, at_ns=100 * MILLISECOND, groups=((FIRST, SECOND_NODE), (THIRD,)), in_force=(0,)),
-        Crash(id=1, at_ns=200 * MILLISECOND, targets=(SECOND_NODE,)),
-        Heal(id=2, at_ns=300 * MILLISECOND, cuts=(0,)),
-        Restart(id=3, at_ns=400 * MILLISECOND, targets=(SECOND_NODE,)),
-        Pause(id=4, at_ns=500 * MILLISECOND, targets=(FIRST,), until_id=5),
-        Resume(id=5, at_ns=700 * MILLISECOND, targets=(FIRST,)),
-    ]
+    faults = planned(
+        "{at: 100 ms, for: 200 ms, cut: {groups: [[p1/n1, p1/n2], [p1/n3]]}}",
+        "{at: 200 ms, for: 200 ms, crash: {targets: p1/n2}}",
+        "{at: 500 ms, for: 200 ms, pause: {targets: p1/n1}}",
+        "{at: 500 ms, for: 200 ms, slow: {targets: p1/n3, cpu: 5 %}}",
+        "{at: 500 ms, for: 200 ms, deaf: {targets: p1/n3, buffer: 8 KiB}}",
+        "{at: 600 ms, for: 200 ms, clock: {targets: p1/n3, step: -5 ms}}",
+    )
     network = topology(3, 2, to_node=ROUGH, bus=Bus(rate_bps=10**7))
     return experiment(network, protocol="sequencer", workload=periodic(), faults=faults, seed=seed)
 

@@ -4,6 +4,7 @@ whole run with capture and analysis.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,28 +132,13 @@ def test_a_run_that_fails_is_named_and_can_be_run_alone(
 def test_a_claim_holds_over_the_rows_of_a_job(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    del spark  # it is open already, and a process has one
-    monkeypatch.setattr("testbed.run.sweep._session", lambda: _Open())
+    monkeypatch.setattr("testbed.run.sweep._session", lambda: nullcontext(spark))
     selection = Selection(experiment=write(tmp_path, TEXT + SWEEP))
     overrides = Overrides(runs=tmp_path / "runs")
     (row,) = run_claims(selection, Console(quiet=True), overrides=overrides, is_job=True)
     assert (row.verdict, row.world) == ("pass", "sim")
     assert row.ours["high"] < 0
     assert row.ours["runs"] == 3
-
-
-class _Open:
-    """The session shared by the tests of a process, which is not closed."""
-
-    def __enter__(self) -> SparkSession:
-        from pyspark.sql import SparkSession
-
-        session = SparkSession.getActiveSession()
-        assert session is not None
-        return session
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 def test_a_job_simulates_and_nothing_else(tmp_path: Path, spark: SparkSession) -> None:

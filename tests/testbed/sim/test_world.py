@@ -79,16 +79,8 @@ def test_the_run_directory_is_that_of_real_wires(found: Path) -> None:
 
 def test_faults_strike_at_their_time_and_take_none(found: Path) -> None:
     struck = lines(found)
-    assert [line["kind"] for line in struck] == [
-        "impair",
-        "impair",
-        "crash",
-        "restart",
-        "cut",
-        "heal",
-        "pause",
-        "resume",
-    ]
+    kinds = ["impair", "impair", "crash", "restart", "cut", "heal", "pause", "resume"]
+    assert [line["kind"] for line in struck] == kinds
     assert [line["id"] for line in struck] == list(range(8))
     assert all(line["issued_ns"] == line["effective_ns"] == START_NS + line["asked_ns"] for line in struck)
 

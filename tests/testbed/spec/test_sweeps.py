@@ -13,20 +13,8 @@ from testbed.spec import experiment as spec
 from testbed.spec.faults import Impair
 from testbed.spec.sweeps import derived_seeds
 from testbed.spec.values import Experiment
+from tests.testbed.spec.test_experiment import BASE, loads
 from topologies.formats.errors import InputError
-
-BASE = """\
-name: sample
-question: What does it cost?
-topology: one-partition
-protocol: {name: sequencer}
-workload: {kind: periodic, rate: 50 /s, size: 512 B}
-duration: 20 s
-"""
-
-
-def loads(text: str) -> Experiment:
-    return spec.loads(text, "x.yaml", protocols=PROTOCOLS)
 
 
 def expanded(text: str) -> list[Experiment]:
@@ -131,29 +119,27 @@ def test_the_seeds_follow_the_wish_of_the_command_line() -> None:
 @pytest.mark.parametrize(
     ("sweep", "sentence"),
     [
-        ("{drain: 3 s}", "x.yaml:7: sweep.drain: expected a list of values, got '3 s'"),
-        ("{'drain, seed': [1 s]}",
-         "x.yaml:7: sweep.drain, seed[0]: expected a row of 2 values, for drain, seed, got '1 s'"),
+        ("{drain: 3 s}", "sweep.drain: expected a list of values, got '3 s'"),
+        ("{'drain, seed': [1 s]}", "sweep.drain, seed[0]: expected a row of 2 values, for drain, seed, got '1 s'"),
         ("{'drain, seed': [[1 s, 1], [2 s]]}",
-         "x.yaml:7: sweep.drain, seed[1]: expected a row of 2 values, for drain, seed, got 1 values"),
-        ("{'drain, drain': [[1 s, 1 s]]}", "x.yaml:7: sweep.drain, drain: drain is swept twice"),
-        ("{'drain, seed': [[1 s, 1]], drain: [1 s]}", "x.yaml:7: sweep.drain: drain is swept twice"),
-        ("{'drain,': [[1 s, 1]]}", "x.yaml:7: sweep.drain,: expected the path of a key, such as workload.rate or "
-         "faults.0.impair.loss"),
-        ("{'drain, name': [[1 s, b]]}", "x.yaml:7: sweep.drain, name: name cannot be swept"),
-        ("{seeds: 0}", "x.yaml:7: sweep.seeds: expected a whole number from 1 to 1000, got 0"),
-        ("{seeds: 1001}", "x.yaml:7: sweep.seeds: expected a whole number from 1 to 1000, got 1001"),
-        ("{seeds: [1, 2]}", "x.yaml:7: sweep.seeds: expected a whole number from 1 to 1000, got a list"),
-        ("{seeds: true}", "x.yaml:7: sweep.seeds: expected a whole number from 1 to 1000, got true"),
+         "sweep.drain, seed[1]: expected a row of 2 values, for drain, seed, got 1 values"),
+        ("{'drain, drain': [[1 s, 1 s]]}", "sweep.drain, drain: drain is swept twice"),
+        ("{'drain, seed': [[1 s, 1]], drain: [1 s]}", "sweep.drain: drain is swept twice"),
+        ("{'drain,': [[1 s, 1]]}",
+         "sweep.drain,: expected the path of a key, such as workload.rate or faults.0.impair.loss"),
+        ("{'drain, name': [[1 s, b]]}", "sweep.drain, name: name cannot be swept"),
+        ("{seeds: 0}", "sweep.seeds: expected a whole number from 1 to 1000, got 0"),
+        ("{seeds: 1001}", "sweep.seeds: expected a whole number from 1 to 1000, got 1001"),
+        ("{seeds: [1, 2]}", "sweep.seeds: expected a whole number from 1 to 1000, got a list"),
+        ("{seeds: true}", "sweep.seeds: expected a whole number from 1 to 1000, got true"),
         ("{seeds: 2, 'drain, seed': [[1 s, 1]]}",
-         "x.yaml:7: sweep.seeds: expected either seed, with a list of seeds, or seeds, with a number"),
-        ("{protocol: [{name: lamprt}]}",
-         "x.yaml:7: protocol.name: no protocol is called 'lamprt'; did you mean lamport?"),
+         "sweep.seeds: expected either seed, with a list of seeds, or seeds, with a number"),
+        ("{protocol: [{name: lamprt}]}", "protocol.name: no protocol is called 'lamprt'; did you mean lamport?"),
         ("{seeds: 1000, drain: [1 s, 2 s, 3 s, 4 s, 5 s, 6 s, 7 s, 8 s, 9 s, 10 s, 11 s]}",
-         "x.yaml:7: sweep: expected at most 10000 runs in all"),
+         "sweep: expected at most 10000 runs in all"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_swept_is_refused(sweep: str, sentence: str) -> None:
     with pytest.raises(InputError) as caught:
         loads(BASE + f"sweep: {sweep}\n")
-    assert str(caught.value) == sentence
+    assert str(caught.value) == f"x.yaml:7: {sentence}"
