@@ -27,7 +27,6 @@ from analysis.inputs import RunInputs, open_cuts
 from collector.records import TRACE_DELAY_NS, Notice
 from topologies.formats.errors import did_you_mean
 
-
 MANY_NAMES = 3
 """More names than these are counted instead."""
 
