@@ -53,6 +53,13 @@ def requests(submitted: int, first_ns: int | None, last_ns: int | None, size_byt
     return Requests(submitted, (last_ns - first_ns) / (submitted - 1) / 1e6, size_bytes)
 
 
+def requests_of(messages: Path) -> Requests:
+    """Requests of a run, from the table `messages`."""
+    rows = pds.dataset(messages, format="parquet").to_table(columns=["submit_ns", "size_bytes"])
+    ends = pc.min_max(rows["submit_ns"]).as_py()
+    return requests(rows.num_rows, ends["min"], ends["max"], pc.mean(rows["size_bytes"]).as_py())
+
+
 def is_judged_delivery(level: int) -> pc.Expression:
     """Filter of the table of deliveries: first deliveries of the judged sequence that are not undone. `level`: the
     highest in the run.
