@@ -1,6 +1,6 @@
 """Checks of the properties over histories of any size: tasks in NumPy read each record a fixed number of times.
 
-`analysis.checks.properties` defines the properties, `analysis.checks.oracle` judges them by definition, and a test
+docs/properties.md defines the properties, `analysis.checks.oracle` judges them by definition, and a test
 compares the two. All records of an incarnation are brought together once (`analysis.checks.incarnations`), then all
 steps of a message (`analysis.checks.by_message`); sums and the earliest violation remain. Causal order compares pairs,
 in one task (`analysis.checks.causes`). Views, and total order in a run with views, are judged in another task
