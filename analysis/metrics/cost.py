@@ -1,10 +1,5 @@
-"""Cost of ordering: latency from the request to each delivery, and traffic. Sections of summary.json.
-
-Latency is that of the judged deliveries (`judged`). `others` is the measure of paper 002: deliveries within the load at
-members other than the sender; `normalised_mean` is its mean over the mean time between two requests of the whole group.
-Traffic counts the datagrams that nodes send, once each, before the network changes them: `dummy_rate` is the part of
-dummies among the datagrams that are neither control nor copies, `control_ratio` the part of control among all. A ratio
-with denominator 0 is null.
+"""Cost of ordering: latency from the request to each delivery, and traffic. Sections of summary.json, whose figures
+docs/run-directory.md defines.
 
 Only the columns of the deliveries that latency needs are read, a few tens of bytes each.
 """

@@ -4,18 +4,7 @@ The frame that the sender of a datagram sent and those that each addressed recei
 (sender, incarnation, transmission). A multicast is addressed to all other nodes, a near one to the others of its
 partition, a unicast to one. Each Spark task handles some of the ports: it reads their frames from the table, pairs
 (`analysis.network.pairing`), measures (`analysis.network.realised`) and compares, all in NumPy, because a shuffle of
-all frames through the JVM took most of the time of an analysis. The bounds for each port, direction and interval:
-
-- delay: median at most 0.3 ms and 99th percentile at most 1.0 ms above the requested delay, and no frame early. With
-  jitter (uniform or normal) only the median, to 0.3 ms plus a tenth of the jitter; with a queue on the path only that
-  no frame is early, because waiting is real delay.
-- loss, duplicates: the requested ratio lies in the 99 % confidence interval. Where a full queue may drop frames, more
-  loss is no error (the conservation check accounts for each frame); corrupted frames may count as lost.
-- bursts: the mean length is within its 99 % interval plus 5 %.
-- rate: within 5 % while frames wait in the queue. A rate that was never reached was not tested: unknown.
-- cuts: no frame passes.
-
-Fewer than 200 frames: unknown.
+all frames through the JVM took most of the time of an analysis. docs/accuracy.md has the bounds.
 """
 
 from __future__ import annotations
