@@ -1,18 +1,7 @@
-"""Conditions and formulas over the results of a run: `latency.p99_ms <= 80`, `max(latency.by_member.p99_ms) / 2`.
-
-A subset of Python's syntax, evaluated by this module only: names with dots and [index], numbers, texts, comparisons
-(also chained), and, or, not, + - * / **, and the functions abs, min, max, len, sum, mean, slope and r_squared (of the
-straight line through two lists, least squares). A dot on a list takes the field of each item; arithmetic on lists works
-item by item, and so do min, max, sum and mean of two lists or more. For a list of lists, such as the series of all
-runs, min, max, sum and mean give a value for each list, and `where` selects in each.
+"""Conditions and formulas over the results of a run: `latency.p99_ms <= 80`, `max(latency.by_member.p99_ms) / 2`. The
+language is a subset of Python's syntax, evaluated by this module only; docs/experiments.md defines it.
 
 The text may be hostile: its length and nesting are bounded, and it can reach only the results.
-
-Over the runs of a sweep there are two more functions:
-
-    where(runs, given.protocol == 'atop')    those for which the condition holds; its names are read in each run
-    estimate(values)                         mean, half_width, low and high of the 95 % interval of the mean, runs
-    estimate(values, by)                     one for each distinct item of the list `by`, which it has as `at`
 
 A missing name, a value that was not measured (null), the violations of a property whose verdict is unknown, the sum
 of what `where` does not find, or a comparison of different kinds gives an Unknown with its reason. `and` and `or`

@@ -121,10 +121,10 @@ def seconds(value: object, places: int = 3) -> str:
     return MISSING if given is None else f"{given:,.{places}f} s"
 
 
-def percent(value: object, digits: int = 3) -> str:
+def percent(value: object) -> str:
     """A ratio as `1.02 %`."""
     given = number(value)
-    return MISSING if given is None else f"{significant(given * 100, digits)} %"
+    return MISSING if given is None else f"{significant(given * 100)} %"
 
 
 def size(value: object) -> str:

@@ -371,15 +371,10 @@ def _fault(text: str, topology: Topology) -> RecordedFault:
     )
 
 
-def network_of(topology: Topology, fault_lines: Sequence[Mapping[str, Any]]) -> Network:
-    """Requested network of a run in memory, with faults as lines of faults.jsonl. Raises ValueError, TypeError or
-    KeyError for a line that is no fault of this topology.
-    """
-    return build(topology, {}, faults_of(topology, fault_lines))
-
-
 def faults_of(topology: Topology, fault_lines: Sequence[Mapping[str, Any]]) -> list[RecordedFault]:
-    """Faults of a run in memory, as `network_of` takes them."""
+    """Faults of a run in memory, from lines of faults.jsonl. Raises ValueError, TypeError or KeyError for a line that
+    is no fault of this topology.
+    """
     return [_fault(json.dumps(line), topology) for line in fault_lines]
 
 

@@ -138,8 +138,6 @@ class Network:
     def spans(self, sender: str, receiver: str) -> list[Span]:
         """All stretches of a pair, in order; none where a change overlaps the next."""
         route = self.route(sender, receiver)
-        if route is None:
-            return []
         tracks: list[tuple[Any, Sequence[Change], Any]] = [
             (element, self.changes.get(element, ()), self.start.get(element, CLEAR)) for element in route.elements
         ]
@@ -148,17 +146,14 @@ class Network:
         tracks.append((("down", receiver), self.downs.get(receiver, ()), False))
         return list(_spans(tracks, route))
 
-    def route(self, sender: str, receiver: str) -> Route | None:
-        """Elements, links and media between two nodes; None when no links connect them."""
+    def route(self, sender: str, receiver: str) -> Route:
+        """Elements, links and media between two nodes."""
         start, end = self.topology.node(sender).partition, self.topology.node(receiver).partition
         elements: list[Element] = [(Direction.FROM_NODE.value, sender)]
         links: list[str] = []
         partitions: list[str] = [start]
         while partitions[-1] != end:
-            try:
-                hop = next_hop(self.topology, partitions[-1], end)
-            except ValueError:
-                return None
+            hop = next_hop(self.topology, partitions[-1], end)
             link, direction = self._link(partitions[-1], hop)
             elements.append((direction, link))
             links.append(link)
@@ -247,9 +242,7 @@ def acts_on(fault: RecordedFault, network: Network) -> Callable[[str, str], bool
     @cache
     def links(a: str, b: str, direction: str | None = None) -> list[str]:
         """Links on the way, or those of them that are passed in one direction."""
-        route = network.route(a, b)
-        elements = () if route is None else route.elements[1:-1]
-        return [link for way, link in elements if direction in (None, way)]
+        return [link for way, link in network.route(a, b).elements[1:-1] if direction in (None, way)]
 
     if fault.kind == "cut":
         blocked, cut = frozenset(blocked_pairs(fault)), frozenset(fault.links)

@@ -149,7 +149,7 @@ class _Analysis:
         for name, contract in schema.TABLES.items():
             self.stage.write_rows(name, [], contract)
         self.stage.write_rows("faults", [_fault_row(line) for line in self.inputs.fault_lines], schema.FAULTS)
-        facts = order.no_facts(self.inputs.members, self.inputs.names)
+        facts = self._facts([])
         findings = order.no_findings(facts) | reported.nothing_found(self.manifest.promises, facts.evidence)
         findings |= self._views_missing(facts)
         orders = _Orders(facts=facts, findings=findings, requests=cost.Requests(0, None), latency=cost.NO_LATENCY)
@@ -180,14 +180,8 @@ class _Analysis:
         """Messages, deliveries and the other results from the trace."""
         trace = self.stage.path("trace")
         with incarnations.walked(trace, self.stage, tasks.OfSpark(self.spark), self.names, self.counts.records) as walk:
-            submitted = walk.submissions
-            requests = cost.requests(
-                submitted.messages,
-                submitted.first_ns,
-                submitted.last_ns,
-                submitted.size_bytes / submitted.messages if submitted.messages else None,
-            )
-            facts = order.run_facts(walk.incarnations, members=self.inputs.members, names=self.inputs.names)
+            requests = cost.requests_of(self.stage.path("messages"))
+            facts = self._facts([one.facts for one in walk.incarnations])
             # Latency needs this process, the checks the workers; both need memory.
             is_short = sum(incarnation.rows for incarnation in walk.incarnations) <= CONCURRENT_ROWS
             timed = submit(lambda: self._latency(facts, requests)) if is_short else None
@@ -219,6 +213,9 @@ class _Analysis:
             | self._of_objects(staged.notices, facts, requests)
             | {"views": views},
         )
+
+    def _facts(self, found: list[IncarnationFacts]) -> RunFacts:
+        return order.run_facts(found, members=self.inputs.members, names=self.inputs.names)
 
     def _views_missing(self, facts: RunFacts) -> dict[Property, Finding]:
         """Findings on the promised properties of views, in a run without views."""

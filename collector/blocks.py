@@ -31,7 +31,7 @@ MAX_INTERFACES = 1 << 16
 OPTION_END = 0
 OPTION_COMMENT = 1
 SECTION_HARDWARE, SECTION_OS, SECTION_APPLICATION = 2, 3, 4
-INTERFACE_NAME, INTERFACE_DESCRIPTION_TEXT, INTERFACE_MAC = 2, 3, 6
+INTERFACE_NAME, INTERFACE_MAC = 2, 6
 INTERFACE_RESOLUTION, INTERFACE_FILTER, INTERFACE_OFFSET = 9, 11, 14
 PACKET_FLAGS = 2
 STATISTICS_START, STATISTICS_END, STATISTICS_RECEIVED, STATISTICS_DROPPED, STATISTICS_DELIVERED = 2, 3, 4, 5, 8
@@ -76,7 +76,6 @@ class Interface:
     """0: unlimited."""
     resolution: int = MICROSECONDS
     offset_s: int = 0
-    description: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,11 +96,9 @@ class Interfaces:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """Fields of the section header; all empty for plain pcap."""
+    """Fields of the section header that are read; all empty for plain pcap."""
 
     comment: str = ""
-    hardware: str = ""
-    operating_system: str = ""
     application: str = ""
 
     @property
@@ -122,7 +119,6 @@ class InterfaceStatistics:
     received: int | None
     dropped: int | None
     delivered: int | None
-    comment: str
 
 
 class CutOffError(CaptureError):
@@ -156,8 +152,6 @@ def section_of(body: bytes, byte_order: str) -> Section:
     texts = {code: value.decode("utf-8", "replace") for code, value in options_of(body[16:], byte_order)}
     return Section(
         comment=texts.get(OPTION_COMMENT, ""),
-        hardware=texts.get(SECTION_HARDWARE, ""),
-        operating_system=texts.get(SECTION_OS, ""),
         application=texts.get(SECTION_APPLICATION, ""),
     )
 
@@ -174,7 +168,6 @@ def interface_of(body: bytes, byte_order: str, number: int) -> Interface:
         snap_length=snap_length,
         resolution=resolution[0],
         offset_s=struct.unpack(byte_order + "q", offset)[0] if len(offset) == 8 else 0,
-        description=values.get(INTERFACE_DESCRIPTION_TEXT, b"").decode("utf-8", "replace"),
     )
 
 
@@ -191,5 +184,4 @@ def statistics_of(body: bytes, byte_order: str) -> InterfaceStatistics:
         received=counter(STATISTICS_RECEIVED),
         dropped=counter(STATISTICS_DROPPED),
         delivered=counter(STATISTICS_DELIVERED),
-        comment=values.get(OPTION_COMMENT, b"").decode("utf-8", "replace"),
     )

@@ -5,7 +5,7 @@ classic BPF program drops all frames of interfaces outside the range of the port
 bound, so that no other frame is ever recorded. Time stamps are the kernel's, CLOCK_REALTIME in nanoseconds.
 Documentation: packet_mmap.rst of the Linux kernel, linux/if_packet.h.
 
-The kernel hands a block over when it is full or `timeout_ms` after its first frame. `PacketRing.frames` is a view of
+The kernel hands a block over when it is full or TIMEOUT_MS after its first frame. `PacketRing.frames` is a view of
 this block, and `PacketRing.release` gives its memory back. When no block is free the kernel drops frames and counts
 them: `statistics()`.
 """
@@ -112,7 +112,6 @@ class PacketRing:
         snap_length: int = MAX_SNAP_LENGTH,
         blocks: int = BLOCKS,
         block_bytes: int = BLOCK_BYTES,
-        timeout_ms: int = TIMEOUT_MS,
     ) -> None:
         if not ifindexes or ifindexes.step != 1:
             raise ValueError("the interface indexes must be a range without gaps")
@@ -122,7 +121,7 @@ class PacketRing:
         self.socket = _open_socket()
         try:
             _attach(self.socket, port_filter(ifindexes, snap_length))
-            self._map = self._map_ring(timeout_ms)
+            self._map = self._map_ring()
             _bind_everywhere(self.socket, ETH_P_ALL)
         except OSError as error:
             self.socket.close()
@@ -206,11 +205,11 @@ class PacketRing:
         """One word of the current block's head. It is aligned, so that the kernel's update is atomic."""
         return int(self._words[(self._current * self._block_bytes + place) // 4])
 
-    def _map_ring(self, timeout_ms: int) -> mmap.mmap:
+    def _map_ring(self) -> mmap.mmap:
         self.socket.setsockopt(SOL_PACKET, PACKET_VERSION, TPACKET_V3)
         size = self._blocks * self._block_bytes
         request = struct.pack(
-            "IIIIIII", self._block_bytes, self._blocks, FRAME_BYTES, size // FRAME_BYTES, timeout_ms, 0, 0
+            "IIIIIII", self._block_bytes, self._blocks, FRAME_BYTES, size // FRAME_BYTES, TIMEOUT_MS, 0, 0
         )
         self.socket.setsockopt(SOL_PACKET, PACKET_RX_RING, request)
         return mmap.mmap(self.socket.fileno(), size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)

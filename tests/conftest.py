@@ -37,19 +37,19 @@ ORDER = ("compilers", "foreign", "tshark", "root", "cgroups", "docker", "uml", "
 """Tests without a need come first, then these, so that a mistake shows after seconds and not after minutes."""
 
 
-def _probe(name: str) -> Check:
-    """Run one of the doctor's probes; imported only now, so that a mistake in it does not hide all other tests."""
-    return cast("Check", getattr(importlib.import_module("testbed.cli.doctor"), name)())
+def _probe(name: str, module: str = "testbed.cli.doctor") -> Check:
+    """Run a probe; imported only now, so that a mistake in it does not hide all other tests."""
+    return cast("Check", getattr(importlib.import_module(module), name)())
 
 
 PROBES: dict[str, Callable[[], Check]] = {
     "compilers": lambda: _probe("check_compilers"),
-    "foreign": lambda: _probe("check_foreign"),
+    "foreign": lambda: _probe("check_foreign", "tests.probes"),
     "tshark": lambda: _probe("check_tshark"),
-    "root": lambda: _probe("check_namespaces"),
-    "cgroups": lambda: _probe("check_control_groups"),
+    "root": lambda: _probe("check_namespaces", "tests.probes"),
+    "cgroups": lambda: _probe("check_control_groups", "tests.probes"),
     "docker": lambda: _probe("check_docker"),
-    "uml": lambda: _probe("check_guest"),
+    "uml": lambda: _probe("check_guest", "tests.probes"),
     "spark": lambda: _probe("check_java"),
     "browser": lambda: _probe("check_browser"),
 }

@@ -1,10 +1,7 @@
-"""Topologies by shape: one partition, or partitions in a ring, star, tree or mesh. Pure functions; partitions are p1,
-p2, …
-"""
+"""Topologies from the names of partitions and nodes."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -21,30 +18,9 @@ from topologies.model import (
 )
 
 
-def one_partition(nodes: int, *, name: str = "one-partition") -> Topology:
+def one_partition(nodes: int) -> Topology:
     """`nodes` nodes on one switch."""
-    return _shape(name, 1, nodes, [])
-
-
-def ring(partitions: int, nodes: int, *, name: str = "ring") -> Topology:
-    """Each partition is joined to the next and the last to the first; two partitions share a single link."""
-    edges = [(at, at % partitions + 1) for at in range(1, partitions + 1)]
-    return _shape(name, partitions, nodes, edges[: partitions if partitions > 2 else partitions - 1])
-
-
-def star(partitions: int, nodes: int, *, name: str = "star") -> Topology:
-    """All partitions are joined to the first."""
-    return _shape(name, partitions, nodes, [(1, at) for at in range(2, partitions + 1)])
-
-
-def tree(partitions: int, nodes: int, *, name: str = "tree") -> Topology:
-    """A binary tree in breadth-first order: partition k is joined to k // 2."""
-    return _shape(name, partitions, nodes, [(at // 2, at) for at in range(2, partitions + 1)])
-
-
-def mesh(partitions: int, nodes: int, *, name: str = "mesh") -> Topology:
-    """Each partition is joined to each other."""
-    return _shape(name, partitions, nodes, itertools.combinations(range(1, partitions + 1), 2))
+    return network("one-partition", {"p1": [f"n{number}" for number in range(1, nodes + 1)]})
 
 
 def network(
@@ -81,13 +57,6 @@ def with_ports(topology: Topology, to_node: Impairment = CLEAR, from_node: Impai
         for partition in topology.partitions
     )
     return replace(topology, partitions=tuple(partitions))
-
-
-def _shape(name: str, partitions: int, nodes: int, edges: Iterable[tuple[int, int]]) -> Topology:
-    if partitions < 1 or nodes < 1:
-        raise ValueError(f"a topology needs at least one partition and one node in each, not {partitions} and {nodes}")
-    members = {f"p{at}": [f"n{number}" for number in range(1, nodes + 1)] for at in range(1, partitions + 1)}
-    return network(name, members, links=[link(f"p{a}", f"p{b}") for a, b in edges])
 
 
 def _nodes(partition: str, position: int, names: Sequence[str], first_index: int) -> tuple[Node, ...]:

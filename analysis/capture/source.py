@@ -4,11 +4,8 @@
     spark.read.format("orderbed-pcapng").load("capture.pcapng")
     spark.read.format("orderbed-pcapng").schema("time_ns long, sender int").option("table", "frames").load(path)
 
-Options: `path` (a file, a directory, or a pattern; pcapng or pcap, from any program), `table` (`frames`: one row per
-frame; `trace`: one row per trace record; `live`: both, and `event` is 0 in rows of frames), `parts` (most pieces of one
-file; the default suits one machine). Files are cut at block boundaries; small files share a partition. Only the columns
-of the schema are made. Spark does not tell a Python source which columns a query needs, so a narrow schema makes it
-fast.
+docs/analysis.md has the options. Files are cut at block boundaries; small files share a partition. Only the columns of
+the schema are made. Spark does not tell a Python source which columns a query needs, so a narrow schema makes it fast.
 
 A capture that was cut off gives the rows before the cut; `inspect` reports the cut. A file that is no capture is an
 error, and so is a capture of another link type than Ethernet.

@@ -2,8 +2,7 @@
 
     frames = spark.readStream.format("orderbed-pcapng").schema("time_ns long, sender int").load("capture.pcapng")
 
-Options as for reading (`path`: one file; `table`, `parts`), and `batchBytes`: most bytes of the capture in one
-micro-batch (64 MiB), so that catching up with a long capture does not fill the memory.
+Options as for reading, of one file, and `batchBytes` (docs/analysis.md).
 
 An offset is the byte after the last whole block. So a block that is half written waits for its other half, and a query
 that restarts from its checkpoint reads every block once, provided that the file only grew. The file need not exist yet.

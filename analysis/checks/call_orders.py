@@ -1,4 +1,4 @@
-"""Checks of the properties of calls between objects, in linear time. analysis.checks.properties defines the properties,
+"""Checks of the properties of calls between objects, in linear time. docs/properties.md defines the properties,
 analysis.checks.oracle_calls judges them by definition, and tests compare the two. The time for causality also grows
 with the number of calling objects.
 

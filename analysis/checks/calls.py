@@ -1,5 +1,5 @@
 """Calls between objects (paper 004), from the records of a run: caller, addressed objects, deliveries and reports of
-each. One pass over the records; analysis.checks.properties defines the terms.
+each. One pass over the records; docs/properties.md defines the terms.
 
     SUBMIT (extra: caller)   CALLED (own number), ADDRESSED (member, mask) ...   DELIVER (extra: object)
 """

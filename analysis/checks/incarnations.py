@@ -81,34 +81,23 @@ class Walked(NamedTuple):
             return {name: _end_to_end([one[name] for one in found], STEPS.field(name).type) for name in names}
 
 
-class Submissions(NamedTuple):
-    """Totals of submissions: number, times of the first and the last, bytes of payload."""
-
-    messages: int
-    first_ns: int | None
-    last_ns: int | None
-    size_bytes: int
-
-
 class Walk(NamedTuple):
     """Result of a walk. `incarnations` ascend by name."""
 
     incarnations: tuple[Walked, ...]
-    submissions: Submissions
     workers: Workers
     """Workers for the further checks: for a short trace, this process."""
 
 
 @contextlib.contextmanager
 def walked(
-    trace: Path, stage: Staging, workers: Workers, names: Sequence[str], rows: Mapping[Incarnation, int] | None = None
+    trace: Path, stage: Staging, workers: Workers, names: Sequence[str], rows: Mapping[Incarnation, int]
 ) -> Iterator[Walk]:
     """Walk all incarnations of the table `trace`; the steps exist until the block ends. Writes `messages`,
     `deliveries`.
 
-    `names`: of the members, by number. `rows`: number of records of each incarnation, if already counted.
+    `names`: of the members, by number. `rows`: number of records of each incarnation.
     """
-    rows = rows_by_incarnation(trace) if rows is None else rows
     if sum(rows.values()) <= SMALL_ROWS:
         workers = Here()
     groups = grouped(rows, workers.parallel)
@@ -118,20 +107,10 @@ def walked(
         results = workers.run(plan.walk, list(enumerate(groups)))
         for name in ("messages", "deliveries"):
             stage.gather(name)
-        incarnations = sorted(
-            (incarnation for one, _ in results for incarnation in one), key=lambda incarnation: incarnation.name
-        )
-        yield Walk(tuple(incarnations), _together([counted for _, counted in results]), workers)
+        incarnations = sorted((incarnation for one in results for incarnation in one), key=lambda one: one.name)
+        yield Walk(tuple(incarnations), workers)
     finally:
         shutil.rmtree(steps, ignore_errors=True)
-
-
-def rows_by_incarnation(trace: Path) -> dict[Incarnation, int]:
-    """Number of records of each incarnation."""
-    counts: Counter[Incarnation] = Counter()
-    for batch in _batches(trace, ("member", "member_incarnation")):
-        counts += counted(_codes(batch))
-    return dict(counts)
 
 
 def codes_of(member: npt.NDArray[Any], incarnation: npt.NDArray[Any]) -> Ints:
@@ -181,7 +160,7 @@ class _Plan:
     steps: Path
     names: tuple[str, ...]
 
-    def walk(self, task: tuple[int, Sequence[Incarnation]]) -> tuple[list[Walked], Submissions]:
+    def walk(self, task: tuple[int, Sequence[Incarnation]]) -> list[Walked]:
         number, incarnations = task
         chunks, submitted = _read(self.trace, incarnations)
         part = f"part-{number:05d}"
@@ -191,7 +170,6 @@ class _Plan:
             PartWriter(self.deliveries / f"{part}.parquet", _DELIVERIES) as deliveries,
             _StepsWriter(self.steps / f"{part}.arrow") as steps,
         ):
-            counted = _Counted()
             for incarnation in sorted(chunks):
                 facts, made = steps_of_incarnation(incarnation, chunks.pop(incarnation))
                 first, samples = steps.batches, list[Ints]()
@@ -201,43 +179,13 @@ class _Plan:
                     kind = batch["step"][0].as_py()
                     if kind == Step.SUBMISSION:
                         messages.write(_messages(batch, incarnation, self.names))
-                        counted.add(batch)
                     elif kind == Step.DELIVERY:
                         deliveries.write(_deliveries(batch, incarnation, self.names, submitted))
                 found.append(steps.incarnation(facts, first, samples))
-        return found, counted.submissions()
+        return found
 
 
 _SAMPLES = 256
-
-
-class _Counted:
-    """Totals of submissions, batch by batch."""
-
-    def __init__(self) -> None:
-        self._count = self._size_bytes = 0
-        self._ends: list[int] = []
-
-    def add(self, submissions: pa.RecordBatch) -> None:
-        self._count += submissions.num_rows
-        at_ns = submissions["at_ns"].to_numpy()
-        self._ends = [min([*self._ends, int(at_ns.min())]), max([*self._ends, int(at_ns.max())])]
-        self._size_bytes += int(payload_size_bytes(submissions["payload"].to_numpy()).sum(dtype=object))
-
-    def submissions(self) -> Submissions:
-        first_ns, last_ns = self._ends or (None, None)
-        return Submissions(self._count, first_ns, last_ns, self._size_bytes)
-
-
-def _together(parts: Sequence[Submissions]) -> Submissions:
-    first = [part.first_ns for part in parts if part.first_ns is not None]
-    last = [part.last_ns for part in parts if part.last_ns is not None]
-    return Submissions(
-        messages=sum(part.messages for part in parts),
-        first_ns=min(first, default=None),
-        last_ns=max(last, default=None),
-        size_bytes=sum(part.size_bytes for part in parts),
-    )
 
 
 class _StepsWriter:

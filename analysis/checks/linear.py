@@ -1,6 +1,6 @@
 """Checks of the properties over a history in memory, in linear time and without Spark, for every run of the simulator.
 
-`analysis.checks.properties` defines the properties, `analysis.checks.oracle` judges them by definition, and tests
+docs/properties.md defines the properties, `analysis.checks.oracle` judges them by definition, and tests
 compare the two: equal verdicts, reasons and counts. (For causal order the oracle counts the deliveries that lack any
 cause, this module and Spark those that lack a direct cause; one count is zero when the other is.)
 

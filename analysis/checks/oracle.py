@@ -1,7 +1,7 @@
 """Checks of every property by definition, over a history in memory: short, slow, obviously right.
 `analysis.checks.order` must agree with them at any size.
 
-The terms (judged sequence, full member, joiner …) are defined in `analysis.checks.properties`. This module shares only
+The terms (judged sequence, full member, joiner …) are defined in docs/properties.md. This module shares only
 those terms, the step from counts to a verdict and the form of a witness with that checker.
 """
 

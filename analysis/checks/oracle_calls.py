@@ -1,4 +1,4 @@
-"""Checks of the properties of calls between objects (analysis.checks.properties) by definition; a part of
+"""Checks of the properties of calls between objects (docs/properties.md) by definition; a part of
 `analysis.checks.oracle`.
 
 Everything is a set, and every pair is compared. `analysis.checks.calls` and `analysis.checks.call_orders` must agree.

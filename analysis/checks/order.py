@@ -1,6 +1,6 @@
 """Checks of the properties over histories of any size: tasks in NumPy read each record a fixed number of times.
 
-`analysis.checks.properties` defines the properties, `analysis.checks.oracle` judges them by definition, and a test
+docs/properties.md defines the properties, `analysis.checks.oracle` judges them by definition, and a test
 compares the two. All records of an incarnation are brought together once (`analysis.checks.incarnations`), then all
 steps of a message (`analysis.checks.by_message`); sums and the earliest violation remain. Causal order compares pairs,
 in one task (`analysis.checks.causes`). Views, and total order in a run with views, are judged in another task
@@ -13,14 +13,13 @@ import enum
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from analysis.checks import by_message, causes, synchrony
 from analysis.checks.by_message import BY_MESSAGE, NEVER, PropertyCounts, RunFacts, Span, judged, merged
-from analysis.checks.incarnations import Walk, Walked, number_of, walked
+from analysis.checks.incarnations import Walk, Walked, number_of
 from analysis.checks.properties import (
     ADDRESSED_TO_OBJECTS,
     DELIVERY_PROPERTIES,
@@ -41,63 +40,13 @@ from analysis.checks.properties import (
 )
 from analysis.checks.sequences import NO_MESSAGE, NOT_COMPARED, STEPS, IncarnationFacts, Step, decode, decode_payload
 from analysis.checks.views import present_at_the_end
-from analysis.tasks import Here, Staging, Workers
 from collector.records import EndReason, Level
 
 
-def check(
-    trace: Path,
-    *,
-    members: Collection[int],
-    names: Mapping[int, str] | None = None,
-    scratch: Path,
-    workers: Workers | None = None,
-) -> dict[Property, Finding]:
-    """Judge every property of deliveries, and of views if there are any, of the run whose records are the table `trace`
-    (schema.TRACE). `members`: all that it should have. `scratch`: an empty directory, in which the tables `messages`
-    and `deliveries` are written.
-    """
-    with walked(trace, Staging(scratch), workers or Here(), ()) as walk:
-        return check_with(walk, run_facts(walk.incarnations, members=members, names=names))
-
-
 def run_facts(
-    incarnations: Collection[Walked], *, members: Collection[int], names: Mapping[int, str] | None = None
+    incarnations: Collection[IncarnationFacts], *, members: Collection[int], names: Mapping[int, str]
 ) -> RunFacts:
-    """Judged level, full members and completeness of the records of a run."""
-    return _facts([incarnation.facts for incarnation in incarnations], members, names or {})
-
-
-def no_facts(members: Collection[int], names: Mapping[int, str]) -> RunFacts:
-    """Facts of a run without any record."""
-    return _facts([], members, names)
-
-
-def no_findings(facts: RunFacts) -> dict[Property, Finding]:
-    """Findings of a run without any record."""
-    return {kind: judge(kind, Tally(0, 0), facts.evidence) for kind in DELIVERY_PROPERTIES}
-
-
-def check_with(walk: Walk, facts: RunFacts) -> dict[Property, Finding]:
-    """Judge every property of deliveries of a run whose facts are known, and of views if there are any."""
-    # Causal order takes longest, so it starts first.
-    views = [_Task.VIEWS] if facts.has_views else []
-    tasks: list[_Task | Span] = [_Task.CAUSAL, *views, *by_message.spans(walk.incarnations, walk.workers.parallel)]
-    found = walk.workers.run(partial(_run_task, walk.incarnations, facts), tasks)
-    totals = by_message.together(one for one in found if not isinstance(one, _Causal | dict))
-    early = next(one for one in found if isinstance(one, _Causal))
-    tallies = _tallies(totals, early, Lookup(walk.incarnations, facts))
-    tallies |= next((one for one in found if isinstance(one, dict)), {})
-    kinds = (*DELIVERY_PROPERTIES, *(VIEW_PROPERTIES if facts.has_views else ()))
-    return {kind: judge(kind, tallies[kind], facts.evidence) for kind in kinds}
-
-
-def without_views(facts: RunFacts) -> dict[Property, Finding]:
-    """Findings on the properties of views in a run without views."""
-    return {kind: judge(kind, tally, facts.evidence) for kind, tally in synchrony.without_views().items()}
-
-
-def _facts(incarnations: Collection[IncarnationFacts], expected: Collection[int], names: Mapping[int, str]) -> RunFacts:
+    """Judged level, full members and completeness of the records of a run. `members`: all that it should have."""
     seen = [one.incarnation.member for one in incarnations]
     stops = {one.incarnation: one.stop_detail for one in incarnations if one.stop_detail >= 0}
     departed = frozenset(one.incarnation for one in incarnations if one.has_ended)
@@ -107,7 +56,7 @@ def _facts(incarnations: Collection[IncarnationFacts], expected: Collection[int]
     gaps = [one.incarnation for one in incarnations if not one.is_gapless]
     cut_short = [incarnation for incarnation, detail in stops.items() if detail == 0]
     in_minority = [one.incarnation for one in incarnations if one.incarnation in stops and one.views.is_in_minority]
-    silent = sorted(set(expected) - set(seen))
+    silent = sorted(set(members) - set(seen))
     return RunFacts(
         level=_judged_level(incarnations),
         full=tuple(full),
@@ -134,6 +83,30 @@ def _facts(incarnations: Collection[IncarnationFacts], expected: Collection[int]
             addressed=ADDRESSED_TO_OBJECTS if any(one.is_for_objects for one in incarnations) else "",
         ),
     )
+
+
+def no_findings(facts: RunFacts) -> dict[Property, Finding]:
+    """Findings of a run without any record."""
+    return {kind: judge(kind, Tally(0, 0), facts.evidence) for kind in DELIVERY_PROPERTIES}
+
+
+def check_with(walk: Walk, facts: RunFacts) -> dict[Property, Finding]:
+    """Judge every property of deliveries of a run whose facts are known, and of views if there are any."""
+    # Causal order takes longest, so it starts first.
+    views = [_Task.VIEWS] if facts.has_views else []
+    tasks: list[_Task | Span] = [_Task.CAUSAL, *views, *by_message.spans(walk.incarnations, walk.workers.parallel)]
+    found = walk.workers.run(partial(_run_task, walk.incarnations, facts), tasks)
+    totals = by_message.together(one for one in found if not isinstance(one, _Causal | dict))
+    early = next(one for one in found if isinstance(one, _Causal))
+    tallies = _tallies(totals, early, Lookup(walk.incarnations, facts))
+    tallies |= next((one for one in found if isinstance(one, dict)), {})
+    kinds = (*DELIVERY_PROPERTIES, *(VIEW_PROPERTIES if facts.has_views else ()))
+    return {kind: judge(kind, tallies[kind], facts.evidence) for kind in kinds}
+
+
+def without_views(facts: RunFacts) -> dict[Property, Finding]:
+    """Findings on the properties of views in a run without views."""
+    return {kind: judge(kind, tally, facts.evidence) for kind, tally in synchrony.without_views().items()}
 
 
 def _judged_level(incarnations: Collection[IncarnationFacts]) -> int:

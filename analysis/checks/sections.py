@@ -1,5 +1,5 @@
 """Checks in linear time of the properties from reports: mutual exclusion, grant order, service, clocks, states (defined
-in analysis.checks.properties).
+in docs/properties.md).
 
 One pass over the records in the order of true time. A member's knowledge is one value, the latest grant among the
 requests in its past: a request that is granted before that one violates the order. So no sets of requests are kept, and
@@ -210,7 +210,7 @@ def grant_witness(found: tuple[Granted, Granted] | None) -> Witness | None:
 
 
 class _Knowledge:
-    """Knowledge that members pass to each other: see *told* in analysis.checks.properties."""
+    """Knowledge that members pass to each other: see *told* in docs/properties.md."""
 
     def __init__(self, incarnations: Incarnations) -> None:
         self._transmissions: dict[tuple[int, int], tuple[list[int], list[Raw]]] = {}

@@ -1,5 +1,5 @@
 """Checks of the properties of views, and of total order view by view, for the simulator's records
-(`analysis.checks.linear`) and the steps of a trace (`analysis.checks.order`). `analysis.checks.properties` defines the
+(`analysis.checks.linear`) and the steps of a trace (`analysis.checks.order`). docs/properties.md defines the
 properties, `analysis.checks.oracle_views` judges them by definition, and tests compare the two.
 
 In NumPy. Without violations, each incarnation's deliveries in a view are compared once with those of another, and

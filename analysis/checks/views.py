@@ -1,4 +1,4 @@
-"""View records of one incarnation: installed views, received states, times in a minority. `analysis.checks.properties`
+"""View records of one incarnation: installed views, received states, times in a minority. docs/properties.md
 defines the properties of views.
 """
 
@@ -105,7 +105,7 @@ NO_VIEWS = ViewRecords()
 
 
 def present_at_the_end(stopped: Mapping[Incarnation, ViewRecords]) -> dict[Incarnation, Installation]:
-    """Incarnations that are present at the end (analysis.checks.properties), and their last installations. `stopped`:
+    """Incarnations that are present at the end (docs/properties.md), and their last installations. `stopped`:
     those that end with STOP.
     """
     installed = {name: views.installations[-1] for name, views in stopped.items() if views.installations}

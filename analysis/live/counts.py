@@ -1,13 +1,9 @@
 """Figures of a growing capture: rates, latencies, dummies and losses of each node over the last seconds. In NumPy,
 without Spark, from rows of the source's table `live`, batch by batch.
 
-Time is that of the capture. The memory is bounded for any capture. It holds:
-
-- counts and histograms of latency for each second of the window (buckets of 2 %, so a quantile is right to 1.1 %);
-- datagrams for `horizon_ns` after they were sent. Then they are *settled*: those that an addressed node has not
-  received count as lost there, and later arrivals are only counted (`late`);
-- submissions, and deliveries whose submission is not yet known, for MESSAGE_HORIZON_NS; deliveries that are not paired
-  by then are counted (`unpaired`). Beyond MAX_PENDING of a kind the oldest are settled at once.
+Time is that of the capture. The memory is bounded for any capture (docs/analysis.md): datagrams are kept for
+`horizon_ns`, submissions and deliveries for MESSAGE_HORIZON_NS, at most MAX_PENDING of a kind. Then a datagram is
+*settled*: it counts as lost at each addressed node that has not received it.
 
 Network latency is from the sender's port to a receiver's, by the first copy; delivery latency from SUBMIT to DELIVER at
 the highest level seen. Undone deliveries stay counted: these figures are estimates, `orderbed analyze` judges.

@@ -1,13 +1,7 @@
 """Cost of calls between objects (paper 004): section `calls` of summary.json, and the figures of sections `messages`
 and `latency` in a run whose messages are addressed to objects.
 
-*Height* of a call is that of the lowest manager that covers its caller and all addressed objects: one address space,
-one machine, one sub-network, or several. Kind: `direct` (point to point), `unordered` (indivisibility off), `atomic`,
-`ordered` (the rest). The latency of a delivery counts from the submission; `last_*` is that of the last delivery of
-each call.
-
-Times measured by programs (CallReport.TIMED) are in `timed`, one row for each kind and number of objects, in that
-order: where(calls.timed, kind == 'group' and objects == 10).median_ms.
+docs/run-directory.md describes the figures. Four heights: one address space, one machine, one sub-network, or several.
 
 Pure functions for both worlds: a run directory through analysis.summary, a run in memory through testbed.sim.point.
 """

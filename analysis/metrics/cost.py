@@ -1,10 +1,5 @@
-"""Cost of ordering: latency from the request to each delivery, and traffic. Sections of summary.json.
-
-Latency is that of the judged deliveries (`judged`). `others` is the measure of paper 002: deliveries within the load at
-members other than the sender; `normalised_mean` is its mean over the mean time between two requests of the whole group.
-Traffic counts the datagrams that nodes send, once each, before the network changes them: `dummy_rate` is the part of
-dummies among the datagrams that are neither control nor copies, `control_ratio` the part of control among all. A ratio
-with denominator 0 is null.
+"""Cost of ordering: latency from the request to each delivery, and traffic. Sections of summary.json, whose figures
+docs/run-directory.md defines.
 
 Only the columns of the deliveries that latency needs are read, a few tens of bytes each.
 """
@@ -51,6 +46,13 @@ def requests(submitted: int, first_ns: int | None, last_ns: int | None, size_byt
     if submitted < 2 or first_ns is None or last_ns is None:
         return Requests(submitted, None, size_bytes)
     return Requests(submitted, (last_ns - first_ns) / (submitted - 1) / 1e6, size_bytes)
+
+
+def requests_of(messages: Path) -> Requests:
+    """Requests of a run, from the table `messages`."""
+    rows = pds.dataset(messages, format="parquet").to_table(columns=["submit_ns", "size_bytes"])
+    ends = pc.min_max(rows["submit_ns"]).as_py()
+    return requests(rows.num_rows, ends["min"], ends["max"], pc.mean(rows["size_bytes"]).as_py())
 
 
 def is_judged_delivery(level: int) -> pc.Expression:

@@ -1,13 +1,11 @@
-"""Traffic that the group sent between start and end of the load: section `load` of summary.json.
+"""Traffic that the group sent between start and end of the load: section `load` of summary.json
+(docs/run-directory.md).
 
-A *message* is one send of a core: a multicast is one message, also when it takes a datagram for each member. Frames do
-not distinguish a copy of a multicast from a second equal message, but the trace does: each message has one SEND record
-with the number of its first datagram, and the datagrams of that kind without a record are copies. Retransmissions are
-neither messages nor copies here; `traffic` counts them.
+Frames do not distinguish a copy of a multicast from a second equal message, but the trace does: each message has one
+SEND record with the number of its first datagram, and the datagrams of that kind without a record are copies.
 
-The load of a shared medium is computed from the offered frames: a frame loads the medium of its sender and, if it is
-another one, that of its target; a multicast loads each with one frame, and a copy by a router one for each node of its
-partition. Drops in queues come later. The tables are read batch by batch; memory holds only a number for each message.
+The load of a shared medium is computed from the offered frames; drops in queues come later. The tables are read batch
+by batch; memory holds only a number for each message.
 """
 
 from __future__ import annotations

@@ -1,21 +1,8 @@
-"""Cost of ordering as paper 003 measures it: section `ordering` of summary.json, from reports of the cores
-(node.trace.Notice). For latency, processor time and traffic see `analysis.metrics.cost`.
+"""Cost of ordering as paper 003 measures it: section `ordering` of summary.json (docs/run-directory.md), from reports
+of the cores (node.trace.Notice). For latency, processor time and traffic see `analysis.metrics.cost`.
 
-    cost of a message at a member = from its receipt until it could be handed over for good, roll-backs included
-
-A report counts if it is made within the load. `cost_per_s` is the cost in ns of one second of load at a member, mean of
-the members. Members are those with any such report in the run; incarnations of one member are added up.
-
-*Finality* is the time from the first optimistic delivery of a message to its final one, at each member: the user's view
-of the GVT's lag. A message that is delivered for good at once has none.
-
-Reports may be wrong or hostile. A cost or a loss longer than twice the time since the load began (a node's clock may
-drift), or an epoch or an estimate beyond 63 bits, is left out and counted as `implausible`.
-
-The protocol in force at a member is that of its last report IN_FORCE; in a run without such reports it is always the
-run's protocol. An epoch begins with the first member that reports it in force and lasts until one reports the next. A
-report counts for the protocol in force at its member and time: a message of the old epoch that becomes final after the
-switch counts for the new protocol.
+Incarnations of one member are added up. A message that is delivered for good at once has no finality. A message of the
+old epoch that becomes final after the switch counts for the new protocol.
 
 Pure functions for both worlds: a run directory through analysis.summary, a run in memory through testbed.sim.point.
 """

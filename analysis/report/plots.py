@@ -109,9 +109,7 @@ def bytes_over_time(series: Series, windows: Sequence[FaultWindow], phases: Phas
     highest = max((series.range(name)[1] for name in series.lines), default=0.0)
     highest = highest if math.isfinite(highest) else 0.0
     y = svg.linear(0.0, svg.nice_ceiling(highest / 1000), surface.floor, surface.top)
-    scaled = Series(
-        t_s=series.t_s, step_s=series.step_s, lines={name: values / 1000 for name, values in series.lines.items()}
-    )
+    scaled = replace(series, lines={name: values / 1000 for name, values in series.lines.items()})
     means = [f"{name} {words.size(float(values.mean()))}/s" for name, values in series.lines.items()]
     return over_time(
         surface,

@@ -38,7 +38,6 @@ class Phases:
 
     load_end_s: float | None
     drained_s: float | None
-    end_s: float | None
     start_ns: float | None
     """Origin of the axis on the monotonic clock. None: the run never started, so there are no times on the axis."""
 
@@ -92,11 +91,10 @@ class Series:
 def phases_of(manifest: Mapping[str, Any]) -> Phases:
     phases = words.mapping(manifest.get("phases"))
     start_ns = words.number(phases.get("start_ns")) or None
-    bare = Phases(load_end_s=None, drained_s=None, end_s=None, start_ns=start_ns)
+    bare = Phases(load_end_s=None, drained_s=None, start_ns=start_ns)
     return Phases(
         load_end_s=bare.seconds(phases.get("load_end_ns")),
         drained_s=bare.seconds(phases.get("drained_ns")),
-        end_s=bare.seconds(phases.get("end_ns")),
         start_ns=start_ns,
     )
 

@@ -10,7 +10,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from netem.kernel.framing import (
     ACKNOWLEDGED,
@@ -79,22 +79,32 @@ def _discard(answer: Future[_Answer]) -> None:
             os.close(descriptor)
 
 
-class Channel:
-    """Client over a Unix socket. Any thread may send a request; one is in progress at a time."""
+class _Client:
+    """Client of a channel. Any thread may send a request; one is in progress at a time."""
+
+    name: ClassVar[str]
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._exchange = _Exchange("supervisor channel")
+        self._exchange = _Exchange(self.name)
+
+    def close(self) -> None:
+        """End it; an exchange that is under way ends with ChannelClosedError."""
+        self._exchange.end()
+        with contextlib.suppress(OSError):  # the other side may have gone first
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
+
+
+class Channel(_Client):
+    """Client over a Unix socket."""
+
+    name = "supervisor channel"
 
     def request(self, do: str, descriptors: Sequence[int] = (), **arguments: Any) -> _Answer:
         """Send a request; wait for the answer and its descriptors. Raises ChannelClosedError, TimeoutError."""
         held = [os.dup(descriptor) for descriptor in descriptors]  # the caller may be gone before they are sent
         return self._exchange.run(lambda: self._request({"do": do, **arguments}, held))
-
-    def close(self) -> None:
-        """End it; an exchange that is under way ends with ChannelClosedError."""
-        self._exchange.end()
-        _hang_up(self._connection)
 
     def _request(self, values: dict[str, Any], descriptors: Sequence[int]) -> _Answer:
         try:
@@ -105,12 +115,10 @@ class Channel:
         return receive_frame(self._connection)
 
 
-class LineChannel:
-    """Client over the guest's serial line, without descriptors. Any thread may send a request."""
+class LineChannel(_Client):
+    """Client over the guest's serial line, without descriptors."""
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._exchange = _Exchange("guest channel")
+    name = "guest channel"
 
     def await_hello(self, timeout_s: float) -> dict[str, Any]:
         """Wait for the guest's first frame; nothing may be sent before it. Raises ChannelClosedError, TimeoutError."""
@@ -124,11 +132,6 @@ class LineChannel:
         """Send a request and wait for the answer. Raises ChannelClosedError, TimeoutError."""
         frame = pack({"do": do, **arguments})
         return self._exchange.run(lambda: self._request(frame))[0]
-
-    def close(self) -> None:
-        """End it; an exchange that is under way ends with ChannelClosedError."""
-        self._exchange.end()
-        _hang_up(self._connection)
 
     def _request(self, frame: bytes) -> _Answer:
         try:
@@ -146,9 +149,3 @@ class LineChannel:
             return unpack(receive_exactly(self._connection, checked_length(head)))
         except ConnectionResetError as error:
             raise ChannelClosedError(str(error)) from error
-
-
-def _hang_up(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # the other side may have gone first
-        connection.shutdown(socket.SHUT_RDWR)
-    connection.close()

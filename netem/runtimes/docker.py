@@ -109,7 +109,11 @@ class DockerRuntime:
             require_rights(self._client)
             remove_abandoned(self._client)
             self._code = node_code()
-            self.image = ensure_image(self._client, on_progress) if image is None else self._named(image, on_progress)
+            self.image = (
+                ensure_image(self._client, on_progress)
+                if image is None
+                else provide_image(self._client, image, on_progress)
+            )
             self._event_listener = undo.enter_context(closing(EventListener(run_id)))
             self._guard = Guard(run_id)
             undo.pop_all()
@@ -178,9 +182,6 @@ class DockerRuntime:
             "image": {"id": image.id, "names": sorted(image.tags)},
             "limits": {"node": ours, "program": foreign},
         }
-
-    def _named(self, name: str, on_progress: Callable[[str], None]) -> str:
-        return provide_image(self._client, name, on_progress)
 
     def _create(self, node: Node, program: Program, image: str) -> str:
         api = self._client.api

@@ -331,9 +331,7 @@ def _routing_steps(topology: Topology, here: Partition) -> Iterator[Step]:
 
 
 def _unicast_route(topology: Topology, here: Partition, there: Partition) -> Iterator[Step]:
-    hop = _next_hop(topology, here.name, there.name)
-    if hop is None:
-        return
+    hop = next_hop(topology, here.name, there.name)
     number = _link_between(topology, here.name, hop)
     inside, gateway = router_namespace(here), there.router_ip
     far_end = 1 if topology.links[number].a == here.name else 0
@@ -353,20 +351,10 @@ def _multicast_routes(topology: Topology, here: Partition) -> Iterator[tuple[str
         if source is here:
             arrives, leaves = LEG, onward
         else:
-            hop = _next_hop(topology, here.name, source.name)
-            if hop is None:
-                continue
+            hop = next_hop(topology, here.name, source.name)
             arrives, leaves = link_device(_link_between(topology, here.name, hop)), (LEG, *onward)
         for node in source.nodes:
             yield node.ip, MULTICAST_GROUP, arrives, leaves
-
-
-def _next_hop(topology: Topology, here: PartitionName, there: PartitionName) -> PartitionName | None:
-    """Next hop to a partition; None if no path of links leads there, which a topology may have by intent."""
-    try:
-        return next_hop(topology, here, there)
-    except ValueError:
-        return None
 
 
 def _link_between(topology: Topology, one: PartitionName, other: PartitionName) -> int:

@@ -70,7 +70,6 @@ class ProgramParameters:
     locality: str = "network"
     rounds: int = 20
     """Repetitions of the program's work."""
-    is_atomic: bool = False
     pause_ns: int = 0
     """Pause between two rounds."""
     size_bytes: int = 64

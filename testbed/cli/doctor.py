@@ -1,7 +1,7 @@
 """Probes of this machine: each with its finding and, where something is missing, the remedy.
 
 Each probe tries the thing itself (makes a namespace, asks the daemon, waits for a timer) where that is quick.
-`orderbed doctor` shows the probes of `checks`; the test suite uses these and others to report what it could not run.
+`orderbed doctor` shows them; the test suite uses some to report what it could not run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import docker
 from netem import probe as kernel
 from netem.errors import FabricError
 from netem.probe import REQUESTS, processors_awake
-from netem.runtimes.cgroups import CONTROLLERS, reason_against
 from netem.runtimes.daemon import connect, require_rights
 from netem.runtimes.image import Distribution, find_image, ready_tags
 from netem.wiring.steps import KernelOption
@@ -104,30 +103,6 @@ def _single(probe: kernel.Probe) -> Check:
     lacks_netem = not probe.ok and probe.name == "host netem"
     remedy = kernel.NETEM_REMEDY if lacks_netem else ""
     return Check(name=probe.name, ok=probe.ok, detail=probe.detail, remedy=remedy, optional=True)
-
-
-def check_namespaces() -> Check:
-    """Whether namespaces can be made, which takes more than being root (a container may forbid it)."""
-    root = check_root()
-    return root if not root.ok else next(_single(probe) for probe in kernel.probe() if probe.name == "namespaces")
-
-
-def check_control_groups() -> Check:
-    """Whether a node can be given limits, or be made slow: a group with every controller is made to find out."""
-    if reason := reason_against(CONTROLLERS):
-        detail, _, remedy = reason.rpartition(": ")
-        return Check(name="control groups", ok=False, detail=detail, remedy=remedy, optional=True)
-    detail = f"groups with {', '.join(sorted(CONTROLLERS))} can be made"
-    return Check(name="control groups", ok=True, detail=detail, optional=True)
-
-
-def check_guest() -> Check:
-    """Whether a User-Mode Linux guest could emulate the links."""
-    try:
-        kernel.pick(KernelOption.UML, kernel.probe())
-    except FabricError as error:
-        return Check(name="uml", ok=False, detail=str(error), remedy="install user-mode-linux")
-    return Check(name="uml", ok=True, detail="a guest kernel can be booted")
 
 
 def check_docker() -> Check:
@@ -224,14 +199,7 @@ def check_clock() -> Check:
 
 def check_tshark() -> Check:
     lacking = "captures cannot be checked against other programs"
-    return _check_programs("tshark", CAPTURE_PROGRAMS, lacking, "install tshark and tcpdump", ["tshark", "--version"])
-
-
-def check_foreign() -> Check:
-    """Programs of other systems that run as a cluster on the emulated network (docs/foreign.md)."""
-    lacking, remedy = "the experiments with other systems cannot run", "install etcd-server, etcd-client and corosync"
-    version, path = ["etcd", "--version"], f"{os.defpath}:/usr/sbin:/sbin:/usr/local/bin"
-    return _check_programs("other systems", ("etcd", "etcdctl", "corosync"), lacking, remedy, version, path=path)
+    return check_programs("tshark", CAPTURE_PROGRAMS, lacking, "install tshark and tcpdump", ["tshark", "--version"])
 
 
 def check_compilers() -> Check:
@@ -240,10 +208,10 @@ def check_compilers() -> Check:
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
         detail = f"Python.h not found: {lacking}"
         return Check(name="compilers", ok=False, detail=detail, remedy="install python3-dev", optional=True)
-    return _check_programs("compilers", ("cc", "go"), lacking, "install gcc and golang-go", ["go", "version"])
+    return check_programs("compilers", ("cc", "go"), lacking, "install gcc and golang-go", ["go", "version"])
 
 
-def _check_programs(
+def check_programs(
     name: str, programs: Sequence[str], lacking: str, remedy: str, version: list[str], *, path: str | None = None
 ) -> Check:
     missing = [program for program in programs if shutil.which(program, path=path) is None]

@@ -145,7 +145,7 @@ def up(
         )
         stage.result = _summary(testbed)
     if as_json:
-        print_json(_about(testbed))
+        print_json(testbed.description.as_json())
         sys.stdout.flush()
     else:
         _say_what_next(testbed, is_detached=detach, is_alone=len(lazy.live.running()) == 1)
@@ -176,11 +176,12 @@ def ps(
         else:
             output().print(lazy.directory.none_up(), markup=False)
         return
-    found = _attach(name or testbed)
+    found = lazy.live.Testbed.attach(name or testbed)
     nodes, links, capturing = found.nodes(), found.links(), found.capturing()
     if as_json:
-        standing = {"nodes": [one.as_json() for one in nodes], "links": [one.as_json() for one in links]}
-        print_json({**_about(found), **standing, "capture": None if capturing is None else capturing.as_json()})
+        about = found.description.as_json()
+        about |= {"nodes": [one.as_json() for one in nodes], "links": [one.as_json() for one in links]}
+        print_json(about | {"capture": None if capturing is None else capturing.as_json()})
         return
     out = output()
     out.print(Text.assemble((found.name, "bold"), f"  {_summary(found)}, up for {tables.age(found.description.since)}"))
@@ -205,7 +206,7 @@ def execute(
     argv = command[1:] if command[0] == "--" else command
     if not argv:
         raise InputError(f"no command was given; write it after --, such as `orderbed exec {node} -- ip addr`")
-    found = _attach(testbed)
+    found = lazy.live.Testbed.attach(testbed)
     name = tables.one_node(node, found.topology).name
     _tell_of_the_crashed(found, name)
     if not as_json:
@@ -218,7 +219,7 @@ def execute(
 
 def shell(node: NodeWord, testbed: TestbedName = None) -> None:
     """Open a shell in a node; its prompt names the node."""
-    found = _attach(testbed)
+    found = lazy.live.Testbed.attach(testbed)
     name = tables.one_node(node, found.topology).name
     _tell_of_the_crashed(found, name)
     prompt = {"PS1": f"{found.name}:{name}# "}
@@ -268,7 +269,7 @@ def impair(
         raise InputError(
             f"nothing is to change; say what, with one or more of {', '.join('--' + key for key in given)}"
         )
-    found = _attach(testbed)
+    found = lazy.live.Testbed.attach(testbed)
     what = tables.named(targets, found.topology)
     way = {} if direction is None else {"direction": direction}
     change = (
@@ -288,7 +289,7 @@ def restore(
     as_json: Json = False,
 ) -> None:
     """Set the topology's values again at nodes' ports or on links."""
-    found = _attach(testbed)
+    found = lazy.live.Testbed.attach(testbed)
     if not targets:
         change = found.restore()
     else:
@@ -318,7 +319,7 @@ def cut(
 
     One group alone (`cut p1/n3`) is cut off from all others.
     """
-    found = _attach(testbed)
+    found = lazy.live.Testbed.attach(testbed)
     what = tables.named(groups, found.topology)
     sides = () if what.links else tables.groups_named(groups, found.topology)
     if one_way:
@@ -336,7 +337,7 @@ def cut(
 
 def heal(testbed: TestbedName = None, as_json: Json = False) -> None:
     """End all cuts."""
-    found = _attach(testbed)
+    found = lazy.live.Testbed.attach(testbed)
     ended = found.heal()
     _tell("heal", found, ended, as_json=as_json)
     if not ended and not as_json:
@@ -354,7 +355,7 @@ def capture(
     """Record every frame at every switch port, both ways, as pcapng."""
     if action == "stop" and path is not None:
         raise InputError(f"`capture stop` takes no path, got {path}; give it to `capture start`")
-    found = _attach(testbed)
+    found = lazy.live.Testbed.attach(testbed)
     if action == "start":
         began = str(found.start_capture(path))
         if as_json:
@@ -373,7 +374,7 @@ def capture(
 
 def counters(testbed: TestbedName = None, as_json: Json = False) -> None:
     """Show the kernel's counters: frames that passed, and frames that were dropped."""
-    found = _attach(testbed)
+    found = lazy.live.Testbed.attach(testbed)
     counted = found.counters()
     if as_json:
         print_json(counted.as_json())
@@ -397,7 +398,7 @@ def logs(
     """Print the output of a node's program."""
     if follow and as_json:
         raise InputError("--follow has no end that could be printed as JSON; leave one of the two out")
-    found = _attach(testbed)
+    found = lazy.live.Testbed.attach(testbed)
     name = tables.one_node(node, found.topology).name
     text = found.logs(name)
     shown = text if lines is None else "".join(text.splitlines(keepends=True)[-lines:] if lines else [])
@@ -451,7 +452,7 @@ def down(
 
 def _node_command(verb: str) -> Callable[..., None]:
     def command(targets: NodeWords, testbed: TestbedName = None, as_json: Json = False) -> None:
-        found = _attach(testbed)
+        found = lazy.live.Testbed.attach(testbed)
         _tell(verb, found, getattr(found, verb)(tables.nodes_named(targets, found.topology)), as_json=as_json)
 
     return command
@@ -475,10 +476,6 @@ def _end_of(do: Callable[[], T]) -> T:
         raise CommandEndedError(error.exit_code, str(error)) from error
 
 
-def _attach(name: str | None) -> Testbed:
-    return lazy.live.Testbed.attach(name)
-
-
 def _program(text: str | None) -> Any:
     """The program of `--program`, split as a shell would. Raises InputError."""
     if text is None:
@@ -490,10 +487,6 @@ def _program(text: str | None) -> Any:
     if not argv:
         raise InputError("--program: expected a command such as 'iperf -s', got nothing")
     return lazy.runtimes.Program(argv=argv)
-
-
-def _about(testbed: Testbed) -> dict[str, Any]:
-    return testbed.description.as_json()
 
 
 def _summary(testbed: Testbed) -> str:

@@ -6,12 +6,7 @@ was met, in the member's phase at that time. Inputs are messages by kind, and `-
 
 A view is struck when the first of its survivors freezes (the core's phase is `changing`), or, if no input came in that
 phase, when the first of them installs the next view. A survivor is an incarnation that installs the next view after
-this one. Conditions of the survivors at that time:
-
-- *held*: a core held messages in its buffers, such as unstable ones;
-- *undelivered*: a survivor had not delivered a message of its own;
-- *partly delivered*: a survivor had delivered a message in this view that another one had not;
-- *unsettled*: a survivor had not installed this view yet, or was a joiner without the group's state.
+this one. docs/fuzzing.md lists the conditions of the survivors at that time that are counted.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -89,19 +90,20 @@ def _one_line(text: str) -> str:
     return " ".join("".join(one if one.isprintable() else "?" for one in text).split())
 
 
+WIDTH = 110
 MARGIN_NS = 200_000_000
 """Time shown after the load: repairs happen within it, and later there are only heartbeats."""
 
 
-def picture(scenario: Scenario, *, build: Build | None = None, width: int = 110) -> str:
+def picture(scenario: Scenario, *, build: Build | None = None) -> str:
     """Diagram of the run from its start until shortly after its load, or until the exception that ends it."""
     tap = _Sightings()
     simulation: Simulation | None = None
-    try:
+    with contextlib.suppress(Exception):  # the failure itself; datagrams seen before it can be drawn
         simulation = simulate(experiment_of(scenario), group=GROUP, build=builder_of(scenario, build), tap=tap)
-    except Exception:  # the failure itself; datagrams seen before it can be drawn
-        return _drawn(scenario, _scene(scenario, None, tap), width)
-    return _drawn(scenario, _scene(scenario, simulation, tap), width)
+    scene = _scene(scenario, simulation, tap)
+    until_ns = min(scene.last_ns, START_NS + scenario.duration_ns + MARGIN_NS)
+    return text.draw(compose(scene, Window(START_NS, max(until_ns, START_NS + 1))), width=WIDTH, max_lines=120)
 
 
 class _Sightings:
@@ -140,8 +142,3 @@ def _scene(scenario: Scenario, simulation: Simulation | None, tap: _Sightings) -
         faults=simulation.faults if simulation is not None else (),
         start_ns=START_NS,
     )
-
-
-def _drawn(scenario: Scenario, scene: Scene, width: int) -> str:
-    until_ns = min(scene.last_ns, START_NS + scenario.duration_ns + MARGIN_NS)
-    return text.draw(compose(scene, Window(START_NS, max(until_ns, START_NS + 1))), width=width, max_lines=120)

@@ -1,7 +1,7 @@
 """Check of a whole run in addition to the properties: the joiners that must be present at its end, and the calls that
 their objects must get.
 
-The properties (analysis.checks.properties) say what incarnations that are present at the end deliver.
+The properties (docs/properties.md) say what incarnations that are present at the end deliver.
 `owed_in_last_view` says which must be: of the members of the last view that an incarnation with an orderly end has
 installed, each that ended in order and is in no minority has installed it (view agreement) and has the state (state
 transfer).

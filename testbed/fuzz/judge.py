@@ -1,6 +1,6 @@
 """Verdict on one scenario: it is simulated and checked against all promises of its protocol.
 
-Promises hold for all incarnations as far as analysis.checks.properties defines: crashed and excluded ones, too, must
+Promises hold for all incarnations as far as docs/properties.md defines: crashed and excluded ones, too, must
 keep the order and the submitted bytes. Liveness is judged because all faults have ended and the run has come to rest; a
 run that does not come to rest fails for that.
 
@@ -208,9 +208,7 @@ def _knows_its_end(incarnation: IncarnationRun) -> bool:
 def is_excluded(incarnation: IncarnationRun) -> bool:
     """Whether it was excluded while it was alive."""
     last = incarnation.records[-1]
-    if last[0] == Event.ENDED and last[1] == EndReason.EXCLUDED:
-        return True
-    return any(row[0] == Event.REPORT and row[1] == GroupReport.EXCLUDED for row in incarnation.records)
+    return (last[0] == Event.ENDED and last[1] == EndReason.EXCLUDED) or _knows_its_end(incarnation)
 
 
 def _judged(

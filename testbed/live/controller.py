@@ -77,7 +77,7 @@ class Controller:
             self._started_ns = time.monotonic_ns()
             self.record.note({"phases": {"start_ns": self._started_ns, "end_ns": None}})
             self.state = self._make_state()
-            self._description = self._describe()
+            self.description = self._describe()
             self._stack = stack.pop_all()
 
     def perform(self, verb: str, words: RawBlock) -> Any:
@@ -85,10 +85,6 @@ class Controller:
         if verb not in ANSWERED_WITHOUT_NETWORK:
             self._require_network()
         return _VERBS[verb](self, words)
-
-    @property
-    def description(self) -> Description:
-        return self._description
 
     def enter(self, node: str) -> tuple[str, NodeHandle]:
         """Name of the node, and handle of its latest incarnation, for a command. Raises InputError, FabricError."""
@@ -233,7 +229,7 @@ class Controller:
 
     def about(self) -> dict[str, Any]:
         """Description and topology, which do not change."""
-        return {"description": self._description.as_json(), "topology": dumps(self.topology)}
+        return {"description": self.description.as_json(), "topology": dumps(self.topology)}
 
     def _nodes(self) -> list[dict[str, Any]]:
         self.notice()

@@ -396,10 +396,7 @@ class _Router:
         return tuple(self._link_to(child) for child in multicast_children(self._topology, source, self._here))
 
     def _way_to(self, partition: PartitionName) -> tuple[_LinkEnd, ...]:
-        try:
-            return (self._link_to(next_hop(self._topology, self._here, partition)),)
-        except ValueError:
-            return ()  # no path of links leads there, which a topology may have by intent
+        return (self._link_to(next_hop(self._topology, self._here, partition)),)
 
     def _link_to(self, neighbour: PartitionName) -> _LinkEnd:
         """The first link between the two, as in netem.wiring.plan."""

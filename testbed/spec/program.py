@@ -1,16 +1,7 @@
 """A user's program in a node, as a value, and the placeholders for values that differ from node to node.
 
-Placeholders stand in a command, in environment variables and in files:
-
-    {name} {host} {ip} {index} {number} {partition}    of the node: p1/n2, p1-n2, 10.1.0.2, 1, 2, p1
-    {dir}                                              its working directory
-    {members} {peers} {first}                          addresses with commas between; without its own; the first one's
-    {trace_ip} {trace_port} {group} {incarnation}      address of trace records, and fields of their header
-    {ip:p1/n1}                                         the address of another node
-    {each members ,}{host}=http://{ip}:2380{end}       the same for each one, with the separator between
-
-`number` counts the nodes of one program from 1, `index` all nodes from 0. `{{word}}` is the text {word}; `${word}` and
-any other text in braces stays as it is. Pure: nothing here touches a file or a process.
+Placeholders, such as `{ip:p1/n1}`, stand in a command, in environment variables and in files (docs/programs.md).
+Pure: nothing here touches a file or a process.
 """
 
 from __future__ import annotations

@@ -1,13 +1,5 @@
-"""The sweep of an experiment file: its axes, its seeds, and the setting of a value at its key.
-
-    sweep:
-      protocol: [{name: sequencer}, {name: lamport}]
-      workload.rate, workload.size:         # keys that go together
-        - [10 /s, 512 B]
-        - [80 /s, 64 B]
-      seeds: 10
-
-Every combination is a run: 2 protocols, 2 rows, 10 seeds. A value may be a whole block (`protocol`).
+"""The sweep of an experiment file (docs/experiments.md): its axes, its seeds, and the setting of a value at its key.
+Every combination is a run.
 """
 
 from __future__ import annotations

@@ -12,11 +12,12 @@ import pyarrow.parquet as pq
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from analysis import schema
-from analysis.checks import linear
+from analysis.checks import incarnations, linear, order
 from analysis.checks.oracle import raw
 from analysis.checks.oracle_views import History, Record
 from analysis.checks.properties import Finding, Incarnation, MessageId, Property
 from analysis.checks.views import VIEW_EVENTS, read_views
+from analysis.tasks import Here, Staging, Workers
 from collector.records import EndReason, Event, Level, Notice, ViewReason
 
 Mutation = Callable[["PlainHistory", random.Random], "PlainHistory"]
@@ -676,6 +677,22 @@ HARMLESS = (deliver_optimistically, forget_stop, expel, go_on_after_the_end, rej
 def write_trace(history: PlainHistory, path: Path) -> Path:
     pq.write_table(trace_of(history), path)
     return path
+
+
+def check_by_tasks(
+    history: PlainHistory,
+    directory: Path,
+    workers: Workers | None = None,
+    names: Mapping[int, str] | None = None,
+) -> dict[Property, Finding]:
+    """Findings of analysis.checks.order; the tables are written in the directory. `names`: of the members that the run
+    should have (default: those of the history).
+    """
+    trace, rows = write_trace(history, directory / "trace.parquet"), {name: len(rs) for name, rs in history.items()}
+    members = names or members_of(history)
+    with incarnations.walked(trace, Staging(directory), workers or Here(), (), rows) as walk:
+        found = [one.facts for one in walk.incarnations]
+        return order.check_with(walk, order.run_facts(found, members=members, names=names or {}))
 
 
 def trace_of(history: PlainHistory) -> pa.Table:

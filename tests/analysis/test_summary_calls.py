@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from analysis.checks import linear, order
+from analysis.checks import linear
 from analysis.checks.calls import read_calls
 from analysis.checks.properties import CALL_PROPERTIES, DELIVERY_PROPERTIES, Incarnations
 from analysis.metrics import call_cost, measures
@@ -92,9 +92,7 @@ def test_the_witness_names_the_object(made: tuple[Path, dict[str, Any], Incarnat
 
 def test_the_tasks_say_of_deliveries_what_the_linear_checker_says(tmp_path: Path) -> None:
     history = right(2)
-    (tmp_path / "scratch").mkdir()
-    trace = histories.write_trace(history, tmp_path / "trace.parquet")
-    found = order.check(trace, members=range(3), scratch=tmp_path / "scratch")
+    found = histories.check_by_tasks(history, tmp_path)
 
     expected = check_linear(history, members=range(3))
     assert {kind: (one.verdict, one.reason) for kind, one in found.items()} == {

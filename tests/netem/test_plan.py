@@ -9,7 +9,7 @@ import pytest
 from netem.wiring import plan, steps
 from netem.wiring.steps import Kernel, Side
 from tests.netem.wired import topology
-from topologies import shapes
+from tests.topologies.shapes import star
 from topologies.model import MULTICAST_GROUP, TRACE_MAC, Bus, Direction, Impairment
 
 LINE = topology(2, 1, 2, links=[(1, 2), (2, 3)])
@@ -128,15 +128,9 @@ def test_unicast_goes_by_the_next_hop_and_its_address_is_known() -> None:
     assert (far.router_ip, plan.link_mac(0, 1)) in {one for step in neighbours for one in step.known}
 
 
-def test_partitions_that_no_path_joins_get_no_route() -> None:
-    made = plan.plan(topology(1, 1, 1, links=[(1, 2)]), Kernel.HOST)
-    routes = {(step.namespace, step.destination) for step in made if isinstance(step, steps.AddRoute)}
-    assert routes == {("router p1", "10.2.0.0"), ("router p2", "10.1.0.0")}
-
-
 def test_a_router_with_more_links_than_the_kernel_can_forward_multicast_over_is_refused() -> None:
     with pytest.raises(ValueError, match="at most 31"):
-        plan.plan(shapes.star(40, 1), Kernel.HOST)
+        plan.plan(star(40, 1), Kernel.HOST)
 
 
 def test_a_bus_takes_in_every_port_and_the_leg_of_the_router() -> None:

@@ -13,7 +13,7 @@ from netem.errors import FabricError
 from netem.network import EmulatedNetwork, KernelOption
 from netem.wiring import qdisc
 from tests.netem.wired import topology
-from topologies import shapes
+from tests.topologies.shapes import star
 from topologies.model import CLEAR, Bus, Direction, Distribution, Impairment, NodeName, PartitionName
 
 pytestmark = [pytest.mark.root, pytest.mark.uml]
@@ -111,4 +111,4 @@ def test_the_choice_is_explained(network: EmulatedNetwork) -> None:
 
 def test_a_topology_that_no_router_can_carry_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FabricError, match="star: partition p1 has 33 links"):
-        EmulatedNetwork.open(shapes.star(34, 1), kernel=KernelOption.UML, log_dir=tmp_path)
+        EmulatedNetwork.open(star(34, 1), kernel=KernelOption.UML, log_dir=tmp_path)

@@ -11,6 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.topologies.shapes import mesh, ring, star, tree
 from topologies import dump, load, shapes
 from topologies.formats.errors import InputError
 from topologies.formats.yaml_source import read
@@ -263,7 +264,7 @@ IMPAIRMENTS = st.builds(
 
 
 @given(
-    st.sampled_from([shapes.ring, shapes.star, shapes.tree, shapes.mesh]).flatmap(
+    st.sampled_from([ring, star, tree, mesh]).flatmap(
         lambda shape: st.builds(shape, st.integers(1, 9), st.integers(1, 4))
     ),
     IMPAIRMENTS,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topologies import shapes
+from tests.topologies.shapes import ring, star
 from topologies.model import CLEAR, MAX_NODES_PER_PARTITION, MAX_PARTITIONS, MULTICAST_GROUP, Bus, Direction, Impairment
 
 
@@ -52,7 +52,7 @@ def test_an_impossible_bus_does_not_exist(rate_bps: int, queue_frames: int) -> N
 
 @given(st.integers(min_value=1, max_value=3), st.integers(min_value=1, max_value=MAX_NODES_PER_PARTITION))
 def test_addresses_are_unique(partitions: int, nodes: int) -> None:
-    topology = shapes.star(partitions, nodes)
+    topology = star(partitions, nodes)
     found = list(topology.nodes())
     routers = [partition.router_ip for partition in topology.partitions]
     monitors = [partition.monitor_ip for partition in topology.partitions]
@@ -66,14 +66,14 @@ def test_addresses_are_unique(partitions: int, nodes: int) -> None:
 
 
 def test_each_partition_has_a_multicast_group_of_its_own() -> None:
-    groups = [partition.multicast_group for partition in shapes.star(MAX_PARTITIONS, 1).partitions]
+    groups = [partition.multicast_group for partition in star(MAX_PARTITIONS, 1).partitions]
     assert (groups[0], groups[-1]) == ("239.77.1.1", f"239.77.1.{MAX_PARTITIONS}")
     assert len({*groups, MULTICAST_GROUP}) == MAX_PARTITIONS + 1
     assert all(IPv4Address(group).is_multicast for group in groups)
 
 
 def test_looks_up_by_name() -> None:
-    topology = shapes.ring(3, 2)
+    topology = ring(3, 2)
     assert topology.node("p2/n1").index == 2
     assert topology.partition("p3").index == 3
     assert (topology.link("p1--p2").a, topology.link("p1--p2").b) == ("p1", "p2")

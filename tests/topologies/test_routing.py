@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.topologies.shapes import ring
 from topologies import shapes
 from topologies.model import Topology, multicast_children, next_hop, unreachable
 
@@ -73,7 +74,7 @@ def test_the_order_of_links_does_not_matter(topology: Topology, shuffler: random
 
 
 def test_among_equal_paths_the_first_name_wins() -> None:
-    topology = shapes.ring(4, 1)
+    topology = ring(4, 1)
     assert next_hop(topology, "p1", "p3") == "p2"
     assert next_hop(topology, "p3", "p1") == "p2"
     assert multicast_children(topology, "p1", "p1") == ("p2", "p4")

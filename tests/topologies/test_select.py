@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.topologies.shapes import star
 from topologies import shapes
 from topologies.load import loads
 from topologies.model import NodeName, SelectError, Topology, select, select_link, shortened, specificity
 
-TOPOLOGY = shapes.star(2, 12, name="pair")
+TOPOLOGY = star(2, 12, name="pair")
 SMALL = loads("name: small\npartitions: {p1: {nodes: 4}, p2: {nodes: 2}}\nlinks: [{between: [p1, p2]}]\n")
 
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from analysis.checks import by_message, incarnations, oracle, order
+from analysis.checks import by_message, incarnations, oracle
 from analysis.checks.properties import (
     DELIVERY_PROPERTIES,
     VIEW_PROPERTIES,
@@ -45,10 +45,7 @@ class Several(Here):
 
 def judge(history: PlainHistory, workers: Workers | None = None) -> dict[Property, Finding]:
     with tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as directory:
-        scratch = Path(directory, "scratch")
-        scratch.mkdir()
-        trace = histories.write_trace(history, Path(directory, "trace.parquet"))
-        return order.check(trace, members=members_of(history), scratch=scratch, workers=workers)
+        return histories.check_by_tasks(history, Path(directory), workers)
 
 
 def in_many_pieces(history: PlainHistory) -> dict[Property, Finding]:
@@ -113,14 +110,11 @@ def test_in_workers_of_spark_it_is_the_same(spark: SparkSession) -> None:
 
 
 def test_no_events_at_all(tmp_path: Path) -> None:
-    trace = histories.write_trace({}, tmp_path / "trace.parquet")
-    (tmp_path / "scratch").mkdir()
-    names = {0: "p1/a", 1: "p1/b"}
-    findings = order.check(trace, members=[0, 1], names=names, scratch=tmp_path / "scratch")
+    findings = histories.check_by_tasks({}, tmp_path, names={0: "p1/a", 1: "p1/b"})
 
     assert {f.verdict for f in findings.values()} == {Verdict.UNKNOWN}
     assert findings[Property.FIFO].reason == "p1/a left no trace records; p1/b left no trace records"
-    assert not list((tmp_path / "scratch").glob("steps*"))
+    assert not list(tmp_path.glob("steps*"))
 
 
 def test_incarnations_are_shared_out_by_their_records() -> None:

@@ -23,7 +23,8 @@ def membership_of(history: PlainHistory, tmp_path: Path, struck_ns: dict[int, li
     """Each nanosecond of the history becomes a millisecond. The table and the hosts' records give the same section."""
     slow = {incarnation: [r._replace(at_ns=r.at_ns * MS) for r in records] for incarnation, records in history.items()}
     trace = histories.write_trace(slow, tmp_path / "trace.parquet")
-    with incarnations.walked(trace, Staging(tmp_path), Here(), ()) as walk:
+    rows = {incarnation: len(records) for incarnation, records in slow.items()}
+    with incarnations.walked(trace, Staging(tmp_path), Here(), (), rows) as walk:
         found = [_timeline(incarnation.facts) for incarnation in walk.incarnations]
     assert found == timelines(raw(slow))
     return section(found, names=NAMES, start_ns=1_000 * MS, struck_ns=struck_ns or {})

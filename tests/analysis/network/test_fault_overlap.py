@@ -14,12 +14,13 @@ import pytest
 from analysis.inputs import read_run
 from analysis.network import fault_overlap
 from analysis.network.addresses import ip_number, mac_number
-from topologies import dump, shapes
+from tests.topologies.shapes import ring
+from topologies import dump
 from topologies.model import MULTICAST_GROUP
 
 SECOND = 10**9
 START_NS = 100 * SECOND
-TOPOLOGY = shapes.ring(3, 2)
+TOPOLOGY = ring(3, 2)
 NODES = {str(node.name): node for node in TOPOLOGY.nodes()}
 GROUP_MAC = 0x01005E4D0001
 TRACE_MAC = 0x0180C200000E

@@ -9,6 +9,7 @@ from itertools import combinations
 import pytest
 
 from analysis.report import draw, witness
+from tests.topologies.shapes import mesh, ring, star, tree
 from topologies import load, shapes
 from topologies.model import Impairment, Topology
 
@@ -20,11 +21,11 @@ TOPOLOGIES = [
     shapes.one_partition(4),
     shapes.one_partition(30),
     shapes.one_partition(200),
-    shapes.ring(3, 10),
-    shapes.star(5, 3),
-    shapes.mesh(6, 4),
-    shapes.tree(9, 10),
-    shapes.tree(31, 2),
+    ring(3, 10),
+    star(5, 3),
+    mesh(6, 4),
+    tree(9, 10),
+    tree(31, 2),
     load.load(load.find("three-partitions")),
 ]
 

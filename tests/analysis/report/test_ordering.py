@@ -34,7 +34,7 @@ from analysis.report.time_axis import Phases, phases_of
 from tests import report_runs
 from tests.analysis.report.tables import JSON, facts, tables
 
-PHASES = Phases(load_end_s=20.0, drained_s=20.4, end_s=21.0, start_ns=report_runs.START_NS)
+PHASES = Phases(load_end_s=20.0, drained_s=20.4, start_ns=report_runs.START_NS)
 NOTHING = Rollbacks(at_s=np.empty(0), undone=np.empty(0))
 
 

@@ -29,7 +29,7 @@ from analysis.report.time_axis import (
 )
 from tests import report_runs
 
-NO_PHASES = Phases(load_end_s=None, drained_s=None, end_s=None, start_ns=None)
+NO_PHASES = Phases(load_end_s=None, drained_s=None, start_ns=None)
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +177,7 @@ def test_no_numbers_in_a_table_stop_a_plot(rows: list[tuple[float, ...]], narrow
 
 @pytest.mark.parametrize("asked_s", [0.5, 5.0, 9.0, 9.9])
 def test_the_label_of_a_fault_covers_neither_its_bar_nor_its_ring(asked_s: float) -> None:
-    phases = Phases(load_end_s=10.0, drained_s=10.0, end_s=10.0, start_ns=0.0)
+    phases = Phases(load_end_s=10.0, drained_s=10.0, start_ns=0.0)
     window = FaultWindow(
         number="4", kind="impair", what="50 % loss", where="to p1/n2", asked_s=asked_s, issued_s=asked_s,
         effective_s=asked_s + 0.005, until_s=None, lasts=True,

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from analysis.capture.source import CaptureReader, Pieces, table_schema
 from analysis.checks.properties import Incarnation, MessageId
 from analysis.engine import ingest
-from analysis.inputs import network_of
+from analysis.inputs import faults_of
+from analysis.requested_network import build
 from analysis.spacetime.model import Header, Scene, Sighting, Step, Transmission, Window
 from analysis.tasks import Staging
 from collector.records import Event, Flag, Kind, Level, Notice, ViewReason
@@ -91,7 +92,7 @@ def lost_and_found() -> Scene:
         fault(1, "heal", 8),
         fault(2, "crash", 15, targets=["p1/n2"]),
     ]
-    network = network_of(THREE_NODES, faults)
+    network = build(THREE_NODES, {}, faults_of(THREE_NODES, faults))
     return Scene(names=NAMES, steps=steps, sightings=sightings, faults=faults, network=network)
 
 

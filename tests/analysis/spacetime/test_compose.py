@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analysis.checks.properties import Incarnation, MessageId
-from analysis.inputs import network_of
+from analysis.inputs import faults_of
+from analysis.requested_network import build
 from analysis.spacetime.compose import compose, short_names
 from analysis.spacetime.model import (
     Arrow,
@@ -77,7 +78,7 @@ def test_what_only_puts_a_port_back_is_no_band() -> None:
         scenes.fault(0, "impair", 2, until=1, targets=["p1/n1"], direction="to-node", parameters={"loss_ratio": 0.5}),
         scenes.fault(1, "impair", 4, targets=["p1/n1"], direction="to-node", parameters={}, restores=True),
     ]
-    network = network_of(scenes.THREE_NODES, faults)
+    network = build(scenes.THREE_NODES, {}, faults_of(scenes.THREE_NODES, faults))
     for known in (network, None):
         bands = composed(faults=faults, network=known).bands
         assert [(band.number, band.until_ns) for band in bands] == [("0", 4 * MS)]

@@ -10,6 +10,7 @@ import pytest
 
 from testbed.cli import doctor
 from testbed.cli.doctor import Check
+from tests import probes
 from tests.waiting import in_time
 
 
@@ -41,7 +42,7 @@ def test_all_probes_answer_quickly_and_each_failure_has_a_way_out() -> None:
         (doctor.check_compilers, "install gcc and golang-go"),
         (doctor.check_browser, "install chromium and chromium-driver"),
         (doctor.check_java, "install openjdk-17-jre-headless"),
-        (doctor.check_guest, "install user-mode-linux"),
+        (probes.check_guest, "install user-mode-linux"),
     ],
 )
 def test_what_is_not_installed_is_named(
@@ -56,7 +57,7 @@ def test_what_is_not_installed_is_named(
 
 def test_without_control_groups_the_way_to_get_them_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("netem.runtimes.cgroups.find_mount", lambda _controller: None)
-    check = doctor.check_control_groups()
+    check = probes.check_control_groups()
     assert (check.ok, check.detail) == (False, "this machine has no control groups for cpu")
     assert check.remedy.startswith("run as root on the machine itself")
 

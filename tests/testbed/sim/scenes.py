@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from analysis.inputs import network_of
+from analysis.inputs import faults_of
+from analysis.requested_network import build
 from analysis.spacetime.model import Scene, Sighting, Step, sighting, steps_of
 from testbed.sim.network import Datagram
 from testbed.sim.simulation import Simulation
@@ -43,6 +44,6 @@ def scene_of(topology: Topology, simulation: Simulation, tap: SightingTap) -> Sc
         sightings=tap.sightings,
         faults=simulation.faults,
         start_ns=simulation.phases.start_ns,
-        network=network_of(topology, simulation.faults),
+        network=build(topology, {}, faults_of(topology, simulation.faults)),
         until_ns=simulation.phases.end_ns,
     )

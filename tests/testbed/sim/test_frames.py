@@ -14,8 +14,9 @@ from testbed.sim.capture import Framer
 from testbed.sim.network import UNICAST_TTL
 from testbed.spec.nodes import MULTICAST_TTL
 from tests.collector.captures import checksum
+from tests.topologies.shapes import ring
 from topologies.model import MULTICAST_GROUP, PROTOCOL_PORT, TRACE_MAC, TRACE_PORT, Node, Topology
-from topologies.shapes import one_partition, ring
+from topologies.shapes import one_partition
 
 RING = ring(5, 2)
 

@@ -52,12 +52,6 @@ def test_a_unicast_is_switched_to_its_target_alone() -> None:
         pytest.param(
             topology(1, 1, bus=Bus(rate_bps=8_000_000)), [(0, None)], [(1_000_000, 1, 1)], id="the buses of both ends"
         ),
-        pytest.param(
-            topology(1, 1, 1, links=[link("p1", "p2")]),
-            [(0, None), (0, 2)],
-            [(LEAST_TRAVEL_NS, 1, 1)],
-            id="partitions without a path are apart",
-        ),
     ],
 )
 def test_frames_arrive_at_exactly_this_time(

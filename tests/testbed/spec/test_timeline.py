@@ -34,6 +34,8 @@ from testbed.spec.faults import (
 )
 from testbed.spec.raw import RawExperiment
 from testbed.spec.timeline import timeline
+from tests.topologies.shapes import mesh as partitions_in_a_mesh
+from tests.topologies.shapes import ring as partitions_in_a_ring
 from topologies import shapes
 from topologies.formats.errors import InputError
 from topologies.formats.schema import validated
@@ -42,7 +44,7 @@ from topologies.model import Direction, Impairment, NodeName, Topology
 
 SECOND = 10**9
 BASE = Impairment(delay_ns=5_000_000)
-TOPOLOGY = shapes.with_ports(shapes.ring(3, 4), to_node=BASE)
+TOPOLOGY = shapes.with_ports(partitions_in_a_ring(3, 4), to_node=BASE)
 HEADER = (
     "name: x\nquestion: q\ntopology: one-partition\nprotocol: {name: sequencer}\n"
     "workload: {kind: silent}\nduration: 20 s\nfaults:\n"
@@ -422,7 +424,7 @@ def windows(draw: st.DrawFn) -> dict[str, object]:
 @given(st.lists(windows(), max_size=8))
 def test_when_everything_has_ended_everything_is_as_the_topology_says(faults: list[dict[str, object]]) -> None:
     document = reads(HEADER.removesuffix("\n") + " " + json.dumps(faults), "x.yaml")
-    mesh = shapes.with_ports(shapes.mesh(3, 4), to_node=BASE)
+    mesh = shapes.with_ports(partitions_in_a_mesh(3, 4), to_node=BASE)
     events = timeline(validated(RawExperiment, document).faults, mesh, 20 * SECOND, document)
     assert [event.id for event in events] == list(range(len(events)))
     assert all(before.at_ns <= after.at_ns for before, after in pairwise(events))
