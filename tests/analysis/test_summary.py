@@ -303,20 +303,6 @@ def test_a_broken_order_fails_with_a_witness(disordered: dict[str, Any]) -> None
 # --- incomplete runs
 
 
-def test_an_expectation_that_an_invalid_run_does_not_meet_is_unknown(spark: SparkSession, tmp_path: Path) -> None:
-    run = MadeRun()
-    ordered(run, messages=40)
-    run.manifest = {"invalid": ["a node fell 782 ms behind its workload"], "expect": ["latency.p50_ms < 0"]}
-    summary = analyze(run.write(tmp_path / "run"), spark=spark, on_progress=said.append)
-
-    (entry,) = summary["expect"]
-    assert entry["value"] > 0
-    assert entry["verdict"] == "unknown"
-    assert entry["reason"].startswith("the run is invalid, and it is ")
-    assert summary["verdict"] == "unknown"
-    assert summary["properties"]["total_order"]["verdict"] == "pass"
-
-
 def test_a_lost_trace_datagram_makes_everything_unknown(spark: SparkSession, tmp_path: Path) -> None:
     run = MadeRun()
     ordered(run, messages=80)
@@ -329,18 +315,27 @@ def test_a_lost_trace_datagram_makes_everything_unknown(spark: SparkSession, tmp
     assert summary["capture"]["trace_gaps"] == 30
 
 
-def test_records_that_came_in_at_another_port_count_for_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_records_from_another_port_count_for_nothing_and_an_invalid_run_meets_no_expectation(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """n4 sends a record of a second delivery in the name of n1."""
-    run = MadeRun()
+    run = MadeRun(manifest={"invalid": ["a node fell 782 ms behind"], "expect": ["latency.p50_ms < 0"]})
     ordered(run, messages=40)
     forged = dataclasses.replace(run.records[0, 1][3], event=Event.DELIVER)
     body = encode_trace(group=GROUP, node=0, node_incarnation=1, first=500, records=[forged])
     run.sightings.append(Sighting(START_NS + 5, 3, PortDirection.INBOUND, trace_frame(run.nodes[3], body)))
     summary = analyze(run.write(tmp_path / "run"), spark=spark, on_progress=said.append)
 
+    (entry,) = summary["expect"]
+    assert entry["value"] > 0
+    assert entry["verdict"] == "unknown"
+    assert entry["reason"].startswith("the run is invalid, and it is ")
     assert summary["properties"]["integrity"]["verdict"] == "pass"
+    assert summary["properties"]["total_order"]["verdict"] == "pass"
     assert summary["capture"]["foreign_records"] == 1
     assert summary["verdict"] == "unknown"
+    foreign = "1 trace records came from another port than their member's"
+    assert {"a node fell 782 ms behind", foreign} <= set(summary["reasons"])
 
 
 def test_an_interrupted_run_with_a_torn_capture_is_analysed_as_far_as_it_goes(

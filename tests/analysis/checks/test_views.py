@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from analysis.checks import oracle
 from analysis.checks.properties import (
@@ -25,7 +23,7 @@ from tests.analysis import histories
 from tests.analysis.checks.comparisons import outcome
 from tests.analysis.checks.test_linear import assert_agreement
 from tests.analysis.checks.view_histories import C2, NAMES, A, B, C, HistoryBuilder
-from tests.analysis.histories import Author, PlainHistory, check_linear, made
+from tests.analysis.histories import Author, PlainHistory, check_linear
 
 D, E = Incarnation(3, 1), Incarnation(4, 1)
 KINDS = (*VIEW_PROPERTIES, Property.TOTAL_ORDER)
@@ -362,18 +360,6 @@ def test_nothing_is_owed_by_a_group_without_a_quorum() -> None:
 
 
 # Random histories.
-
-CASE = st.tuples(
-    st.sampled_from([name for name in histories.CORRECT if "views" in name]),
-    st.integers(0, 1_000_000),
-    st.lists(st.sampled_from((*histories.OF_VIEWS, *histories.MUTATIONS)), max_size=3),
-)
-
-
-@settings(max_examples=250, deadline=None)
-@given(case=CASE)
-def test_both_checkers_agree_on_broken_views(case: tuple[str, int, list[histories.Mutation]]) -> None:
-    assert_agreement(made(*case))
 
 
 @pytest.mark.parametrize("part", range(8))
