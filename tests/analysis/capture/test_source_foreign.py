@@ -114,18 +114,6 @@ def test_an_index_that_points_into_payloads_is_found_out_and_told(path: Path) ->
         rows(path, 8)
 
 
-@pytest.mark.parametrize("order", ["<", ">"])
-@pytest.mark.parametrize("nanoseconds", [True, False])
-def test_plain_pcap_of_any_kind(path: Path, order: str, nanoseconds: bool) -> None:
-    path.write_bytes(pcap(traffic(300), order=order, nanoseconds=nanoseconds))
-    found = rows(path, 5)
-
-    stamps = [START_NS + 1000 * n for n in range(300)]
-    assert [time_ns for _, time_ns, _ in found] == (stamps if nanoseconds else [at // 1000 * 1000 for at in stamps])
-    assert len(found) == 300
-    assert found == rows(path, 1)
-
-
 def test_sections_are_read_each_with_its_own_interfaces_and_byte_order(path: Path) -> None:
     frames = [udp_frame(bytes(n)) for n in range(40)]
     little = section("<") + interface("<", "a", 6) + b"".join(packet(f, 7_000_000) for f in frames)
@@ -148,15 +136,6 @@ def test_more_sections_than_anybody_writes_are_refused(path: Path) -> None:
     path.write_bytes(section() * 1200)
     with pytest.raises(AnalysisError, match="has more than 1000 sections; merge them into one with: mergecap"):
         source.inspect(path)
-
-
-def test_unknown_blocks_options_and_simple_packets(path: Path) -> None:
-    odd = block("<", 0x80000001, bytes(16)) + block("<", 4, bytes(8)) + block("<", 10, b"")
-    simple = block("<", 3, struct.pack("<I", 20) + bytes(20))
-    strange = packet(b"z" * 30, before_flags=option("<", 1, b"a comment") + option("<", 2989, bytes(9)))
-    path.write_bytes(section() + interface() + odd + packet(b"x" * 21) + simple + odd + strange)
-
-    assert [time_ns for _, time_ns, _ in rows(path, 3)] == [START_NS, 0, START_NS]
 
 
 @pytest.mark.parametrize(("link_type", "kind"), [(113, "Linux cooked"), (101, "raw IP"), (999, "link type 999")])
