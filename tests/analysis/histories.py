@@ -32,6 +32,7 @@ class Author:
 
     history: PlainHistory = field(default_factory=dict)
     now_ns: int = 1_000
+    submitted: dict[Incarnation, int] = field(default_factory=dict)
 
     def note(
         self, incarnation: Incarnation, event: Event, message: MessageId = NO_MESSAGE, detail: int = 0, **fields: int
@@ -50,6 +51,13 @@ class Author:
     def start(self, *incarnations: Incarnation) -> None:
         for incarnation in incarnations:
             self.note(incarnation, Event.START)
+
+    def submit_next(self, incarnation: Incarnation, **fields: int) -> MessageId:
+        """The next message of this incarnation."""
+        self.submitted[incarnation] = self.submitted.get(incarnation, 0) + 1
+        message = MessageId(*incarnation, self.submitted[incarnation])
+        self.note(incarnation, Event.SUBMIT, message, **fields)
+        return message
 
     def stop(self, *incarnations: Incarnation) -> PlainHistory:
         for incarnation in incarnations:
@@ -106,7 +114,6 @@ def total_order(
     rng, author = random.Random(seed), Author()
     incarnations = [Incarnation(member, 1) for member in range(members)]
     done = dict.fromkeys(incarnations, 0)
-    submitted = dict.fromkeys(incarnations, 0)
     log: list[MessageId] = []
     author.start(*incarnations)
     crash_at = rng.randrange(messages) if crash else -1
@@ -114,13 +121,11 @@ def total_order(
         if len(log) == crash_at and incarnations[-1].incarnation == 1:
             del done[incarnations[-1]]
             incarnations[-1] = Incarnation(members - 1, 2)
-            done[incarnations[-1]], submitted[incarnations[-1]] = len(log), 0
+            done[incarnations[-1]] = len(log)
             author.note(incarnations[-1], Event.START)
         incarnation = rng.choice(incarnations)
         if len(log) < messages and rng.random() < 0.4:
-            submitted[incarnation] += 1
-            log.append(MessageId(*incarnation, submitted[incarnation]))
-            author.note(incarnation, Event.SUBMIT, log[-1])
+            log.append(author.submit_next(incarnation))
         elif done[incarnation] < len(log):
             author.note(incarnation, Event.DELIVER, log[done[incarnation]], level)
             done[incarnation] += 1
@@ -136,52 +141,38 @@ def excluded(seed: int, *, members: int = 4, messages: int = 12) -> PlainHistory
     log: list[MessageId] = []
     past: dict[MessageId, set[MessageId]] = {}
     done = {incarnation: list[MessageId]() for incarnation in (*living, lost)}
+
+    def submit(incarnation: Incarnation) -> MessageId:
+        own = {message for message in log if message[:2] == incarnation}
+        message = author.submit_next(incarnation)
+        past[message] = own.union(done[incarnation])
+        return message
+
+    def deliver(incarnation: Incarnation, message: MessageId) -> None:
+        done[incarnation].append(message)
+        author.note(incarnation, Event.DELIVER, message, Level.AGREED)
+
+    def go_astray() -> None:
+        for message in log[len(done[lost]) + 1 :]:
+            if past[message] <= set(done[lost]):
+                deliver(lost, message)
+        alone = submit(lost)
+        if past[alone] <= set(done[lost]):
+            deliver(lost, alone)
+        author.note(lost, Event.ENDED)
+        del done[lost]
+
     excluded_at = rng.randrange(1, messages)
     author.start(*done)
     while len(log) < messages or any(len(done[incarnation]) < messages for incarnation in living):
         if len(log) >= excluded_at and lost in done:
-            _go_astray(author, lost, done.pop(lost), log, past)
+            go_astray()
         incarnation = rng.choice(list(done))
         if len(log) < messages and rng.random() < 0.4:
-            log.append(_submit(author, incarnation, log, done[incarnation], past))
+            log.append(submit(incarnation))
         elif len(done[incarnation]) < len(log):
-            _deliver(author, incarnation, done[incarnation], log[len(done[incarnation])])
+            deliver(incarnation, log[len(done[incarnation])])
     return author.stop(*living)
-
-
-def _go_astray(
-    author: Author,
-    incarnation: Incarnation,
-    done: list[MessageId],
-    log: list[MessageId],
-    past: dict[MessageId, set[MessageId]],
-) -> None:
-    for message in log[len(done) + 1 :]:
-        if past[message] <= set(done):
-            _deliver(author, incarnation, done, message)
-    alone = _submit(author, incarnation, log, done, past)
-    if past[alone] <= set(done):
-        _deliver(author, incarnation, done, alone)
-    author.note(incarnation, Event.ENDED)
-
-
-def _submit(
-    author: Author,
-    incarnation: Incarnation,
-    log: list[MessageId],
-    done: list[MessageId],
-    past: dict[MessageId, set[MessageId]],
-) -> MessageId:
-    own = {message for message in log if message[:2] == incarnation}
-    message = MessageId(*incarnation, len(own) + 1)
-    past[message] = own.union(done)
-    author.note(incarnation, Event.SUBMIT, message)
-    return message
-
-
-def _deliver(author: Author, incarnation: Incarnation, done: list[MessageId], message: MessageId) -> None:
-    done.append(message)
-    author.note(incarnation, Event.DELIVER, message, Level.AGREED)
 
 
 def causal_order(seed: int, *, members: int = 3, messages: int = 8) -> PlainHistory:
@@ -196,10 +187,9 @@ def causal_order(seed: int, *, members: int = 3, messages: int = 8) -> PlainHist
         incarnation = rng.choice(incarnations)
         ready = sorted(m for m in past if m not in delivered[incarnation] and past[m] <= delivered[incarnation])
         if len(past) < messages and rng.random() < 0.4:
-            message = MessageId(*incarnation, sum(1 for m in past if m[:2] == incarnation) + 1)
+            message = author.submit_next(incarnation)
             past[message] = frozenset(known[incarnation])
             known[incarnation].add(message)
-            author.note(incarnation, Event.SUBMIT, message)
         elif ready:
             message = rng.choice(ready)
             delivered[incarnation].add(message)
@@ -239,8 +229,7 @@ def rolled_back(seed: int, *, members: int = 3, messages: int = 8) -> PlainHisto
         incarnation = rng.choice(incarnations)
         missing = [place for place in range(len(log)) if place not in taken[incarnation]]
         if len(log) < messages and rng.random() < 0.3:
-            log.append(MessageId(*incarnation, sum(message[:2] == incarnation for message in log) + 1))
-            author.note(incarnation, Event.SUBMIT, log[-1])
+            log.append(author.submit_next(incarnation))
         elif missing and rng.random() < 0.6:
             _take(author, incarnation, log, taken[incarnation], rng.choice(missing))
         elif final[incarnation] in taken[incarnation]:
@@ -275,7 +264,6 @@ class Group:
         self.number = 0
         self.log: list[MessageId] = []
         self.done: dict[Incarnation, int] = {}
-        self.submitted: dict[Incarnation, int] = {}
         self.knew: dict[MessageId, int] = {}
         self.author.start(*self.members)
         self.install([])
@@ -301,11 +289,8 @@ class Group:
                 self.deliver(incarnation)
 
     def submit(self, incarnation: Incarnation) -> None:
-        self.submitted[incarnation] = self.submitted.get(incarnation, 0) + 1
-        message = MessageId(*incarnation, self.submitted[incarnation])
-        self.knew[message] = self.done[incarnation]
-        self.log.append(message)
-        self.author.note(incarnation, Event.SUBMIT, message)
+        self.log.append(self.author.submit_next(incarnation))
+        self.knew[self.log[-1]] = self.done[incarnation]
 
     def deliver(self, incarnation: Incarnation) -> None:
         self.author.note(incarnation, Event.DELIVER, self.log[self.done[incarnation]], self.level)
@@ -511,11 +496,12 @@ def silence(history: PlainHistory, rng: random.Random) -> PlainHistory:
 
 def alter_payload(history: PlainHistory, rng: random.Random) -> PlainHistory:
     """Other bytes are delivered than were submitted: fewer, more, or as many."""
-    found = _pick(history, rng, Event.DELIVER)
-    if found is None:
-        return history
-    size_bytes, checksum = rng.choice([(7, 0), (2**32 - 1, 2**32 - 1), (0, 2**31)])
-    return _replace(history, found, lambda r: r._replace(size_bytes=size_bytes, checksum=checksum))
+
+    def altered(r: Record) -> Record:
+        size_bytes, checksum = rng.choice([(7, 0), (2**32 - 1, 2**32 - 1), (0, 2**31)])
+        return r._replace(size_bytes=size_bytes, checksum=checksum)
+
+    return _change(history, rng, Event.DELIVER, altered)
 
 
 def alter_optimistic_payload(history: PlainHistory, rng: random.Random) -> PlainHistory:
@@ -589,11 +575,12 @@ def swap_records(history: PlainHistory, rng: random.Random) -> PlainHistory:
 
 def rename_member(history: PlainHistory, rng: random.Random) -> PlainHistory:
     """A view names another member."""
-    found = _pick(history, rng, Event.VIEW)
-    if found is None:
-        return history
-    member, incarnation = rng.choice(sorted(history))
-    return _replace(history, found, lambda r: r._replace(message=MessageId(member, incarnation, r.message.number)))
+    return _change(
+        history,
+        rng,
+        Event.VIEW,
+        lambda r: r._replace(message=MessageId(*rng.choice(sorted(history)), r.message.number)),
+    )
 
 
 def renumber_view(history: PlainHistory, rng: random.Random) -> PlainHistory:

@@ -46,58 +46,37 @@ def test_what_is_no_number_reads_as_missing(value: object) -> None:
         (words.bit_rate, 10_000_000, "10 Mbit/s"),
         (words.bit_rate, 500_000, "500 kbit/s"),
         (words.plain, 0.1, "0.1"),
-    ],
-)
-def test_numbers(say: Any, value: float, expected: str) -> None:
-    assert say(value) == expected
-
-
-@pytest.mark.parametrize(
-    ("asked", "expected"),
-    [
-        ({}, []),
-        ({"delay_ns": 5_000_000}, ["5 ms"]),
+        (words.impairment, {}, []),
+        (words.impairment, {"delay_ns": 5_000_000}, ["5 ms"]),
         (
+            words.impairment,
             {"delay_ns": 5_000_000, "jitter_ns": 1_500_000, "distribution": "normal", "loss_ratio": 0.01},
             ["5 ms ± 1.5 ms (normal)", "1 % loss"],
         ),
-        ({"loss_ratio": 0.02, "loss_burst_frames": 3.0}, ["2 % loss in bursts of 3"]),
-        ({"rate_bps": 500_000, "queue_frames": 20}, ["500 kbit/s, queue 20 frames"]),
-        ({"rate_bps": 1_000_000, "queue_bytes": 64_000}, ["1 Mbit/s, queue 64 kB"]),
-        ({"duplicate_ratio": 0.001, "corrupt_ratio": 0.5}, ["0.1 % duplicated", "50 % corrupted"]),
-        ({"delay_ns": "much", "loss_ratio": None}, []),
-        ("nonsense", []),
+        (words.impairment, {"loss_ratio": 0.02, "loss_burst_frames": 3.0}, ["2 % loss in bursts of 3"]),
+        (words.impairment, {"rate_bps": 500_000, "queue_frames": 20}, ["500 kbit/s, queue 20 frames"]),
+        (words.impairment, {"rate_bps": 1_000_000, "queue_bytes": 64_000}, ["1 Mbit/s, queue 64 kB"]),
+        (words.impairment, {"duplicate_ratio": 0.001, "corrupt_ratio": 0.5}, ["0.1 % duplicated", "50 % corrupted"]),
+        (words.impairment, {"delay_ns": "much", "loss_ratio": None}, []),
+        (words.impairment, "nonsense", []),
+        (words.fault, {"kind": "impair", "parameters": {"loss_ratio": 0.1}}, "10 % loss"),
+        (words.fault, {"kind": "impair", "parameters": {}}, "impairment lifted"),
+        (words.fault, {"kind": "crash"}, "crash"),
+        (words.fault, {"kind": "cut", "parameters": {"groups": [["a"], ["b", "c"]]}}, "cut a | b, c"),
+        (words.fault, {"kind": "cut", "parameters": {"pairs": [["a", "b"]]}}, "cut 1 one-way path"),
+        (words.fault, {"kind": "cut", "parameters": {"groups": [3, []]}}, "cut nobody | nobody"),
+        (words.fault, {}, "fault"),
+        (words.listed, ["a", "b"], "a, b"),
+        (words.listed, ["a", "b", "c", "d", "e", "f"], "a, b, c and 3 more"),
+        (words.clean, "a\x1b[2Jb\u202ec\x00\nd\u200be", "a[2Jbc de"),
     ],
 )
-def test_impairments(asked: object, expected: list[str]) -> None:
-    assert words.impairment(asked) == expected
+def test_the_readable_form(say: Any, value: object, expected: object) -> None:
+    assert say(value) == expected
 
 
-@pytest.mark.parametrize(
-    ("fault", "expected"),
-    [
-        ({"kind": "impair", "parameters": {"loss_ratio": 0.1}}, "10 % loss"),
-        ({"kind": "impair", "parameters": {}}, "impairment lifted"),
-        ({"kind": "crash"}, "crash"),
-        ({"kind": "cut", "parameters": {"groups": [["p1/n1"], ["p1/n2", "p1/n3"]]}}, "cut p1/n1 | p1/n2, p1/n3"),
-        ({"kind": "cut", "parameters": {"pairs": [["p1/n1", "p1/n2"]]}}, "cut 1 one-way path"),
-        ({"kind": "cut", "parameters": {"groups": [3, []]}}, "cut nobody | nobody"),
-        ({}, "fault"),
-    ],
-)
-def test_faults(fault: dict[str, Any], expected: str) -> None:
-    assert words.fault(fault) == expected
-
-
-def test_control_and_direction_characters_are_removed() -> None:
-    assert words.clean("a\x1b[2Jb\u202ec\x00\nd\u200be") == "a[2Jbc de"
-
-
-def test_long_texts_are_cut() -> None:
+def test_long_texts_are_cut_and_deep_values_are_not_followed() -> None:
     assert words.clean("x" * 1000, 10) == "xxxxxxxxx…"
-
-
-def test_a_deep_value_is_not_followed() -> None:
     deep: list[Any] = []
     for _ in range(5000):
         deep = [deep]
@@ -110,8 +89,3 @@ def test_a_clean_text_is_one_printable_line(text: str, limit: int) -> None:
     assert len(shown) <= limit
     assert all(unicodedata.category(character)[0] != "C" for character in shown)
     assert shown == shown.strip()
-
-
-def test_names_are_listed_in_short() -> None:
-    assert words.listed(["a", "b"]) == "a, b"
-    assert words.listed(["a", "b", "c", "d", "e", "f"]) == "a, b, c and 3 more"

@@ -24,20 +24,16 @@ FAULT = {"id": 0, "kind": "impair", "targets": ["p1/n1"], "direction": "to-node"
          "until_id": None, "readback": {}}  # fmt: skip
 
 
-def test_a_run_is_read(made: Path) -> None:
-    (made / "faults.jsonl").write_text(json.dumps(FAULT) + "\n")
+def test_a_run_is_read_and_a_fault_without_asked_uses_its_parameters(made: Path) -> None:
+    without = {key: value for key, value in FAULT.items() if key != "asked"} | {"id": 1, "targets": ["p1/n2"]}
+    (made / "faults.jsonl").write_text(json.dumps(FAULT) + "\n" + json.dumps(without) + "\n")
     run = read_run(made)
 
     assert run.names == {0: "p1/n1", 1: "p1/n2", 2: "p1/n3", 3: "p1/n4"}
     assert run.manifest.clock_offset_ns == 1_700_000_000_123_456_789
     assert run.network.intervals(("to-node", "p1/n1"))[1][2] == Impairment(loss_ratio=0.1, delay_ns=5)
+    assert run.network.intervals(("to-node", "p1/n2"))[1][2] == Impairment(loss_ratio=0.1)
     assert run.unread_faults == 0
-
-
-def test_a_fault_without_asked_uses_its_parameters(made: Path) -> None:
-    (made / "faults.jsonl").write_text(json.dumps({k: v for k, v in FAULT.items() if k != "asked"}) + "\n")
-
-    assert read_run(made).network.intervals(("to-node", "p1/n1"))[1][2] == Impairment(loss_ratio=0.1)
 
 
 @pytest.mark.parametrize(

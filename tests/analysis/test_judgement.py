@@ -20,6 +20,7 @@ from analysis.checks.properties import (
     Verdict,
     Witness,
 )
+from analysis.expression import ALLOWED, FUNCTIONS
 from analysis.inputs import RunInputs, read_run
 from analysis.judgement import Staged
 from tests.analysis.runs import START_NS, MadeRun
@@ -65,18 +66,14 @@ def test_a_torn_faults_file_casts_doubt(tmp_path: Path) -> None:
     assert judgement.doubts(read_run(path), GOOD, Staged()) == ["1 lines of faults.jsonl cannot be read"]
 
 
-def test_a_run_that_did_not_drain_says_nothing_of_liveness(tmp_path: Path) -> None:
+def test_a_run_that_did_not_drain_or_was_cut_then_says_nothing_of_liveness(tmp_path: Path) -> None:
+    cut = {"id": 0, "kind": "cut", "targets": [], "parameters": {"groups": [["p1/n1"], ["p1/n2"]]}, "until_id": None}
+    times = {"asked_ns": 0, "issued_ns": START_NS - 9, "effective_ns": START_NS - 5}
+    is_cut = read_run(MadeRun(faults=[cut | times]).write(tmp_path / "cut"))
+
     assert judgement.undrained(inputs(tmp_path / "drained")) == ""
     assert judgement.undrained(inputs(tmp_path / "not", phases={"start_ns": 5})) == "the run did not drain"
-
-
-def test_nor_does_one_whose_network_was_still_cut(tmp_path: Path) -> None:
-    run = MadeRun()
-    cut = {"id": 0, "kind": "cut", "targets": [], "parameters": {"groups": [["p1/n1"], ["p1/n2"]]}, "until_id": None}
-    run.faults.append(cut | {"asked_ns": 0, "issued_ns": START_NS - 9, "effective_ns": START_NS - 5})
-
-    found = read_run(run.write(tmp_path / "run"))
-    assert judgement.undrained(found) == "the network was still cut when the run drained"
+    assert judgement.undrained(is_cut) == "the network was still cut when the run drained"
 
 
 def test_a_node_that_ended_in_order_without_a_record_of_it_lost_records(tmp_path: Path) -> None:
@@ -171,35 +168,28 @@ def test_only_what_was_promised_and_expected_counts() -> None:
     assert judgement.overall({}, [], []) == nothing
 
 
-@pytest.mark.parametrize(
-    ("text", "verdict", "value"),
-    [
-        ("latency.p99_ms <= 80", "pass", 61.5),
-        ("latency.p99_ms <= 60", "fail", 61.5),
-        ("latency.p50_ms <= 60", "unknown", None),
-        ("traffic.dummies <= 60", "unknown", None),
-        ("latency.p99_ms <=", "unknown", None),
-        ("__import__('os')", "unknown", None),
-    ],
-)
-def test_an_expectation_is_judged_over_the_results(text: str, verdict: str, value: float | None) -> None:
-    entry = judgement.expectation(text, {"latency": {"p99_ms": 61.5, "p50_ms": None}})
-
-    assert (entry["verdict"], entry["value"]) == (verdict, value)
-    assert bool(entry["reason"]) == (verdict == "unknown")
+NO_EXPRESSION = f"'latency.p99_ms <=' is no expression: invalid syntax (allowed: {ALLOWED})"
 
 
 @pytest.mark.parametrize(
-    ("text", "verdict", "reason"),
+    ("text", "is_valid", "verdict", "value", "reason"),
     [
-        ("latency.p99_ms <= 80", "pass", ""),
-        ("latency.p99_ms <= 60", "unknown", "the run is invalid, and it is 61.5"),
+        ("latency.p99_ms <= 80", True, "pass", 61.5, ""),
+        ("latency.p99_ms <= 60", True, "fail", 61.5, ""),
+        ("latency.p50_ms <= 60", True, "unknown", None, "a value beside <= was not measured"),
+        ("traffic.dummies <= 60", True, "unknown", None, "this run has no traffic"),
+        ("latency.p99_ms <=", True, "unknown", None, NO_EXPRESSION),
+        ("__import__('os')", True, "unknown", None, f"only {FUNCTIONS} can be called, not \"__import__('os')\""),
+        ("latency.p99_ms <= 80", False, "pass", 61.5, ""),
+        ("latency.p99_ms <= 60", False, "unknown", 61.5, "the run is invalid, and it is 61.5"),
     ],
 )
-def test_an_expectation_does_not_fail_in_an_invalid_run(text: str, verdict: str, reason: str) -> None:
-    entry = judgement.expectation(text, {"latency": {"p99_ms": 61.5}}, is_valid=False)
+def test_an_expectation_is_judged_over_the_results_and_does_not_fail_in_an_invalid_run(
+    text: str, is_valid: bool, verdict: str, value: float | None, reason: str
+) -> None:
+    entry = judgement.expectation(text, {"latency": {"p99_ms": 61.5, "p50_ms": None}}, is_valid=is_valid)
 
-    assert entry == {"condition": text, "verdict": verdict, "value": 61.5, "reason": reason}
+    assert entry == {"condition": text, "verdict": verdict, "value": value, "reason": reason}
 
 
 def test_the_certificate_in_short() -> None:

@@ -17,12 +17,6 @@ NOTHING: dict[str, Any] = {"excluded": {}, "left": {}, "crashed": (), "views": N
 N2 = Incarnation(1, 1)
 
 
-def doubts(tmp_path: Path, faults: list[dict[str, Any]], **events: Any) -> list[str]:
-    """Sentences about these events of a run with these faults."""
-    run = read_run(MadeRun(faults=faults).write(tmp_path / f"run{len(list(tmp_path.iterdir()))}"))
-    return unexplained(circumstances_of(run), **NOTHING | events)
-
-
 def fault(kind: str, *targets: str, at_ns: int) -> dict[str, Any]:
     given = {"id": 0, "kind": kind, "targets": list(targets), "parameters": {}, "until_id": None}
     return given | {"asked_ns": 0, "issued_ns": at_ns, "effective_ns": at_ns}
@@ -41,63 +35,59 @@ def impaired(target: str, **asked: float) -> dict[str, Any]:
     return fault("impair", target, at_ns=SOON) | {"asked": {target: asked}}
 
 
+AT_NS = START_NS + 20
+EXCLUDED, LEFT, CRASHED = {"excluded": {N2: AT_NS}}, {"left": {N2: AT_NS}}, {"crashed": [N2]}
+WAS_EXCLUDED = "p1/n2 (incarnation 1) was excluded, which no fault of the run explains"
+HAS_LEFT = "p1/n2 (incarnation 1) left, which no fault of the run explains"
+NO_END = "p1/n2 (incarnation 1) has no record of its end, which no fault of the run explains"
+NO_QUORUM = "p1/n2 (incarnation 1) went from view 1 to view 3 without a quorum of the first"
+GIVEN_UP = "3 calls were reported as given up, which no fault of the run explains"
+NOT_TOLD = "of 2 calls the caller was told neither objects nor end, or a weaker guarantee than it asked for"
+
+
+def calls(**outcomes: int) -> dict[str, Any]:
+    return {"calls": {"outcomes": {"given_up": 0, "not_as_asked": 0} | outcomes}}
+
+
+GONE = {"member": "p1/n2", "incarnation": 1, "before": 1, "view": 3, "reason": "leave"}
+WITHOUT_QUORUM = {"views": {"without_quorum": [GONE]}}
+
+
 @pytest.mark.parametrize(
-    ("what", "faults", "is_explained"),
+    ("events", "faults", "doubts"),
     [
-        ("was excluded", [], False),
-        ("was excluded", [fault("pause", "p1/n2", at_ns=SOON)], True),
-        ("was excluded", [fault("pause", "p1/n1", at_ns=SOON)], False),
-        ("was excluded", [fault("pause", "p1/n2", at_ns=LATE)], False),
-        ("was excluded", [fault("cut", at_ns=SOON)], True),
-        ("was excluded", healed(51 * SECOND), False),
-        ("was excluded", healed(49 * SECOND), True),
-        ("was excluded", [impaired("p1/n1", loss_ratio=0.5)], True),
-        ("was excluded", [impaired("p1/n1", loss_ratio=0.01)], False),
-        ("was excluded", [impaired("p1/n1", loss_ratio=0.01, loss_burst_frames=4.0)], True),
-        ("was excluded", [impaired("p1/n1", delay_ns=2_000_000_000)], True),
-        ("was excluded", [impaired("p1/n2", delay_ns=5_000_000)], False),
-        ("left", [fault("leave", "p1/n2", at_ns=SOON)], True),
-        ("left", [fault("leave", "p1/n1", at_ns=SOON)], False),
-        ("left", [fault("leave", "p1/n2", at_ns=LATE)], False),
-        ("left", [fault("cut", at_ns=SOON)], False),
+        (EXCLUDED, [], [WAS_EXCLUDED]),
+        (EXCLUDED, [fault("pause", "p1/n2", at_ns=SOON)], []),
+        (EXCLUDED, [fault("pause", "p1/n1", at_ns=SOON)], [WAS_EXCLUDED]),
+        (EXCLUDED, [fault("pause", "p1/n2", at_ns=LATE)], [WAS_EXCLUDED]),
+        (EXCLUDED, [fault("cut", at_ns=SOON)], []),
+        (EXCLUDED, healed(51 * SECOND), [WAS_EXCLUDED]),
+        (EXCLUDED, healed(49 * SECOND), []),
+        (EXCLUDED, [impaired("p1/n1", loss_ratio=0.5)], []),
+        (EXCLUDED, [impaired("p1/n1", loss_ratio=0.01)], [WAS_EXCLUDED]),
+        (EXCLUDED, [impaired("p1/n1", loss_ratio=0.01, loss_burst_frames=4.0)], []),
+        (EXCLUDED, [impaired("p1/n1", delay_ns=2_000_000_000)], []),
+        (EXCLUDED, [impaired("p1/n2", delay_ns=5_000_000)], [WAS_EXCLUDED]),
+        (LEFT, [fault("leave", "p1/n2", at_ns=SOON)], []),
+        (LEFT, [fault("leave", "p1/n1", at_ns=SOON)], [HAS_LEFT]),
+        (LEFT, [fault("leave", "p1/n2", at_ns=LATE)], [HAS_LEFT]),
+        (LEFT, [fault("cut", at_ns=SOON)], [HAS_LEFT]),
+        (CRASHED, [fault("crash", "p1/n2", at_ns=SOON)], []),
+        (CRASHED, [fault("crash", "p1/n1", at_ns=SOON)], [NO_END]),
+        (WITHOUT_QUORUM, [fault("cut", at_ns=SOON)], [NO_QUORUM]),
+        (WITHOUT_QUORUM, [fault("leave", "p1/n1", at_ns=SOON)], []),
+        (calls(given_up=3), [], [GIVEN_UP]),
+        (calls(given_up=3), [fault("pause", "p1/n2", at_ns=SOON)], []),
+        (calls(aborted=3, refused=1), [], []),
+        (calls(not_as_asked=2), [fault("pause", "p1/n2", at_ns=SOON)], [NOT_TOLD]),
     ],
 )
-def test_an_end_of_membership_that_no_fault_explains_casts_doubt(
-    tmp_path: Path, what: str, faults: list[dict[str, Any]], *, is_explained: bool
+def test_an_event_that_no_fault_explains_casts_doubt(
+    tmp_path: Path, events: dict[str, Any], faults: list[dict[str, Any]], doubts: list[str]
 ) -> None:
-    kind = "left" if what == "left" else "excluded"
-    found = doubts(tmp_path, faults, **{kind: {N2: START_NS + 20}})
-    assert found == ([] if is_explained else [f"p1/n2 (incarnation 1) {what}, which no fault of the run explains"])
+    run = read_run(MadeRun(faults=faults).write(tmp_path / "run"))
+    assert unexplained(circumstances_of(run), **NOTHING | events) == doubts
 
 
 def test_the_patience_of_a_run_that_does_not_give_it_is_the_default_of_the_protocols() -> None:
     assert ReliableParameters().suspect_after_ns == SUSPECT_AFTER_NS
-
-
-@pytest.mark.parametrize(("target", "count"), [("p1/n2", 0), ("p1/n1", 1)])
-def test_so_does_a_missing_end(tmp_path: Path, target: str, count: int) -> None:
-    found = doubts(tmp_path, [fault("crash", target, at_ns=SOON)], crashed=[N2])
-    sentence = "p1/n2 (incarnation 1) has no record of its end, which no fault of the run explains"
-    assert found == [sentence] * count
-
-
-@pytest.mark.parametrize(
-    ("outcomes", "faults", "count"),
-    [
-        ({"given_up": 3, "not_as_asked": 0}, [], 1),
-        ({"given_up": 3, "not_as_asked": 0}, [fault("pause", "p1/n2", at_ns=SOON)], 0),
-        ({"given_up": 0, "not_as_asked": 0, "aborted": 3, "refused": 1}, [], 0),
-        ({"given_up": 0, "not_as_asked": 2}, [fault("pause", "p1/n2", at_ns=SOON)], 1),
-    ],
-)
-def test_so_do_calls_that_are_given_up_without_a_fault_or_not_told_as_asked(
-    tmp_path: Path, outcomes: dict[str, int], faults: list[dict[str, Any]], count: int
-) -> None:
-    assert len(doubts(tmp_path, faults, calls={"outcomes": outcomes})) == count
-
-
-def test_so_does_a_view_without_a_quorum_of_the_one_before(tmp_path: Path) -> None:
-    gone = {"member": "p1/n2", "incarnation": 1, "before": 1, "view": 3, "reason": "leave"}
-    found = doubts(tmp_path, [fault("cut", at_ns=SOON)], views={"without_quorum": [gone]})
-    assert found == ["p1/n2 (incarnation 1) went from view 1 to view 3 without a quorum of the first"]
-    assert doubts(tmp_path, [fault("leave", "p1/n1", at_ns=SOON)], views={"without_quorum": [gone]}) == []

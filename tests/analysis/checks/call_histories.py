@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from analysis.checks.properties import Incarnation, MessageId
 from collector.records import CallReport, Event, Level, Notice
@@ -28,18 +27,13 @@ def masks(objects: Whom, flags: int = 0) -> list[tuple[int, int]]:
     return [(member, mask | word << 48 | flags) for (member, word), mask in sorted(found.items())]
 
 
-@dataclass
 class CallAuthor(Author):
     """Writes a history of calls event by event, one nanosecond after the other."""
-
-    submitted: dict[Incarnation, int] = field(default_factory=dict)
 
     def submit(self, one: Object, whom: Whom | None = (), flags: int = 0) -> MessageId:
         """A call; with `whom` None no report gives its addressees."""
         incarnation, number = one
-        self.submitted[incarnation] = self.submitted.get(incarnation, 0) + 1
-        message = MessageId(*incarnation, self.submitted[incarnation])
-        self.note(incarnation, Event.SUBMIT, message, extra=number)
+        message = self.submit_next(incarnation, extra=number)
         if whom is not None:
             self.address(message, whom, flags)
         return message

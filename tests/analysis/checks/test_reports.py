@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -68,17 +68,6 @@ class Author(histories.Author):
     def receive(self, incarnation: Incarnation, sender: Incarnation, transmission: int) -> None:
         self.note(incarnation, Event.RECEIVE, MessageId(*sender, transmission), detail=Kind.RELIABLE_DATA)
 
-    def request(self, incarnation: Incarnation, seq: int = 1) -> int:
-        self.submit(incarnation)
-        return self.send(incarnation, seq)
-
-    def granted_to(self, *incarnations: Incarnation) -> PlainHistory:
-        """Each is granted its request and leaves; then all stop."""
-        for incarnation in incarnations:
-            self.grant(incarnation)
-            self.leave(incarnation)
-        return self.stop()
-
     def stop(self, *incarnations: Incarnation) -> PlainHistory:
         return super().stop(*(incarnations or self.incarnations))
 
@@ -91,202 +80,44 @@ def judge(history: PlainHistory, kind: Property) -> Finding:
     return expected
 
 
-def sentence(finding: Finding) -> str:
-    assert finding.witness is not None
-    return finding.witness.sentence(NAMES)
+MEMBERS = {"a": A, "b": B, "c": C}
+EVENTS = {"drops": Event.DROP, "refuses": Event.REFUSED, "ends": Event.ENDED}
+KINDS = {"data": Kind.RELIABLE_DATA, "heartbeat": Kind.RELIABLE_HEARTBEAT, "nack": Kind.RELIABLE_NACK}
 
 
-# Critical sections.
-
-
-def test_sections_one_after_the_other_exclude_each_other() -> None:
-    finding = judge(Author().granted_to(A, B), Property.MUTUAL_EXCLUSION)
-    assert (finding.verdict, finding.checked) == (Verdict.PASS, 2)
-
-
-def test_two_inside_at_once_are_a_violation_with_both_grants() -> None:
-    author = Author()
-    author.grant(A)
-    author.grant(B)
-    author.leave(A)
-    author.leave(B)
-    finding = judge(author.stop(), Property.MUTUAL_EXCLUSION)
-
-    assert (finding.verdict, finding.violations) == (Verdict.FAIL, 1)
-    assert sentence(finding) == (
-        "entered while another was inside: p1/a #1: p1/a delivers it at position 1; "
-        "p1/b #1: p1/b delivers it at position 1"
-    )
-
-
-def test_a_crash_ends_a_section() -> None:
-    author = Author()
-    author.grant(A)
-    author.note(A, Event.DROP)
-    author.grant(B)
-    author.leave(B)
-    assert judge(author.stop(B), Property.MUTUAL_EXCLUSION).verdict is Verdict.PASS
-
-
-@pytest.mark.parametrize(
-    ("when", "verdict", "checked"),
-    [("before", Verdict.PASS, 2), ("after", Verdict.PASS, 1), ("too late", Verdict.FAIL, 2)],
-    ids=["a is inside", "a is about to enter", "a and b were inside in one view"],
-)
-def test_the_next_view_ends_the_section_of_an_excluded_member(when: str, verdict: Verdict, checked: int) -> None:
-    """A is frozen; B goes on without A, which wakes before it learns of that."""
-    author = Author()
-    for incarnation in (A, B):
-        author.install(incarnation, 1, (A, B))
-        author.submit(incarnation)
-    if when != "after":
-        author.grant(A)
-    if when != "too late":
-        author.install(B, 2, (B,))
-    author.grant(B)
-    if when == "after":
-        author.grant(A)
-    author.leave(B)
-    if when == "too late":
-        author.install(B, 2, (B,))
-    author.note(A, Event.ENDED)
-    history = author.stop(B)
-
-    finding = judge(history, Property.MUTUAL_EXCLUSION)
-    assert (finding.verdict, finding.checked) == (verdict, checked)
-    assert judge(history, Property.GRANT_ORDER).verdict is Verdict.PASS
-
-
-def test_a_section_that_is_never_left_excludes_everybody_and_denies_service() -> None:
-    author = Author()
-    author.submit(A)
-    author.grant(A)
-    history = author.granted_to(B)
-
-    assert judge(history, Property.MUTUAL_EXCLUSION).violations == 1
-    finding = judge(history, Property.SERVICE)
-    assert finding.verdict is Verdict.FAIL
-    assert sentence(finding).startswith("a section is never left: p1/a #1")
-
-
-def test_a_request_that_is_never_granted_denies_service() -> None:
-    author = Author()
-    author.submit(B)
-    finding = judge(author.stop(), Property.SERVICE)
-
-    assert (finding.verdict, finding.checked, finding.violations) == (Verdict.FAIL, 1, 1)
-    assert sentence(finding) == "a request is never granted: p1/b #1: p1/b does not deliver it"
-
-
-# The order of grants: B requests after A and is granted first.
-
-
-def received_before(author: Author) -> None:
-    author.receive(B, A, author.request(A))
-    author.request(B)
-
-
-def concurrent(author: Author) -> None:
-    number = author.request(A)
-    author.request(B)
-    author.receive(B, A, number)
-
-
-def held_back_by_a_fifo_layer(author: Author) -> None:
-    """A's request has reached B's host, but an earlier message of A is still missing there."""
-    missing = author.send(A, 1)
-    author.receive(B, A, author.request(A, seq=2))
-    author.request(B)
-    author.receive(B, A, missing)
-
-
-def through_others(author: Author) -> None:
-    """A tells C, C tells B; A's own message to B is late."""
-    number = author.request(A)
-    author.receive(C, A, number)
-    author.receive(B, C, author.send(C, 1))
-    author.request(B)
-    author.receive(B, A, number)
-
-
-def a_copy_from_another(author: Author) -> None:
-    author.receive(C, A, author.request(A))
-    author.receive(B, C, author.send(C, 1, origin=A))
-    author.request(B)
-
-
-def a_heartbeat(author: Author) -> None:
-    author.request(A)
-    author.receive(B, A, author.send(A, 0, kind=Kind.RELIABLE_HEARTBEAT))
-    author.request(B)
-
-
-def a_nack(author: Author) -> None:
-    author.request(A)
-    author.receive(B, A, author.send(A, 0, kind=Kind.RELIABLE_NACK))
-    author.request(B)
-
-
-def still_waiting_in_the_host(author: Author) -> None:
-    author.submit(A)
-    author.note(A, Event.REFUSED)
-    author.receive(B, A, author.send(A, 1))
-    author.request(B)
-
-
-@pytest.mark.parametrize(
-    ("tell", "violations"),
-    [
-        *((received_before, 1), (concurrent, 0), (held_back_by_a_fifo_layer, 0), (through_others, 1)),
-        *((a_copy_from_another, 1), (a_heartbeat, 0), (a_nack, 0), (still_waiting_in_the_host, 0)),
-    ],
-)
-def test_who_was_told_of_a_request_must_not_be_granted_before_it(
-    tell: Callable[[Author], None], violations: int
-) -> None:
-    author = Author(incarnations=(A, B, C))
-    tell(author)
-    finding = judge(author.granted_to(B, A), Property.GRANT_ORDER)
-
-    assert (finding.verdict is Verdict.FAIL, finding.checked, finding.violations) == (violations > 0, 2, violations)
-    assert not violations or sentence(finding).startswith("the later request is granted first: p1/a #1")
-
-
-# Clocks.
-
-
-def test_a_timestamp_after_a_delivery_exceeds_that_of_the_message() -> None:
-    """A's message carries 8; B delivers it, then records an event at 9 or at 8."""
-    right, wrong = (Author() for _ in range(2))
-    for author, at_b in ((right, 9), (wrong, 8)):
-        author.submit(A)
-        author.report(A, Notice.TIMESTAMP, 8)
-        author.note(B, Event.DELIVER, MessageId(*A, 1), detail=Level.AGREED)
-        author.report(B, Notice.TIMESTAMP, at_b)
-    assert judge(right.stop(), Property.CLOCK_CONDITION).verdict is Verdict.PASS
-    finding = judge(wrong.stop(), Property.CLOCK_CONDITION)
-
-    assert (finding.verdict, finding.checked, finding.violations) == (Verdict.FAIL, 2, 1)
-    assert sentence(finding) == "what happened later has no larger timestamp: p1/a shows 8; p1/b shows 8"
-
-
-def test_timestamps_of_one_member_rise() -> None:
-    author = Author()
-    author.report(A, Notice.TIMESTAMP, 1, 2, 2, 5)
-    assert judge(author.stop(), Property.CLOCK_CONDITION).violations == 1
-
-
-def test_a_synchronised_clock_never_goes_back() -> None:
-    author = Author()
-    author.report(A, Notice.CLOCK, 1, 5, 5, 4, 9)
-    author.report(B, Notice.CLOCK, 2)
-    finding = judge(author.stop(), Property.CLOCK_MONOTONE)
-
-    assert (finding.verdict, finding.checked, finding.violations) == (Verdict.FAIL, 6, 1)
-    assert sentence(finding) == "set backwards: p1/a shows 5; p1/a shows 4"
-
-
-# States.
+def told(*steps: str, who: str = "ab", stop: str = "") -> PlainHistory:
+    """The history of these steps. `a sends data 2`, `a requests 2`: with this sequence number; `b receives a 1`: the
+    first datagram of a; `a enters`: its request is granted. Only the members in `stop` (none: all) stop in order.
+    """
+    author = Author(incarnations=tuple(MEMBERS[name] for name in who))
+    for step in steps:
+        name, verb, *rest = step.split()
+        one = MEMBERS[name]
+        match verb, *rest:
+            case "submits", *_:
+                author.submit(one)
+            case "requests", seq:
+                author.submit(one)
+                author.send(one, int(seq))
+            case "sends", kind, seq:
+                author.send(one, int(seq), kind=KINDS[kind])
+            case "repeats", origin, seq:
+                author.send(one, int(seq), origin=MEMBERS[origin])
+            case "receives", sender, transmission:
+                author.receive(one, MEMBERS[sender], int(transmission))
+            case "delivers", origin:
+                author.note(one, Event.DELIVER, MessageId(*MEMBERS[origin], 1), detail=Level.AGREED)
+            case "enters", *_:
+                author.grant(one)
+            case "leaves", *_:
+                author.leave(one)
+            case "installs", number, members:
+                author.install(one, int(number), [MEMBERS[member] for member in members])
+            case (("stamps" | "shows"), *values):
+                author.report(one, Notice.TIMESTAMP if verb == "stamps" else Notice.CLOCK, *map(int, values))
+            case _:
+                author.note(one, EVENTS[verb])
+    return author.stop(*(MEMBERS[name] for name in stop or who))
 
 
 def committed(
@@ -302,50 +133,147 @@ def committed(
     return author.history
 
 
-@pytest.mark.parametrize(
-    ("history", "verdict", "checked"),
-    [
-        (committed((7, 8, 9), (7, 8, 9), (7, 8, 9)), Verdict.PASS, 9),
-        (committed((7, 8, 9), (7, 8, 9), (7, 8), drained=False), Verdict.PASS, 8),
-        (committed((7, 8), (), (), stop=(A,)), Verdict.UNKNOWN, 0),
-        (committed((7, 8), (7, 8), (7, 3), stop=(A, B)), Verdict.PASS, 4),
-    ],
-    ids=[
-        "the same",
-        "until the run drains, a member may be behind",
-        "one member alone is compared with nothing",
-        "a crashed one may have what nobody else got",
-    ],
-)
-def test_states_are_compared_command_by_command(history: PlainHistory, verdict: Verdict, checked: int) -> None:
-    finding = judge(history, Property.STATE)
-    assert (finding.verdict, finding.checked) == (verdict, checked)
-    assert finding.reason == ("no two members reported a committed state" if verdict is Verdict.UNKNOWN else "")
-
-
-def test_the_first_command_after_which_states_differ_is_told_with_both_members() -> None:
-    finding = judge(committed((7, 8, 9), (7, 8, 9), (7, 5, 6)), Property.STATE)
-
-    assert (finding.verdict, finding.violations) == (Verdict.FAIL, 2)
-    assert sentence(finding) == "committed states differ: p1/a shows 8 at position 2; p1/c shows 5 at position 2"
-
-
-def test_a_member_that_is_behind_when_the_run_drained_is_told() -> None:
-    some, none = (judge(committed((7, 8, 9), (7, 8, 9), last), Property.STATE) for last in ((7, 8), ()))
-
-    told = "the last committed states differ in number"
-    assert (some.verdict, some.violations) == (none.verdict, none.violations) == (Verdict.FAIL, 1)
-    assert sentence(some) == f"{told}: p1/c shows 8 at position 2; p1/b shows 9 at position 3"
-    assert sentence(none) == f"{told}: p1/b shows 9 at position 3"
-
-
-def test_the_states_of_a_joiner_count_from_another_command() -> None:
+def joiner_states() -> PlainHistory:
     author = Author(incarnations=(A, B, C, C2))
     for incarnation in author.incarnations:
         author.report(incarnation, Notice.STATE, 3 if incarnation.is_joiner else 7)
-    finding = judge(author.stop(A, B, C2), Property.STATE)
+    return author.stop(A, B, C2)
 
-    assert (finding.verdict, finding.checked) == (Verdict.PASS, 2)
+
+class Judged(NamedTuple):
+    """Of one property: PASS, or FAIL with this sentence."""
+
+    checked: int
+    violations: int = 0
+    sentence: str = ""
+
+
+EXCLUSION, SERVICE, ORDER = Property.MUTUAL_EXCLUSION, Property.SERVICE, Property.GRANT_ORDER
+CONDITION, MONOTONE, STATE = Property.CLOCK_CONDITION, Property.CLOCK_MONOTONE, Property.STATE
+Case = tuple[PlainHistory, dict[Property, Judged]]
+
+BOTH_INSIDE = (
+    "entered while another was inside: p1/a #1: p1/a delivers it at position 1; p1/b #1: p1/b delivers it at position 1"
+)
+IN_VIEW_1 = ("a installs 1 ab", "a submits", "b installs 1 ab", "b submits")
+GO_ON = ("b enters", "b leaves")
+SECTIONS: dict[str, Case] = {
+    "one section after the other": (told("a enters", "a leaves", *GO_ON), {EXCLUSION: Judged(2)}),
+    "two inside at once": (
+        told("a enters", "b enters", "a leaves", "b leaves"),
+        {EXCLUSION: Judged(2, 1, BOTH_INSIDE)},
+    ),
+    "a crash ends a section": (told("a enters", "a drops", *GO_ON, stop="b"), {EXCLUSION: Judged(2)}),
+    "the next view ends the section of an excluded member": (
+        told(*IN_VIEW_1, "a enters", "b installs 2 b", *GO_ON, "a ends", stop="b"),
+        {EXCLUSION: Judged(2), ORDER: Judged(2)},
+    ),
+    "an excluded member enters before it learns of the next view": (
+        told(*IN_VIEW_1, "b installs 2 b", "b enters", "a enters", "b leaves", "a ends", stop="b"),
+        {EXCLUSION: Judged(1), ORDER: Judged(1)},
+    ),
+    "a member that is excluded later was inside in one view with another": (
+        told(*IN_VIEW_1, "a enters", *GO_ON, "b installs 2 b", "a ends", stop="b"),
+        {EXCLUSION: Judged(2, 1, BOTH_INSIDE), ORDER: Judged(2)},
+    ),
+    "a section that is never left excludes everybody and denies service": (
+        told("a submits", "a enters", *GO_ON),
+        {
+            EXCLUSION: Judged(2, 1, BOTH_INSIDE),
+            SERVICE: Judged(1, 1, "a section is never left: p1/a #1: p1/a delivers it at position 1"),
+        },
+    ),
+    "a request that is never granted denies service": (
+        told("b submits"),
+        {SERVICE: Judged(1, 1, "a request is never granted: p1/b #1: p1/b does not deliver it")},
+    ),
+}
+
+OVERTAKEN = (
+    "the later request is granted first: p1/a #1: p1/a delivers it at position 1; "
+    "p1/b #1: p1/b delivers it at position 1"
+)
+
+
+def b_is_first(*steps: str, is_wrong: bool) -> Case:
+    """B is granted its request before a."""
+    history = told(*steps, *GO_ON, "a enters", "a leaves", who="abc")
+    return history, {ORDER: Judged(2, 1, OVERTAKEN) if is_wrong else Judged(2)}
+
+
+GRANTS: dict[str, Case] = {
+    "b has received the request of a": b_is_first("a requests 1", "b receives a 1", "b requests 1", is_wrong=True),
+    "the requests are concurrent": b_is_first("a requests 1", "b requests 1", "b receives a 1", is_wrong=False),
+    "an earlier message of a is missing, so that a FIFO layer holds its request back": b_is_first(
+        *("a sends data 1", "a requests 2", "b receives a 2", "b requests 1", "b receives a 1"), is_wrong=False
+    ),
+    "a tells c, which tells b, and the message of a to b is late": b_is_first(
+        *("a requests 1", "c receives a 1", "c sends data 1", "b receives c 1", "b requests 1", "b receives a 1"),
+        is_wrong=True,
+    ),
+    "c has sent a copy to b": b_is_first(
+        *("a requests 1", "c receives a 1", "c repeats a 1", "b receives c 1", "b requests 1"), is_wrong=True
+    ),
+    "b has received a heartbeat of a": b_is_first(
+        *("a requests 1", "a sends heartbeat 0", "b receives a 2", "b requests 1"), is_wrong=False
+    ),
+    "b has received a NACK of a": b_is_first(
+        *("a requests 1", "a sends nack 0", "b receives a 2", "b requests 1"), is_wrong=False
+    ),
+    "the request was still waiting in the host of a": b_is_first(
+        *("a submits", "a refuses", "a sends data 1", "b receives a 1", "b requests 1"), is_wrong=False
+    ),
+}
+
+BEHIND = "the last committed states differ in number: "
+CLOCKS_AND_STATES: dict[str, Case] = {
+    "a timestamp after a delivery exceeds that of the message": (
+        told("a submits", "a stamps 8", "b delivers a", "b stamps 9"),
+        {CONDITION: Judged(2)},
+    ),
+    "a timestamp after a delivery equals that of the message": (
+        told("a submits", "a stamps 8", "b delivers a", "b stamps 8"),
+        {CONDITION: Judged(2, 1, "what happened later has no larger timestamp: p1/a shows 8; p1/b shows 8")},
+    ),
+    "two timestamps of one member are equal": (
+        told("a stamps 1 2 2 5"),
+        {CONDITION: Judged(4, 1, "what happened later has no larger timestamp: p1/a shows 2; p1/a shows 2")},
+    ),
+    "a synchronised clock goes back": (
+        told("a shows 1 5 5 4 9", "b shows 2"),
+        {MONOTONE: Judged(6, 1, "set backwards: p1/a shows 5; p1/a shows 4")},
+    ),
+    "the same states": (committed((7, 8, 9), (7, 8, 9), (7, 8, 9)), {STATE: Judged(9)}),
+    "until the run drains, a member may be behind": (
+        committed((7, 8, 9), (7, 8, 9), (7, 8), drained=False),
+        {STATE: Judged(8)},
+    ),
+    "a crashed member may have what no other has": (committed((7, 8), (7, 8), (7, 3), stop=(A, B)), {STATE: Judged(4)}),
+    "the states of a joiner count from another command": (joiner_states(), {STATE: Judged(2)}),
+    "states differ after the second command": (
+        committed((7, 8, 9), (7, 8, 9), (7, 5, 6)),
+        {STATE: Judged(9, 2, "committed states differ: p1/a shows 8 at position 2; p1/c shows 5 at position 2")},
+    ),
+    "a member is behind when the run drained": (
+        committed((7, 8, 9), (7, 8, 9), (7, 8)),
+        {STATE: Judged(8, 1, f"{BEHIND}p1/c shows 8 at position 2; p1/b shows 9 at position 3")},
+    ),
+    "a member has no state when the run drained": (
+        committed((7, 8, 9), (7, 8, 9), ()),
+        {STATE: Judged(6, 1, f"{BEHIND}p1/b shows 9 at position 3")},
+    ),
+}
+CASES = SECTIONS | GRANTS | CLOCKS_AND_STATES
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_history_is_judged_by_what_it_reports(case: str) -> None:
+    history, expected = CASES[case]
+    for kind, judged in expected.items():
+        finding = judge(history, kind)
+        sentence = finding.witness.sentence(NAMES) if finding.witness is not None else ""
+        assert finding.verdict is (Verdict.FAIL if judged.violations else Verdict.PASS), kind
+        assert Judged(finding.checked, finding.violations, sentence) == judged, kind
 
 
 def test_digests_are_shown_without_a_sign() -> None:
@@ -361,15 +289,19 @@ def test_digests_are_shown_without_a_sign() -> None:
     )
 
 
-# All properties.
-
-
 @pytest.mark.parametrize("kind", REPORT_PROPERTIES)
 def test_nothing_reported_is_not_a_pass(kind: Property) -> None:
     finding = judge(Author().stop(), kind)
 
     assert (finding.verdict, finding.checked) == (Verdict.UNKNOWN, 0)
     assert finding.reason
+
+
+def test_states_of_one_member_alone_are_compared_with_nothing() -> None:
+    finding = judge(committed((7, 8), (), (), stop=(A,)), STATE)
+
+    assert (finding.verdict, finding.checked) == (Verdict.UNKNOWN, 0)
+    assert finding.reason == "no two members reported a committed state"
 
 
 def wild(seed: int, *, events: int) -> PlainHistory:

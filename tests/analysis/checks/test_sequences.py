@@ -4,7 +4,7 @@ traces.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -133,39 +133,27 @@ def test_only_own_submissions_count_and_each_once() -> None:
     assert not rows_of(Step.SUBMISSION, (SUBMIT, 1, 0), incarnation=2)
 
 
-def test_an_incarnation_says_how_whole_it_is() -> None:
-    whole, _ = facts_and_steps((START, 0, 0), (SUBMIT, 1, 0), (SUBMIT, 2, 0), (DELIVER, 1, 1), (STOP, 0, 1))
-    assert (whole.is_gapless, whole.missing_records, whole.level) == (True, 0, Level.AGREED)
+SUBMISSIONS: tuple[Noted, ...] = ((SUBMIT, 1, 0), (SUBMIT, 2, 0))
+CRASHED = {"has_ended": False, "stop_detail": -1, "level": -1}
+WHOLE, NOT_WHOLE = {"is_gapless": True, "missing_records": 0}, {"is_gapless": False, "missing_records": 0}
+
+FACTS: dict[str, tuple[tuple[Noted, ...], Sequence[int], Mapping[str, object]]] = {
+    "whole": (((START, 0, 0), *SUBMISSIONS, (DELIVER, 1, 1), (STOP, 0, 1)), (), WHOLE | {"level": Level.AGREED}),
+    "a gap": (((START, 0, 0), (STOP, 0, 1)), (1, 3), {"is_gapless": False, "missing_records": 1}),
+    "a repeat": (((START, 0, 0), (STOP, 0, 1), (STOP, 0, 1)), (1, 2, 2), NOT_WHOLE),
+    "no start": (((SUBMIT, 1, 0), (STOP, 0, 1)), (2, 3), NOT_WHOLE),
+    "number 0": (((START, 0, 0), (DELIVER, 0, 1)), (1, 2), NOT_WHOLE),
+    "a number too large": (((START, 0, 0), (DELIVER, 2**32, 1)), (1, 2), NOT_WHOLE),
+    "a crash, without an end": (((START, 0, 0),), (), CRASHED),
+    "a stop": (((START, 0, 0), (STOP, 0, 1)), (), CRASHED | {"stop_detail": 1}),
+    "an exclusion": (((START, 0, 0), (ENDED, 0, 0)), (), CRASHED | {"has_ended": True}),
+    "of two ends the first": (((START, 0, 0), (ENDED, 0, 0), (STOP, 0, 1)), (), CRASHED | {"has_ended": True}),
+    "a stop first": (((START, 0, 0), (STOP, 0, 0), (ENDED, 0, 0)), (), CRASHED | {"stop_detail": 0}),
+}
 
 
-@pytest.mark.parametrize(
-    ("noted", "records", "missing"),
-    [
-        (((START, 0, 0), (STOP, 0, 1)), [1, 3], 1),
-        (((START, 0, 0), (STOP, 0, 1), (STOP, 0, 1)), [1, 2, 2], 0),
-        (((SUBMIT, 1, 0), (STOP, 0, 1)), [2, 3], 0),
-        (((START, 0, 0), (DELIVER, 0, 1)), [1, 2], 0),
-        (((START, 0, 0), (DELIVER, 2**32, 1)), [1, 2], 0),
-    ],
-    ids=["gap", "repeat", "no start", "number 0", "number too large"],
-)
-def test_what_is_not_whole(noted: tuple[Noted, ...], records: list[int], missing: int) -> None:
+@pytest.mark.parametrize("case", FACTS)
+def test_an_incarnation_says_how_whole_it_is_and_how_it_ended(case: str) -> None:
+    noted, records, expected = FACTS[case]
     found, _ = facts_and_steps(*noted, records=records)
-    assert (found.is_gapless, found.missing_records) == (False, missing)
-
-
-@pytest.mark.parametrize(
-    ("ends", "has_ended", "stop_detail"),
-    [
-        ([], False, -1),
-        ([(STOP, 0, 1)], False, 1),
-        ([(ENDED, 0, 0)], True, -1),
-        ([(ENDED, 0, 0), (STOP, 0, 1)], True, -1),
-        ([(STOP, 0, 0), (ENDED, 0, 0)], False, 0),
-    ],
-)
-def test_the_first_end_of_an_incarnation_counts_and_without_one_it_crashed(
-    ends: list[Noted], has_ended: bool, stop_detail: int
-) -> None:
-    found, _ = facts_and_steps((START, 0, 0), *ends)
-    assert (found.has_ended, found.stop_detail, found.level) == (has_ended, stop_detail, -1)
+    assert {name: getattr(found, name) for name in expected} == expected

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analysis.checks import linear, oracle
+from analysis.checks import linear, oracle, synchrony, views
 from analysis.checks.properties import (
     CALL_PROPERTIES,
     DELIVERY_PROPERTIES,
@@ -30,6 +30,7 @@ from collector.records import CallReport, Event, Kind, Notice
 from tests.analysis import histories
 from tests.analysis.checks import call_histories, test_reports
 from tests.analysis.checks.test_order import judge as judge_run
+from tests.analysis.edits import Edit
 from tests.analysis.histories import PlainHistory, check_linear, made, members_of
 
 OF_ORDERS = (*DELIVERY_PROPERTIES, *VIEW_PROPERTIES)
@@ -188,37 +189,22 @@ def test_every_property_has_its_file_and_its_definition() -> None:
 # Single edits of the product's checks, each noticed by a disagreement.
 
 
-def _without_last_delivery(judged: Callable[..., None]) -> Callable[..., None]:
-    def short(self: linear.IncarnationRecord, level: int) -> None:
-        self.steps = self.steps[:-1] if self.steps and self.steps[-1][1] == Event.DELIVER else self.steps
-        judged(self, level)
-
-    return short
-
-
-MUTANTS: dict[str, tuple[str, object]] = {
-    "the last delivery is ignored": (
-        "linear.IncarnationRecord.judge_at",
-        _without_last_delivery(linear.IncarnationRecord.judge_at),
-    ),
-    "repeats are not removed": ("linear._without_repeats", list),
-    "undone deliveries are judged": (
-        "linear._not_undone",
-        lambda rows: [row for row in rows if row[1] == Event.DELIVER],
-    ),
-    "views agree on their size alone": ("views.Installation.agrees", lambda one, other: one.size == other.size),
-    "founders never have the state": ("views.ViewRecords.is_founder", property(lambda _: False)),
-    "nobody goes beyond a survivor": ("synchrony._beyond", lambda whole, view: []),
-}
+EDITS = (
+    Edit(linear.IncarnationRecord.judge_at, "in rows]", "in rows[:-1]]"),
+    Edit(linear._without_repeats, "row[1] not in seen", "True"),
+    Edit(linear._not_undone, " and following.get(key) != _UNDO", ""),
+    Edit(views.Installation.agrees, " and all(one == another for one, another in pairs)", ""),
+    Edit(vars(views.ViewRecords)["is_founder"].fget, "return bool", "return False and bool"),
+    Edit(synchrony._beyond, "if not stateful:", "if True:"),
+)
 
 
-@pytest.mark.parametrize("mutant", MUTANTS)
-def test_a_changed_check_is_noticed(mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.name)
+def test_an_edited_check_is_noticed(edit: Edit, monkeypatch: pytest.MonkeyPatch) -> None:
     of_views = (histories.deliver_again, histories.rename_member)
     runs = random_orders(400, 0) + [made("views, uniform", seed, (of_views[seed % 2],)) for seed in range(200)]
     expected = opinions(runs, OF_ORDERS)
-    place, change = MUTANTS[mutant]
-    monkeypatch.setattr(f"analysis.checks.{place}", change)
+    edit.apply(monkeypatch)
     found = [by_linear(OF_ORDERS)(history) for history in runs]
 
     assert any(disagreements(one, third) for one, third in zip(found, expected, strict=True))

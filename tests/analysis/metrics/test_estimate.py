@@ -67,6 +67,22 @@ RUNS = {
 }
 
 
+UNKNOWN = (
+        ("where(runs)", "where takes a list and a condition"),
+        ("where(runs.latency.mean_ms, true_ == 1)", "where takes a list of runs, not a list"),
+        ("where(3, given == 1)", "where takes a list of runs, not 3"),
+        ("where(runs, given.rate_per_s)", "1.0 is neither true nor false"),
+        ("where(runs, given.parameters.window == 4)", "given.parameters has no window"),
+        ("where(runs, given.protcol == 'atop')", "given has no protcol; did you mean protocol?"),
+        ("estimate(3)", "estimate takes a list of values, and perhaps a list that groups them"),
+        ("estimate(where(runs, latency.mean_ms == 9).latency.mean_ms)",
+         "an interval needs at least 2 runs, and there are 1"),
+        ("estimate(runs.latency.mean_ms, where(runs, given.protocol == 'atop').given.rate_per_s)",
+         "estimate takes a second list with a number or a text for each value"),
+        ("estimate(runs.given.protocol)", "'atop' is not a number"),
+)  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [
@@ -81,6 +97,7 @@ RUNS = {
         ("estimate(runs.latency.mean_ms, runs.given.protocol).at", ["atop", "mbs"]),
         ("max(estimate(runs.latency.mean_ms, runs.given.rate_per_s).high) > 22.4", True),
         ("len(where(runs, given.protocol == 'none'))", 0),
+        *((text, Unknown(reason=reason)) for text, reason in UNKNOWN),
     ],
 )
 def test_claims_choose_runs_and_estimate(text: str, value: Any) -> None:
@@ -94,27 +111,6 @@ def test_one_curve_below_another_by_more_than_the_uncertainty() -> None:
     found = evaluate(parse(f"estimate({difference}, where(runs, given.protocol == 'mbs').given.rate_per_s)"), RUNS)
     assert [(one["at"], one["mean"], one["runs"]) for one in found] == [(1.0, -0.75, 2), (2.0, 0.75, 2)]
     assert [one["half_width"] for one in found] == pytest.approx([12.7062 * 0.25] * 2, rel=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("where(runs)", "where takes a list and a condition"),
-        ("where(runs.latency.mean_ms, true_ == 1)", "where takes a list of runs, not a list"),
-        ("where(3, given == 1)", "where takes a list of runs, not 3"),
-        ("where(runs, given.rate_per_s)", "1.0 is neither true nor false"),
-        ("where(runs, given.parameters.window == 4)", "given.parameters has no window"),
-        ("where(runs, given.protcol == 'atop')", "given has no protcol; did you mean protocol?"),
-        ("estimate(3)", "estimate takes a list of values, and perhaps a list that groups them"),
-        ("estimate(where(runs, latency.mean_ms == 9).latency.mean_ms)",
-         "an interval needs at least 2 runs, and there are 1"),
-        ("estimate(runs.latency.mean_ms, where(runs, given.protocol == 'atop').given.rate_per_s)",
-         "estimate takes a second list with a number or a text for each value"),
-        ("estimate(runs.given.protocol)", "'atop' is not a number"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_told_is_unknown(text: str, reason: str) -> None:
-    assert evaluate(parse(text), RUNS) == Unknown(reason=reason)
 
 
 def test_estimates_are_shown_with_their_intervals() -> None:

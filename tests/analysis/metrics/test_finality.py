@@ -23,70 +23,54 @@ def judge(history: PlainHistory) -> dict[Property, Finding]:
 
 
 FINAL = ("a submits a1", "a finalizes a1", "b finalizes a1")
+TAKEN_BACK = written(*FINAL, "b hides a1")
+STANDS = written("b submits b1", "a shows b1", *FINAL, stop="a")
 AGREEMENTS = {Property.AGREEMENT, Property.UNIFORM_AGREEMENT}
 
 
-@pytest.mark.parametrize(
-    ("history", "failed"),
-    [
-        pytest.param(written(*FINAL), set(), id="a final delivery needs no optimistic one before it"),
-        pytest.param(
-            written(
-                *("a submits a1", "b submits b1", "b shows b1", "b hides b1", "b shows a1", "b shows b1"),
-                *("a shows a1", "a shows b1", "a finalizes a1", "a finalizes b1", "b finalizes a1", "b finalizes b1"),
-            ),
-            set(),
-            id="b1 is shown in the wrong order and taken back when a1 arrives",
+CASES: dict[str, tuple[PlainHistory, set[Property]]] = {
+    "a final delivery needs no optimistic one before it": (written(*FINAL), set()),
+    "b1 is shown in the wrong order and taken back when a1 arrives": (
+        written(
+            *("a submits a1", "b submits b1", "b shows b1", "b hides b1", "b shows a1", "b shows b1"),
+            *("a shows a1", "a shows b1", "a finalizes a1", "a finalizes b1", "b finalizes a1", "b finalizes b1"),
         ),
-        pytest.param(written(*FINAL, "b hides a1"), {Property.INTEGRITY}, id="a final message is taken back"),
-        pytest.param(
-            written(*FINAL, "b withdraws a1"),
-            {Property.INTEGRITY, *AGREEMENTS},
-            id="a final delivery is taken back",
-        ),
-        pytest.param(
-            written("a submits a1", "a delivers a1", "b delivers a1", "b hides a1"),
-            {Property.INTEGRITY},
-            id="an agreed message is taken back",
-        ),
-        pytest.param(
-            written("a submits a1", "a finalizes a1", "b shows a1", "b hides a1", "b finalizes a1"),
-            set(),
-            id="what one incarnation has promised another may still take back",
-        ),
-        pytest.param(
-            written(*FINAL, "a submits a2", "a shows a2", "b shows a2"),
-            {Property.VALIDITY, *AGREEMENTS},
-            id="an own message that stays optimistic is neither valid nor agreed",
-        ),
-        pytest.param(
-            written("b submits b1", "a shows b1", *FINAL, stop="a"),
-            AGREEMENTS,
-            id="b has crashed: a should have undone b1, or made it final",
-        ),
-        pytest.param(
-            written(*FINAL, "b submits b1", "b shows b1", stop="a"),
-            set(),
-            id="what a crashed member last showed obliges nobody",
-        ),
-        pytest.param(
-            written("b submits b1", "a shows b1", "a hides b1", *FINAL, stop="a"),
-            set(),
-            id="what was taken back obliges nobody",
-        ),
-        pytest.param(
-            written("b submits b1", "a shows b1", "a shows b1", "a hides b1", *FINAL, stop="a"),
-            AGREEMENTS,
-            id="shown twice and taken back once: one delivery stands",
-        ),
-        pytest.param(
-            written("a submits a1", "a shows a1"),
-            AGREEMENTS,
-            id="where nothing is promised the optimistic order is judged",
-        ),
-    ],
-)
-def test_only_what_was_promised_binds(history: PlainHistory, failed: set[Property]) -> None:
+        set(),
+    ),
+    "a final message is taken back": (TAKEN_BACK, {Property.INTEGRITY}),
+    "a final delivery is taken back": (written(*FINAL, "b withdraws a1"), {Property.INTEGRITY, *AGREEMENTS}),
+    "an agreed message is taken back": (
+        written("a submits a1", "a delivers a1", "b delivers a1", "b hides a1"),
+        {Property.INTEGRITY},
+    ),
+    "what one incarnation has promised another may still take back": (
+        written("a submits a1", "a finalizes a1", "b shows a1", "b hides a1", "b finalizes a1"),
+        set(),
+    ),
+    "an own message that stays optimistic is neither valid nor agreed": (
+        written(*FINAL, "a submits a2", "a shows a2", "b shows a2"),
+        {Property.VALIDITY, *AGREEMENTS},
+    ),
+    "b has crashed: a should have undone b1, or made it final": (STANDS, AGREEMENTS),
+    "what a crashed member last showed obliges nobody": (
+        written(*FINAL, "b submits b1", "b shows b1", stop="a"),
+        set(),
+    ),
+    "what was taken back obliges nobody": (
+        written("b submits b1", "a shows b1", "a hides b1", *FINAL, stop="a"),
+        set(),
+    ),
+    "shown twice and taken back once: one delivery stands": (
+        written("b submits b1", "a shows b1", "a shows b1", "a hides b1", *FINAL, stop="a"),
+        AGREEMENTS,
+    ),
+    "where nothing is promised the optimistic order is judged": (written("a submits a1", "a shows a1"), AGREEMENTS),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_only_what_was_promised_binds(case: str) -> None:
+    history, failed = CASES[case]
     assert {kind for kind, finding in judge(history).items() if finding.verdict is Verdict.FAIL} == failed
 
 
@@ -94,15 +78,11 @@ def test_only_what_was_promised_binds(history: PlainHistory, failed: set[Propert
     ("history", "kind", "told"),
     [
         (
-            written(*FINAL, "b hides a1"),
+            TAKEN_BACK,
             Property.INTEGRITY,
             "undone although its delivery was promised: p1/a #1: p1/b delivers it at position 0",
         ),
-        (
-            written("b submits b1", "a shows b1", *FINAL, stop="a"),
-            Property.AGREEMENT,
-            f"{STANDING}: p1/b #1: p1/a does not deliver it",
-        ),
+        (STANDS, Property.AGREEMENT, f"{STANDING}: p1/b #1: p1/a does not deliver it"),
     ],
 )
 def test_a_witness_tells_who_broke_a_promise(history: PlainHistory, kind: Property, told: str) -> None:

@@ -89,11 +89,11 @@ TO, FROM = "to-node", "from-node"
 
 @pytest.mark.spark
 @pytest.mark.parametrize(
-    ("port", "expected"),
+    ("made", "port", "expected"),
     [
-        (("p1/n3", TO), {"frames": COUNT, "delay_p50_ms": 0.05, "extra_copies": 0}),
+        ("two", ("p1/n3", TO), {"frames": COUNT, "delay_p50_ms": 0.05, "extra_copies": 0}),
         (
-            ("p1/n2", TO),
+            *("two", ("p1/n2", TO)),
             {
                 "frames": COUNT,
                 "loss_ratio": pytest.approx(0.1),
@@ -101,18 +101,26 @@ TO, FROM = "to-node", "from-node"
                 "extra_copies": COUNT // 5,
             },
         ),
-        (("p1/n1", TO), {"frames": COUNT, "loss_ratio": 0.0, "delay_p50_ms": 0.09, "extra_copies": COUNT // 30}),
         (
-            ("p2/n1", TO),
+            *("two", ("p1/n1", TO)),
+            {"frames": COUNT, "loss_ratio": 0.0, "delay_p50_ms": 0.09, "extra_copies": COUNT // 30},
+        ),
+        (
+            *("two", ("p2/n1", TO)),
             {
                 "frames": 2 * COUNT,
                 "delay_p50_ms": pytest.approx(0.09, abs=0.011),
                 "reason": "measured together with p1--p2 there",
             },
         ),
-        (("p1/n1", FROM), {"frames": COUNT}),
-        (("p1/n2", FROM), {"delay_p50_ms": 0.09, "extra_copies": 0}),
-        (("p1/n3", FROM), {"frames": 0, "verdict": "unknown", "delay_p50_ms": None}),
+        ("two", ("p1/n1", FROM), {"frames": COUNT}),
+        ("two", ("p1/n2", FROM), {"delay_p50_ms": 0.09, "extra_copies": 0}),
+        ("two", ("p1/n3", FROM), {"frames": 0, "verdict": "unknown", "delay_p50_ms": None}),
+        ("near", ("p1/n2", TO), {"frames": 2 * COUNT, "loss_ratio": pytest.approx(0.05)}),
+        ("near", ("p1/n3", TO), {"frames": 2 * COUNT, "loss_ratio": 0.0}),
+        ("near", ("p2/n1", TO), {"frames": COUNT, "loss_ratio": 0.0}),
+        ("near", ("p2/n1", FROM), {"frames": 0}),
+        ("near", ("p1/n1", FROM), {"frames": 2 * COUNT, "extra_copies": COUNT // 6}),
     ],
     ids=[
         "a multicast at a receiver",
@@ -122,34 +130,19 @@ TO, FROM = "to-node", "from-node"
         "a sender at one clear neighbour; over the link only where nothing else is",
         "a sender whose port makes no copies",
         "a sender of nothing",
+        "a near multicast at a neighbour",
+        "a near multicast at another neighbour",
+        "a near multicast is not expected beyond the router",
+        "a near multicast that no member could have received",
+        "the sender of a near multicast, and not once for each receiver",
     ],
 )
 def test_each_port_is_measured_by_what_passes_it(
-    two: dict[tuple[str, str], dict[str, Any]], port: tuple[str, str], expected: dict[str, Any]
+    made: str, port: tuple[str, str], expected: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:
-    assert list(two) == [(name, way) for name in ("p1/n1", "p1/n2", "p1/n3", "p2/n1") for way in (TO, FROM)]
-    assert {name: two[port][name] for name in expected} == expected
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize(
-    ("port", "expected"),
-    [
-        (("p1/n2", TO), {"frames": 2 * COUNT, "loss_ratio": pytest.approx(0.05)}),
-        (("p1/n3", TO), {"frames": 2 * COUNT, "loss_ratio": 0.0}),
-        (("p2/n1", TO), {"frames": COUNT, "loss_ratio": 0.0}),
-        (("p2/n1", FROM), {"frames": 0}),
-        (("p1/n1", FROM), {"frames": 2 * COUNT, "extra_copies": COUNT // 6}),
-    ],
-    ids=[
-        *("a neighbour", "another", "not beyond the router", "nobody could have heard it"),
-        "the sender, and not once for each receiver",
-    ],
-)
-def test_a_near_multicast_is_expected_in_its_own_partition_only(
-    near: dict[tuple[str, str], dict[str, Any]], port: tuple[str, str], expected: dict[str, Any]
-) -> None:
-    assert {name: near[port][name] for name in expected} == expected
+    found = request.getfixturevalue(made)
+    assert list(found) == [(name, way) for name in ("p1/n1", "p1/n2", "p1/n3", "p2/n1") for way in (TO, FROM)]
+    assert {name: found[port][name] for name in expected} == expected
 
 
 def test_the_references_of_a_sender_are_those_with_the_least_else_on_the_way() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,8 @@ from analysis.checks.properties import Verdict
 from analysis.network import accuracy
 from analysis.network.realised import (
     NEVER,
+    Delays,
+    Losses,
     Realised,
     Samples,
     independent_trials,
@@ -22,11 +25,12 @@ from analysis.network.realised import (
     stalls_with_backlog,
     wilson,
 )
-from analysis.requested_network import RecordedFault, build
+from analysis.requested_network import Element, RecordedFault, build
 from topologies import load
 from topologies.model import CLEAR, Distribution, Impairment
 
 THREE = load.loads("name: three\npartitions:\n  p1: {nodes: 3}\n")
+N2 = ("to-node", "p1/n2")
 LAST_NS = 1_000_000 * 10**9
 MS = 1_000_000
 RNG = np.random.default_rng
@@ -72,15 +76,30 @@ def together(*parts: Samples) -> Samples:
     return Samples(**columns)
 
 
-def to_n2(samples: Samples, asked: Impairment = CLEAR, *faults: RecordedFault) -> list[Realised]:
-    network = build(THREE, {"p1/n2": {"to-node": asked}}, faults)
-    return measure(network, ("to-node", "p1/n2"), samples, first_ns=-1, last_ns=LAST_NS)
+Asked = dict[str, dict[str, Impairment]]
 
 
-def from_n1(samples: Samples, asked: dict[str, dict[str, Impairment]]) -> Realised:
-    network = build(THREE, asked, ())
-    (found,) = measure(network, ("from-node", "p1/n1"), samples, first_ns=-1, last_ns=LAST_NS)
+def at(port: Element, samples: Samples, asked: Asked, *faults: RecordedFault, **options: Any) -> list[Realised]:
+    return measure(build(THREE, asked, faults), port, samples, **{"first_ns": -1, "last_ns": LAST_NS} | options)
+
+
+def to_n2(samples: Samples, asked: Impairment = CLEAR, *faults: RecordedFault, **options: Any) -> list[Realised]:
+    return at(N2, samples, {"p1/n2": {"to-node": asked}}, *faults, **options)
+
+
+def from_n1(samples: Samples, asked: Asked) -> Realised:
+    (found,) = at(("from-node", "p1/n1"), samples, asked)
     return found
+
+
+def losses_of(found: Realised) -> Losses:
+    assert found.losses is not None
+    return found.losses
+
+
+def delays_of(found: Realised) -> Delays:
+    assert found.delays is not None
+    return found.delays
 
 
 def gilbert_elliott(frames: int, loss: float, burst: float, seed: int) -> npt.NDArray[np.bool_]:
@@ -183,11 +202,10 @@ def test_delay_is_measured_exactly() -> None:
     delay_ns = RNG(1).integers(5_000_000, 6_000_000, 1000)
     (found,) = to_n2(sent(1000, delay_ns=delay_ns), DELAYED)
 
-    assert found.delays is not None
-    assert found.delays.frames == 1000
-    assert found.delays.p50_ns == np.percentile(delay_ns, 50)
-    assert found.delays.p99_ns == np.percentile(delay_ns, 99)
-    assert found.delays.jitter_ns == pytest.approx(delay_ns.std())
+    assert delays_of(found).frames == 1000
+    assert delays_of(found).p50_ns == np.percentile(delay_ns, 50)
+    assert delays_of(found).p99_ns == np.percentile(delay_ns, 99)
+    assert delays_of(found).jitter_ns == pytest.approx(delay_ns.std())
 
 
 LATE = "p99 of the delay is 6.500 ms, 5.000 ms was asked"
@@ -215,18 +233,11 @@ def test_a_stall_excuses_no_more_than_it_did(
     """2,000 frames, one per millisecond, of which `late` are late from 500 ms on; `spans`: witnessed stalls (ms)."""
     number = np.arange(2000)
     delay_ns = np.where((number >= 500) & (number < 500 + late), 6_500_000, 5_100_000)
-    (found,) = measure(
-        build(THREE, {"p1/n2": {"to-node": DELAYED}}, ()),
-        ("to-node", "p1/n2"),
-        sent(2000, delay_ns=delay_ns),
-        first_ns=-1,
-        last_ns=LAST_NS,
-        stalls=stalls_with_backlog([(start * MS, end * MS) for start, end in spans]),
-    )
+    stalls = stalls_with_backlog([(start * MS, end * MS) for start, end in spans])
+    (found,) = to_n2(sent(2000, delay_ns=delay_ns), DELAYED, stalls=stalls)
 
     assert accuracy.judge(found) == (expected, why)
-    assert found.delays is not None
-    assert found.delays.p99_ns == (6_500_000 if late else 5_100_000), "the row includes the late frames"
+    assert delays_of(found).p99_ns == (6_500_000 if late else 5_100_000), "the row includes the late frames"
 
 
 def test_stalls_of_several_processors_are_one_with_the_backlog_behind_them() -> None:
@@ -239,8 +250,7 @@ def test_stalls_of_several_processors_are_one_with_the_backlog_behind_them() -> 
 def test_jitter_is_the_standard_deviation() -> None:
     (found,) = to_n2(sent(3000, delay_ns=RNG(2).integers(3 * MS, 7 * MS, 3000)), JITTERED)
 
-    assert found.delays is not None
-    assert found.delays.jitter_ns == pytest.approx(2 * MS / math.sqrt(3), rel=0.05)
+    assert delays_of(found).jitter_ns == pytest.approx(2 * MS / math.sqrt(3), rel=0.05)
 
 
 @pytest.mark.parametrize("loss", [0.01, 0.1, 0.5])
@@ -248,9 +258,8 @@ def test_loss_lies_inside_its_confidence_interval(loss: float) -> None:
     frames = lossy(100_000, loss, 3)
     (found,) = to_n2(frames, Impairment(loss_ratio=loss))
 
-    assert found.losses is not None
-    assert found.losses.lost == np.sum(frames.arrive_ns == NEVER)
-    assert found.losses.low < loss < found.losses.high
+    assert losses_of(found).lost == np.sum(frames.arrive_ns == NEVER)
+    assert losses_of(found).low < loss < losses_of(found).high
     assert accuracy.judge(found) == (PASS, "")
 
 
@@ -258,8 +267,7 @@ def test_bursts_of_losses_have_the_asked_length() -> None:
     frames = lose(sent(40_000, every_ns=10_000), gilbert_elliott(40_000, 0.1, 4.0, 5))
     (found,) = to_n2(frames, BURSTY)
 
-    assert found.losses is not None
-    assert found.losses.burst_frames == pytest.approx(4.0, rel=0.1)
+    assert losses_of(found).burst_frames == pytest.approx(4.0, rel=0.1)
     assert accuracy.judge(found) == (PASS, "")
 
 
@@ -269,8 +277,7 @@ def test_bursts_run_through_the_frames_of_all_senders() -> None:
     is_lost = (np.arange(8000) // 4) % 10 == 0
     (found,) = to_n2(together(lose(even, is_lost[::2]), lose(odd, is_lost[1::2])))
 
-    assert found.losses is not None
-    assert found.losses.burst_frames == 4.0
+    assert losses_of(found).burst_frames == 4.0
 
 
 def test_bursts_make_the_interval_wider() -> None:
@@ -284,8 +291,7 @@ def test_duplicates_are_counted_and_judged() -> None:
     frames.copies[is_twice] = 2
     (as_asked,), (unasked,) = to_n2(frames, Impairment(duplicate_ratio=0.05)), to_n2(frames)
 
-    assert as_asked.losses is not None
-    assert as_asked.losses.duplicated == is_twice.sum()
+    assert losses_of(as_asked).duplicated == is_twice.sum()
     assert accuracy.judge(as_asked).verdict is PASS
     assert accuracy.judge(unasked).verdict is FAIL
 
@@ -307,31 +313,24 @@ def test_each_interval_of_one_impairment_is_a_result_and_changes_are_left_out() 
 
     assert (first.until_ns, second.from_ns) == (2000 * MS, 2002 * MS)
     assert (first.asked, second.asked) == (CLEAR, later)
-    assert first.delays is not None
-    assert second.delays is not None
-    assert (first.delays.p99_ns, second.delays.p50_ns) == (100_000, 3_050_000)
+    assert (delays_of(first).p99_ns, delays_of(second).p50_ns) == (100_000, 3_050_000)
     # 20 ms are left out before the change (frames that were possibly on their way) and after it (frames still held by
     # the old state).
-    assert (first.delays.frames, second.delays.frames) == (1980, 1978)
+    assert (delays_of(first).frames, delays_of(second).frames) == (1980, 1978)
 
 
 def test_what_is_sent_in_the_last_moment_of_the_capture_is_not_called_lost() -> None:
     frames = lose(sent(1000), np.arange(1000) == 999)
-    network = build(THREE, {}, ())
-    (found,) = measure(network, ("to-node", "p1/n2"), frames, first_ns=0, last_ns=int(frames.sent_ns[-1]))
-
-    assert found.losses is not None
-    assert found.losses.lost == 0
+    (found,) = to_n2(frames, first_ns=0, last_ns=int(frames.sent_ns[-1]))
+    assert losses_of(found).lost == 0
 
 
 def test_a_port_is_measured_by_senders_that_are_clear() -> None:
     """n1 loses half of its frames, n3 none: n2's port is measured by n3 alone."""
-    network = build(THREE, {"p1/n1": {"from-node": Impairment(loss_ratio=0.5)}}, ())
     frames = together(lose(sent(400), np.arange(400) % 2 == 0), sent(400, peer=2))
-    (found,) = measure(network, ("to-node", "p1/n2"), frames, first_ns=-1, last_ns=LAST_NS)
+    (found,) = at(N2, frames, {"p1/n1": {"from-node": Impairment(loss_ratio=0.5)}})
 
-    assert found.losses is not None
-    assert (found.losses.frames, found.losses.lost) == (400, 0)
+    assert (losses_of(found).frames, losses_of(found).lost) == (400, 0)
     assert accuracy.judge(found) == (PASS, "")
 
 
@@ -342,13 +341,11 @@ def test_what_the_rest_of_the_path_is_asked_to_do_is_taken_off() -> None:
     count = 50_000
     is_lost = (RNG(8).random(count) < 0.2) | (RNG(9).random(count) < 0.1)
     frames = lose(sent(count, every_ns=10_000, delay_ns=3_100_000), is_lost)
-    (found,) = measure(build(THREE, asked, ()), ("to-node", "p1/n2"), frames, first_ns=-1, last_ns=LAST_NS)
+    (found,) = at(N2, frames, asked)
 
-    assert found.delays is not None
-    assert found.losses is not None
-    assert found.delays.p50_ns == 1_100_000
-    assert found.losses.ratio == pytest.approx(1 - (1 - is_lost.mean()) / 0.8)
-    assert found.losses.low < 0.1 < found.losses.high
+    assert delays_of(found).p50_ns == 1_100_000
+    assert losses_of(found).ratio == pytest.approx(1 - (1 - is_lost.mean()) / 0.8)
+    assert losses_of(found).low < 0.1 < losses_of(found).high
     assert accuracy.judge(found) == (PASS, "measured together with p1/n1 from-node")
 
 
@@ -358,8 +355,7 @@ def test_a_sender_is_measured_at_one_receiver() -> None:
     frames = together(lose(sent(1000, peer=1), is_lost), lose(sent(1000, peer=2), is_lost))
     found = from_n1(frames, {"p1/n1": {"from-node": Impairment(loss_ratio=0.1)}})
 
-    assert found.losses is not None
-    assert (found.losses.frames, found.losses.lost) == (1000, is_lost.sum())
+    assert (losses_of(found).frames, losses_of(found).lost) == (1000, is_lost.sum())
 
 
 def test_a_sender_of_near_multicasts_is_measured_at_a_neighbour() -> None:
@@ -370,24 +366,21 @@ def test_a_sender_of_near_multicasts_is_measured_at_a_neighbour() -> None:
     frames = together(lose(together(wide, near), is_lost), sent(3000, peer=2))
     found = from_n1(frames, {"p1/n1": {"from-node": Impairment(loss_ratio=0.1)}})
 
-    assert found.losses is not None
-    assert (found.losses.frames, found.losses.lost) == (2000, is_lost.sum())
+    assert (losses_of(found).frames, losses_of(found).lost) == (2000, is_lost.sum())
 
 
 def test_a_sender_is_measured_at_a_clear_receiver() -> None:
     frames = together(sent(500, peer=1, delay_ns=9_100_000), sent(400, peer=2, delay_ns=50_000))
     found = from_n1(frames, {"p1/n2": {"to-node": Impairment(delay_ns=9 * MS)}})
 
-    assert found.delays is not None
-    assert (found.delays.frames, found.delays.p50_ns) == (400, 50_000)
+    assert (delays_of(found).frames, delays_of(found).p50_ns) == (400, 50_000)
 
 
 def test_frames_behind_a_cut_are_not_lost_but_cut() -> None:
     frames = sent(1000)
     (found,) = to_n2(lose(frames, frames.sent_ns >= 500 * MS), CLEAR, CUT)
 
-    assert found.losses is not None
-    assert (found.losses.frames, found.losses.lost, found.leaked) == (480, 0, 0)
+    assert (losses_of(found).frames, losses_of(found).lost, found.leaked) == (480, 0, 0)
 
 
 def test_a_cut_that_leaks_fails() -> None:

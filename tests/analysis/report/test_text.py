@@ -45,6 +45,7 @@ def judged(verdict: str, **more: Any) -> dict[str, Any]:
 INTERRUPTED = {"status": "interrupted"}
 FAILED = {"status": "failed", "error": "no node became ready"}
 VIOLATED = {"fifo": prop("fail"), "causal": prop("fail", promised=False)}
+EQUAL = ["fifo: gap", "slow", "agreement: gap", "x == 0: it is 6"]
 MISSING = {"fifo": prop("unknown", reason="records are missing")}
 PASS, FAIL, UNKNOWN = Verdict.PASS, Verdict.FAIL, Verdict.UNKNOWN
 
@@ -61,6 +62,13 @@ PASS, FAIL, UNKNOWN = Verdict.PASS, Verdict.FAIL, Verdict.UNKNOWN
         (judged("excellent"), COMPLETE, UNKNOWN, ()),
         (judged("fail", properties=VIOLATED), COMPLETE, FAIL, ("fifo: violated",)),
         (judged("unknown", properties=MISSING), COMPLETE, UNKNOWN, ("fifo: records are missing",)),
+        (
+            judged("fail", reasons=["fifo: gap", "slow", "agreement: gap"]),
+            COMPLETE,
+            FAIL,
+            ("slow", "fifo, agreement: gap"),
+        ),
+        ({}, {}, UNKNOWN, ("the capture has not been analysed", "no manifest says how the run ended")),
     ],
 )
 def test_the_verdict_is_the_summarys_but_no_better_than_the_run(
@@ -69,17 +77,7 @@ def test_the_verdict_is_the_summarys_but_no_better_than_the_run(
     assert headline.headline(summary, manifest) == headline.Headline(verdict=verdict, reasons=reasons)
 
 
-def test_equal_reasons_are_said_once() -> None:
-    gap = "records of p1/n3 are missing"
-    summary = {"verdict": "fail", "reasons": [f"fifo: {gap}", "slow", f"agreement: {gap}", "x == 0: it is 6"]}
-    reasons = headline.headline(summary, COMPLETE).reasons
-    assert reasons == ("slow", f"fifo, agreement: {gap}", "x == 0: it is 6")
-
-
-def test_without_files_nothing_is_claimed() -> None:
-    head = headline.headline({}, {})
-    assert head.verdict is Verdict.UNKNOWN
-    assert head.reasons == ("the capture has not been analysed", "no manifest says how the run ended")
+def test_without_files_no_number_is_claimed() -> None:
     assert {entry.value for entry in headline.key_numbers({})} == {"–"}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import struct
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,21 +109,14 @@ def segment(
 ) -> None:
     """A segment from the client's port of one node to the service of another, or an answer to `answers`."""
     ports = (CLIENT, PORT) if answers is None else (PORT, CLIENT)
-    acknowledged = 1 if answers is None else answers
-    header = struct.pack(">HHIIBBHHH", *ports, number, acknowledged, 0x50, PUSH, 1000, 0, 0)
-    (a, b), size = ends, 100 if answers is None else 10
-    data = _ip_frame(run.nodes[a], run.nodes[b], 6, header + b"x" * size)
-    run.sightings.append(Sighting(at_ns, a, PortDirection.INBOUND, data))
+    acknowledged, size = (1, 100) if answers is None else (answers, 10)
+    sender, receiver = (run.nodes[end] for end in ends)
+    network = Ether(src=sender.mac, dst=receiver.mac) / IP(src=sender.ip, dst=receiver.ip)
+    header = TCP(sport=ports[0], dport=ports[1], seq=number, ack=acknowledged, flags=PUSH)
+    data = bytes(network / header / (b"x" * size))
+    run.sightings.append(Sighting(at_ns, ends[0], PortDirection.INBOUND, data))
     if arrives:
-        run.sightings.append(Sighting(at_ns + 1_000_000, b, PortDirection.OUTBOUND, data))
-
-
-def _ip_frame(sender: Any, receiver: Any, protocol: int, body: bytes) -> bytes:
-    plain = udp_frame(sender, receiver, 9, b"")
-    header = bytearray(plain[14:34])
-    header[2:4] = struct.pack(">H", 20 + len(body))
-    header[9] = protocol
-    return plain[:14] + bytes(header) + body
+        run.sightings.append(Sighting(at_ns + 1_000_000, ends[1], PortDirection.OUTBOUND, data))
 
 
 def cut_run() -> MadeRun:
@@ -171,10 +163,14 @@ def by_scapy(run: MadeRun) -> Iterator[tuple[tuple[str, ...], int]]:
             yield (*ends, protocol, str(min(layer.sport, layer.dport))), len(sighting.data)
 
 
+@pytest.fixture(scope="module")
+def cut(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Traffic:
+    return measured(spark, cut_run().write(tmp_path_factory.mktemp("cut") / "run"))
+
+
 @pytest.mark.spark
-def test_a_cut_silences_whom_it_parts_and_nobody_else(spark: SparkSession, tmp_path: Path) -> None:
-    run = cut_run()
-    found = measured(spark, run.write(tmp_path / "run")).summary
+def test_a_cut_silences_whom_it_parts_and_nobody_else(cut: Traffic) -> None:
+    found = cut.summary
     assert found["faults"] == [
         {"fault": 0, "kind": "cut", "from_s": 1.0, "until_s": 2.0, "touched": 1, "silent": 1, "silent_s": 1.018,
          "back": 1, "back_s": 0.001}
@@ -189,28 +185,25 @@ def test_a_cut_silences_whom_it_parts_and_nobody_else(spark: SparkSession, tmp_p
 
 
 @pytest.mark.spark
-def test_conversations_are_those_that_scapy_counts(spark: SparkSession, tmp_path: Path) -> None:
-    run = cut_run()
-    result = measured(spark, run.write(tmp_path / "run"))
+def test_conversations_are_those_that_scapy_counts(cut: Traffic) -> None:
     frames, wire_bytes = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
-    for key, length in by_scapy(run):
+    for key, length in by_scapy(cut_run()):
         frames[key] += 1
         wire_bytes[key] += length
-    told = {(c["a"], c["b"], c["protocol"], str(c["port"])): c for c in result.summary["conversations"]}
+    told = {(c["a"], c["b"], c["protocol"], str(c["port"])): c for c in cut.summary["conversations"]}
     assert {key: c["frames"] for key, c in told.items()} == frames
     assert {key: c["wire_bytes"] for key, c in told.items()} == wire_bytes
-    assert sum(row["frames"] for row in result.conversations) == sum(frames.values())
-    assert sum(row["received_bytes"] for row in result.nodes) == sum(wire_bytes.values())
+    assert sum(row["frames"] for row in cut.conversations) == sum(frames.values())
+    assert sum(row["received_bytes"] for row in cut.nodes) == sum(wire_bytes.values())
     assert told["p1/n1", "p1/n2", "tcp", str(PORT)]["sent_frames"] == 200 + 150 + 3
 
 
 @pytest.mark.spark
-def test_what_is_sent_again_and_round_trips_come_from_the_numbers(spark: SparkSession, tmp_path: Path) -> None:
-    found = measured(spark, cut_run().write(tmp_path / "run")).summary
-    whole = found["tcp"]
+def test_what_is_sent_again_and_round_trips_come_from_the_numbers(cut: Traffic) -> None:
+    whole = cut.summary["tcp"]
     assert (whole["segments"], whole["retransmissions"], whole["connections"]) == (353, 3, 0)
     assert whole["rtt_p50_ms"] == pytest.approx(3.0), "1 ms there, answered after 2 ms, 1 ms back: 3 ms at n1's port"
-    phases = [(phase["faults"], phase["tcp"]["retransmissions"]) for phase in found["phases"]]
+    phases = [(phase["faults"], phase["tcp"]["retransmissions"]) for phase in cut.summary["phases"]]
     assert phases == [([], 1), ([0], 0), ([], 2)]
 
 
