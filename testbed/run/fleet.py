@@ -32,6 +32,8 @@ LOG_TAIL_CHARACTERS = 300
 LOG_TAIL_BYTES = 64 * 1024
 """Part of a log that is read: a program may have written gigabytes."""
 POLL_S = 0.05
+LAST_WORD_S = 2.0
+"""Longest wait for the last line of a node that has ended with exit code 0."""
 RESTART_TIMEOUT_S = 20.0
 CHANGE_TIMEOUT_S = 10.0
 """Enough for a node that is limited to a hundredth of a core."""
@@ -461,19 +463,22 @@ class Fleet:
             if member.exit_code is not None and member.state not in (State.STOPPED, State.CRASHED):
                 self._last_words(member)
                 latest = self._current[member.node.name]
+                if latest.state is State.STOPPED:
+                    continue
                 latest.cause = latest.handle.cause()
                 raise FabricError(f"{_end_sentence(latest)}{_tail(latest)}")
 
     def _last_words(self, member: Member) -> None:
         """Process lines until an ended node has been silent for POLL_S: its last lines explain more than its exit code.
-        Lines of other nodes are processed as usual.
+        A node that ended in order has said so, and that line may still be on its way. Lines of other nodes are
+        processed as usual.
         """
-        until_s = time.monotonic() + POLL_S
+        until_s = time.monotonic() + (LAST_WORD_S if member.exit_code == 0 else POLL_S)
         while member.state is not State.STOPPED and (left_s := until_s - time.monotonic()) > 0:
             with contextlib.suppress(queue.Empty):
                 name, begun_as, line = self._inbox.get(timeout=left_s)
                 if (name, begun_as) == (member.node.name, member.begun_as):
-                    until_s = time.monotonic() + POLL_S
+                    until_s = max(until_s, time.monotonic() + POLL_S)
                 self._take(name, begun_as, line)
 
 

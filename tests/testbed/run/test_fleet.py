@@ -208,6 +208,23 @@ def test_a_node_that_does_not_come_up(script: str, sentence: str, fleet_of: Make
     assert len(str(told.value)) < 1500
 
 
+STOPS_BEFORE_IT_SAYS_SO = NODE_PROGRAM.replace(
+    'if word == "stop":',
+    """if word == "stop":
+        import os
+        parent = os.getpid()
+        if os.fork(): os._exit(0)
+        while os.path.exists(f"/proc/{parent}"): os.sched_yield()""",
+)
+
+
+def test_a_node_that_ends_in_order_may_say_so_after_its_end_is_seen(fleet_of: MakeFleet) -> None:
+    fleet = started(fleet_of(STOPS_BEFORE_IT_SAYS_SO))
+    fleet.broadcast("stop")
+    fleet.wait_gone(timeout_s=10)
+    assert [(member.state, member.exit_code) for member in fleet.history] == [(State.STOPPED, 0)] * 2
+
+
 def test_what_others_say_while_a_dead_node_is_heard_out_is_not_lost(
     fleet_of: MakeFleet, runtime: ProcessRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
