@@ -8,9 +8,9 @@ from random import Random
 from node.core import Core, Membership, ViewCore, random_for
 from node.group.core import GroupCore
 from node.reliable import ReliableParameters
-from tests.node.cluster import Build
-from tests.node.protocols.scenarios import SUSPECT_AFTER_NS
+from tests.node.cluster import SECOND, Build
 
+SUSPECT_AFTER_NS = 2 * SECOND
 QUIET = ReliableParameters(heartbeat_at_rest=False)
 SUSPICIOUS = ReliableParameters(suspect_after_ns=SUSPECT_AFTER_NS, heartbeat_at_rest=False)
 

@@ -18,7 +18,7 @@ from tests.node.cluster import (
     check_views,
     stack,
 )
-from tests.node.protocols.scenarios import SUSPECT_AFTER_NS
+from tests.node.grouped import SUSPECT_AFTER_NS
 
 WINDOW = 4
 RELIABLE = {"window": WINDOW, "suspect_after_ns": SUSPECT_AFTER_NS}

@@ -69,6 +69,14 @@ def test_a_burst_costs_one_acknowledgement() -> None:
     assert kinds(world) == [Kind.OBJECTS_RECEIVED]
 
 
+def test_a_gap_is_told_at_once_and_what_is_in_order_a_little_later() -> None:
+    with_a_gap, in_order = ahead_of_a_gap(), acquainted()
+    in_order.send(1, 2)
+    in_order.pass_on()
+    waits_ns = [world.machines[2].armed[Timer(ACKNOWLEDGE, 1)] - world.now_ns for world in (with_a_gap, in_order)]
+    assert waits_ns == [0, PARAMETERS.acknowledge_ns]
+
+
 def test_an_answer_takes_the_acknowledgement_along() -> None:
     world = World()
     world.send(1, 2)

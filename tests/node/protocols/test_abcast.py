@@ -19,7 +19,7 @@ from node.trace import Notice
 from node.wire import Flag, Kind, Message
 from tests.node.by_hand import after, delivered, give, said, submit
 from tests.node.cluster import SECOND, Cluster, check_ordered, stack
-from tests.node.protocols.scenarios import RELIABLE
+from tests.node.grouped import SUSPECT_AFTER_NS
 
 MEMBERS = (0, 1, 2)
 CONTROL = Flag.CONTROL.value
@@ -281,7 +281,7 @@ def test_costs_are_from_receipt_to_delivery_and_reported_on_demand() -> None:
 
 def test_the_convoy_effect_one_slow_member_delays_messages_of_others() -> None:
     """Every message needs its proposal; that is the algorithm's cost of 2d, d the largest delay."""
-    cluster = Cluster(3, stack("abcast", reliable=RELIABLE))
+    cluster = Cluster(3, stack("abcast", reliable={"suspect_after_ns": SUSPECT_AFTER_NS}))
     cluster.submit(0)
     cluster.at(500_000, lambda: cluster.pause(1))
     cluster.run(for_ns=SECOND)

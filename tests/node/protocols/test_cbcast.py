@@ -19,7 +19,7 @@ from node.wire import Flag, Kind, Message, encode_message
 from tests.mutants.recorded import Recorded, verdicts
 from tests.node.by_hand import delivered
 from tests.node.cluster import MILLISECOND, check_silence, stack
-from tests.node.protocols.scenarios import RELIABLE
+from tests.node.grouped import SUSPECT_AFTER_NS
 
 MEMBERS = (0, 1, 2)
 PROMISES = PROTOCOLS["cbcast"].promises
@@ -154,7 +154,7 @@ def test_no_more_is_taken_of_a_member_of_which_too_much_waits() -> None:
 
 
 def test_an_answer_that_overtakes_its_question_waits_for_it() -> None:
-    cluster = Recorded(3, stack("cbcast", reliable=RELIABLE))
+    cluster = Recorded(3, stack("cbcast", reliable={"suspect_after_ns": SUSPECT_AFTER_NS}))
     cluster.lose = lambda source, target, message: (
         (source, target, message.seq, message.flags) == (0, 2, 1, 0) and message.kind is Kind.RELIABLE_DATA
     )
