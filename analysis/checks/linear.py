@@ -185,7 +185,7 @@ class JudgedRun:
             key=lambda incarnation: incarnation.name,
         )
         self.at_the_end = self._at_the_end()
-        """What the incarnations that are present at the end deliver after their last installations."""
+        """Messages that each incarnation which is present at the end delivers after its last installation."""
         self.in_order = [incarnation for incarnation in incarnations if not incarnation.has_ended]
         """Incarnations that total order compares in a run without views."""
         self.deliveries = sum(len(incarnation.firsts) for incarnation in incarnations)
@@ -234,7 +234,7 @@ class JudgedRun:
 
 
 def validity(run: JudgedRun) -> Tally:
-    owing = {incarnation.name: incarnation for incarnation in run.incarnations if incarnation.is_full}
+    owing = {incarnation.name: incarnation for incarnation in run.full}
     owing |= {name: run.by_name[name] for name in run.at_the_end}
     owed = [(at_ns, m) for m, at_ns in run.submitted_ns.items() if m[:2] in owing]
     wrong = [(at_ns, m) for at_ns, m in owed if m not in owing[Incarnation(*m[:2])].position]

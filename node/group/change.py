@@ -152,7 +152,8 @@ class Change:
 
     def check_round(self, ballot: int) -> None:
         """RemoteError: no honest member of this view leads such a ballot, or has reached such a round."""
-        check(rank_of(ballot) < len(self._view.members), f"a ballot of rank {rank_of(ballot)}")
+        if rank_of(ballot) >= len(self._view.members):  # not `check`: every heartbeat comes here
+            raise RemoteError(DropReason.MALFORMED, f"a ballot of rank {rank_of(ballot)}")
         if round_of(ballot) > round_of(max(self.seen, self.promised)) + FAR:
             raise RemoteError(DropReason.OUT_OF_WINDOW, f"a ballot of round {round_of(ballot)}")
 

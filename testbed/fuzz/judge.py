@@ -330,7 +330,7 @@ def _stages(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
 
 
 def _owed(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
-    """What joiners lack (testbed.fuzz.joiners); the first of each promised property."""
+    """Views, states and calls that joiners lack (testbed.fuzz.joiners); the first of each promised property."""
     calm = [
         incarnation
         for incarnation in simulation.incarnations

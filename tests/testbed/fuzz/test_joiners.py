@@ -1,4 +1,4 @@
-"""What a restarted member must have at the end of a run."""
+"""A restarted member must have the last view and the state at the end of a run."""
 
 from __future__ import annotations
 

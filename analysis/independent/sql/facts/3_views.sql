@@ -79,7 +79,8 @@ SELECT *, row_number() OVER (PARTITION BY process, view ORDER BY position) AS pl
     ASOF LEFT JOIN installation ON delivery.process = installation.process AND delivery.record >= installation.record
 );
 
--- What those that are present at the end deliver after their last installations, and what they lack of it.
+-- Deliveries after the last installation, by processes that are present at the end; and for each such process the messages
+-- that another one delivers so and it does not.
 CREATE OR REPLACE TEMP TABLE at_the_end AS
 SELECT run, process, message, at_ns FROM in_view JOIN present USING (run, process, nth);
 
