@@ -84,11 +84,13 @@ def check_incarnations(
 
 
 def judged_run(
-    incarnations: Incarnations, *, members: Iterable[int], names: Mapping[int, str] | None = None
+    incarnations: Incarnations, *, members: Iterable[int], names: Mapping[int, str] | None = None, undrained: str = ""
 ) -> JudgedRun:
-    """Judged run of the hosts' own records, for callers that need more than a judgement."""
+    """Judged run of the hosts' own records, for callers that need more than a judgement. `undrained`: a reason besides
+    the records why liveness cannot be judged.
+    """
     read = [_incarnation_of_records(incarnation, records) for incarnation, records in incarnations.items()]
-    return JudgedRun(read, members, names or {}, raw=lambda: incarnations)
+    return JudgedRun(read, members, names or {}, raw=lambda: incarnations, undrained=undrained)
 
 
 def check_run(run: JudgedRun, kinds: Iterable[Property] | None = None) -> dict[Property, Finding]:
@@ -157,6 +159,7 @@ class JudgedRun:
         names: Mapping[int, str],
         *,
         raw: Callable[[], Incarnations],
+        undrained: str = "",
     ) -> None:
         self.incarnations = incarnations
         self.raw = raw
@@ -204,7 +207,8 @@ class JudgedRun:
                     for incarnation in incarnations
                     if incarnation.end and not incarnation.has_ended and incarnation.views.is_in_minority
                 ],
-            ),
+            )
+            or undrained,
             addressed=ADDRESSED_TO_OBJECTS if any(incarnation.is_for_objects for incarnation in incarnations) else "",
         )
         self.is_for_objects = bool(self.evidence.addressed)

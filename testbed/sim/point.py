@@ -67,7 +67,7 @@ def _results(experiment: Experiment, simulation: Simulation, meter: LoadMeter) -
     names = {node.index: str(node.name) for node in experiment.topology.nodes()}
     records = simulation.records
     timelines = membership.timelines(records)
-    view = judged_run(records, members=names, names=names)
+    view = judged_run(records, members=names, names=names, undrained=undrained(experiment, simulation))
     requests = measures.requests_of(view)
     load = offered.section(meter.load(simulation.incarnations), experiment.topology, requests)
     results: dict[str, Any] = {
@@ -90,7 +90,7 @@ def _results(experiment: Experiment, simulation: Simulation, meter: LoadMeter) -
             struck_ns=membership.struck_ns(simulation.faults, names),
         ),
         "load": load,
-        "properties": _properties(experiment, simulation, view, promises, names),
+        "properties": _properties(view, promises, names),
     }
     results["expect"] = [judgement.expectation(str(condition), results) for condition in experiment.expect]
     found = [*doubts(experiment, simulation), *_unexplained(experiment, simulation, timelines, results)]
@@ -104,16 +104,9 @@ def _calls(experiment: Experiment, view: JudgedRun, load: Mapping[str, Any]) -> 
     return call_cost.per_call(call_cost.section(view.calls, view.raw(), full=full, networks=networks), load)
 
 
-def _properties(
-    experiment: Experiment,
-    simulation: Simulation,
-    view: JudgedRun,
-    promises: tuple[str, ...],
-    names: Mapping[int, str],
-) -> dict[str, Any]:
+def _properties(view: JudgedRun, promises: tuple[str, ...], names: Mapping[int, str]) -> dict[str, Any]:
     findings = check_run(view, [Property(name) for name in promises if name in _KNOWN])
-    bounded = judgement.bounded(findings, undrained=undrained(experiment, simulation))
-    return judgement.property_entries(bounded, promises, names)
+    return judgement.property_entries(findings, promises, names)
 
 
 def undrained(experiment: Experiment, simulation: Simulation) -> str:

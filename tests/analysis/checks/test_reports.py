@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.checks import oracle, sections
+from analysis.checks import linear, oracle, sections
 from analysis.checks.oracle import raw
 from analysis.checks.properties import (
     CALL_PROPERTIES,
@@ -295,6 +295,14 @@ def test_nothing_reported_is_not_a_pass(kind: Property) -> None:
 
     assert (finding.verdict, finding.checked) == (Verdict.UNKNOWN, 0)
     assert finding.reason
+
+
+def test_a_member_may_be_behind_while_the_network_is_cut() -> None:
+    history = raw(committed((7, 8, 9), (7, 8, 9), (7, 8)))
+    cut, whole = (linear.judged_run(history, members=range(3), undrained=why) for why in ("the network was cut", ""))
+
+    assert linear.check_run(cut, [STATE])[STATE].verdict is Verdict.PASS
+    assert linear.check_run(whole, [STATE])[STATE].verdict is Verdict.FAIL
 
 
 def test_states_of_one_member_alone_are_compared_with_nothing() -> None:
