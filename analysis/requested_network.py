@@ -224,11 +224,11 @@ def _converted(name: str, value: Any) -> Any:
     return value
 
 
-def blocked_pairs(fault: RecordedFault) -> Iterator[tuple[str, str]]:
+def separated(groups: Iterable[Iterable[str]], pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """One-way pairs that a cut separates: those named, and all pairs without a common group."""
-    yield from fault.pairs
+    yield from pairs
     groups_of: dict[str, set[int]] = {}
-    for number, group in enumerate(fault.groups):
+    for number, group in enumerate(groups):
         for node in group:
             groups_of.setdefault(node, set()).add(number)
     members = sorted(groups_of)
@@ -245,7 +245,7 @@ def acts_on(fault: RecordedFault, network: Network) -> Callable[[str, str], bool
         return [link for way, link in network.route(a, b).elements[1:-1] if direction in (None, way)]
 
     if fault.kind == "cut":
-        blocked, cut = frozenset(blocked_pairs(fault)), frozenset(fault.links)
+        blocked, cut = frozenset(separated(fault.groups, fault.pairs)), frozenset(fault.links)
         return lambda a, b: (a, b) in blocked or (bool(cut) and not cut.isdisjoint(links(a, b)))
     if fault.kind == "impair" and fault.direction in ("there", "back"):
         return lambda a, b: not targets.isdisjoint(links(a, b, fault.direction))
@@ -261,7 +261,7 @@ def _cuts(faults: Sequence[RecordedFault]) -> dict[tuple[str, str], list[Change]
     cuts = [fault for fault in faults if fault.kind == "cut"]
     blockers: dict[tuple[str, str], list[int]] = {}
     for number, cut in enumerate(cuts):
-        for blocker in dict.fromkeys([*blocked_pairs(cut), *(("", link) for link in cut.links)]):
+        for blocker in dict.fromkeys([*separated(cut.groups, cut.pairs), *(("", link) for link in cut.links)]):
             blockers.setdefault(blocker, []).append(number)
 
     @cache

@@ -29,6 +29,7 @@ from analysis.checks.properties import Property, Verdict
 from analysis.metrics import call_cost, measures, membership, offered, ordering_cost, ordering_records, sweep_rows
 from analysis.metrics.offered import FROM_NODE, TO_NODE, Load, Sent
 from analysis.network.addresses import MULTICAST_BIT, Flow, ip_number
+from analysis.requested_network import build
 from analysis.unexplained import Circumstances, unexplained
 from node.host.workload import WorkloadKind
 from node.registry import PROTOCOLS
@@ -40,7 +41,7 @@ from testbed.sim.simulation import START_NS, IncarnationRun, Simulation, simulat
 from testbed.spec.faults import Cut, Heal
 from testbed.spec.given import given
 from testbed.spec.values import Experiment
-from topologies.model import MULTICAST_GROUP, Direction, Node, Topology
+from topologies.model import MULTICAST_GROUP, Node, Topology
 
 GROUP = 1
 """Group number; the simulated network has no other group."""
@@ -134,13 +135,10 @@ def _unexplained(
     timelines: Sequence[membership.Timeline],
     results: Mapping[str, Any],
 ) -> list[str]:
-    topology = experiment.topology
     protocol = inputs.Protocol(name=experiment.protocol.name, parameters=experiment.protocol.parameters)
+    faults = inputs.faults_of(experiment.topology, simulation.faults)
     circumstances = Circumstances(
-        topology=topology,
-        start=[node.impairment(direction) for node in topology.nodes() for direction in Direction],
-        faults=inputs.faults_of(topology, simulation.faults),
-        suspect_after_ns=protocol.suspect_after_ns,
+        network=build(experiment.topology, {}, faults), faults=faults, suspect_after_ns=protocol.suspect_after_ns
     )
     ended = [one for one in timelines if one.has_ended]
     left = {one.incarnation: one.last_ns for one in ended if one.end_detail == EndReason.LEFT}

@@ -17,22 +17,34 @@ NOTHING: dict[str, Any] = {"excluded": {}, "left": {}, "crashed": (), "views": N
 N2 = Incarnation(1, 1)
 
 
-def fault(kind: str, *targets: str, at_ns: int) -> dict[str, Any]:
-    given = {"id": 0, "kind": kind, "targets": list(targets), "parameters": {}, "until_id": None}
-    return given | {"asked_ns": 0, "issued_ns": at_ns, "effective_ns": at_ns}
-
-
 SOON, LATE, SECOND = START_NS + 5, START_NS + 50, 10**9
+
+
+def fault(kind: str, *targets: str, at_ns: int = SOON, **more: Any) -> dict[str, Any]:
+    given = {"id": 0, "kind": kind, "targets": list(targets), "parameters": {}, "until_id": None}
+    return given | {"asked_ns": 0, "issued_ns": at_ns, "effective_ns": at_ns} | more
+
+
+def cut(**parameters: Any) -> dict[str, Any]:
+    return fault("cut", parameters=parameters)
+
+
+def groups(*sides: str) -> dict[str, Any]:
+    """A cut between groups, each the last letters of its nodes."""
+    return cut(groups=[[f"p1/n{node}" for node in side] for side in sides])
 
 
 def healed(ago_ns: int) -> list[dict[str, Any]]:
     """A cut that was healed so long before the exclusion. Members are suspected after ten seconds."""
-    cut, heal = fault("cut", at_ns=SOON - 2 * ago_ns), fault("heal", at_ns=START_NS + 20 - ago_ns)
-    return [cut | {"until_id": 1}, heal | {"id": 1}]
+    heal = fault("heal", at_ns=START_NS + 20 - ago_ns, id=1)
+    return [groups("2", "134") | {"issued_ns": SOON - 2 * ago_ns, "until_id": 1}, heal]
 
 
-def impaired(target: str, **asked: float) -> dict[str, Any]:
-    return fault("impair", target, at_ns=SOON) | {"asked": {target: asked}}
+DEAF = {"loss_ratio": 0.5}
+
+
+def impaired(target: str, direction: str = "to-node", *, asked: dict[str, float] = DEAF) -> dict[str, Any]:
+    return fault("impair", target, direction=direction, asked={target: asked})
 
 
 AT_NS = START_NS + 20
@@ -50,36 +62,67 @@ def calls(**outcomes: int) -> dict[str, Any]:
 
 
 GONE = {"member": "p1/n2", "incarnation": 1, "before": 1, "view": 3, "reason": "leave"}
-WITHOUT_QUORUM = {"views": {"without_quorum": [GONE]}}
+WITHOUT_QUORUM = {"views": {"without_quorum": [GONE], "views": []}}
+
+
+def excluded_from(before: str, reason: str = "suspicion", *, joined: str = "") -> dict[str, Any]:
+    """The exclusion of p1/n2 from a view of these nodes."""
+    after, new = (
+        [{"member": f"p1/n{node}", "incarnation": 1} for node in nodes if node != "2"]
+        for nodes in (before + joined, joined)
+    )
+    change = {"reason": reason, "members": after, "joined": new, "gone": [{"member": "p1/n2", "incarnation": 1}]}
+    return EXCLUDED | {"views": {"without_quorum": [], "views": [change]}}
+
+
+TWO_SITES = "name: sites\npartitions:\n  p1: {nodes: 2}\n  p2: {nodes: 3}\nlinks:\n  - {between: [p1, p2]}\n"
 
 
 @pytest.mark.parametrize(
     ("events", "faults", "doubts"),
     [
         (EXCLUDED, [], [WAS_EXCLUDED]),
-        (EXCLUDED, [fault("pause", "p1/n2", at_ns=SOON)], []),
-        (EXCLUDED, [fault("pause", "p1/n1", at_ns=SOON)], [WAS_EXCLUDED]),
+        (EXCLUDED, [fault("pause", "p1/n2")], []),
+        (EXCLUDED, [fault("pause", "p1/n1")], [WAS_EXCLUDED]),
         (EXCLUDED, [fault("pause", "p1/n2", at_ns=LATE)], [WAS_EXCLUDED]),
-        (EXCLUDED, [fault("cut", at_ns=SOON)], []),
+        (EXCLUDED, [fault("restart", "p1/n2")], [WAS_EXCLUDED]),
+        (EXCLUDED, [groups("2", "134")], []),
+        (EXCLUDED, [groups("12", "34")], []),
+        (EXCLUDED, [groups("1", "234")], [WAS_EXCLUDED]),
+        (EXCLUDED, [groups("1", "34")], [WAS_EXCLUDED]),
+        (EXCLUDED, [groups("123", "24")], [WAS_EXCLUDED]),
+        (EXCLUDED, [groups("12", "134")], []),
+        (EXCLUDED, [cut(pairs=[["p1/n4", "p1/n2"]])], []),
+        (EXCLUDED, [cut(pairs=[["p1/n4", "p1/n3"]])], [WAS_EXCLUDED]),
+        (EXCLUDED, [groups("1", "234"), groups("3", "124")], []),
         (EXCLUDED, healed(51 * SECOND), [WAS_EXCLUDED]),
         (EXCLUDED, healed(49 * SECOND), []),
-        (EXCLUDED, [impaired("p1/n1", loss_ratio=0.5)], []),
-        (EXCLUDED, [impaired("p1/n1", loss_ratio=0.01)], [WAS_EXCLUDED]),
-        (EXCLUDED, [impaired("p1/n1", loss_ratio=0.01, loss_burst_frames=4.0)], []),
-        (EXCLUDED, [impaired("p1/n1", delay_ns=2_000_000_000)], []),
-        (EXCLUDED, [impaired("p1/n2", delay_ns=5_000_000)], [WAS_EXCLUDED]),
-        (LEFT, [fault("leave", "p1/n2", at_ns=SOON)], []),
-        (LEFT, [fault("leave", "p1/n1", at_ns=SOON)], [HAS_LEFT]),
+        (EXCLUDED, [impaired("p1/n2")], []),
+        (EXCLUDED, [impaired("p1/n2", "from-node")], []),
+        (EXCLUDED, [impaired("p1/n1")], [WAS_EXCLUDED]),
+        (EXCLUDED, [impaired("p1/n2", asked={"loss_ratio": 0.01})], [WAS_EXCLUDED]),
+        (EXCLUDED, [impaired("p1/n2", asked={"loss_ratio": 0.01, "loss_burst_frames": 4.0})], []),
+        (EXCLUDED, [impaired("p1/n2", asked={"delay_ns": 2_000_000_000})], []),
+        (EXCLUDED, [impaired("p1/n2", asked={"delay_ns": 5_000_000})], [WAS_EXCLUDED]),
+        (EXCLUDED, [impaired("p1/n1"), impaired("p1/n3")], []),
+        (excluded_from("123"), [impaired("p1/n1")], [WAS_EXCLUDED]),
+        (excluded_from("12"), [impaired("p1/n1")], []),
+        (excluded_from("12", joined="34"), [impaired("p1/n1")], []),
+        (excluded_from("123", "bad_pair"), [impaired("p1/n1")], []),
+        (excluded_from("123", "bad_pair"), [impaired("p1/n4")], [WAS_EXCLUDED]),
+        (excluded_from("123", "bad_pair"), [], [WAS_EXCLUDED]),
+        (LEFT, [fault("leave", "p1/n2")], []),
+        (LEFT, [fault("leave", "p1/n1")], [HAS_LEFT]),
         (LEFT, [fault("leave", "p1/n2", at_ns=LATE)], [HAS_LEFT]),
-        (LEFT, [fault("cut", at_ns=SOON)], [HAS_LEFT]),
-        (CRASHED, [fault("crash", "p1/n2", at_ns=SOON)], []),
-        (CRASHED, [fault("crash", "p1/n1", at_ns=SOON)], [NO_END]),
-        (WITHOUT_QUORUM, [fault("cut", at_ns=SOON)], [NO_QUORUM]),
-        (WITHOUT_QUORUM, [fault("leave", "p1/n1", at_ns=SOON)], []),
+        (LEFT, [groups("2", "134")], [HAS_LEFT]),
+        (CRASHED, [fault("crash", "p1/n2")], []),
+        (CRASHED, [fault("crash", "p1/n1")], [NO_END]),
+        (WITHOUT_QUORUM, [groups("2", "134")], [NO_QUORUM]),
+        (WITHOUT_QUORUM, [fault("leave", "p1/n1")], []),
         (calls(given_up=3), [], [GIVEN_UP]),
-        (calls(given_up=3), [fault("pause", "p1/n2", at_ns=SOON)], []),
+        (calls(given_up=3), [fault("pause", "p1/n2")], []),
         (calls(aborted=3, refused=1), [], []),
-        (calls(not_as_asked=2), [fault("pause", "p1/n2", at_ns=SOON)], [NOT_TOLD]),
+        (calls(not_as_asked=2), [fault("pause", "p1/n2")], [NOT_TOLD]),
     ],
 )
 def test_an_event_that_no_fault_explains_casts_doubt(
@@ -87,6 +130,36 @@ def test_an_event_that_no_fault_explains_casts_doubt(
 ) -> None:
     run = read_run(MadeRun(faults=faults).write(tmp_path / "run"))
     assert unexplained(circumstances_of(run), **NOTHING | events) == doubts
+
+
+@pytest.mark.parametrize(
+    ("topology", "faults", "is_explained"),
+    [
+        (TWO_SITES, [], False),
+        (TWO_SITES, [cut(links=["p1--p2"])], True),
+        (TWO_SITES, [impaired("p1--p2", "there")], True),
+        (TWO_SITES, [impaired("p1--p2", "back")], True),
+        (TWO_SITES.replace("[p1, p2]", "[p1, p2], loss: 20%"), [], True),
+        (TWO_SITES.replace("nodes: 3", "nodes: 1"), [cut(links=["p1--p2"])], False),
+        (TWO_SITES.replace("nodes: 2", "nodes: 2, bus: {rate: 10 Mbit/s}"), [], True),
+        (TWO_SITES.replace("nodes: 3", "nodes: 3, bus: {rate: 10 Mbit/s}"), [], True),
+        (TWO_SITES.replace("nodes: 3", "nodes: 1, bus: {rate: 10 Mbit/s}"), [], False),
+    ],
+)
+def test_links_and_buses_explain_exclusions_of_those_that_lose_the_majority(
+    tmp_path: Path, topology: str, faults: list[dict[str, Any]], is_explained: bool
+) -> None:
+    run = read_run(MadeRun(topology_text=topology, faults=faults).write(tmp_path / "run"))
+    given = NOTHING | EXCLUDED | {"views": {"without_quorum": [], "views": []}}
+    assert unexplained(circumstances_of(run), **given) == ([] if is_explained else [WAS_EXCLUDED])
+
+
+def test_members_that_the_network_does_not_have_are_doubts(tmp_path: Path) -> None:
+    run = read_run(MadeRun(faults=[fault("pause", "p1/n2")]).write(tmp_path / "run"))
+    change = {"reason": "suspicion", "joined": [], "members": [{"member": "p1/n1", "incarnation": 1}]}
+    views = {"without_quorum": [], "views": [change | {"gone": [{"member": "member 9", "incarnation": 1}]}]}
+    doubts = unexplained(circumstances_of(run), **NOTHING | {"excluded": {Incarnation(9, 1): AT_NS}, "views": views})
+    assert doubts == ["member 9 (incarnation 1) was excluded, which no fault of the run explains"]
 
 
 def test_the_patience_of_a_run_that_does_not_give_it_is_the_default_of_the_protocols() -> None:
