@@ -326,7 +326,7 @@ def _clocks() -> ProtocolEntry:
 
 
 _TOTAL, _CORES = TOTAL_ORDER_PROMISES, "node.protocols"
-_MUTEX = ("integrity", "mutual_exclusion", "grant_order", "service")
+_MUTEX = ("integrity", "mutual_exclusion", "fence_order", "grant_order", "service")
 
 PROTOCOLS = Registry(
     {

@@ -207,6 +207,15 @@ class Notice(enum.IntEnum):
     after its SUBMIT: the members of a group are known only when the call has its place in the order."""
 
 
+class MutexReport(enum.IntEnum):
+    """Codes of REPORT records of mutual exclusion."""
+
+    FENCE = 0x62
+    """The fence of the grant delivered just before; `value`: the fence."""
+    REVOKED = 0x63
+    """The view has ended without `member`: `value` requests of it left the queue, held or not."""
+
+
 class CallReport(enum.IntEnum):
     """Codes of REPORT records of object groups (paper 004), above all outcomes of calls. An *own* call is named by its
     number; another one by its word: origin 16 bits, incarnation 16, number 32.

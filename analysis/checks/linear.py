@@ -426,6 +426,7 @@ _CHECKS: Mapping[Property, Callable[[JudgedRun], Tally]] = {
     Property.CAUSAL: causal,
     Property.TOTAL_ORDER: total_order,
     Property.MUTUAL_EXCLUSION: lambda run: sections.mutual_exclusion(run.raw()),
+    Property.FENCE_ORDER: lambda run: sections.fence_order(run.raw()),
     Property.GRANT_ORDER: lambda run: sections.grant_order(run.raw()),
     Property.SERVICE: lambda run: sections.service(run.raw(), [incarnation.name for incarnation in run.full]),
     Property.CLOCK_CONDITION: lambda run: sections.clock_condition(run.raw()),

@@ -11,7 +11,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from analysis.checks.properties import Incarnation, Incarnations, MessageId, Place, Raw, Tally, Witness
-from collector.records import Event, Flag, Kind, Notice
+from collector.records import Event, Flag, Kind, MutexReport, Notice
 
 Key = tuple[int, Incarnation, int]
 """Time of a record: true time, incarnation, record number."""
@@ -52,7 +52,7 @@ class Happening(NamedTuple):
         is_copy = bool(self.record[4] & Flag.RETRANSMISSION)
         return self.event == Event.SEND and self.is_own and self.record[1] not in FOR_ITSELF and not is_copy
 
-    def is_report(self, code: Notice) -> bool:
+    def is_report(self, code: Notice | MutexReport) -> bool:
         return self.event == Event.REPORT and self.record[1] == code
 
     @property
@@ -72,6 +72,30 @@ def mutual_exclusion(incarnations: Incarnations) -> Tally:
     found = min(wrong, key=lambda pair: pair[1].key, default=())
     places = [_place(grant, stays) for grant in found]
     return Tally(len(stays), len(late), Witness.of("entered while another was inside", places))
+
+
+def fence_order(incarnations: Incarnations) -> Tally:
+    counting = {grant.key for grant, _ in _stays(incarnations)}
+    grants = [
+        (grant, following[0].record[8])
+        for grant in _own(incarnations, Event.DELIVER)
+        if (following := list(_after(incarnations, grant))[:1]) and following[0].is_report(MutexReport.FENCE)
+    ]
+    wrong = []
+    for grant, fence in grants:
+        others = [one for one in grants if one[0].key in counting]
+        if grant.key in counting:
+            against = [one for one in others if one[0].key < grant.key and one[1] >= fence]
+            against.sort(key=lambda one: (-one[1], one[0].key))
+        else:
+            exclusion = _exclusion(incarnations, grant.incarnation)
+            assert exclusion is not None
+            against = [one for one in others if one[0].key[0] >= exclusion.key[0] and one[1] <= fence]
+            against.sort(key=lambda one: (one[1], one[0].key))
+        wrong += [((grant, fence), one) for one in against[:1]]
+    pair = min(wrong, key=lambda pair: pair[0][0].key, default=())
+    places = [Place(grant.incarnation, None, None, grant.key[0], fence) for grant, fence in pair]
+    return Tally(len(grants), len(wrong), Witness.of("a fence is out of order", places))
 
 
 def service(incarnations: Incarnations, full: Collection[Incarnation]) -> Tally:

@@ -47,6 +47,7 @@ class Property(enum.Enum):
     CAUSAL = "causal"
     TOTAL_ORDER = "total_order"
     MUTUAL_EXCLUSION = "mutual_exclusion"
+    FENCE_ORDER = "fence_order"
     GRANT_ORDER = "grant_order"
     SERVICE = "service"
     CLOCK_CONDITION = "clock_condition"
@@ -103,6 +104,7 @@ _NEED_A_DRAIN = frozenset(
 
 REPORT_PROPERTIES = (
     Property.MUTUAL_EXCLUSION,
+    Property.FENCE_ORDER,
     Property.GRANT_ORDER,
     Property.SERVICE,
     Property.CLOCK_CONDITION,
@@ -241,6 +243,7 @@ NO_VIEW = "no view was installed"
 _NOTHING = dict.fromkeys(Property, "no message was delivered") | {
     Property.VALIDITY: "no message was submitted",
     Property.MUTUAL_EXCLUSION: "nobody entered a critical section",
+    Property.FENCE_ORDER: "no fence was reported",
     Property.GRANT_ORDER: "no request was granted",
     Property.SERVICE: "nothing was requested",
     Property.CLOCK_CONDITION: "no logical clock was reported",

@@ -8,22 +8,22 @@ each SEND, RECEIVE and SUBMIT is read once.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import pairwise, zip_longest
+from itertools import accumulate, pairwise, zip_longest
 from typing import NamedTuple
 
 from analysis.checks.properties import Incarnation, Incarnations, MessageId, Place, Raw, Tally, Witness
 from analysis.checks.views import views_of
-from collector.records import Event, Flag, Kind, Notice
+from collector.records import Event, Flag, Kind, MutexReport, Notice
 
 NEVER_NS = 1 << 63
 SUBMIT, SEND, DELIVER, STOP, REPORT, RECEIVE, VIEW = (
     int(event)
     for event in (Event.SUBMIT, Event.SEND, Event.DELIVER, Event.STOP, Event.REPORT, Event.RECEIVE, Event.VIEW)
 )
-LEFT = int(Notice.LEFT)
+LEFT, FENCE = int(Notice.LEFT), int(MutexReport.FENCE)
 RETRANSMISSION = int(Flag.RETRANSMISSION)
 EVENTS = (SUBMIT, SEND, DELIVER, STOP, REPORT, RECEIVE, VIEW)
 """Events that these checks read, besides the first and the last record of an incarnation."""
@@ -52,6 +52,8 @@ class Section(NamedTuple):
     position: int
     end_ns: int
     """NEVER_NS: not left at the orderly end of its incarnation."""
+    fence: int | None = None
+    """None: not reported with the grant."""
 
     @property
     def place(self) -> Place:
@@ -67,6 +69,43 @@ def sections(incarnations: Incarnations) -> list[Section]:
         of_incarnation = [section for section in _of_incarnation(incarnation, records) if section.begin_ns < until_ns]
         found += [section._replace(end_ns=min(section.end_ns, until_ns)) for section in of_incarnation]
     return sorted(found)
+
+
+def fence_order(incarnations: Incarnations) -> Tally:
+    """Compare each section with the earlier one of the highest fence, and each grant after an exclusion with the later
+    section of the lowest one.
+    """
+    found = [section for section in sections(incarnations) if section.fence is not None]
+    wrong: list[tuple[Section, Section]] = []
+    highest: Section | None = None
+    for section in found:
+        if highest is not None and _fence(section) <= _fence(highest):
+            wrong.append((section, highest))
+        else:
+            highest = section
+    excluded_ns = _excluded_ns(incarnations)
+    late = [
+        grant
+        for incarnation, at_ns in excluded_ns.items()
+        for grant in _of_incarnation(incarnation, incarnations[incarnation])
+        if grant.begin_ns >= at_ns and grant.fence is not None
+    ]
+    lowest: list[Section] = list(accumulate(reversed(found), _lower))
+    for grant in late:
+        after = len(found) - bisect_left(found, excluded_ns[grant.incarnation], key=lambda section: section.begin_ns)
+        if after and _fence(grant) >= _fence(lowest[after - 1]):
+            wrong.append((grant, lowest[after - 1]))
+    pair: tuple[Section, ...] = min(wrong, default=())
+    places = [Place(one.incarnation, None, None, one.begin_ns, one.fence) for one in pair]
+    return Tally(len(found) + len(late), len(wrong), Witness.of("a fence is out of order", places))
+
+
+def _lower(later: Section, earlier: Section) -> Section:
+    return min(earlier, later, key=_fence)
+
+
+def _fence(section: Section) -> int:
+    return -1 if section.fence is None else section.fence
 
 
 def _excluded_ns(incarnations: Incarnations) -> dict[Incarnation, int]:
@@ -264,21 +303,24 @@ class _Knowledge:
 
 
 def _of_incarnation(incarnation: Incarnation, records: Sequence[Raw]) -> Iterator[Section]:
-    inside: list[tuple[int, int, MessageId]] = []
+    inside: list[tuple[int, int, MessageId, int | None]] = []
     position = 0
     is_stopped = False
     for number, record in enumerate(records, start=1):
         if record[0] == DELIVER and record[2] == incarnation.member and record[3] == incarnation.incarnation:
-            inside.append((record[6], number, MessageId(record[2], record[3], record[5])))
+            following = records[number] if number < len(records) else record
+            fence = following[8] if following[:2] == (REPORT, FENCE) else None
+            inside.append((record[6], number, MessageId(record[2], record[3], record[5]), fence))
         elif record[0] == REPORT and record[1] == LEFT:
-            for begin_ns, at, message in inside:
+            for begin_ns, at, message, fence in inside:
                 position += 1
-                yield Section(begin_ns, incarnation, at, message, position, record[6])
+                yield Section(begin_ns, incarnation, at, message, position, record[6], fence)
             inside = []
         is_stopped = is_stopped or record[0] == STOP
-    for begin_ns, at, message in inside:
+    end_ns = NEVER_NS if is_stopped else records[-1][6]
+    for begin_ns, at, message, fence in inside:
         position += 1
-        yield Section(begin_ns, incarnation, at, message, position, NEVER_NS if is_stopped else records[-1][6])
+        yield Section(begin_ns, incarnation, at, message, position, end_ns, fence)
 
 
 def _requests(incarnations: Incarnations) -> dict[MessageId, int]:

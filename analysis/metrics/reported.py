@@ -48,6 +48,7 @@ QUANTILES = {"p50_ms": 0.5, "p90_ms": 0.9, "max_ms": 1.0}
 
 _TOLD_BY = {
     Property.MUTUAL_EXCLUSION: Notice.LEFT,
+    Property.FENCE_ORDER: Notice.LEFT,
     Property.GRANT_ORDER: Notice.LEFT,
     Property.SERVICE: Notice.LEFT,
     Property.CLOCK_CONDITION: Notice.TIMESTAMP,
@@ -75,6 +76,7 @@ def findings(
     incarnations = incarnations_of(trace)
     checks = {
         Property.MUTUAL_EXCLUSION: lambda: sections.mutual_exclusion(incarnations),
+        Property.FENCE_ORDER: lambda: sections.fence_order(incarnations),
         Property.GRANT_ORDER: lambda: sections.grant_order(incarnations),
         Property.SERVICE: lambda: sections.service(incarnations, full),
         Property.CLOCK_CONDITION: lambda: sections.clock_condition(incarnations),

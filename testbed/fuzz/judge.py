@@ -22,7 +22,6 @@ from analysis.checks.calls import Calls, read_calls
 from analysis.checks.linear import check_incarnations
 from analysis.checks.oracle_views import Record
 from analysis.checks.properties import Finding, Incarnation, Incarnations, MessageId, Property, Raw, Verdict
-from analysis.checks.sections import sections
 from analysis.checks.stages import breaches
 from analysis.independent.compare import disagreements
 from analysis.independent.judge import History, judge_histories, table_of
@@ -30,7 +29,6 @@ from node.core import Core, Membership
 from node.group.member import GroupReport
 from node.group.view import Incarnation as Member
 from node.group.view import View
-from node.protocols.mutex import MutexReport
 from node.registry import PROTOCOLS
 from node.trace import EndReason, Event, Level, Notice, ViewReason
 from node.wire import Kind
@@ -68,7 +66,7 @@ LINGER_NS = 60 * 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A failure. `kind` is a property's name, `rest`, `silence`, `expelled`, `left`, `fences`, `given up`, `asked`,
+    """A failure. `kind` is a property's name, `rest`, `silence`, `expelled`, `left`, `given up`, `asked`,
     `untold`, `buffered`, `stages`, `opinions` or `exception`; failures are alike when kind and `where` are.
     """
 
@@ -131,7 +129,6 @@ def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
         *progress,
         *_excluded_without_fault(scenario, simulation),
         *_left(scenario, simulation),
-        *_fences(scenario, simulation),
         *_calls(scenario, simulation),
         *unknown_safety(findings),
         *_unreported(simulation, findings),
@@ -380,23 +377,6 @@ def _left(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
         last = incarnation.records[-1]
         if incarnation.member not in asked and (last[0], last[1]) == (Event.ENDED, EndReason.LEFT):
             yield Failure(kind="left", sentence=f"member {incarnation.member} left although nobody asked it to")
-
-
-def _fences(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
-    """Grants whose fence is not above those of all grants before. Mutual exclusion does not count the late grants of
-    excluded members, because the resource refuses their fences."""
-    if Property.MUTUAL_EXCLUSION.value not in PROTOCOLS[scenario.protocol].promises:
-        return
-    records = _records_of(simulation)
-    highest = 0
-    for section in sections(records):
-        following = records[section.incarnation][section.record :]
-        fence = next((row[8] for row in following if row[:2] == (Event.REPORT, MutexReport.FENCE)), 0)
-        if fence <= highest:
-            sentence = f"member {section.incarnation.member} is granted the fence {fence} after {highest}"
-            yield Failure(kind="fences", sentence=sentence)
-            return
-        highest = fence
 
 
 def _calls(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:

@@ -159,7 +159,7 @@ def equal_timestamps_compare_as_later(_: Shipped, core: RicartAgrawalaCore, requ
     return core._holding is not None or (wanted is not None and wanted.timestamp <= request.timestamp)
 
 
-@known(None, "fences", *(world("mutex", (10,), (12,), (14,), algorithm=name) for name in ("lamport", "maekawa")))
+@known(None, "fence_order", *(world("mutex", (10,), (12,), (14,), algorithm=name) for name in ("lamport", "maekawa")))
 @replaces(SectionCore, "_deliver")
 def fences_without_their_ordinals(shipped: Shipped, core: SectionCore, submission: Any, fence: int, out: Any) -> None:
     """All grants of a view have the same fence."""

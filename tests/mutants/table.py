@@ -486,13 +486,13 @@ MUTANTS: tuple[Mutant, ...] = (
     _cbcast(None, question_and_answer, cores.CountsReceipts),
     _builds("co", None, "lo for co", question_and_answer, cores.registered("co"), cores.registered("lo"), "causal"),
     # Mutual exclusion.
-    _mutex(None, contention, cores.NoQuorum, "mutual_exclusion"),
+    _mutex(None, contention, cores.NoQuorum, "mutual_exclusion", "fence_order"),
     _mutex(None, contention, cores.LosesRequests, "service"),
     _mutex(None, contention, cores.NewestFirst, "grant_order"),
     _replies(None, latecomers, cores.RepliesInside, "mutual_exclusion"),
-    _replies(None, contention, cores.DefersInsideOnly, "mutual_exclusion"),
+    _replies(None, contention, cores.DefersInsideOnly, "mutual_exclusion", "fence_order"),
     _replies(None, contention, cores.ForgetsTheDeferred, BUFFERS, unknown=("grant_order", "service")),
-    _quorums(None, contention, cores.VotesTwice, "mutual_exclusion"),
+    _quorums(None, contention, cores.VotesTwice, "mutual_exclusion", "fence_order"),
     _quorums(None, alone_then_all, cores.KeepsItsVotes, BUFFERS, unknown=("service",)),
     # Time Warp.
     _core("timewarp", warp.executing, None, warp.crowd, warp.NoCoastForward, "state"),

@@ -23,14 +23,17 @@ GONE_WITHIN_S = 2.0
 
 
 def surroundings() -> tuple[object, ...]:
-    """Devices, mounts, named namespaces and shared memory of the machine's own namespaces."""
+    """Devices, mounts and named namespaces of the machine's own namespaces."""
     named = Path("/run/netns")
     return (
         sorted(name for _index, name in socket.if_nameindex()),
         Path("/proc/self/mounts").read_text(),
         sorted(path.name for path in named.iterdir()) if named.is_dir() else [],
-        sorted(path.name for path in Path("/dev/shm").iterdir()),
     )
+
+
+def shared_memory() -> set[str]:
+    return {path.name for path in Path("/dev/shm").iterdir()}
 
 
 class Conductor:
@@ -74,12 +77,14 @@ def _started(pid: int) -> str:
 @pytest.fixture
 def conductor(tmp_path: Path) -> Iterator[Conductor]:
     """After its end the machine is as before."""
-    before = surroundings()
+    before, files = surroundings(), shared_memory()
     made = Conductor(tmp_path)
     yield made
     made.end()
     made.await_gone()
     assert surroundings() == before
+    files = shared_memory() - files
+    wait_until(lambda: files.isdisjoint(shared_memory()), "the end of all files, also those of tests beside", 120.0)
 
 
 def test_nothing_of_a_living_bed_shows_outside_of_it_nor_gets_a_terminals_ctrl_c(conductor: Conductor) -> None:

@@ -21,10 +21,10 @@ from node.protocols.atop import AtopReport, MbsReport
 from node.protocols.cbcast import CbcastReport
 from node.protocols.clocks import ClocksReport
 from node.protocols.lamport import LamportReport
-from node.protocols.mutex import MutexReport
 from node.protocols.sequencer import SequencerReport
 from node.protocols.timewarp.core import TimeWarpReport
 from node.registry import PROTOCOLS
+from node.trace import MutexReport
 from node.wire import Flag, Kind, decode_message
 from tests.node.cluster import MILLISECOND, SECOND, Cluster, Network, check_silence, kinds_above, stack
 
@@ -49,7 +49,7 @@ KNOWN_PROPERTIES = {
     *("validity", "agreement", "uniform_agreement", "integrity", "fifo", "causal", "total_order"),
     *("call_integrity", "no_overtaking", "indivisibility", "call_causality", "call_agreement", "atomicity"),
     *("view_agreement", "same_view", "virtual_synchrony", "no_ghost", "state_transfer"),
-    *("mutual_exclusion", "grant_order", "service", "clock_condition", "clock_monotone", "state"),
+    *("mutual_exclusion", "fence_order", "grant_order", "service", "clock_condition", "clock_monotone", "state"),
 }
 
 

@@ -12,7 +12,7 @@ from node.protocols.mutex.central import CentralCore
 from node.protocols.mutex.lamport import MutexCore
 from node.protocols.mutex.maekawa import MaekawaCore
 from node.protocols.mutex.ricart_agrawala import RicartAgrawalaCore
-from node.protocols.mutex.section import HOLD, Algorithm, Kept, MutexParameters, MutexReport, Phase, Request
+from node.protocols.mutex.section import HOLD, Algorithm, Kept, MutexParameters, Phase, Request
 
 __all__ = [
     "HOLD",
@@ -22,7 +22,6 @@ __all__ = [
     "MaekawaCore",
     "MutexCore",
     "MutexParameters",
-    "MutexReport",
     "Phase",
     "Request",
     "RicartAgrawalaCore",

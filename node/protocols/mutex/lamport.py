@@ -43,11 +43,10 @@ from node.protocols.mutex.section import (
     MOST_OUTSTANDING,
     Acknowledge,
     MutexParameters,
-    MutexReport,
     Request,
     SectionCore,
 )
-from node.trace import Notice
+from node.trace import MutexReport, Notice
 from node.wire import Kind, Message
 
 MULTICASTS = (Kind.MUTEX_REQUEST, Kind.MUTEX_RELEASE)

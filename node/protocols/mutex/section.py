@@ -26,7 +26,7 @@ from node.group.view import MAX_VIEW
 from node.parameters import require, require_one_of, require_range
 from node.protocols.base import CONTROL, MILLISECOND, OrderCore
 from node.reliable.parameters import ReliableParameters
-from node.trace import Level, Notice
+from node.trace import Level, MutexReport, Notice
 from node.wire import Kind, Message
 
 HOLD = Timer("hold")
@@ -96,15 +96,6 @@ class Phase(enum.StrEnum):
     RELEASED = "released"
     WAITING = "waiting"
     HOLDING = "holding"
-
-
-class MutexReport(enum.IntEnum):
-    """Codes of our reports."""
-
-    FENCE = 0x62
-    """The fence of the grant delivered just before; `value`: the fence."""
-    REVOKED = 0x63
-    """The view has ended without `member`: `value` requests of it left the queue, held or not."""
 
 
 class Request(NamedTuple):

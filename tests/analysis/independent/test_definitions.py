@@ -26,7 +26,7 @@ from analysis.checks.properties import (
 )
 from analysis.independent.compare import agrees, disagreements
 from analysis.independent.judge import History, Opinion, judge_histories, table_of
-from collector.records import CallReport, Event, Kind, Notice
+from collector.records import CallReport, Event, Kind, MutexReport, Notice
 from tests.analysis import histories
 from tests.analysis.checks import call_histories, test_reports
 from tests.analysis.checks.test_order import judge as judge_run
@@ -159,12 +159,12 @@ def test_hosts_records_are_read_as_the_table_has_them() -> None:
 
 def test_the_words_are_those_of_the_trace_format() -> None:
     text = (resources.files("analysis.independent") / "sql" / "facts" / "1_records.sql").read_text()
-    reports = {**Notice.__members__, **CallReport.__members__}
+    reports = {**Notice.__members__, **CallReport.__members__, **MutexReport.__members__}
 
     found = re.findall(r"WHEN (\d+) THEN '(\w+)'", text)
     assert found
     for code, word in found:
-        known = Event.__members__ if int(code) < min(CallReport) else reports
+        known = Event.__members__ if int(code) < min(MutexReport) else reports
         assert known[word.upper()] == int(code)
 
 

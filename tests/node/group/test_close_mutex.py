@@ -20,14 +20,13 @@ from node.protocols.mutex import (
     MaekawaCore,
     MutexCore,
     MutexParameters,
-    MutexReport,
     Phase,
     Request,
     RicartAgrawalaCore,
     begin,
 )
 from node.protocols.mutex.lamport import _Agreed
-from node.trace import Notice
+from node.trace import MutexReport, Notice
 from node.wire import Kind, Message
 from tests.mutants.cores import DefersInsideOnly, KeepsItsVotes, RepliesInside, VotesTwice
 from tests.node.by_hand import close, give, multicasts

@@ -18,9 +18,9 @@ from node.clocks import MAX_TIMESTAMP
 from node.core import Membership, ViewCore
 from node.effects import Deliver, Effect, Multicast, Report, Send, SetTimer
 from node.errors import DropReason, LocalError
-from node.protocols.mutex import HOLD, Kept, MutexCore, MutexParameters, MutexReport, Phase
+from node.protocols.mutex import HOLD, Kept, MutexCore, MutexParameters, Phase
 from node.registry import PROTOCOLS
-from node.trace import Notice
+from node.trace import MutexReport, Notice
 from node.wire import Kind, Message
 from tests.analysis.histories import check_linear
 from tests.mutants.recorded import Recorded

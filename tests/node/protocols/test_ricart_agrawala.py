@@ -16,9 +16,9 @@ from node.core import Core, Membership, Submission
 from node.effects import Deliver, Multicast, Report, Send, SetTimer
 from node.errors import DropReason, RemoteError
 from node.group.view import MAX_VIEW
-from node.protocols.mutex import HOLD, Kept, MutexReport, Phase, Request, RicartAgrawalaCore
+from node.protocols.mutex import HOLD, Kept, Phase, Request, RicartAgrawalaCore
 from node.protocols.mutex.section import MEMORY, MOST_GRANTS
-from node.trace import Notice
+from node.trace import MutexReport, Notice
 from node.wire import Kind, Message
 from testbed.fuzz.explore import OverIdealChannels, Scope, explore
 from tests.mutants.recorded import Recorded

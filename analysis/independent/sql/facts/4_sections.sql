@@ -13,8 +13,8 @@ WHERE named.process IS NULL
 GROUP BY excluded.process;
 
 -- Sections end with the next report LEFT of the process; without one with its crash, that is its last record.
--- `end_ns` NULL: the process stopped in order and never left. A grant after the exclusion does not count.
-CREATE OR REPLACE TEMP TABLE section AS
+-- `end_ns` NULL: the process stopped in order and never left. `fence` NULL: none was reported by the record after.
+CREATE OR REPLACE TEMP TABLE every_section AS
 WITH granted AS (
     SELECT process, record, message, at_ns FROM step WHERE event = 'deliver' AND process = sender
 ),
@@ -22,9 +22,14 @@ last_record AS (
     SELECT process, arg_max(at_ns, record) AS at_ns, bool_or(event = 'stop') AS is_stopped FROM record GROUP BY process
 )
 SELECT granted.process, process.run, granted.record, message, granted.at_ns,
-    least(coalesce(departure.at_ns, if(is_stopped, NULL, last_record.at_ns)), exclusion.at_ns) AS end_ns
+    least(coalesce(departure.at_ns, if(is_stopped, NULL, last_record.at_ns)), exclusion.at_ns) AS end_ns,
+    exclusion.at_ns AS excluded_ns, coalesce(granted.at_ns >= exclusion.at_ns, false) AS is_late, fence.value AS fence
 FROM granted JOIN process USING (process) JOIN last_record ON last_record.process = granted.process
 ASOF LEFT JOIN (FROM report WHERE code = 'left') AS departure
     ON departure.process = granted.process AND departure.record > granted.record
 LEFT JOIN exclusion ON exclusion.process = granted.process
-WHERE exclusion.at_ns IS NULL OR granted.at_ns < exclusion.at_ns;
+LEFT JOIN (FROM report WHERE code = 'fence') AS fence
+    ON fence.process = granted.process AND fence.record = granted.record + 1;
+
+-- A grant after the exclusion does not count.
+CREATE OR REPLACE TEMP TABLE section AS FROM every_section WHERE NOT is_late;
