@@ -2,7 +2,7 @@
 pass.
 
 Tests on wires record here, by suite, whether an attempt counted. A suite without a counted attempt fails the session,
-with the state of the machine (tests/conftest.py). They run in one process (`make test` gives them no others).
+with the state of the machine (tests/conftest.py). They run in one process, which has no other tests (scripts/test).
 """
 
 from __future__ import annotations
