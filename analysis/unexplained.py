@@ -28,7 +28,6 @@ AFTERMATH = 5
 """Times `suspect_after`: so long after its end a fault may explain an exclusion. A member is suspected after one. If it
 does not install the view that it rejoins in, the others wait for four more (docs/protocols/group.md)."""
 
-
 SILENCING = frozenset(("impair", "cut", "crash", "pause", "slow", "deaf", "clock"))
 """Kinds of faults that may silence a member."""
 
