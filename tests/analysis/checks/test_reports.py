@@ -196,10 +196,11 @@ SECTIONS: dict[str, Case] = {
 WITHOUT_A = (*IN_VIEW_1, "a enters 5", "a leaves", "b installs 2 b")
 
 
-def fenced(*steps: str, checked: int, wrong: str = "", of: tuple[str, ...] = IN_VIEW_1) -> Case:
+def fenced(*steps: str, checked: int, wrong: str = "", violations: int = 1, of: tuple[str, ...] = IN_VIEW_1) -> Case:
     """`wrong`: the fences of the witness."""
-    history = told(*of, *steps, who="ab", stop="b")
-    return history, {FENCES: Judged(checked, int(bool(wrong)), wrong and f"a fence is out of order: {wrong}")}
+    sentence = f"a fence is out of order: {wrong}"
+    judged = Judged(checked, violations, sentence) if wrong else Judged(checked)
+    return told(*of, *steps, who="ab", stop="b"), {FENCES: judged}
 
 
 FENCED: dict[str, Case] = {
@@ -207,6 +208,9 @@ FENCED: dict[str, Case] = {
     "a fence comes twice": fenced("a enters 5", "b enters 5", checked=2, wrong="p1/b shows 5; p1/a shows 5"),
     "a fence is lower than the last but one": fenced(
         *("a enters 6", "b enters 7", "a enters 8", "b enters 7"), checked=4, wrong="p1/b shows 7; p1/a shows 8"
+    ),
+    "fences are lower than the highest before": fenced(
+        *("a enters 9", "b enters 7", "a enters 8"), checked=3, wrong="p1/b shows 7; p1/a shows 9", violations=2
     ),
     "a grant without a fence does not count": fenced("a enters 5", "b enters", "a enters 6", checked=2),
     "the report of another record is no fence": fenced("a enters", "a shows 3", "b enters 1", checked=1),
@@ -371,7 +375,10 @@ def wild(seed: int, *, events: int) -> PlainHistory:
             author.receive(incarnation, other, rng.randint(1, author.transmissions[other]))
         elif what == 6 and asked[incarnation]:
             granted += 1
-            number, fence = rng.randint(1, asked[incarnation]), rng.choice((None, granted - 1, granted, granted))
+            number, fence = (
+                rng.randint(1, asked[incarnation]),
+                rng.choice((None, granted - 3, granted - 1, granted, granted, granted)),
+            )
             author.grant(incarnation, number, fence=fence)
         elif what == 7:
             author.leave(incarnation)
