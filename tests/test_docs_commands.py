@@ -59,11 +59,13 @@ ELSEWHERE = {
 """Commands that another test runs."""
 
 SMALLER = {
+    "orderbed fuzz reliable --seeds 100": "orderbed fuzz reliable --seeds 20",
+    "orderbed fuzz lo --seeds 100 --from 1000 --all": "orderbed fuzz lo --seeds 20 --from 1000 --all",
     "SPARK_MASTER=spark://host:7077 orderbed fuzz reliable --seeds 1000000 --spark": (
         "SPARK_MASTER=local[2] orderbed fuzz reliable --seeds 20 --spark"
     )
 }
-"""Commands that take hours or a cluster, and the commands that run here instead: the same words, other numbers."""
+"""Commands that take long or a cluster, and the commands that run here instead: the same words, other numbers."""
 
 SHORT = {"duration": "2 s", "faults": [], "expect": []}
 """Changes that shorten experiments on real wires here; their expectations are left to other tests and to claims."""
