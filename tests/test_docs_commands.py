@@ -63,7 +63,7 @@ SMALLER = {
     "orderbed fuzz lo --seeds 100 --from 1000 --all": "orderbed fuzz lo --seeds 20 --from 1000 --all",
     "SPARK_MASTER=spark://host:7077 orderbed fuzz reliable --seeds 1000000 --spark": (
         "SPARK_MASTER=local[2] orderbed fuzz reliable --seeds 20 --spark"
-    )
+    ),
 }
 """Commands that take long or a cluster, and the commands that run here instead: the same words, other numbers."""
 

@@ -11,6 +11,9 @@ from analysis.checks.properties import Incarnation
 from analysis.inputs import SUSPECT_AFTER_NS, read_run
 from analysis.unexplained import circumstances_of, unexplained
 from node.reliable.parameters import ReliableParameters
+from testbed.fuzz.draw import draw
+from testbed.fuzz.scenario import experiment_of
+from testbed.sim.point import measure
 from tests.analysis.runs import START_NS, MadeRun
 
 NOTHING: dict[str, Any] = {"excluded": {}, "left": {}, "crashed": (), "views": None, "calls": None}
@@ -152,6 +155,15 @@ def test_links_and_buses_explain_exclusions_of_those_that_lose_the_majority(
     run = read_run(MadeRun(topology_text=topology, faults=faults).write(tmp_path / "run"))
     given = NOTHING | EXCLUDED | {"views": {"without_quorum": [], "views": []}}
     assert unexplained(circumstances_of(run), **given) == ([] if is_explained else [WAS_EXCLUDED])
+
+
+@pytest.mark.parametrize("seed", [4, 14, 19, 21, 29, 53])
+def test_the_faults_of_a_random_world_explain_its_exclusions(seed: int) -> None:
+    """Seeds with exclusions; 19 and 29 by bad pairs."""
+    results = measure(experiment_of(draw("abcast", seed)))
+
+    assert results["views"]["excluded"] > 0
+    assert not [doubt for doubt in results["doubts"] if "was excluded" in doubt]
 
 
 def test_members_that_the_network_does_not_have_are_doubts(tmp_path: Path) -> None:
