@@ -17,7 +17,7 @@ from testbed.sim.point import measure
 from tests.analysis.runs import START_NS, MadeRun
 
 NOTHING: dict[str, Any] = {"excluded": {}, "left": {}, "crashed": (), "views": None, "calls": None}
-N2 = Incarnation(1, 1)
+N2, N3 = Incarnation(1, 1), Incarnation(2, 1)
 
 
 SOON, LATE, SECOND = START_NS + 5, START_NS + 50, 10**9
@@ -68,14 +68,11 @@ GONE = {"member": "p1/n2", "incarnation": 1, "before": 1, "view": 3, "reason": "
 WITHOUT_QUORUM = {"views": {"without_quorum": [GONE], "views": []}}
 
 
-def excluded_from(before: str, reason: str = "suspicion", *, joined: str = "") -> dict[str, Any]:
-    """The exclusion of p1/n2 from a view of these nodes."""
-    after, new = (
-        [{"member": f"p1/n{node}", "incarnation": 1} for node in nodes if node != "2"]
-        for nodes in (before + joined, joined)
-    )
-    change = {"reason": reason, "members": after, "joined": new, "gone": [{"member": "p1/n2", "incarnation": 1}]}
-    return EXCLUDED | {"views": {"without_quorum": [], "views": [change]}}
+def excluded_from(kept: str, reason: str = "suspicion", *, joined: str = "", gone: str = "2") -> dict[str, Any]:
+    """The exclusion of p1/n2 from a view of the nodes `kept` and `gone`."""
+    parts = {"members": kept + joined, "joined": joined, "gone": gone}
+    change = {name: [{"member": f"p1/n{node}", "incarnation": 1} for node in part] for name, part in parts.items()}
+    return EXCLUDED | {"views": {"without_quorum": [], "views": [{"reason": reason, **change}]}}
 
 
 TWO_SITES = "name: sites\npartitions:\n  p1: {nodes: 2}\n  p2: {nodes: 3}\nlinks:\n  - {between: [p1, p2]}\n"
@@ -96,6 +93,7 @@ TWO_SITES = "name: sites\npartitions:\n  p1: {nodes: 2}\n  p2: {nodes: 3}\nlinks
         (EXCLUDED, [groups("123", "24")], [WAS_EXCLUDED]),
         (EXCLUDED, [groups("12", "134")], []),
         (EXCLUDED, [cut(pairs=[["p1/n4", "p1/n2"]])], []),
+        (EXCLUDED, [cut(pairs=[["p1/n2", "p1/n4"]])], []),
         (EXCLUDED, [cut(pairs=[["p1/n4", "p1/n3"]])], [WAS_EXCLUDED]),
         (EXCLUDED, [groups("1", "234"), groups("3", "124")], []),
         (EXCLUDED, healed(51 * SECOND), [WAS_EXCLUDED]),
@@ -108,12 +106,14 @@ TWO_SITES = "name: sites\npartitions:\n  p1: {nodes: 2}\n  p2: {nodes: 3}\nlinks
         (EXCLUDED, [impaired("p1/n2", asked={"delay_ns": 2_000_000_000})], []),
         (EXCLUDED, [impaired("p1/n2", asked={"delay_ns": 5_000_000})], [WAS_EXCLUDED]),
         (EXCLUDED, [impaired("p1/n1"), impaired("p1/n3")], []),
-        (excluded_from("123"), [impaired("p1/n1")], [WAS_EXCLUDED]),
-        (excluded_from("12"), [impaired("p1/n1")], []),
-        (excluded_from("12", joined="34"), [impaired("p1/n1")], []),
-        (excluded_from("123", "bad_pair"), [impaired("p1/n1")], []),
-        (excluded_from("123", "bad_pair"), [impaired("p1/n4")], [WAS_EXCLUDED]),
-        (excluded_from("123", "bad_pair"), [], [WAS_EXCLUDED]),
+        (excluded_from("13"), [impaired("p1/n1")], [WAS_EXCLUDED]),
+        (excluded_from("1"), [impaired("p1/n1")], []),
+        (excluded_from("1", joined="34"), [impaired("p1/n1")], []),
+        (excluded_from("13", "bad_pair"), [impaired("p1/n1")], []),
+        (excluded_from("13", "bad_pair"), [impaired("p1/n4")], [WAS_EXCLUDED]),
+        (excluded_from("13", "bad_pair", gone="24"), [impaired("p1/n4")], [WAS_EXCLUDED]),
+        (excluded_from("13", "bad_pair"), [], [WAS_EXCLUDED]),
+        ({"excluded": {N2: AT_NS, N3: LATE}}, [fault("pause", "p1/n3", at_ns=LATE)], [WAS_EXCLUDED]),
         (LEFT, [fault("leave", "p1/n2")], []),
         (LEFT, [fault("leave", "p1/n1")], [HAS_LEFT]),
         (LEFT, [fault("leave", "p1/n2", at_ns=LATE)], [HAS_LEFT]),
@@ -155,6 +155,21 @@ def test_links_and_buses_explain_exclusions_of_those_that_lose_the_majority(
     run = read_run(MadeRun(topology_text=topology, faults=faults).write(tmp_path / "run"))
     given = NOTHING | EXCLUDED | {"views": {"without_quorum": [], "views": []}}
     assert unexplained(circumstances_of(run), **given) == ([] if is_explained else [WAS_EXCLUDED])
+
+
+@pytest.mark.parametrize(
+    ("topology", "events", "faults"),
+    [
+        (TWO_SITES, EXCLUDED, [impaired("p1/n1")]),
+        (TWO_SITES.replace("[p1, p2]", "[p1, p2], loss: 20%"), calls(given_up=3), []),
+    ],
+)
+def test_objects_are_judged_by_sub_network(
+    tmp_path: Path, topology: str, events: dict[str, Any], faults: list[dict[str, Any]]
+) -> None:
+    """Their machines have a view of each sub-network, which no record shows."""
+    run = read_run(MadeRun(topology_text=topology, faults=faults).write(tmp_path / "run"))
+    assert unexplained(circumstances_of(run), **NOTHING | events) == []
 
 
 @pytest.mark.parametrize("seed", [4, 14, 19, 21, 29, 53])
