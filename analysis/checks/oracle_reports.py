@@ -77,13 +77,13 @@ def mutual_exclusion(incarnations: Incarnations) -> Tally:
 def fence_order(incarnations: Incarnations) -> Tally:
     counting = {grant.key for grant, _ in _stays(incarnations)}
     grants = [
-        (grant, following[0].record[8])
+        (grant, following.record[8])
         for grant in _own(incarnations, Event.DELIVER)
-        if (following := list(_after(incarnations, grant))[:1]) and following[0].is_report(MutexReport.FENCE)
+        if (following := next(_after(incarnations, grant), None)) and following.is_report(MutexReport.FENCE)
     ]
+    others = [one for one in grants if one[0].key in counting]
     wrong = []
     for grant, fence in grants:
-        others = [one for one in grants if one[0].key in counting]
         if grant.key in counting:
             against = [one for one in others if one[0].key < grant.key and one[1] >= fence]
             against.sort(key=lambda one: (-one[1], one[0].key))

@@ -62,20 +62,28 @@ class Section(NamedTuple):
 
 def sections(incarnations: Incarnations) -> list[Section]:
     """All sections that count, in the order in which they begin."""
+    return sorted(
+        section._replace(end_ns=min(section.end_ns, until_ns))
+        for section, until_ns in _every_section(incarnations)
+        if section.begin_ns < until_ns
+    )
+
+
+def _every_section(incarnations: Incarnations) -> Iterator[tuple[Section, int]]:
+    """Each section, and when its incarnation was excluded (NEVER_NS: it was not)."""
     excluded_ns = _excluded_ns(incarnations)
-    found = []
     for incarnation, records in incarnations.items():
-        until_ns = excluded_ns.get(incarnation, NEVER_NS)
-        of_incarnation = [section for section in _of_incarnation(incarnation, records) if section.begin_ns < until_ns]
-        found += [section._replace(end_ns=min(section.end_ns, until_ns)) for section in of_incarnation]
-    return sorted(found)
+        for section in _of_incarnation(incarnation, records):
+            yield section, excluded_ns.get(incarnation, NEVER_NS)
 
 
 def fence_order(incarnations: Incarnations) -> Tally:
     """Compare each section with the earlier one of the highest fence, and each grant after an exclusion with the later
     section of the lowest one.
     """
-    found = [section for section in sections(incarnations) if section.fence is not None]
+    fenced = [(section, until_ns) for section, until_ns in _every_section(incarnations) if section.fence is not None]
+    found = sorted(section for section, until_ns in fenced if section.begin_ns < until_ns)
+    late = [(grant, until_ns) for grant, until_ns in fenced if grant.begin_ns >= until_ns]
     wrong: list[tuple[Section, Section]] = []
     highest: Section | None = None
     for section in found:
@@ -83,16 +91,9 @@ def fence_order(incarnations: Incarnations) -> Tally:
             wrong.append((section, highest))
         else:
             highest = section
-    excluded_ns = _excluded_ns(incarnations)
-    late = [
-        grant
-        for incarnation, at_ns in excluded_ns.items()
-        for grant in _of_incarnation(incarnation, incarnations[incarnation])
-        if grant.begin_ns >= at_ns and grant.fence is not None
-    ]
     lowest: list[Section] = list(accumulate(reversed(found), _lower))
-    for grant in late:
-        after = len(found) - bisect_left(found, excluded_ns[grant.incarnation], key=lambda section: section.begin_ns)
+    for grant, until_ns in late:
+        after = len(found) - bisect_left(found, until_ns, key=lambda section: section.begin_ns)
         if after and _fence(grant) >= _fence(lowest[after - 1]):
             wrong.append((grant, lowest[after - 1]))
     pair: tuple[Section, ...] = min(wrong, default=())
@@ -105,7 +106,8 @@ def _lower(later: Section, earlier: Section) -> Section:
 
 
 def _fence(section: Section) -> int:
-    return -1 if section.fence is None else section.fence
+    assert section.fence is not None
+    return section.fence
 
 
 def _excluded_ns(incarnations: Incarnations) -> dict[Incarnation, int]:

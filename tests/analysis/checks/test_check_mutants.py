@@ -153,7 +153,7 @@ REPORTS = (
     Edit(sections.mutual_exclusion, "section.end_ns > latest.end_ns", "section.end_ns < latest.end_ns"),
     Edit(sections.fence_order, "_fence(section) <= _fence(highest)", "_fence(section) < _fence(highest)"),
     Edit(sections.fence_order, "else:\n            highest = section", "highest = section"),
-    Edit(sections.fence_order, "grant.begin_ns >= at_ns", "grant.begin_ns < at_ns"),
+    Edit(sections.fence_order, "grant.begin_ns >= until_ns", "grant.begin_ns < until_ns"),
     Edit(sections.fence_order, "_fence(grant) >= _fence(lowest", "_fence(grant) > _fence(lowest"),
     Edit(sections.fence_order, "lowest[after - 1]):", "lowest[0]):"),
     Edit(sections.service, "message not in granted", "message in granted"),

@@ -375,10 +375,8 @@ def wild(seed: int, *, events: int) -> PlainHistory:
             author.receive(incarnation, other, rng.randint(1, author.transmissions[other]))
         elif what == 6 and asked[incarnation]:
             granted += 1
-            number, fence = (
-                rng.randint(1, asked[incarnation]),
-                rng.choice((None, granted - 3, granted - 1, granted, granted, granted)),
-            )
+            number = rng.randint(1, asked[incarnation])
+            fence = rng.choice((None, granted - 3, granted - 1, granted, granted, granted))
             author.grant(incarnation, number, fence=fence)
         elif what == 7:
             author.leave(incarnation)
