@@ -1,4 +1,5 @@
-"""Time until 30 node programs are ready: in namespaces, in containers, and the extra time of User-Mode Linux.
+"""Time until 30 node programs are ready: in namespaces, in containers, and the extra time of User-Mode Linux; and the
+time until a guest has cut them in two halves.
 
 The network is that of `fabric`: 4 partitions in a row. A ready program has started, is configured, has joined the
 multicast group and has reported it. `netns` and `docker` are on the host's kernel, wires only; `uml` is the netns world
@@ -25,6 +26,7 @@ from node.registry import PROTOCOLS
 from testbed.run.conductor import NODE_PROGRAM
 from testbed.run.fleet import Fleet, State
 from testbed.spec import experiment as spec
+from testbed.spec.faults import Cut, halves
 from testbed.spec.nodes import configuration
 from testbed.spec.values import Experiment
 from topologies import dump
@@ -52,11 +54,26 @@ def measure(*, quick: bool) -> Iterator[Row]:
             "uml": lambda: _seconds_until_ready(experiment, logs, _open_uml, _netns),
         }
         times = take_turns(rounds, worlds)
+        cuts_s = _cuts_s(experiment.topology, logs, rounds)
     extra = [uml - netns for uml, netns in zip(times["uml"], times["netns"], strict=True)]
     what = f"{nodes} node programs ready"
     yield watch.row("worlds.netns", f"{what}: netns", "s", times["netns"], bar=at_most(5.0))
     yield watch.row("worlds.docker", f"{what}: docker", "s", times["docker"], bar=at_most(30.0))
     yield watch.row("worlds.uml", f"{what}: what kernel uml adds to netns", "s", extra, bar=at_most(6.0))
+    yield watch.row("worlds.cut", f"{nodes} nodes cut in two halves: kernel uml", "s", cuts_s, bar=at_most(0.3))
+
+
+def _cuts_s(topology: Topology, logs: Path, rounds: int) -> list[float]:
+    """Seconds from the request of a cut until it is in effect."""
+    cut = Cut(id=0, at_ns=0, groups=halves(tuple(node.name for node in topology.nodes())))
+    found = []
+    with _open_uml(topology, logs) as network:
+        network.own_namespaces(topology.nodes())
+        for _ in range(rounds):
+            change = network.block(cut.blocked_pairs())
+            found.append((change.effective_ns - change.issued_ns) / 1e9)
+            network.block(frozenset())
+    return found
 
 
 def _seconds_until_ready(

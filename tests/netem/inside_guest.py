@@ -43,8 +43,10 @@ def measure(modules: str) -> dict[str, Any]:
     from topologies.model import Direction, Impairment
 
     wanted = wired.topology(2, 1, links=[(1, 2)], to_node=Impairment(delay_ns=20_000_000))
-    with EmulatedNetwork.open(wanted, kernel=KernelOption.AUTO, log_dir=Path("/run/network")) as network:
-        group = wired.gather(network)
+    with (
+        EmulatedNetwork.open(wanted, kernel=KernelOption.AUTO, log_dir=Path("/run/network")) as network,
+        wired.gathered(network) as group,
+    ):
         everything = wired.possible(wanted)
         whole = wired.probe_all(group, everything, nonce=1) == everything
         pair = (group["p1/n1"].node.name, group["p2/n1"].node.name)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from netem.network import EmulatedNetwork, KernelOption
-from tests.netem.wired import Group, counts, gather, inside, new_namespace, run_in_fabric, topology
+from tests.netem.wired import Group, counts, gathered, inside, new_namespace, run_in_fabric, topology
 from topologies.model import MULTICAST_GROUP, PORT_IFINDEX_BASE, TRACE_PORT, Bus, Direction
 
 pytestmark = [pytest.mark.root, pytest.mark.uml]
@@ -68,9 +68,8 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmulatedNetwor
 def watched(network: EmulatedNetwork) -> Iterator[Watched]:
     """All nodes attached, and all frames since before the first attachment."""
     watch = Watch(network, 2.5)
-    group = gather(network)
-    yield group, watch.result()
-    group.close()
+    with gathered(network) as group:
+        yield group, watch.result()
 
 
 def test_from_the_first_wire_on_only_the_nodes_own_joins_are_seen(watched: Watched) -> None:

@@ -110,21 +110,25 @@ class Group:
             member.close()
 
 
-def gather(network: EmulatedNetwork) -> Group:
-    """Attach every node of the network with a namespace of this process, as a container's would be."""
-    group = Group(network)
-    for node in network.topology.nodes():
-        gather_one(network, group, node.name)
-    return group
+@contextlib.contextmanager
+def gathered(network: EmulatedNetwork) -> Iterator[Group]:
+    """Attach every node of the network with a namespace of this process, as a container's would be. However the test
+    ends, the sockets are closed.
+    """
+    with contextlib.closing(Group(network)) as group:
+        for node in network.topology.nodes():
+            gather_one(network, group, node.name)
+        yield group
 
 
 @contextlib.contextmanager
 def opened(topology: Topology, log_dir: Path) -> Iterator[Group]:
     """A network in a guest, with all nodes attached."""
-    with EmulatedNetwork.open(topology, kernel=KernelOption.UML, log_dir=log_dir) as network:
-        group = gather(network)
+    with (
+        EmulatedNetwork.open(topology, kernel=KernelOption.UML, log_dir=log_dir) as network,
+        gathered(network) as group,
+    ):
         yield group
-        group.close()
 
 
 def gather_one(network: EmulatedNetwork, group: Group, name: str) -> None:
