@@ -44,6 +44,7 @@ from analysis.metrics import (
     reported,
     skew,
 )
+from analysis.metrics.figures import others_until_ns
 from analysis.network import accuracy, addresses, conservation, fault_overlap
 from analysis.traffic import section as traffic
 from analysis.unexplained import circumstances_of, unexplained
@@ -225,13 +226,14 @@ class _Analysis:
     def _latency(self, facts: RunFacts, requests: cost.Requests) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
         """Section `latency` and its tables, and latency around each fault."""
         judged = cost.judged(self.stage.path("deliveries"), facts.level)
-        latency, cdf = cost.latency(
-            judged, between_ms=requests.between_ms, load_end_ns=self.manifest.phases.load_end_ns
-        )
+        latency, cdf = cost.latency(judged, between_ms=requests.between_ms, until_ns=self._others_until_ns())
         self.stage.write_rows("latency_cdf", cdf, schema.LATENCY_CDF)
         series = cost.latency_series(judged, start_ns=self.start_ns)
         self.stage.write_rows("latency_series", series, schema.LATENCY_SERIES)
         return latency, cost.latency_around(judged, fault_overlap.around(self.inputs))
+
+    def _others_until_ns(self) -> int | None:
+        return others_until_ns(self.start_ns, self.manifest.phases.load_end_ns)
 
     def _reported(
         self, notices: Mapping[Notice, int], facts: RunFacts, findings: Mapping[Property, Finding]
@@ -280,11 +282,11 @@ class _Analysis:
         incarnations = reported.incarnations_of(self.stage.path("trace"))
         calls = read_calls(incarnations)
         networks = {node.index: node.partition_index for node in self.inputs.topology.nodes()}
-        load_end_ns = self.manifest.phases.load_end_ns
+        until_ns = self._others_until_ns()
         return {
             "calls": call_cost.section(calls, incarnations, full=facts.full, networks=networks),
             "messages": call_cost.messages(calls, facts.full),
-            "latency": measures.latency_of_calls(calls, between_ms=requests.between_ms, load_end_ns=load_end_ns),
+            "latency": measures.latency_of_calls(calls, between_ms=requests.between_ms, until_ns=until_ns),
         }
 
     # --- tables

@@ -69,15 +69,15 @@ def judged(deliveries: Path, level: int) -> pa.Table:
     return pds.dataset(deliveries, format=names_once).to_table(columns=_OF_LATENCY, filter=wanted)
 
 
-def latency(rows: pa.Table, *, between_ms: float | None, load_end_ns: int | None = None) -> tuple[dict[str, Any], Rows]:
+def latency(rows: pa.Table, *, between_ms: float | None, until_ns: int | None = None) -> tuple[dict[str, Any], Rows]:
     """Latency of the deliveries from `judged`, together and by member; and the rows of schema.LATENCY_CDF.
 
-    `between_ms`: as in Requests. `load_end_ns`: later deliveries are not among the `others`.
+    `between_ms`: as in Requests. `until_ns`: the `others` are deliveries of earlier requests.
     """
     latency_ms = _plain(rows, "latency_ns") / 1e6
     is_elsewhere = _plain(rows, "member") != _plain(rows, "origin")
-    if load_end_ns is not None:
-        is_elsewhere &= _plain(rows, "deliver_ns") < load_end_ns
+    if until_ns is not None:
+        is_elsewhere &= _plain(rows, "submit_ns") < until_ns
     names = rows["member_name"].unify_dictionaries().combine_chunks()
     found = [*names.dictionary.to_pylist(), None]
     codes = names.indices.fill_null(len(found) - 1).to_numpy()
@@ -176,7 +176,7 @@ def traffic_figures(
     }
 
 
-_OF_LATENCY = ["member", "member_name", "origin", "deliver_ns", "submit_ns", "latency_ns"]
+_OF_LATENCY = ["member", "member_name", "origin", "submit_ns", "latency_ns"]
 
 
 def _plain(rows: pa.Table, name: str) -> npt.NDArray[np.int64]:

@@ -45,12 +45,10 @@ def messages(run: JudgedRun, *, promises: Collection[str]) -> dict[str, Any]:
     }
 
 
-def latency(run: JudgedRun, *, between_ms: float | None, load_end_ns: int) -> dict[str, Any]:
-    """Figures of section `latency`; `between_ms` as in cost.Requests. `others` are only deliveries before
-    `load_end_ns`.
-    """
+def latency(run: JudgedRun, *, between_ms: float | None, until_ns: int | None) -> dict[str, Any]:
+    """Figures of section `latency`; `between_ms` and `until_ns` as in cost.latency."""
     if run.is_for_objects:
-        return latency_of_calls(run.calls, between_ms=between_ms, load_end_ns=load_end_ns)
+        return latency_of_calls(run.calls, between_ms=between_ms, until_ns=until_ns)
     everywhere: list[int] = []
     others: list[int] = []
     submitted_ns = run.submitted_ns
@@ -59,12 +57,12 @@ def latency(run: JudgedRun, *, between_ms: float | None, load_end_ns: int) -> di
             asked_ns = submitted_ns.get(message)
             if asked_ns is not None:
                 everywhere.append(at_ns - asked_ns)
-                if message[0] != incarnation.name.member and at_ns < load_end_ns:
+                if message[0] != incarnation.name.member and (until_ns is None or asked_ns < until_ns):
                     others.append(at_ns - asked_ns)
     return _latency(everywhere, others, between_ms)
 
 
-def latency_of_calls(calls: Calls, *, between_ms: float | None, load_end_ns: int | None) -> dict[str, Any]:
+def latency_of_calls(calls: Calls, *, between_ms: float | None, until_ns: int | None) -> dict[str, Any]:
     """As `latency`, for deliveries to objects. `others`: objects at other members."""
     everywhere: list[int] = []
     others: list[int] = []
@@ -72,7 +70,7 @@ def latency_of_calls(calls: Calls, *, between_ms: float | None, load_end_ns: int
         call = calls.by_message.get(message)
         if call is not None:
             everywhere.append(at_ns - call.at_ns)
-            if message[0] != member and (load_end_ns is None or at_ns < load_end_ns):
+            if message[0] != member and (until_ns is None or call.at_ns < until_ns):
                 others.append(at_ns - call.at_ns)
     return _latency(everywhere, others, between_ms)
 

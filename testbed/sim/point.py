@@ -27,6 +27,7 @@ from analysis import inputs, judgement
 from analysis.checks.linear import JudgedRun, check_run, judged_run
 from analysis.checks.properties import Property, Verdict
 from analysis.metrics import call_cost, measures, membership, offered, ordering_cost, ordering_records, sweep_rows
+from analysis.metrics.figures import others_until_ns
 from analysis.metrics.offered import FROM_NODE, TO_NODE, Load, Sent
 from analysis.network.addresses import MULTICAST_BIT, Flow, ip_number
 from analysis.requested_network import build
@@ -74,7 +75,9 @@ def _results(experiment: Experiment, simulation: Simulation, meter: LoadMeter) -
     results: dict[str, Any] = {
         "messages": measures.messages(view, promises=promises),
         "latency": measures.latency(
-            view, between_ms=requests.between_ms, load_end_ns=START_NS + experiment.duration_ns
+            view,
+            between_ms=requests.between_ms,
+            until_ns=others_until_ns(START_NS, START_NS + experiment.duration_ns),
         ),
         "ordering": ordering_cost.section(
             ordering_records.from_incarnations(records),

@@ -75,7 +75,7 @@ def test_the_figures_are_those_in_memory(made: tuple[Path, dict[str, Any], Incar
         assert summary["calls"][name] == expected[name], name
     assert summary["calls"]["by_kind"]["atomic"] == pytest.approx(expected["by_kind"]["atomic"])
     assert summary["messages"] == measures.messages(run, promises=[])
-    latency = measures.latency_of_calls(calls, between_ms=None, load_end_ns=None)
+    latency = measures.latency_of_calls(calls, between_ms=None, until_ns=None)
     assert summary["latency"]["count"] == latency["count"] == expected["deliveries"]
     assert summary["latency"]["p99_ms"] == pytest.approx(latency["p99_ms"])
     assert summary["expect"][0]["verdict"] == "pass"

@@ -176,7 +176,7 @@ class Writer(threading.Thread):
         rng = random.Random(3)
         with self.path.open("ab", buffering=0) as file:
             rest = b""
-            while not self._is_asked.wait(0.01):
+            while not self._is_asked.wait(0.1):
                 rest += b"".join(packet(udp_frame(bytes(rng.randrange(200)))) for _ in range(40))
                 self.frames += 40
                 cut = rng.randrange(len(rest))

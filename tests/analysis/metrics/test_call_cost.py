@@ -133,7 +133,7 @@ def test_messages_and_latency_count_objects_where_messages_are_for_them() -> Non
     figures = measures.messages(run, promises=["call_agreement"])
     assert (figures["submitted"], figures["deliveries"]) == (1, 3)
     assert (figures["deliveries_full"], figures["deliveries_expected"]) == (3, 3)
-    latency = measures.latency(run, between_ms=None, load_end_ns=SECOND)
+    latency = measures.latency(run, between_ms=None, until_ns=SECOND)
     assert (latency["count"], latency["others"]["count"]) == (3, 1)
 
 

@@ -9,11 +9,12 @@ from analysis.checks.linear import judged_run
 from analysis.checks.oracle import raw
 from analysis.checks.properties import Incarnation, MessageId
 from analysis.metrics import cost, measures
+from analysis.metrics.figures import others_until_ns
 from analysis.network.fault_overlap import Around
 from collector.records import Event, Level
 from tests.analysis.histories import Author
 
-A = Incarnation(0, 1)
+A, B = Incarnation(0, 1), Incarnation(1, 1)
 MS = 1_000_000
 MESSAGE = MessageId(*A, 1)
 
@@ -39,6 +40,30 @@ def test_optimistic_deliveries_are_not_judged_in_a_run_with_views(
     found = measures.messages(run, promises=[])
 
     assert (found["level"], found["deliveries"]) == (judged, deliveries)
+
+
+def test_a_late_delivery_of_an_early_request_is_a_latency_and_a_late_request_is_not() -> None:
+    """The load ends at 20 ms, so requests count until 15 ms; the first is delivered after its end."""
+    author = Author()
+    for member in (A, B):
+        author.start(member)
+    for at_ms, by, event, number in (
+        (5, A, Event.SUBMIT, 1), (16, A, Event.SUBMIT, 2), (17, B, Event.DELIVER, 2), (45, B, Event.DELIVER, 1),
+    ):  # fmt: skip
+        author.now_ns = at_ms * MS
+        author.note(by, event, MessageId(*A, number), Level.FINAL if event is Event.DELIVER else 0)
+    run = judged_run(raw(author.stop(A, B)), members=[0, 1])
+    table = pa.table({
+        "member": [1, 1], "origin": [0, 0], "member_name": pa.array(["b", "b"]).dictionary_encode(),
+        "submit_ns": [5 * MS, 16 * MS], "latency_ns": [40 * MS, MS],
+    })  # fmt: skip
+    until_ns = others_until_ns(0, 20 * MS)
+
+    in_memory = measures.latency(run, between_ms=None, until_ns=until_ns)
+    of_tables, _cdf = cost.latency(table, between_ms=None, until_ns=until_ns)
+    assert in_memory["others"] == of_tables["others"] == {"count": 1, "mean_ms": 40, "variance_ms2": 0}
+    assert in_memory["count"] == of_tables["count"] == 2
+    assert cost.latency(table, between_ms=None, until_ns=others_until_ns(0, None))[0]["others"]["count"] == 2
 
 
 def test_latency_around_a_fault_is_that_of_what_was_requested_then() -> None:
