@@ -260,7 +260,7 @@ def _value(node: ast.expr, results: Mapping[str, Any]) -> Any:
             return _selected(arguments, results)
         case ast.Call(func=ast.Name(id=name), args=arguments):
             given = [_value(argument, results) for argument in arguments]
-            if name == "sum" and given == [[]] and _selects(arguments[0]):
+            if name == "sum" and _selects(arguments[0]) and _has_empty(given[0]):
                 _unknown("where finds nothing to sum")
             try:
                 return _called(name, given)
@@ -271,6 +271,10 @@ def _value(node: ast.expr, results: Mapping[str, Any]) -> Any:
 
 def _selects(node: ast.expr) -> bool:
     return any(isinstance(one, ast.Call) and ast.unparse(one.func) == "where" for one in ast.walk(node))
+
+
+def _has_empty(value: Any) -> bool:
+    return isinstance(value, list) and (not value or any(map(_has_empty, value)))
 
 
 def _named(node: ast.expr, results: Mapping[str, Any]) -> Any:

@@ -63,6 +63,10 @@ class Entry:
     """Worlds with a view after the first."""
     unjudged: dict[str, int] = field(default_factory=dict)
     """Worlds in which a property could not be judged, by property or WITHOUT_A_QUORUM."""
+    unjudged_worlds: int | None = 0
+    """Worlds in which any property could not be judged. None: not counted then; at least the most of `unjudged`."""
+    promises: list[str] = field(default_factory=list)
+    """What the protocol promised at this commit."""
     failing: list[tuple[int, str]] = field(default_factory=list)
     """Failing seeds, each with its first failure in a sentence."""
 
@@ -76,6 +80,8 @@ class Entry:
         self.faults_met += tally.faults_met
         self.later_views += tally.changed_seeds
         self.unjudged = dict(sorted((Counter(self.unjudged) + tally.unjudged).items()))
+        if self.unjudged_worlds is not None:
+            self.unjudged_worlds += tally.unjudged_seeds
         self.failing += [(bad.seed, f"{bad.kind}: {bad.sentence}") for bad in tally.bad]
 
 
@@ -99,7 +105,8 @@ class Record:
         if own and own[-1].commit == commit:
             return own[-1]
         first = max((entry.end for entry in own), default=FIRST_SEED)
-        entry = Entry(protocol=protocol, commit=commit, date=f"{datetime.now(UTC):%Y-%m-%d}", first=first)
+        date, promises = f"{datetime.now(UTC):%Y-%m-%d}", list(PROTOCOLS[protocol].promises)
+        entry = Entry(protocol=protocol, commit=commit, date=date, first=first, promises=promises)
         self.entries.append(entry)
         return entry
 
@@ -116,16 +123,19 @@ HEAD = """\
 
 `make campaign` judges random worlds (fuzzing.md) with seeds that nobody has seen before, and keeps this page.
 The machines of `objects` have a view of each sub-network, which no record shows.
+*Promises*: *all*, if each world was judged by all that the protocol promises today; else the promises that are younger
+than some of the worlds, with the number of worlds that were judged by each.
 
-| protocol | worlds | with later views | faults that met traffic | failing |
-|---|---|---|---|---|
+| protocol | worlds | promises | with later views | faults that met traffic | failing |
+|---|---|---|---|---|---|
 """
 
 BY_COMMIT = """
 ## By commit
 
-- *quorum lost*: in so many worlds the group lost its quorum. Progress was not judged there; safety was.
-- *unjudged*: in so many worlds there was too little evidence for some other promised property.
+- *quorum lost*: in so many worlds the group lost its quorum. Progress was not judged there.
+- *unjudged*: in so many worlds no event concerned some other promised property. *at least*: before the commits of
+  2026-11-29 the worlds were counted for each property alone, and worlds with a lost quorum not at all.
 
 | protocol | commit | date | seeds | worlds | later views | faults that met traffic | quorum lost | unjudged | failing |
 |---|---|---|---|---|---|---|---|---|---|
@@ -143,11 +153,16 @@ def _total(protocol: str, entries: Sequence[Entry]) -> str:
     later_views = f"{sum(one.later_views for one in entries):,}" if PROTOCOLS[protocol].has_views else "–"
     met, faults = sum(one.faults_met for one in entries), sum(one.faults for one in entries)
     failing = sum(len(one.failing) for one in entries)
-    return f"| `{protocol}` | {worlds:,} | {later_views} | {met:,} of {faults:,} | {failing} |"
+    judged = {name: sum(one.worlds for one in entries if name in one.promises) for name in PROTOCOLS[protocol].promises}
+    younger = ", ".join(f"{name} {count:,}" for name, count in judged.items() if count < worlds)
+    return f"| `{protocol}` | {worlds:,} | {younger or 'all'} | {later_views} | {met:,} of {faults:,} | {failing} |"
 
 
 def _line(entry: Entry) -> str:
-    others = max((count for what, count in entry.unjudged.items() if what != WITHOUT_A_QUORUM), default=0)
+    others = str(entry.unjudged_worlds)
+    if entry.unjudged_worlds is None:
+        most = max((count for what, count in entry.unjudged.items() if what != WITHOUT_A_QUORUM), default=0)
+        others = f"at least {most}"
     failing = "<br>".join(f"{seed}: {sentence.replace('|', '/')}" for seed, sentence in entry.failing) or "none"
     return (
         f"| `{entry.protocol}` | {entry.commit} | {entry.date} | {entry.first} to {entry.end - 1} "
@@ -177,6 +192,10 @@ def campaign(protocols: Sequence[str], *, minutes: float, jobs: int, is_spark: b
         ).tally
         if tally.is_interrupted:
             break
+        if (git_revision() or "unknown") != commit:
+            raise InputError(
+                f"the code is no longer that of {commit}, so the last {tally.seeds} worlds are not recorded"
+            )
         entry.add(tally)
         record.write()
         failing += len(tally.bad)
@@ -200,9 +219,9 @@ def main(words: Sequence[str]) -> int:
         parser.error("--minutes and --jobs must be above 0")
     try:
         record = Record(asked.record)
+        return int(campaign(protocols, minutes=asked.minutes, jobs=asked.jobs, is_spark=asked.spark, record=record) > 0)
     except InputError as error:
         parser.error(str(error))
-    return int(campaign(protocols, minutes=asked.minutes, jobs=asked.jobs, is_spark=asked.spark, record=record) > 0)
 
 
 if __name__ == "__main__":

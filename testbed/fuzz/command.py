@@ -32,7 +32,7 @@ from testbed.fuzz.explore import (
 )
 from testbed.fuzz.failure import Shown, show
 from testbed.fuzz.hunt import Bad, Campaign, Tally, hunt
-from testbed.fuzz.judge import judge
+from testbed.fuzz.judge import WITHOUT_A_QUORUM, judge
 from testbed.spec.raw import MAX_SEED
 from topologies.formats.errors import InputError, did_you_mean
 from topologies.formats.units import shown as quoted
@@ -305,6 +305,7 @@ def _tally(campaign: Campaign, found: DataFrame, coverage: DataFrame) -> Tally:
         F.coalesce(F.sum("faults_met"), F.lit(0)).alias("faults_met"),
         F.count_if((F.col("faults") > 0) & (F.col("faults_met") == 0)).alias("unmet_seeds"),
         F.count_if(F.size("views") > 0).alias("changed_seeds"),
+        F.count_if(F.size(F.array_remove("unjudged", WITHOUT_A_QUORUM)) > 0).alias("unjudged_seeds"),
         F.coalesce(F.sum("deliveries"), F.lit(0)).alias("deliveries"),
         F.coalesce(F.sum("events"), F.lit(0)).alias("events"),
     ).collect()[0]

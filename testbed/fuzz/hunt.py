@@ -25,7 +25,7 @@ from typing import Any, TypeAlias
 from testbed.console import held_back
 from testbed.fuzz.coverage import Coverage
 from testbed.fuzz.draw import draw
-from testbed.fuzz.judge import Judged, judge
+from testbed.fuzz.judge import WITHOUT_A_QUORUM, Judged, judge
 
 CHUNK_SEEDS = 10
 CHUNKS_AHEAD = 3
@@ -72,6 +72,8 @@ class Tally:
     """Seeds with a view after the first."""
     unjudged: Counter[str] = field(default_factory=Counter)
     """Seeds in which a promised property could not be judged, by property."""
+    unjudged_seeds: int = 0
+    """Seeds in which any of them could not be judged, progress after a lost quorum aside."""
     deliveries: int = 0
     events: int = 0
     is_interrupted: bool = False
@@ -85,6 +87,7 @@ class Tally:
         self.unmet_seeds += faults > 0 and not judged.faults_met
         self.changed_seeds += bool(judged.coverage.views)
         self.unjudged.update(judged.unjudged)
+        self.unjudged_seeds += not {WITHOUT_A_QUORUM}.issuperset(judged.unjudged)
         self.deliveries += judged.deliveries
         self.events += judged.events
         self.coverage.add(judged.coverage)
@@ -101,6 +104,7 @@ class Tally:
         self.unmet_seeds += other.unmet_seeds
         self.changed_seeds += other.changed_seeds
         self.unjudged.update(other.unjudged)
+        self.unjudged_seeds += other.unjudged_seeds
         self.deliveries += other.deliveries
         self.events += other.events
 
@@ -116,6 +120,7 @@ class Tally:
             "seeds_with_later_views": self.changed_seeds,
             "views": self.coverage.views_as_dict(),
             "unjudged": dict(sorted(self.unjudged.items())),
+            "seeds_with_unjudged": self.unjudged_seeds,
             "deliveries": self.deliveries,
             "events": self.events,
             "pairs": len(self.coverage.pairs),

@@ -30,7 +30,7 @@ from node.group.member import GroupReport
 from node.group.view import Incarnation as Member
 from node.group.view import View
 from node.registry import PROTOCOLS
-from node.trace import EndReason, Event, Level, Notice, ViewReason
+from node.trace import EndReason, Event, Level, MutexReport, Notice, ViewReason
 from node.wire import Kind
 from testbed.fuzz.coverage import Coverage, Watcher, views_met
 from testbed.fuzz.draw import victims_of
@@ -117,12 +117,12 @@ def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
     watcher.coverage.views.update(met)
     findings = findings_of(scenario, simulation)
     disputed = tuple(_disputed(scenario, simulation, findings))
-    unjudged = [kind.value for kind, finding in findings.items() if finding.verdict is Verdict.UNKNOWN]
+    unjudged: set[str] = set()
+    progress: tuple[Failure, ...] = ()
     if _is_without_quorum(scenario, simulation):
         # Liveness is not promised any more; safety still is.
-        unjudged = [WITHOUT_A_QUORUM]
         findings = {kind: finding for kind, finding in findings.items() if kind not in OWED_WITH_A_QUORUM}
-        progress: tuple[Failure, ...] = ()
+        unjudged.add(WITHOUT_A_QUORUM)
     else:
         progress = (*_restless(simulation), *_loud(scenario, simulation), *_owed(scenario, simulation))
     failures = (
@@ -131,13 +131,14 @@ def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
         *_left(scenario, simulation),
         *_calls(scenario, simulation),
         *unknown_safety(findings),
-        *_unreported(simulation, findings),
+        *_unreported(scenario, simulation, findings),
         *cores.buffered(simulation),
         *_broken(findings, names_of(scenario)),
         *_stages(scenario, simulation),
         *disputed,
     )
-    return _judged(scenario, watcher, simulation, failures, tuple(sorted(set(unjudged))))
+    unjudged.update(kind.value for kind, finding in findings.items() if finding.verdict is Verdict.UNKNOWN)
+    return _judged(scenario, watcher, simulation, failures, tuple(sorted(unjudged)))
 
 
 def findings_of(scenario: Scenario, simulation: Simulation) -> dict[Property, Finding]:
@@ -409,22 +410,29 @@ def unknown_safety(findings: Mapping[Property, Finding]) -> Iterator[Failure]:
             yield Failure(kind="untold", sentence=f"{kind.value}: {finding.reason}", where=kind.value)
 
 
-_REPORTED = {Property.STATE: Notice.STATE, Property.CLOCK_CONDITION: Notice.TIMESTAMP}
+_REPORTED = {
+    Property.STATE: Notice.STATE,
+    Property.CLOCK_CONDITION: Notice.TIMESTAMP,
+    Property.FENCE_ORDER: MutexReport.FENCE,
+}
 """Properties judged by reports, which are made in every run with deliveries for good."""
 
 
-def _unreported(simulation: Simulation, findings: Mapping[Property, Finding]) -> Iterator[Failure]:
-    """Promised properties of which no member makes a report. A member may crash between a delivery and its report."""
+def _unreported(scenario: Scenario, simulation: Simulation, findings: Mapping[Property, Finding]) -> Iterator[Failure]:
+    """Promises of which no member makes a report. A member may crash between a delivery and its report."""
     members = simulation.incarnations
     there = [one for one in members if one.ending in _AT_THE_END]
     if not any(row[0] == Event.DELIVER and row[1] >= Level.AGREED for one in there for row in one.records):
         return
-    for kind, code in _REPORTED.items():
-        if kind in findings and not any(_count(one, code) for one in members):
-            yield Failure(kind="untold", sentence=f"{kind.value}: no member makes a report of it", where=kind.value)
+    wanted: dict[str, int] = {kind.value: code for kind, code in _REPORTED.items() if kind in findings}
+    if scenario.parameters.get("trace_stages"):
+        wanted["stages"] = Notice.ACCEPTED
+    for what, code in wanted.items():
+        if not any(_count(one, code) for one in members):
+            yield Failure(kind="untold", sentence=f"{what}: no member makes a report of it", where=what)
 
 
-def _count(incarnation: IncarnationRun, code: Notice) -> int:
+def _count(incarnation: IncarnationRun, code: int) -> int:
     return sum(row[:2] == (Event.REPORT, code) for row in incarnation.records)
 
 

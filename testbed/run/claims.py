@@ -117,6 +117,8 @@ def run_claims(selection: Selection, console: Console, *, overrides: Overrides, 
             points = simulate_points(overridden, overrides, console, store.stamp())
         else:
             points = list(run_points(overridden, overrides, console, store.stamp()))
+        if git_revision() not in (None, origin["commit"]):
+            origin["commit"] = f"{origin['commit'].removesuffix('-dirty')}-dirty"  # the runs saw other code, too
         for claim in _claims(experiment, selection):
             row = judged_row(experiment, claim, points, origin)
             if row.reason and in_memory:
@@ -152,29 +154,42 @@ def judged_row(experiment: Experiment, claim: Claim, points: list[Point], origin
     seeds = len({point.variant.get("seed") for point in points})
     taken = {"world": points[0].world, "runs": len(points), "seeds": seeds, **origin}
     measured = _row(experiment, claim, verdict="unknown", **taken)
-    reservations = dict.fromkeys(_reservations(claim, points))
+    reservations = dict.fromkeys(_reservations(experiment, claim, points))
     if reservations:
         return replace(measured, reason="; ".join(reservations))
     results = [point.results() for point in points]
     ours, holds = claim.judge({"runs": results} if experiment.sweep or experiment.seeds else results[0])
     if isinstance(holds, Unknown):
         return replace(measured, reason=holds.reason)
+    if seeds > 1 and (most := max(map(_runs_of, ours if isinstance(ours, list) else [ours]))) > seeds:
+        return replace(measured, reason=f"{most} runs of {seeds} seeds are not independent, so they give no interval")
     return replace(measured, ours=ours, verdict="pass" if holds else "fail")
 
 
-def _reservations(claim: Claim, points: Sequence[Point]) -> Iterator[str]:
-    """Doubts about the runs. Unless the claim is about them: promises that a run broke, and networks that were not as
-    asked.
+def _runs_of(value: object) -> int:
+    """Number of runs that an interval counts as independent; 0 of any other value."""
+    return int(value["runs"]) if isinstance(value, Mapping) and "half_width" in value else 0
+
+
+def _reservations(experiment: Experiment, claim: Claim, points: Sequence[Point]) -> Iterator[str]:
+    """Doubts about the runs. Unless the claim is about them: promises that a run broke or could not tell, and networks
+    that were not as asked. A property that another claim of the experiment names is that claim's matter.
     """
-    named = set(re.findall(r"\w+", str(claim.ours)))
+    formula = str(claim.ours)
+    named = set(re.findall(r"\w+", _OF_A_PROPERTY.sub("", formula)))
+    stated = {name for one in experiment.claims for name in _OF_A_PROPERTY.findall(str(one.ours))}
     for point in points:
         yield from point.doubts
-        if named.isdisjoint(("verdict", "properties")):
-            kept = (point.summary.get("properties") or {}).items()
-            broken = [name for name, one in kept if one["promised"] and one["verdict"] == Verdict.FAIL.value]
-            yield from (f"a run violates {name}" for name in broken)
+        if "verdict" not in named:
+            for name, one in (point.summary.get("properties") or {}).items():
+                if one["promised"] and name not in stated and one["verdict"] != Verdict.PASS.value:
+                    how = "violates" if one["verdict"] == Verdict.FAIL.value else "does not tell"
+                    yield f"a run {how} {name}"
         if named.isdisjoint(("accuracy", "links")) and (point.summary.get("accuracy") or {}).get("fail"):
             yield "the network of a run was not as asked"
+
+
+_OF_A_PROPERTY = re.compile(r"\bproperties\.(\w+)\.\w+")
 
 
 def _row(experiment: Experiment, claim: Claim, **judged: Any) -> Row:

@@ -160,8 +160,8 @@ def _broken(error: Exception) -> dict[str, Any]:
     text = " ".join(str(error).split()) or "no text"
     sentence = f"{type(error).__name__} in {innermost.name}: {text}"
     nothing = dict.fromkeys(("messages", "latency", "ordering", "calls", "load"))
-    judged = {"properties": {}, "expect": [], "doubts": [], "verdict": Verdict.FAIL.value, "reasons": [sentence]}
-    return nothing | judged
+    told = {"verdict": Verdict.FAIL.value, "reasons": [sentence], "doubts": [sentence]}
+    return nothing | told | {"properties": {}, "expect": []}
 
 
 _TrafficClass = tuple[str, int, int]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from node.registry import PROTOCOLS
 from testbed.fuzz import campaign
 from testbed.fuzz.campaign import FIRST_SEED, Record, main
 from testbed.fuzz.hunt import Bad, Tally
@@ -36,6 +37,33 @@ def test_a_campaign_goes_on_where_the_record_ends(
         ("reliable", "3"),
     ]
     assert f"lo: seeds {FIRST_SEED + 6} to {FIRST_SEED + 8}, 3 worlds" in capsys.readouterr().err
+
+
+def test_worlds_that_were_judged_while_the_code_changed_are_not_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(campaign, "CHUNK", 3)
+    monkeypatch.setattr(campaign, "KEPT", tmp_path / "kept")
+    commits = iter(["aaa", "aaa", "aaa-dirty"])
+    monkeypatch.setattr(campaign, "git_revision", lambda: next(commits))
+    record = tmp_path / "campaigns.json"
+    with pytest.raises(SystemExit) as ended:
+        main(["--minutes", "1", "--jobs", "1", "--record", str(record), "--protocols", "lo"])
+    assert ended.value.code == 2
+    assert "no longer that of aaa" in capsys.readouterr().err
+    assert Record(record).worlds_of("lo") == 3, "those of the chunk before are"
+
+
+def test_the_page_says_which_promises_are_younger_than_some_worlds(tmp_path: Path) -> None:
+    record = Record(tmp_path / "campaigns.json")
+    for commit, promises in (("aaa", ["fifo"]), ("bbb", list(PROTOCOLS["lo"].promises))):
+        entry = record.entry("lo", commit)
+        entry.promises = promises
+        entry.add(Tally(protocol="lo", seeds=2, unjudged_seeds=1))
+    record.write()
+    page = (tmp_path / "campaigns.md").read_text()
+    younger = ", ".join(f"{name} 2" for name in PROTOCOLS["lo"].promises if name != "fifo")
+    assert f"| `lo` | 4 | {younger} |" in page
 
 
 def test_a_failing_seed_stays_on_record(tmp_path: Path) -> None:

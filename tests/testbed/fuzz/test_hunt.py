@@ -12,7 +12,7 @@ from testbed.fuzz import hunt as hunting
 from testbed.fuzz.coverage import Coverage
 from testbed.fuzz.draw import draw
 from testbed.fuzz.hunt import CHUNK_SEEDS, Bad, Campaign, Tally, hunt, tally_of
-from testbed.fuzz.judge import Failure, Judged
+from testbed.fuzz.judge import WITHOUT_A_QUORUM, Failure, Judged
 from testbed.fuzz.scenario import Scenario
 
 SMALL = Campaign(protocol="lo", first=100, count=2 * CHUNK_SEEDS + 4)
@@ -64,9 +64,11 @@ def test_an_interrupt_keeps_what_was_done(monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_could_not_be_judged_is_counted() -> None:
     scenario = draw("lo", 1)
     tally = Tally(protocol="lo")
-    tally.count(verdict(scenario, unjudged=("validity",)))
-    assert tally.unjudged == {"validity": 1}
-    assert tally.unmet_seeds == bool(scenario.faults)
+    tally.count(verdict(scenario, unjudged=("fifo", "validity")))
+    tally.count(verdict(scenario, unjudged=(WITHOUT_A_QUORUM,)))
+    assert tally.unjudged == {"fifo": 1, "validity": 1, WITHOUT_A_QUORUM: 1}
+    assert tally.unjudged_seeds == 1
+    assert tally.unmet_seeds == 2 * bool(scenario.faults)
 
 
 @pytest.mark.spark

@@ -14,6 +14,7 @@ from analysis.checks.properties import Finding, MessageId, Property, Tally, Verd
 from node.core import Core, Membership
 from node.effects import Effect, Minority, Multicast, SetTimer, Timer
 from node.group.detector import Accusations
+from node.host.host import Host
 from node.registry import PROTOCOLS
 from node.trace import Event, Level
 from node.wire import Kind, Message
@@ -311,6 +312,19 @@ def test_an_unknown_safety_property_is_a_failure_if_no_record_was_lost() -> None
     failures = list(unknown_safety(findings_in(history)))
     assert {failure.kind for failure in failures} == {"untold"}
     assert "trace records of p1/n1 are missing" in failures[0].sentence
+
+
+@pytest.mark.parametrize(
+    ("protocol", "parameters", "what"),
+    [("mutex", {}, "fence_order"), ("co", {"trace_stages": True}, "stages")],
+)
+def test_members_that_report_nothing_are_found_out(
+    protocol: str, parameters: dict[str, Parameter], what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = replace(small(protocol), parameters=parameters)
+    assert judge(scenario).is_good
+    monkeypatch.setattr(Host, "_report", lambda *_: None)
+    assert ("untold", what) in {(failure.kind, failure.where) for failure in judge(scenario).failures}
 
 
 def test_a_report_that_no_member_makes_is_missed_unless_all_crash_before_it() -> None:

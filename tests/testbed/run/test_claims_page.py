@@ -18,6 +18,8 @@ from topologies.formats.errors import InputError
 
 ROOT = Path(__file__).parents[3]
 BROKEN = {"promised": True, "verdict": "fail"}
+UNTOLD = {"promised": True, "verdict": "unknown"}
+KEPT = {"promised": True, "verdict": "pass", "violations": 0}
 
 
 def row(**changes: Any) -> dict[str, Any]:
@@ -84,6 +86,11 @@ def test_a_claim_is_unknown_when_there_is_a_doubt_about_any_of_its_runs() -> Non
         ("002-window-broker-dummies", {}, ""),
         ("002-window-broker-dummies", {"properties": {"fifo": BROKEN | {"promised": False}}}, ""),
         ("002-window-broker-dummies", {"properties": {"fifo": BROKEN}}, "a run violates fifo"),
+        (
+            "002-window-broker-dummies",
+            {"properties": {"fifo": UNTOLD}},
+            "a run does not tell fifo",
+        ),
         ("002-window-order", {"properties": {"fifo": BROKEN}}, ""),
         ("002-window-order", {"accuracy": {"fail": 1}}, "the network of a run was not as asked"),
     ],
@@ -97,6 +104,32 @@ def test_so_is_a_claim_about_runs_that_broke_a_promise_or_had_another_network(
     point = Point(variant={}, given={"protocol": "atop_mbs"}, summary=results, world="netns")
     row = judged_row(experiment, claim, [point], {})
     assert (row.verdict, row.reason) == ("unknown" if reason else "pass", reason)
+
+
+@pytest.mark.parametrize(
+    ("broken", "verdict", "reason"),
+    [("grant_order", "pass", ""), ("fence_order", "unknown", "a run violates fence_order")],
+)
+def test_a_broken_promise_is_the_matter_of_the_claim_that_names_it(broken: str, verdict: str, reason: str) -> None:
+    experiment = spec.load(spec.find("mutex-central"), protocols=PROTOCOLS)
+    claim = next(claim for claim in experiment.claims if claim.id == "001-central-exclusion")
+    properties = {"mutual_exclusion": KEPT, "service": KEPT, broken: BROKEN}
+    point = Point(variant={}, given={}, summary={"properties": properties}, world="sim")
+    row = judged_row(experiment, claim, [point], {})
+    assert (row.verdict, row.reason) == (verdict, reason)
+
+
+@pytest.mark.parametrize(("seeds", "verdict"), [((1, 2), "unknown"), ((1, 2, 3, 4), "pass")])
+def test_runs_of_one_seed_are_not_independent(seeds: tuple[int, ...], verdict: str) -> None:
+    experiment = spec.load(spec.find("atop-patience"), protocols=PROTOCOLS)
+    claim = next(claim for claim in experiment.claims if claim.id == "002-atop-server")
+    given = {"protocol": "atop", "parameters": {"ahead": True, "dummy_after_ns": 10**9}}
+    points = [
+        Point(variant={"seed": seed}, given=given, summary={"load": {"server_share": 1.0}}, world="sim")
+        for seed in (*seeds, *seeds)[:4]
+    ]
+    row = judged_row(experiment, claim, points, {})
+    assert (row.verdict, "4 runs of 2 seeds" in row.reason) == (verdict, verdict == "unknown")
 
 
 def test_papers_in_order_each_with_its_table() -> None:

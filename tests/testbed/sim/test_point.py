@@ -96,6 +96,7 @@ def test_what_a_core_raises_is_the_failure_of_its_run(monkeypatch: pytest.Monkey
     monkeypatch.setattr(SequencerCore, "on_submit", broken)
     result = measure(small())
     assert (result["verdict"], result["reasons"]) == ("fail", ["ZeroDivisionError in broken: division by zero"])
+    assert result["doubts"] == result["reasons"]
     assert row_of(result)["latency"] is None
 
 
