@@ -35,10 +35,10 @@ def percentiles(ordered: Floats, points: Iterable[float]) -> list[float] | list[
 
 
 def others_until_ns(start_ns: int, load_end_ns: int | None) -> int | None:
-    """End of the requests whose latency `to_others` counts: three quarters of the load. After the load no member sends,
-    and an order that waits for messages waits longer. None: the load has no end.
+    """End of the requests whose latency `to_others` counts: the middle of the load. After the load no member sends, and
+    an order that waits for messages waits longer. None: the load has no end.
     """
-    return None if load_end_ns is None else start_ns + (load_end_ns - start_ns) * 3 // 4
+    return None if load_end_ns is None else (start_ns + load_end_ns) // 2
 
 
 def to_others(others_ms: Floats, between_ms: float | None) -> dict[str, Any]:

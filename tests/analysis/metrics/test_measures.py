@@ -43,7 +43,7 @@ def test_optimistic_deliveries_are_not_judged_in_a_run_with_views(
 
 
 def test_a_late_delivery_of_an_early_request_is_a_latency_and_a_late_request_is_not() -> None:
-    """The load ends at 20 ms, so requests count until 15 ms; the first is delivered after its end."""
+    """The load ends at 20 ms, so requests count until 10 ms; the first is delivered after its end."""
     author = Author()
     for member in (A, B):
         author.start(member)
