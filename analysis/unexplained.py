@@ -6,6 +6,7 @@ through testbed.sim.point.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -228,10 +229,11 @@ def _of_calls(circumstances: Circumstances, calls: Mapping[str, Any]) -> Iterato
 
 
 def _crashes(circumstances: Circumstances, crashed: Iterable[Incarnation]) -> Iterator[str]:
-    """Incarnations whose end is not on record, although no fault crashed their node."""
-    struck = {name for fault in circumstances.faults if fault.kind == "crash" for name in fault.targets}
+    """Incarnations whose end is not on record. A crash of their node explains one of them."""
+    crashes = Counter(name for fault in circumstances.faults if fault.kind == "crash" for name in fault.targets)
     for incarnation in sorted(crashed):
-        if circumstances.node_name(incarnation.member) not in struck:
+        crashes[circumstances.node_name(incarnation.member)] -= 1
+        if crashes[circumstances.node_name(incarnation.member)] < 0:
             yield f"{circumstances.named(incarnation)} has no record of its end, which no fault of the run explains"
 
 

@@ -120,6 +120,8 @@ TWO_SITES = "name: sites\npartitions:\n  p1: {nodes: 2}\n  p2: {nodes: 3}\nlinks
         (LEFT, [groups("2", "134")], [HAS_LEFT]),
         (CRASHED, [fault("crash", "p1/n2")], []),
         (CRASHED, [fault("crash", "p1/n1")], [NO_END]),
+        ({"crashed": [Incarnation(1, 2), N2]}, [fault("crash", "p1/n2")], [NO_END.replace("1)", "2)")]),
+        ({"crashed": [Incarnation(1, 2), N2]}, [fault("crash", "p1/n2"), fault("crash", "p1/n2", id=1)], []),
         (WITHOUT_QUORUM, [groups("2", "134")], [NO_QUORUM]),
         (WITHOUT_QUORUM, [fault("leave", "p1/n1")], []),
         (calls(given_up=3), [], [GIVEN_UP]),
