@@ -77,22 +77,37 @@ def section(
         "ended": sorted(ended, key=lambda one: one["at_ms"]),
         "without_quorum": [
             rows.incarnation(incarnation) | {"before": before.number, "view": after.number, "reason": _reason_of(after)}
-            for incarnation, before, after in _without_quorum(incarnations)
+            for incarnation, before, after in without_quorum(incarnations)
         ],
     }
 
 
-def _without_quorum(incarnations: Sequence[Timeline]) -> Iterator[tuple[Incarnation, Installation, Installation]]:
-    """Incarnations that go from one view to another of which the members of the first were no quorum: no more than half
-    of it, or half without its member of rank 0. Those that left took part in the change.
+def without_quorum(incarnations: Sequence[Timeline]) -> Iterator[tuple[Incarnation, Installation, Installation]]:
+    """Incarnations that go from one view to another without a quorum of the first: of more than half of it, or of half
+    with its member of rank 0. Besides the members that stay, those count that may have promised and been left out
+    (docs/protocols/group.md, R2): they left, or a later incarnation was there, or they had not got the state, or they
+    were victims of bad pairs.
     """
-    left = {one.incarnation for one in incarnations if one.has_ended and one.end_detail == EndReason.LEFT}
+    by_name = {one.incarnation: one for one in incarnations}
+
+    def may_have_promised(gone: Incarnation, after: Installation) -> bool:
+        own = by_name.get(gone)
+        if own is None:
+            return False
+        later = (one for one in incarnations if one.incarnation.member == gone.member and one.incarnation > gone)
+        return (
+            (own.has_ended and own.end_detail == EndReason.LEFT)
+            or any(one.first_ns <= after.at_ns for one in later)
+            or not own.views.has_state
+            or (after.reason == ViewReason.BAD_PAIR and own.last_ns >= after.at_ns)
+        )
+
     for timeline in incarnations:
         for before, after in pairwise(timeline.views.installations):
-            part = left.union(after.members).intersection(before.members)
-            is_quorum = 2 * len(part) + any(first in part for first in before.members[:1]) > len(before.members)
-            is_known = before.is_whole and after.is_whole and after.reason != ViewReason.RESTORED
-            if is_known and not is_quorum:
+            if not before.is_whole or not after.is_whole or after.reason == ViewReason.RESTORED:
+                continue
+            part = {one for one in before.members if one in after.members or may_have_promised(one, after)}
+            if 2 * len(part) + any(first in part for first in before.members[:1]) <= len(before.members):
                 yield timeline.incarnation, before, after
 
 

@@ -25,6 +25,7 @@ from analysis.checks.properties import Finding, Incarnation, Incarnations, Messa
 from analysis.checks.stages import breaches
 from analysis.independent.compare import disagreements
 from analysis.independent.judge import History, judge_histories, table_of
+from analysis.metrics import membership
 from node.core import Core, Membership
 from node.group.member import GroupReport
 from node.group.view import Incarnation as Member
@@ -66,7 +67,7 @@ LINGER_NS = 60 * 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A failure. `kind` is a property's name, `rest`, `silence`, `expelled`, `left`, `given up`, `asked`,
+    """A failure. `kind` is a property's name, `rest`, `silence`, `expelled`, `left`, `quorum`, `given up`, `asked`,
     `untold`, `buffered`, `stages`, `opinions` or `exception`; failures are alike when kind and `where` are.
     """
 
@@ -129,6 +130,7 @@ def judge(scenario: Scenario, *, build: Build | None = None) -> Judged:
         *progress,
         *_excluded_without_fault(scenario, simulation),
         *_left(scenario, simulation),
+        *_without_a_quorum(scenario, simulation),
         *_calls(scenario, simulation),
         *unknown_safety(findings),
         *_unreported(scenario, simulation, findings),
@@ -378,6 +380,18 @@ def _left(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
         last = incarnation.records[-1]
         if incarnation.member not in asked and (last[0], last[1]) == (Event.ENDED, EndReason.LEFT):
             yield Failure(kind="left", sentence=f"member {incarnation.member} left although nobody asked it to")
+
+
+def _without_a_quorum(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:
+    """The first change of view by less than a quorum. A member that leaves takes part in the change, and may not learn
+    of its end.
+    """
+    may_leave = {fault.member for fault in scenario.faults if isinstance(fault, Leave)}
+    for name, before, after in membership.without_quorum(membership.timelines(_records_of(simulation))):
+        if may_leave.isdisjoint(one.member for one in before.members if one not in after.members):
+            sentence = f"member {name.member} went from view {before.number} to view {after.number} without a quorum"
+            yield Failure(kind="quorum", sentence=sentence)
+            return
 
 
 def _calls(scenario: Scenario, simulation: Simulation) -> Iterator[Failure]:

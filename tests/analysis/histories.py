@@ -41,9 +41,15 @@ class Author:
         records = self.history.setdefault(incarnation, [])
         records.append(Record(len(records) + 1, event, detail, message, self.now_ns, **fields))
 
-    def install(self, incarnation: Incarnation, number: int, members: Sequence[Incarnation]) -> None:
-        """A view, with its members by rank."""
-        reason = ViewReason.FIRST if number == 1 else ViewReason.SUSPICION
+    def install(
+        self,
+        incarnation: Incarnation,
+        number: int,
+        members: Sequence[Incarnation],
+        later: ViewReason = ViewReason.SUSPICION,
+    ) -> None:
+        """A view, with its members by rank. `later`: the reason if it is not the first."""
+        reason = ViewReason.FIRST if number == 1 else later
         for rank, member in enumerate(members):
             message = MessageId(*member, number)
             self.note(incarnation, Event.VIEW, message, detail=reason, extra=rank, value=len(members))

@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from analysis.checks import incarnations
 from analysis.checks.oracle import raw
 from analysis.checks.properties import Incarnation, MessageId
 from analysis.metrics.membership import section, struck_ns, timelines
 from analysis.summary import _timeline
 from analysis.tasks import Here, Staging
-from collector.records import EndReason, Event
+from collector.records import EndReason, Event, ViewReason
 from tests.analysis import histories
 from tests.analysis.checks.view_histories import C2, NAMES, A, B, C, HistoryBuilder
 from tests.analysis.histories import PlainHistory
@@ -98,11 +100,37 @@ def test_faults_strike_who_they_name_and_cuts_everybody() -> None:
     assert struck_ns(faults, {0: "p1/a", 1: "p1/b"}) == {0: [3, 5], 1: [5]}
 
 
-def test_a_change_of_less_than_a_quorum_is_named_unless_the_others_left(tmp_path: Path) -> None:
+def test_a_change_of_less_than_a_quorum_is_named(tmp_path: Path) -> None:
     split = HistoryBuilder().install(1, A, B, C).install(2, A, B).install(3, C).stop(A, B, C)
     assert membership_of(split, tmp_path)["without_quorum"] == [
         incarnation(C) | {"before": 1, "view": 3, "reason": "suspicion"}
     ]
 
-    left = HistoryBuilder().install(1, A, B, C).install(2, A).note(B, Event.ENDED, EndReason.LEFT).stop(A)
-    assert membership_of(left, tmp_path)["without_quorum"] == []
+
+@pytest.mark.parametrize(
+    ("reason", "end", "is_named"),
+    [
+        (ViewReason.LEAVE, (Event.ENDED, EndReason.LEFT), False),
+        (ViewReason.BAD_PAIR, (Event.ENDED, EndReason.EXCLUDED), False),
+        (ViewReason.BAD_PAIR, None, True),
+        (ViewReason.SUSPICION, (Event.ENDED, EndReason.EXCLUDED), True),
+    ],
+)
+def test_members_that_may_have_promised_and_were_left_out_are_of_the_quorum(
+    reason: ViewReason, end: tuple[Event, EndReason] | None, is_named: bool, tmp_path: Path
+) -> None:
+    """The other member of three crashed in the first view."""
+    history = HistoryBuilder().install(1, A, B, C)
+    history.author.install(A, 2, [A], reason)
+    if end is not None:
+        history.note(B, *end)
+    named = [incarnation(A) | {"before": 1, "view": 2, "reason": reason.name.lower()}]
+    assert membership_of(history.stop(A), tmp_path)["without_quorum"] == (named if is_named else [])
+
+
+def test_so_are_those_that_are_there_again(tmp_path: Path) -> None:
+    again = Incarnation(B.member, 2)
+    builder = HistoryBuilder().install(1, A, B, C)
+    builder.author.start(again)
+    history = builder.install(2, A).install(3, A, again).stop(A, again)
+    assert membership_of(history, tmp_path)["without_quorum"] == []

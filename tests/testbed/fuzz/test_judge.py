@@ -14,6 +14,7 @@ from analysis.checks.properties import Finding, MessageId, Property, Tally, Verd
 from node.core import Core, Membership
 from node.effects import Effect, Minority, Multicast, SetTimer, Timer
 from node.group.detector import Accusations
+from node.group.view import View
 from node.host.host import Host
 from node.registry import PROTOCOLS
 from node.trace import Event, Level
@@ -219,6 +220,15 @@ def test_only_a_group_with_a_quorum_is_simulated_for_longer_than_its_patience(is
     assert (WITHOUT_A_QUORUM in judged.unjudged) is not is_quorum_left
     assert [failure.kind for failure in judged.failures] == (["rest"] if is_quorum_left else [])
     assert made == [0, 1, 2] * (2 if is_quorum_left else 1)
+
+
+def test_a_minority_that_goes_on_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two views of one number would break an agreement; the only member that is left breaks none."""
+    gone = tuple(Crash(at_ns=0, for_ns=1, member=member, is_final=True) for member in (1, 2))
+    scenario = replace(small(), faults=gone)
+    assert judge(scenario).is_good
+    monkeypatch.setattr(View, "is_quorum", lambda *_: True)
+    assert "quorum" in {failure.kind for failure in judge(scenario).failures}
 
 
 def test_of_two_members_either_may_be_given_up_when_one_of_them_hears_nobody() -> None:
