@@ -225,9 +225,19 @@ def test_all_tests_pass_if_each_half_passes_or_is_empty(tmp_path: Path, wired: i
     done = subprocess.run(halves.command, env=halves.environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (code, "")
     first, policy, _priority, second = done.stdout.splitlines()
-    assert re.fullmatch(r"loose: -n [2-4] -m not \(root\) -k a or b", first)
+    assert re.fullmatch(r"loose: -n [2-4] --dist worksteal -m not \(root\) -k a or b", first)
     assert policy.endswith("SCHED_IDLE")
     assert second == "wired: -m root -k a or b"
+
+
+@pytest.mark.root
+def test_the_others_have_a_control_group_of_their_own_as_long_as_they_run(tmp_path: Path) -> None:
+    halves = Halves(tmp_path, wired="exit 0", loose="grep -o tests-of-orderbed-.* /proc/self/cgroup; exit 0")
+    done = subprocess.run(halves.command, env=halves.environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    _first, group, _second = done.stdout.splitlines()
+    assert group not in Path("/proc/self/cgroup").read_text()
+    assert list(Path("/sys/fs/cgroup").rglob(group)) == []
 
 
 @pytest.mark.parametrize(("loose", "count"), [(STAYS, 2), ("exit 0", 1)])
