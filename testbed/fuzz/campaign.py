@@ -124,7 +124,9 @@ HEAD = """\
 `make campaign` judges random worlds (fuzzing.md) with seeds that nobody has seen before, and keeps this page.
 The machines of `objects` have a view of each sub-network, which no record shows.
 *Promises*: *all*, if each world was judged by all that the protocol promises today; else the promises that are younger
-than some of the worlds, with the number of worlds that were judged by each.
+than some of the worlds, with the number of worlds that were judged by each. Checks of a promise may have become
+stricter since: most worlds are older than 666d3f31 (validity and agreement bind restarted members), and only those from
+eb07b373 on were judged on quorums.
 
 | protocol | worlds | promises | with later views | faults that met traffic | failing |
 |---|---|---|---|---|---|
