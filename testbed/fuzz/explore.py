@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from analysis.checks.linear import check_incarnations
-from analysis.checks.properties import Finding, Incarnation, Property, Raw, Verdict
+from analysis.checks.properties import VIEW_PROPERTIES, Finding, Incarnation, Property, Raw, Verdict
 from node.core import Core, Membership, Submission
 from node.effects import Effect, Multicast, Report, Send, Timer
 from node.errors import RemoteError
@@ -114,7 +114,7 @@ Channels = tuple[tuple[int, ...], ...]
 
 class _State:
     """A state, and the step that led to it. `events`: the applications' events in their order across members, if a
-    promised property depends on it."""
+    promised property depends on it; without submissions, of which a property compares only those of one member."""
 
     __slots__ = ("budgets", "channels", "depth", "events", "given", "local_states", "parent", "turn")
 
@@ -279,7 +279,8 @@ class _Explorer:
         local_states = (*state.local_states[:member], turn.state, *state.local_states[member + 1 :])
         events = state.events
         if self._order_matters:
-            events += tuple((member, row.event, row.detail) for row in turn.rows if is_observable(row))
+            timed = (row for row in turn.rows if is_observable(row) and row.event != Event.SUBMIT)
+            events += tuple((member, row.event, row.detail) for row in timed)
         return _State(local_states, self._with_sent(channels, turn), budgets, events, state, what, turn)
 
     def _with_sent(self, channels: Channels, turn: Turn) -> Channels:
@@ -330,9 +331,11 @@ _PER_MEMBER = frozenset(
         Property.FIFO,
         Property.CAUSAL,
         Property.TOTAL_ORDER,
+        *VIEW_PROPERTIES,
     )
 )
-"""Properties that depend on each member's own sequence alone, not on the interleaving."""
+"""Properties that depend on each member's own sequence alone, not on the interleaving. (A delivery before its
+submission would need a core that guesses the message.)"""
 
 
 def _path(state: _State) -> tuple[str, ...]:
