@@ -55,6 +55,7 @@ def test_one_seed_alone() -> None:
         (f"fuzz lo --seeds 5 --keep {__file__}", "nothing can be written there"),
         (f"fuzz lo --seeds 5 --keep {__file__}/below", "nothing can be written there"),
         ("explore sequenzer", "did you mean sequencer?"),
+        ("explore objects", "objects cannot be explored without its application"),
         ("explore sequencer --submissions 1", "--submissions needs a number for each"),
         ("explore sequencer --submissions 0,0", "--submissions needs at least one message"),
         ("explore sequencer --submissions 1,x", "--submissions needs a number for each"),
