@@ -23,11 +23,12 @@ from typing import Any, NamedTuple, TypeAlias
 from node.core import Core, Membership, Submission
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer, Undo
 from node.errors import RemoteError
-from node.trace import Event, Notice, Stamp, decode_stamp, encode_stamp, payload_checksum
+from node.trace import Event, MutexReport, Notice, Stamp, decode_stamp, encode_stamp, payload_checksum
 from node.wire import Kind, Message
 
 FIRST_INCARNATION = 1
-FIRST_NOTICE = min(Notice)
+JUDGED = frozenset((MutexReport.FENCE, Notice.LEFT, Notice.CLOCK, Notice.TIMESTAMP, Notice.STATE))
+"""Codes of the reports that a property judges. Calls between objects, which have others, are not explored."""
 
 Build = Callable[[Membership], Core]
 
@@ -63,7 +64,7 @@ class LocalState:
     queue: int
     """Submissions that the core has not taken yet."""
     history: tuple[Row, ...]
-    """Records on which properties may depend: submissions, deliveries and notices."""
+    """Records on which properties may depend: submissions, deliveries and the reports that are judged."""
     can_submit: bool
     is_idle: bool
     leads_to: dict[Given, Turn] = field(default_factory=dict)
@@ -154,7 +155,7 @@ class LocalStates:
         """The transition to the member's present state: a state that was met before, or a new one."""
         history = (*work.history, *(row for row in work.rows if is_observable(row)))
         timers = tuple(work.timers)
-        mark = digest(work.member, core, timers, work.now_ns, queue, [(*row[:6], *row[7:]) for row in history])
+        mark = digest(work.member, core, timers, work.now_ns, queue, history)
         state = self._states.get(mark)
         if state is None:
             state = self._states[mark] = LocalState(
@@ -228,7 +229,7 @@ def _row(event: Event, detail: int, payload: bytes, value: int) -> Row:
 def is_observable(row: Row) -> bool:
     """Whether a property may depend on it."""
     return row.event in (Event.SUBMIT, Event.DELIVER, Event.UNDO) or (
-        row.event == Event.REPORT and row.detail >= FIRST_NOTICE
+        row.event == Event.REPORT and row.detail in JUDGED
     )
 
 

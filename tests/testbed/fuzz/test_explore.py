@@ -9,6 +9,7 @@ from node.core import Core, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, Send, Undo
 from node.errors import DropReason, RemoteError
 from node.registry import PROTOCOLS
+from node.trace import MutexReport, Notice
 from node.wire import Flag, Kind, Message, decode_message, encode_message
 from testbed.fuzz.explore import Exploration, OverIdealChannels, Scope, explore, over_ideal_channels
 from testbed.fuzz.explore import Network as Channels
@@ -66,6 +67,26 @@ def test_each_ill_of_the_network_shows_in_a_core_that_does_nothing_against_it(sc
     found = explore(PlainCore, scope=scope, promises=[Property(kind)])
     assert found.violation is not None
     assert found.violation.kind == kind
+
+
+class Fencing(PlainCore):
+    """Each submission is a section with a fence; nothing else remembers whether the fence came after a message."""
+
+    _has_heard = False
+
+    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
+        fence = Report(code=MutexReport.FENCE, value=1 + self._has_heard)
+        return [*super().on_submit(submission, now_ns), fence, Report(code=Notice.LEFT)]
+
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        self._has_heard = True
+        return []
+
+
+def test_a_fence_is_part_of_the_state_though_the_core_forgets_it() -> None:
+    found = explore(Fencing, scope=Scope(submissions=(1, 1)), promises=[Property.FENCE_ORDER])
+    assert found.violation is not None
+    assert found.violation.kind == "fence_order"
 
 
 def test_without_that_ill_the_same_core_is_right() -> None:
