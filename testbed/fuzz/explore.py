@@ -34,6 +34,7 @@ from testbed.fuzz.local import (
     FIRST_INCARNATION,
     SUBMIT,
     TIMER,
+    TRACED,
     BrokenCoreError,
     Build,
     Given,
@@ -153,7 +154,8 @@ class _Explorer:
         self._promises = tuple(promises)
         self._count = len(scope.submissions)
         self._order_matters = any(kind not in _PER_MEMBER for kind in promises)
-        self._local_states = LocalStates(build, scope.submissions)
+        # No other property reads SEND and RECEIVE: for the others they would only multiply the states.
+        self._local_states = LocalStates(build, scope.submissions, traces_messages=Property.GRANT_ORDER in promises)
         self._seen: set[object] = set()
         self._steps = self._ends = self._depth = 0
         self._cut_off = ""
@@ -279,7 +281,7 @@ class _Explorer:
         local_states = (*state.local_states[:member], turn.state, *state.local_states[member + 1 :])
         events = state.events
         if self._order_matters:
-            timed = (row for row in turn.rows if is_observable(row) and row.event != Event.SUBMIT)
+            timed = (row for row in turn.rows if is_observable(row) and row.event not in (Event.SUBMIT, *TRACED))
             events += tuple((member, row.event, row.detail) for row in timed)
         return _State(local_states, self._with_sent(channels, turn), budgets, events, state, what, turn)
 

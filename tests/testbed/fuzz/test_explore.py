@@ -18,11 +18,11 @@ from tests.node.cluster import MILLISECOND, SECOND, Cluster, Network
 from tests.testbed.fuzz.broken import PlainCore, RaisingCore, hasty_sequencer
 
 
-def explore_protocol(protocol: str, scope: Scope) -> Exploration:
+def explore_protocol(protocol: str, scope: Scope, **parameters: str) -> Exploration:
     entry = PROTOCOLS[protocol]
 
     def build(membership: Membership) -> Core:
-        return over_ideal_channels(entry.build(membership=membership, parameters={}, seed=1), membership)
+        return over_ideal_channels(entry.build(membership=membership, parameters=parameters, seed=1), membership)
 
     return explore(build, scope=scope, promises=[Property(name) for name in entry.promises])
 
@@ -39,6 +39,12 @@ def test_more_submissions_of_one_member_are_explored_completely_and_twice_alike(
     assert (found.violation, found.cut_off) == (None, "")
     assert found.states > 500
     assert explore_protocol("sequencer", scope) == found
+
+
+@pytest.mark.parametrize(("algorithm", "kind"), [("lamport", ""), ("ricart_agrawala", ""), ("central", "grant_order")])
+def test_only_a_central_scheduler_grants_a_later_request_first(algorithm: str, kind: str) -> None:
+    found = explore_protocol("mutex", Scope(submissions=(0, 1, 1)), algorithm=algorithm)
+    assert (found.violation.kind if found.violation is not None else "", found.cut_off) == (kind, "")
 
 
 def test_a_sequencer_that_does_not_wait_for_its_turn_is_caught() -> None:
