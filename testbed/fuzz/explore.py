@@ -89,6 +89,8 @@ class Exploration:
     """Different local states of members."""
     depth: int
     cut_off: str
+    unjudged: tuple[Property, ...]
+    """Promises on which no end had anything to judge."""
     violation: Violation | None
 
 
@@ -157,6 +159,7 @@ class _Explorer:
         # No other property reads SEND and RECEIVE: for the others they would only multiply the states.
         self._local_states = LocalStates(build, scope.submissions, traces_messages=Property.GRANT_ORDER in promises)
         self._seen: set[object] = set()
+        self._judged: set[Property] = set()
         self._steps = self._ends = self._depth = 0
         self._cut_off = ""
 
@@ -172,6 +175,7 @@ class _Explorer:
             local_states=len(self._local_states),
             depth=self._depth,
             cut_off=self._cut_off,
+            unjudged=tuple(kind for kind in self._promises if kind not in self._judged),
             violation=violation,
         )
 
@@ -298,6 +302,7 @@ class _Explorer:
 
     def _judge(self, state: _State) -> Violation | None:
         findings = check_incarnations(self._incarnations(state), members=range(self._count), kinds=self._promises)
+        self._judged |= {kind for kind, finding in findings.items() if finding.verdict is not Verdict.UNKNOWN}
         for kind, finding in findings.items():
             if finding.verdict is Verdict.FAIL:
                 return Violation(kind=kind.value, sentence=sentence_of(finding), path=_path(state))

@@ -98,8 +98,9 @@ def test_a_fence_is_part_of_the_state_though_the_core_forgets_it() -> None:
 def test_without_that_ill_the_same_core_is_right() -> None:
     """Over channels without loss and duplication, a single sender needs no protocol."""
     everything = [Property.VALIDITY, Property.AGREEMENT, Property.INTEGRITY, Property.FIFO, Property.TOTAL_ORDER]
-    found = explore(PlainCore, scope=Scope(submissions=(3, 0, 0)), promises=everything)
-    assert (found.violation, found.cut_off) == (None, "")
+    nothing = (Property.SAME_VIEW, Property.STATE)
+    found = explore(PlainCore, scope=Scope(submissions=(3, 0, 0)), promises=(*everything, *nothing))
+    assert (found.violation, found.cut_off, found.unjudged) == (None, "", nothing)
 
 
 def test_an_exception_is_a_violation_with_its_path() -> None:
