@@ -15,7 +15,7 @@ from testbed.fuzz.explore import Exploration, OverIdealChannels, Scope, explore,
 from testbed.fuzz.explore import Network as Channels
 from testbed.fuzz.local import digest
 from tests.node.cluster import MILLISECOND, SECOND, Cluster, Network
-from tests.testbed.fuzz.broken import PlainCore, RaisingCore, hasty_sequencer
+from tests.testbed.fuzz.broken import EndlessCore, PlainCore, RaisingCore, hasty_sequencer
 
 
 def explore_protocol(protocol: str, scope: Scope, **parameters: str) -> Exploration:
@@ -111,6 +111,21 @@ def test_an_exception_is_a_violation_with_its_path() -> None:
 
 
 @pytest.mark.parametrize(
+    ("scope", "steps"),
+    [(Scope(submissions=(1, 0)), 2), (Scope(submissions=(1, 1), network=Channels.CHANNELS, losses=1), 4)],
+)
+def test_an_exchange_without_end_is_a_violation_with_the_way_round(scope: Scope, steps: int) -> None:
+    found = explore(EndlessCore, scope=scope, promises=[Property.FIFO])
+    assert found.violation is not None
+    assert (found.violation.kind, found.ends) == ("rest", 0)
+    assert f"the last {steps} steps can repeat for ever" in found.violation.sentence
+    assert [step[-len("0 to 1 arrives") :] for step in found.violation.path[-2:]] == [
+        "0 to 1 arrives",
+        "1 to 0 arrives",
+    ]
+
+
+@pytest.mark.parametrize(
     ("scope", "reason"),
     [
         (Scope(submissions=(1, 1, 1), states_max=100), "more than 100 states"),
@@ -118,7 +133,8 @@ def test_an_exception_is_a_violation_with_its_path() -> None:
     ],
 )
 def test_what_is_cut_off_is_said(scope: Scope, reason: str) -> None:
-    assert explore_protocol("sequencer", scope).cut_off == reason
+    found = explore_protocol("sequencer", scope)
+    assert (found.cut_off, found.violation) == (reason, None)
 
 
 def test_a_digest_does_not_hang_on_the_order_in_which_something_was_filled() -> None:
