@@ -110,6 +110,7 @@ def scope_of(
     network for any other. InputError for invalid options.
     """
     _fuzzed_protocol(protocol)
+    _check(PROTOCOLS[protocol].application is None, f"{protocol} cannot be explored without its application")
     pair = Membership(member=0, members=(0, 1))
     has_layer = isinstance(over_ideal_channels(_build(protocol, pair), pair), OverIdealChannels)
     has_ill = losses + duplications > 0

@@ -5,7 +5,8 @@
 A state consists of all members, channels and budgets; a step is one submission, one arrival, one loss, one duplication
 or one timer. From each state every step is taken. Equal states (testbed.fuzz.local) are visited once; the history of
 the applications is part of a state, so that each possible history is judged. Where no step is left, the checks judge
-the history: safety, and liveness as well, because nothing more can happen.
+the history: safety, and liveness as well, because nothing more can happen. A state from which no such end can be
+reached is a violation of liveness, too: from there the steps go round for ever.
 
 Time. When no message is in transit, the timer that is due first fires (of those due together, each). `early_timers`
 timers on a path may also fire before their turn: while a message is in transit, or ahead of another member's. Only a
@@ -23,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from analysis.checks.linear import check_incarnations
-from analysis.checks.properties import Finding, Incarnation, Property, Raw, Verdict
+from analysis.checks.properties import VIEW_PROPERTIES, Finding, Incarnation, Property, Raw, Verdict
 from node.core import Core, Membership, Submission
 from node.effects import Effect, Multicast, Report, Send, Timer
 from node.errors import RemoteError
@@ -34,6 +35,7 @@ from testbed.fuzz.local import (
     FIRST_INCARNATION,
     SUBMIT,
     TIMER,
+    TRACED,
     BrokenCoreError,
     Build,
     Given,
@@ -88,6 +90,8 @@ class Exploration:
     """Different local states of members."""
     depth: int
     cut_off: str
+    unjudged: tuple[Property, ...]
+    """Promises on which no end had anything to judge."""
     violation: Violation | None
 
 
@@ -114,9 +118,9 @@ Channels = tuple[tuple[int, ...], ...]
 
 class _State:
     """A state, and the step that led to it. `events`: the applications' events in their order across members, if a
-    promised property depends on it."""
+    promised property depends on it; without submissions, of which a property compares only those of one member."""
 
-    __slots__ = ("budgets", "channels", "depth", "events", "given", "local_states", "parent", "turn")
+    __slots__ = ("before", "budgets", "channels", "depth", "events", "given", "local_states", "parent", "turn")
 
     def __init__(
         self,
@@ -136,6 +140,8 @@ class _State:
         self.given = given
         self.turn = turn
         self.depth: int = parent.depth + 1 if parent is not None else 0
+        self.before: list[_State] = []
+        """The states from which a step leads to this one."""
 
     def way(self) -> list[_State]:
         """The states from the first to this one."""
@@ -153,8 +159,12 @@ class _Explorer:
         self._promises = tuple(promises)
         self._count = len(scope.submissions)
         self._order_matters = any(kind not in _PER_MEMBER for kind in promises)
-        self._local_states = LocalStates(build, scope.submissions)
-        self._seen: set[object] = set()
+        # No other property reads SEND and RECEIVE: for the others they would only multiply the states.
+        self._local_states = LocalStates(build, scope.submissions, traces_messages=Property.GRANT_ORDER in promises)
+        self._seen: dict[object, _State] = {}
+        self._exits: list[_State] = []
+        """Ends, and states beyond which a limit has cut the search off."""
+        self._judged: set[Property] = set()
         self._steps = self._ends = self._depth = 0
         self._cut_off = ""
 
@@ -163,6 +173,7 @@ class _Explorer:
         violation = None
         while waiting and violation is None:
             violation = self._visit(waiting.pop(), waiting)
+        violation = violation or self._endless()
         return Exploration(
             states=len(self._seen),
             steps=self._steps,
@@ -170,6 +181,7 @@ class _Explorer:
             local_states=len(self._local_states),
             depth=self._depth,
             cut_off=self._cut_off,
+            unjudged=tuple(kind for kind in self._promises if kind not in self._judged),
             violation=violation,
         )
 
@@ -177,29 +189,32 @@ class _Explorer:
         self._depth = max(self._depth, state.depth)
         if state.depth >= self._scope.depth_max:
             self._cut_off = f"paths of more than {self._scope.depth_max} steps"
+            self._exits.append(state)
             return None
         taken = self._steps
         try:
             for following in self._following(state):
                 self._steps += 1
-                self._note(following, waiting)
+                self._note(following, state, waiting)
         except BrokenCoreError as error:
             return Violation(kind="exception", sentence=str(error), path=(*_path(state), "the next step"))
         if self._steps > taken:
             return None
         self._ends += 1
+        self._exits.append(state)
         return self._judge(state)
 
-    def _note(self, state: _State, waiting: list[_State]) -> None:
+    def _note(self, state: _State, before: _State, waiting: list[_State]) -> None:
         """Queue a state, unless it was seen before."""
         mark = self._mark(state)
-        if mark in self._seen:
-            return
-        if len(self._seen) >= self._scope.states_max:
-            self._cut_off = f"more than {self._scope.states_max} states"
-            return
-        self._seen.add(mark)
-        waiting.append(state)
+        if mark not in self._seen:
+            if len(self._seen) >= self._scope.states_max:
+                self._cut_off = f"more than {self._scope.states_max} states"
+                self._exits.append(before)
+                return
+            self._seen[mark] = state
+            waiting.append(state)
+        self._seen[mark].before.append(before)
 
     def _mark(self, state: _State) -> object:
         """Identity of the state without its path."""
@@ -279,7 +294,8 @@ class _Explorer:
         local_states = (*state.local_states[:member], turn.state, *state.local_states[member + 1 :])
         events = state.events
         if self._order_matters:
-            events += tuple((member, row.event, row.detail) for row in turn.rows if is_observable(row))
+            timed = (row for row in turn.rows if is_observable(row) and row.event not in (Event.SUBMIT, *TRACED))
+            events += tuple((member, row.event, row.detail) for row in timed)
         return _State(local_states, self._with_sent(channels, turn), budgets, events, state, what, turn)
 
     def _with_sent(self, channels: Channels, turn: Turn) -> Channels:
@@ -295,6 +311,7 @@ class _Explorer:
 
     def _judge(self, state: _State) -> Violation | None:
         findings = check_incarnations(self._incarnations(state), members=range(self._count), kinds=self._promises)
+        self._judged |= {kind for kind, finding in findings.items() if finding.verdict is not Verdict.UNKNOWN}
         for kind, finding in findings.items():
             if finding.verdict is Verdict.FAIL:
                 return Violation(kind=kind.value, sentence=sentence_of(finding), path=_path(state))
@@ -303,6 +320,29 @@ class _Explorer:
                 sentence = f"nothing is left to happen, and member {local.member} is not idle"
                 return Violation(kind="rest", sentence=sentence, path=_path(state))
         return None
+
+    def _endless(self) -> Violation | None:
+        """The path to a state from which no end can be reached, and on until a state returns: each way from such a
+        state stays among such states, which are finitely many."""
+        good = set(self._exits)
+        waiting = [*good]
+        while waiting:
+            new = set(waiting.pop().before) - good
+            good |= new
+            waiting += new
+        state = next((state for state in self._seen.values() if state not in good), None)
+        if state is None:
+            return None
+        path = [*_path(state)]
+        met: dict[_State, int] = {}
+        while state not in met:
+            met[state] = len(path)
+            following = next(self._following(state))
+            path.append(following.given)
+            state = self._seen[self._mark(following)]
+        steps = len(path) - met[state]
+        sentence = f"the last {steps} steps can repeat for ever, and from there no end can be reached"
+        return Violation(kind="rest", sentence=sentence, path=tuple(path))
 
     def _incarnations(self, state: _State) -> dict[Incarnation, list[Raw]]:
         """Records of the members; their time is the number of the step."""
@@ -330,9 +370,11 @@ _PER_MEMBER = frozenset(
         Property.FIFO,
         Property.CAUSAL,
         Property.TOTAL_ORDER,
+        *VIEW_PROPERTIES,
     )
 )
-"""Properties that depend on each member's own sequence alone, not on the interleaving."""
+"""Properties that depend on each member's own sequence alone, not on the interleaving. (A delivery before its
+submission would need a core that guesses the message.)"""
 
 
 def _path(state: _State) -> tuple[str, ...]:

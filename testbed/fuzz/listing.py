@@ -106,7 +106,7 @@ def failure_json(shown: Shown) -> dict[str, Any]:
 
 
 def exploration_lines(protocol: str, scope: Scope, exploration: Exploration) -> Iterator[str]:
-    """The scope explored, whether it was complete, and the path to a violation."""
+    """The scope explored, whether it was complete, what was not judged, and the path to a violation."""
     submissions = ", ".join(map(str, scope.submissions))
     network = {"ideal": "ideal channels", "channels": "channels", "chaos": "a network without order"}
     budgets = f"{scope.losses} losses, {scope.duplications} duplications, {scope.early_timers} early timers"
@@ -119,6 +119,8 @@ def exploration_lines(protocol: str, scope: Scope, exploration: Exploration) -> 
         f"{exploration.states:,} states, {exploration.steps:,} steps, {exploration.ends:,} ends, "
         f"{exploration.local_states:,} local states, depth {exploration.depth}: {extent}"
     )
+    if exploration.unjudged:
+        yield f"not judged: {', '.join(one.value for one in exploration.unjudged)}"
     if violation is None:
         yield "no violation"
         return
@@ -141,6 +143,7 @@ def exploration_json(protocol: str, scope: Scope, exploration: Exploration) -> d
         "depth": exploration.depth,
         "complete": not exploration.cut_off and violation is None,
         "cut_off": exploration.cut_off,
+        "unjudged": [one.value for one in exploration.unjudged],
         "violation": None
         if violation is None
         else {"kind": violation.kind, "sentence": violation.sentence, "path": list(violation.path)},

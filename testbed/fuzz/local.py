@@ -23,11 +23,13 @@ from typing import Any, NamedTuple, TypeAlias
 from node.core import Core, Membership, Submission
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer, Undo
 from node.errors import RemoteError
-from node.trace import Event, Notice, Stamp, decode_stamp, encode_stamp, payload_checksum
+from node.trace import Event, MutexReport, Notice, Stamp, decode_stamp, encode_stamp, payload_checksum
 from node.wire import Kind, Message
 
 FIRST_INCARNATION = 1
-FIRST_NOTICE = min(Notice)
+JUDGED = frozenset((MutexReport.FENCE, Notice.LEFT, Notice.CLOCK, Notice.TIMESTAMP, Notice.STATE))
+"""Codes of the reports that a property judges. Calls between objects, which have others, are not explored."""
+TRACED = (Event.SEND, Event.RECEIVE)
 
 Build = Callable[[Membership], Core]
 
@@ -63,7 +65,7 @@ class LocalState:
     queue: int
     """Submissions that the core has not taken yet."""
     history: tuple[Row, ...]
-    """Records on which properties may depend: submissions, deliveries and notices."""
+    """Records on which properties may depend: submissions, deliveries, traced messages and the judged reports."""
     can_submit: bool
     is_idle: bool
     leads_to: dict[Given, Turn] = field(default_factory=dict)
@@ -89,15 +91,18 @@ TIMER: Given = (-1, 1)
 
 
 class LocalStates:
-    """All local states and messages met so far."""
+    """All local states and messages met so far. `traces_messages`: SEND and RECEIVE are recorded and part of them."""
 
-    def __init__(self, build: Build, submissions: tuple[int, ...]) -> None:
+    def __init__(self, build: Build, submissions: tuple[int, ...], *, traces_messages: bool = False) -> None:
         self.messages: list[Message] = []
         """Messages by number."""
+        self.traces_messages = traces_messages
         self._submissions = submissions
         self._members = tuple(range(len(submissions)))
         self._states: dict[bytes, LocalState] = {}
-        self._message_numbers: dict[Message, int] = {}
+        self._transmissions: list[int] = []
+        """Transmission numbers of the messages; 0 where they are not traced."""
+        self._message_numbers: dict[tuple[Message, int], int] = {}
         self.first = tuple(self._start(build, member) for member in self._members)
         """Transition of the start, by member."""
 
@@ -111,11 +116,12 @@ class LocalStates:
             found = state.leads_to[given] = self._turn(state, given)
         return found
 
-    def number_of(self, message: Message) -> int:
-        number = self._message_numbers.get(message)
+    def number_of(self, message: Message, transmission: int) -> int:
+        number = self._message_numbers.get((message, transmission))
         if number is None:
-            number = self._message_numbers[message] = len(self.messages)
+            number = self._message_numbers[message, transmission] = len(self.messages)
             self.messages.append(message)
+            self._transmissions.append(transmission)
         return number
 
     def _start(self, build: Build, member: int) -> Turn:
@@ -145,16 +151,21 @@ class LocalStates:
             at_ns, _, timer = work.timers.pop(0)
             work.now_ns = max(work.now_ns, at_ns)
             return core.on_timer(timer, work.now_ns)
+        source, number = given
+        message = self.messages[number]
+        if self.traces_messages:
+            named = (message.kind, source, FIRST_INCARNATION, 0, self._transmissions[number])
+            work.rows.append(Row(Event.RECEIVE, *named))
         try:
-            return core.on_message(self.messages[given[1]], given[0], work.now_ns)
+            return core.on_message(message, source, work.now_ns)
         except RemoteError as error:
-            return [Report(code=error.reason, member=given[0])]
+            return [Report(code=error.reason, member=source)]
 
     def _finished(self, work: _Work, core: Core, queue: int) -> Turn:
         """The transition to the member's present state: a state that was met before, or a new one."""
         history = (*work.history, *(row for row in work.rows if is_observable(row)))
         timers = tuple(work.timers)
-        mark = digest(work.member, core, timers, work.now_ns, queue, [(*row[:6], *row[7:]) for row in history])
+        mark = digest(work.member, core, timers, work.now_ns, queue, *_told(history))
         state = self._states.get(mark)
         if state is None:
             state = self._states[mark] = LocalState(
@@ -186,15 +197,16 @@ class _Work:
         self._states = states
         self._peers = [other for other in members if other != member]
         self._delivered = sum(row.event == Event.DELIVER for row in self.history)
+        self._transmission = sum(row.event == Event.SEND for row in self.history)
 
     def carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
                 case Send(target=target, message=message):
-                    self.sent.append((target, self._states.number_of(message)))
+                    self.sent.append((target, self._send(message)))
                 case Multicast(message=message):
                     # A near multicast, too, goes to all peers: there is one sub-network.
-                    number = self._states.number_of(message)
+                    number = self._send(message)
                     self.sent += [(peer, number) for peer in self._peers]
                 case SetTimer(timer=timer, at_ns=at_ns):
                     self._cancel(timer)
@@ -206,6 +218,14 @@ class _Work:
                     self._hand_over(effect)
                 case Report(code=code, member=member, value=value):
                     self.rows.append(Row(Event.REPORT, code, extra=member, value=value))
+
+    def _send(self, message: Message) -> int:
+        """The number of the message, which is recorded if messages are traced."""
+        if self._states.traces_messages:
+            self._transmission += 1
+            named = (message.kind, message.origin, message.incarnation, message.flags, message.seq)
+            self.rows.append(Row(Event.SEND, *named, value=self._transmission))
+        return self._states.number_of(message, self._transmission)
 
     def _cancel(self, timer: Timer) -> None:
         self.timers = [entry for entry in self.timers if entry[2] != timer]
@@ -227,9 +247,24 @@ def _row(event: Event, detail: int, payload: bytes, value: int) -> Row:
 
 def is_observable(row: Row) -> bool:
     """Whether a property may depend on it."""
-    return row.event in (Event.SUBMIT, Event.DELIVER, Event.UNDO) or (
-        row.event == Event.REPORT and row.detail >= FIRST_NOTICE
-    )
+    if row.event == Event.REPORT:
+        return row.detail in JUDGED
+    return row.event in (*TRACED, Event.SUBMIT, Event.DELIVER, Event.UNDO)
+
+
+def _told(history: Iterable[Row]) -> tuple[list[Row], list[tuple[int, Row]]]:
+    """The history without its receipts, and the receipts, each with the number of SUBMIT and SEND before it. At these
+    records grant_order asks what the member has been told, in whatever order."""
+    rest: list[Row] = []
+    receipts: list[tuple[int, Row]] = []
+    said = 0
+    for row in history:
+        if row.event == Event.RECEIVE:
+            receipts.append((said, row))
+        else:
+            rest.append(row)
+            said += row.event in (Event.SUBMIT, Event.SEND)
+    return rest, sorted(receipts)
 
 
 _PLAIN = (int, float, str, bytes, bool, type(None))

@@ -6,7 +6,7 @@ from typing import Any
 from unittest import mock
 
 from node.core import Submission
-from node.effects import Deliver, Effect, Multicast
+from node.effects import Deliver, Effect, Multicast, Send
 from node.errors import DropReason
 from node.group.codec import Value
 from node.group.core import GroupCore
@@ -64,6 +64,13 @@ class PlainCore(NearCore):
         self._last += 1
         message = self._us.message(Kind.CBCAST_DATA, seq=self._last, payload=submission.payload)
         return [Multicast(message=message), Deliver.of(message)]
+
+
+class EndlessCore(PlainCore):
+    """Sends each message back."""
+
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        return [Send(target=source, message=message)]
 
 
 class RaisingCore(PlainCore):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from node.registry import VIEW_PROMISES
 from testbed.fuzz import listing
 from testbed.fuzz.explore import Exploration, Scope, Violation
 from tests.testbed.orderbed_command import alive, descendants, inside, interrupt, orderbed, start, wait_for
@@ -55,6 +56,7 @@ def test_one_seed_alone() -> None:
         (f"fuzz lo --seeds 5 --keep {__file__}", "nothing can be written there"),
         (f"fuzz lo --seeds 5 --keep {__file__}/below", "nothing can be written there"),
         ("explore sequenzer", "did you mean sequencer?"),
+        ("explore objects", "objects cannot be explored without its application"),
         ("explore sequencer --submissions 1", "--submissions needs a number for each"),
         ("explore sequencer --submissions 0,0", "--submissions needs at least one message"),
         ("explore sequencer --submissions 1,x", "--submissions needs a number for each"),
@@ -98,11 +100,13 @@ def test_exploring_says_whether_that_was_everything() -> None:
     done = inside("explore", "sequencer", "--submissions", "0,1,1")
     assert done.code == 0, done.err
     assert "complete" in done.out
+    assert f"not judged: {', '.join(VIEW_PROMISES)}\n" in done.out
     assert "no violation" in done.out
     cut_off = inside("explore", "sequencer", "--states", "50", "--json")
     assert cut_off.code == 3
     found = cut_off.json()
     assert (found["complete"], found["cut_off"], found["violation"]) == (False, "more than 50 states", None)
+    assert found["unjudged"] == [*VIEW_PROMISES]
 
 
 def test_losses_choose_channels_that_can_lose() -> None:
@@ -112,7 +116,9 @@ def test_losses_choose_channels_that_can_lose() -> None:
 
 def test_a_violation_is_told_with_its_path() -> None:
     violation = Violation(kind="fifo", sentence="2 before 1", path=("0 submits", "it arrives"))
-    found = Exploration(states=3, steps=4, ends=1, local_states=2, depth=2, cut_off="", violation=violation)
+    found = Exploration(
+        states=3, steps=4, ends=1, local_states=2, depth=2, cut_off="", unjudged=(), violation=violation
+    )
     scope = Scope(submissions=(1, 1))
     lines = list(listing.exploration_lines("lo", scope, found))
     assert lines[-3:] == ["fifo: 2 before 1", "    1. 0 submits", "    2. it arrives"]

@@ -9,19 +9,20 @@ from node.core import Core, Membership, Submission
 from node.effects import Deliver, Effect, Multicast, Report, Send, Undo
 from node.errors import DropReason, RemoteError
 from node.registry import PROTOCOLS
+from node.trace import MutexReport, Notice
 from node.wire import Flag, Kind, Message, decode_message, encode_message
 from testbed.fuzz.explore import Exploration, OverIdealChannels, Scope, explore, over_ideal_channels
 from testbed.fuzz.explore import Network as Channels
 from testbed.fuzz.local import digest
 from tests.node.cluster import MILLISECOND, SECOND, Cluster, Network
-from tests.testbed.fuzz.broken import PlainCore, RaisingCore, hasty_sequencer
+from tests.testbed.fuzz.broken import EndlessCore, PlainCore, RaisingCore, hasty_sequencer
 
 
-def explore_protocol(protocol: str, scope: Scope) -> Exploration:
+def explore_protocol(protocol: str, scope: Scope, **parameters: str) -> Exploration:
     entry = PROTOCOLS[protocol]
 
     def build(membership: Membership) -> Core:
-        return over_ideal_channels(entry.build(membership=membership, parameters={}, seed=1), membership)
+        return over_ideal_channels(entry.build(membership=membership, parameters=parameters, seed=1), membership)
 
     return explore(build, scope=scope, promises=[Property(name) for name in entry.promises])
 
@@ -29,7 +30,7 @@ def explore_protocol(protocol: str, scope: Scope) -> Exploration:
 def test_the_sequencer_is_right_in_every_order_of_three_messages() -> None:
     found = explore_protocol("sequencer", Scope(submissions=(1, 1, 1)))
     assert (found.violation, found.cut_off) == (None, "")
-    assert (found.states, found.ends) == (35695, 8744)
+    assert (found.states, found.ends) == (1340, 36)
 
 
 def test_more_submissions_of_one_member_are_explored_completely_and_twice_alike() -> None:
@@ -38,6 +39,12 @@ def test_more_submissions_of_one_member_are_explored_completely_and_twice_alike(
     assert (found.violation, found.cut_off) == (None, "")
     assert found.states > 500
     assert explore_protocol("sequencer", scope) == found
+
+
+@pytest.mark.parametrize(("algorithm", "kind"), [("lamport", ""), ("ricart_agrawala", ""), ("central", "grant_order")])
+def test_only_a_central_scheduler_grants_a_later_request_first(algorithm: str, kind: str) -> None:
+    found = explore_protocol("mutex", Scope(submissions=(0, 1, 1)), algorithm=algorithm)
+    assert (found.violation.kind if found.violation is not None else "", found.cut_off) == (kind, "")
 
 
 def test_a_sequencer_that_does_not_wait_for_its_turn_is_caught() -> None:
@@ -68,11 +75,32 @@ def test_each_ill_of_the_network_shows_in_a_core_that_does_nothing_against_it(sc
     assert found.violation.kind == kind
 
 
+class Fencing(PlainCore):
+    """Each submission is a section with a fence; nothing else remembers whether the fence came after a message."""
+
+    _has_heard = False
+
+    def on_submit(self, submission: Submission, now_ns: int) -> list[Effect]:
+        fence = Report(code=MutexReport.FENCE, value=1 + self._has_heard)
+        return [*super().on_submit(submission, now_ns), fence, Report(code=Notice.LEFT)]
+
+    def on_message(self, message: Message, source: int, now_ns: int) -> list[Effect]:
+        self._has_heard = True
+        return []
+
+
+def test_a_fence_is_part_of_the_state_though_the_core_forgets_it() -> None:
+    found = explore(Fencing, scope=Scope(submissions=(1, 1)), promises=[Property.FENCE_ORDER])
+    assert found.violation is not None
+    assert found.violation.kind == "fence_order"
+
+
 def test_without_that_ill_the_same_core_is_right() -> None:
     """Over channels without loss and duplication, a single sender needs no protocol."""
     everything = [Property.VALIDITY, Property.AGREEMENT, Property.INTEGRITY, Property.FIFO, Property.TOTAL_ORDER]
-    found = explore(PlainCore, scope=Scope(submissions=(3, 0, 0)), promises=everything)
-    assert (found.violation, found.cut_off) == (None, "")
+    nothing = (Property.SAME_VIEW, Property.STATE)
+    found = explore(PlainCore, scope=Scope(submissions=(3, 0, 0)), promises=(*everything, *nothing))
+    assert (found.violation, found.cut_off, found.unjudged) == (None, "", nothing)
 
 
 def test_an_exception_is_a_violation_with_its_path() -> None:
@@ -83,6 +111,21 @@ def test_an_exception_is_a_violation_with_its_path() -> None:
 
 
 @pytest.mark.parametrize(
+    ("scope", "steps"),
+    [(Scope(submissions=(1, 0)), 2), (Scope(submissions=(1, 1), network=Channels.CHANNELS, losses=1), 4)],
+)
+def test_an_exchange_without_end_is_a_violation_with_the_way_round(scope: Scope, steps: int) -> None:
+    found = explore(EndlessCore, scope=scope, promises=[Property.FIFO])
+    assert found.violation is not None
+    assert (found.violation.kind, found.ends) == ("rest", 0)
+    assert f"the last {steps} steps can repeat for ever" in found.violation.sentence
+    assert [step[-len("0 to 1 arrives") :] for step in found.violation.path[-2:]] == [
+        "0 to 1 arrives",
+        "1 to 0 arrives",
+    ]
+
+
+@pytest.mark.parametrize(
     ("scope", "reason"),
     [
         (Scope(submissions=(1, 1, 1), states_max=100), "more than 100 states"),
@@ -90,7 +133,8 @@ def test_an_exception_is_a_violation_with_its_path() -> None:
     ],
 )
 def test_what_is_cut_off_is_said(scope: Scope, reason: str) -> None:
-    assert explore_protocol("sequencer", scope).cut_off == reason
+    found = explore_protocol("sequencer", scope)
+    assert (found.cut_off, found.violation) == (reason, None)
 
 
 def test_a_digest_does_not_hang_on_the_order_in_which_something_was_filled() -> None:
