@@ -47,10 +47,12 @@ TITLES = {
     "views": "The group layer: views and uniform delivery",
 }
 MARKS = {"pass": "✔", "fail": "✘", "unknown": "?"}
+BY_CONSTRUCTION = "="
 HEAD = """# Claims
 
 Statements of the papers, and the numbers that come out here. Each row is a claim of an experiment under `experiments/`.
-`orderbed claims --page docs/claims.md` runs them and writes this page. ✔ it holds, ✘ it does not, ? it cannot be told.
+`orderbed claims --page docs/claims.md` runs them and writes this page. ✔ it holds, ✘ it does not, ? it cannot be told,
+= it holds by construction, or nearly so: only its value is a result.
 `a ± b`: the mean over runs with different seeds, and the half-width of its 95 % interval. Below each value stand the
 commit and the date of its measurement, and over how many runs, with how many seeds, it was taken.
 
@@ -74,6 +76,7 @@ class Row:
     formula: str
     accept: str
     note: str = ""
+    by_construction: bool = False
     ours: Any = None
     verdict: str = ""
     reason: str = ""
@@ -203,6 +206,7 @@ def _row(experiment: Experiment, claim: Claim, **judged: Any) -> Row:
         formula=str(claim.ours),
         accept=f"{accept[0]:g} to {accept[1]:g}" if isinstance(accept, tuple) else str(accept),
         note=claim.note,
+        by_construction=claim.by_construction,
         **judged,
     )
 
@@ -267,7 +271,7 @@ def _is_of(row: Mapping[str, Any], claim: Mapping[str, Any]) -> bool:
 
 
 def _line(claim: Mapping[str, Any], worlds: Sequence[Mapping[str, Any]]) -> str:
-    ours = "<br>".join(_ours(row) for row in sorted(worlds, key=lambda row: str(row["world"]))) or NOT_RUN
+    ours = "<br>".join(_ours(claim, row) for row in sorted(worlds, key=lambda row: str(row["world"]))) or NOT_RUN
     if worlds and claim["note"]:
         ours += f"<br>{_cell(claim['note'])}"
     cells = (f"`{claim['id']}`<br>{claim['experiment']}", claim["statement"], _shown(claim["value"]), claim["accept"])
@@ -278,11 +282,12 @@ def _cell(value: object) -> str:
     return str(value).replace("|", "\\|")
 
 
-def _ours(row: Mapping[str, Any]) -> str:
+def _ours(claim: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    mark = BY_CONSTRUCTION if claim["by_construction"] and row["verdict"] == "pass" else MARKS[row["verdict"]]
     reason = f" ({_cell(row['reason'])})" if row["reason"] else ""
     counts = [_count(row["runs"], "run")] + [_count(row["seeds"], "seed")] * (row["runs"] > 1 and row["seeds"] > 0)
     origin = f"<br><sub>{_cell(row['commit'])}, {_cell(row['date'])}, {', '.join(counts)}</sub>"
-    return f"{MARKS[row['verdict']]} {row['world']}: {_shown(row['ours'])}{reason}{origin}"
+    return f"{mark} {row['world']}: {_shown(row['ours'])}{reason}{origin}"
 
 
 def _count(number: int, thing: str) -> str:

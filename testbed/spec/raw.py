@@ -580,6 +580,7 @@ class Claim(RawBlock):
     ours: Formula = Field(description="an expression over our results, such as latency.p50_ms")
     accept: Accept = Field(description="[low, high] for ours, or a condition such as ours <= 2 * value")
     note: Text = Field(default="", description="why ours differs, by a measurement; shown beside the result")
+    by_construction: bool = Field(False, description="whether no run can contradict it: only its value is a result")
 
     def judge(self, results: Mapping[str, Any]) -> tuple[Any, bool | Unknown]:
         """The measured value over `results`, and whether the claim holds."""

@@ -32,6 +32,7 @@ def row(**changes: Any) -> dict[str, Any]:
         "formula": "fit.r_squared",
         "accept": "0.9 to 1",
         "note": "",
+        "by_construction": False,
         "ours": 0.98765,
         "verdict": "pass",
         "reason": "",
@@ -62,6 +63,11 @@ def test_one_line_for_a_claim_and_an_entry_for_each_world_with_its_origin() -> N
 
 def test_a_note_says_why_ours_differs() -> None:
     assert line_of(row(note="it was a | short day")).endswith(f"✔ sim: 0.9877{ORIGIN}<br>it was a \\| short day |")
+
+
+def test_what_no_run_can_contradict_has_no_tick() -> None:
+    assert line_of(row(by_construction=True)).endswith(f"= sim: 0.9877{ORIGIN} |")
+    assert line_of(row(by_construction=True, verdict="fail")).endswith(f"✘ sim: 0.9877{ORIGIN} |")
 
 
 def test_a_claim_without_a_measurement_stands_on_the_page_as_such() -> None:

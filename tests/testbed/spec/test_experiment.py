@@ -98,7 +98,7 @@ faults:
 expect: ["latency.p99_ms <= 80", "properties.total_order.verdict == 'pass'"]
 sweep: {seed: [1, 2, 3], workload.0.rate: [50 /s, 100 /s]}
 claims:
-  - {id: 000-fig7, paper: 000, statement: it grows, value: 3.5, ours: latency.p50_ms, accept: [3, 4]}
+  - {id: 000-fig7, paper: 000, statement: it grows, value: 3.5, ours: latency.p50_ms, accept: [3, 4], by_construction: true}
   - {id: table-1, paper: "002", statement: it is small, value: small, ours: traffic.dummy_rate, accept: ours < 0.5}
 """  # noqa: E501
 
@@ -133,7 +133,7 @@ def test_reads_every_key() -> None:
     assert experiment.sweep[0] == SweepAxis(key="seed", values=(1, 2, 3))
     assert vars(experiment.claims[0]) == {
         "id": "000-fig7", "paper": "000", "statement": "it grows", "value": 3.5, "ours": parse("latency.p50_ms"),
-        "accept": (3.0, 4.0), "note": "",
+        "accept": (3.0, 4.0), "note": "", "by_construction": True,
     }  # fmt: skip
     assert experiment.claims[1].accept == parse("ours < 0.5")
 
