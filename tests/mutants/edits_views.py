@@ -369,7 +369,7 @@ def nothing_is_forced(shipped: Shipped, change: Change, constraints: Constraints
 
 @known(
     None,
-    "agreement view_agreement",
+    "agreement quorum view_agreement",
     world("reliable", (10, 2500), (12, 2500), faults=(deaf_to(1, 0, 30, 1500), deaf_to(0, 1, 30, 1500))),
 )
 @replaces(View, "is_quorum")
