@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -203,10 +204,18 @@ def replace_tables(directory: Path) -> Iterator[Staging]:
         yield Staging(fresh)
         _swap(fresh, directory / "tables")
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        _remove(fresh)
 
 
 _PREFIX = ".tables."
+
+
+def _remove(fresh: Path) -> None:
+    """Workers of an interrupted analysis may write for a moment more, so that the directory is not empty yet."""
+    until_s = time.monotonic() + 5.0
+    while fresh.exists() and time.monotonic() < until_s:
+        shutil.rmtree(fresh, ignore_errors=True)
+        time.sleep(0.05)
 
 
 def _sweep(directory: Path) -> None:
