@@ -6,7 +6,6 @@ import contextlib
 import gc
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -195,27 +194,23 @@ def replace_tables(directory: Path) -> Iterator[Staging]:
     Raises MachineError when the directory cannot be written.
     """
     fresh = directory / f"{_PREFIX}{os.getpid()}"
-    try:
-        _sweep(directory)
-        fresh.mkdir()
-    except OSError as error:
-        raise MachineError(f"{directory}: tables cannot be written there ({error.strerror})") from error
-    try:
+    try:  # an interrupt may come as soon as the directory is there
+        _begin(fresh)
         yield Staging(fresh)
         _swap(fresh, directory / "tables")
     finally:
-        _remove(fresh)
+        shutil.rmtree(fresh, ignore_errors=True)
 
 
 _PREFIX = ".tables."
 
 
-def _remove(fresh: Path) -> None:
-    """Workers of an interrupted analysis may write for a moment more, so that the directory is not empty yet."""
-    until_s = time.monotonic() + 5.0
-    while fresh.exists() and time.monotonic() < until_s:
-        shutil.rmtree(fresh, ignore_errors=True)
-        time.sleep(0.05)
+def _begin(fresh: Path) -> None:
+    try:
+        _sweep(fresh.parent)
+        fresh.mkdir()
+    except OSError as error:
+        raise MachineError(f"{fresh.parent}: tables cannot be written there ({error.strerror})") from error
 
 
 def _sweep(directory: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from analysis.tasks import detached
+from analysis.tasks import detached, replace_tables
 
 ROWS = 300_000
 
@@ -29,3 +31,16 @@ def test_a_detached_table_is_the_same_and_travels_light(table: pa.Table) -> None
 def test_the_same_rows_travelled_with_many_times_their_size() -> None:
     table = grouped()
     assert len(pickle.dumps(table)) > 3 * table.nbytes, "if not, detached is no longer needed"
+
+
+def test_an_interrupt_at_the_very_beginning_leaves_no_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Path.mkdir
+
+    def interrupted(path: Path, *given: Any) -> None:
+        made(path, *given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "mkdir", interrupted)
+    with pytest.raises(KeyboardInterrupt), replace_tables(tmp_path):
+        pytest.fail("the block begins")
+    assert list(tmp_path.iterdir()) == []
