@@ -232,8 +232,9 @@ def _crashes(circumstances: Circumstances, crashed: Iterable[Incarnation]) -> It
     """Incarnations whose end is not on record. A crash of their node explains one of them."""
     crashes = Counter(name for fault in circumstances.faults if fault.kind == "crash" for name in fault.targets)
     for incarnation in sorted(crashed):
-        crashes[circumstances.node_name(incarnation.member)] -= 1
-        if crashes[circumstances.node_name(incarnation.member)] < 0:
+        node = circumstances.node_name(incarnation.member)
+        crashes[node] -= 1
+        if crashes[node] < 0:
             yield f"{circumstances.named(incarnation)} has no record of its end, which no fault of the run explains"
 
 

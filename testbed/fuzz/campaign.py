@@ -66,7 +66,7 @@ class Entry:
     unjudged_worlds: int | None = 0
     """Worlds in which any property could not be judged. None: not counted then; at least the most of `unjudged`."""
     promises: list[str] = field(default_factory=list)
-    """What the protocol promised at this commit."""
+    """The protocol's promises at this commit."""
     failing: list[tuple[int, str]] = field(default_factory=list)
     """Failing seeds, each with its first failure in a sentence."""
 

@@ -164,8 +164,10 @@ def judged_row(experiment: Experiment, claim: Claim, points: list[Point], origin
     ours, holds = claim.judge({"runs": results} if experiment.sweep or experiment.seeds else results[0])
     if isinstance(holds, Unknown):
         return replace(measured, reason=holds.reason)
-    if seeds > 1 and (most := max(map(_runs_of, ours if isinstance(ours, list) else [ours]))) > seeds:
-        return replace(measured, reason=f"{most} runs of {seeds} seeds are not independent, so they give no interval")
+    most = max(map(_runs_of, ours if isinstance(ours, list) else [ours]), default=0)
+    if most > seeds:
+        of_seeds = _count(seeds, "seed")
+        return replace(measured, reason=f"{most} runs of {of_seeds} are not independent, so they give no interval")
     return replace(measured, ours=ours, verdict="pass" if holds else "fail")
 
 

@@ -92,11 +92,7 @@ def test_a_claim_is_unknown_when_there_is_a_doubt_about_any_of_its_runs() -> Non
         ("002-window-broker-dummies", {}, ""),
         ("002-window-broker-dummies", {"properties": {"fifo": BROKEN | {"promised": False}}}, ""),
         ("002-window-broker-dummies", {"properties": {"fifo": BROKEN}}, "a run violates fifo"),
-        (
-            "002-window-broker-dummies",
-            {"properties": {"fifo": UNTOLD}},
-            "a run does not tell fifo",
-        ),
+        ("002-window-broker-dummies", {"properties": {"fifo": UNTOLD}}, "a run does not tell fifo"),
         ("002-window-order", {"properties": {"fifo": BROKEN}}, ""),
         ("002-window-order", {"accuracy": {"fail": 1}}, "the network of a run was not as asked"),
     ],
@@ -125,17 +121,17 @@ def test_a_broken_promise_is_the_matter_of_the_claim_that_names_it(broken: str, 
     assert (row.verdict, row.reason) == (verdict, reason)
 
 
-@pytest.mark.parametrize(("seeds", "verdict"), [((1, 2), "unknown"), ((1, 2, 3, 4), "pass")])
+@pytest.mark.parametrize(("seeds", "verdict"), [((1,), "unknown"), ((1, 2), "unknown"), ((1, 2, 3, 4), "pass")])
 def test_runs_of_one_seed_are_not_independent(seeds: tuple[int, ...], verdict: str) -> None:
     experiment = spec.load(spec.find("atop-patience"), protocols=PROTOCOLS)
     claim = next(claim for claim in experiment.claims if claim.id == "002-atop-server")
     given = {"protocol": "atop", "parameters": {"ahead": True, "dummy_after_ns": 10**9}}
     points = [
         Point(variant={"seed": seed}, given=given, summary={"load": {"server_share": 1.0}}, world="sim")
-        for seed in (*seeds, *seeds)[:4]
+        for seed in (seeds * 4)[:4]
     ]
     row = judged_row(experiment, claim, points, {})
-    assert (row.verdict, "4 runs of 2 seeds" in row.reason) == (verdict, verdict == "unknown")
+    assert (row.verdict, f"4 runs of {len(seeds)} seed" in row.reason) == (verdict, verdict == "unknown")
 
 
 def test_papers_in_order_each_with_its_table() -> None:

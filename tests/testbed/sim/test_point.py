@@ -61,8 +61,7 @@ def test_a_multicast_is_one_message_and_its_datagrams_are_copies(dissemination: 
 def test_delays_are_those_at_the_others_of_what_was_requested_in_the_first_half_of_the_load() -> None:
     """With a delay of 1 ms only the sender itself can have it sooner."""
     network = topology(4, to_node=Impairment(delay_ns=MILLISECOND))
-    one = experiment(network, workload=periodic(20.0))
-    latency = measure(one)["latency"]
+    latency = measure(experiment(network, workload=periodic(20.0)))["latency"]
     assert (latency["count"], latency["others"]["count"]) == (4 * 80, 3 * 40)
     assert latency["others"]["mean_ms"] >= 1
     assert latency["mean_ms"] < latency["others"]["mean_ms"]
