@@ -308,8 +308,8 @@ def _asked(path: Path, manifest: Manifest, topology: Topology) -> dict[str, dict
         for name in sorted(manifest.asked.keys() & {str(node.name) for node in topology.nodes()}):
             ports = manifest.asked[name]
             if not isinstance(ports, dict) or (wrong := sorted(ports.keys() - _DIRECTIONS)):
-                where = f"{name}.{wrong[0]:.40}" if isinstance(ports, dict) else name
-                raise ValueError(f"{where}: expected {' and '.join(sorted(_DIRECTIONS))}")
+                given = f", got {wrong[0]!r:.40}" if isinstance(ports, dict) else ""
+                raise ValueError(f"{name}: expected {' and '.join(sorted(_DIRECTIONS))}{given}")
             asked[name] = {direction: impairment_of(values) for direction, values in ports.items()}
     except (ValueError, TypeError, AttributeError) as error:
         raise AnalysisError(f"{path}: asked: {error}") from None

@@ -207,6 +207,17 @@ class Notice(enum.IntEnum):
     after its SUBMIT: the members of a group are known only when the call has its place in the order."""
 
 
+class GroupReport(enum.IntEnum):
+    """Codes of REPORT records of the group layer."""
+
+    SUSPECTED = 0x12
+    """`member` was silent for too long; `value`: its incarnation."""
+    EXCLUDED = 0x14
+    """A decision leaves us out. `member`: the member that told us; `value`: the number of the next view."""
+    WAITING = 0x15
+    """`value` 1: from here on, flow control holds back a message that the core above has sent; 0: none any more."""
+
+
 class MutexReport(enum.IntEnum):
     """Codes of REPORT records of mutual exclusion."""
 

@@ -82,6 +82,7 @@ FOUND = {
     "manifest": [
         *(_with(MANIFEST, **{name: [0] * 1_900_000}) for name in ("promises", "counters")),
         _with(MANIFEST, asked={f"p1/n{number}": 0 for number in range(250_000)}),
+        _with(MANIFEST, asked={"p1/n1": {"to\node": {}}}),
     ],
     "faults": [
         _with(FAULT, kind="impair", targets=["p1/n1"], asked={"p1/n1": {"loss_ratio": 10**400}}),

@@ -11,7 +11,7 @@ from itertools import combinations
 from typing import NamedTuple
 
 from analysis.checks.properties import Incarnation, Incarnations, MessageId, Place, Raw, Tally, Witness
-from collector.records import Event, Flag, Kind, MutexReport, Notice
+from collector.records import Event, Flag, GroupReport, Kind, MutexReport, Notice
 
 Key = tuple[int, Incarnation, int]
 """Time of a record: true time, incarnation, record number."""
@@ -52,7 +52,7 @@ class Happening(NamedTuple):
         is_copy = bool(self.record[4] & Flag.RETRANSMISSION)
         return self.event == Event.SEND and self.is_own and self.record[1] not in FOR_ITSELF and not is_copy
 
-    def is_report(self, code: Notice | MutexReport) -> bool:
+    def is_report(self, code: Notice | MutexReport | GroupReport) -> bool:
         return self.event == Event.REPORT and self.record[1] == code
 
     @property
@@ -208,7 +208,8 @@ def _known_at_requests(
     found: dict[MessageId, set[MessageId]] = {}
     for h in _in_time(incarnations):
         if h.is_new:
-            sent[h.incarnation].append((h, set(knows[h.incarnation])))
+            waits = [r.record[8] for r in records[h.incarnation] if r.key < h.key and r.is_report(GroupReport.WAITING)]
+            sent[h.incarnation].append((h, set() if 1 in waits[-1:] else set(knows[h.incarnation])))
         elif h.event == Event.RECEIVE and (identity := _sent_of(sends, h)):
             received[h.incarnation].add(identity)
             origin = Incarnation(*identity[1][:2])

@@ -16,14 +16,14 @@ from typing import NamedTuple
 
 from analysis.checks.properties import Incarnation, Incarnations, MessageId, Place, Raw, Tally, Witness
 from analysis.checks.views import views_of
-from collector.records import Event, Flag, Kind, MutexReport, Notice
+from collector.records import Event, Flag, GroupReport, Kind, MutexReport, Notice
 
 NEVER_NS = 1 << 63
 SUBMIT, SEND, DELIVER, STOP, REPORT, RECEIVE, VIEW = (
     int(event)
     for event in (Event.SUBMIT, Event.SEND, Event.DELIVER, Event.STOP, Event.REPORT, Event.RECEIVE, Event.VIEW)
 )
-LEFT, FENCE = int(Notice.LEFT), int(MutexReport.FENCE)
+LEFT, FENCE, WAITING = int(Notice.LEFT), int(MutexReport.FENCE), int(GroupReport.WAITING)
 RETRANSMISSION = int(Flag.RETRANSMISSION)
 EVENTS = (SUBMIT, SEND, DELIVER, STOP, REPORT, RECEIVE, VIEW)
 """Events that these checks read, besides the first and the last record of an incarnation."""
@@ -174,12 +174,16 @@ def grant_order(incarnations: Incarnations) -> Tally:
     knowledge = _Knowledge(incarnations)
     knows: dict[Incarnation, Granted] = defaultdict(lambda: NO_GRANT)
     asked: dict[Incarnation, Granted] = defaultdict(lambda: NO_GRANT)
+    waiting: dict[Incarnation, int] = defaultdict(int)
     checked = 0
     wrong: list[tuple[Granted, Granted]] = []
-    for _, incarnation, number, record in in_time(incarnations, (SUBMIT, SEND, RECEIVE)):
-        if record[0] == SEND:
+    for _, incarnation, number, record in in_time(incarnations, (SUBMIT, SEND, RECEIVE, REPORT)):
+        if record[0] == REPORT:
+            if record[1] == WAITING:
+                waiting[incarnation] = record[8]
+        elif record[0] == SEND:
             if is_new(incarnation, record):
-                knowledge.send(incarnation, knows[incarnation])
+                knowledge.send(incarnation, knows[incarnation], is_waiting=waiting[incarnation] > 0)
         elif record[0] == RECEIVE:
             knows[incarnation] = max(knows[incarnation], knowledge.receive(incarnation, record))
         elif grant := grants.pop(MessageId(record[2], record[3], record[5]), None):
@@ -270,9 +274,14 @@ class _Knowledge:
         self._received: dict[Incarnation, set[tuple[int, int, int, int]]] = defaultdict(set)
         self._complete: Counter[tuple[tuple[int, int], Incarnation]] = Counter()
 
-    def send(self, incarnation: Incarnation, knowledge: Granted) -> None:
-        """Record the incarnation's knowledge at its next new message."""
-        self._known_at[incarnation].append(knowledge)
+    def send(self, incarnation: Incarnation, knowledge: Granted, *, is_waiting: bool) -> None:
+        """Record what the next new message of the incarnation tells: its knowledge. While messages wait for flow
+        control, no more than the message before tells: the core may have sent this one earlier than its SEND says, or
+        others before it whose SEND comes later.
+        """
+        known_at = self._known_at[incarnation]
+        before = known_at[-1] if known_at else NO_GRANT
+        known_at.append(before if is_waiting else knowledge)
 
     def receive(self, incarnation: Incarnation, record: Raw) -> Granted:
         """Knowledge gained with this RECEIVE: that of the message's origin when it sent the last message up to which

@@ -24,7 +24,6 @@ from node.group.member import (
     CONTROL,
     RETRY,
     WATCH,
-    GroupReport,
     Joiner,
     ViewMember,
 )
@@ -33,7 +32,7 @@ from node.group.transfer import Chunk, Collector, chunks, digest_of
 from node.group.view import MAX_VIEW, Incarnation, View, first_view
 from node.reliable import ReliableCore, ReliableParameters, view_of
 from node.reliable.codec import KINDS as STREAM_KINDS
-from node.trace import ViewReason
+from node.trace import GroupReport, ViewReason
 from node.transport import Timers, TransportParameters
 from node.wire import Kind, Message
 

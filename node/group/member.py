@@ -6,7 +6,6 @@ then checks for a decision (`change.decided`).
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ from node.group.detector import Accusations, Detector
 from node.group.stack import ViewStack
 from node.group.view import Incarnation, View
 from node.reliable import MAX_CUT_AHEAD
+from node.trace import GroupReport
 from node.transport import Timers, TransportParameters
 from node.wire import Flag, Kind, Message
 
@@ -29,13 +29,6 @@ RETRY = Timer("group_retry")
 BEATS = 4  # beats in the time after which a silent member is suspected
 ASKS = 64  # questions to a silent member in that time: of a few questions a burst of loss would take most
 FETCH_LIMITS = 4  # times `suspect_after`: a member that has not installed the view by then must speak in it
-
-
-class GroupReport(enum.IntEnum):
-    """Codes of reports, each with the meaning of its `member` and `value`."""
-
-    SUSPECTED = 0x12  # `member` was silent for too long; `value`: its incarnation
-    EXCLUDED = 0x14  # a decision leaves us out; `member`: the member that told us; `value`: the number of the next view
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

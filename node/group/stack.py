@@ -16,7 +16,7 @@ from dataclasses import replace
 from node.core import Closing, Submission, ViewCore, ViewStreams
 from node.effects import CancelTimer, Deliver, Effect, Multicast, Report, Send, SetTimer, Timer, inner_message
 from node.errors import LocalError, RemoteError
-from node.trace import Level
+from node.trace import GroupReport, Level
 from node.wire import Message, encode_message
 
 
@@ -35,6 +35,7 @@ class ViewStack:
         self._waiting: deque[Submission] = deque()  # submissions of the core that the streams have not taken yet
         self._armed: set[Timer] = set()  # timers of the core, as the host knows them
         self._deferred: list[Timer] = []  # timers that were due while the stack was held
+        self._is_held_back = False  # the last report WAITING
         self._unstable: deque[tuple[Deliver, Mapping[int, int]]] = deque()
         """Deliveries that wait for stability, each with this member's positions at that time, its own stream including
         `_waiting`."""
@@ -84,6 +85,7 @@ class ViewStack:
         self._is_open = False
         out = self.streams.freeze(self._waiting, now_ns)
         self._waiting.clear()
+        self._report_waiting(False, out)
         out += [CancelTimer(timer=timer) for timer in sorted(self._armed)]
         self._armed.clear()
         self._deferred.clear()
@@ -152,10 +154,21 @@ class ViewStack:
                         out.append(effect)
             if not self._waiting or self.is_frozen or not self.streams.can_submit:
                 break
-            work.append((False, self.streams.on_submit(self._waiting.popleft(), now_ns)))
+            effects = self.streams.on_submit(self._waiting.popleft(), now_ns)
+            if self.streams.holds_back:
+                self._report_waiting(True, effects)
+            work.append((False, effects))
+        self._report_waiting(bool(self._waiting) or self.streams.holds_back, out)
         if self._unstable:
             self._hand_over_stable(now_ns, out)
         return out
+
+    def _report_waiting(self, is_held_back: bool, out: list[Effect]) -> None:
+        """Report when flow control begins to hold back messages of the core, before any later one is transmitted, and
+        when none of them waits any more."""
+        if is_held_back != self._is_held_back:
+            self._is_held_back = is_held_back
+            out.append(Report(code=GroupReport.WAITING, member=self._me, value=int(is_held_back)))
 
     def _core_effect(self, effect: Effect, out: list[Effect]) -> None:
         match effect:

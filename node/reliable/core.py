@@ -199,6 +199,10 @@ class ReliableCore(ViewStreams):
         """The current positions, which grow while a frozen member fetches."""
         return {one: stream.position for one, stream in self._all.items()}
 
+    @property
+    def holds_back(self) -> bool:
+        return self._channels.holds_back
+
     def positions(self) -> dict[int, int]:
         return self.received() if self.phase is Phase.OPEN else dict(self._frozen)
 

@@ -27,11 +27,10 @@ from analysis.independent.compare import disagreements
 from analysis.independent.judge import History, judge_histories, table_of
 from analysis.metrics import membership
 from node.core import Core, Membership
-from node.group.member import GroupReport
 from node.group.view import Incarnation as Member
 from node.group.view import View
 from node.registry import PROTOCOLS
-from node.trace import EndReason, Event, Level, MutexReport, Notice, ViewReason
+from node.trace import EndReason, Event, GroupReport, Level, MutexReport, Notice, ViewReason
 from node.wire import Kind
 from testbed.fuzz.coverage import Coverage, Watcher, views_met
 from testbed.fuzz.draw import victims_of

@@ -81,7 +81,7 @@ def test_what_an_interrupted_run_leaves_is_enough(made: Path) -> None:
         ({"group": "7"}, "group: input should be a valid integer"),
         ({"status": "great"}, "status"),
         ({"phases": {"start_ns": 10**400}}, "phases.start_ns"),
-        ({"asked": {"p1/n1": {"sideways": {}}}}, "asked: p1/n1.sideways: expected"),
+        ({"asked": {"p1/n1": {"sideways": {}}}}, "asked: p1/n1: expected from-node and to-node, got 'sideways'"),
         ({"asked": {"p1/n1": {"to-node": {"delay_ns": "soon"}}}}, "asked: delay_ns must be a whole number"),
         ({"asked": {"p1/n1": {"to-node": {"colour": 1}}}}, "asked: an impairment has no 'colour'"),
         ({"expect": "latency.p99_ms < 5"}, "expect"),

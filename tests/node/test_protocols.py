@@ -12,7 +12,6 @@ import pytest
 import node.protocols
 from node.core import Membership
 from node.errors import DropReason, LocalError
-from node.group.member import GroupReport
 from node.protocols.abcast import AbcastReport
 from node.protocols.adaptive.codec import AdaptiveReport
 from node.protocols.allack import AllAckReport
@@ -24,7 +23,7 @@ from node.protocols.lamport import LamportReport
 from node.protocols.sequencer import SequencerReport
 from node.protocols.timewarp.core import TimeWarpReport
 from node.registry import PROTOCOLS
-from node.trace import MutexReport
+from node.trace import GroupReport, MutexReport
 from node.wire import Flag, Kind, decode_message
 from tests.node.cluster import MILLISECOND, SECOND, Cluster, Network, check_silence, kinds_above, stack
 

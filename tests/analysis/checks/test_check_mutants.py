@@ -61,13 +61,15 @@ def delivery_cases() -> Cases:
 
 @cache
 def wild_cases() -> Cases:
-    """Arbitrary reports and calls."""
-    found = []
-    for seed in range(WILD):
-        for make, kinds in ((test_reports.wild, REPORT_PROPERTIES), (call_histories.wild, CALL_PROPERTIES)):
-            history = make(seed, events=60)
-            found.append((history, oracle.check(history, members=members_of(history), kinds=kinds)))
-    return tuple(found)
+    """Arbitrary reports and calls, and reports by hand."""
+    reports = [history for history, _ in test_reports.CASES.values()]
+    reports += [test_reports.wild(seed, events=60) for seed in range(WILD)]
+    calls = [call_histories.wild(seed, events=60) for seed in range(WILD)]
+    return tuple(
+        (history, oracle.check(history, members=members_of(history), kinds=kinds))
+        for histories_, kinds in ((reports, REPORT_PROPERTIES), (calls, CALL_PROPERTIES))
+        for history in histories_
+    )
 
 
 def disputes(cases: Cases) -> Iterator[Exception]:
@@ -160,6 +162,8 @@ REPORTS = (
     Edit(sections.service, "section.end_ns == NEVER_NS", "section.end_ns != NEVER_NS"),
     Edit(sections.grant_order, "latest > grant", "latest < grant"),
     Edit(sections.grant_order, "max(knows[incarnation], knowledge.receive(incarnation, record))", "knows[incarnation]"),
+    Edit(sections.grant_order, "waiting[incarnation] > 0", "False"),
+    Edit(sections._Knowledge.send, "before if is_waiting", "NO_GRANT if is_waiting"),
     Edit(sections.granted, "record[0] == STOP", "record[0] != STOP"),
     Edit(sections.clock_condition, "shown.value <= past", "shown.value < past"),
     Edit(sections.clock_monotone, "two.value < one.value", "two.value <= one.value"),

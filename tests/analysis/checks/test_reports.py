@@ -24,7 +24,7 @@ from analysis.checks.properties import (
     Property,
     Verdict,
 )
-from collector.records import Event, Flag, Kind, Level, MutexReport, Notice
+from collector.records import Event, Flag, GroupReport, Kind, Level, MutexReport, Notice
 from tests.analysis import histories
 from tests.analysis.checks.comparisons import outcome
 from tests.analysis.checks.view_histories import C2, NAMES, A, B, C
@@ -49,7 +49,7 @@ class Author(histories.Author):
         if fence is not None:
             self.report(incarnation, MutexReport.FENCE, fence)
 
-    def report(self, incarnation: Incarnation, code: Notice | MutexReport, *values: int) -> None:
+    def report(self, incarnation: Incarnation, code: Notice | MutexReport | GroupReport, *values: int) -> None:
         for value in values or (0,):
             self.note(incarnation, Event.REPORT, detail=code, value=value)
 
@@ -84,13 +84,18 @@ def judge(history: PlainHistory, kind: Property) -> Finding:
 
 MEMBERS = {"a": A, "b": B, "c": C}
 EVENTS = {"drops": Event.DROP, "refuses": Event.REFUSED, "ends": Event.ENDED}
+REPORTED: dict[str, Notice | GroupReport] = {
+    "stamps": Notice.TIMESTAMP,
+    "shows": Notice.CLOCK,
+    "waits": GroupReport.WAITING,
+}
 KINDS = {"data": Kind.RELIABLE_DATA, "heartbeat": Kind.RELIABLE_HEARTBEAT, "nack": Kind.RELIABLE_NACK}
 
 
 def told(*steps: str, who: str = "ab", stop: str = "") -> PlainHistory:
     """The history of these steps. `a sends data 2`, `a requests 2`: with this sequence number; `b receives a 1`: the
-    first datagram of a; `a enters 7`: its request is granted, with the fence 7. Only the members in `stop` (none: all)
-    stop in order.
+    first datagram of a; `a waits 1`: a message of it waits for flow control from here on; `a enters 7`: its request is
+    granted, with the fence 7. Only the members in `stop` (none: all) stop in order.
     """
     author = Author(incarnations=tuple(MEMBERS[name] for name in who))
     for step in steps:
@@ -116,8 +121,8 @@ def told(*steps: str, who: str = "ab", stop: str = "") -> PlainHistory:
                 author.leave(one)
             case "installs", number, members:
                 author.install(one, int(number), [MEMBERS[member] for member in members])
-            case (("stamps" | "shows"), *values):
-                author.report(one, Notice.TIMESTAMP if verb == "stamps" else Notice.CLOCK, *map(int, values))
+            case (("stamps" | "shows" | "waits"), *values):
+                author.report(one, REPORTED[verb], *map(int, values))
             case _:
                 author.note(one, EVENTS[verb])
     return author.stop(*(MEMBERS[name] for name in stop or who))
@@ -260,6 +265,41 @@ GRANTS: dict[str, Case] = {
     "b has received a NACK of a": b_is_first(
         *("a requests 1", "a sends nack 0", "b receives a 2", "b requests 1"), is_wrong=False
     ),
+    "an earlier message of a waits for flow control, so that a FIFO layer holds its request back": b_is_first(
+        *("a waits 1", "a requests 1", "b receives a 1", "b requests 1", "a sends data 2", "b receives a 2"),
+        is_wrong=False,
+    ),
+    "a message of c waited for flow control when c learned of the request of a": b_is_first(
+        *(
+            "c waits 1",
+            "a requests 1",
+            "c receives a 1",
+            "c sends data 1",
+            "c waits 0",
+            "b receives c 1",
+            "b requests 1",
+        ),
+        is_wrong=False,
+    ),
+    "a has sent another message when nothing waited any more": b_is_first(
+        *(
+            "a waits 1",
+            "a requests 1",
+            "b receives a 1",
+            "a waits 0",
+            "a sends data 2",
+            "b receives a 2",
+            "b requests 1",
+        ),
+        is_wrong=True,
+    ),
+    "a told b of its request before a message waited": b_is_first(
+        *("a requests 1", "a waits 1", "a sends data 2", "b receives a 2", "b receives a 1", "b requests 1"),
+        is_wrong=True,
+    ),
+    "a message of c waits, and not of a": b_is_first(
+        *("c waits 1", "a requests 1", "b receives a 1", "b requests 1"), is_wrong=True
+    ),
     "the request was still waiting in the host of a": b_is_first(
         *("a submits", "a refuses", "a sends data 1", "b receives a 1", "b requests 1"), is_wrong=False
     ),
@@ -361,7 +401,7 @@ def wild(seed: int, *, events: int) -> PlainHistory:
     granted, view = 0, 1
     for _ in range(events):
         incarnation, other = rng.sample(author.incarnations, 2)
-        what = rng.randrange(11)
+        what = rng.randrange(12)
         if what == 0:
             asked[incarnation] += 1
             author.submit(incarnation, asked[incarnation])
@@ -378,8 +418,9 @@ def wild(seed: int, *, events: int) -> PlainHistory:
             number = rng.randint(1, asked[incarnation])
             fence = rng.choice((None, granted - 3, granted - 1, granted, granted, granted))
             author.grant(incarnation, number, fence=fence)
-        elif what == 7:
-            author.leave(incarnation)
+        elif what in (7, 10):
+            code: Notice | GroupReport = Notice.LEFT if rng.random() < 0.5 else GroupReport.WAITING
+            author.report(incarnation, code, rng.randrange(2))
         elif what == 8:
             clock[incarnation] += rng.randint(0, 4)
             notice = rng.choice([Notice.TIMESTAMP, Notice.CLOCK])

@@ -1,16 +1,24 @@
 -- Grant order (Lamport 1978): a request that happened before another is granted before it. A request that was transmitted
 -- at once (the next record after SUBMIT is the SEND of a new message that carries something) has happened when it was; it
 -- is known wherever a *told* member has it in its past. A member is told what p did up to SEND j when it has received
--- every carrying message of p up to j that it ever receives. An own earlier request is known, too. A request of a process
+-- every carrying message of p up to j that it ever receives. A SEND while messages of p wait for flow control tells nothing
+-- of what p knew. An own earlier request is known, too. A request of a process
 -- that has crashed or is over, and that was not granted, does not matter.
+
+-- The last report WAITING (code 0x15) before each SEND: 1 while messages of the process wait for flow control.
+CREATE OR REPLACE TEMP VIEW waiting AS
+SELECT process, record, value = 1 AS is_waiting FROM record WHERE event = 'report' AND detail = 21;
 
 -- SENDs, and whether each is of something new that a core above may have said: kinds 0x07 to 0x0F (the group layer), 0x11,
 -- 0x12 and 0x14 (the reliable layer), 0x31 and 0x32 (CO) carry nothing of it; bit 1 of `extra` is a retransmission.
 CREATE OR REPLACE TEMP TABLE sent AS
-SELECT record.process, run, record, at_ns, value AS transmission, detail AS kind, record.origin, record.incarnation, number,
+SELECT record.process, run, record.record, at_ns, record.value AS transmission, detail AS kind, record.origin, record.incarnation, number,
     detail NOT IN (7, 8, 9, 10, 11, 12, 13, 14, 15, 17, 18, 20, 49, 50) AS is_carrying,
-    is_carrying AND extra & 2 = 0 AND (record.origin, record.incarnation) = (member, process.incarnation) AS is_new
-FROM record JOIN process USING (process) WHERE event = 'send';
+    is_carrying AND extra & 2 = 0 AND (record.origin, record.incarnation) = (member, process.incarnation) AS is_new,
+    coalesce(waiting.is_waiting, false) AS is_waiting
+FROM record JOIN process USING (process)
+ASOF LEFT JOIN waiting ON waiting.process = record.process AND waiting.record < record.record
+WHERE event = 'send';
 
 -- Receipts of carrying messages, by whom they are (`process`): the last SEND of the transmitter that began at or before the
 -- number of the datagram tells.
@@ -28,10 +36,10 @@ JOIN process AS origin ON (origin.run, origin.member, origin.incarnation) = (sen
 WHERE is_carrying;
 
 -- From which record on a receiver is told what a process did up to a SEND: from the first receipt of the last of its messages
--- up to that one. A message that the process sends twice as a new one tells nothing, and nothing tells before it is sent.
+-- up to that one. A message that is sent while others wait, or that the process sends twice as a new one, tells nothing, and nothing tells before it is sent.
 CREATE OR REPLACE TEMP TABLE is_told AS
 WITH complete AS (
-    SELECT sent.process, sent.record, sent.at_ns, receiver,
+    SELECT sent.process, sent.record, sent.at_ns, is_waiting, receiver,
         max(first.record) OVER (PARTITION BY sent.process, receiver ORDER BY sent.record) AS told_record,
         count(*) OVER (PARTITION BY sent.process, receiver, kind, number) AS copies
     FROM sent JOIN (
@@ -42,7 +50,7 @@ WITH complete AS (
 SELECT complete.process, complete.record, complete.receiver, greatest(told_record, later.record) AS told_record
 FROM complete ASOF JOIN receipt AS later
     ON later.process = complete.process AND later.receiver = complete.receiver AND later.at_ns > complete.at_ns
-WHERE copies = 1;
+WHERE copies = 1 AND NOT is_waiting;
 
 -- Where a request is known from some record on, it travels along: from there to each receiver's record at which that is told
 -- of the first SEND after it.
