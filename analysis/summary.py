@@ -192,6 +192,7 @@ class _Analysis:
                 names=self.inputs.names,
                 start_ns=self.start_ns,
                 struck_ns=membership.struck_ns(self.inputs.fault_lines, self.inputs.names),
+                asked_to_leave=membership.asked_to_leave(self.inputs.fault_lines, self.inputs.names),
             )
         if views is None:
             findings |= self._views_missing(facts)

@@ -130,7 +130,7 @@ def unexplained(
         *_leavings(circumstances, left),
         *_exclusions(circumstances, excluded, views),
         *_crashes(circumstances, crashed),
-        *(_of_views(circumstances, views) if views is not None else ()),
+        *(_of_views(views) if views is not None else ()),
         *(_of_calls(circumstances, calls) if calls is not None else ()),
     ]
 
@@ -205,12 +205,9 @@ def _names(incarnations: Iterable[Mapping[str, Any]]) -> set[str]:
     return {one["member"] for one in incarnations}
 
 
-def _of_views(circumstances: Circumstances, views: Mapping[str, Any]) -> Iterator[str]:
-    """Changes of less than a quorum. A member that leaves takes part in the change, and may not learn of its end."""
-    may_leave = any(fault.kind == "leave" for fault in circumstances.faults)
+def _of_views(views: Mapping[str, Any]) -> Iterator[str]:
+    """Changes of less than a quorum, which no fault explains."""
     for one in views["without_quorum"]:
-        if may_leave and one["reason"] == ViewReason.LEAVE.name.lower():
-            continue
         name = f"{one['member']} (incarnation {one['incarnation']})"
         yield f"{name} went from view {one['before']} to view {one['view']} without a quorum of the first"
 

@@ -48,9 +48,10 @@ def section(
     names: Mapping[int, str],
     start_ns: int,
     struck_ns: Mapping[int, Collection[int]],
+    asked_to_leave: Collection[int],
 ) -> dict[str, Any] | None:
     """The section; None for a run without views. `struck_ns`: times at which faults killed, paused or cut off each
-    member. Times in the section count from `start_ns`.
+    member; `asked_to_leave`: members. Times in the section count from `start_ns`.
     """
     views = _views(incarnations)
     if not views:
@@ -77,16 +78,18 @@ def section(
         "ended": sorted(ended, key=lambda one: one["at_ms"]),
         "without_quorum": [
             rows.incarnation(incarnation) | {"before": before.number, "view": after.number, "reason": _reason_of(after)}
-            for incarnation, before, after in without_quorum(incarnations)
+            for incarnation, before, after in without_quorum(incarnations, asked_to_leave)
         ],
     }
 
 
-def without_quorum(incarnations: Sequence[Timeline]) -> Iterator[tuple[Incarnation, Installation, Installation]]:
+def without_quorum(
+    incarnations: Sequence[Timeline], asked_to_leave: Collection[int]
+) -> Iterator[tuple[Incarnation, Installation, Installation]]:
     """Incarnations that go from one view to another without a quorum of the first: of more than half of it, or of half
     with its member of rank 0. Besides the members that stay, those count that may have promised and been left out
-    (docs/protocols/group.md, R2): they left, or a later incarnation was there, or they had not got the state, or they
-    were victims of bad pairs.
+    (docs/protocols/group.md, R2): they left or were asked to (and perhaps never learnt that they had left), or a later
+    incarnation was there, or they had not got the state, or they were victims of bad pairs.
     """
     by_name = {one.incarnation: one for one in incarnations}
 
@@ -96,7 +99,8 @@ def without_quorum(incarnations: Sequence[Timeline]) -> Iterator[tuple[Incarnati
             return False
         later = (one for one in incarnations if one.incarnation.member == gone.member and one.incarnation > gone)
         return (
-            (own.has_ended and own.end_detail == EndReason.LEFT)
+            gone.member in asked_to_leave
+            or (own.has_ended and own.end_detail == EndReason.LEFT)
             or any(one.first_ns <= after.at_ns for one in later)
             or not own.views.has_state
             or (after.reason == ViewReason.BAD_PAIR and own.last_ns >= after.at_ns)
@@ -124,6 +128,12 @@ def _timeline(incarnation: Incarnation, records: Sequence[Raw]) -> Timeline:
     end = next((record for record in records if record[0] in (Event.STOP, Event.ENDED)), None)
     has_ended, detail = (False, -1) if end is None else (end[0] == Event.ENDED, end[1])
     return Timeline(incarnation, views_of(records), records[0][6], records[-1][6], has_ended, detail)
+
+
+def asked_to_leave(faults: Iterable[Mapping[str, Any]], names: Mapping[int, str]) -> set[int]:
+    """Members that faults asked to leave; `faults`: lines as in faults.jsonl."""
+    targets = {name for fault in faults if fault.get("kind") == "leave" for name in words.texts(fault.get("targets"))}
+    return {index for index, name in names.items() if name in targets}
 
 
 def struck_ns(faults: Iterable[Mapping[str, Any]], names: Mapping[int, str]) -> dict[int, list[int]]:

@@ -123,7 +123,6 @@ TWO_SITES = "name: sites\npartitions:\n  p1: {nodes: 2}\n  p2: {nodes: 3}\nlinks
         ({"crashed": [Incarnation(1, 2), N2]}, [fault("crash", "p1/n2")], [NO_END.replace("1)", "2)")]),
         ({"crashed": [Incarnation(1, 2), N2]}, [fault("crash", "p1/n2"), fault("crash", "p1/n2", id=1)], []),
         (WITHOUT_QUORUM, [groups("2", "134")], [NO_QUORUM]),
-        (WITHOUT_QUORUM, [fault("leave", "p1/n1")], []),
         (calls(given_up=3), [], [GIVEN_UP]),
         (calls(given_up=3), [fault("pause", "p1/n2")], []),
         (calls(aborted=3, refused=1), [], []),

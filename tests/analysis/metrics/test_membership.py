@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from analysis.checks import incarnations
 from analysis.checks.oracle import raw
 from analysis.checks.properties import Incarnation, MessageId
-from analysis.metrics.membership import section, struck_ns, timelines
+from analysis.metrics.membership import asked_to_leave, section, struck_ns, timelines
 from analysis.summary import _timeline
 from analysis.tasks import Here, Staging
 from collector.records import EndReason, Event, ViewReason
@@ -21,7 +22,9 @@ from tests.analysis.histories import PlainHistory
 MS = 1_000_000
 
 
-def membership_of(history: PlainHistory, tmp_path: Path, struck_ns: dict[int, list[int]] | None = None) -> Any:
+def membership_of(
+    history: PlainHistory, tmp_path: Path, struck_ns: dict[int, list[int]] | None = None, leavers: Collection[int] = ()
+) -> Any:
     """Each nanosecond of the history becomes a millisecond. The table and the hosts' records give the same section."""
     slow = {incarnation: [r._replace(at_ns=r.at_ns * MS) for r in records] for incarnation, records in history.items()}
     trace = histories.write_trace(slow, tmp_path / "trace.parquet")
@@ -29,7 +32,7 @@ def membership_of(history: PlainHistory, tmp_path: Path, struck_ns: dict[int, li
     with incarnations.walked(trace, Staging(tmp_path), Here(), (), rows) as walk:
         found = [_timeline(incarnation.facts) for incarnation in walk.incarnations]
     assert found == timelines(raw(slow))
-    return section(found, names=NAMES, start_ns=1_000 * MS, struck_ns=struck_ns or {})
+    return section(found, names=NAMES, start_ns=1_000 * MS, struck_ns=struck_ns or {}, asked_to_leave=leavers)
 
 
 def incarnation(of: Incarnation) -> dict[str, Any]:
@@ -100,6 +103,15 @@ def test_faults_strike_who_they_name_and_cuts_everybody() -> None:
     assert struck_ns(faults, {0: "p1/a", 1: "p1/b"}) == {0: [3, 5], 1: [5]}
 
 
+def test_members_that_a_fault_asks_to_leave() -> None:
+    faults: list[dict[str, Any]] = [
+        {"kind": "leave", "targets": ["p1/b"]},
+        {"kind": "crash", "targets": ["p1/a"]},
+        {"kind": "leave", "targets": 7},
+    ]
+    assert asked_to_leave(faults, {0: "p1/a", 1: "p1/b"}) == {1}
+
+
 def test_a_change_of_less_than_a_quorum_is_named(tmp_path: Path) -> None:
     split = HistoryBuilder().install(1, A, B, C).install(2, A, B).install(3, C).stop(A, B, C)
     assert membership_of(split, tmp_path)["without_quorum"] == [
@@ -108,16 +120,19 @@ def test_a_change_of_less_than_a_quorum_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "end", "is_named"),
+    ("reason", "end", "leavers", "is_named"),
     [
-        (ViewReason.LEAVE, (Event.ENDED, EndReason.LEFT), False),
-        (ViewReason.BAD_PAIR, (Event.ENDED, EndReason.EXCLUDED), False),
-        (ViewReason.BAD_PAIR, None, True),
-        (ViewReason.SUSPICION, (Event.ENDED, EndReason.EXCLUDED), True),
+        (ViewReason.LEAVE, (Event.ENDED, EndReason.LEFT), (), False),
+        (ViewReason.LEAVE, None, (B.member,), False),
+        (ViewReason.SUSPICION, None, (B.member,), False),
+        (ViewReason.LEAVE, None, (A.member,), True),
+        (ViewReason.BAD_PAIR, (Event.ENDED, EndReason.EXCLUDED), (), False),
+        (ViewReason.BAD_PAIR, None, (), True),
+        (ViewReason.SUSPICION, (Event.ENDED, EndReason.EXCLUDED), (), True),
     ],
 )
 def test_members_that_may_have_promised_and_were_left_out_are_of_the_quorum(
-    reason: ViewReason, end: tuple[Event, EndReason] | None, is_named: bool, tmp_path: Path
+    reason: ViewReason, end: tuple[Event, EndReason] | None, leavers: tuple[int, ...], is_named: bool, tmp_path: Path
 ) -> None:
     """The other member of three crashed in the first view."""
     history = HistoryBuilder().install(1, A, B, C)
@@ -125,7 +140,8 @@ def test_members_that_may_have_promised_and_were_left_out_are_of_the_quorum(
     if end is not None:
         history.note(B, *end)
     named = [incarnation(A) | {"before": 1, "view": 2, "reason": reason.name.lower()}]
-    assert membership_of(history.stop(A), tmp_path)["without_quorum"] == (named if is_named else [])
+    found = membership_of(history.stop(A), tmp_path, leavers=leavers)["without_quorum"]
+    assert found == (named if is_named else [])
 
 
 def test_so_are_those_that_are_there_again(tmp_path: Path) -> None:
